@@ -6,5 +6,5 @@ import signal
 
 
 def heed_ctrl_c() -> None:
-    """For `preexec_fn`: a shell's background jobs ignore Ctrl-C, and their children inherit that."""
+    """For `preexec_fn`: background jobs of shells ignore Ctrl-C, and children inherit it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

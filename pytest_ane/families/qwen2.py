@@ -18,9 +18,9 @@ def window_layers(s: Settings) -> int:
 
 def windows(s: Settings, layers: int) -> list[int | None]:
     """Each layer's window; none unless `use_sliding_window`."""
-    first, window = window_layers(s), s.switched_window(default=4096)
+    first = window_layers(s)
     kinds = ["full_attention" if i < first else "sliding_attention" for i in range(layers)]
-    return s.windows(kinds if window else ["full_attention"] * layers, window)
+    return s.windows(kinds, s.switched_window(default=4096))
 
 
 def _configure(s: Settings, positions: int) -> DecoderConfig:

@@ -20,7 +20,7 @@ def _configure(s: Settings, positions: int) -> DecoderConfig:
     config = plain(s, positions)
     window, first = s.switched_window(default=4096), window_layers(s)
     kinds = [
-        "sliding_attention" if window and i % 2 == 0 and i < first else "full_attention"
+        "sliding_attention" if i % 2 == 0 and i < first else "full_attention"
         for i in range(len(config.layers))
     ]
     config = replace(

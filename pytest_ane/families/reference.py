@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from pytest_ane.core.arrays import FloatArray
+
+T = TypeVar("T")
 
 
 def rms_norm(x: Tensor, epsilon: float) -> Tensor:
@@ -80,12 +83,17 @@ def close_choices(normed: Tensor, projection: Tensor, top: int) -> Tensor:
     return torch.where(logits >= last, logits - next_, last - logits) <= noise
 
 
+def each(tell: Callable[[Tensor], T], sequences: Sequence[FloatArray]) -> list[T]:
+    """What is told of sequences `[T, C]`, one after another."""
+    with torch.inference_mode():
+        return [tell(torch.from_numpy(hidden)) for hidden in sequences]
+
+
 def run_each(
     module: Callable[[Tensor], Tensor], sequences: Sequence[FloatArray]
 ) -> list[FloatArray]:
     """A module's outputs for sequences `[T, C]`, one after another."""
-    with torch.inference_mode():
-        return [module(torch.from_numpy(hidden)).numpy() for hidden in sequences]
+    return each(lambda x: module(x).numpy(), sequences)
 
 
 def run_together(

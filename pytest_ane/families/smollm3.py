@@ -22,9 +22,8 @@ def _configure(s: Settings, positions: int) -> DecoderConfig:
     interval = s.count("no_rope_layer_interval", _INTERVAL)
     told = s.layers("no_rope_layers", {"1": 0, "0": None})
     turned = told or tuple(0 if (i + 1) % interval else None for i in range(count))
-    window = s.switched_window(default=None)
     kinds = ["full_attention" if r == 0 else "sliding_attention" for r in turned]
-    windows = s.windows(kinds if window else ["full_attention"] * count, window)
+    windows = s.windows(kinds, s.switched_window(default=None))
     return replace(config, layers=layers_of(windows, turned), biases=biases(s))
 
 

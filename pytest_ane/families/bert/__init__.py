@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from pytest_ane.families.bert.config import VERSION, spread, wiring
+from pytest_ane.families.bert.config import VERSION, wiring
 from pytest_ane.families.bert.model import BertModel, layout, open_model
 from pytest_ane.families.blocks import starts_whole
+from pytest_ane.families.decoder.family import spread
 
 converted = ("bert",)
 """Values of GGUF's `general.architecture` that are this family's."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from types import MappingProxyType
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 from pytest_ane.core.errors import ManifestError, SourceError
 from pytest_ane.families import blocks
@@ -13,7 +12,7 @@ from pytest_ane.families.base import Wire
 from pytest_ane.families.bert.names import find_names
 from pytest_ane.families.decoder.settings import Settings
 from pytest_ane.manifest.chain import EMBEDDING
-from pytest_ane.sources import Source, Spread
+from pytest_ane.sources import Source
 from pytest_ane.sources.settings import MAX_LAYERS, whole
 
 VERSION = "bert/2"
@@ -23,16 +22,14 @@ POOLING = "pooling"
 
 Activation = Literal["erf", "tanh", "relu"]
 Pooling = Literal["mean", "cls"]
-_ACTIVATIONS: Mapping[str, Activation] = MappingProxyType(
-    {
-        "gelu": "erf",
-        "gelu_python": "erf",
-        "gelu_new": "tanh",
-        "gelu_fast": "tanh",
-        "gelu_pytorch_tanh": "tanh",
-        "relu": "relu",
-    }
-)
+_ACTIVATIONS: Mapping[str, Activation] = {
+    "gelu": "erf",
+    "gelu_python": "erf",
+    "gelu_new": "tanh",
+    "gelu_fast": "tanh",
+    "gelu_pytorch_tanh": "tanh",
+    "relu": "relu",
+}
 """By `hidden_act`: GELU by the error function or by its tanh approximation, or ReLU."""
 _MODULES = "sentence_transformers"
 _GGUF_KEYS = {
@@ -40,9 +37,11 @@ _GGUF_KEYS = {
     "layer_norm_eps": "attention.layer_norm_epsilon",
     "pooling_type": "pooling_type",
 }
-_GGUF_POOLING: Mapping[int, tuple[Pooling, bool]] = MappingProxyType(
-    {0: ("mean", False), 1: ("mean", True), 2: ("cls", True)}
-)
+_GGUF_POOLING: Mapping[int, tuple[Pooling, bool]] = {
+    0: ("mean", False),
+    1: ("mean", True),
+    2: ("cls", True),
+}
 """By `pooling_type`, and whether the embedding's norm is 1, as llama.cpp makes it where no option
 says otherwise (`embd_normalize` in `common/common.h`). 0 is none, as where nothing says: then what
 a folder is without sentence-transformers' files."""
@@ -79,11 +78,6 @@ class BertConfig:
     def head(self) -> int:
         """Channels of one head."""
         return self.width // self.heads
-
-    @property
-    def description(self) -> dict[str, Any]:
-        """JSON-serialisable."""
-        return asdict(self)
 
 
 def read(source: Source, length: int) -> BertConfig:
@@ -138,7 +132,7 @@ def _count_types(s: Settings) -> int:
 
 
 def _read_activation(s: Settings) -> Activation:
-    name = s.get("hidden_act", "gelu")
+    name = str(s.get("hidden_act", "gelu"))
     if name not in _ACTIVATIONS:
         raise SourceError(
             f"{s.what('hidden_act')} is {name!r:.100}, and family 'bert' computes "
@@ -186,14 +180,3 @@ def wiring(shards: Sequence[str]) -> tuple[Wire, ...]:
             )
     last = [Wire(POOLING, gives=EMBEDDING, kind=POOLING)] if POOLING in shards else []
     return (*map(Wire, sorted(layers, key=blocks.block_index)), *last)
-
-
-def spread(name: str, shape: tuple[int, ...]) -> Spread:
-    """Norms near 1, small biases, and matrices that keep the variance of what enters."""
-    if name.endswith(".bias"):
-        return Spread(std=0.1)
-    if len(shape) == 1:
-        return Spread(std=0.1, mean=1.0)
-    if "embeddings" in name:
-        return Spread(1.0)
-    return Spread.of(shape[-1] ** -0.5, outliers=0.03)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,6 @@ from pytest_ane.families.layout import MASKED, AneLayout
 from pytest_ane.sources import Source
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from pytest_ane.families.bert.weights import BlockWeights, Weights
 
 
@@ -28,7 +26,7 @@ def open_model(source: Source, cut: Cut) -> BertModel:
 
     Raises:
         SourceError: another architecture or variant, or a block the model does not have.
-        ManifestError: a shard id that is neither a block nor `pooling`, or states.
+        ManifestError: a shard id that is neither a block nor `pooling`.
     """
     shards = [wire.shard for wire in wiring(cut.shards)]
     config = read(source, cut.max_tokens)
@@ -51,16 +49,13 @@ class BertLayout(AneLayout):
     Attributes:
         length: N.
         pools: whether the output is one row for the whole text.
+        causal: not; every position sees all of its text.
     """
 
     attends: bool = True
     length: int = 1
     pools: bool = False
-
-    @property
-    def causal(self) -> bool:
-        """Every position sees all of its text."""
-        return False
+    causal: bool = False
 
     def inputs(self, hidden: FloatArray, start: int = 0, first: int = 0) -> Inputs:
         """Inputs for a whole text's hidden states `[T, C]`.
@@ -102,7 +97,7 @@ class BertModel:
     @property
     def description(self) -> dict[str, Any]:
         """The configuration, from which layouts are rebuilt."""
-        return self.config.description
+        return asdict(self.config)
 
     @property
     def weights(self) -> Weights:
@@ -117,30 +112,29 @@ class BertModel:
 
     def embed(self, ids: Sequence[int]) -> FloatArray:
         """Hidden states `[T, C]` of a text from position 0, all of the first token type."""
-        import torch
-
         from pytest_ane.families.bert.reference import normed
 
         w = self.weights
-        x = torch.from_numpy(w.embedding(ids))
-        hidden: FloatArray = normed(x, w.embedding_norm(), self.config).numpy()
+        hidden: FloatArray = normed(w.embedding(ids), w.embedding_norm(), self.config).numpy()
         return hidden
 
     def reference(self, shard: str) -> Reference:
         """The float32 module of a shard on texts `[T, C]`."""
-        from pytest_ane.families.bert import reference
+        from pytest_ane.families.bert.reference import block, pooled
+        from pytest_ane.families.reference import run_each
 
         if shard == POOLING:
-            return _each(reference.pooled, self.config)
-        return _each(reference.block, self._block(shard), self.config)
+            return partial(run_each, partial(pooled, c=self.config))
+        return partial(run_each, partial(block, w=self._block(shard), c=self.config))
 
     def residual(self, shard: str) -> Reference | None:
         """What a block gives if neither of its halves adds anything."""
-        from pytest_ane.families.bert import reference
+        from pytest_ane.families.bert.reference import residual
+        from pytest_ane.families.reference import run_each
 
         if shard == POOLING:
             return None
-        return _each(reference.residual, self._block(shard), self.config)
+        return partial(run_each, partial(residual, w=self._block(shard), c=self.config))
 
     def conversion(self, shard: str) -> Conversion:
         """The shard's ANE form in float32, and its ports."""
@@ -152,18 +146,10 @@ class BertModel:
 
     def ports(self, shard: str) -> Ports:
         """As of `conversion`."""
-        c = self.config
+        c, pools = self.config, shard == POOLING
         x, mask = Port("x", (1, c.width, c.length, 1)), Port("mask", (1, 1, 1, c.length))
-        if shard != POOLING:
-            return Ports((x, mask), (Port("y", x.shape),))
-        inputs = (x, mask) if c.pooling == "mean" else (x,)
-        return Ports(inputs, (Port("y", (1, c.width, 1, 1)),))
+        inputs = (x,) if pools and c.pooling == "cls" else (x, mask)
+        return Ports(inputs, (Port("y", (1, c.width, 1 if pools else c.length, 1)),))
 
     def _block(self, shard: str) -> BlockWeights:
         return self.weights.block(blocks.block_index(shard))
-
-
-def _each(function: Callable[..., Tensor], *others: object) -> Reference:
-    from pytest_ane.families.reference import run_each
-
-    return partial(run_each, lambda x: function(x, *others))

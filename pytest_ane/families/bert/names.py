@@ -14,17 +14,17 @@ _PARTS = {
     "position": ("embeddings.position_embeddings", "position_embd"),
     "type": ("embeddings.token_type_embeddings", "token_types"),
     "norm": ("embeddings.LayerNorm", "token_embd_norm"),
-    "q": ("attention.self.query", "attn_q"),
-    "k": ("attention.self.key", "attn_k"),
-    "v": ("attention.self.value", "attn_v"),
-    "qkv": ("", "attn_qkv"),
-    "o": ("attention.output.dense", "attn_output"),
-    "attention_norm": ("attention.output.LayerNorm", "attn_output_norm"),
-    "up": ("intermediate.dense", "ffn_up"),
-    "down": ("output.dense", "ffn_down"),
-    "ffn_norm": ("output.LayerNorm", "layer_output_norm"),
+    "q": ("encoder.layer.{}.attention.self.query", "blk.{}.attn_q"),
+    "k": ("encoder.layer.{}.attention.self.key", "blk.{}.attn_k"),
+    "v": ("encoder.layer.{}.attention.self.value", "blk.{}.attn_v"),
+    "qkv": ("encoder.layer.{}.", "blk.{}.attn_qkv"),
+    "o": ("encoder.layer.{}.attention.output.dense", "blk.{}.attn_output"),
+    "attention_norm": ("encoder.layer.{}.attention.output.LayerNorm", "blk.{}.attn_output_norm"),
+    "up": ("encoder.layer.{}.intermediate.dense", "blk.{}.ffn_up"),
+    "down": ("encoder.layer.{}.output.dense", "blk.{}.ffn_down"),
+    "ffn_norm": ("encoder.layer.{}.output.LayerNorm", "blk.{}.layer_output_norm"),
 }
-"""In checkpoints and in GGUF, where three maps may be in one tensor."""
+"""In checkpoints, and in GGUF, where alone three maps may be in one tensor."""
 _UNUSED = r"embeddings\.position_ids|pooler\.dense\.(weight|bias)"
 """Not of the hidden states: transformers' `pooler_output`, and below the heads of pre-training."""
 _PRETRAINING = r"cls\..*"
@@ -42,24 +42,19 @@ class Names:
     root: str | None
     norm: tuple[str, ...] = ("weight", "bias")
 
-    def of(self, part: str, index: int | str | None = None) -> tuple[str, ...]:
-        """A part's tensors: a table, or a weight and a bias; of a block, if there is an index."""
-        is_gguf = self.root is None
-        layer = "" if index is None else f"{'blk' if is_gguf else 'encoder.layer'}.{index}."
+    def of(self, part: str, index: int | str = "") -> tuple[str, ...]:
+        """A part's tensors, a block's by its index: a table, or a weight and a bias."""
         kinds = self.norm if part.endswith("norm") else ("weight", "bias")
-        name = f"{self.root or ''}{layer}{_PARTS[part][is_gguf]}"
+        name = f"{self.root or ''}{_PARTS[part][self.root is None].format(index)}"
         return tuple(f"{name}.{kind}" for kind in kinds[: 1 if part in _TABLES else 2])
 
     def check(self, source: Source) -> None:
         """`SourceError` for a tensor that would be left out."""
-        known = [
-            re.escape(name).replace("@", r"\d+")
-            for part in _PARTS
-            for name in self.of(part, None if part in (*_TABLES, "norm") else "@")
-        ]
+        known = [re.escape(name) for part in _PARTS for name in self.of(part, "@")]
         known += [f"{re.escape(self.root)}({_UNUSED})"] if self.root is not None else []
         known += [_PRETRAINING] if self.root else []
-        check_names(source.label, "bert", source.names, re.compile("|".join(known)))
+        pattern = "|".join(known).replace("@", r"\d+")
+        check_names(source.label, "bert", source.names, re.compile(pattern))
 
 
 def find_names(source: Source) -> Names:

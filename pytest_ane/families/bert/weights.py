@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families.bert.config import BertConfig
 from pytest_ane.families.bert.names import find_names
 from pytest_ane.families.decoder.weights import Linear
@@ -43,16 +42,16 @@ class Weights:
     def __init__(self, source: Source, config: BertConfig) -> None:
         self._source, self._config, self._names = source, config, find_names(source)
 
-    def embedding(self, ids: Sequence[int]) -> FloatArray:
+    def embedding(self, ids: Sequence[int]) -> Tensor:
         """Sums `[T, C]` of each token's row, its position's, and that of the first type."""
         c = self._config
-        total: FloatArray = self._rows("word", ids, c.vocabulary)
+        total = self._rows("word", ids, c.vocabulary)
         total = total + self._rows("position", range(len(ids)), c.positions)
         return total + self._rows("type", range(1), c.types) if c.types else total
 
     def embedding_norm(self) -> Norm:
         """What the sums go through."""
-        return Norm(*self._pair("norm", None, self._config.width))
+        return Norm(*self._pair("norm", "", self._config.width))
 
     def block(self, index: int) -> BlockWeights:
         """One block."""
@@ -74,11 +73,11 @@ class Weights:
             q, k, v = (Linear(*self._pair(part, index, width, width)) for part in "qkv")
         return q, k, v
 
-    def _rows(self, table: str, index: Sequence[int], height: int) -> FloatArray:
+    def _rows(self, table: str, index: Sequence[int], height: int) -> Tensor:
         (name,) = self._names.of(table)
-        return self._source.rows(name, index, self._config.width, height)
+        return torch.from_numpy(self._source.rows(name, index, self._config.width, height))
 
-    def _pair(self, part: str, index: int | None, *shape: int) -> Iterator[Tensor]:
+    def _pair(self, part: str, index: int | str, *shape: int) -> Iterator[Tensor]:
         """A weight and its bias."""
         for name, extent in zip(self._names.of(part, index), (shape, shape[:1]), strict=True):
             yield torch.from_numpy(self._source.tensor(name, extent))

@@ -63,11 +63,10 @@ class AneAttention(nn.Module):
         return self.config.residual_scale * self.config.stream_scale
 
     def forward(self, x: Tensor, *inputs: Tensor) -> Tensor:
-        """Attention, added to the residual stream."""
-        return self.attended(x, *inputs)
+        """Attention, added to the residual stream.
 
-    def attended(self, x: Tensor, *inputs: Tensor) -> Tensor:
-        """`inputs` are `cos` and `sin`, where heads turn, and `mask`, and `write` with states."""
+        `inputs` are `cos` and `sin`, where heads turn, and `mask`, and `write` with states.
+        """
         x = x + self.attention_post_norm(self.attention(self.attention_norm(x), *inputs))
         return x
 
@@ -144,9 +143,9 @@ class AneBlock(AneAttention):
 
     def forward(self, x: Tensor, *inputs: Tensor) -> Tensor:
         """Attention and feed-forward, each added to the residual stream."""
-        x = self.attended(x, *inputs)
+        x = super().forward(x, *inputs)
         h = self.ffn_norm(x)
-        gate = self.activated(self.gate_proj(h))
+        gate = activated(self.gate_proj(h), self.config.activation)
         if self.router is not None:
             # 0 times a finite gate is 0, and the convolution that leads down sums the experts.
             gate = weighted(gate, self.router(h))
@@ -158,13 +157,9 @@ class AneBlock(AneAttention):
 
     def shared(self, h: Tensor) -> Tensor:
         """What the expert of all positions gives at normed states."""
-        inner = self.activated(self.shared_gate(h)) * self.shared_up(h)
+        inner = activated(self.shared_gate(h), self.config.activation) * self.shared_up(h)
         given: Tensor = self.shared_down(inner) * torch.sigmoid(self.shared_router(h))
         return given
-
-    def activated(self, x: Tensor) -> Tensor:
-        """The network's activation."""
-        return activated(x, self.config.activation)
 
 
 class StatefulBlock(StatefulAttention, AneBlock):

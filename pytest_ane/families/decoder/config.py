@@ -163,16 +163,11 @@ class DecoderConfig:
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> DecoderConfig:
         """Of `description`, which may have gone through JSON."""
-        layers = tuple(Layer(**layer) for layer in description["layers"])
-        rotaries = tuple(
-            Rotary(tuple(rotary["frequencies"]), rotary["factor"])
-            for rotary in description["rotaries"]
-        )
-        parts: dict[str, Any] = {
-            "layers": layers,
-            "rotaries": rotaries,
+        rotaries, mixture = description["rotaries"], description["mixture"]
+        parts = {
+            "layers": tuple(Layer(**layer) for layer in description["layers"]),
+            "rotaries": tuple(Rotary(tuple(r["frequencies"]), r["factor"]) for r in rotaries),
             "biases": tuple(description["biases"]),
+            "mixture": None if mixture is None else Mixture(**mixture),
         }
-        if (mixture := description["mixture"]) is not None:
-            parts["mixture"] = Mixture(**mixture)
         return cls(**{**description, **parts})

@@ -8,9 +8,8 @@ from typing import Any
 
 from pytest_ane.families import blocks
 from pytest_ane.families.base import Cut, Wire
-from pytest_ane.families.blocks import block_index, is_head
 from pytest_ane.families.decoder.config import DecoderConfig
-from pytest_ane.families.decoder.model import DecoderModel
+from pytest_ane.families.decoder.model import DecoderModel, layout
 from pytest_ane.families.decoder.names import GGUF, PUBLISHED, Names, Parts, find_root
 from pytest_ane.families.decoder.settings import Settings
 from pytest_ane.families.layout import AneLayout
@@ -120,10 +119,7 @@ class DecoderFamily:
 
     def layout(self, description: dict[str, Any], shard: str) -> AneLayout:
         """A shard's layout from `DecoderModel.description`, without the weights."""
-        config = DecoderConfig.of(description)
-        if is_head(shard):
-            return config.head_layout
-        return config.layout(block_index(shard))
+        return layout(DecoderConfig.of(description), shard)
 
     def wiring(self, shards: Sequence[str]) -> tuple[Wire, ...]:
         """Blocks `L00`, `L01`... one after another, then head slices `head.0`, `head.1`...
@@ -139,13 +135,7 @@ class DecoderFamily:
 
     def spread(self, name: str, shape: tuple[int, ...]) -> Spread:
         """Norms near 1, small biases, and matrices that keep the variance of what enters."""
-        if name.endswith(".bias"):
-            return Spread(std=0.1)
-        if len(shape) == 1:
-            return Spread(std=0.1, mean=1.0 - self.norm_offset)
-        if "embed_tokens" in name:
-            return Spread(1.0)
-        return Spread.of(shape[-1] ** -0.5, outliers=0.03)
+        return spread(name, shape, 1.0 - self.norm_offset)
 
     def _names(self, source: Source, settings: Settings) -> Names:
         if settings.is_gguf:
@@ -155,3 +145,14 @@ class DecoderFamily:
         root = find_root(source, self.root)
         own = {name: name for name in self.own}
         return Names(parts, root, self.fused, self.norm_offset, own=own)
+
+
+def spread(name: str, shape: tuple[int, ...], norm: float = 1.0) -> Spread:
+    """As `DecoderFamily.spread`, with the mean of stored norms; encoders' weights are alike."""
+    if name.endswith(".bias"):
+        return Spread(std=0.1)
+    if len(shape) == 1:
+        return Spread(std=0.1, mean=norm)
+    if "embed_tokens" in name or "embeddings" in name:
+        return Spread(1.0)
+    return Spread.of(shape[-1] ** -0.5, outliers=0.03)

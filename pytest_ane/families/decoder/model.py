@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import blocks
@@ -27,6 +28,8 @@ from pytest_ane.families.layout import AneLayout, attention_ports
 from pytest_ane.sources import Source
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from pytest_ane.families.decoder.weights import Weights
 
 T = TypeVar("T")
@@ -34,6 +37,9 @@ T = TypeVar("T")
 
 class DecoderModel:
     """One model; weights are read from the source shard by shard."""
+
+    dtype: npt.DTypeLike = np.float32
+    """Of what is converted."""
 
     def __init__(self, source: Source, config: DecoderConfig, names: Names, cut: Cut) -> None:
         self.source, self.config, self.names = source, config, names
@@ -61,15 +67,12 @@ class DecoderModel:
 
     @property
     def weights(self) -> Weights:
-        """The source by the family's names."""
-        from pytest_ane.families.decoder.weights import Weights
-
-        return Weights(self.source, self.config, self.names)
+        """The source by the family's names, in float32."""
+        return self._weights(np.float32)
 
     def layout(self, shard: str) -> AneLayout:
         """How hidden states enter and leave a shard."""
-        c = self.config
-        return c.head_layout if is_head(shard) else c.layout(block_index(shard))
+        return layout(self.config, shard)
 
     def embed(self, ids: Sequence[int]) -> FloatArray:
         """Embedding rows `[T, C]` of token ids, in float32, scaled."""
@@ -109,31 +112,16 @@ class DecoderModel:
         if self.config.context is None or self.layout(shard).window is None:
             return None
         from pytest_ane.families.decoder.reference import filled
+        from pytest_ane.families.reference import each
 
-        index = self.index(shard)
-        weights = self.weights.attention(index)
-
-        def fill(hidden: FloatArray) -> Mapping[str, FloatArray]:
-            import torch
-
-            with torch.inference_mode():
-                return filled(torch.from_numpy(hidden), weights, self.config, index)
-
-        return fill
+        c, index = self.config, self.index(shard)
+        w = self.weights.attention(index)
+        return lambda hidden: each(lambda x: filled(x, w, c, index), [hidden])[0]
 
     def conversion(self, shard: str) -> Conversion:
-        """The shard's ANE form in float32, and its ports."""
-        from pytest_ane.families.ane import AneHead
-        from pytest_ane.families.decoder.ane import AneBlock, StatefulBlock
-
-        c, ports = self.config, self.ports(shard)
-        if is_head(shard):
-            norm, projection = self.weights.head(head_index(shard))
-            head = AneHead(norm * c.logit_scale, projection, c.stream_epsilon, c.logit_cap)
-            return Conversion(head, ports.inputs, ports.outputs)
-        form = AneBlock if c.context is None else StatefulBlock
-        module = form(c, *self._block(shard))
-        return Conversion(module, ports.inputs, ports.outputs, ports.states)
+        """The shard's ANE form, and its ports."""
+        ports = self.ports(shard)
+        return Conversion(self._module(shard), ports.inputs, ports.outputs, ports.states)
 
     def ports(self, shard: str) -> Ports:
         """As of `conversion`."""
@@ -151,26 +139,44 @@ class DecoderModel:
         shape = (kv_heads, 1, head, layout.context)
         return Ports(inputs, (y,), tuple(Port(name, shape) for name in ("k_cache", "v_cache")))
 
-    def _of_experts(self, shard: str, tell: Callable[..., T]) -> Callable[..., list[T]] | None:
-        """What is told of each sequence by a sparse layer; None of others."""
-        if is_head(shard) or self.config.mixture_of(block_index(shard)) is None:
-            return None
-        index, block = self._block(shard)
-
-        def told(sequences: Sequence[FloatArray]) -> list[T]:
-            import torch
-
-            with torch.inference_mode():
-                tensors = map(torch.from_numpy, sequences)
-                return [tell(x, block, self.config, index) for x in tensors]
-
-        return told
-
     def index(self, shard: str) -> int:
         """Number of the layer that a shard is of."""
         return block_index(shard)
+
+    def _of_experts(
+        self, shard: str, tell: Callable[..., T]
+    ) -> Callable[[Sequence[FloatArray]], list[T]] | None:
+        """What is told of each sequence by a sparse layer; None of others."""
+        if is_head(shard) or self.config.mixture_of(block_index(shard)) is None:
+            return None
+        from pytest_ane.families.reference import each
+
+        index, block = self._block(shard)
+        return partial(each, lambda x: tell(x, block, self.config, index))
 
     def _block(self, shard: str) -> tuple[int, Any]:
         """A block's number, and its weights as the family's reference takes them."""
         index = self.index(shard)
         return index, self.weights.block(index)
+
+    def _module(self, shard: str) -> nn.Module:
+        """The shard's ANE form."""
+        from pytest_ane.families.ane import AneHead
+        from pytest_ane.families.decoder.ane import AneBlock, StatefulBlock
+
+        c, weights = self.config, self._weights(self.dtype)
+        if is_head(shard):
+            norm, projection = weights.head(head_index(shard))
+            return AneHead(norm * c.logit_scale, projection, c.stream_epsilon, c.logit_cap)
+        form, index = AneBlock if c.context is None else StatefulBlock, block_index(shard)
+        return form(c, index, weights.block(index))
+
+    def _weights(self, dtype: npt.DTypeLike) -> Weights:
+        from pytest_ane.families.decoder.weights import Weights
+
+        return Weights(self.source, self.config, self.names, dtype)
+
+
+def layout(config: DecoderConfig, shard: str) -> AneLayout:
+    """A shard's layout, without the weights."""
+    return config.head_layout if is_head(shard) else config.layout(block_index(shard))

@@ -130,16 +130,10 @@ class Names:
 
     def of_block(self, config: DecoderConfig, index: int) -> Iterator[str]:
         """Names of all tensors of a block, each expert's its own."""
-        mixture = config.mixture_of(index)
-        parts = ["attention_norm", "ffn_norm", *ATTENTION]
-        parts += FEED_FORWARD if mixture is None else ()
-        parts += ["q_norm", "k_norm"] if config.head_norms else []
-        parts += ["attention_post_norm", "ffn_post_norm"] if config.post_norms else []
-        if config.layers[index].shared:
-            parts.remove("v")
+        parts = parts_of(config, index)
         yield from (self.block(index, part) for part in parts)
         yield from (self.block(index, part, "bias") for part in config.biases if part in parts)
-        if mixture is not None:
+        if (mixture := config.mixture_of(index)) is not None:
             yield self.block(index, "router")
             for number in range(mixture.experts):
                 yield from (self.expert(index, number, part) for part in FEED_FORWARD)
@@ -169,18 +163,25 @@ class Names:
 
     def require(self, source: Source, config: DecoderConfig, shards: Sequence[str]) -> None:
         """`SourceError` for a tensor that one of the shards needs and the source lacks."""
-        needed = [
-            n for s in shards if not is_head(s) for n in self.of_block(config, block_index(s))
-        ]
+        blocks = (block_index(shard) for shard in shards if not is_head(shard))
+        needed = [name for index in blocks for name in self.of_block(config, index)]
         if any(map(is_head, shards)):
             needed += map(self.whole, ("norm", "embedding" if config.tied else "head"))
-        names = frozenset(source.names)
-        if missing := [name for name in needed if name not in names]:
+        if missing := [name for name in needed if name not in source.names]:
             raise SourceError(
                 f"{source.label}: lacks the tensor {missing[0]!r} ({len(missing)} such in all), "
                 "which its configuration speaks of; fetch the files again, or correct the "
                 "configuration."
             )
+
+
+def parts_of(c: DecoderConfig, index: int) -> list[str]:
+    """Tensors of a block, those of experts apart."""
+    parts = ["attention_norm", "ffn_norm", *ATTENTION]
+    parts += FEED_FORWARD if c.mixture_of(index) is None else ()
+    parts += ("q_norm", "k_norm") if c.head_norms else ()
+    parts += ("attention_post_norm", "ffn_post_norm") if c.post_norms else ()
+    return [part for part in parts if part != "v" or not c.layers[index].shared]
 
 
 def find_root(source: Source, usual: str) -> str:

@@ -46,6 +46,7 @@ class Parameters:
 
     Args:
         where: the file and which of it, for errors.
+        turned: what RoPE is computed for.
         name: what the file calls the table, or each of its keys.
     """
 
@@ -53,9 +54,10 @@ class Parameters:
         self,
         where: str,
         table: Mapping[str, Any],
+        turned: Turned,
         name: str | Mapping[str, str] = "rope_parameters",
     ) -> None:
-        self.where, self._name = where, name
+        self.where, self.turned, self._name = where, turned, name
         self._table = {key: value for key, value in table.items() if value is not None}
         self._read: set[str] = set()
 
@@ -70,6 +72,11 @@ class Parameters:
         value = self._table.get(key)
         text = f'"{value}"' if isinstance(value, str) else repr(value)
         raise SourceError(f"{self.where} has {self.name(key)} {text:.100}; {why}.")
+
+    @property
+    def theta(self) -> float:
+        """RoPE's base."""
+        return self.real("rope_theta", self.turned.theta)
 
     def __contains__(self, key: str) -> bool:
         return key in self._table
@@ -98,29 +105,27 @@ class Parameters:
             self.refuse(key, f"that is not computed with its {self.name('rope_type')}")
 
 
-def rotary(parameters: Parameters, turned: Turned) -> Rotary:
+def rotary(p: Parameters) -> Rotary:
     """The angles that a table of parameters gives.
 
     Raises:
         SourceError: of a kind, or with a key, that is not computed.
     """
-    p = parameters
     kind = p.get("rope_type", p.get("type", "default"))
     kind = _LEGACY.get(str(kind), str(kind))
     if kind not in _KINDS:
         key = "rope_type" if "rope_type" in p else "type"
         p.refuse(key, f"computed are {', '.join(sorted(_KINDS))}")
-    theta = p.real("rope_theta", turned.theta)
-    share = p.real("partial_rotary_factor", 1.0)
+    theta, head, share = p.theta, p.turned.head, p.real("partial_rotary_factor", 1.0)
     # Proportional RoPE leaves pairs of the whole head where they are; others turn the first ones.
-    channels = turned.head if kind == "proportional" else int(turned.head * min(share, 2.0))
-    if channels % 2 or not 2 <= channels <= turned.head:
+    channels = head if kind == "proportional" else int(head * min(share, 2.0))
+    if channels % 2 or not 2 <= channels <= head:
         p.refuse(
             "partial_rotary_factor",
-            f"of a head's {turned.head} channels an even number of at least 2 can turn",
+            f"of a head's {head} channels an even number of at least 2 can turn",
         )
     plain = theta ** (-np.arange(0, channels, 2, dtype=np.float64) / channels)
-    frequencies, factor = _KINDS[kind](p, plain, theta, turned)
+    frequencies, factor = _KINDS[kind](p, plain)
     # A length that was trained changes nothing by itself.
     p.check(("original_max_position_embeddings", "factor") if kind == "default" else ())
     return Rotary(tuple(frequencies.tolist()), factor)
@@ -129,37 +134,29 @@ def rotary(parameters: Parameters, turned: Turned) -> Rotary:
 Scaled = tuple[DoubleArray, float]
 
 
-def _default(p: Parameters, plain: DoubleArray, theta: float, turned: Turned) -> Scaled:
-    return plain, 1.0
-
-
-def _linear(p: Parameters, plain: DoubleArray, theta: float, turned: Turned) -> Scaled:
-    return plain / p.real("factor"), 1.0
-
-
-def _proportional(p: Parameters, plain: DoubleArray, theta: float, turned: Turned) -> Scaled:
+def _proportional(p: Parameters, plain: DoubleArray) -> Scaled:
     """The share of pairs turns at the frequencies of the whole head, and the rest does not."""
     share = p.real("partial_rotary_factor", 1.0)
     if share > 1:
         p.refuse("partial_rotary_factor", "more than all of a head's channels cannot turn")
-    turning = np.arange(len(plain)) < int(share * turned.head // 2)
+    turning = np.arange(len(plain)) < int(share * p.turned.head // 2)
     return np.where(turning, plain, 0.0) / p.real("factor", 1.0), 1.0
 
 
-def _dynamic(p: Parameters, plain: DoubleArray, theta: float, turned: Turned) -> Scaled:
+def _dynamic(p: Parameters, plain: DoubleArray) -> Scaled:
     p.real("factor")
-    trained = turned.trained or 0
+    trained = p.turned.trained or 0
     if (told := p.get("original_max_position_embeddings")) is not None and told != trained:
         p.refuse(
             "original_max_position_embeddings", f"max_position_embeddings is {trained}; leave one"
         )
-    _check_static(p, "dynamic", trained, turned.positions)
+    _check_static(p, "dynamic", trained)
     return plain, 1.0
 
 
-def _llama3(p: Parameters, plain: DoubleArray, theta: float, turned: Turned) -> Scaled:
+def _llama3(p: Parameters, plain: DoubleArray) -> Scaled:
     factor, low, high = (p.real(key) for key in ("factor", "low_freq_factor", "high_freq_factor"))
-    trained = p.real("original_max_position_embeddings", turned.trained)
+    trained = p.real("original_max_position_embeddings", p.turned.trained)
     if low >= high:
         p.refuse("low_freq_factor", f"it must be below the high one, {high:g}")
     smooth = np.clip((trained * plain / (2 * np.pi) - low) / (high - low), 0, 1)
@@ -167,14 +164,14 @@ def _llama3(p: Parameters, plain: DoubleArray, theta: float, turned: Turned) -> 
     return scaled, 1.0
 
 
-def _yarn(p: Parameters, plain: DoubleArray, theta: float, turned: Turned) -> Scaled:
-    trained = p.real("original_max_position_embeddings", turned.trained)
-    factor = p.real("factor", (turned.trained or trained) / trained)
+def _yarn(p: Parameters, plain: DoubleArray) -> Scaled:
+    trained = p.real("original_max_position_embeddings", p.turned.trained)
+    factor = p.real("factor", (p.turned.trained or trained) / trained)
     channels = 2 * len(plain)
 
     def pair(turns: float) -> float:
         """The pair that turns so often over the trained length."""
-        return channels * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(theta))
+        return channels * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(p.theta))
 
     low, high = pair(p.real("beta_fast", 32)), pair(p.real("beta_slow", 1))
     if p.get("truncate", True):
@@ -202,11 +199,11 @@ def _yarn_factor(p: Parameters, factor: float) -> float:
     return magnitude()
 
 
-def _longrope(p: Parameters, plain: DoubleArray, theta: float, turned: Turned) -> Scaled:
-    most = turned.trained or 0
+def _longrope(p: Parameters, plain: DoubleArray) -> Scaled:
+    most = p.turned.trained or 0
     told = p.real("original_max_position_embeddings", most or None)
     trained = whole(told, f"{p.where}: {p.name('original_max_position_embeddings')}")
-    _check_static(p, "longrope", trained, turned.positions)
+    _check_static(p, "longrope", trained)
     p.get("long_factor")  # Beyond the trained length.
     short = p.get("short_factor")
     if not isinstance(short, list) or len(short) != len(plain):
@@ -218,8 +215,8 @@ def _longrope(p: Parameters, plain: DoubleArray, theta: float, turned: Turned) -
     return plain / divisors, p.real("attention_factor", plainly)
 
 
-def _check_static(p: Parameters, kind: str, trained: int, positions: int) -> None:
-    if positions > trained:
+def _check_static(p: Parameters, kind: str, trained: int) -> None:
+    if (positions := p.turned.positions) > trained:
         p.refuse(
             "rope_type" if "rope_type" in p else "type",
             f"its angles change with the length beyond {trained} positions, and the shards take "
@@ -227,9 +224,9 @@ def _check_static(p: Parameters, kind: str, trained: int, positions: int) -> Non
         )
 
 
-_KINDS: Mapping[str, Callable[[Parameters, DoubleArray, float, Turned], Scaled]] = {
-    "default": _default,
-    "linear": _linear,
+_KINDS: Mapping[str, Callable[[Parameters, DoubleArray], Scaled]] = {
+    "default": lambda _, plain: (plain, 1.0),
+    "linear": lambda p, plain: (plain / p.real("factor"), 1.0),
     "proportional": _proportional,
     "dynamic": _dynamic,
     "llama3": _llama3,

@@ -69,17 +69,14 @@ class Settings:
         self.source, self.family = source, family
         self._gguf = {**GGUF_KEYS, **(gguf_keys or {})}
         self._read: set[str] = set()
-        self._usual: Mapping[str, Any] = {}
-        self._prefix = ""
         key, architecture = architecture_of(source.value)
         self.is_gguf = key == "general.architecture"
-        if self.is_gguf:
-            self._prefix = f"{architecture}."
+        self._prefix = f"{architecture}." if self.is_gguf else ""
+        usual = synthetic if source.synthetic else None if self.is_gguf else defaults
+        self._usual = usual or {}
         nested = not self.is_gguf and isinstance(self._plain("text_config"), Mapping)
         # transformers looks for what is of the text's model in its table alone.
         self._outer = {*source.keys} - _OUTER if nested else set()
-        usual = synthetic if source.synthetic else None if self.is_gguf else defaults
-        self._usual = usual or {}
         known = architectures if self.is_gguf else types
         if architecture not in known and not source.synthetic:
             raise SourceError(
@@ -133,7 +130,7 @@ class Settings:
     def cap(self, key: str, default: float | None = None) -> float | None:
         """A positive number, or None."""
         self._read.add(key)
-        value = default if self._stored(key) is None and not self._has(key) else self._stored(key)
+        value = self._stored(key, default)
         return None if value is None else positive(value, self.what(key))
 
     def is_tied(self, head: str, default: bool) -> bool:
@@ -238,20 +235,16 @@ class Settings:
         if partial is not None and "partial_rotary_factor" not in table:
             table["partial_rotary_factor"] = self.get("partial_rotary_factor", partial)
         told = self.get("original_max_position_embeddings")
-        trained = self.get("max_position_embeddings")
         if told is not None and table.get("rope_type", table.get("type")) not in (None, "default"):
             table["original_max_position_embeddings"] = told
         if self.is_gguf and theta_key == "rope_theta":
             theta = GGUF_THETA
-        turned = Turned(
-            head,
-            self.real(theta_key, theta),
-            positions,
-            None if trained is None else self.count("max_position_embeddings"),
-        )
+        key = "max_position_embeddings"
+        trained = None if self.get(key) is None else self.count(key)
+        turned = Turned(head, self.real(theta_key, theta), positions, trained)
         names = {key: f"{self._prefix}{name}" for key, name in GGUF_ROPE.items()}
         names["short_factor"] = SHORT_FACTORS
-        angles = rotary(Parameters(self._where, table, names if self.is_gguf else what), turned)
+        angles = rotary(Parameters(self._where, table, turned, names if self.is_gguf else what))
         return self.with_factors(angles) if scaled else angles
 
     def check(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from pytest_ane.core.arrays import FloatArray
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families.blocks import slice_bounds
 from pytest_ane.families.decoder.config import DecoderConfig, Mixture
-from pytest_ane.families.decoder.names import FEED_FORWARD, SHARED, Names
+from pytest_ane.families.decoder.names import SHARED, Names, parts_of
 from pytest_ane.sources import Source
 
 
@@ -50,11 +50,14 @@ class AttentionWeights:
     attention_norm: Tensor
     q: Linear
     k: Linear
-    v: Linear | None
+    v: Linear | None = None
     o: Linear
     q_norm: Tensor | None = None
     k_norm: Tensor | None = None
     attention_post_norm: Tensor | None = None
+
+
+_OF_ATTENTION = {field.name for field in fields(AttentionWeights)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,20 +107,14 @@ class Weights:
 
     def attention(self, index: int) -> AttentionWeights:
         """One block's attention."""
-        return AttentionWeights(**self._attention(index))
+        parts = [part for part in parts_of(self.config, index) if part in _OF_ATTENTION]
+        return AttentionWeights(**self._parts(index, parts))
 
     def block(self, index: int) -> BlockWeights:
         """One block."""
-        c = self.config
-        mixture = c.mixture_of(index)
-        network: dict[str, Any] = (
-            {part: self._linear(index, part) for part in FEED_FORWARD}
-            if mixture is None
-            else self._experts(index, mixture)
-        )
-        norms = ("ffn_norm", *(("ffn_post_norm",) if c.post_norms else ()))
-        network |= {name: self._norm(index, name) for name in norms}
-        return BlockWeights(**self._attention(index), **network)
+        mixture = self.config.mixture_of(index)
+        experts = {} if mixture is None else self._experts(index, mixture)
+        return BlockWeights(**self._parts(index, parts_of(self.config, index)), **experts)
 
     def head(self, index: int) -> HeadWeights:
         """One slice of the head, which is the embedding's where it is tied."""
@@ -132,14 +129,9 @@ class Weights:
         name = self._names.whole(part)
         return self._source.rows(name, index, c.width, c.vocabulary, self._dtype)
 
-    def _attention(self, index: int) -> dict[str, Any]:
-        c = self.config
-        parts: dict[str, Any] = {part: self._linear(index, part) for part in ("q", "k", "o")}
-        parts["v"] = None if c.layers[index].shared else self._linear(index, "v")
-        norms = ["attention_norm"]
-        norms += ["attention_post_norm"] if c.post_norms else []
-        norms += ["q_norm", "k_norm"] if c.head_norms else []
-        return parts | {name: self._norm(index, name) for name in norms}
+    def _parts(self, index: int, parts: Sequence[str]) -> dict[str, Any]:
+        norms = {part: self._norm(index, part) for part in parts if part.endswith("norm")}
+        return norms | {part: self._linear(index, part) for part in parts if part not in norms}
 
     def _norm(self, index: int, part: str) -> Tensor:
         size = self.config.width
@@ -148,63 +140,61 @@ class Weights:
         return self._read(self._names.block(index, part), size) + self._names.norm_offset
 
     def _linear(self, index: int, part: str) -> Linear:
-        c = self.config
-        shapes = linear_shapes(c, index)
+        c, shapes = self.config, linear_shapes(self.config, index)
         rows, columns = shapes[part]
         fused = next((parts for parts in self._names.fused if part in parts), (part,))
         before = sum(shapes[p][0] for p in fused[: fused.index(part)])
         total = sum(shapes[p][0] for p in fused)
-        own = range(before, before + rows)
-
-        def halves(tensor: Tensor) -> Tensor:
-            heads = (
-                {"q": c.heads, "k": c.heads_of(index)[1]}.get(part) if self._names.paired else None
-            )
-            return tensor if heads is None else in_halves(tensor, heads)
-
-        name = self._names.block(index, part)
+        own, name = range(before, before + rows), self._names.block(index, part)
+        bias = None
         if len(fused) == 1:
             weight = self._read(name, rows, columns)
         else:
             weight = torch.from_numpy(self._source.rows(name, own, columns, total, self._dtype))
-        if part not in c.biases:
-            return Linear(halves(weight))
-        bias = self._read(self._names.block(index, part, "bias"), total)[before : before + rows]
-        return Linear(halves(weight), halves(bias[:, None])[:, 0])
+        if part in c.biases:
+            bias = self._read(self._names.block(index, part, "bias"), total)[own.start : own.stop]
+        heads = {"q": c.heads, "k": c.heads_of(index)[1]}
+        if self._names.paired and part in heads:
+            weight = in_halves(weight, heads[part])
+            bias = None if bias is None else in_halves(bias, heads[part])
+        return Linear(weight, bias)
 
     def _experts(self, index: int, mixture: Mixture) -> dict[str, Any]:
-        c, inner = self.config, mixture.ffn
-        shapes = {"gate": (inner, c.width), "up": (inner, c.width), "down": (c.width, inner)}
-        parts: dict[str, Any] = {
-            part: Linear(torch.cat(self._each_expert(index, part, shape), int(part == "down")))
-            for part, shape in shapes.items()
+        width, inner, count = self.config.width, mixture.ffn, mixture.experts
+
+        def bank(part: str, *shape: int) -> Linear:
+            names = [self._names.expert(index, number, part) for number in range(count)]
+            if self._names.stacked:
+                each = list(self._read(names[0], count, *shape))
+            else:
+                each = [self._read(name, *shape) for name in names]
+            return Linear(torch.cat(each, int(part == "down")))
+
+        return {
+            "gate": bank("gate", inner, width),
+            "up": bank("up", inner, width),
+            "down": bank("down", width, inner),
+            "router": self._read(self._names.block(index, "router"), count, width),
+            "shared": self._shared(index, mixture.shared),
         }
-        router = self._read(self._names.block(index, "router"), mixture.experts, c.width)
-        return {**parts, "router": router, "shared": self._shared(index, mixture.shared)}
 
     def _shared(self, index: int, inner: int | None) -> SharedExpert | None:
         if inner is None:
             return None
         width = self.config.width
-        shapes = ((inner, width), (inner, width), (width, inner))
-        *names, router = (self._names.block(index, part) for part in SHARED)
-        read = (self._read(name, *shape) for name, shape in zip(names, shapes, strict=True))
-        gate, up, down = map(Linear, read)
-        return SharedExpert(gate, up, down, Linear(self._row(router, width)))
+        gate, up, down, router = (self._names.block(index, part) for part in SHARED)
+        return SharedExpert(
+            Linear(self._read(gate, inner, width)),
+            Linear(self._read(up, inner, width)),
+            Linear(self._read(down, width, inner)),
+            Linear(self._row(router, width)),
+        )
 
     def _row(self, name: str, width: int) -> Tensor:
         """A matrix `[1, C]`, which some GGUF files have as `[C]`."""
         with suppress(SourceError):
             return self._read(name, 1, width)
         return self._read(name, width)[None]
-
-    def _each_expert(self, index: int, part: str, shape: tuple[int, int]) -> list[Tensor]:
-        mixture = self.config.mixture_of(index)
-        assert mixture is not None
-        names = [self._names.expert(index, number, part) for number in range(mixture.experts)]
-        if self._names.stacked:
-            return list(self._read(names[0], mixture.experts, *shape))
-        return [self._read(name, *shape) for name in names]
 
     def _read(self, name: str, *shape: int) -> Tensor:
         return torch.from_numpy(self._source.tensor(name, shape, self._dtype))
@@ -225,11 +215,10 @@ def linear_shapes(c: DecoderConfig, index: int) -> Mapping[str, tuple[int, int]]
     }
 
 
-def in_halves(weight: Tensor, heads: int) -> Tensor:
-    """Rows of adjacent pairs as those of halves: `[h, d/2, 2, in]` to `[h, 2, d/2, in]`.
+def in_halves(rows: Tensor, heads: int) -> Tensor:
+    """Rows of adjacent pairs as those of halves: `[h, d/2, 2, ...]` to `[h, 2, d/2, ...]`.
 
     llama.cpp's converter stores Q and K of some architectures for a RoPE over adjacent pairs.
     """
-    rows, columns = weight.shape
-    pairs = weight.reshape(heads, rows // heads // 2, 2, columns)
-    return pairs.transpose(1, 2).reshape(rows, columns)
+    pairs = rows.reshape(heads, len(rows) // heads // 2, 2, *rows.shape[1:])
+    return pairs.transpose(1, 2).reshape(rows.shape)

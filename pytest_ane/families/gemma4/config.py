@@ -45,7 +45,8 @@ PUBLISHED: Mapping[str, Any] = {
 }
 """Gemma-4-26B-A4B's `text_config`, for synthetic sources: docs/reference/families/gemma4.md."""
 
-_KINDS = ("full_attention", "sliding_attention")
+_SLIDING = {"full_attention": False, "sliding_attention": True}
+_GGUF_SLIDING = {"False": False, "True": True, "0": False, "1": True}
 GGUF_KEYS: Mapping[str, str] = {
     "layer_types": "attention.sliding_window_pattern",
     "head_dim": "attention.key_length_swa",
@@ -71,38 +72,30 @@ def configure(s: Settings, positions: int) -> DecoderConfig:
         SourceError: a key is missing or absurd, or the variant is none that is computed here.
     """
     _check_variant(s)
-    kinds = _kinds(s)
-    key_heads = _key_heads(s, kinds) if s.is_gguf else {}
+    sliding = _sliding(s)
+    near_heads, kv_heads = _key_heads(s, sliding) if s.is_gguf else (None, 0)
     config = plain(
-        s,
-        positions,
-        theta=None,
-        head=256,
-        kv_heads=key_heads.get("sliding_attention"),
-        activation="gelu_pytorch_tanh",
+        s, positions, theta=None, head=256, kv_heads=near_heads, activation="gelu_pytorch_tanh"
     )
     if s.is_gguf:
-        head, kv_heads = s.count("global_head_dim"), key_heads["full_attention"]
+        head = s.count("global_head_dim")
         s.only("global_v_head_dim", head)
         # llama.cpp has values that are keys where a layer has no values.
-        values = (f"blk.{i}.attn_v.weight" for i, kind in enumerate(kinds) if kind == _KINDS[0])
+        values = (f"blk.{i}.attn_v.weight" for i, slides in enumerate(sliding) if not slides)
         shared = not any(name in s.source.names for name in values)
     else:
         shared = s.flag("attention_k_eq_v")
-        head, kv_heads = _global_heads(s, config, kinds, shared)
+        head, kv_heads = _global_heads(s, config, sliding, shared)
     if config.heads % kv_heads or head % 2:
         raise SourceError(
             f"{s.source.label}: {config.heads} query heads over {kv_heads} key heads of {head} "
             "channels do not divide."
         )
-    window = s.count("sliding_window")
-    layers = {
-        "sliding_attention": Layer(0, window),
-        "full_attention": Layer(1, head=head, kv_heads=kv_heads, shared=shared),
-    }
+    near = Layer(0, s.count("sliding_window"))
+    far = Layer(1, head=head, kv_heads=kv_heads, shared=shared)
     return replace(
         config,
-        layers=tuple(layers[kind] for kind in kinds),
+        layers=tuple(near if slides else far for slides in sliding),
         rotaries=_rotaries(s, config.head, head, positions),
         scale=1.0,
         head_norms=True,
@@ -138,28 +131,27 @@ def _check_variant(s: Settings) -> None:
         s.refuse("use_bidirectional_attention", s.get("use_bidirectional_attention"))
 
 
-def _kinds(s: Settings) -> list[str]:
+def _sliding(s: Settings) -> list[bool]:
     """Of each layer; of `config.json` the last is global, as transformers has it."""
     if s.is_gguf:
         s.needed("layer_types")
-        known = {str(sliding): _KINDS[sliding] for sliding in (False, True, 0, 1)}
-        return list(s.layers("layer_types", known) or ())
+        return list(s.layers("layer_types", _GGUF_SLIDING) or ())
     count = s.count("num_hidden_layers", most=MAX_LAYERS)
-    told = s.layers("layer_types", {name: name for name in _KINDS})
-    kinds = list(told or (_KINDS[i % 6 < 5] for i in range(count)))
-    return [*kinds[:-1], _KINDS[0]]
+    told = s.layers("layer_types", _SLIDING)
+    return [*(told or [i % 6 < 5 for i in range(count)])[:-1], False]
 
 
-def _key_heads(s: Settings, kinds: Sequence[str]) -> dict[str, int]:
-    """How many of GGUF's layers of a kind have, by kind; all of them must have as many."""
+def _key_heads(s: Settings, sliding: Sequence[bool]) -> tuple[int, int]:
+    """How many GGUF's sliding layers have, and its global ones; all of a kind as many."""
     by_layer = s.by_layer("num_key_value_heads")
-    counts: dict[str, set[int]] = {}
-    for kind, count in zip(kinds, by_layer, strict=True):
-        counts.setdefault(kind, set()).add(count)
-    if any(len(alike) > 1 for alike in counts.values()):
+    near, far = (
+        {count for count, slides in zip(by_layer, sliding, strict=True) if slides is kind}
+        for kind in (True, False)
+    )
+    if len(near) > 1 or len(far) > 1:
         s.refuse("num_key_value_heads", by_layer)
     # A kind that no layer is of may have any.
-    return {kind: min(counts.get(kind, by_layer)) for kind in _KINDS}
+    return min(near or by_layer), min(far or by_layer)
 
 
 def _rotaries(s: Settings, near: int, far: int, positions: int) -> tuple[Rotary, Rotary]:
@@ -188,24 +180,24 @@ def _rotaries(s: Settings, near: int, far: int, positions: int) -> tuple[Rotary,
 
 
 def _global_heads(
-    s: Settings, config: DecoderConfig, kinds: list[str], shared: bool
+    s: Settings, config: DecoderConfig, sliding: Sequence[bool], shared: bool
 ) -> tuple[int, int]:
     """Channels of a head, and key heads, of global layers: at two places, by who saved the file."""
     own = s.get("per_layer_config")
     if own is None:
         heads = s.count("num_global_key_value_heads", config.kv_heads)
         return s.count("global_head_dim", 512), heads if shared else config.kv_heads
-    tables = [own.get(str(i), {}) if isinstance(own, Mapping) else None for i in range(len(kinds))]
-    last = tables[-1]
-    alike = all(t == (last if k == kinds[-1] else {}) for t, k in zip(tables, kinds, strict=True))
-    if not isinstance(last, Mapping) or not alike or not last.keys() <= _OWN_KEYS:
-        s.refuse("per_layer_config", own)
-    head, kv_heads = last.get("head_dim"), last.get("num_key_value_heads")
-    what = s.what("per_layer_config")
-    return (
-        config.head if head is None else whole(head, what),
-        config.kv_heads if kv_heads is None else whole(kv_heads, what),
-    )
+    if isinstance(own, Mapping):
+        last = own.get(str(len(sliding) - 1), {})
+        expected = [{} if slides else last for slides in sliding]
+        alike = [own.get(str(i), {}) for i in range(len(sliding))] == expected
+        if alike and isinstance(last, Mapping) and last.keys() <= _OWN_KEYS:
+            what = s.what("per_layer_config")
+            told = {key: whole(value, what) for key, value in last.items() if value is not None}
+            return told.get("head_dim", config.head), told.get(
+                "num_key_value_heads", config.kv_heads
+            )
+    s.refuse("per_layer_config", own)
 
 
 def _mixture(s: Settings) -> Mixture:

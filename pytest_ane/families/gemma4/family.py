@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from pytest_ane.core.errors import SourceError
 from pytest_ane.families import blocks
-from pytest_ane.families.base import Cut, Wire
+from pytest_ane.families.base import Cut
+from pytest_ane.families.blocks import is_head
 from pytest_ane.families.decoder import DecoderConfig, DecoderFamily
 from pytest_ane.families.gemma2 import NAMES
 from pytest_ane.families.gemma4.config import GGUF_KEYS, PUBLISHED, configure
 from pytest_ane.families.gemma4.model import Gemma4Model, layout
-from pytest_ane.families.gemma4.shards import in_order, role, starts_whole, wiring
+from pytest_ane.families.gemma4.shards import part, starts_whole, wiring
 from pytest_ane.families.layout import AneLayout
 from pytest_ane.sources import Source, Spread
 
@@ -43,11 +43,10 @@ class Gemma4Family(DecoderFamily):
             ManifestError: a shard id that is none of this family's, or a head slice left out.
         """
         cut = replace(cut, stateful=True)
-        ids = in_order(cut.shards)
+        ids = [wire.shard for wire in wiring(cut.shards)]
         config, names = self.read(source, cut, blocks.slices(ids))
         for shard in ids:
-            of = role(shard)
-            if of.kind != "head" and of.layer >= len(config.layers):
+            if not is_head(shard) and part(shard).layer >= len(config.layers):
                 raise SourceError(
                     f"{source.label}: has {len(config.layers)} layers, so no shard {shard}."
                 )
@@ -57,13 +56,8 @@ class Gemma4Family(DecoderFamily):
         """A shard's layout from `Gemma4Model.description`, without the weights."""
         return layout(DecoderConfig.of(description), shard)
 
-    def wiring(self, shards: Sequence[str]) -> tuple[Wire, ...]:
-        """The shards in running order, with the streams they take and give."""
-        return wiring(shards)
-
-    def starts_whole(self, shards: Sequence[str]) -> bool:
-        """Whether no shard is missing before the last of these."""
-        return starts_whole(shards)
+    wiring = staticmethod(wiring)
+    starts_whole = staticmethod(starts_whole)
 
     def spread(self, name: str, shape: tuple[int, ...]) -> Spread:
         """Distributions under which synthetic activations keep realistic magnitudes.

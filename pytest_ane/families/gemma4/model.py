@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.families.base import Conversion, Port, Ports, Reference, Routing, Undecided
+from pytest_ane.core.arrays import FloatArray
+from pytest_ane.families.base import Port, Ports, Reference, Routing, Undecided
+from pytest_ane.families.blocks import is_head
 from pytest_ane.families.decoder import DecoderConfig, DecoderModel
-from pytest_ane.families.gemma4 import shards
-from pytest_ane.families.gemma4.shards import role
+from pytest_ane.families.gemma4.config import own_experts
+from pytest_ane.families.gemma4.shards import layer_shards, pack_of, part
 from pytest_ane.families.layout import AneLayout
 
 if TYPE_CHECKING:
     from torch import nn
 
     from pytest_ane.families.gemma4.weights import Weights
+
+T = TypeVar("T")
 
 
 class Gemma4Model(DecoderModel):
@@ -30,9 +34,9 @@ class Gemma4Model(DecoderModel):
     @property
     def missing(self) -> Sequence[str]:
         """Shards of the layers that the cut leaves out."""
-        listed = set(map(role, self.shards))
-        every = [s for i in range(len(self.config.layers)) for s in shards.layer_shards(i)]
-        return [shard for shard in every if role(shard) not in listed]
+        listed = {part(shard) for shard in self.shards if not is_head(shard)}
+        every = (s for i in range(len(self.config.layers)) for s in layer_shards(i))
+        return [shard for shard in every if part(shard) not in listed]
 
     @property
     def weights(self) -> Weights:
@@ -49,72 +53,74 @@ class Gemma4Model(DecoderModel):
         from pytest_ane.families.gemma4.reference import pack
         from pytest_ane.families.reference import run_each, run_together
 
-        of = role(shard)
-        if of.kind == "head":
+        if is_head(shard):
             return super().reference(shard)
-        if of.kind == "pack":
-            return partial(run_together, pack(self.weights, of))
-        index, c = self.index(shard), self.config
-        w = self.weights.attention(index)
+        c, weights = self.config, self.weights
+        if (of := pack_of(shard)) is not None:
+            return partial(run_together, lambda x: pack(x, weights, of))
+        index = self.index(shard)
+        w = weights.attention(index)
         return partial(run_each, lambda x: attended(x, w, c, index))
 
     def residual(self, shard: str) -> Reference | None:
         """What enters attention; what enters the last pack, times the layer's scalar."""
-        from pytest_ane.families.gemma4.reference import residual
+        from pytest_ane.families.reference import run_each
 
-        of = role(shard)
-        if of.kind == "attn":
-            return list
-        return partial(residual, self.weights, of) if of.combines else None
+        if (of := pack_of(shard)) is None:
+            return None if is_head(shard) else list
+        if not of.combines:
+            return None
+        width, scalar = self.config.width, self.weights.scalar(of.layer)
+        return partial(run_each, lambda x: x[:, :width] * scalar)
 
     def routed(self, shard: str) -> Routing | None:
         """Which of a pack's own experts are among the chosen."""
         from pytest_ane.families.gemma4.reference import routed
 
-        of = role(shard)
-        return partial(routed, self.weights, of) if of.kind == "pack" else None
+        return self._of_experts(shard, routed)
 
     def undecided(self, shard: str) -> Undecided | None:
         """Where fp16 cannot tell which of a pack's own experts are among the chosen."""
         from pytest_ane.families.gemma4.reference import undecided
 
-        of = role(shard)
-        return partial(undecided, self.weights, of) if of.kind == "pack" else None
-
-    def conversion(self, shard: str) -> Conversion:
-        """The shard's ANE form, attention in float32."""
-        ports = self.ports(shard)
-        return Conversion(self._module(shard), ports.inputs, ports.outputs, ports.states)
+        return self._of_experts(shard, undecided)
 
     def ports(self, shard: str) -> Ports:
         """As of `conversion`."""
-        if role(shard).kind != "pack":
+        if pack_of(shard) is None:
             return super().ports(shard)
-        x, y = (
-            Port(n, (1, w, "T", 1))
-            for n, w in (("x", self.layout(shard).width), ("y", self.config.width))
-        )
-        return Ports((x,), (y,))
+        x = Port("x", (1, self.layout(shard).width, "T", 1))
+        return Ports((x,), (Port("y", (1, self.config.width, "T", 1)),))
 
     def index(self, shard: str) -> int:
         """Number of the layer that a shard is of."""
-        return int(role(shard).layer)
+        return part(shard).layer
+
+    def _of_experts(
+        self, shard: str, tell: Callable[..., T]
+    ) -> Callable[[Sequence[FloatArray]], list[T]] | None:
+        from pytest_ane.families.reference import each
+
+        if (of := pack_of(shard)) is None:
+            return None
+        c, router = self.config, self.weights.router(of.layer)
+        own = own_experts(c, of.pack)
+        # Below the residual stream the last pack has the others' sum.
+        return partial(each, lambda x: tell(x[:, : c.width].contiguous(), router, c, own))
 
     def _module(self, shard: str) -> nn.Module:
-        from pytest_ane.families.ane import AneHead
+        """The shard's ANE form, attention in float32."""
         from pytest_ane.families.decoder.ane import StatefulAttention
         from pytest_ane.families.gemma4.ane import AneCombiner, AnePack
 
-        c, of = self.config, role(shard)
-        if of.kind == "attn":
-            index = self.index(shard)
+        if is_head(shard):
+            return super()._module(shard)
+        c, index, of = self.config, self.index(shard), pack_of(shard)
+        if of is None:
             return StatefulAttention(c, index, self.weights.attention(index))
         weights = self._weights(self.dtype)
-        if of.kind == "head":
-            return AneHead(*weights.head(of.index), c.epsilon, c.logit_cap)
-        layer = self.index(shard)
-        pack = AnePack(c, weights.router(layer), weights.banks(layer, of.index), of.index)
-        return AneCombiner(c, pack, weights.combiner(layer)) if of.combines else pack
+        pack = AnePack(c, weights.router(index), weights.banks(*of), of.pack)
+        return AneCombiner(c, pack, weights.combiner(index)) if of.combines else pack
 
     def _weights(self, dtype: npt.DTypeLike) -> Weights:
         from pytest_ane.families.gemma4.weights import Weights
@@ -124,7 +130,6 @@ class Gemma4Model(DecoderModel):
 
 def layout(config: DecoderConfig, shard: str) -> AneLayout:
     """A shard's layout; the last pack takes the sum of the others below the hidden states."""
-    of = role(shard)
-    if of.kind == "attn":
-        return config.layout(int(of.layer))
+    if (of := pack_of(shard)) is None:
+        return config.head_layout if is_head(shard) else config.layout(part(shard).layer)
     return AneLayout(config.family, 2 * config.width if of.combines else config.width)

@@ -6,18 +6,17 @@ Weights come when they are needed, experts one by one and only the chosen ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families.base import Routes
 from pytest_ane.families.decoder.config import DecoderConfig
+from pytest_ane.families.decoder.names import FEED_FORWARD
 from pytest_ane.families.decoder.reference import activated, linear, normed, shares
 from pytest_ane.families.gemma4.config import own_experts
-from pytest_ane.families.gemma4.shards import ShardRole
+from pytest_ane.families.gemma4.shards import Part
 from pytest_ane.families.gemma4.weights import CombinerWeights, RouterWeights, Weights
 from pytest_ane.families.reference import close_choices, rms_norm
 
@@ -36,9 +35,9 @@ def experts(x: Tensor, layer: int, chosen: Sequence[int], weights: Weights) -> T
     for e in chosen:
         at = routing[:, e].nonzero()[:, 0]
         if len(at):
-            gated = activated(h[at] @ weights.gate(layer, e).T, c.activation)
-            gated *= h[at] @ weights.up(layer, e).T
-            out[at] += gated @ weights.down(layer, e).T * routing[at, e, None]
+            gate, up, down = (weights.expert(layer, e, name) for name in FEED_FORWARD)
+            gated = activated(h[at] @ gate.T, c.activation) * (h[at] @ up.T)
+            out[at] += gated @ down.T * routing[at, e, None]
     return out
 
 
@@ -50,64 +49,33 @@ def combine(x: Tensor, moe: Tensor, w: CombinerWeights, c: DecoderConfig) -> Ten
     return (x + normed(both, w.post_norm, c)) * w.scalar
 
 
-def pack(weights: Weights, of: ShardRole) -> Callable[[Tensor], Tensor]:
-    """A pack on hidden states `[T, C]`; the last one's are `[T, 2C]`, the other packs' sum below.
+def pack(x: Tensor, weights: Weights, of: Part) -> Tensor:
+    """A pack at hidden states `[T, C]`; the last one's are `[T, 2C]`, the other packs' sum below.
 
     Positions do not see one another.
     """
-    c, layer = weights.config, int(of.layer)
-    own = own_experts(c, of.index)
+    c = weights.config
+    own = own_experts(c, of.pack)
     if not of.combines:
-        return lambda x: experts(x, layer, own, weights)
-
-    def combined(both: Tensor) -> Tensor:
-        x, others = torch.split(both, c.width, dim=1)
-        moe = others + experts(x, layer, own, weights)
-        return combine(x, moe, weights.combiner(layer), c)
-
-    return combined
+        return experts(x, of.layer, own, weights)
+    x, others = torch.split(x, c.width, dim=1)
+    moe = others + experts(x, of.layer, own, weights)
+    return combine(x, moe, weights.combiner(of.layer), c)
 
 
-def residual(weights: Weights, of: ShardRole, sequences: Sequence[FloatArray]) -> list[FloatArray]:
-    """What the last pack of a layer gives of the residual stream alone, `[T, C]` of `[T, 2C]`."""
-    width = weights.config.width
-    scalar = weights.scalar(int(of.layer))
-    return [(torch.from_numpy(both[:, :width]) * scalar).numpy() for both in sequences]
-
-
-def routed(weights: Weights, of: ShardRole, sequences: Sequence[FloatArray]) -> list[Routes]:
+def routed(x: Tensor, w: RouterWeights, c: DecoderConfig, own: range) -> Routes:
     """A pack's own experts that are chosen at each position, the largest weight first."""
-    c, w = weights.config, weights.router(int(of.layer))
-    own = own_experts(c, of.index)
-
-    def active(hidden: FloatArray) -> Routes:
-        chosen = route(_stream(hidden, c), w, c)[:, own.start : own.stop]
-        return tuple(
-            tuple(sorted((own[e] for e in np.flatnonzero(row)), key=lambda e: -row[e - own[0]]))
-            for row in chosen.numpy()
-        )
-
-    with torch.inference_mode():
-        return [active(hidden) for hidden in sequences]
+    rows = route(x, w, c)[:, own.start : own.stop]
+    orders = rows.argsort(dim=-1, descending=True, stable=True)
+    return tuple(
+        tuple(own[e] for e in order if row[e])
+        for row, order in zip(rows.tolist(), orders.tolist(), strict=True)
+    )
 
 
-def undecided(
-    weights: Weights, of: ShardRole, sequences: Sequence[FloatArray]
-) -> list[tuple[int, ...]]:
+def undecided(x: Tensor, w: RouterWeights, c: DecoderConfig, own: range) -> tuple[int, ...]:
     """Rows at which fp16 cannot tell whether one of a pack's own experts is chosen."""
-    c, w = weights.config, weights.router(int(of.layer))
-    own = own_experts(c, of.index)
-
-    def close(hidden: FloatArray) -> tuple[int, ...]:
-        entering = rms_norm(_stream(hidden, c), c.epsilon) * w.scale
-        close = close_choices(entering, w.projection, weights.mixture.top)
-        mine = close[:, own.start : own.stop].any(dim=-1)
-        return tuple(np.flatnonzero(mine.numpy()).tolist())
-
-    with torch.inference_mode():
-        return [close(hidden) for hidden in sequences]
-
-
-def _stream(hidden: FloatArray, c: DecoderConfig) -> Tensor:
-    """The residual stream in what enters a pack."""
-    return torch.from_numpy(np.ascontiguousarray(hidden[:, : c.width]))
+    assert c.mixture is not None
+    entering = rms_norm(x, c.epsilon) * w.scale
+    close = close_choices(entering, w.projection, c.mixture.top)
+    return tuple(close[:, own.start : own.stop].any(dim=-1).nonzero()[:, 0].tolist())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -76,41 +75,24 @@ class Weights(weights.Weights):
         """What a layer's output is multiplied by, `[1]`."""
         return self._own(layer, "layer_scalar", 1)
 
-    def gate(self, layer: int, expert: int) -> Tensor:
-        """An expert's gate `[F, C]`: the first half of its rows of the fused tensor."""
-        f = self.mixture.ffn
-        return self._of_bank(layer, "gate_up_proj", 2 * f * expert, f, 2 * f)
-
-    def up(self, layer: int, expert: int) -> Tensor:
-        """An expert's up projection `[F, C]`: the second half of its rows."""
-        f = self.mixture.ffn
-        return self._of_bank(layer, "gate_up_proj", 2 * f * expert + f, f, 2 * f)
-
-    def down(self, layer: int, expert: int) -> Tensor:
-        """An expert's down projection `[C, F]`."""
-        width = self.config.width
-        return self._of_bank(layer, "down_proj", width * expert, width, width)
+    def expert(self, layer: int, number: int, part: str) -> Tensor:
+        """An expert's `gate` or `up` `[F, C]`, or its `down` `[C, F]`; no other is read."""
+        width, f, count = self.config.width, self.mixture.ffn, self.mixture.experts
+        name, rows, columns = "experts.down_proj", width, f
+        if part != "down":  # In one tensor each expert's gate and up, one after the other.
+            name, rows, columns = "experts.gate_up_proj", f, width
+            number, count = 2 * number + (part == "up"), 2 * count
+        index, full = range(number * rows, (number + 1) * rows), self._names.own_of(layer, name)
+        return torch.from_numpy(self._source.rows(full, index, columns, count * rows, self._dtype))
 
     def banks(self, layer: int, pack: int) -> tuple[Tensor, Tensor, Tensor]:
         """A pack's gates and ups `[E' F, C]` and downs `[C, E' F]`, one expert read at a time."""
-        chosen = own_experts(self.config, pack)
 
-        def stacked(read: Callable[[int, int], Tensor], axis: int) -> Tensor:
-            first = read(layer, chosen[0])
-            shape = [n * len(chosen) if i == axis else n for i, n in enumerate(first.shape)]
-            bank = torch.empty(shape, dtype=first.dtype)
-            for place, expert in zip(bank.chunk(len(chosen), axis), chosen, strict=True):
-                place.copy_(first if expert == chosen[0] else read(layer, expert))
-            return bank
+        def bank(part: str, axis: int) -> Tensor:
+            own = own_experts(self.config, pack)
+            return torch.cat([self.expert(layer, number, part) for number in own], axis)
 
-        return stacked(self.gate, 0), stacked(self.up, 0), stacked(self.down, 1)
+        return bank("gate", 0), bank("up", 0), bank("down", 1)
 
     def _own(self, layer: int, name: str, *shape: int) -> Tensor:
         return self._read(self._names.own_of(layer, name), *shape)
-
-    def _of_bank(self, layer: int, name: str, first: int, count: int, each: int) -> Tensor:
-        """Some of a bank's rows, of which every expert has `each`."""
-        rows, height = range(first, first + count), each * self.mixture.experts
-        width = self.mixture.ffn if name == "down_proj" else self.config.width
-        full = self._names.own_of(layer, f"experts.{name}")
-        return torch.from_numpy(self._source.rows(full, rows, width, height, self._dtype))

@@ -24,7 +24,7 @@ _COUNTS: Mapping[str, tuple[int, tuple[str, ...]]] = {
     "kv_heads": (2, ("num_query_groups_list", "num_query_groups", "num_key_value_heads")),
     "head": (128, ("head_dim", "kv_channels")),
     "experts": (16, ("num_experts",)),
-    "fc1": (4096, ("ffn_hidden_size_list", "ffn_hidden_size")),
+    "halves": (4096, ("ffn_hidden_size_list", "ffn_hidden_size")),
     "ffn": (2048, ("moe_intermediate_size",)),
     "router": (256, ("zaya_mlp_expansion", "router_hidden_size")),
     "vocabulary": (262_272, ("vocab_size",)),
@@ -50,7 +50,8 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
 }
 """Settings that this family computes; another would be another model."""
 
-_THETAS = {"hybrid": 5e6, "hybrid_sliding": 1e4}
+_FULL, _SLIDING = "hybrid", "hybrid_sliding"
+_THETAS = {_FULL: 5e6, _SLIDING: 1e4}
 """transformers' kinds of layers, and the base of their angles where nothing tells it."""
 
 
@@ -93,7 +94,7 @@ class ZayaConfig(DecoderConfig):
 
     def enters(self, index: int) -> int:
         """Channels of the router's state that a layer takes, below its hidden states."""
-        return self.router if self.is_published and _takes_state(index) else 0
+        return self.leaves(index) if index > 1 else 0
 
     def leaves(self, index: int) -> int:
         """Channels of the router's state that a layer gives."""
@@ -124,51 +125,56 @@ class ZayaConfig(DecoderConfig):
         """
         s, names = Settings(source, "zaya", ("zaya",), ()), ZayaNames.of(source)
         check_variant(source.label, "zaya", source.value, _ONLY)
-        unused = "fc1" if names.folded else "ffn"
-        counts: dict[str, Any] = {n: _count(s, n) for n in _COUNTS if n != unused}
-        ffn = counts.pop("ffn", 0) or counts.pop("fc1") / 2
-        layers = counts.pop("layers") * (2 if names.folded else 1)
-        head = counts["head"]
-        if counts["heads"] % counts["kv_heads"] or head % 2 or ffn % 1:
+        layers = _count(s, "layers") * (2 if names.folded else 1)
+        heads, kv_heads, head = (_count(s, name) for name in ("heads", "kv_heads", "head"))
+        halves = 2 * _count(s, "ffn") if names.folded else _count(s, "halves")
+        if heads % kv_heads or head % 2 or halves % 2:
             raise SourceError(
-                f"{source.label}: {counts['heads']} query heads, {counts['kv_heads']} key heads of "
-                f"{head} channels, and {2 * ffn:g} channels of an expert's two halves do not "
-                "divide evenly."
+                f"{source.label}: {heads} query heads, {kv_heads} key heads of {head} channels, "
+                f"and {halves} channels of an expert's two halves do not divide evenly."
             )
-        kinds, window = ["hybrid"] * ((layers + 1) // 2), None
-        if names.folded:
-            for key in () if s.get("rope_parameters") else ("partial_rotary_factor", "rope_theta"):
-                if (told := s.get(key)) is not None:  # transformers looks into the tables alone.
-                    s.refuse(key, told)
-            kinds = list(s.layers("layer_types", {kind: kind for kind in _THETAS}) or kinds)
-            window = s.window(None)
+        kinds, window = _kinds(s, names.folded, (layers + 1) // 2)
         order = list(dict.fromkeys(kinds))
-        if "hybrid_sliding" in order and window is None:
-            raise SourceError(f"{source.label}: layer_types has sliding ones, and no window.")
-        attention = {
-            kind: Layer(i, window if kind == "hybrid_sliding" else None)
+        pairs = {
+            kind: (Layer(i, window if kind == _SLIDING else None), Layer(None, sparse=True))
             for i, kind in enumerate(order)
         }
-        mixture = Layer(None, sparse=True)
         config = cls(
             family="zaya",
             variant=cut.variant or "published",
-            ffn=int(ffn),
+            width=_count(s, "width"),
+            ffn=halves // 2,
+            heads=heads,
+            kv_heads=kv_heads,
+            head=head,
+            router=_count(s, "router"),
+            vocabulary=_count(s, "vocabulary"),
             epsilon=positive(*_value(s, 1e-5, ("norm_epsilon", "rms_norm_eps"))),
             scale=head**-0.5,
-            layers=tuple(
-                attention[kinds[i // 2]] if is_attention(i) else mixture for i in range(layers)
-            ),
+            layers=tuple(layer for kind in kinds for layer in pairs[kind])[:layers],
             rotaries=tuple(_rotary(s, head, cut.context, kind) for kind in order),
-            mixture=Mixture(counts.pop("experts"), 1, int(ffn), normalized=False),
+            mixture=Mixture(_count(s, "experts"), 1, halves // 2, normalized=False),
             tied=s.is_tied(names.whole("head"), default=True),
             slices=slices,
             max_tokens=cut.max_tokens,
             context=cut.context,
-            **counts,
         )
         s.check()
-        return config, replace(names, layers=layers)
+        return config, names
+
+
+def _kinds(s: Settings, folded: bool, count: int) -> tuple[Sequence[str], int | None]:
+    """Of each attention, and the window of sliding ones; the first release has one kind."""
+    if not folded:
+        return [_FULL] * count, None
+    for key in () if s.get("rope_parameters") else ("partial_rotary_factor", "rope_theta"):
+        if (told := s.get(key)) is not None:  # transformers looks into the tables alone.
+            s.refuse(key, told)
+    kinds = s.layers("layer_types", {kind: kind for kind in _THETAS}) or [_FULL] * count
+    window = s.window(None)
+    if _SLIDING in kinds and window is None:
+        raise SourceError(f"{s.source.label}: layer_types has sliding ones, and no window.")
+    return kinds, window
 
 
 def _rotary(s: Settings, head: int, positions: int, kind: str) -> Rotary:
@@ -189,18 +195,17 @@ def _count(s: Settings, name: str) -> int:
 
 
 def _value(s: Settings, default: float, keys: Sequence[str]) -> tuple[Any, str]:
-    """A setting by the first key that is there, and what a sentence about it begins with."""
-    told = [key for key in keys if s.get(key) is not None]
-    if not told:
-        if not s.source.synthetic:
-            raise SourceError(f"{s.source.label}: config.json has none of {', '.join(keys)}.")
-        return default, keys[0]
-    value, what = s.get(told[0]), f"{s.source.label}: {told[0]}"
-    if isinstance(value, list):
-        # One entry a layer in some releases: 0 where the layer has none of it.
-        numbers = [n for n in value if isinstance(n, (int, float)) and not isinstance(n, bool)]
-        return (max(numbers) if numbers and len(numbers) == len(value) else value), what
-    return value, what
+    """A setting by the first key that is there, and what a sentence about it begins with.
+
+    Of a list with a number for each layer, where 0 is a layer without it, the largest.
+    """
+    key = next((key for key in keys if s.get(key) is not None), None)
+    if key is None and not s.source.synthetic:
+        raise SourceError(f"{s.source.label}: config.json has none of {', '.join(keys)}.")
+    value = default if key is None else s.get(key)
+    if isinstance(value, list) and value and all(type(n) in (int, float) for n in value):
+        value = max(value)
+    return value, s.what(key or keys[0])
 
 
 def wiring(shards: Sequence[str]) -> tuple[Wire, ...]:
@@ -221,15 +226,10 @@ def _wire(wire: Wire) -> Wire:
     index = blocks.block_index(wire.shard)
     if is_attention(index):
         return replace(wire, kind="attention")
-    takes = ("x", "router") if _takes_state(index) else ("x",)
+    takes = ("x", "router") if index > 1 else ("x",)
     return replace(wire, takes=takes, more=(Branch("router", "set", -1),), kind="mixture")
 
 
 def is_attention(index: int) -> bool:
     """Whether a layer is attention; the others are mixtures of experts."""
     return index % 2 == 0
-
-
-def _takes_state(index: int) -> bool:
-    """Whether a layer is a mixture with another one before it."""
-    return index % 2 == 1 and index > 1

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families import blocks
 from pytest_ane.families.base import Conversion, Cut, Port, Ports, Reference, Routing, Undecided
 from pytest_ane.families.blocks import block_index, head_index, is_head
 from pytest_ane.families.decoder import DecoderModel
-from pytest_ane.families.layout import AneLayout, attention_ports
+from pytest_ane.families.layout import AneLayout
 from pytest_ane.families.zaya.config import ZayaConfig, is_attention, wiring
 from pytest_ane.families.zaya.names import ZayaNames
 from pytest_ane.sources import Source
@@ -36,10 +35,6 @@ class ZayaModel(DecoderModel):
         """The source by the names it has, in float32."""
         return self._weights(np.float32)
 
-    def embed(self, ids: Sequence[int]) -> FloatArray:
-        """Hidden states `[T, C]` that enter the first layer, in float32."""
-        return self.weights.embedded(ids)
-
     def reference(self, shard: str) -> Reference:
         """The float32 module of a shard on sequences `[T, C]`."""
         from pytest_ane.families.reference import run_each, run_together
@@ -47,12 +42,10 @@ class ZayaModel(DecoderModel):
 
         if is_head(shard):
             return super().reference(shard)
-        index, weights, c = block_index(shard), self.weights, self.config
+        (index, block), weights, c = self._block(shard), self.weights, self.config
         if is_attention(index):
-            attention = weights.cca(index)
-            return partial(run_each, lambda x: reference.attention(x, attention, c, index))
-        mixture = weights.mixture(index)
-        return partial(run_together, lambda x: reference.mixture(x, mixture, c, index, weights))
+            return partial(run_each, lambda x: reference.attention(x, block, c, index))
+        return partial(run_together, lambda x: reference.mixture(x, block, c, index, weights))
 
     def residual(self, shard: str) -> Reference | None:
         """What enters a layer, times its residual scale, plus its residual bias."""
@@ -86,7 +79,7 @@ class ZayaModel(DecoderModel):
     def conversion(self, shard: str) -> Conversion:
         """The shard's ANE form, and its ports."""
         from pytest_ane.families.ane import AneHead
-        from pytest_ane.families.zaya.ane import AneAttention, AneMixture, PublishedMixture
+        from pytest_ane.families.zaya.ane import AneAttention, AneMixture
 
         c, weights, ports = self.config, self._weights(self.dtype), self.ports(shard)
         module: Any
@@ -95,30 +88,24 @@ class ZayaModel(DecoderModel):
         elif is_attention(index := block_index(shard)):
             module = AneAttention(c, index, weights.cca(index))
         else:
-            module = (PublishedMixture if c.is_published else AneMixture)(c, index, weights)
+            module = AneMixture(c, index, weights)
         return Conversion(module, ports.inputs, ports.outputs, ports.states)
 
     def ports(self, shard: str) -> Ports:
         """As of `conversion`."""
-        c, layout = self.config, self.layout(shard)
-        x = Port("x", (1, layout.width, "T", 1))
         if is_head(shard):
-            return Ports((x,), (blocks.head_port(c.vocabulary, c.slices, shard),))
-        index = block_index(shard)
-        y = Port("y", (1, c.width + c.leaves(index), "T", 1))
-        if layout.rotary is None:
-            return Ports((x,), (y,))
-        states = tuple(Port(name, shape) for name, shape in c.state_shapes(index).items())
-        return Ports(attention_ports(c.width, layout.rotary.channels, layout.context), (y,), states)
+            return super().ports(shard)
+        c, index = self.config, block_index(shard)
+        if is_attention(index):
+            states = tuple(Port(name, shape) for name, shape in c.state_shapes(index).items())
+            return replace(super().ports(shard), states=states)
+        x, y = c.width + c.enters(index), c.width + c.leaves(index)
+        return Ports((Port("x", (1, x, "T", 1)),), (Port("y", (1, y, "T", 1)),))
 
     def _weights(self, dtype: npt.DTypeLike) -> ZayaWeights:
         from pytest_ane.families.zaya.weights import ZayaWeights
 
         return ZayaWeights(self.source, self.config, self.names, dtype)
-
-    def _block(self, shard: str) -> tuple[int, Any]:
-        index = block_index(shard)
-        return index, self.weights.mixture(index)
 
 
 def open_model(source: Source, cut: Cut) -> ZayaModel:
@@ -137,6 +124,4 @@ def open_model(source: Source, cut: Cut) -> ZayaModel:
 def layout(description: dict[str, Any], shard: str) -> AneLayout:
     """A shard's layout from `ZayaModel.description`, without the weights."""
     config = ZayaConfig.of(description)
-    if is_head(shard):
-        return AneLayout("zaya", config.width)
-    return config.layout(block_index(shard))
+    return config.head_layout if is_head(shard) else config.layout(block_index(shard))

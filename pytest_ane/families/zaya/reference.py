@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from pytest_ane.families.base import Routes
-from pytest_ane.families.decoder.reference import linear
+from pytest_ane.families.decoder.reference import linear, normed, turned
 from pytest_ane.families.decoder.weights import Linear
 from pytest_ane.families.layout import causal_mask
-from pytest_ane.families.reference import CLOSE, attend, rms_norm, rotate, split_heads
+from pytest_ane.families.reference import CLOSE, attend, split_heads
 from pytest_ane.families.zaya.config import ZayaConfig
 from pytest_ane.families.zaya.weights import (
     AttentionWeights,
@@ -26,17 +28,15 @@ def mixture(x: Tensor, w: MixtureWeights, c: ZayaConfig, index: int, source: Zay
 
     The router's state is below the hidden states where it is carried, in and out.
     """
-    x, before = x[:, : c.width], x[:, c.width :]
-    h = rms_norm(x, c.epsilon) * w.norm
-    shares, state = routed(h, before, w.router, c)
-    mixed = torch.zeros_like(x)
+    h, shares, state = routed(x, w, c)
+    mixed = torch.zeros_like(h)
     for number in range(shares.shape[1] - 1):
         rows = shares[:, number].nonzero()[:, 0]
         if len(rows):
             gate, up = source.project(h[rows], index, number, "linear_fc1").chunk(2, dim=1)
             given = source.project(F.silu(gate) * up, index, number, "linear_fc2")
             mixed[rows] += shares[rows, number, None] * given
-    return torch.cat([merge(x, mixed, w.residual), state], dim=1)
+    return torch.cat([merge(x[:, : c.width], mixed, w.residual), state], dim=1)
 
 
 def path(x: Tensor, w: MixtureWeights, c: ZayaConfig) -> Tensor:
@@ -45,9 +45,8 @@ def path(x: Tensor, w: MixtureWeights, c: ZayaConfig) -> Tensor:
     The router's state is all path, for it adds nothing to the residual stream: what is left of an
     output is what the experts add.
     """
-    x, before = x[:, : c.width], x[:, c.width :]
-    state = routed(rms_norm(x, c.epsilon) * w.norm, before, w.router, c)[1]
-    return torch.cat([carried(x, w.residual), state], dim=1)
+    _, _, state = routed(x, w, c)
+    return torch.cat([carried(x[:, : c.width], w.residual), state], dim=1)
 
 
 def routes(x: Tensor, w: MixtureWeights, c: ZayaConfig, _index: int) -> Routes:
@@ -56,8 +55,7 @@ def routes(x: Tensor, w: MixtureWeights, c: ZayaConfig, _index: int) -> Routes:
     In the published model the chosen one, unless none is. In the notes' form all run, and those
     count that have more than an even share of all slots.
     """
-    h = rms_norm(x[:, : c.width], c.epsilon) * w.norm
-    shares = routed(h, x[:, c.width :], w.router, c)[0]
+    _, shares, _ = routed(x, w, c)
     least = 0.0 if c.is_published else 1 / shares.shape[1]
     ordered = shares[:, :-1].sort(dim=1, descending=True, stable=True)
     counts = (ordered.values > least).sum(dim=1)
@@ -72,48 +70,54 @@ def undecided(x: Tensor, w: MixtureWeights, c: ZayaConfig, _index: int) -> tuple
     independently; of each layer's error the lead of the best slot has its derivative's part.
     """
     with torch.inference_mode(False), torch.enable_grad():
-        x = x.clone().requires_grad_()
-        h = rms_norm(x[:, : c.width], c.epsilon) * w.norm
-        layers = _router(h, x[:, c.width :], w.router, c)
-        best = _votes(layers[-1][2], w.router).topk(2, dim=1).values
+        layers = _router(x.clone().requires_grad_(), w, c)
+        best = _votes(layers[-1].given, w.router).topk(2, dim=1).values
         lead = best[:, 0] - best[:, 1]
-        slopes = torch.autograd.grad(lead.sum(), [given for _, _, given in layers])
+        slopes = torch.autograd.grad(lead.sum(), [layer.given for layer in layers])
     variance = best.square().sum(dim=1)
-    for slope, (entered, weight, _) in zip(slopes, layers, strict=True):
-        variance = variance + (slope.square() * (entered.square() @ weight.square().T)).sum(dim=1)
+    for slope, layer in zip(slopes, layers, strict=True):
+        noise = layer.entered.square() @ layer.weight.square().T
+        variance = variance + (slope.square() * noise).sum(dim=1)
     return tuple((lead <= CLOSE * variance.sqrt()).nonzero()[:, 0].tolist())
 
 
-def routed(h: Tensor, before: Tensor, w: RouterWeights, c: ZayaConfig) -> tuple[Tensor, Tensor]:
-    """Shares `[T, experts + 1]` of normed states `[T, C]`, and the router's state for the next.
+def routed(x: Tensor, w: MixtureWeights, c: ZayaConfig) -> tuple[Tensor, Tensor, Tensor]:
+    """Normed states `[T, C]`, shares `[T, experts + 1]`, and the router's state for the next one.
 
     The last slot stands for no expert. The notes' form has shares of all, and no state.
     """
     if not c.is_published:
-        inner = rms_norm(F.silu(linear(h, w.down)), c.epsilon) * w.norm
-        for layer in (w.first, w.second):
+        h, router = normed(x, w.norm, c), w.router
+        inner = normed(F.silu(linear(h, router.down)), router.norm, c)
+        for layer in (router.first, router.second):
             inner = F.silu(linear(inner, layer))
-        return torch.softmax(F.linear(inner, w.last, w.balancing), dim=1), h[:, :0]
-    layers = _router(h, before, w, c)
-    slots = layers[-1][2]
-    chosen = _votes(slots, w).argmax(dim=1, keepdim=True)
-    shares = torch.softmax(slots, dim=1)
+        logits = F.linear(inner, router.last, router.balancing)
+        return h, torch.softmax(logits, dim=1), x[:, :0]
+    down, *_, last = _router(x, w, c)
+    chosen = _votes(last.given, w.router).argmax(dim=1, keepdim=True)
+    shares = torch.softmax(last.given, dim=1)
     only = torch.zeros_like(shares).scatter(1, chosen, shares.gather(1, chosen))
-    return only, layers[0][2]
+    return down.entered, only, down.given
 
 
-def _router(
-    h: Tensor, before: Tensor, w: RouterWeights, c: ZayaConfig
-) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """What enters each layer of the published router, its weight, and what it gives."""
-    made: list[tuple[Tensor, Tensor, Tensor]] = []
-    inner = h
-    for layer in (w.down, w.first, w.second, Linear(w.last)):
+class _Layer(NamedTuple):
+    """One of the published router's: what enters it `[T, in]`, its weight, and what it gives."""
+
+    entered: Tensor
+    weight: Tensor
+    given: Tensor
+
+
+def _router(x: Tensor, w: MixtureWeights, c: ZayaConfig) -> list[_Layer]:
+    """The published router's layers at hidden states `[T, C]`, its state below them."""
+    inner, before = normed(x[:, : c.width], w.norm, c), x[:, c.width :]
+    router, made = w.router, list[_Layer]()
+    for layer in (router.down, router.first, router.second, Linear(router.last)):
         given = linear(inner, layer)
-        if not made and w.carry is not None:
-            given = given + before * w.carry
-        made.append((inner, layer.weight, given))
-        inner = F.gelu(given) if len(made) > 1 else rms_norm(given, c.epsilon) * w.norm
+        if not made and router.carry is not None:
+            given = given + before * router.carry
+        made.append(_Layer(inner, layer.weight, given))
+        inner = F.gelu(given) if len(made) > 1 else normed(given, router.norm, c)
     return made
 
 
@@ -124,16 +128,14 @@ def _votes(slots: Tensor, w: RouterWeights) -> Tensor:
 
 def attention(x: Tensor, w: AttentionWeights, c: ZayaConfig, index: int) -> Tensor:
     """Compressed convolutional attention on `[T, C]` (Zyphra, arXiv 2510.04476)."""
-    length, layer = len(x), c.layers[index]
-    projected = (rms_norm(x, c.epsilon) * w.norm) @ w.qkv.T
+    projected = normed(x, w.norm, c) @ w.qkv.T
     half = c.kv_channels // 2
     qk, delayed, current = torch.split(projected, [c.qk_channels, half, half], dim=1)
     v = torch.cat([current, F.pad(delayed[:-1], (0, 0, 1, 0))], dim=1)
     q, k = (unit(part) for part in mean_and_convolution(qk, w, c))
-    assert layer.rotary is not None
-    tables = [torch.from_numpy(table) for table in c.rotaries[layer.rotary].tables(length)]
-    q, k = rotate(q, *tables), rotate(k * w.temperature[:, None, None], *tables)
-    mask = torch.from_numpy(causal_mask(length, window=layer.window))
+    k = k * w.temperature[:, None, None]
+    q, k = (turned(part, None, c, index) for part in (q, k))
+    mask = torch.from_numpy(causal_mask(len(x), window=c.layers[index].window))
     mixed = attend(q, k, split_heads(v, c.head), mask, c.head**0.5)
     return merge(x, mixed @ w.o.T, w.residual)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from pytest_ane.core.arrays import FloatArray
 from pytest_ane.families.decoder.weights import Linear, Weights
-from pytest_ane.families.zaya.config import ZayaConfig
+from pytest_ane.families.zaya.config import ZayaConfig, is_attention
 from pytest_ane.families.zaya.names import ZayaNames
 
 OVERFLOW_BIAS = 5.0
@@ -81,16 +81,18 @@ class ZayaWeights(Weights):
     config: ZayaConfig
     _names: ZayaNames
 
-    def embedded(self, ids: Sequence[int]) -> FloatArray:
+    def embedding(self, ids: Sequence[int]) -> FloatArray:
         """Hidden states that enter the first layer, scaled in the published model."""
-        rows = self.embedding(ids)
+        rows = super().embedding(ids)
         if not self.config.is_published:
             return rows
-        scale, bias = (
-            self._scale(0, f"hidden_states_{name}").numpy() for name in ("scale", "bias")
-        )
-        scaled: FloatArray = (rows + bias) * scale
+        scale, bias = self._scales(0, "hidden_states")
+        scaled: FloatArray = (rows + bias.numpy()) * scale.numpy()
         return scaled
+
+    def block(self, index: int) -> Any:
+        """One layer: `AttentionWeights`, or `MixtureWeights`."""
+        return self.cca(index) if is_attention(index) else self.mixture(index)
 
     def cca(self, index: int) -> AttentionWeights:
         """A layer of compressed convolutional attention.
@@ -99,46 +101,37 @@ class ZayaWeights(Weights):
         """
         c, own = self.config, "self_attn.qkv."
         half, total = c.kv_channels // 2, c.qk_channels
-        parts = {"linear_q": c.q_channels, "linear_k": c.kv_channels}
-        parts |= {"val_proj2": half, "val_proj1": half}
-        qkv = [self._layer(index, f"{own}{n}.weight", rows, c.width) for n, rows in parts.items()]
-        bias = self._layer(index, f"{own}conv_qk.0.bias", total)
-        convolutions = None
-        if c.is_published or bias.abs().max() <= OVERFLOW_BIAS:
-            depthwise = self._layer(index, f"{own}conv_qk.0.weight", total, 1, 2)
-            grouped = self._layer(index, f"{own}conv_qk.1.weight", total, c.head, 2)
-            other = self._layer(index, f"{own}conv_qk.1.bias", total)
-            convolutions = Linear(depthwise, bias), Linear(grouped, other)
+        parts = ("linear_q", c.q_channels), ("linear_k", c.kv_channels)
+        values = ("val_proj2", half), ("val_proj1", half)
+        qkv = [self._own(index, f"{own}{n}.weight", rows, c.width) for n, rows in parts + values]
+        depthwise = self._biased(index, f"{own}conv_qk.0", total, 1, 2)
+        grouped = self._biased(index, f"{own}conv_qk.1", total, c.head, 2)
+        assert depthwise.bias is not None
+        convolved = c.is_published or depthwise.bias.abs().max() <= OVERFLOW_BIAS
         return AttentionWeights(
-            norm=self._layer(index, "input_norm.weight", c.width),
+            norm=self._norm(index, "attention_norm"),
             qkv=torch.cat(qkv),
-            convolutions=convolutions,
-            temperature=self._layer(index, f"{own}temp", c.kv_heads),
-            o=self._layer(index, "self_attn.o_proj.weight", c.width, c.q_channels),
+            convolutions=(depthwise, grouped) if convolved else None,
+            temperature=self._own(index, f"{own}temp", c.kv_heads),
+            o=self._own(index, "self_attn.o_proj.weight", c.width, c.q_channels),
             residual=self.residual(index),
         )
 
     def mixture(self, index: int) -> MixtureWeights:
         """A mixture of experts, without the experts."""
         c, own = self.config, "zaya_block.router."
-
-        def linear(name: str, columns: int) -> Linear:
-            weight = self._layer(index, f"{own}{name}.weight", c.router, columns)
-            return Linear(weight, self._layer(index, f"{own}{name}.bias", c.router))
-
         assert c.mixture is not None
         slots, states = c.mixture.experts + 1, c.enters(index)
         router = RouterWeights(
-            down=linear("down_proj", c.width),
-            norm=self._layer(index, f"{own}rmsnorm_eda.weight", c.router),
-            first=linear("router_mlp.0", c.router),
-            second=linear("router_mlp.2", c.router),
-            last=self._layer(index, f"{own}router_mlp.4.weight", slots, c.router),
-            balancing=self._layer(index, f"{own}balancing_biases", slots),
-            carry=self._layer(index, f"{own}router_states_scale", states) if states else None,
+            down=self._biased(index, f"{own}down_proj", c.router, c.width),
+            norm=self._own(index, f"{own}rmsnorm_eda.weight", c.router),
+            first=self._biased(index, f"{own}router_mlp.0", c.router, c.router),
+            second=self._biased(index, f"{own}router_mlp.2", c.router, c.router),
+            last=self._own(index, f"{own}router_mlp.4.weight", slots, c.router),
+            balancing=self._own(index, f"{own}balancing_biases", slots),
+            carry=self._own(index, f"{own}router_states_scale", states) if states else None,
         )
-        norm = self._layer(index, "input_norm.weight", c.width)
-        return MixtureWeights(norm, router, self.residual(index))
+        return MixtureWeights(self._norm(index, "ffn_norm"), router, self.residual(index))
 
     def residual(self, index: int) -> Residual:
         """How a layer's output joins the residual stream.
@@ -147,15 +140,14 @@ class ZayaWeights(Weights):
         the layers before it give: a layer's output has those before the next one, which add their
         biases before they scale.
         """
-        at = index + self.config.is_published
-        scale, bias = (self._scale(at, f"hidden_states_{name}") for name in ("scale", "bias"))
+        at, names = index + self.config.is_published, self._source.names
+        scale, bias = self._scales(at, "hidden_states")
         # The published first layer scales no residual: it has no tensors for it.
-        names = self._source.names
         if at == 0 and names and self._names.before(0, "residual_scale") not in names:
             return Residual(scale, bias, torch.ones_like(scale), torch.zeros_like(bias))
-        kept, added = (self._scale(at, f"residual_{name}") for name in ("scale", "bias"))
+        kept, added = self._scales(at, "residual")
         if self.config.is_published:
-            return Residual(scale, bias * scale, kept, added * kept)
+            bias, added = bias * scale, added * kept
         return Residual(scale, bias, kept, added)
 
     def expert(self, index: int, number: int) -> tuple[Tensor, Tensor]:
@@ -187,15 +179,25 @@ class ZayaWeights(Weights):
     def _expert(self, index: int, number: int, layer: str, band: range) -> Tensor:
         """Rows of an expert's projection, which may be one of all experts in a tensor."""
         rows, columns = self._shapes[layer]
-        name, whole = self._names.experts(index, number, layer)
-        if whole:
+        name, total = self._names.expert(index, number, layer), rows
+        if self._names.folded:
             assert self.config.mixture is not None
             band = range(number * rows + band.start, number * rows + band.stop)
-            rows *= self.config.mixture.experts
-        return torch.from_numpy(self._source.rows(name, band, columns, rows, self._dtype))
+            total *= self.config.mixture.experts
+        return torch.from_numpy(self._source.rows(name, band, columns, total, self._dtype))
 
-    def _scale(self, index: int, name: str) -> Tensor:
-        return self._read(self._names.before(index, name), self.config.width)
+    def _scales(self, index: int, of: str) -> tuple[Tensor, Tensor]:
+        """The scale and the bias, `[C]`, of `hidden_states` or of the `residual` before a layer."""
+        c, end = self.config, index == len(self.config.layers)
+        scale, bias = (
+            self._read(self._names.before(index, f"{of}_{name}", end=end), c.width)
+            for name in ("scale", "bias")
+        )
+        return scale, bias
 
-    def _layer(self, index: int, name: str, *shape: int) -> Tensor:
-        return self._read(self._names.of_layer(index, name), *shape)
+    def _own(self, index: int, name: str, *shape: int) -> Tensor:
+        return self._read(self._names.own_of(index, name), *shape)
+
+    def _biased(self, index: int, name: str, *shape: int) -> Linear:
+        weight = self._own(index, f"{name}.weight", *shape)
+        return Linear(weight, self._own(index, f"{name}.bias", shape[0]))

@@ -36,6 +36,7 @@ def change(folder: Path, **keys: Any) -> None:
         ({"model_type": "xlm-roberta"}, "architecture 'xlm-roberta', expected 'bert'"),
         ({"model_type": "roberta"}, "architecture 'roberta', expected 'bert'"),
         ({"hidden_act": "silu"}, "hidden_act is 'silu', and family 'bert' computes gelu, "),
+        ({"hidden_act": ["gelu"]}, "hidden_act is \"['gelu']\", and family 'bert' computes gelu, "),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
         ({"is_decoder": True}, "is_decoder is True"),
         ({"add_cross_attention": True}, "config.json has add_cross_attention True"),

@@ -18,7 +18,7 @@ HEAD, THETA, TRAINED = 8, 10_000.0, 64
 
 
 def read(positions: int = TRAINED, **table: Any) -> Rotary:
-    return rotary(Parameters("m: config.json", table), Turned(HEAD, THETA, positions, TRAINED))
+    return rotary(Parameters("m: config.json", table, Turned(HEAD, THETA, positions, TRAINED)))
 
 
 def test_plain_angles() -> None:
@@ -147,6 +147,6 @@ def test_any_parameters_give_what_transformers_gives(
     table["rope_theta"] = theta
     expected, factor = of_transformers(dict(table), 2 * pairs, trained)
     turned = Turned(2 * pairs, THETA, 16, trained)
-    found = rotary(Parameters("m: config.json", table), turned)
+    found = rotary(Parameters("m: config.json", table, turned))
     np.testing.assert_allclose(found.frequencies, expected, rtol=2e-5, atol=1e-9)
     assert found.factor == pytest.approx(factor)
