@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from tests.families.decoder.cases import smaller_layers, undecided_routers
@@ -176,6 +176,8 @@ def test_whatever_is_accepted_is_computed(
         stateless, stateful = (case.open(Path(folder), stateful=s) for s in (False, True))
         ids = prompt(min(sum(calls), CONTEXT), seed)
         logits = expected(right, ids)
+        # A network whose own float32 logits are that far off can tell nothing of ours.
+        assume(difference(logits, expected(right.double(), ids)) <= BOUND / 4)
         shards, start, parts = Converted(stateful), 0, []
         for count in calls:
             if part := ids[start : start + count]:
