@@ -54,13 +54,9 @@ class AneRouter(nn.Module):
         self.last = pointwise(weights.last)
         self.balancing = _channels(weights.balancing)
 
-    def state(self, h: Tensor, before: Tensor) -> Tensor:
-        """What is routed by, of normed states `[1, C, T, 1]`: these themselves."""
-        return h
-
-    def forward(self, state: Tensor) -> Tensor:
-        """Of `state`."""
-        inner = self.norm(F.silu(self.down_proj(state)))
+    def forward(self, h: Tensor) -> Tensor:
+        """Of normed states `[1, C, T, 1]`."""
+        inner = self.norm(F.silu(self.down_proj(h)))
         inner = F.silu(self.second(F.silu(self.first(inner))))
         return torch.softmax(self.last(inner) + self.balancing, dim=1)
 
@@ -79,12 +75,12 @@ class PublishedRouter(AneRouter):
         self.carry = None if weights.carry is None else _channels(weights.carry)
 
     def state(self, h: Tensor, before: Tensor) -> Tensor:
-        """`[1, R, T, 1]`, which the next mixture's router goes on from."""
+        """What the next mixture's router goes on from, `[1, R, T, 1]`, of normed states."""
         own: Tensor = self.down_proj(h)
         return own if self.carry is None else own + before * self.carry
 
     def forward(self, state: Tensor) -> Tensor:
-        """Of `state`. Balancing biases count in choosing alone."""
+        """Of the router's state. Balancing biases count in choosing alone."""
         inner = F.gelu(self.second(F.gelu(self.first(self.norm(state)))))
         shares = torch.softmax(self.last(inner), dim=1)
         return torch.where(self.chosen(shares + self.balancing), shares, self.zero)
@@ -105,11 +101,7 @@ class AneExpert(nn.Module):
 
 
 class AneMixture(nn.Module):
-    """All experts run and are weighted, so that no branch depends on data.
-
-    Of the published form the router's state enters, of all mixtures but the first, and leaves below
-    the states.
-    """
+    """All experts run and are weighted, so that no branch depends on data."""
 
     def __init__(self, config: ZayaConfig, index: int, weights: ZayaWeights) -> None:
         super().__init__()
@@ -121,23 +113,37 @@ class AneMixture(nn.Module):
             AneExpert(*weights.expert(index, n)) for n in range(config.mixture.experts)
         )
         self.merge = AneResidual(w.residual)
-        self.width = config.width
-        self.enters, self.leaves = config.enters(index) > 0, config.leaves(index) > 0
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[1, C, T, 1]`, or `[1, C + R, T, 1]` with a state; the last slot's weight is dropped."""
-        x, before = (x[:, : self.width], x[:, self.width :]) if self.enters else (x, x)
+        """`[1, C, T, 1]` to the same; the weight of the last slot, no expert, is dropped."""
         h = self.norm(x)
-        state = self.router.state(h, before)
-        chosen = self.router(state)
+        return self.mixed(x, h, self.router(h))
+
+    def mixed(self, x: Tensor, h: Tensor, chosen: Tensor) -> Tensor:
+        """States, normed states, and what each expert counts for, to the states after the layer."""
         weighted = [expert(h) * chosen[:, n : n + 1] for n, expert in enumerate(self.experts)]
         mixed = weighted[0]
         for part in weighted[1:]:
             mixed = mixed + part
-        if self.leaves:
-            return torch.cat([self.merge(x, mixed), state], dim=1)
         joined: Tensor = self.merge(x, mixed)
         return joined
+
+
+class PublishedMixture(AneMixture):
+    """The router's state enters, of all mixtures but the first, and leaves below the states."""
+
+    router: PublishedRouter
+
+    def __init__(self, config: ZayaConfig, index: int, weights: ZayaWeights) -> None:
+        super().__init__(config, index, weights)
+        self.width, self.carries = config.width, config.enters(index) > 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[1, C, T, 1]` or `[1, C + R, T, 1]` to `[1, C + R, T, 1]`."""
+        x, before = (x[:, : self.width], x[:, self.width :]) if self.carries else (x, x)
+        h = self.norm(x)
+        state = self.router.state(h, before)
+        return torch.cat([self.mixed(x, h, self.router(state)), state], dim=1)
 
 
 class AneAttention(nn.Module):

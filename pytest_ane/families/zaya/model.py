@@ -79,7 +79,7 @@ class ZayaModel(DecoderModel):
     def conversion(self, shard: str) -> Conversion:
         """The shard's ANE form, and its ports."""
         from pytest_ane.families.ane import AneHead
-        from pytest_ane.families.zaya.ane import AneAttention, AneMixture
+        from pytest_ane.families.zaya.ane import AneAttention, AneMixture, PublishedMixture
 
         c, weights, ports = self.config, self._weights(self.dtype), self.ports(shard)
         module: Any
@@ -88,7 +88,7 @@ class ZayaModel(DecoderModel):
         elif is_attention(index := block_index(shard)):
             module = AneAttention(c, index, weights.cca(index))
         else:
-            module = AneMixture(c, index, weights)
+            module = (PublishedMixture if c.is_published else AneMixture)(c, index, weights)
         return Conversion(module, ports.inputs, ports.outputs, ports.states)
 
     def ports(self, shard: str) -> Ports:
