@@ -8,7 +8,7 @@ from benchmarks.placement_maps import INSTALLED, maps, missing, predictions, row
 from tests.packages import published
 
 
-@pytest.mark.parametrize("name", ["full", "tiny"])
+@pytest.mark.parametrize("name", [pytest.param("full", marks=pytest.mark.slow), "tiny"])
 def test_the_maps_of_crepe_are_those_of_the_page(name: str) -> None:
     pairs = predictions(published(INSTALLED, name))
     assert missing([*rows(f"{INSTALLED} {name}", pairs), *maps(pairs, set())]) == []
