@@ -134,11 +134,21 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows behind a verdict, the worst first; a cell that is not known is None."""
+    """Rows behind a verdict, the worst first; a cell that is not known is None.
+
+    Attributes:
+        title: its head, for people.
+        columns: one for each cell of a row.
+        rows: tuples of cells.
+        name: how programs find it: `probes`; `ane.probes` in the ANE's arithmetic.
+        listed: whether the terminal prints it; others are there for pictures and JSON.
+    """
 
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    name: str = ""
+    listed: bool = True
 
     def __post_init__(self) -> None:
         rows = tuple(tuple(map(plain, row)) for row in self.rows)
@@ -198,6 +208,10 @@ class Verdict:
     def figure(self, name: str) -> Figure | None:
         """A figure by name."""
         return next((figure for figure in self.figures if figure.name == name), None)
+
+    def table(self, name: str) -> Table | None:
+        """A table by name."""
+        return next((table for table in self.tables if table.name == name), None)
 
 
 def nothing(gate: str, subject: str, reason: str, remedy: str = "", **more: Any) -> Verdict:

@@ -9,7 +9,7 @@ from pytest_ane.core.arithmetic import SIMULATED, Arithmetic, RuleShares
 from pytest_ane.core.verdict import Figure, Finding, Verdict
 
 PREFIX = "ane."
-"""Of the names of figures that hold in the ANE's arithmetic alone."""
+"""Of the names of figures and tables that hold in the ANE's arithmetic alone."""
 
 
 def joined(
@@ -47,7 +47,7 @@ def joined(
         tables=(
             *(t for t in typed.tables if whole or t in ane.tables),
             *(
-                replace(table, title=f"{table.title} ({SIMULATED})")
+                replace(table, title=f"{table.title} ({SIMULATED})", name=f"{PREFIX}{table.name}")
                 for table in ane.tables
                 if table not in typed.tables
             ),

@@ -71,10 +71,10 @@ def failure(verdict: Verdict, weights: str = "", variant: str = "") -> str:
 
 
 def details(verdict: Verdict, width: int | None = None) -> Iterator[str]:
-    """The tables, after the remarks on what passed; `width` of the terminal, None in a pipe."""
+    """Listed tables, after the remarks on what passed; `width` of the terminal, None in a pipe."""
     if verdict.status == "passed":
         yield from remarks(verdict)
-    for found in verdict.tables:
+    for found in filter(lambda each: each.listed, verdict.tables):
         yield ""
         yield from (printable(line, LONGEST) for line in table(found, width))
     if verdict.basis == "forecast":

@@ -99,6 +99,16 @@ def test_details_are_remarks_and_tables() -> None:
     ]  # fmt: skip
 
 
+def test_the_terminal_prints_listed_tables_alone() -> None:
+    columns, rows = (Column("op"),), (("conv",),)
+    unlisted = Table("the program", columns, rows, "program", listed=False)
+    verdict = Verdict("mine", "m:L01", tables=(unlisted, Table("ops", columns, rows, "ops")))
+    assert list(details(verdict)) == ["", "ops:", "op", "conv"]
+    assert [table["name"] for table in to_json(verdict)["tables"]] == ["program", "ops"]
+    assert verdict.table("program") is unlisted
+    assert verdict.table("weights") is None
+
+
 def test_properties_have_figures_limits_and_reasons() -> None:
     verdict = Verdict("fidelity", "m:L01", (COSINE, Figure("probes", 2)), (LOW,))
     assert properties(verdict) == {

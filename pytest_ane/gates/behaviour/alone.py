@@ -75,4 +75,5 @@ def table(shards: Sequence[ShardAlone]) -> Table:
         "shards alone, on the reference's own states",
         tuple(map(Column, titles)),
         tuple((a.shard, a.error, _median(shards, a), a.cosine) for a in worst_first(shards)),
+        "alone",
     )

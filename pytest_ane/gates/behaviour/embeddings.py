@@ -302,6 +302,7 @@ def _tables(measured: Embeddings, policy: BehaviourPolicy) -> Iterator[Table]:
             Column("the reference's best"),
         ),
         tuple((r.query, r.tau, "yes" if r.same_best else "no", r.best) for r in measured.rankings),
+        "queries",
     )
     texts = sorted(measured.texts, key=lambda t: -2 if math.isnan(t.cosine) else t.cosine)
     yield Table(
@@ -312,6 +313,7 @@ def _tables(measured: Embeddings, policy: BehaviourPolicy) -> Iterator[Table]:
             Column("relative L2", "", _most_relative(policy), "below"),
         ),
         tuple((t.text, t.cosine, t.relative) for t in texts),
+        "embeddings",
     )
     if measured.alone:
         yield table(measured.alone)

@@ -383,6 +383,7 @@ def _tables(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[Table]:
             Column("reference's"),
         ),
         tuple(rows),
+        "prompts",
     )
     yield Table(
         "greedy text; tokens that agree, and the reference's lead where they part",
@@ -397,6 +398,7 @@ def _tables(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[Table]:
             )
             for p in behaviour.prompts
         ),
+        "greedy",
     )
     if behaviour.alone:
         yield table(behaviour.alone)

@@ -171,7 +171,7 @@ def weights_table(
     heads = ("weight", "shape", "asked", "stored as", "bits", "groups", "bytes", "SSE")
     columns = (*map(Column, heads), Column("SNR", "dB"), Column("not compressed"))
     rows = (_row(weight, asked, notes, by_name.get(weight.name)) for weight in census.weights)
-    return Table("weights", columns, tuple(rows))
+    return Table("weights", columns, tuple(rows), "weights")
 
 
 def _row(

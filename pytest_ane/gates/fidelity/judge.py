@@ -414,7 +414,7 @@ def _tables(fidelity: Fidelity, groups: Groups) -> Iterator[Table]:
             value, at = metric.worst(c) if metric.of(c)[0] else (None, None)
             row += (value, at) if metric is MIN_COSINE else (value,)
         rows.append((*row, len(c.both_zero) or None, c.input_max))
-    yield Table("probes, the worst first", tuple(columns), tuple(rows))
+    yield Table("probes, the worst first", tuple(columns), tuple(rows), "probes")
     worst = next((c for c in ranked if len(c.cosines) >= _BINS), None)
     if worst is not None and np.isfinite(worst.cosines).all():
         counts, edges = np.histogram(worst.cosines, _BINS)
@@ -425,10 +425,12 @@ def _tables(fidelity: Fidelity, groups: Groups) -> Iterator[Table]:
                 (float(low), float(high), int(count))
                 for low, high, count in zip(edges, edges[1:], counts, strict=False)
             ),
+            "cosines",
         )
     if fidelity.coverage:
         rows = [(each.what, each.how) for each in fidelity.coverage]
-        yield Table("what the probes exercise", (Column("what"), Column("how")), tuple(rows))
+        columns = [Column("what"), Column("how")]
+        yield Table("what the probes exercise", tuple(columns), tuple(rows), "coverage")
 
 
 def _rank(c: Comparison) -> float:

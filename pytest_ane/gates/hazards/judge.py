@@ -295,4 +295,4 @@ def _table(measurement: Hazards, policy: HazardsPolicy) -> Table:
             known, limit = KNOWN[peak.hazard], limit_of(peak.hazard, policy)
             where = (peak.op, peak.kind, known.title, peak.probe)
             rows.append((*where, peak.value, limit, known.grade))
-    return Table("hazards", tuple(map(Column, heads)), tuple(rows))
+    return Table("hazards", tuple(map(Column, heads)), tuple(rows), "hazards")

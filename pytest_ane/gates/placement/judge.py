@@ -97,7 +97,11 @@ def _of_plan(plan: Plan, policy: PlacementPolicy, subject: str) -> Verdict:
             ),
         ),
         tables=(
-            *([Table("compute ops that are not on the ANE", columns, rows)] if rows else []),
+            *(
+                [Table("compute ops that are not on the ANE", columns, rows, "off_ane")]
+                if rows
+                else []
+            ),
             *elsewhere,
             *(assumptions(predictions) if elsewhere else ()),
         ),
@@ -231,6 +235,7 @@ def _tables(forecast: Forecast) -> Iterator[Table]:
         "operations that a rule applies to",
         tuple(map(Column, heads)),
         tuple((m.rule, m.outcome, m.type, m.op, _outside_main(m), m.why) for m in matches),
+        "matches",
     )
     known = dict.fromkeys((match.rule, match.outcome) for match in matches)
     rows: list[tuple[str, str, str]] = []
@@ -242,7 +247,7 @@ def _tables(forecast: Forecast) -> Iterator[Table]:
                 ("", "source", rule.source),
                 ("", "fix", rule.fix),
             ]
-    yield Table("the rules", (Column("id"), Column(""), Column("")), tuple(rows))
+    yield Table("the rules", (Column("id"), Column(""), Column("")), tuple(rows), "rules")
 
 
 def _function(match: Match) -> str:

@@ -97,7 +97,8 @@ def assumptions(predictions: Sequence[Predicted]) -> tuple[Table, ...]:
     if not sentences:
         return ()
     rows = tuple((plain(sentence),) for sentence in sentences)
-    return (Table("what the prediction has no data on", (Column("assumption"),), rows),)
+    title = "what the prediction has no data on"
+    return (Table(title, (Column("assumption"),), rows, "assumptions"),)
 
 
 def contradictions(plan: Plan, predictions: Sequence[Predicted]) -> tuple[Table, ...]:
@@ -125,7 +126,8 @@ def contradictions(plan: Plan, predictions: Sequence[Predicted]) -> tuple[Table,
     )
     columns = ("op", "name", "plan", "predicted", "margin, ms")
     title = "compute ops that the plan places elsewhere than predicted"
-    return (Table(title, tuple(map(Column, columns)), rows),) if rows else ()
+    table = Table(title, tuple(map(Column, columns)), rows, "contradictions")
+    return (table,) if rows else ()
 
 
 def _finding(severity: Severity, op: Placed, predicted: Predicted, state: str) -> Finding:

@@ -274,11 +274,12 @@ def _tables(now: Speed, baseline: Baseline | Missing | None) -> Iterator[Table]:
     heads = ("", "speed", "median", "rounds", "fastest", "slowest")
     units = ("", "", "s", "", "s", "s")
     columns = tuple(Column(head, unit) for head, unit in zip(heads, units, strict=True))
-    yield Table("", columns, tuple(rows))
+    yield Table("", columns, tuple(rows), "runs")
     if then is not None and (both := now.profile.keys() & then.profile.keys()):
         lost = sorted(both, key=lambda part: then.profile[part] - now.profile[part])
         yield Table(
             "parts of a token, before and now",
             (Column("part"), Column("baseline", "s"), Column("now", "s")),
             tuple((part, then.profile[part], now.profile[part]) for part in lost),
+            "parts",
         )
