@@ -206,10 +206,15 @@ def opening_of(manifest: Path, root: Path, selection: str, due: list[Pair]) -> O
         manifest=file_digest(manifest) if manifest.is_file() else "",
         gates=gate_files(root),
         plugin=plugin_digest(),
-        versions={"pytest-ane": pytest_ane.__version__} | {p: version(p) for p in _PACKAGES},
+        versions=versions(),
         commit=commit,
         clean=clean,
     )
+
+
+def versions() -> dict[str, str]:
+    """Versions of pytest-ane and of what it measures with."""
+    return {"pytest-ane": pytest_ane.__version__} | {p: version(p) for p in _PACKAGES}
 
 
 def gate_files(root: Path) -> dict[str, str]:

@@ -91,6 +91,10 @@ class GoldenError(AneError):
     """Golden tensors cannot be read or written, or are not those of the shard."""
 
 
+class ReportError(AneError):
+    """A report of a run cannot be read, or lacks what is to be shown."""
+
+
 class OutputError(AneError):
     """The command line's standard output cannot be written, such as on a full disk."""
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Generator, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 import pytest
 
+from pytest_ane.audit.ledger import checkout, versions
+from pytest_ane.core.digests import file_digest
 from pytest_ane.core.files import write_atomically
 from pytest_ane.core.text import LONGEST, printable
 from pytest_ane.manifest import Manifest
@@ -18,9 +21,11 @@ from pytest_ane.manifest.problems import key_lines, line_of
 from pytest_ane.plugin import options, workspace
 from pytest_ane.plugin.run import is_worker
 from pytest_ane.plugin.summary import header_line, row_of
+from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.report.formats import FORMATS
 from pytest_ane.report.github import ROOM, Place, commands, summary
 from pytest_ane.report.rows import Row
+from pytest_ane.report.run import Facts, Run
 
 
 def add_to(config: pytest.Config) -> None:
@@ -64,6 +69,7 @@ class Reports:
         self._config = config
         self._files = files
         self._rows: dict[str, Row] = {}
+        self._started = datetime.now(timezone.utc)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep a test's verdict, or that it broke down before it came to one."""
@@ -87,21 +93,36 @@ class Reports:
         return result
 
     def _write(self) -> None:
-        rows = list(self._rows.values())
         space = workspace.of(self._config)
-        what = header_line(self._config)
+        run = Run(header_line(self._config), tuple(self._rows.values()), self._facts(space))
         for file in self._files:
-            self._write_file(file, FORMATS[file.suffix](rows, what))
+            self._write_file(file, FORMATS[file.suffix](run))
         if not options.github(self._config):
             return
-        for line in commands(rows, what, places(space.manifest, self._config.rootpath)):
+        for line in commands(run.rows, run.header, places(space.manifest, self._config.rootpath)):
             self._say(line)
         if given := os.environ.get("GITHUB_STEP_SUMMARY"):
             try:
-                append(Path(given), rows, what)
+                append(Path(given), run.rows, run.header)
             except OSError as error:
                 why = error.strerror or error
                 self._say(f"ane: the job summary {given} cannot be written: {why}")
+
+    def _facts(self, space: Workspace) -> Facts:
+        root, path = self._config.rootpath, space.manifest.path.absolute()
+        commit, clean = checkout(path.parent)
+        return Facts(
+            started=f"{self._started:%Y-%m-%dT%H:%M:%SZ}",
+            seconds=(datetime.now(timezone.utc) - self._started).total_seconds(),
+            arguments=tuple(map(str, self._config.invocation_params.args)),
+            selection=space.selection,
+            manifest=path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name,
+            digest=file_digest(path) if path.is_file() else "",
+            commit=commit,
+            clean=clean,
+            versions=versions(),
+            machine={key: str(value) for key, value in space.backend.provenance().items()},
+        )
 
     def _write_file(self, file: Path, text: str) -> None:
         try:
@@ -119,7 +140,7 @@ class Reports:
             print(f"\n{line}", file=sys.stdout, flush=True)
 
 
-def append(file: Path, rows: list[Row], header: str) -> None:
+def append(file: Path, rows: Sequence[Row], header: str) -> None:
     """Add the summary to a step's file, in the room that what is there already leaves.
 
     Raises:
@@ -172,7 +193,7 @@ def places(manifest: Manifest, rootdir: Path) -> Callable[[Row], Place | None]:
             return Place(test.relative_to(root).as_posix(), row.place[1]) if inside else None
         if not known:
             return None
-        model, _, shard = row.subject.partition(" ")[0].partition(":")
+        model, _, shard = row.subject.partition(":")
         table = ("models", model, "shard", without_function(shard)[0])
         return Place(file, line_of(lines, table)) if row.gate else None
 

@@ -132,13 +132,7 @@ def row_of(report: Any) -> Row | None:
         return None
     return Row(
         gate=str(facts["ane.gate"]),
-        subject=" ".join(
-            [
-                str(facts["ane.subject"]),
-                *([str(facts["ane.variant"])] if "ane.variant" in facts else []),
-                *(["synthetic"] if "ane.source" in facts else []),
-            ]
-        ),
+        subject=str(facts["ane.subject"]),
         status=str(facts["ane.status"]),
         summary=str(facts["ane.summary"]),
         warned=facts["ane.status"] == "passed" and "ane.warnings" in facts,
@@ -146,6 +140,11 @@ def row_of(report: Any) -> Row | None:
         reasons=tuple(filter(None, str(facts.get("ane.reasons", "")).split("\n"))),
         place=_place(str(facts.get(PLACE, ""))),
         data=getattr(report, "ane_verdict", None),
+        marks=(
+            *([str(facts["ane.variant"])] if "ane.variant" in facts else []),
+            *(["synthetic"] if "ane.source" in facts else []),
+        ),
+        test=report.nodeid,
     )
 
 

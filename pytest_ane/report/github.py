@@ -111,13 +111,13 @@ def _item(row: Row) -> str:
     """A bullet with the verdict, and below it one for each reason."""
     gate = f" {markdown(row.gate)}" if row.gate else ""
     allowed = ", allowed by the policy" if row.allowed else ""
-    first = f"- **{markdown(row.subject)}**{gate}{allowed}: {markdown(row.summary)}\n"
+    first = f"- **{markdown(row.name)}**{gate}{allowed}: {markdown(row.summary)}\n"
     more = () if row.reasons == (row.summary,) else row.reasons
     return first + "".join(f"  - {markdown(reason)}\n" for reason in more)
 
 
 def _cells(row: Row) -> str:
-    return f"| {markdown(row.subject)} | {markdown(row.gate)} | {markdown(row.summary)} |\n"
+    return f"| {markdown(row.name)} | {markdown(row.gate)} | {markdown(row.summary)} |\n"
 
 
 def _headline(rows: Sequence[Row]) -> str:
@@ -134,7 +134,7 @@ def _counts(rows: Sequence[Row]) -> str:
 
 
 def _title(row: Row) -> str:
-    return " ".join(filter(None, (row.subject, row.gate, row.label)))
+    return " ".join(filter(None, (row.name, row.gate, row.label)))
 
 
 def _sentences(row: Row) -> str:

@@ -15,7 +15,7 @@ class Row:
 
     Attributes:
         gate: which gate speaks; empty where a test broke down before it came to one.
-        subject: shard, model, or the id of such a test.
+        subject: qualified shard id, model, or the id of such a test.
         status: the verdict's, or `error` or `not run`.
         summary: one line.
         warned: it passed, and its summary begins with a warning.
@@ -23,6 +23,8 @@ class Row:
         reasons: a sentence for each thing that is wrong.
         place: file and line (from 1) where a test of one's own failed, relative to the root.
         data: the verdict as JSON data, if there is one.
+        marks: what its subject is shown with: a variant of the model, `synthetic`.
+        test: id of the test.
     """
 
     gate: str
@@ -34,6 +36,13 @@ class Row:
     reasons: tuple[str, ...] = ()
     place: tuple[str, int] | None = None
     data: Mapping[str, Any] | None = None
+    marks: tuple[str, ...] = ()
+    test: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its subject with its marks."""
+        return " ".join((self.subject, *self.marks))
 
     @property
     def label(self) -> str:

@@ -41,13 +41,13 @@ def table(
         everything: all rows whole, however many passed.
     """
     ordered = ranked(rows)
-    subjects = max((len(row.subject) for row in ordered), default=0)
+    subjects = max((len(row.name) for row in ordered), default=0)
     gates = max((_GATE, *(len(row.gate) for row in ordered)))
     for label, of_label in groupby(ordered, key=lambda row: row.label):
         group = list(of_label)
         most = len(group) if everything else {"passed": _SHOWN, "not run": _NOT_RUN}.get(label)
         for row in group[:most]:
-            head = f"{row.word:<8} {row.subject:<{subjects}}  {row.gate:<{gates}} "
+            head = f"{row.word:<8} {row.name:<{subjects}}  {row.gate:<{gates}} "
             whole = everything or label != "passed"
             lines = _wrapped(head, row.summary, width, whole)
             yield from (Line(printable(text, LONGEST), label) for text in lines)

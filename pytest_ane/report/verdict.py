@@ -108,16 +108,16 @@ def to_json(verdict: Verdict) -> dict[str, Any]:
     Texts have escapes as on a terminal, and at most 4,000 characters.
     """
     words = {"status": verdict.status, "summary": row(verdict), "reasons": reasons(verdict)}
-    data: dict[str, Any] = _shown(strict(asdict(verdict) | words))
+    data: dict[str, Any] = shown(strict(asdict(verdict) | words))
     return data
 
 
-def _shown(value: Any) -> Any:
+def shown(value: Any) -> Any:
     """JSON data with every text as people may read it."""
     if isinstance(value, dict):
-        return {printable(key, LONGEST): _shown(inner) for key, inner in value.items()}
+        return {printable(key, LONGEST): shown(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_shown(inner) for inner in value]
+        return [shown(inner) for inner in value]
     return printable(value, LONGEST) if isinstance(value, str) else value
 
 

@@ -15,6 +15,7 @@ from pytest_ane.core.verdict import Column, Figure, Finding, Table, Verdict, Whe
 from pytest_ane.report.formats import FORMATS
 from pytest_ane.report.github import ROOM, Place, commands
 from pytest_ane.report.rows import Row
+from pytest_ane.report.run import Run
 from pytest_ane.report.terminal import table
 from pytest_ane.report.verdict import details, failure, properties, reasons, row, to_json
 from tests.hostile import HOSTILE, check_lines
@@ -59,11 +60,11 @@ def test_no_control_and_no_command_reaches_any_stream(verdict: Verdict, width: i
         check_lines(str(value).split("\n"))
         element = ElementTree.Element("property", value=bin_xml_escape(value))
         ElementTree.fromstring(ElementTree.tostring(element))
-    report = FORMATS[".json"]([made], "header")
+    report = FORMATS[".json"](Run("header", (made,)))
     assert report.isascii()
     assert json.loads(report)["verdicts"][0]["summary"] == row(verdict)
     check_lines(_texts(json.loads(report)))
-    markdown = FORMATS[".md"]([made], "header")
+    markdown = FORMATS[".md"](Run("header", (made,)))
     assert len(markdown.encode()) <= ROOM
     assert markdown.replace("\n", "").isprintable()
 

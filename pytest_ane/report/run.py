@@ -1,0 +1,154 @@
+"""A run as its file holds it: what was asked, of what, when and where, and every verdict."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from shlex import join
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from pytest_ane.core.errors import ReportError
+from pytest_ane.core.strict_json import parse_json, strict
+from pytest_ane.report.rows import Row, ranked
+from pytest_ane.report.verdict import shown
+
+FORMAT = 1
+_MOST_BYTES = 1 << 30
+_NOT_REPEATED = ("--ane-shards", "--ane-report", "--ane-github", "--ane-ledger", "--ane-history")
+"""Options that pick shards or only tell of a run."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was run, on what.
+
+    Attributes:
+        started: UTC and whole seconds, `2026-11-24T16:00:00Z`.
+        seconds: how long it took.
+        arguments: of pytest, as they were typed.
+        selection: shards, as the option has them.
+        manifest: the file's path from pytest's root directory, `digest` its SHA-256.
+        commit: of the checkout; empty outside of git.
+        clean: whether the checkout is that commit.
+        versions: of pytest-ane and of what it measures with.
+        machine: backend, machine and versions, as the backend tells them.
+    """
+
+    started: str = ""
+    seconds: float = 0.0
+    arguments: tuple[str, ...] = ()
+    selection: str = ""
+    manifest: str = ""
+    digest: str = ""
+    commit: str = ""
+    clean: bool = False
+    versions: Mapping[str, str] = field(default_factory=dict)
+    machine: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Run:
+    """All rows of a run.
+
+    Attributes:
+        header: what decides the verdicts, in one line.
+        rows: of each gate and subject, errors among them.
+        facts: what was run, on what.
+    """
+
+    header: str
+    rows: tuple[Row, ...]
+    facts: Facts = Facts()
+
+    def command(self, *subjects: str, marker: str = "") -> str:
+        """The command that repeats the run, or asks some shards or models one gate again.
+
+        Args:
+            subjects: qualified shard ids, or models' names; none for those of this run.
+            marker: a gate's name; empty for the run's own `-m`.
+        """
+        shards = ",".join(s if ":" in s else f"{s}:*" for s in subjects) or self.facts.selection
+        options = dict(self._options())
+        own = options.pop("-m", "")
+        marker = marker or own
+        kept = {name: v for name, v in options.items() if name not in _NOT_REPEATED}
+        if "--ane-package" not in kept:
+            kept = {"--ane-shards": shards} | kept
+        texts = [f"{name}={value}" if value else name for name, value in kept.items()]
+        return join(["pytest", *texts, *(["-m", marker] if marker else [])])
+
+    def _options(self) -> Iterator[tuple[str, str]]:
+        """Our options of the command line and `-m`, with their values."""
+        arguments = self.facts.arguments
+        for argument, after in zip(arguments, (*arguments[1:], ""), strict=True):
+            name, equals, value = argument.partition("=")
+            if name == "-m" or name.startswith("--ane-"):
+                follows = not equals and not after.startswith("-")
+                yield name, after if follows else value
+
+
+def to_json(run: Run) -> str:
+    """A run as strict JSON, the worst verdict first; ASCII, and texts as people may read them."""
+    facts = shown(strict(vars(run.facts)))
+    verdicts = [_row(row) for row in ranked(run.rows)]
+    data = {"format": FORMAT, "header": run.header, "run": facts, "verdicts": verdicts}
+    return json.dumps(data, allow_nan=False, indent=1) + "\n"
+
+
+def read_run(path: Path) -> Run:
+    """The run that a file of `--ane-report=run.json` holds.
+
+    Raises:
+        ReportError: it is missing, too large, damaged, or another file.
+    """
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise ReportError(f"{path} has more bytes than any report should.")
+        return from_json(path.read_text())
+    except OSError as error:
+        raise ReportError(
+            f"{path} cannot be read ({error.strerror}); a run writes it with --ane-report={path}."
+        ) from None
+    except ValueError as error:
+        raise ReportError(
+            f"{path} is no report of a run ({error}); a run writes one with --ane-report={path}."
+        ) from None
+
+
+def from_json(text: str) -> Run:
+    """The run that `to_json` made a text of.
+
+    Raises:
+        ValueError: it is none, or of another version.
+    """
+    data = parse_json(text)
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise ValueError(f"it has not format {FORMAT}")
+    try:
+        facts = TypeAdapter(Facts).validate_python(data.get("run"))
+        rows = TypeAdapter(list[dict[str, Any]]).validate_python(data.get("verdicts"))
+        return Run(str(data.get("header", "")), tuple(map(_read_row, rows)), facts)
+    except ValidationError as error:
+        raise ValueError(error.errors(include_url=False, include_input=False)[0]["msg"]) from None
+
+
+_OF_ROW = ("warned", "allowed", "marks", "place", "test")
+"""What a row has besides its verdict."""
+
+
+def _row(row: Row) -> dict[str, Any]:
+    words = {name: getattr(row, name) for name in ("gate", "subject", "status", "summary")}
+    words["reasons"] = list(row.reasons)
+    more = {name: value for name in _OF_ROW if (value := getattr(row, name))}
+    return {**words, **(row.data or {}), **shown(strict(more))}
+
+
+def _read_row(data: dict[str, Any]) -> Row:
+    names = ("gate", "subject", "status", "summary", "reasons", *_OF_ROW)
+    row = {name: data[name] for name in names if name in data}
+    row["data"] = data if "figures" in data else None
+    return TypeAdapter(Row).validate_python(row)

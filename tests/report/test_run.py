@@ -1,0 +1,105 @@
+"""A run in a file, and the command that repeats it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+
+from pytest_ane.core.errors import ReportError
+from pytest_ane.report.rows import Row
+from pytest_ane.report.run import Facts, Run, from_json, read_run, to_json
+from tests.hostile import HOSTILE, check_lines
+
+FACTS = Facts(
+    started="2026-11-24T16:00:00Z",
+    seconds=76.5,
+    arguments=("--ane-shards=all", "-m", "gate", "-q", "--ane-report=r.html"),
+    selection="all",
+    manifest="shards.toml",
+    digest="0" * 64,
+    commit="1" * 40,
+    clean=True,
+    versions={"pytest-ane": "0.1.0"},
+    machine={"backend": "cpu"},
+)
+ROWS = (
+    Row("fidelity", "m:L01", "passed", "cosine 0.99", data={"figures": [], "gate": "fidelity"}),
+    Row("fidelity", "m:L02", "error", "no such file", reasons=("No such file.",), test="a.py::b"),
+    Row("", "test_mine.py::test_x", "error", "boom", place=("test_mine.py", 18)),
+    Row("placement", "m:L01", "unproven", "none", allowed=True, marks=("synthetic",)),
+)
+RUN = Run("ane: all", ROWS, FACTS)
+
+
+def test_a_run_comes_back_as_it_was_written() -> None:
+    again = from_json(to_json(RUN))
+    assert again.facts == FACTS
+    assert again.header == RUN.header
+    assert {row.summary: row.status for row in again.rows} == {
+        row.summary: row.status for row in ROWS
+    }
+    of = {row.summary: row for row in again.rows}
+    assert of["boom"].place == ("test_mine.py", 18)
+    assert of["none"].allowed
+    assert of["none"].name == "m:L01 synthetic"
+    assert of["no such file"].data is None
+    assert of["cosine 0.99"].data is not None
+
+
+@given(text=HOSTILE)
+def test_hostile_texts_are_lines(text: str) -> None:
+    run = Run(text, (Row("g", text, "failed", text, reasons=(text,), test=text),), FACTS)
+    made = to_json(run)
+    assert made.isascii()
+    check_lines([row.test for row in from_json(made).rows])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (FACTS.arguments, "pytest --ane-shards=m:L01 -m fidelity"),
+        (
+            ("--ane-shards", "all", "--ane-manifest", "a b.toml", "-m", "gate", "--ane-record"),
+            "pytest --ane-shards=m:L01 '--ane-manifest=a b.toml' --ane-record -m fidelity",
+        ),
+        (("--ane-package=x.mlpackage",), "pytest --ane-package=x.mlpackage -m fidelity"),
+    ],
+)
+def test_the_command_that_asks_one_gate_again(arguments: tuple[str, ...], command: str) -> None:
+    run = Run("", (), Facts(arguments=arguments, selection="all"))
+    assert run.command("m:L01", marker="fidelity") == command
+
+
+def test_the_command_of_a_model_and_of_the_whole_run() -> None:
+    assert RUN.command("m", marker="behaviour") == "pytest '--ane-shards=m:*' -m behaviour"
+    assert RUN.command() == "pytest --ane-shards=all -m gate"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "is no report of a run (the JSON is damaged"),
+        ("[]", "it has not format 1"),
+        (json.dumps({"format": 2}), "it has not format 1"),
+        (json.dumps({"format": 1, "run": [], "verdicts": []}), "is no report of a run"),
+        (json.dumps({"format": 1, "run": {}, "verdicts": [{"gate": 1}]}), "is no report of a run"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_a_file_that_is_none_is_one_sentence(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "r.json"
+    path.write_text(text)
+    with pytest.raises(ReportError, match="--ane-report=") as caught:
+        read_run(path)
+    assert says in str(caught.value)
+
+
+def test_a_missing_file_and_bytes_that_are_no_text(tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match="cannot be read"):
+        read_run(tmp_path / "none.json")
+    (tmp_path / "r.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ReportError, match="is no report"):
+        read_run(tmp_path / "r.json")
