@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from pytest_ane.core import fp16
 from pytest_ane.core.arithmetic import Arithmetic
-from pytest_ane.core.verdict import Cell, Column, Figure, Finding, Table, Verdict, Where, nothing
+from pytest_ane.core.verdict import Figure, Finding, Verdict, Where, nothing
 from pytest_ane.error_budget import Error
 from pytest_ane.gates.arithmetics import joined, missing
 from pytest_ane.gates.fidelity.metrics import (
@@ -32,10 +32,9 @@ from pytest_ane.gates.fidelity.split import (
     split_figures,
     split_findings,
 )
+from pytest_ane.gates.fidelity.tables import Groups, tables
 from pytest_ane.manifest.policy import FidelityPolicy, OutputPolicy
 
-_BINS = 8
-"""Bins of the histogram of the worst probe's cosines, and the positions it takes at least."""
 _BURIED = 256
 """How many times larger a residual path may be; beyond, what is left is fp16's rounding."""
 _COMMON = ("algebra", "rounding", "compression_error", "total_error", "probes", "input")
@@ -106,7 +105,7 @@ def _judge(
         subject=subject,
         figures=(*_with_limits(fidelity, groups), *split_figures(fidelity, policy)),
         findings=(*split, *findings, *_left_out(fidelity), *_unsplit(fidelity)),
-        tables=tuple(_tables(fidelity, groups)),
+        tables=tuple(tables(fidelity, groups)),
         provenance=fidelity.provenance,
     )
 
@@ -177,10 +176,6 @@ def _compared(fidelity: Fidelity) -> Iterator[Figure]:
         if values := values_of(parts, metric.of):
             value = float((np.min if metric.least else np.max)(values))
             yield Figure(metric.figure, value, metric.unit, metric.label)
-
-
-Groups = Mapping[OutputPolicy, Group]
-"""Comparisons that are judged, by the thresholds of their outputs."""
 
 
 def _groups(fidelity: Fidelity, policy: FidelityPolicy, *, own: bool = False) -> Groups:
@@ -389,55 +384,6 @@ def _no_contribution(parts: Sequence[Comparison]) -> Finding:
 def _is_finite(c: Comparison, policy: FidelityPolicy) -> bool:
     """Whether an output has no more NaN and infinities than its policy allows."""
     return 1 - c.finite <= (policy.of_output(c.output).max_non_finite or 0.0)
-
-
-def _tables(fidelity: Fidelity, groups: Groups) -> Iterator[Table]:
-    """All comparisons, how the cosines of the worst are spread, and what probes exercise."""
-    limits = {}
-    if len(groups) == 1:
-        ((policy, group),) = groups.items()
-        limits = {metric: group.limit(metric, policy) for metric in METRICS}
-    ranked = sorted(fidelity.comparisons, key=_rank)
-    metrics = [m for m in METRICS if m.part != "first" and any(m.of(c)[0] for c in ranked)]
-    metrics.sort(key=lambda m: limits.get(m) is None)
-    several = len({c.output for c in ranked}) > 1
-    columns = [Column("probe"), *([Column("output")] if several else [])]
-    for metric in metrics:
-        side: Literal["above", "below"] = "above" if metric.least else "below"
-        columns.append(Column(metric.label, metric.unit, limits.get(metric), side))
-        columns += [Column("at")] if metric is MIN_COSINE else []
-    columns += [Column("zeros"), Column("max |x|")]
-    rows = []
-    for c in ranked:
-        row: list[Cell] = [c.probe, *([c.output] if several else [])]
-        for metric in metrics:
-            value, at = metric.worst(c) if metric.of(c)[0] else (None, None)
-            row += (value, at) if metric is MIN_COSINE else (value,)
-        rows.append((*row, len(c.both_zero) or None, c.input_max))
-    yield Table("probes, the worst first", tuple(columns), tuple(rows), "probes")
-    worst = next((c for c in ranked if len(c.cosines) >= _BINS), None)
-    if worst is not None and np.isfinite(worst.cosines).all():
-        counts, edges = np.histogram(worst.cosines, _BINS)
-        yield Table(
-            f"cosines of {worst.probe} over its {len(worst.cosines)} positions",
-            (Column("from"), Column("to"), Column("positions", bar=True)),
-            tuple(
-                (float(low), float(high), int(count))
-                for low, high, count in zip(edges, edges[1:], counts, strict=False)
-            ),
-            "cosines",
-        )
-    if fidelity.coverage:
-        rows = [(each.what, each.how) for each in fidelity.coverage]
-        columns = [Column("what"), Column("how")]
-        yield Table("what the probes exercise", tuple(columns), tuple(rows), "coverage")
-
-
-def _rank(c: Comparison) -> float:
-    """Lowest cosine first, an undefined one before any number; what is zero comes last."""
-    if not c.live:
-        return 2.0
-    return -2.0 if math.isnan(c.worst) else c.worst
 
 
 def _share(value: float) -> str:

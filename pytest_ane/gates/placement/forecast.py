@@ -52,6 +52,23 @@ class Match:
 
 
 @dataclass(frozen=True)
+class ComputeOp:
+    """An operation that the rules were asked about.
+
+    Attributes:
+        name: its first output.
+        type: such as `conv`.
+        function: the function it stands in.
+        index: as of a `Match`.
+    """
+
+    name: str
+    type: str
+    function: str
+    index: int
+
+
+@dataclass(frozen=True)
 class Forecast:
     """A placement measurement made from rules alone.
 
@@ -60,7 +77,7 @@ class Forecast:
         compute: how many compute operations of each type the rules were asked about.
         left_out: how many operations were not: `const`, `constexpr_*`, and `Site.boundary`.
         matches: the rules that apply, in program order, the whole program's first.
-        names: of the compute operations.
+        ops: the compute operations, in program order.
         predictions: where Core ML's cost model puts them, the weakest first.
     """
 
@@ -68,7 +85,7 @@ class Forecast:
     compute: Mapping[str, int]
     left_out: Mapping[str, int]
     matches: tuple[Match, ...] = ()
-    names: tuple[str, ...] = ()
+    ops: tuple[ComputeOp, ...] = ()
     predictions: tuple[Predicted, ...] = ()
 
     @property
@@ -161,28 +178,29 @@ def forecast(model: MLModel, *, size_bytes: int) -> Forecast:
     ]
     read = _reader(model)
     index = 0
-    names: list[str] = []
+    ops: list[ComputeOp] = []
     for function in model.program.functions.values():
         for site in Graph(function, read).sites():
             if kind := _left_out(site):
                 left_out[kind] += 1
             else:
-                compute[_plain(site.op)] += 1
-                names.append(_plain(site.operation.name))
-                matches += _matches(site, _plain(function.name), index)
+                name, kind = _plain(site.operation.name), _plain(site.op)
+                op = ComputeOp(name, kind, _plain(function.name), index)
+                compute[op.type] += 1
+                ops.append(op)
+                matches += _matches(site, op)
             index += 1
-    return Forecast(size_bytes, _sorted(compute), _sorted(left_out), tuple(matches), tuple(names))
+    return Forecast(size_bytes, _sorted(compute), _sorted(left_out), tuple(matches), tuple(ops))
 
 
-def _matches(site: Site, function: str, index: int) -> Iterator[Match]:
+def _matches(site: Site, op: ComputeOp) -> Iterator[Match]:
     for rule in OP_RULES:
         why = rule.apply(site)
         if why is None:
             continue
         if rule.outcome == "ineligible":
             site.graph.ineligible.update(named.name for named in site.operation.outputs)
-        op, kind = _plain(site.operation.name), _plain(site.op)
-        yield Match(rule.id, rule.outcome, op, kind, _plain(why), function, index)
+        yield Match(rule.id, rule.outcome, op.name, op.type, _plain(why), op.function, op.index)
 
 
 def _left_out(site: Site) -> str | None:

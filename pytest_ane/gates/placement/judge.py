@@ -14,6 +14,7 @@ from pytest_ane.gates.placement.predicted import (
     predicted_figures,
     required,
 )
+from pytest_ane.gates.placement.program import forecast_table, plan_table
 from pytest_ane.gates.placement.rules import find
 from pytest_ane.manifest.policy import PlacementPolicy
 
@@ -104,6 +105,7 @@ def _of_plan(plan: Plan, policy: PlacementPolicy, subject: str) -> Verdict:
             ),
             *elsewhere,
             *(assumptions(predictions) if elsewhere else ()),
+            *plan_table(plan, predictions),
         ),
         basis="plan",
     )
@@ -152,7 +154,7 @@ def _off_the_ane(summary: Summary, allow_off: Sequence[str]) -> Iterator[Finding
 def _of_forecast(forecast: Forecast, policy: PlacementPolicy, subject: str) -> Verdict:
     findings = (
         *_findings(forecast),
-        *_unmatched(policy.allow_off, forecast.names, forecast.compute),
+        *_unmatched(policy.allow_off, {op.name for op in forecast.ops}, forecast.compute),
         *(_required(forecast, policy) if policy.require == "predicted" else ()),
     )
     if forecast.outcome == "unproven":
@@ -164,7 +166,11 @@ def _of_forecast(forecast: Forecast, policy: PlacementPolicy, subject: str) -> V
         subject=subject,
         figures=(*_figures(forecast, policy.os), *predicted_figures(forecast.predictions)),
         findings=findings,
-        tables=(*_tables(forecast), *assumptions(forecast.predictions)),
+        tables=(
+            *_tables(forecast),
+            *assumptions(forecast.predictions),
+            *forecast_table(forecast),
+        ),
         basis="forecast",
     )
 

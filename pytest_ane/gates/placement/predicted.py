@@ -132,13 +132,14 @@ def contradictions(plan: Plan, predictions: Sequence[Predicted]) -> tuple[Table,
 
 def _finding(severity: Severity, op: Placed, predicted: Predicted, state: str) -> Finding:
     at = f" at T = {predicted.tokens}" if predicted.tokens is not None else ""
-    reason = f"{plain(op.kind)} `{plain(op.name)}` {state}{at}: {_why(op)}"
+    reason = f"{plain(op.kind)} `{plain(op.name)}` {state}{at}: {reason_of(op)}"
     verb, _, rest = state.partition(" ")
     plural = {"is": "are"}[verb]
     return Finding(severity, reason, Where(op=plain(op.name)), _REMEDY, f"{plural} {rest}{at}")
 
 
-def _why(op: Placed) -> str:
+def reason_of(op: Placed) -> str:
+    """Why an operation is predicted off the ANE, or undecided, in a few words."""
     off = op.off
     if op.undecided:
         margin = 0.0 if op.margin is None else op.margin

@@ -209,7 +209,7 @@ def test_the_contribution_is_shown_and_does_not_decide() -> None:
 
 
 def test_the_table_has_a_column_a_metric_and_the_limits() -> None:
-    (table,) = of(GOOD, BLOCK, **{"min-snr": 10}).tables
+    table = of(GOOD, BLOCK, **{"min-snr": 10}).tables[0]
     assert [(c.title, c.limit) for c in table.columns[:4]] == [
         ("probe", None), ("cosine", 0.97), ("at", None), ("contribution", 0.8818)
     ]  # fmt: skip
@@ -218,7 +218,8 @@ def test_the_table_has_a_column_a_metric_and_the_limits() -> None:
 
 def test_a_histogram_shows_where_the_worst_probe_s_cosines_are() -> None:
     cosines = (0.99, *(1.0,) * 15)
-    _, histogram = of(comparison(*cosines)).tables
+    histogram = of(comparison(*cosines)).table("cosines")
+    assert histogram is not None
     assert [row[2] for row in histogram.rows] == [1, 0, 0, 0, 0, 0, 0, 15]
 
 

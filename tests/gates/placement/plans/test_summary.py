@@ -54,7 +54,7 @@ def test_one_op_on_the_cpu_is_red_and_named() -> None:
     (finding,) = verdict.reasons
     assert (finding.where.op, finding.kind) == ("norm_0", "run on the CPU instead of the ANE")
     assert (verdict.values["ane_ops"], verdict.values["cpu_ops"]) == (33, 1)
-    (table,) = verdict.tables
+    table = verdict.tables[0]
     assert table.rows == (("norm", "norm_0", "main", "CPU", "CPU, ANE"),)
 
 
