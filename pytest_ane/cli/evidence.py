@@ -1,4 +1,4 @@
-"""`pytest-ane evidence list`, `show`, `verify` and `prune`."""
+"""`pytest-ane evidence list`, `show`, `verify`, `compare` and `prune`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_ane.gates import Subject
     from pytest_ane.report.rows import Row
 
-HELP = "list, show, verify or prune the evidence that a Mac recorded"
+HELP = "list, show, verify, compare or prune the evidence that a Mac recorded"
 EXAMPLE = "pytest-ane evidence verify --shards L01"
 _COLUMNS = ("subject", "gate", "age", "chip", "system", "units", "state")
 _LONGEST = 300
@@ -31,11 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The action, and where evidence is."""
     parser.add_argument(
         "action",
-        choices=("list", "show", "verify", "prune"),
-        help="list files, print one, hold them against today's policy, or delete unused ones",
+        choices=("list", "show", "verify", "compare", "prune"),
+        help="list files, print one, hold them against today's policy, compare those of several "
+        "systems or chips, or delete unused ones",
     )
-    parser.add_argument("what", nargs="?", help="show: an evidence file, a shard or a model")
-    add_shards(parser, "verify: which (default: all)")
+    parser.add_argument(
+        "what",
+        nargs="*",
+        help="show: an evidence file, a shard or a model; compare: more folders of evidence",
+    )
+    parser.add_argument("--by", choices=("os", "chip"), help="compare: systems or chips")
+    add_shards(parser, "verify, compare: which (default: all)")
     add_project(parser)
     parser.add_argument(
         "--evidence",
@@ -53,14 +59,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Output:
     """Look at recorded evidence; only `prune` deletes anything, and nothing is built.
 
-    It fails where `verify` finds anything red.
+    It fails where `verify` finds anything red, and where `compare` finds nothing to compare, or a
+    gate that passes on one side alone.
     """
     from pytest_ane.cli.inventory import Inventory
 
     action, what = options.action, options.what
-    if (action == "show") != (what is not None):
-        needs = "needs an evidence file, a shard or a model" if what is None else "takes no file"
-        raise EvidenceError(f"evidence {action} {needs}; pytest-ane evidence --help shows how.")
+    if fault := _fault(options):
+        raise EvidenceError(f"evidence {action} {fault}; pytest-ane evidence --help shows how.")
     inventory = Inventory(options.manifest, options.evidence, options.cache)
     with inventory.project.remembering(rehash=options.rehash):
         if action == "list":
@@ -69,7 +75,21 @@ def run(options: argparse.Namespace) -> Output:
             return (yield from _verify(inventory, options.shards))
         if action == "prune":
             return (yield from _prune(inventory, options))
-        return (yield from _show(inventory, what))
+        if action == "compare":
+            return (yield from _compare(inventory, options))
+        return (yield from _show(inventory, what[0]))
+
+
+def _fault(options: argparse.Namespace) -> str:
+    """What is wrong with the arguments of an action; empty where nothing is."""
+    action, count = options.action, len(options.what)
+    if action == "show" and count != 1:
+        return "needs an evidence file, a shard or a model" if not count else "takes one alone"
+    if action not in ("show", "compare") and count:
+        return "takes no file"
+    if (action == "compare") != (options.by is not None):
+        return "needs --by os or --by chip" if action == "compare" else "takes no --by"
+    return ""
 
 
 def _list(inventory: Inventory) -> Output:
@@ -186,6 +206,25 @@ def _verify(inventory: Inventory, selection: str) -> Output:
     data = {"verdicts": [to_json(verdict) for verdict, _ in verdicts]}
     red = [v for v, subject in bad if v.status == "failed" or subject.policy.unproven == "fail"]
     return Failed(f"{len(red)} of {len(verdicts)} verdicts are red.", data) if red else data
+
+
+def _compare(inventory: Inventory, options: argparse.Namespace) -> Output:
+    """What differs between systems, or chips, of evidence in the manifest's folder and others."""
+    from pytest_ane.evidence import Store
+    from pytest_ane.evidence.compare import compare
+    from pytest_ane.report.compare import data, lines, nothing, red
+
+    for folder in map(Path, options.what):
+        if not folder.is_dir():
+            raise EvidenceError(f"{folder} is no folder; name one with evidence in it.")
+    folders = {path.resolve(): path for path in (inventory.store.folder, *map(Path, options.what))}
+    found = inventory.comparable([*map(Store, folders.values())], options.shards)
+    comparison = compare(found, options.by)
+    yield from lines(comparison, terminal_width())
+    if not comparison.compared:
+        return Failed(nothing(comparison), data(comparison))
+    says = red(comparison)
+    return Failed(says, data(comparison)) if says else data(comparison)
 
 
 def _row(verdict: Verdict) -> Row:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from pytest_ane.core.errors import AneError, BuildError, EvidenceError, UnprovenError
 from pytest_ane.core.verdict import Verdict, nothing
 from pytest_ane.evidence import FOLDER, Statement, Store
+from pytest_ane.evidence.compare import Recorded, Skipped
 from pytest_ane.evidence.judge import judge
 from pytest_ane.evidence.question import files_of, question
+from pytest_ane.evidence.statement import plain
 from pytest_ane.evidence.store import read_file
 from pytest_ane.evidence.unused import unused, used
-from pytest_ane.evidence.verify import verify
-from pytest_ane.gates import Subject, recordable
+from pytest_ane.evidence.verify import Record, verify
+from pytest_ane.gates import GATES, Subject, recordable
 from pytest_ane.manifest import Model, Shard, select
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.project.choose import is_complete
 from pytest_ane.project.project import read_project
+
+Today: TypeAlias = tuple[Mapping[str, str], Mapping[str, Any], Path | None]
+"""Digests of what is built, the question, and a shard's package."""
 
 
 class Inventory:
@@ -83,6 +90,11 @@ class Inventory:
 
     def required(self, selection: str) -> list[tuple[str, Subject]]:
         """Gates of selected shards, and of whole models, that pass only on a device's evidence."""
+        asked = self._recordable(selection)
+        return [pair for pair in asked if pair[1].policy.requires_evidence(pair[0])]
+
+    def _recordable(self, selection: str) -> list[tuple[str, Subject]]:
+        """Gates of selected shards, and of whole models, that recorded evidence may answer."""
         shards = select(self.manifest, selection)
         chosen = {shard.qualified for shard in shards}
         wanted: list[tuple[str, Subject]] = [
@@ -92,8 +104,46 @@ class Inventory:
             if gate.asks(shard)
         ]
         complete = [model for model in self.manifest.models if is_complete(model, chosen)]
-        wanted += [(gate.name, model) for model in complete for gate in recordable("model")]
-        return [pair for pair in wanted if pair[1].policy.requires_evidence(pair[0])]
+        return wanted + [(gate.name, model) for model in complete for gate in recordable("model")]
+
+    def comparable(self, stores: Sequence[Store], selection: str) -> Iterator[Recorded | Skipped]:
+        """Evidence of selected shards in several folders, for `compare`; what does not count too.
+
+        What is built is held against the package; what is not, against other evidence alone.
+        """
+        for gate, subject in self._recordable(selection):
+            if not GATES[gate].by_device:  # It would be the same on any machine.
+                continue
+            paths = [path for store in stores for path in store.all(gate, subject.qualified)]
+            today = self._today_if_known(gate, subject) if paths else None
+            for path in paths:
+                try:
+                    yield self._trusted(Record(path, gate, subject.qualified), subject, today)
+                except UnprovenError as error:
+                    yield Skipped(path, "unproven", str(error))
+        for store in stores:
+            yield from (Skipped(path, "unused") for path in unused(store, self.manifest))
+
+    def _trusted(self, record: Record, subject: Subject, today: Today | None) -> Recorded:
+        """A file's statement, if it counts; the policy's systems, chips and age are left out."""
+        data = record.content()
+        found = record.statement(data)
+        files, asked, artifact = today or (found.files, plain(found.asked), None)
+        policy = subject.policy.evidence_for(record.gate)
+        policy = policy.model_copy(update={"chips": None, "os": None, "max_age": None})
+        for kind, says in record.complaints(found, files, plain(asked), policy, self.now):
+            raise record.refused(kind, says)
+        record.require_whole(found, subject, artifact)
+        record.require_signed(data, policy)
+        return Recorded(
+            record.path, sha256(data).hexdigest(), found, subject, is_held=today is not None
+        )
+
+    def _today_if_known(self, gate: str, subject: Subject) -> Today | None:
+        try:
+            return self._today(gate, subject)
+        except AneError:
+            return None
 
     def proven(self, gate: str, subject: Subject) -> Verdict:
         """The verdict on what is recorded; `unproven` with the sentence where it proves nothing."""
@@ -113,18 +163,29 @@ class Inventory:
 
     def verified(self, gate: str, subject: Subject) -> Statement:
         """The evidence of a gate, if it is of what is built and the policy takes it."""
-        model = self.manifest.model_of(subject.qualified.partition(":")[0])
-        shards = model.shards if isinstance(subject, Model) else (subject,)
+        files, asked, artifact = self._today(gate, subject)
         return verify(
             self.store,
             gate,
             subject,
-            files=files_of({shard.id: self._artifact(shard) for shard in shards}),
-            asked=question(gate, subject, model, lambda: self.project.model(model.name).identity),
+            files=files,
+            asked=asked,
             policy=subject.policy.evidence_for(gate),
             now=self.now,
-            artifact=self._artifact(subject) if isinstance(subject, Shard) else None,
+            artifact=artifact,
         )
+
+    def _today(self, gate: str, subject: Subject) -> Today:
+        """What is built and what is asked, which evidence has to fit, and a shard's package.
+
+        Raises:
+            AneError: the shard is not built, or its source is missing.
+        """
+        model = self.manifest.model_of(subject.qualified.partition(":")[0])
+        shards = model.shards if isinstance(subject, Model) else (subject,)
+        files = files_of({shard.id: self._artifact(shard) for shard in shards})
+        asked = question(gate, subject, model, lambda: self.project.model(model.name).identity)
+        return files, asked, self._artifact(subject) if isinstance(subject, Shard) else None
 
     def _artifact(self, shard: Shard) -> Path:
         """A shard's package; `BuildError` where there is none."""

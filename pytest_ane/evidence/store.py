@@ -36,6 +36,10 @@ class Store:
             raise EvidenceError(f"{subject!r} is neither a model nor a shard.")
         return self.folder / model / (f"{shard}.{gate}.json" if shard else f"{gate}.json")
 
+    def all(self, gate: str, subject: str) -> list[Path]:
+        """Every file of a gate and subject that is there; `EvidenceError` as of `path`."""
+        return [path for path in (self.path(gate, subject),) if path.exists()]
+
     def read(self, gate: str, subject: str) -> bytes | None:
         """A file's bytes; None where there is none.
 

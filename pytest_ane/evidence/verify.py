@@ -18,7 +18,7 @@ from pytest_ane.core.errors import EvidenceError, UnprovenError, UnprovenKind
 from pytest_ane.evidence.judge import simulated
 from pytest_ane.evidence.signatures import same_value, signed_payloads, signing_command
 from pytest_ane.evidence.statement import Statement, plain, sealed
-from pytest_ane.evidence.store import Store
+from pytest_ane.evidence.store import Store, read_file
 from pytest_ane.evidence.strict_json import parse
 from pytest_ane.gates import GATES, Subject
 from pytest_ane.manifest import EvidencePolicy
@@ -62,18 +62,12 @@ def verify(
     """
     name = subject.qualified
     record = Record(store.path(gate, name), gate, name)
-    data = record.content(store)
+    data = record.content()
     found = record.statement(data)
     for kind, says in record.complaints(found, files, plain(asked), policy, now):
         raise record.refused(kind, says)
-    lacks = GATES[gate].lacks(found.measurement, subject, found.environment, artifact)
-    if says := next(lacks, ""):
-        raise record.refused("incomplete", says)
-    if policy.signers:
-        signed = signed_payloads(record.path, policy.signers)
-        if not any(same_value(payload, data) for payload in signed):
-            says = "is not what was signed: the file was changed, or recorded again"
-            raise record.refused("signature", says)
+    record.require_whole(found, subject, artifact)
+    record.require_signed(data, policy)
     return found
 
 
@@ -85,10 +79,10 @@ class Record:
     gate: str
     subject: str
 
-    def content(self, store: Store) -> bytes:
+    def content(self) -> bytes:
         """What is in the file; `UnprovenError` where there is none."""
         try:
-            data = store.read(self.gate, self.subject)
+            data = read_file(self.path)
         except EvidenceError as error:
             raise self._damaged(error) from None
         if data is None:
@@ -124,6 +118,20 @@ class Record:
             yield "stale", f"answers another question: {says}"
         yield from _elsewhere(found, policy)
         yield from _untimely(found.recorded, policy, now)
+
+    def require_whole(self, found: Statement, subject: Subject, artifact: Path | None) -> None:
+        """Raise `UnprovenError` where a statement leaves out something that was asked."""
+        lacks = GATES[self.gate].lacks(found.measurement, subject, found.environment, artifact)
+        if says := next(lacks, ""):
+            raise self.refused("incomplete", says)
+
+    def require_signed(self, data: bytes, policy: EvidencePolicy) -> None:
+        """Raise `UnprovenError` where the policy has signers, and none signed these bytes."""
+        if policy.signers:
+            signed = signed_payloads(self.path, policy.signers)
+            if not any(same_value(payload, data) for payload in signed):
+                says = "is not what was signed: the file was changed, or recorded again"
+                raise self.refused("signature", says)
 
     def _damaged(self, error: EvidenceError) -> UnprovenError:
         return self.refused("damaged", f"is damaged: {str(error).removeprefix(f'{self.path} ')}")

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pytest_ane.core.errors import ManifestError
-from pytest_ane.gates.base import Gate, ModelContext, ShardContext, Subject
+from pytest_ane.gates.base import Gate, ModelContext, Move, ShardContext, Subject
 from pytest_ane.gates.behaviour import BEHAVIOUR
 from pytest_ane.gates.compression import COMPRESSION
 from pytest_ane.gates.fidelity import FIDELITY
@@ -15,7 +15,7 @@ from pytest_ane.gates.hazards import HAZARDS
 from pytest_ane.gates.placement import PLACEMENT
 from pytest_ane.gates.throughput import THROUGHPUT
 
-__all__ = ["GATES", "Gate", "ModelContext", "ShardContext", "Subject", "find", "recordable"]
+__all__ = ["GATES", "Gate", "ModelContext", "Move", "ShardContext", "Subject", "find", "recordable"]
 
 GATES: Mapping[str, Gate[Any]] = MappingProxyType(
     {gate.name: gate for gate in (PLACEMENT, COMPRESSION, FIDELITY, HAZARDS, BEHAVIOUR, THROUGHPUT)}

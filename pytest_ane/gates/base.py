@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 
@@ -24,6 +25,23 @@ from pytest_ane.probes.cases import Case
 M = TypeVar("M")
 Subject: TypeAlias = Shard | Model
 """What a gate is asked about; both have `qualified` names and a `policy`."""
+
+
+@dataclass(frozen=True, order=True)
+class Move:
+    """An operation that two measurements of the same bytes place differently.
+
+    Attributes:
+        function, op, name: which operation; `name` is that of its first output.
+        old, new: `ANE`, `GPU`, `CPU` or `none`; `folded` where the compiler left it out, `absent`
+            where the measurement does not list it.
+    """
+
+    function: str
+    op: str
+    name: str
+    old: str
+    new: str
 
 
 class ShardContext(Protocol):
@@ -202,6 +220,10 @@ class Gate(ABC, Generic[M]):
             then, now = (of.get(name, "none") for of in values)
             if then != now:
                 yield f"{name} {then} -> {now}"
+
+    def moves(self, old: M, new: M) -> Iterator[Move]:
+        """Operations that run elsewhere by another measurement of the same bytes."""
+        return iter(())
 
 
 def _plain(value: float | int | str) -> str:

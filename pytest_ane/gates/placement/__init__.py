@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 from pytest_ane.core.verdict import Figure, Verdict
-from pytest_ane.gates.base import Gate, ShardContext, Subject
+from pytest_ane.gates.base import Gate, Move, ShardContext, Subject
 from pytest_ane.gates.placement.forecast import Forecast, Match, forecast
 from pytest_ane.gates.placement.judge import figures, judge
 from pytest_ane.gates.placement.measure import Placement, PredictedPlan, beside_prediction, measure
-from pytest_ane.gates.placement.plans import Plan
+from pytest_ane.gates.placement.plans import Plan, PlannedOperation
 from pytest_ane.gates.placement.plans.join import NEVER_FOLDED
 from pytest_ane.manifest import Shard
 from pytest_ane.manifest.policy import PlacementPolicy
@@ -105,6 +106,38 @@ class PlacementGate(Gate[Placement]):
         there = Counter(operation.op for operation in program.walk())
         for kind in (kind for kind in there | held if there[kind] != held[kind]):
             yield f"holds a plan of {held[kind]} {kind}, and the program has {there[kind]}"
+
+    def moves(self, old: Placement, new: Placement) -> Iterator[Move]:
+        """Operations with another preferred device, by function, blocks and name."""
+        assert isinstance(old, Plan)
+        assert isinstance(new, Plan)
+        before, after = _by_place(old), _by_place(new)
+        for key in dict.fromkeys((*before, *after)):
+            then, now = before.get(key), after.get(key)
+            if (moved := (_placed(then), _placed(now)))[0] != moved[1]:
+                operation = then or now
+                assert operation is not None
+                yield Move(key[0], operation.op or "", operation.name, *moved)
+
+
+_Place: TypeAlias = tuple[str, tuple[tuple[str, int], ...], str, int]
+
+
+def _by_place(plan: Plan) -> dict[_Place, PlannedOperation]:
+    """Operations by function, blocks, name (else type), and which of equal ones it is."""
+    seen: Counter[tuple[str, tuple[tuple[str, int], ...], str]] = Counter()
+    places: dict[_Place, PlannedOperation] = {}
+    for function, operation in plan.walk():
+        key = (function, operation.scope, operation.name or operation.op or "")
+        places[(*key, seen[key])] = operation
+        seen[key] += 1
+    return places
+
+
+def _placed(operation: PlannedOperation | None) -> str:
+    if operation is None:
+        return "absent"
+    return "folded" if operation.folded else operation.preferred or "none"
 
 
 PLACEMENT = PlacementGate()
