@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from pytest_ane.analysis.drift import compare_rows
-from pytest_ane.chain.chain import Answer, Chain, ShardRun, lead, likeliest_token
+from pytest_ane.chain.chain import Answer, Chain, ShardRun, Watch, lead, likeliest_token
 from pytest_ane.chain.exact import (
     ReferenceStates,
     ShardAlone,
@@ -200,10 +200,17 @@ class PrecomputedChain(Chain):
         """Logits `[T, V]` of a golden prompt."""
         return self.rows[tuple(ids)][: len(ids)]
 
-    def answer(self, ids: Sequence[int], count: int, guess: Sequence[int] = ()) -> Answer:
+    def answer(
+        self,
+        ids: Sequence[int],
+        count: int,
+        guess: Sequence[int] = (),
+        watch: Watch | None = None,
+    ) -> Answer:
         """As `Chain.answer` up to and including the first token that is not the reference's.
 
-        Tokens after it follow the reference's text, not the chain's own.
+        Tokens after it follow the reference's text, not the chain's own. No block runs, so
+        `watch` sees nothing.
         """
         rows = self.rows[tuple(ids)]
         ahead = rows[len(ids) - 1 :][:count]

@@ -35,6 +35,9 @@ class Rewinding(Protocol):
         """Restore the state saved by `mark`, keeping the first `keep` positions run since."""
 
 
+Watch: TypeAlias = "Callable[[Wire, Streams], None]"
+"""Called after each block with its wire and the streams, of all positions."""
+
 Residual: TypeAlias = Callable[[Sequence[FloatArray]], "list[FloatArray] | None"]
 """What the residual path alone gives of sequences `[T, C]`; None where there is none."""
 
@@ -136,15 +139,22 @@ class Chain:
         decoder = Decoder(self, ids)
         return decoder.finished(decoder.streams())[EMBEDDING]
 
-    def answer(self, ids: Sequence[int], count: int, guess: Sequence[int] = ()) -> Answer:
+    def answer(
+        self,
+        ids: Sequence[int],
+        count: int,
+        guess: Sequence[int] = (),
+        watch: Watch | None = None,
+    ) -> Answer:
         """Logits `[T, V]` of a text, and the `count` likeliest next tokens one by one.
 
         A chain with states is given the text, then one new token at a time; any other the whole
         text again for every token. As no position sees a later one, such a chain is given a good
-        `guess` of the tokens at once: those that it agrees with cost one run in all.
+        `guess` of the tokens at once: those that it agrees with cost one run in all. `watch` sees
+        the text's own positions alone.
         """
         decoder = Decoder(self, ids)
-        logits = decoder.logits(len(ids))
+        logits = decoder.logits(len(ids), watch)
         rows, tokens = [logits[-1]], [likeliest_token(logits[-1])]
         if count > 1 and not self.goes_on and tokens[0] in guess[:1]:
             decoder.ids = [*ids, *guess[: count - 1]]
@@ -177,7 +187,7 @@ class Decoder:
         self.ids, self.done = list(ids), 0
         self._chain, self._runs = chain, chain.opened()
 
-    def logits(self, count: int = 1) -> FloatArray:
+    def logits(self, count: int = 1, watch: Watch | None = None) -> FloatArray:
         """Logits `[count, V]` of the last positions.
 
         A chain with states runs the new positions only, any other the whole text again.
@@ -189,13 +199,13 @@ class Decoder:
             raise ExecutionError("an encoder gives embeddings and no logits, so no text goes on.")
         if not self._chain.goes_on:
             self._runs, self.done = self._chain.opened(), 0
-        return self.finished(last(self.streams(), count))[LOGITS]
+        return self.finished(last(self.streams(watch), count))[LOGITS]
 
-    def streams(self) -> Streams:
+    def streams(self, watch: Watch | None = None) -> Streams:
         """The streams after the last block, `[T, C]` for the new positions; no head runs."""
         streams: Streams = {"x": self._chain.embed(self.ids[self.done :])}
         self.done = len(self.ids)
-        self._run(streams, head=False)
+        self._run(streams, head=False, watch=watch)
         return streams
 
     def finished(self, streams: Streams) -> Streams:
@@ -226,10 +236,12 @@ class Decoder:
             run.back(mark, keep)
         self.done = done + keep
 
-    def _run(self, streams: Streams, *, head: bool) -> None:
+    def _run(self, streams: Streams, *, head: bool, watch: Watch | None = None) -> None:
         for step, run in self._runs:
             if step.is_head == head:
                 apply_output(streams, step.wire, run(shard_input(streams, step.wire)))
+                if watch is not None:
+                    watch(step.wire, streams)
 
 
 def last(streams: Streams, count: int = 1) -> Streams:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from pytest_ane.chain.chain import Chain, ChainStep
+from pytest_ane.chain.chain import Chain, ChainStep, Watch
 from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.arrays import DoubleArray, FloatArray
 from pytest_ane.families import LanguageModel, Streams, Wire, apply_output, shard_input
@@ -164,6 +164,65 @@ def forced(chain: Chain, golden: Sequence[GoldenPrompt], states: ReferenceStates
     return Forced(tuple(shards), tuple(heads))
 
 
+@dataclass(frozen=True)
+class StackState:
+    """The hidden states after a shard of the stack as it is, against the reference's.
+
+    Attributes:
+        error: relative L2 over all positions of all prompts, but for the prompts' first ones.
+        cosine: the lowest of a position; NaN where one is undefined, None where both sides are zero
+            throughout.
+    """
+
+    shard: str
+    error: float
+    cosine: float | None
+
+    def __post_init__(self) -> None:
+        if self.error < 0 or not (self.cosine is None or is_cosine(self.cosine)):
+            raise ValueError("a state of the stack has a cosine or an error that is none")
+
+
+class StackDrift:
+    """How far a chain's hidden states are from the reference's, while it answers prompts.
+
+    It holds the reference's streams of one prompt, and three numbers for each shard.
+    """
+
+    def __init__(self, chain: Chain, states: ReferenceStates) -> None:
+        self._chain, self._states = chain, states
+        self._sums: dict[str, tuple[float, float, float | None]] = {}
+
+    def watching(self, prompt: GoldenPrompt) -> Watch:
+        """What `Chain.answer` is to call for a prompt."""
+        exact: Streams = {"x": self._chain.embed(prompt.ids)}
+
+        def watch(wire: Wire, streams: Streams) -> None:
+            apply_output(exact, wire, self._states(prompt.name, wire.shard)[1])
+            if len(prompt.ids) > 1:
+                self._add(wire.shard, streams[wire.gives][1:], exact[wire.gives][1:])
+
+        return watch
+
+    def _add(self, shard: str, own: FloatArray, exact: FloatArray) -> None:
+        error, norm, lowest = self._sums.get(shard, (0.0, 0.0, None))
+        with np.errstate(invalid="ignore", over="ignore"):
+            lost = float(np.linalg.norm(np.subtract(own, exact, dtype=np.float64)))
+        whole = float(np.linalg.norm(exact.astype(np.float64)))
+        if len(cosines := _cosines(own, exact)):
+            least = float(cosines.min())
+            lowest = least if lowest is None else float(np.minimum(lowest, least))
+        self._sums[shard] = math.hypot(error, lost), math.hypot(norm, whole), lowest
+
+    @property
+    def states(self) -> tuple[StackState, ...]:
+        """Blocks in running order, over all prompts so far."""
+        return tuple(
+            StackState(shard, _relative(error, norm), lowest)
+            for shard, (error, norm, lowest) in self._sums.items()
+        )
+
+
 def run_all(step: ChainStep, streams: Sequence[Streams]) -> None:
     """Let a shard take from and give to the streams of several sequences."""
     for stream, output in zip(streams, _outputs(step, streams), strict=True):
@@ -195,7 +254,12 @@ def _error_of_contribution(shard: ForcedShard) -> float:
 
     error = norm(zip(shard.own, shard.exact, strict=True))
     contribution = norm(zip(shard.exact, paths, strict=True))
-    return error / contribution if contribution else math.inf if error > 0 else 0.0 * error
+    return _relative(error, contribution)
+
+
+def _relative(error: float, norm: float) -> float:
+    """Without a norm infinite; 0 where there is no error either; NaN of NaN."""
+    return error / norm if norm else math.inf if error > 0 else 0.0 * error
 
 
 def _cosines(output: FloatArray, expected: FloatArray) -> DoubleArray:

@@ -22,6 +22,11 @@ def plain(value: Any) -> Any:
     return value if item is None else item()
 
 
+def rounded(value: Any, digits: int = 5) -> Any:
+    """A number in significant digits, as tables for pictures have it; None stays None."""
+    return None if value is None else float(f"{value:.{digits}g}")
+
+
 @dataclass(frozen=True)
 class Figure:
     """One number, or word, of a verdict.

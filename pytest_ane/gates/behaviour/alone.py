@@ -6,8 +6,8 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 
-from pytest_ane.chain.exact import ShardAlone
-from pytest_ane.core.verdict import Column, Finding, Table, Where
+from pytest_ane.chain.exact import ShardAlone, StackState
+from pytest_ane.core.verdict import Column, Finding, Table, Where, rounded
 
 _STANDS_OUT = 2.5
 """Times the median error of the other shards of its kind, from which a shard alone is named. Shards
@@ -76,4 +76,16 @@ def table(shards: Sequence[ShardAlone]) -> Table:
         tuple(map(Column, titles)),
         tuple((a.shard, a.error, _median(shards, a), a.cosine) for a in worst_first(shards)),
         "alone",
+    )
+
+
+def drift_table(states: Sequence[StackState], shards: Sequence[ShardAlone]) -> Table:
+    """Hidden states of the stack in running order, beside the error of each shard alone."""
+    own = {alone.shard: rounded(alone.error) for alone in shards}
+    return Table(
+        "hidden states of the stack, against the reference's",
+        tuple(map(Column, ("shard", "relative L2", "lowest cosine", "own"))),
+        tuple((s.shard, rounded(s.error), rounded(s.cosine), own.get(s.shard)) for s in states),
+        "drift",
+        listed=False,
     )

@@ -12,10 +12,11 @@ from pytest_ane.chain.chain import NO_TOKEN
 from pytest_ane.core.arithmetic import SIMULATED, Arithmetic
 from pytest_ane.core.verdict import Column, Figure, Finding, Table, Verdict, Where, nothing
 from pytest_ane.gates.arithmetics import joined, missing
-from pytest_ane.gates.behaviour.alone import note, table, worst_first
+from pytest_ane.gates.behaviour.alone import drift_table, note, table, worst_first
 from pytest_ane.gates.behaviour.embeddings import COMMON, Embeddings, judge_embeddings
 from pytest_ane.gates.behaviour.embeddings import figures as figures_of_embeddings
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult
+from pytest_ane.gates.behaviour.positions import first_bad, positions_table
 from pytest_ane.gates.behaviour.reference import most_perplexity, wrong_reference
 from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.metrics.logits import LogitSummary, Position
@@ -51,7 +52,7 @@ def judge(
         return typed
     if (ane := behaviour.ane) is None:
         return missing(typed)
-    view = replace(behaviour, prompts=ane.prompts, alone=ane.alone)
+    view = replace(behaviour, prompts=ane.prompts, alone=ane.alone, drift=ane.drift)
     simulated = _judge(view, policy.in_ane, model, expect, trained=trained)
     costs = f"{SIMULATED} costs"
     engine = (
@@ -129,28 +130,6 @@ def figures(behaviour: Behaviour) -> tuple[Figure, ...]:
     worst = [alone.error for alone in worst_first(behaviour.alone)[:1]]
     label = "relative L2 of the worst shard alone"
     return (*made, *(Figure("shard.relative_l2.max", error, label=label) for error in worst))
-
-
-def is_bad(p: Position, policy: BehaviourPolicy) -> bool:
-    """Whether a position is undefined, or below the minimum, or predicts another token.
-
-    Another token is no fault where the reference's margin is below `tie-margin`; a margin that is
-    NaN is no tie.
-    """
-    tie = p.margin is not None and p.margin < policy.tie_margin
-    good = p.defined and p.centred_cosine >= policy.min_centred_cosine and (p.top1 or tie)
-    return not good
-
-
-def first_bad(
-    prompts: Sequence[PromptResult], policy: BehaviourPolicy
-) -> tuple[PromptResult, int] | None:
-    """The first bad position in the prompts' order; position 0 only where it is undefined."""
-    for prompt in prompts:
-        for i, p in enumerate(prompt.positions):
-            if is_bad(p, policy) if i else not p.defined:
-                return prompt, i
-    return None
 
 
 def _compared(behaviour: Behaviour) -> list[Position]:
@@ -402,6 +381,16 @@ def _tables(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[Table]:
     )
     if behaviour.alone:
         yield table(behaviour.alone)
+    yield Table(
+        "greedy text beside the reference's",
+        tuple(map(Column, ("prompt", "text", "reference", "agree"))),
+        tuple((p.name, p.text, p.expected_text, p.agreed) for p in behaviour.prompts),
+        "texts",
+        listed=False,
+    )
+    yield positions_table(behaviour.prompts, policy)
+    if behaviour.drift:
+        yield drift_table(behaviour.drift, behaviour.alone)
 
 
 def _row(prompt: PromptResult) -> tuple[float | int | str | None, ...]:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_ane.chain.chain import NO_TOKEN, Answer, Chain
-from pytest_ane.chain.exact import Forced, Head, ReferenceStates, ShardAlone, forced
+from pytest_ane.chain.exact import (
+    Forced,
+    Head,
+    ReferenceStates,
+    ShardAlone,
+    StackDrift,
+    StackState,
+    forced,
+)
 from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.arithmetic import RuleShares
 from pytest_ane.gates.behaviour.embeddings import (
@@ -28,6 +36,7 @@ class PromptResult:
             of the reference, `leads` its certainty.
         likeliest: the shards' likeliest tokens by position; the verdict does not depend on them.
         head: the head alone; None where it was not measured.
+        pieces: the text of each token of the prompt; U+FFFD where it is a part of a character.
     """
 
     name: str
@@ -39,6 +48,7 @@ class PromptResult:
     expected_text: str
     likeliest: tuple[Likeliest, ...] = ()
     head: Head | None = None
+    pieces: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not len(self.greedy) == len(self.expected) == len(self.leads):
@@ -52,6 +62,8 @@ class PromptResult:
             raise ValueError(
                 f"{len(self.likeliest)} of {len(self.positions)} positions have tokens"
             )
+        if self.pieces and len(self.pieces) != len(self.positions):
+            raise ValueError(f"{len(self.pieces)} of {len(self.positions)} positions have texts")
 
     @property
     def agreed(self) -> int:
@@ -67,7 +79,7 @@ class Simulated:
     """The same on the executor in the ANE's arithmetic (h16+).
 
     Attributes:
-        prompts, alone: as of the run in the program's own types.
+        prompts, alone, drift: as of the run in the program's own types.
         kl: mean KL(typed || ane) in nats over all positions but the prompts' first ones: what the
             ANE's arithmetic itself costs.
         top1: share of these positions with the same likeliest token as typed.
@@ -79,6 +91,7 @@ class Simulated:
     kl: float
     top1: float
     rules: RuleShares = field(default_factory=RuleShares)
+    drift: tuple[StackState, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,6 +103,8 @@ class Behaviour:
         vocabulary: tokens that there are; None where that was not measured.
         ane: the same in the ANE's arithmetic; None where it was not asked for, or a device ran it.
         embeddings: of an encoder, which has no prompts above; `ane_embeddings` as `ane`.
+        drift: hidden states of the stack as it is after each block, in running order; none where
+            the reference does not tell its own.
     """
 
     prompts: tuple[PromptResult, ...]
@@ -99,6 +114,7 @@ class Behaviour:
     ane: Simulated | None = None
     embeddings: Embeddings | None = None
     ane_embeddings: SimulatedEmbeddings | None = None
+    drift: tuple[StackState, ...] = ()
 
 
 def measure(
@@ -129,13 +145,14 @@ def measure(
         return Behaviour(
             (), (), dict(provenance), embeddings=embeddings, ane_embeddings=ane_embeddings
         )
-    answers, prompts, alone = _run(chain, golden, states, decode)
+    answers, prompts, alone, drift = _run(chain, golden, states, decode)
     ane = None
     if simulated is not None:
-        theirs, ane_prompts, ane_alone = _run(simulated, golden, states, decode)
-        ane = Simulated(ane_prompts, ane_alone, *_engine(golden, answers, theirs), rules())
+        theirs, ane_prompts, ane_alone, ane_drift = _run(simulated, golden, states, decode)
+        kl, top1 = _engine(golden, answers, theirs)
+        ane = Simulated(ane_prompts, ane_alone, kl, top1, rules(), ane_drift)
     vocabulary = golden[0].logits.shape[1] if golden else None
-    return Behaviour(prompts, alone, dict(provenance), vocabulary, ane)
+    return Behaviour(prompts, alone, dict(provenance), vocabulary, ane, drift=drift)
 
 
 def _run(
@@ -143,12 +160,17 @@ def _run(
     golden: Sequence[GoldenPrompt],
     states: ReferenceStates | None,
     decode: Callable[[Sequence[int]], str],
-) -> tuple[list[Answer], tuple[PromptResult, ...], tuple[ShardAlone, ...]]:
-    """Answers to all prompts, what they come to, and the shards alone."""
+) -> tuple[list[Answer], tuple[PromptResult, ...], tuple[ShardAlone, ...], tuple[StackState, ...]]:
+    """Answers to all prompts, what they come to, the shards alone, and the drift along them."""
     alone = forced(chain, golden, states) if states else Forced((), (None,) * len(golden))
-    answers = [chain.answer(g.ids, len(g.greedy), g.greedy) for g in golden]
+    drift = StackDrift(chain, states) if states else None
+    answers = [
+        chain.answer(g.ids, len(g.greedy), g.greedy, drift.watching(g) if drift else None)
+        for g in golden
+    ]
     triples = zip(golden, answers, alone.heads, strict=True)
-    return answers, tuple(_result(*triple, decode) for triple in triples), alone.shards
+    prompts = tuple(_result(*triple, decode) for triple in triples)
+    return answers, prompts, alone.shards, drift.states if drift else ()
 
 
 def _engine(
@@ -183,4 +205,12 @@ def _result(
         expected_text=golden.text,
         likeliest=likeliest(logits),
         head=head,
+        pieces=tuple(_pieces(golden.ids, decode)),
     )
+
+
+def _pieces(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> Iterator[str]:
+    """The text of each token, with the space that some tokenizers write after another one alone."""
+    for before, own in zip((None, *ids), ids, strict=False):
+        pair, first = ("", "") if before is None else (decode([before, own]), decode([before]))
+        yield pair.removeprefix(first) if first and pair.startswith(first) else decode([own])

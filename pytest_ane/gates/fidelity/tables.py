@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from pytest_ane.core.verdict import Cell, Column, Table
+from pytest_ane.core.verdict import Cell, Column, Table, rounded
 from pytest_ane.gates.fidelity.metrics import METRICS, MIN_COSINE, Group
 from pytest_ane.gates.fidelity.records import Comparison, Fidelity
 from pytest_ane.manifest.policy import OutputPolicy
@@ -20,7 +20,6 @@ _BINS = 8
 """Bins of the histogram of the worst probe's cosines, and the positions it takes at least."""
 _ERROR_BINS = 12
 """Bins of the histogram of each probe's errors."""
-_DIGITS = 4
 
 
 def tables(fidelity: Fidelity, groups: Groups) -> Iterator[Table]:
@@ -102,7 +101,7 @@ def _spread(c: Comparison) -> tuple[Cell, ...]:
     counts, _ = np.histogram(parts, _ERROR_BINS, (0.0, 1.0))
     mean, quantiles = low + (high - low) * parts.mean(), np.quantile(errors, (0.5, 0.9, 0.99))
     statistics = (mean, *quantiles, high, low, high)
-    return (*row, *(float(f"{x:.{_DIGITS}g}") for x in statistics), *counts.tolist())
+    return (*row, *map(rounded, statistics), *counts.tolist())
 
 
 def _rank(c: Comparison) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from pytest_ane.core.verdict import Cell, Column, Table
+from pytest_ane.core.verdict import Cell, Column, Table, rounded
 from pytest_ane.gates.placement.forecast import Forecast, Match
 from pytest_ane.gates.placement.plans import Plan, PlannedOperation, plain
 from pytest_ane.gates.placement.predicted import reason_of
@@ -92,7 +92,7 @@ def _row(
     unit, duration, reasons = None, None, [*why]
     if placed is not None:
         unit = "" if placed.undecided else placed.unit
-        duration = None if placed.ms is None else float(f"{placed.ms / 1000:.4g}")
+        duration = None if placed.ms is None else rounded(placed.ms / 1000)
         reasons += [reason_of(placed)] if unit != "ANE" else []
     return (name, kind, function, forecast, unit, recorded, duration, "; ".join(reasons))
 

@@ -86,7 +86,7 @@ def test_the_stack_says_the_same() -> None:
     }
     limits = {figure.name: figure.limit for figure in verdict.figures if figure.limit is not None}
     assert limits == {"top1": 0.9, "kl.mean": 0.05, "centred_cosine.min": 0.9, "positions": 1}
-    prompts, greedy, alone = verdict.tables
+    prompts, greedy, alone, *_ = verdict.tables
     assert [row[0] for row in prompts.rows] == ["facts", "chat"]
     assert [row[1:3] for row in greedy.rows] == [(3, 3), (3, 3)]
     assert [row[0] for row in alone.rows] == ["L01", "L00", "L02"]

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pytest_ane.analysis.drift import measure_drift
 from pytest_ane.chain.chain import NO_TOKEN, Chain
 from pytest_ane.chain.exact import Head, forced
 from pytest_ane.chain.golden import GoldenPrompt
@@ -24,6 +25,8 @@ from tests.chain.test_chain import (
     head,
     identity,
 )
+from tests.gates.behaviour.toys import embed as embed_toy
+from tests.gates.behaviour.toys import golden, states_of, toy
 
 IDS = (2, 3)
 GOLDEN = GoldenPrompt("count", IDS, COUNTING.logits(IDS), (4, 5, 6), (2.0, 2.0, 2.0), "4 5 6")
@@ -170,3 +173,56 @@ def test_a_nan_in_greedy_text_ends_it() -> None:
     (found,) = measure(chain, [prompt], lambda *_: (embed(ids), embed(ids)), decode, {}).prompts
     assert all(p.defined for p in found.positions)
     assert (found.greedy, found.agreed, found.text) == ((6, 0, NO_TOKEN), 2, "6 0")
+
+
+def test_every_token_of_a_prompt_has_its_text() -> None:
+    """A tokenizer that writes a space between words, and U+FFFD for a part of a character."""
+    words = {2: "a", 3: "b", 4: b"\xc3", 5: b"\xa9"}
+
+    def spell(ids: Sequence[int]) -> str:
+        text = b"".join(w if isinstance(w := words[i], bytes) else f" {w}".encode() for i in ids)
+        return text.decode(errors="replace").removeprefix(" ")
+
+    ids = (2, 3, 4, 5)
+    prompt = replace(GOLDEN, ids=ids, logits=COUNTING.logits(ids), greedy=(), leads=())
+    (found,) = measure(COUNTING, [prompt], None, spell, {}).prompts
+    assert found.pieces == ("a", " b", "\ufffd", "\ufffd")
+
+
+def test_texts_are_of_all_positions() -> None:
+    prompt, _ = run(COUNTING)
+    assert prompt.pieces == ("2", " 3")
+    with pytest.raises(ValueError, match="1 of 2 positions have texts"):
+        replace(prompt, pieces=("2",))
+
+
+def test_states_of_the_stack_accumulate_the_error_of_its_shards() -> None:
+    """They are those of `pytest-ane drift`, had while the prompts are answered."""
+    exact, chain = toy(5), toy(5, base=0.4)
+    prompts = golden(exact)
+    states = states_of(exact, prompts)
+    drift = measure(chain, prompts, states, str, {}).drift
+    assert [state.shard for state in drift] == [step.shard for step in chain.blocks]
+    shards = measure_drift(chain, exact, prompts, states, {}).shards
+    for state, shard in zip(drift, shards, strict=False):
+        assert shard.stack.rest is not None
+        assert state.error == pytest.approx(shard.stack.rest.relative_l2)
+        assert state.cosine == pytest.approx(shard.stack.rest.cosine)
+    assert drift[-1].error > drift[0].error > 0
+    assert measure(chain, prompts, None, str, {}).drift == ()
+
+
+def test_undefined_states_of_the_stack_are_no_agreement() -> None:
+    broken = replace(toy(2), embed=lambda ids: embed_toy(ids) * np.float32(math.nan))
+    prompts = golden(toy(2))
+    drift = measure(broken, prompts, states_of(toy(2), prompts), str, {}).drift
+    assert all(math.isnan(state.error) for state in drift)
+    assert all(state.cosine is not None and math.isnan(state.cosine) for state in drift)
+
+
+def test_positions_without_any_state_have_no_cosine() -> None:
+    """A pack of experts of which none was chosen: zeros on both sides."""
+    zeros = Chain(embed, (block("L00", lambda x: 0 * x), head("head.0", following)))
+    nothing = np.zeros_like(embed(IDS))
+    (state,) = measure(zeros, [GOLDEN], lambda *_: (nothing, nothing), decode, {}).drift
+    assert (state.error, state.cosine) == (0.0, None)

@@ -26,7 +26,7 @@ def errors(*relative: float) -> Sequence[Cell]:
 def test_statistics_and_histogram_of_every_probe() -> None:
     probe, output, *numbers = errors(*(0.1 + 0.01 * i for i in range(11)), 0.7)
     assert (probe, output) == ("captured chat T=2", "y")
-    assert numbers[:9] == [12, 0, 0.1958, 0.155, 0.199, 0.645, 0.7, 0.1, 0.7]
+    assert numbers[:9] == [12, 0, 0.19583, 0.155, 0.199, 0.645, 0.7, 0.1, 0.7]
     assert numbers[9:] == [5, 5, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1]
 
 
