@@ -154,7 +154,7 @@ def add(parser: pytest.Parser) -> None:
         "--ane-report",
         metavar="FILE",
         action="append",
-        help="write all verdicts to a file, whose name ends with .json or .md",
+        help="write all verdicts to a file, whose name ends with .html, .json or .md",
     )
     group.addoption(
         "--ane-ledger",

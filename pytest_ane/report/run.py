@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from shlex import join
 from typing import Any
@@ -83,8 +84,8 @@ class Run:
 
     def _options(self) -> Iterator[tuple[str, str]]:
         """Our options of the command line and `-m`, with their values."""
-        arguments = self.facts.arguments
-        for argument, after in zip(arguments, (*arguments[1:], ""), strict=True):
+        arguments = (*self.facts.arguments, "")
+        for argument, after in pairwise(arguments):
             name, equals, value = argument.partition("=")
             if name == "-m" or name.startswith("--ane-"):
                 follows = not equals and not after.startswith("-")

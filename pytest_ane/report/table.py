@@ -31,7 +31,7 @@ def table(found: Table, width: int | None = None) -> Iterator[str]:
         i for i in range(len(found.columns))
         if any(row[i] not in (None, "") for row in found.rows)
     ]  # fmt: skip
-    heads = [_head(found.columns[i]) for i in kept]
+    heads = [head(found.columns[i]) for i in kept]
     rows = [
         [
             _cell(row[i], found.columns[i], _peak(found, i), _TEXT if i == kept[-1] else NAME)
@@ -104,7 +104,8 @@ def _wrapped(cells: list[str], is_text: bool, width: int | None) -> Iterator[str
         yield f"{start if not number else ' ' * len(start)}{text}".rstrip()
 
 
-def _head(column: Column) -> str:
+def head(column: Column) -> str:
+    """The head of a column: `KL nats`, `cosine >= 0.97`."""
     unit = f" {column.unit}" if column.unit in ("dB", "nats") else ""
     if column.limit is None:
         return f"{column.title}{unit}"
@@ -113,11 +114,16 @@ def _head(column: Column) -> str:
 
 
 def _cell(value: Cell, column: Column, peak: float, longest: int) -> str:
-    if value is None or isinstance(value, str):
-        return printable(value or "", longest)
-    if column.bar:
+    if column.bar and isinstance(value, int | float):
         bar = "#" * round(_BAR * value / peak) if peak > 0 else ""
         return f"{value:>6,} {bar:<{_BAR}}"
+    return cell(value, column, longest)
+
+
+def cell(value: Cell, column: Column, longest: int = _TEXT) -> str:
+    """A cell's text of at most `longest` characters; empty where it is not known."""
+    if value is None or isinstance(value, str):
+        return printable(value or "", longest)
     unit = "" if column.unit in ("dB", "nats") else column.unit
     if isinstance(value, float) and column.unit in ("dB", "nats"):
         return amount(value, column.unit).rpartition(" ")[0] or amount(value)

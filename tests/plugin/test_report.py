@@ -37,9 +37,9 @@ def test_workers_send_their_verdicts(project: Project) -> None:
 
 
 def test_another_format_is_a_usage_error(project: Project) -> None:
-    result = project.packages(good="none").gate("--ane-report=all.html")
+    result = project.packages(good="none").gate("--ane-report=all.pdf")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--ane-report=all.html: there is no such format; end *"])
+    result.stderr.fnmatch_lines(["*--ane-report=all.pdf: there is no such format; end *"])
 
 
 def test_a_file_that_cannot_be_written_is_a_usage_error(project: Project) -> None:

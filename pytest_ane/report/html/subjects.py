@@ -1,0 +1,165 @@
+"""What the page shows of each shard and model: its gates' verdicts, and a cell for each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from pytest_ane.core.verdict import Figure, Table, Verdict
+from pytest_ane.report.figures import amount
+from pytest_ane.report.rows import Row, ranked
+from pytest_ane.report.run import Run
+
+LEVELS = 5
+"""Shades of a passed cell, from 0 at the limit to 4 far from it."""
+_SHARES = (0.05, 0.15, 0.35, 0.6)
+"""Where the next shade begins, as a share of the way from the limit to the best value."""
+_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_VERDICT = TypeAdapter(Verdict)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A row, and its verdict if it came to one."""
+
+    row: Row
+    verdict: Verdict | None
+
+    @property
+    def gate(self) -> str:
+        """Name of the gate."""
+        return self.row.gate
+
+    @cached_property
+    def deciding(self) -> Figure | None:
+        """The figure furthest beyond its limit; else, of those in its row, the closest to it."""
+        limited = [f for f in self.verdict.figures if f.limit is not None] if self.verdict else []
+        named = [f for f in limited if not f.passes] or [f for f in limited if f.shown]
+        return min(named or limited, key=_room, default=None)
+
+    @property
+    def room(self) -> float:
+        """Of `deciding`: 0 at its limit, 1 far from it, below 0 beyond it; NaN without one."""
+        return _room(self.deciding) if self.deciding else math.nan
+
+    @property
+    def level(self) -> int:
+        """Its shade."""
+        room = self.room
+        return LEVELS - 1 if math.isnan(room) else sum(room >= share for share in _SHARES)
+
+    @property
+    def brief(self) -> str:
+        """The deciding figure's value, or the status."""
+        figure = self.deciding
+        if figure is None or self.row.status == "error":
+            return self.row.label
+        return f"{figure.label} {amount(figure.value, figure.unit)}".strip()
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A shard or a model, with all that gates say of it.
+
+    Attributes:
+        name: qualified shard id, model's name, or the id of a test that broke down.
+        judged: the worst first.
+    """
+
+    name: str
+    marks: tuple[str, ...]
+    judged: tuple[Judged, ...]
+
+    @property
+    def worst(self) -> Judged:
+        """What decides its place in the matrix."""
+        return self.judged[0]
+
+    @property
+    def red(self) -> bool:
+        """Whether it fails the run."""
+        return any(one.row.red for one in self.judged)
+
+    @property
+    def status(self) -> str:
+        """The worst status, `warned` among them."""
+        return self.worst.row.label
+
+    @property
+    def room(self) -> float:
+        """The least room of its gates."""
+        return min((one.room for one in self.judged if not math.isnan(one.room)), default=1.0)
+
+    def of(self, gate: str) -> tuple[Judged, ...]:
+        """What one gate says; several of throughput."""
+        return tuple(one for one in self.judged if one.gate == gate)
+
+    def table(self, name: str) -> Table | None:
+        """A table by name, of whichever gate has it."""
+        return next((t for one in self.judged if (t := table(one.verdict, name))), None)
+
+
+def table(verdict: Verdict | None, name: str) -> Table | None:
+    """A verdict's table by name."""
+    return next((t for t in verdict.tables if t.name == name), None) if verdict else None
+
+
+def subjects(run: Run) -> list[Subject]:
+    """All subjects of a run, the worst first."""
+    rows: dict[str, list[Row]] = {}
+    for row in ranked(run.rows):
+        rows.setdefault(row.subject, []).append(row)
+    made = [
+        Subject(name, of[0].marks, tuple(Judged(row, verdict_of(row.data)) for row in of))
+        for name, of in rows.items()
+    ]
+    order = {name: i for i, name in enumerate(rows)}
+    return sorted(
+        made, key=lambda s: (not s.red, s.status == "passed", ":" in s.name, s.room, order[s.name])
+    )
+
+
+def gates(found: Iterable[Subject]) -> list[str]:
+    """The gates that spoke: a column each."""
+    names = dict.fromkeys(one.gate for subject in found for one in subject.judged if one.gate)
+    return sorted(names)
+
+
+def verdict_of(data: Mapping[str, Any] | None) -> Verdict | None:
+    """The verdict that `report.verdict.to_json` made data of; None where there is none.
+
+    Raises:
+        ValueError: the data are none.
+    """
+    if data is None:
+        return None
+    figures = [{**f, "value": _number(f["value"])} for f in data.get("figures", ())]
+    return _VERDICT.validate_python({**data, "figures": figures})
+
+
+def _number(value: Any) -> Any:
+    return _NUMBERS.get(value, value) if isinstance(value, str) else value
+
+
+def _room(figure: Figure) -> float:
+    """The share of the way from the limit to the best value: 1 for shares, else twice the limit."""
+    value, limit = figure.value, figure.limit
+    if limit is None or isinstance(value, str):
+        return math.inf
+    if math.isnan(value):
+        return -math.inf
+    best = 1.0 if figure.good == "above" and 0 < limit < 1 else 0.0
+    way = abs(best - limit) or 1.0
+    return (value - limit if figure.good == "above" else limit - value) / way
+
+
+def columns_of(table: Table, *titles: str) -> list[Sequence[Any]]:
+    """Some columns of a table, in the order of `titles`."""
+    heads = [column.title for column in table.columns]
+    places = [heads.index(title) for title in titles]
+    return [[row[at] for row in table.rows] for at in places]

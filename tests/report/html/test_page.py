@@ -1,0 +1,303 @@
+"""The page of a run, read as HTML without a browser."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import math
+import re
+from dataclasses import dataclass
+from html.parser import HTMLParser
+
+from hypothesis import HealthCheck, given, settings
+
+from pytest_ane.core.verdict import Column, Figure, Finding, Table, Verdict, Where
+from pytest_ane.report.html import page
+from pytest_ane.report.html.pictures import grid, histograms, palettes, prompts, strip
+from pytest_ane.report.html.subjects import Judged, Subject, gates, subjects, verdict_of
+from pytest_ane.report.rows import Row
+from pytest_ane.report.run import Facts, Run, from_json
+from pytest_ane.report.run import to_json as run_json
+from pytest_ane.report.verdict import reasons, row, to_json
+from tests.hostile import HOSTILE
+
+COSINE = Figure("cosine.min", 0.98, label="cosine", limit=0.97, good="above", shown=True)
+
+
+def row_of(verdict: Verdict) -> Row:
+    warned = verdict.status == "passed" and bool(verdict.warnings)
+    return Row(
+        verdict.gate, verdict.subject, verdict.status, row(verdict), warned=warned,
+        reasons=tuple(reasons(verdict)), data=to_json(verdict), test=f"gates/t.py::{verdict.gate}",
+    )  # fmt: skip
+
+
+def run_of(*verdicts: Verdict) -> Run:
+    rows = tuple(map(row_of, verdicts))
+    facts = Facts(arguments=("--ane-shards=all", "-m", "gate"), selection="all")
+    return from_json(run_json(Run("ane: all", rows, facts)))
+
+
+def figure(value: float, *, limit: float = 0.97, **more: object) -> Figure:
+    return Figure("c", value, label="c", limit=limit, good="above", **more)  # type: ignore[arg-type]
+
+
+FAILED = Verdict(
+    "fidelity",
+    "m:L02",
+    (Figure("cosine.min", 0.5, label="cosine", limit=0.97, good="above"),),
+    (Finding("failed", "cosine is low", Where(weight="w_q"), "use 6 bits", figure="cosine.min"),),
+)
+PASSED = Verdict("fidelity", "m:L01", (COSINE,))
+
+
+class Reader(HTMLParser):
+    """Text, elements and attributes; scripts' and styles' content apart."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def packed_of(text: str) -> dict[str, str]:
+    """The details that are packed, by subject."""
+    found = re.search(r'id="packed">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    return {
+        name: gzip.decompress(base64.b64decode(data)).decode()
+        for name, data in json.loads(found[1]).items()
+    }
+
+
+def test_what_is_red_comes_first_with_cause_and_remedy() -> None:
+    text = Reader(page(run_of(PASSED, FAILED))).text
+    assert "1 of 2 gates is red" in text
+    head = text[: text.index("Shards and gates")]
+    assert "What is red, the worst first m:L02" in head
+    assert "cosine is low Remedy: use 6 bits" in head
+    assert "m:L01" not in head.partition("About this run")[2]
+
+
+def test_a_run_of_nothing_and_a_run_that_passed() -> None:
+    assert "No gate was judged" in Reader(page(Run("h", ()))).text
+    assert "The gate passed" in Reader(page(run_of(PASSED))).text
+    assert "All 2 gates passed" in Reader(page(run_of(PASSED, PASSED))).text
+
+
+def test_details_are_packed_unless_red() -> None:
+    made = page(run_of(PASSED, FAILED))
+    assert list(packed_of(made)) == ["m:L01"]
+    detail = Reader(packed_of(made)["m:L01"]).text
+    assert "cosine 0.9800 ≥ 0.97" in detail
+    assert "pytest --ane-shards=m:L01 -m fidelity" in detail
+    assert '<template data-of="m:L02">' in made
+
+
+def test_a_test_that_broke_down_has_its_sentence() -> None:
+    broken = Row("", "test_mine.py::test_x", "error", "boom", place=("test_mine.py", 3))
+    made = page(Run("h", (broken,)))
+    assert "1 of 1 gates is red" in made
+    assert "boom" in made
+
+
+def test_nothing_is_asked_of_the_network() -> None:
+    made = page(run_of(PASSED, FAILED))
+    assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", made)
+    assert "@import" not in made
+    assert "default-src 'none'" in made
+
+
+def test_the_worst_is_first_and_models_before_their_shards() -> None:
+    found = subjects(
+        run_of(
+            Verdict("fidelity", "m:L00", (figure(0.999),)),
+            Verdict("behaviour", "m", (figure(0.99),)),
+            Verdict("fidelity", "m:L01", (figure(0.971),)),
+            FAILED,
+        )
+    )
+    assert [subject.name for subject in found] == ["m:L02", "m", "m:L01", "m:L00"]
+    assert gates(found) == ["behaviour", "fidelity"]
+
+
+def judged(*figures: Figure) -> Judged:
+    verdict = Verdict("g", "m:L01", figures)
+    return Judged(row_of(verdict), verdict)
+
+
+def test_a_cell_has_the_figure_that_decides() -> None:
+    shown, near = figure(0.999, shown=True), figure(0.971)
+    assert judged(near, shown).deciding == shown
+    beyond = Figure("d", 2.0, limit=1.0, good="below")
+    assert judged(shown, beyond).deciding == beyond
+    assert judged(figure(math.nan, shown=True)).room == -math.inf
+    assert judged(Figure("n", "text", limit=1.0)).brief == "text"
+    assert judged().brief == "passed"
+
+
+def test_room_is_the_way_from_the_limit_to_the_best_value() -> None:
+    assert math.isclose(judged(figure(0.985)).room, 0.5)
+    assert judged(figure(0.97)).level == 0
+    assert judged(figure(1.0)).level == 4
+    size = Figure("s", 75, "bytes", limit=100, good="below")
+    assert math.isclose(judged(size).room, 0.25)
+
+
+@dataclass
+class Before:
+    figures: dict[tuple[str, str, str], dict[str, float | int | str | None]]
+    label: str = "commit 1a2b3c4"
+
+
+def test_what_changed_since_the_last_run() -> None:
+    key = ("fidelity", "m:L01", "gates/t.py::fidelity")
+    made = page(run_of(PASSED), Before({key: {"cosine.min": 0.99}}))
+    text = Reader(made).text
+    assert "What changed since commit 1a2b3c4" in text
+    assert "m:L01 fidelity cosine 0.9900 0.9800 worse" in text
+    assert "last run cosine 0.9800 ≥ 0.97 0.9900" in Reader(packed_of(made)["m:L01"]).text
+    same = page(run_of(PASSED), Before({key: {"cosine.min": 0.98}}))
+    assert "No figure with a limit differs." in Reader(same).text
+    nan = page(run_of(PASSED), Before({key: {"cosine.min": math.nan}}))
+    assert "NaN 0.9800 better" in Reader(nan).text
+
+
+def test_numbers_that_json_has_no_form_for_come_back() -> None:
+    verdict = Verdict("g", "m", (figure(math.nan), Figure("i", math.inf, limit=1.0, good="below")))
+    again = verdict_of(json.loads(json.dumps(to_json(verdict))))
+    assert again is not None
+    assert math.isnan(float(again.figures[0].value))
+    assert again.figures[1].value == math.inf
+    assert not any(f.passes for f in again.figures)
+
+
+def columns(*titles: str) -> tuple[Column, ...]:
+    return tuple(map(Column, titles))
+
+
+def test_a_grid_marks_what_is_beyond_and_leaves_empty_columns_out() -> None:
+    table = Table(
+        "t",
+        (Column("a"), Column("kl", "nats", 0.1, "below"), Column("n", bar=True), Column("none")),
+        (("x", 0.05, 1, None), ("y", 0.2, 4, None), ("z", math.nan, 0, None)),
+    )
+    made = grid(table)
+    assert made.heads == ("a", "kl <= 0.1 nats", "n")
+    assert [row[1].beyond for row in made.rows] == [False, True, True]
+    assert [row[2].bar for row in made.rows] == [25.0, 100.0, 0.0]
+
+
+def test_long_tables_are_cut_and_say_so() -> None:
+    made = grid(Table("t", columns("a"), tuple((i,) for i in range(1000))))
+    assert (len(made.rows), made.more) == (400, 600)
+
+
+def test_histograms_of_errors() -> None:
+    heads = ("probe", "output", "positions", "undefined", "mean", "median", "p90", "p99", "max")
+    table = Table(
+        "e",
+        (*columns(*heads, "from", "to"), Column("bin 1", bar=True), Column("bin 2", bar=True)),
+        (
+            ("p", "y", 8, 0, 0.1, 0.1, 0.2, 0.2, 0.25, 0.05, 0.25, 6, 3),
+            ("q", "y", 2, 2, None, None, None, None, None, None, None, None, None),
+        ),
+    )
+    one, two = histograms(table)
+    assert (one.label, one.bars, one.low, one.high) == ("p y", (100.0, 50.0), "0.05", "0.25")
+    assert (two.label, two.bars) == ("q y, 2 undefined", (0.0, 0.0))
+
+
+def test_the_strip_joins_units_errors_and_hazards_by_name() -> None:
+    program = Table(
+        "the program",
+        columns(
+            "op", "type", "function", "forecast", "predicted", "recorded", "predicted time", "why"
+        ),
+        (
+            ("a", "conv", "main", "eligible", "ANE", None, 1e-5, ""),
+            ("b", "gather", "main", "ineligible", "ANE", None, None, "R12"),
+            ("c", "add", "main", None, "ANE", "CPU", None, ""),
+            ("d", "mul", "main", "eligible", "", None, None, ""),
+            ("e", "mul", "main", None, None, None, None, ""),
+        ),
+        "program",
+        listed=False,
+    )
+    blame = Table("b", columns("op", "own error"), (("a", 0.01), ("c", "NaN")), "blame.operations")
+    hazards = Table(
+        "h",
+        columns("operation", "hazard", "value", "limit"),
+        (("a", "largest |sum|", 30000.0, 32768.0), ("c", "largest |sum|", 3.0, 32768.0)),
+        "hazards",
+    )
+    verdicts = [
+        Verdict("placement", "m:L0", tables=(program,)),
+        Verdict("fidelity", "m:L0", tables=(blame,)),
+        Verdict("hazards", "m:L0", tables=(hazards,)),
+    ]
+    ops = strip(Subject("m:L0", (), tuple(Judged(row_of(v), v) for v in verdicts)))
+    assert [op.unit for op in ops] == ["ane", "off", "cpu", "ane", ""]
+    assert [op.where for op in ops] == [
+        "predicted ANE, forecast eligible",
+        "predicted ANE, forecast ineligible",
+        "recorded CPU, predicted ANE",
+        "forecast eligible",
+        "undecided",
+    ]
+    assert [op.error for op in ops] == ["0.01", None, None, None, None]
+    assert 60 < ops[0].height < 70
+    assert ops[0].hazards == "largest |sum| 3e+04 of 3.28e+04"
+    assert ops[2].hazards == ""
+
+
+def test_palettes_and_prompts() -> None:
+    (one,) = palettes(
+        Table("p", columns("weight", "value", "share"), (("w", -0.5, 0.25), ("w", 0.5, 0.75)))
+    )
+    assert (one.weight, one.entries) == ("w", (("-0.5", 33.3), ("0.5", 100.0)))
+    heads = columns("prompt", "position", "text", "KL", "top-1", "bad")
+    rows = (("a", 0, "Hi", 0.0, 1, 0), ("a", 1, " you", 0.5, 0, 1), ("a", 2, "!", 0.02, 1, 1))
+    (prompt,) = prompts(Table("positions", heads, rows))
+    assert [token.level for token in prompt.tokens] == [0, 4, 1]
+    assert [token.first for token in prompt.tokens] == [False, True, False]
+    assert prompt.tokens[1].says == "position 1: KL 0.5000 nats, another token"
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(name=HOSTILE, text=HOSTILE)
+def test_hostile_texts_stay_text(name: str, text: str) -> None:
+    """No element, no attribute and no script comes of them."""
+    made = _with(f"x{name}", f"x{text}")
+    before, after = CALM, Reader(page(made))
+    assert after.elements == before.elements
+    assert [n for n, _ in after.attributes] == [n for n, _ in before.attributes]
+    for subject in packed_of(page(made)).values():
+        assert "<img" not in subject
+
+
+def _with(name: str, text: str) -> Run:
+    table = Table(text, columns(text, "b"), ((text, 1.0), (text, 2.0)), "weights")
+    findings = (Finding("failed", text, Where(op=text), text), Finding("note", text))
+    bad = Verdict(
+        "fidelity", f"m:{name}", (figure(0.5, note=text),), findings, (table,), {"machine": text},
+        text, text,
+    )  # fmt: skip
+    return run_of(bad, Verdict("fidelity", "m:L01", (COSINE,), findings[1:], (table,)))
+
+
+CALM = Reader(page(_with("name", "text")))
