@@ -17,6 +17,7 @@ COMMANDS = (
     "explain",
     "plan",
     "evidence",
+    "history",
     "verify-run",
     "golden",
     "recommend",

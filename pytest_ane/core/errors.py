@@ -87,6 +87,10 @@ class RecordingError(AneError):
     """A recording of Core ML's answers cannot be read, or does not hold what was asked for."""
 
 
+class HistoryError(AneError):
+    """The memory of many runs cannot be written or asked, or holds nothing of what was asked."""
+
+
 class GoldenError(AneError):
     """Golden tensors cannot be read or written, or are not those of the shard."""
 

@@ -125,6 +125,8 @@ class Gate(ABC, Generic[M]):
         of_pipelines: whether it is asked about a whole pipeline, besides each ML Program in it.
         requires: what `policy.<name>.require` asks for, in words: `a device`.
         fixtures: of the test that asks it.
+        derived: figures of its verdicts that are no measurement, for they compare with another run,
+            repeat the policy or sum up; the memory of many runs leaves them out.
     """
 
     name: ClassVar[str]
@@ -138,6 +140,7 @@ class Gate(ABC, Generic[M]):
     of_pipelines: ClassVar[bool] = True
     requires: ClassVar[str] = "a device"
     fixtures: ClassVar[tuple[str, ...]] = ("shard", "evidence", "gate")
+    derived: ClassVar[tuple[str, ...]] = ()
 
     @property
     def aliases(self) -> tuple[str, ...]:

@@ -98,7 +98,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     bench.check(config)
     threads.choose()
-    from pytest_ane.plugin import canary, due, ledger, workspace
+    from pytest_ane.plugin import canary, due, history, ledger, workspace
 
     with _usage_errors():
         config.stash[workspace.KEY] = space = workspace.open_workspace(config)
@@ -107,6 +107,7 @@ def pytest_configure(config: pytest.Config) -> None:
         # These see the exit code that all others have come to.
         due.watch(config, space)
         ledger.keep(config, space)
+        history.keep(config, space)
         collection.add_to(config)
         compare.refuse_damaged(config)
     if options.github(config) or options.report_files(config):

@@ -40,6 +40,7 @@ _INI = {
     "ane_min_cosine": "overrides fidelity policies' min-cosine: a number, or 'L27:0.95,head*:0.98'",
     "ane_min_contribution": "the same for min-contribution",
     "ane_evidence": "where evidence is kept, relative to the ini file",
+    "ane_history": "folder of the memory of many runs, relative to the ini file",
     "ane_builds": "how many shards are built at once, over all workers",
     "ane_memory": "memory that running a program may take, such as '8 GB'",
     "ane_time": "how long one call of a program may take, such as '10 min'",
@@ -161,6 +162,14 @@ def add(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="keep a ledger of what is due and what is measured, which 'pytest-ane verify-run' "
         "judges again",
+    )
+    group.addoption(
+        "--ane-history",
+        metavar="DIR",
+        nargs="?",
+        const=True,
+        help="append what is measured to the memory of many runs, which 'pytest-ane history' asks "
+        "(without DIR: history beside the manifest)",
     )
     group.addoption(
         "--ane-record",
@@ -382,6 +391,23 @@ def ledger(config: pytest.Config) -> Path | None:
     """
     value = _given(config, "ane_ledger")
     return _below(config.invocation_params.dir, value) if value is not None else None
+
+
+def history(config: pytest.Config, beside: Path) -> Path | None:
+    """The folder of the memory of many runs; None where there is none.
+
+    Args:
+        config: the run's.
+        beside: the manifest, whose folder has it where the option names none.
+
+    Raises:
+        pytest.UsageError: the option's value is empty.
+    """
+    if config.getoption("ane_history", None) is True:
+        from pytest_ane.history.lines import FOLDER
+
+        return beside.absolute().parent / FOLDER
+    return path(config, "ane_history")
 
 
 def github(config: pytest.Config) -> bool:

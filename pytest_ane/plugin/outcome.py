@@ -14,7 +14,7 @@ from pytest_ane.core.text import LONGEST, printable
 from pytest_ane.core.verdict import Verdict, nothing
 from pytest_ane.evidence.judge import with_origin
 from pytest_ane.gates import GATES
-from pytest_ane.plugin import blame, workspace
+from pytest_ane.plugin import blame, history, workspace
 from pytest_ane.plugin.enforce import enforced
 from pytest_ane.plugin.items import gate_of, is_gate, subject_of
 from pytest_ane.plugin.recording import RECORDED
@@ -50,6 +50,7 @@ class VerdictRecorder:
         artifact = {"artifact": digest} if digest else {}
         provenance = machine | artifact | dict(verdict.provenance)
         self.item.stash[VERDICT] = to_json(verdict)
+        history.note(self.item, self.workspace, verdict, recorded)
         self.item.user_properties += _properties(
             **properties(verdict),
             **({"source": synthetic} if synthetic else {}),

@@ -11,6 +11,7 @@ import pytest
 from pytest_ane.core.errors import AneError, CacheError
 from pytest_ane.manifest import Shard
 from pytest_ane.plugin import canary, collection, due, workspace
+from pytest_ane.plugin.history import LINE
 from pytest_ane.plugin.items import gate_of, is_gate, subject_of
 from pytest_ane.plugin.outcome import VERDICT, record_outcome
 from pytest_ane.plugin.progress import Watcher
@@ -70,6 +71,8 @@ def note(item: pytest.Item, report: pytest.TestReport) -> None:
         report.ane_measured = measured  # type: ignore[attr-defined]
     if (data := item.stash.get(VERDICT, None)) is not None and report.when == "call":
         report.ane_verdict = data  # type: ignore[attr-defined]
+    if (line := item.stash.get(LINE, None)) is not None and report.when == "call":
+        report.ane_history = line  # type: ignore[attr-defined]
     if isinstance(item, pytest.Function) and collection.is_canary(item.config, item):
         gate = gate_of(item)
         if (complaint := canary.noted(report, gate)) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,7 @@ class Workspace(Project):
         evidence: the folder of recorded evidence.
         notes: the backend's notices since the latest test was reported.
         ledger: whether the run keeps a ledger, and so every measurement.
+        history: the folder of the memory that keeps what is measured; None where there is none.
         speeds: what was timed, with its verdicts.
     """
 
@@ -64,6 +66,7 @@ class Workspace(Project):
     recording: frozenset[str]
     evidence: Store
     ledger: bool = False
+    history: Path | None = None
     notes: list[str] = field(default_factory=list)
     speeds: list[tuple[Speed, Verdict]] = field(default_factory=list)
 
@@ -134,6 +137,7 @@ def open_workspace(config: pytest.Config) -> Workspace:
         run_id=run_id(config),
         recording=options.recording(config),
         ledger=options.ledger(config) is not None,
+        history=options.history(config, manifest.path),
         evidence=Store(options.path(config, "ane_evidence") or manifest.path.parent / FOLDER),
     )
     space.progress = progress_of(config, len(space.shards), lambda: space.run)

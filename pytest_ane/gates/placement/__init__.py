@@ -45,6 +45,7 @@ class PlacementGate(Gate[Placement]):
     static = True
     of_pipelines = False
     recorded_first = True
+    derived = ("outcome",)
     requires = "Core ML's plan"
 
     def measure(self, context: ShardContext) -> Placement:

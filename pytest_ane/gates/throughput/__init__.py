@@ -36,6 +36,8 @@ class ThroughputGate(Gate[Throughput]):
     measurement = Throughput
     recordable = False
     fixtures = ("ane_shard_benchmark", "ane_against_baseline", "ane_gate")
+    derived = ("change", "confirmed_change", "control_change", "baseline", "baseline_seconds",
+               "baseline_tok_s", "max_regression", "max_regression_from", "recorded")  # fmt: skip
 
     def measure(self, context: Timing) -> Throughput:
         """The benchmark, timed once more where it is below the floor or beyond the limit."""

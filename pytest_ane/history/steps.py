@@ -1,0 +1,147 @@
+"""Where a figure stepped: change points of its values over runs.
+
+Binary segmentation (Scott and Knott, Biometrics 30, 1974): the best split of a series is accepted
+or not, and its two parts are searched in the same way. The best split is the one whose parts differ
+most in their ranks (the standardised statistic of Mann and Whitney, as in Pettitt, Applied
+Statistics 28, 1979), so that one outlier does not draw it. It is accepted if the medians of its
+parts differ by more than the noise explains. The noise is the median absolute difference of
+neighbours, scaled to a standard deviation as for normal noise; a step is one difference of many.
+
+Most figures of the CPU executor are the same in every run, so that their noise is 0: then every
+change is a step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_ane.history.memory import Memory, Series
+
+LEAST = 3
+"""Runs on each side of a step in a series with noise: of one or two nobody can tell."""
+_ERRORS = 4.0
+"""Standard errors that the medians must differ by. Of 100 series of normal noise one at most has a
+step then, for 6 to 100 runs; `tests/history/test_steps.py` counts them."""
+_SMALL = 4.0
+"""How much that grows for short series, whose noise is not known well: `1 + 4 / runs`."""
+_NEIGHBOURS = 1.4826 / math.sqrt(2)
+"""From the median absolute difference of two normal values to their standard deviation."""
+_OF_MEDIANS = math.sqrt(math.pi / 2)
+"""Standard error of a median over that of a mean, for normal values."""
+ROUNDING = 1e-6
+"""A relative change below this is no step: other versions of numpy round otherwise."""
+_AGREEMENTS = ("cosine", "contribution", "top1", "kendall", "finite")
+"""Words in the names of figures that are 1 where nothing differs."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A change of a figure that noise does not explain.
+
+    Attributes:
+        series: the figure over all runs.
+        at: the first run after it, as an index into the series.
+        before: median of the runs since the step before it, or the start.
+        after: median of the runs up to the next step, or the end.
+    """
+
+    series: Series
+    at: int
+    before: float
+    after: float
+
+    @property
+    def size(self) -> float:
+        """As `change` has it."""
+        return change(self.series.figure, self.before, self.after)
+
+
+def change(figure: str, before: float, after: float) -> float:
+    """How much a figure changed: 0 for not at all, 1 for beyond all measure.
+
+    `|a - b| / (|a| + |b|)`, of figures that are 1 where nothing differs, such as cosines, of their
+    distances to 1: from 0.999 to 0.95 is more than from 0.2 to 0.3. NaN is 1.
+    """
+    if any(word in figure for word in _AGREEMENTS):
+        before, after = 1 - before, 1 - after
+    if not (math.isfinite(before) and math.isfinite(after)):
+        return 0.0 if repr(before) == repr(after) else 1.0
+    whole = abs(before) + abs(after)
+    return abs(after - before) / whole if whole else 0.0
+
+
+def steps(memory: Memory, *, figure: str = "", gate: str = "", shards: str = "all") -> list[Step]:
+    """All steps of a memory, the largest first; arguments as of `Memory.series`."""
+    series = memory.series(figure, gate=gate, shards=shards, changing=True)
+    found = [step for one in series for step in steps_of(one)]
+    return sorted(found, key=lambda s: (-s.size, s.series.subject, s.series.figure))
+
+
+def steps_of(series: Series) -> list[Step]:
+    """The steps of one series, in its order."""
+    values = np.asarray(series.values, dtype=np.float64)
+    starts = [0, *change_points(values), len(values)]
+    medians = [_median(values[a:b]) for a, b in pairwise(starts)]
+    made = (
+        Step(series, at, before, after)
+        for at, before, after in zip(starts[1:-1], medians, medians[1:], strict=False)
+    )
+    return [step for step in made if step.size > ROUNDING]
+
+
+def change_points(values: NDArray[np.float64]) -> list[int]:
+    """Indices of the first values after each step, sorted; NaN and infinities are values too."""
+    if len(values) < 2:
+        return []
+    same = np.array([repr(a) == repr(b) for a, b in pairwise(values)])
+    noise = _noise(values)
+    if noise == 0.0:
+        return [int(i) + 1 for i in np.flatnonzero(~same)]
+    return sorted(_segmented(values, 0, noise))
+
+
+def _noise(values: NDArray[np.float64]) -> float:
+    """Standard deviation of the noise, a step or two left out; 0 where most runs are equal."""
+    finite = values[np.isfinite(values)]
+    if len(finite) < 2 * LEAST:
+        return 0.0
+    return float(np.median(np.abs(np.diff(finite)))) * _NEIGHBOURS
+
+
+def _segmented(values: NDArray[np.float64], start: int, noise: float) -> Iterator[int]:
+    count = len(values)
+    if count < 2 * LEAST:
+        return
+    at = _best_split(values)
+    left, right = values[:at], values[at:]
+    shift = abs(_median(right) - _median(left))
+    error = noise * _OF_MEDIANS * math.sqrt(1 / len(left) + 1 / len(right))
+    if not shift <= _ERRORS * (1 + _SMALL / count) * error:
+        yield start + at
+        yield from _segmented(left, start, noise)
+        yield from _segmented(right, start + at, noise)
+
+
+def _best_split(values: NDArray[np.float64]) -> int:
+    """Where the parts differ most in their ranks."""
+    count = len(values)
+    order = np.argsort(values, kind="stable")
+    ranks = np.empty(count)
+    ranks[order] = np.arange(count) - (count - 1) / 2
+    sizes = np.arange(LEAST, count - LEAST + 1)
+    sums = np.abs(np.cumsum(ranks)[sizes - 1]) / np.sqrt(sizes * (count - sizes))
+    return int(sizes[np.argmax(sums)])
+
+
+def _median(values: Sequence[float] | NDArray[np.float64]) -> float:
+    ordered = np.sort(np.asarray(values, dtype=np.float64))  # NaN stands last.
+    middle = len(ordered) // 2
+    if len(ordered) % 2 or not math.isfinite(ordered[middle]):
+        return float(ordered[middle])
+    return float((ordered[middle - 1] + ordered[middle]) / 2)

@@ -1,0 +1,202 @@
+"""Reading a memory: what is whole counts, and what is not is named."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_ane.core.errors import HistoryError
+from pytest_ane.history.earlier import last_before, series
+from pytest_ane.history.memory import Memory, matches
+from tests.history.records import line, write
+
+COSINES = (0.99, 0.98, float("nan"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write(tmp_path, *(line(i, {"cosine.min": x}) for i, x in enumerate(COSINES)))
+
+
+def values(memory: Memory, figure: str = "cosine.min") -> list[float]:
+    [found] = memory.series(figure)
+    return list(found.values)
+
+
+def test_a_figure_over_runs(folder: Path) -> None:
+    memory = Memory(folder)
+    first, second, last = values(memory)
+    assert (first, second) == (0.99, 0.98)
+    assert math.isnan(last)
+    assert [run.label for run in memory.runs] == ["000000000"] * 3
+    assert memory.skipped == []
+
+
+def test_half_a_line_is_skipped_and_nothing_else_is_lost(folder: Path) -> None:
+    file = folder / "mini.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(lines[0] + lines[1][:40] + b"\n" + lines[2] + lines[1][:99])
+    memory = Memory(folder)
+    assert len(memory.runs) == 2
+    assert list(map(str, memory.skipped)) == ["mini.jsonl:2 is damaged", "mini.jsonl:4 is damaged"]
+
+
+def test_a_newer_line_is_skipped(folder: Path) -> None:
+    write(folder, line(3, {"cosine.min": 1.0}, format=2))
+    memory = Memory(folder)
+    assert len(memory.runs) == 3
+    assert list(map(str, memory.skipped)) == ["mini.jsonl:4 is of a newer pytest-ane"]
+
+
+GOOD = json.loads(line(9, {"cosine.min": 0.5}).to_json())
+HOSTILE = {
+    "nested": b"[" * 100_000,
+    "nested well": b"[" * 90_000 + b"]" * 90_000,
+    "long": b'{"format":1,"run":"' + b"x" * 10_000_000 + b'"}',
+    "zeros": b"\0" * 1000,
+    "no UTF-8": b'{"format":1,"run":"\xff\xfe"}',
+    "huge": b'{"format":1e999}',
+    "a list": b"[1]",
+    "a text": b'"format"',
+    "no figures": json.dumps(GOOD | {"figures": [1]}).encode(),
+    "no time": json.dumps(GOOD | {"time": "'; drop table lines; --"}).encode(),
+    "no subject": json.dumps(GOOD | {"subject": None}).encode(),
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_hostile_line_is_skipped(folder: Path, text: bytes) -> None:
+    with (folder / "mini.jsonl").open("ab") as file:
+        file.write(text + b"\n")
+    write(folder, line(3, {"cosine.min": 0.9}))
+    memory = Memory(folder)
+    assert [(skip.number, skip.why) for skip in memory.skipped] == [(4, "is damaged")]
+    assert values(memory)[-1] == 0.9
+
+
+def test_texts_never_become_a_query(tmp_path: Path) -> None:
+    evil = "'; drop table lines; --"
+    write(tmp_path, line(0, {evil: 1.0, '"x"': 2.0, "${figure}": 3.0}, gate=evil, commit=evil))
+    memory = Memory(tmp_path)
+    [found] = memory.series(evil, gate=evil)
+    assert (found.gate, found.values) == (evil, (1.0,))
+    assert memory.names() == ['"x"', "${figure}", evil]
+
+
+def test_other_types_of_values(tmp_path: Path) -> None:
+    """Numbers, and texts of numbers that JSON has no form for; nothing else is a value."""
+    figures = {"a": "Infinity", "b": "text", "c": 2**70, "d": -0.5}
+    write(tmp_path, line(0, figures))
+    deep = json.dumps(GOOD | {"figures": {"e": {"deep": [1]}, "f": None, "g": 1}})
+    twice = json.dumps(GOOD).replace('"cosine.min": 0.5', '"h": 1, "h": 2')
+    with (tmp_path / "mini.jsonl").open("a") as file:
+        file.write(f"{deep}\n{twice}\n")
+    found = {one.figure: one.values for one in Memory(tmp_path).series()}
+    assert found == {"a": (math.inf,), "c": (float(2**70),), "d": (-0.5,), "g": (1.0,)}
+
+
+@settings(max_examples=10)
+@given(st.binary(max_size=300))
+def test_any_bytes(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    folder = write(tmp_path_factory.mktemp("any"), line(0, {"x": 1.0}))
+    with (folder / "mini.jsonl").open("ab") as file:
+        file.write(data + b"\n")
+    assert values(Memory(folder), "x") == [1.0]
+
+
+def test_what_is_no_file_is_named(folder: Path) -> None:
+    (folder / "zero.jsonl").symlink_to("/dev/zero")
+    os.mkfifo(folder / "pipe.jsonl")
+    memory = Memory(folder)
+    assert [str(skip) for skip in memory.skipped] == [
+        "pipe.jsonl cannot be read (it is no regular file)",
+        "zero.jsonl cannot be read (it is no regular file)",
+    ]
+
+
+def test_nothing_to_ask(tmp_path: Path) -> None:
+    with pytest.raises(HistoryError, match=r"holds no line of history; write some with: pytest"):
+        Memory(tmp_path)
+
+
+def test_without_duckdb(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(HistoryError, match=r"pip install 'pytest-ane\[history\]'"):
+        Memory(folder)
+
+
+def test_backends_and_machines_are_series_of_their_own(tmp_path: Path) -> None:
+    """Figures of the executor are one series over machines; a device's and a clock's are not."""
+    write(
+        tmp_path,
+        line(0, {"x": 1.0}),
+        line(1, {"x": 2.0}, chip="other"),
+        line(2, {"x": 3.0}, backend="coreml", chip="M4"),
+        line(3, {"x": 4.0}, backend="coreml", chip="M5"),
+        line(4, {"x": 5.0}, gate="throughput"),
+        line(5, {"x": 6.0}, gate="throughput", chip="other"),
+    )
+    found = sorted(one.values for one in Memory(tmp_path).series("x"))
+    assert found == [(1.0, 2.0), (3.0,), (4.0,), (5.0,), (6.0,)]
+
+
+@pytest.mark.parametrize(
+    ("shards", "subjects"),
+    [
+        ("all", ["mini", "mini:L01", "mini:L02", "mini:d[a]", "big:L01"]),
+        ("L01", ["mini:L01", "big:L01"]),
+        ("mini:L01-L02", ["mini:L01", "mini:L02"]),
+        ("mini", ["mini"]),
+        ("d[a], L*", ["mini:L01", "mini:L02", "mini:d[a]", "big:L01"]),
+    ],
+)
+def test_selections(shards: str, subjects: list[str]) -> None:
+    every = ["mini", "mini:L01", "mini:L02", "mini:d[a]", "big:L01"]
+    assert [subject for subject in every if matches(subject, shards)] == subjects
+
+
+def test_the_run_before(folder: Path) -> None:
+    earlier = last_before(folder, f"{2:032x}", "mini")
+    assert earlier is not None
+    assert earlier.figures == {("fidelity", "mini:L01", ""): {"cosine.min": 0.98}}
+    assert earlier.label == "000000000"
+    newest = last_before(folder, "a run that has no line yet", "mini")
+    assert newest is not None
+    assert newest.time == "2026-01-03 10:00:00"
+    assert last_before(folder, f"{0:032x}", "mini") is None
+
+
+def test_the_points_of_a_chart(folder: Path) -> None:
+    points = series(folder, "fidelity", "mini:L01", "cosine.min")
+    assert [point.value for point in points[:2]] == [0.99, 0.98]
+    assert points[1].time == "2026-01-02 10:00:00"
+    assert series(folder, "fidelity", "mini:L01", "cosine.min", backend="coreml") == []
+
+
+def test_git_gives_the_order(tmp_path: Path) -> None:
+    """A commit that was measured late stands where it belongs; an unknown one stands by time."""
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
+    subprocess.run([*git, "init", "-q"], check=True)
+    ids = []
+    for title in ("one", "two", "three"):
+        subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", title], check=True)
+        done = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, check=True)
+        ids.append(done.stdout.decode().strip())
+    folder = tmp_path / "history"
+    measured = (ids[2], ids[0], "f" * 40, ids[1])
+    write(folder, *(line(i, {"x": i}, commit=id_) for i, id_ in enumerate(measured)))
+    memory = Memory(folder)
+    assert [memory.commits.titles.get(run.commit, "") for run in memory.runs] == [
+        "one", "", "two", "three"
+    ]  # fmt: skip
+    assert values(memory, "x") == [1.0, 2.0, 3.0, 0.0]
+    assert memory.commits.find("HEAD~1") == ids[1]
+    assert memory.commits.find("--all") == ""
