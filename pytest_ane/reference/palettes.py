@@ -129,6 +129,34 @@ def decode(
     return out
 
 
+def count(indices: Packed, groups: int) -> npt.NDArray[np.int64]:
+    """How often each index occurs in each group of rows: `[groups, 2^bits]`.
+
+    Args:
+        indices: `[O, ...]`.
+        groups: a divisor of O.
+    """
+    bits, entries, size = indices.bits, 1 << indices.bits, indices.size // groups
+    # Bytes of several indices are counted as they are, where every group begins with one.
+    by_bytes = bits in (1, 2, 4) and size * bits % 8 == 0
+    symbols = 256 if by_bytes else entries
+    elements = _elements_of_words(bits, 8) if by_bytes else np.arange(entries)[:, None]
+    times = (elements[:, :, None] == np.arange(entries)).sum(1)
+    counts = np.zeros((groups, entries), np.int64)
+    for part in _parts(range(indices.size), size, max(_BLOCK // max(size, 1), 1), _BLOCK):
+        first, several = part.start // size, -(-len(part) // size)
+        if by_bytes:
+            numbers = indices.data[part.start * bits // 8 : part.stop * bits // 8]
+        else:
+            numbers = indices.elements(part.start, part.stop)
+        if several > 1:
+            offsets = np.arange(0, several * symbols, symbols)[:, None]
+            numbers = (numbers.reshape(several, -1) + offsets).reshape(-1)
+        found = np.bincount(numbers, minlength=several * symbols).reshape(several, symbols)
+        counts[first : first + several] += found @ times if by_bytes else found
+    return counts
+
+
 def _check(indices: Packed, tables: Array, height: int, start: int, stop: int) -> None:
     if tables.ndim != 2 or tables.shape[1] != 1 << indices.bits:
         raise ValueError(f"tables {tables.shape} for indices of {indices.bits} bits")

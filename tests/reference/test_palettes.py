@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.reference.palettes import Packed, decode
+from pytest_ane.reference.palettes import Packed, count, decode
 
 BITS = (1, 2, 3, 4, 6, 8)
 
@@ -127,3 +127,11 @@ def test_bytes_that_do_not_fit() -> None:
         Packed(np.zeros(3, np.uint8), 4, (4, 2))
     with pytest.raises(ValueError, match="elements of 5 bits"):
         Packed(np.zeros(5, np.uint8), 5, (8,))
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize(("shape", "groups"), SHAPES)
+def test_indices_are_counted_by_group(shape: tuple[int, ...], groups: int, bits: int) -> None:
+    elements, packed, _ = random(shape, bits, groups)
+    expected = [np.bincount(g, minlength=1 << bits) for g in elements.reshape(groups, -1)]
+    np.testing.assert_array_equal(count(packed, groups), expected)

@@ -12,6 +12,7 @@ from pytest_ane.build.yardstick import steps_for
 from pytest_ane.core.verdict import Cell, Column, Figure, Finding, Severity, Table, Verdict, Where
 from pytest_ane.gates.compression import errors
 from pytest_ane.gates.compression.measure import CompressionMeasurement
+from pytest_ane.gates.compression.palettes import palettes_table
 from pytest_ane.manifest import (
     Compression,
     LinearStep,
@@ -59,7 +60,10 @@ def judge(
             *_coarse(census, policy),
             *(() if checked else (empty,)),
         ),
-        tables=(weights_table(census, asked, notes, measurement.distortions),),
+        tables=(
+            weights_table(census, asked, notes, measurement.distortions),
+            *([palettes_table(measurement.palettes)] if measurement.palettes else []),
+        ),
     )
 
 

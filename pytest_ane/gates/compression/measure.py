@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pytest_ane.build.census import Census, take_census
 from pytest_ane.build.distortion import Distortion
 from pytest_ane.build.record import Against, Artifact, weights_against
+from pytest_ane.gates.compression.palettes import Palette, measure_palettes
 from pytest_ane.manifest import Shard
 from pytest_ane.mil import read_functions
 from pytest_ane.mil.blob import blob_bytes
@@ -26,6 +27,7 @@ class CompressionMeasurement:
         missing: names of the uncompressed program's weights that the package lacks.
         extra: names of the package's weights that its uncompressed program lacks.
         changed: names of single numbers that differ by more than two steps of fp16.
+        palettes: how the values of each compressed weight are spread; no verdict depends on it.
     """
 
     census: Census
@@ -37,6 +39,7 @@ class CompressionMeasurement:
     extra: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     others: int = 0
+    palettes: tuple[Palette, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.others <= self.size:
@@ -61,6 +64,7 @@ def measure(shard: Shard, artifact: Artifact, program: MLModel) -> CompressionMe
         weights.extra,
         weights.changed,
         _others(artifact, program) if shard.function else 0,
+        measure_palettes(program),
     )
 
 
