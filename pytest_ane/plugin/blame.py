@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_ane.core.errors import AneError
@@ -9,7 +11,7 @@ from pytest_ane.core.text import printable
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.project.blame import blame_shard
-from pytest_ane.report.blame import lines
+from pytest_ane.report.blame import cause, lines, tables
 
 TOLD = "ane.blame"
 """Name of the test property that holds the cause."""
@@ -25,22 +27,29 @@ def is_wanted(verdict: Verdict, when: str) -> bool:
     )
 
 
-def tell(item: pytest.Item, space: Workspace, verdict: Verdict) -> str:
-    """The cause of a shard's error, or one line on why it is unknown."""
+def tell(item: pytest.Item, space: Workspace, verdict: Verdict) -> tuple[str, Verdict]:
+    """The cause of a shard's error, or one line on why it is unknown.
+
+    Returns:
+        What people read, and the verdict with the cause as a finding and tables.
+    """
     done = item.config.stash.get(_COUNT, 0)
     if space.blame != "always" and done >= _AT_MOST:
         return (
             f"{done} shards were explained already; for this one run: "
             f"pytest-ane blame {verdict.subject}"
-        )
+        ), verdict
     item.config.stash[_COUNT] = done + 1
     try:
         shard = next(s for s in space.shards if s.qualified == verdict.subject)
         with space.progress.showing(f"searching the cause in {shard.qualified}"):
             blame = blame_shard(space, shard)
-        return "\n".join(lines(blame, on_device=space.backend.name == "coreml"))
+        text = "\n".join(lines(blame, on_device=space.backend.name == "coreml"))
+        findings, found = (*verdict.findings, cause(blame)), (*verdict.tables, *tables(blame))
+        return text, replace(verdict, findings=findings, tables=found)
     except AneError as error:
-        return f"cause not found: {error}"
+        return f"cause not found: {error}", verdict
     # The verdict stands, whatever goes wrong here.
     except Exception as error:
-        return f"internal error while searching the cause (please report): {printable(repr(error))}"
+        why = printable(repr(error))
+        return f"internal error while searching the cause (please report): {why}", verdict

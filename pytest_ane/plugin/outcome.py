@@ -49,7 +49,6 @@ class VerdictRecorder:
         digest = self.workspace.digest_of(verdict.subject)
         artifact = {"artifact": digest} if digest else {}
         provenance = machine | artifact | dict(verdict.provenance)
-        self.item.stash[VERDICT] = to_json(verdict)
         history.note(self.item, self.workspace, verdict, recorded)
         self.item.user_properties += _properties(
             **properties(verdict),
@@ -59,10 +58,12 @@ class VerdictRecorder:
         )
         if text := "\n".join(details(verdict, terminal_width(self.item.config))).strip("\n"):
             self.item.add_report_section("call", f"ane {verdict.gate}", text)
+        explained = verdict
         if blame.is_wanted(verdict, self.workspace.blame):
-            told = blame.tell(self.item, self.workspace, verdict)
+            told, explained = blame.tell(self.item, self.workspace, verdict)
             self.item.user_properties.append((blame.TOLD, told))
             self.item.add_report_section("call", "ane blame", told)
+        self.item.stash[VERDICT] = to_json(explained)
         if verdict.status == "passed":
             return
         if verdict.status == "unproven" and self.workspace.allows_unproven(verdict.subject):

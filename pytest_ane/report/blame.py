@@ -10,7 +10,7 @@ from pytest_ane.analysis.operations import Suspect
 from pytest_ane.analysis.remedies import Remedy
 from pytest_ane.core.arithmetic import SIMULATED
 from pytest_ane.core.text import printable
-from pytest_ane.core.verdict import Finding
+from pytest_ane.core.verdict import Cell, Column, Finding, Table, Where, rounded
 from pytest_ane.manifest import Linear, Palettize, Settings
 from pytest_ane.report.arithmetic import rules_lines
 from pytest_ane.report.table import columns
@@ -28,6 +28,8 @@ _CAUSES = {
     "fp16": "fp16: exact weights leave most of the error, and float32 does not",
     "compression": "compression: exact weights leave less than half of the error",
 }
+CAUSE = "are the cause of the error"
+"""The kind of the finding that names a cause."""
 _HALF = 0.5
 _NAMED = 3
 """Probes that are named."""
@@ -36,6 +38,61 @@ _NAMED = 3
 def lines(blame: Blame, *, on_device: bool = False) -> Iterator[str]:
     """A few lines and two tables of at most five rows; `on_device` says where the gate ran."""
     yield from map(printable, _lines(blame, on_device=on_device))
+
+
+def cause(blame: Blame) -> Finding:
+    """The cause in a sentence, and where to begin: a weight with its remedy, or an operation."""
+    by_weights = blame.cause not in ("engine", "function", "fp16")
+    worst = next((c for c in blame.weights if c.remedy is not None), None) if by_weights else None
+    remedy = ""
+    if worst is not None and worst.remedy is not None:
+        entry = override(worst.weight.name, worst.remedy)
+        remedy = f"for compression.overrides in shards.toml: {{ {entry} }}"
+    names = [c.weight.name for c in (worst, *blame.weights) if c] if by_weights else []
+    operations = [s.name for s in blame.operations if s.own > 0 or math.isnan(s.own)]
+    where = Where(weight=names[0]) if names else Where(op=next(iter(operations), ""))
+    reason = _CAUSES.get(blame.cause, "the cause of the error is not known")
+    return Finding("note", reason, where, remedy, CAUSE)
+
+
+def tables(blame: Blame) -> tuple[Table, ...]:
+    """All weights and all operations, the worst first."""
+    weights = ("weight", "stored as", "restored", "alone", "share")
+    operations = ("op", "type", "own error", "as typed", "arrives with", "leaves with", "note")
+    return (
+        Table(
+            "weights that the error comes from",
+            (
+                *(Column(head, "%" if head == "share" else "") for head in weights),
+                *map(Column, ("remedy", "error with it")),
+                Column("more", "bytes"),
+            ),
+            tuple(map(_weight_cells, blame.weights)),
+            "blame.weights",
+            listed=False,
+        ),
+        Table(
+            "operations that the error comes from",
+            tuple(map(Column, operations)),
+            tuple(map(_operation_cells, blame.operations)),
+            "blame.operations",
+            listed=False,
+        ),
+    )
+
+
+def _weight_cells(culprit: Culprit) -> tuple[Cell, ...]:
+    name, stored, *_ = _weight(culprit)
+    errors = map(rounded, (culprit.restored, culprit.alone, culprit.share))
+    if (remedy := culprit.remedy) is None:
+        return (name, stored, *errors, None, None, None)
+    return (name, stored, *errors, describe(remedy.settings), rounded(remedy.error), remedy.more)
+
+
+def _operation_cells(suspect: Suspect) -> tuple[Cell, ...]:
+    typed = None if math.isnan(suspect.typed) else rounded(suspect.typed)
+    own, inputs, output = map(rounded, (suspect.own, suspect.inputs, suspect.output))
+    return (suspect.name, suspect.op, own, typed, inputs, output, _note(suspect))
 
 
 def _lines(blame: Blame, *, on_device: bool) -> Iterator[str]:
@@ -163,13 +220,17 @@ def _hazards(hazards: Sequence[Finding]) -> Iterator[str]:
 
 
 def _operation(suspect: Suspect) -> tuple[str, ...]:
+    own, inputs, output = map(number, (suspect.own, suspect.inputs, suspect.output))
+    return (suspect.op, suspect.name, own, inputs, output, _note(suspect))
+
+
+def _note(suspect: Suspect) -> str:
     notes = [f"takes {name}" for name in suspect.weights]
     notes += [f"overflows fp16: {suspect.peak:,.0f} in float32"] if suspect.overflows else []
     if suspect.overflows_on_ane:
         notes.append(f"infinite on the ANE: {suspect.peak:,.0f} in float32")
     notes += [f"underflows fp16: {number(suspect.peak)} at most"] if suspect.underflows else []
-    own, inputs, output = map(number, (suspect.own, suspect.inputs, suspect.output))
-    return (suspect.op, suspect.name, own, inputs, output, ", ".join(notes))
+    return ", ".join(notes)
 
 
 def number(value: float) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from xml.etree import ElementTree
 
 import pytest
 
 from pytest_ane.core.errors import BuildError
+from pytest_ane.report.blame import CAUSE
 from tests.plugin.conftest import Project
 
 TWO_BITS = """
@@ -42,6 +44,19 @@ def test_a_failed_shard_is_explained(project: Project) -> None:
     result = spoilt(project)
     result.assert_outcomes(failed=1, deselected=3)
     result.stdout.fnmatch_lines(SECTION)
+
+
+def test_the_report_has_the_cause_as_structure(project: Project) -> None:
+    spoilt(project, "--ane-report=all.json")
+    data = json.loads((project.path / "all.json").read_text())
+    (verdict,) = (v for v in data["verdicts"] if v["gate"] == "fidelity")
+    found = verdict["findings"][-1]
+    assert (found["severity"], found["kind"]) == ("note", CAUSE)
+    assert found["where"]["weight"] == "v_proj_weight_to_fp16"
+    assert "weights = " in found["remedy"]
+    tables = {table["name"]: table["rows"] for table in verdict["tables"]}
+    assert tables["blame.weights"][0][0] == "v_proj_weight_to_fp16"
+    assert len(tables["blame.operations"]) > 5
 
 
 def test_never(project: Project) -> None:

@@ -11,9 +11,9 @@ from pytest_ane.analysis.blame import Blame, Culprit
 from pytest_ane.analysis.operations import Suspect
 from pytest_ane.analysis.remedies import Remedy
 from pytest_ane.build.census import Stage, Weight
-from pytest_ane.core.verdict import Finding
+from pytest_ane.core.verdict import Finding, Where
 from pytest_ane.manifest import Linear, Palettize, Settings, Uncompressed
-from pytest_ane.report.blame import describe, lines, number, override, share
+from pytest_ane.report.blame import CAUSE, cause, describe, lines, number, override, share, tables
 
 STAGE = Stage("constexpr_lut_to_dense", 2, 6)
 MEND = Remedy(Palettize(nbits=4, group_size=16), 0.0142, 27_792)
@@ -142,3 +142,45 @@ def test_names_cannot_steer_a_terminal() -> None:
 def test_numbers() -> None:
     assert [number(x) for x in (math.nan, math.inf, 0.12345)] == ["NaN", "inf", "0.123"]
     assert [share(x) for x in (-math.inf, 1.0)] == ["worse", "100.0%"]
+
+
+def test_tables_have_all_weights_and_all_operations() -> None:
+    many = tuple(replace(CONV, name=f"out{i}") for i in range(9))
+    weights, operations = tables(replace(FOUND, operations=(OVERFLOW, *many)))
+    assert (weights.name, operations.name) == ("blame.weights", "blame.operations")
+    assert not weights.listed
+    assert not operations.listed
+    assert weights.rows == (
+        ("v_proj", "lut_to_dense, 2 bits x 6", 0.012, 0.4, 0.98,
+         "4-bit kmeans, groups of 16", 0.0142, 27_792),
+        ("o", "lut_to_dense, 2 bits x 6", 0.41, 0.02, -0.01, None, None, None),
+    )  # fmt: skip
+    assert len(operations.rows) == 10
+    assert operations.rows[0] == (
+        "square", "mul", math.inf, None, 0.0, math.inf, "overflows fp16: 481,000 in float32"
+    )  # fmt: skip
+    assert operations.rows[9] == ("out8", "conv", 0.37, None, 0.0005, 0.4, "takes v_proj")
+
+
+def test_operations_of_the_ane_have_their_error_as_typed() -> None:
+    _, operations = tables(replace(FOUND, operations=(replace(CONV, typed=0.123456),)))
+    assert operations.rows[0][3] == 0.12346
+
+
+def test_the_cause_is_a_finding_with_the_first_remedy() -> None:
+    found = cause(FOUND)
+    assert (found.severity, found.kind, found.where) == ("note", CAUSE, Where(weight="v_proj"))
+    assert found.reason == "compression: exact weights leave less than half of the error"
+    assert found.remedy.startswith('for compression.overrides in shards.toml: { weights = "v_proj"')
+
+
+def test_a_wrong_function_has_no_override() -> None:
+    found = cause(replace(FOUND, exact=0.4, algebra=0.39))
+    assert found.reason.startswith("wrong function:")
+    assert (found.where, found.remedy) == (Where(op="square"), "")
+
+
+def test_a_cause_that_is_not_known_says_so() -> None:
+    right = replace(CONV, own=0.0)
+    found = cause(Blame(("p",), 1, False, 0.1, math.nan, (), (right,), absent=("w",)))
+    assert (found.reason, found.where) == ("the cause of the error is not known", Where())

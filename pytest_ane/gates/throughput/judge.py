@@ -11,7 +11,17 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from pytest_ane.core.verdict import Cell, Column, Figure, Finding, Side, Table, Verdict, Where
+from pytest_ane.core.verdict import (
+    Cell,
+    Column,
+    Figure,
+    Finding,
+    Side,
+    Table,
+    Verdict,
+    Where,
+    rounded,
+)
 from pytest_ane.gates.throughput.baseline import Baseline, Missing, differences
 from pytest_ane.gates.throughput.noise import Limit, limit_of
 from pytest_ane.gates.throughput.speed import Speed, percent, seconds
@@ -259,7 +269,7 @@ def _notes(now: Speed, baseline: Baseline | Missing | None) -> Iterator[Finding]
 
 
 def _tables(now: Speed, baseline: Baseline | Missing | None) -> Iterator[Table]:
-    """The runs, and the parts of a token's time, the one that lost most first."""
+    """The runs, and the parts of a token's time: against the baseline, and by themselves."""
     rows: list[tuple[Cell, ...]] = [
         (label, now.figure(median), median, len(rounds), min(rounds), max(rounds))
         for label, rounds, median in zip(
@@ -282,4 +292,15 @@ def _tables(now: Speed, baseline: Baseline | Missing | None) -> Iterator[Table]:
             (Column("part"), Column("baseline", "s"), Column("now", "s")),
             tuple((part, then.profile[part], now.profile[part]) for part in lost),
             "parts",
+        )
+    if whole := sum(now.profile.values()):
+        yield Table(
+            "parts of a token",
+            (Column("part"), Column("shards"), Column("time", "s"), Column("share", "%")),
+            tuple(
+                (part, now.counts.get(part), rounded(spent), rounded(spent / whole))
+                for part, spent in now.profile.items()
+            ),
+            "token",
+            listed=False,
         )

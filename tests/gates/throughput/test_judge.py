@@ -235,8 +235,18 @@ def test_other_packages_are_compared_and_named() -> None:
 def test_the_part_that_lost_most_comes_first() -> None:
     then = speed(4.0, profile={"block": 0.08, "head": 0.005, "host": 0.001})
     now = speed(5.0, profile={"block": 0.08, "head": 0.03, "mixture": 0.1})
-    _, parts = judged(now, against(then), 0.05).tables
+    parts = judged(now, against(then), 0.05).table("parts")
+    assert parts is not None
     assert parts.rows == (("head", 0.005, 0.03), ("block", 0.08, 0.08))
+
+
+def test_the_parts_of_a_token_s_time_for_pictures() -> None:
+    now = speed(4.0, profile={"block": 0.06, "host": 0.02}, counts={"block": 30})
+    table = judged(now).table("token")
+    assert table is not None
+    assert not table.listed
+    assert table.rows == (("block", 30, 0.06, 0.75), ("host", None, 0.02, 0.25))
+    assert judged().table("token") is None
 
 
 def test_the_floor_holds_always_and_is_confirmed_too() -> None:
