@@ -1,0 +1,155 @@
+"""Drift over the layers and KL of positions, as they are drawn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_ane.chain.exact import StackState
+from pytest_ane.gates.behaviour import Behaviour, judge
+from pytest_ane.gates.behaviour.measure import PromptResult
+from pytest_ane.manifest.policy import BehaviourPolicy
+from pytest_ane.metrics.logits import Position
+from pytest_ane.report.charts.picture import spec
+from pytest_ane.report.charts.stack import drift, kl
+from pytest_ane.report.verdict import to_json
+from tests.gates.behaviour.test_judge import ALONE, FIRST, GOOD, NAN, OTHER, SAME
+from tests.report.charts.drawn import drawn
+
+INF = float("inf")
+
+
+def behaviour(
+    prompts: Sequence[PromptResult] = (GOOD,), errors: Sequence[float] = (), limit: float = 0.05
+) -> dict[str, Any]:
+    """JSON data of a verdict of these prompts, and of a stack with these errors."""
+    states = tuple(StackState(f"L{i:02d}", error, 0.9) for i, error in enumerate(errors))
+    measured = Behaviour(tuple(prompts), ALONE, {}, drift=states)
+    policy = BehaviourPolicy.model_validate({"min-positions": 1, "max-kl": limit})
+    # A run's file: what is not finite is text.
+    made: dict[str, Any] = json.loads(json.dumps(to_json(judge(measured, policy, "m"))))
+    return made
+
+
+def test_drift_marks_the_steepest_shard() -> None:
+    picture = drift(behaviour(errors=(0.01, 0.02, 0.5, 0.51)))
+    found = drawn(picture)
+    assert found.texts.count("L02") == 1
+    assert "rises most here: 0.0200 to 0.5000" in found.texts
+    assert len(found.marks("line")) == 1
+    assert len(found.marks("rule")) == 1
+    assert picture is not None
+    assert picture.description == (
+        "Relative L2 of the hidden states after each of 4 shards, 0.5100 at the end. "
+        "It rises most at L02: 0.0200 to 0.5000."
+    )
+    assert picture.table.rows == (("L00", 0.01), ("L01", 0.02), ("L02", 0.5), ("L03", 0.51))
+
+
+def test_drift_of_two_runs_has_two_lines() -> None:
+    picture = drift(behaviour(errors=(0.01, 0.02)), behaviour(errors=(0.03, 0.04)))
+    found = drawn(picture)
+    assert len(found.marks("line")) == 2
+    assert {"this run", "the run before"} <= {*found.texts}
+    assert picture is not None
+    assert "The run before had 0.0400 after L01." in picture.description
+    assert picture.table.rows == (("L00", 0.01, 0.03), ("L01", 0.02, 0.04))
+
+
+def test_a_shard_that_is_new_has_no_number_of_the_run_before() -> None:
+    picture = drift(behaviour(errors=(0.01, 0.02)), behaviour(errors=(0.03,)))
+    assert picture is not None
+    assert picture.table.rows[1] == ("L01", 0.02, None)
+
+
+@pytest.mark.parametrize("value", [NAN, INF])
+def test_drift_that_is_not_finite_is_above_the_frame(value: float) -> None:
+    picture = drift(behaviour(errors=(0.01, value, 0.3)))
+    assert min(y for _, y in drawn(picture).at("symbol")) < 0
+    assert picture is not None
+    assert "Not finite, and marked above the frame: L01." in picture.description
+    word = "NaN" if value is NAN else "infinite"
+    assert f"It is {word} from L01 on" in picture.description
+
+
+def test_one_shard_has_no_steepest() -> None:
+    found = drawn(drift(behaviour(errors=(0.25,))))
+    assert len(found.marks("symbol")) == 1
+    assert not found.marks("rule")
+
+
+def test_the_command_s_json_is_drawn_too() -> None:
+    def shard(name: str, l2: object) -> dict[str, Any]:
+        return {"shard": name, "stack": {"rest": {"relative_l2": l2, "cosine": 1}}}
+
+    picture = drift({"shards": [shard("L00", 0.1), shard("L01", "NaN"), {"shard": "head.0"}]})
+    assert picture is not None
+    assert [row[0] for row in picture.table.rows] == ["L00", "L01"]
+
+
+def test_without_data_there_is_no_picture() -> None:
+    assert drift(behaviour()) is None
+    assert drift({}, behaviour(errors=(0.1,))) is None
+    assert kl({}) is None
+    assert kl({"tables": []}) is None
+
+
+def test_kl_has_a_panel_for_each_prompt() -> None:
+    pieces = ("Once", " upon", " a", " time")
+    good = replace(GOOD, positions=(FIRST, SAME, SAME), pieces=pieces[:3])
+    bad = replace(GOOD, name="other", positions=(FIRST, SAME, SAME, OTHER), pieces=pieces)
+    picture = kl(behaviour((good, bad)))
+    found = drawn(picture)
+    assert {"facts", "other"} <= {*found.texts}
+    assert "first bad:  time" in found.texts
+    assert len(found.marks("line")) == 2
+    # Each panel has the limit's line.
+    assert len(found.marks("rule")) == 2
+    assert picture is not None
+    assert "The first bad position of other is 3, ' time'." in picture.description
+    assert "limit of the mean is 0.0500 nats" in picture.description
+    assert len(picture.table.rows) == 7
+
+
+def test_kl_that_is_not_finite_is_above_the_frame() -> None:
+    undefined = Position(NAN, NAN, False, 0)
+    picture = kl(behaviour((replace(GOOD, positions=(FIRST, SAME, undefined)),)))
+    found = drawn(picture)
+    assert min(y for _, y in found.at("symbol")) < 0
+    assert picture is not None
+    assert "marked above the frame: facts at 2." in picture.description
+
+
+def test_one_position() -> None:
+    found = drawn(kl(behaviour((replace(GOOD, positions=(FIRST, SAME)),))))
+    assert "facts" in found.texts
+
+
+def test_long_texts_keep_their_worst_position() -> None:
+    positions = [SAME] * 5000
+    positions[3217] = Position(0.9, 7.5, False, 3)
+    picture = kl(behaviour([replace(GOOD, positions=tuple(positions))]))
+    assert picture is not None
+    assert len(json.dumps(spec(picture))) < 60_000
+    assert '"7.5000 nats"' in json.dumps(spec(picture))
+    assert len(picture.table.rows) == 5000
+    assert "each point is the worst of 13 positions" in picture.description
+
+
+def test_many_prompts_are_drawn_in_part_and_that_is_told() -> None:
+    prompts = [replace(GOOD, name=f"p{i}") for i in range(20)]
+    picture = kl(behaviour(prompts))
+    assert picture is not None
+    assert "The 8 prompts of the largest KL are drawn, and 12 are not." in picture.description
+    assert len(drawn(picture).marks("line")) == 8
+
+
+def test_240_shards_are_small_and_drawn() -> None:
+    picture = drift(*[behaviour(errors=[0.001 * i for i in range(240)])] * 2)
+    assert picture is not None
+    assert len(json.dumps(spec(picture))) < 40_000
+    assert len(drawn(picture).marks("symbol")) == 480
