@@ -22,9 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         nargs="*",
-        metavar="FIGURE | diff A B",
+        metavar="FIGURE | diff A B | judge",
         help="a figure such as cosine.min: its course over commits; 'diff' and two runs, commits "
-        "or parts of machines' names: what they differ in; nothing: an overview with all steps",
+        "or parts of machines' names: what they differ in; 'judge': since when today's policy "
+        "would have been red; nothing: an overview with all steps",
     )
     add_shards(parser, "which shards and models (default: all)")
     parser.add_argument("--gate", default="", help="figures of this gate alone")
@@ -51,6 +52,8 @@ def run(options: argparse.Namespace) -> Output:
     match options.what:
         case []:
             data = yield from _overview(memory, options)
+        case ["judge"]:
+            data = yield from _judge(memory, options)
         case ["diff", a, b]:
             data = yield from _diff(memory, options, a, b)
         case ["diff", *_]:
@@ -98,6 +101,17 @@ def _unknown(memory: Memory, figure: str, options: argparse.Namespace) -> str:
     near = get_close_matches(figure, names, 4, 0.4) or names[:4]
     there = f"; there are {', '.join(near)}" if near else ""
     return f"No line has the figure {figure!r} with this gate and these shards{there}."
+
+
+def _judge(memory: Memory, options: argparse.Namespace) -> Output:
+    from pytest_ane.history.judge import judge
+    from pytest_ane.project.entries import read_manifest
+    from pytest_ane.report.history import judged
+
+    manifest = read_manifest(options.manifest or Path("shards.toml"))
+    found = judge(memory, manifest, gate=options.gate, shards=options.shards)
+    yield from judged(found)
+    return vars(found)
 
 
 def _diff(memory: Memory, options: argparse.Namespace, a: str, b: str) -> Output:

@@ -6,9 +6,9 @@ word that people read of it is made in `pytest_ane.report`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 Status = Literal["passed", "failed", "unproven"]
 Severity = Literal["failed", "unproven", "warned", "note"]
@@ -25,6 +25,35 @@ def plain(value: Any) -> Any:
 def rounded(value: Any, digits: int = 5) -> Any:
     """A number in significant digits, as tables for pictures have it; None stays None."""
     return None if value is None else float(f"{value:.{digits}g}")
+
+
+class Bound(NamedTuple):
+    """What a policy asks of a figure.
+
+    Attributes:
+        limit: the value itself passes.
+        good: the side of it that passes.
+    """
+
+    limit: float
+    good: Side
+
+    def passes(self, value: float) -> bool:
+        """Whether a value keeps it, which NaN never does."""
+        return value >= self.limit if self.good == "above" else value <= self.limit
+
+
+Limits: TypeAlias = Mapping[str, Bound]
+"""What a policy asks of figures, by their names."""
+
+
+def bounds(good: Side, **limits: float | None) -> dict[str, Bound]:
+    """Bounds of one side by figure, without those that are None; `__` stands for a dot."""
+    return {
+        name.replace("__", "."): Bound(limit, good)
+        for name, limit in limits.items()
+        if limit is not None
+    }
 
 
 @dataclass(frozen=True)
@@ -63,7 +92,7 @@ class Figure:
         """Whether the limit is kept, which NaN never does; true where there is none."""
         if self.limit is None or isinstance(self.value, str):
             return True
-        return self.value >= self.limit if self.good == "above" else self.value <= self.limit
+        return Bound(self.limit, self.good or "below").passes(self.value)
 
     @property
     def headroom(self) -> float:
@@ -71,6 +100,13 @@ class Figure:
         if self.limit is None or isinstance(self.value, str):
             return float("inf")
         return abs(self.value - self.limit) / (abs(self.limit) or 1.0)
+
+
+def limited(figures: Iterable[Figure], limits: Limits) -> Iterator[Figure]:
+    """Figures beside what a policy asks of them; others as they are."""
+    for figure in figures:
+        bound = limits.get(figure.name)
+        yield figure if bound is None else replace(figure, limit=bound.limit, good=bound.good)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
 from pytest_ane.core.arithmetic import SIMULATED, Arithmetic, RuleShares
-from pytest_ane.core.verdict import Figure, Finding, Verdict
+from pytest_ane.core.verdict import Figure, Finding, Limits, Verdict
 
 PREFIX = "ane."
 """Of the names of figures and tables that hold in the ANE's arithmetic alone."""
@@ -54,6 +54,14 @@ def joined(
         ),
         provenance={**typed.provenance, "arithmetic": ", ".join(map(_name, arithmetic))},
     )
+
+
+def joined_limits(
+    typed: Limits, ane: Limits, arithmetic: Collection[Arithmetic], common: tuple[str, ...]
+) -> Limits:
+    """What a policy asks of the figures of `joined`, and of those of a device; arguments alike."""
+    simulated = {f"{PREFIX}{n}": bound for n, bound in ane.items() if not n.startswith(common)}
+    return {**typed, **(simulated if "ane" in arithmetic else {})}
 
 
 def rule_figures(rules: RuleShares) -> Iterator[Figure]:

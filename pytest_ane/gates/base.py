@@ -15,7 +15,7 @@ from pytest_ane.chain.exact import ReferenceStates
 from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.arithmetic import RuleShares
 from pytest_ane.core.gate_words import GATE_WORDS
-from pytest_ane.core.verdict import Figure, Verdict
+from pytest_ane.core.verdict import Figure, Limits, Verdict
 from pytest_ane.error_budget import ErrorBudget
 from pytest_ane.families import Ports
 from pytest_ane.manifest import Model, Policy, Shard
@@ -178,6 +178,18 @@ class Gate(ABC, Generic[M]):
     @abstractmethod
     def judge(self, measurement: M, policy: Any, subject: Subject) -> Verdict:
         """Apply a policy, which is what `policy` gave, to a measurement. Pure, and quick."""
+
+    def limits(self, policy: Any, subject: Subject) -> Limits:
+        """What a policy asks of figures of its verdicts, whatever was measured.
+
+        Judges take the same limits, so that old figures are judged as new ones are. Limits that
+        depend on the measurement, and findings without a figure, are not among them.
+
+        Args:
+            policy: what `policy` gave.
+            subject: a shard, or a model.
+        """
+        return {}
 
     @abstractmethod
     def figures(self, measurement: M) -> tuple[Figure, ...]:

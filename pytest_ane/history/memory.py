@@ -201,13 +201,18 @@ class Memory:
         return [model for (model,) in self.ask(query)]
 
     def series(
-        self, figure: str = "", *, gate: str = "", shards: str = "all", changing: bool = False
+        self,
+        figures: str | Sequence[str] = (),
+        *,
+        gate: str = "",
+        shards: str = "all",
+        changing: bool = False,
     ) -> list[Series]:
         """Figures over runs.
 
         Args:
-            figure: its name; all where it is empty.
-            gate: the same.
+            figures: its name, or those of several; all where it is empty.
+            gate: its name; all where it is empty.
             shards: ids, ranges and globs, as for `--ane-shards`, or names of models.
             changing: leave out figures that have one value throughout.
         """
@@ -234,7 +239,8 @@ class Memory:
                 select series, figure, list(id order by place, id) as ids,
                     list(place order by place, id) as places,
                     list(value order by place, id) as values
-                from flat where value is not null and ($figure = '' or figure = $figure)
+                from flat
+                where value is not null and (not $named or list_contains($figures, figure))
                 group by all having not $changing or min(value) <> max(value)
             ), named as (
                 select series, any_value(gate) as gate, any_value(subject) as subject,
@@ -245,7 +251,13 @@ class Memory:
             select gate, subject, test, figure, backend, ids, places, values
             from listed join named using (series) order by subject, gate, test, figure, series
             """,
-            {"subjects": subjects, "gate": gate, "changing": changing, "figure": figure},
+            {
+                "subjects": subjects,
+                "gate": gate,
+                "changing": changing,
+                "named": bool(figures),
+                "figures": [figures] if isinstance(figures, str) else [*figures],
+            },
         )
         return [
             Series(gate, subject, test, name, backend, tuple(ids), tuple(places), tuple(values))

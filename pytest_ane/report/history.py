@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from pytest_ane.history.compare import Comparison
+from pytest_ane.history.judge import Judged
 from pytest_ane.history.memory import Memory, Series, Skipped
 from pytest_ane.history.order import Run
 from pytest_ane.history.overview import ModelSummary, Turn
@@ -127,6 +128,31 @@ def comparison(found: Comparison) -> Iterator[str]:
     total = len(found.differences)
     more = f" ({total - SHOWN:,} more, which --json lists)" if total > SHOWN else ""
     yield f"{_count(total, 'figure')} of {total + found.same:,} differ{more}"
+
+
+def judged(found: Judged) -> Iterator[str]:
+    """Since when today's policy would have been red, and what it cannot tell."""
+    still = [red for red in found.red if red.until is None]
+    if found.red:
+        heads = ("red since", "until", "subject", "gate", "figure", "value", "limit")
+        rows = [
+            (red.since.label, red.until.label if red.until else "now", red.series.subject,
+             test(red.series.gate, red.series.test), red.series.figure, number(red.value),
+             f"{'>=' if red.bound.good == 'above' else '<='} {number(red.bound.limit)}")
+            for red in found.red
+        ]  # fmt: skip
+        yield from columns([heads, *rows], words=[True] * 5 + [False, True])
+        yield ""
+    count = _count(found.figures, "figure")
+    yield f"by today's policy {len(still)} of {count} would be red now"
+    if found.silent:
+        yield f"no limit on a figure: {', '.join(found.silent)}"
+    if found.subjects:
+        yield f"not in the manifest, so not judged: {', '.join(found.subjects)}"
+    yield (
+        "not judged: what a gate finds without a figure, and limits that depend on the "
+        "measurement itself, such as of the total error"
+    )
 
 
 def number(value: float | str) -> str:

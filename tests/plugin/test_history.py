@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from pytest_ane.gates import GATES
+from pytest_ane.project.entries import read_manifest
 from tests.permissions import binding_permissions
 from tests.plugin.conftest import Project
 
@@ -155,3 +157,61 @@ def test_workers_send_their_lines(project: Project) -> None:
     written = lines(project.path / "history")
     assert len(written) == 6
     assert len({line["run"] for line in written}) == 1
+
+
+LIMITS = """
+[models.{model}.policy]
+compression = {{ max-bytes = "1 GB", min-ratio = 0.001 }}
+fidelity = {{ max-error = 100, max-relative-error = 1e9, min-cosine-flat = 0.5 }}
+hazards = {{ max-table-error = 0.5 }}
+throughput = {{ min-tok-s = 0.001 }}
+"""
+
+
+def limits_of(project: Project, *options: str) -> dict[str, set[str]]:
+    """By gate, figures whose limits in verdicts are those that gates declare."""
+    report = project.path / "all.json"
+    project.run("--ane-shards=all", *options, f"--ane-report={report}")
+    manifest = read_manifest(project.path / "shards.toml").in_arithmetic(("typed", "ane"))
+    subjects = {s.qualified: s for s in (*manifest.shards, *manifest.models)}
+    found: dict[str, set[str]] = {}
+    for verdict in json.loads(report.read_text())["verdicts"]:
+        gate, subject = GATES[verdict["gate"]], subjects[verdict["subject"]]
+        declared = gate.limits(gate.policy(subject.policy), subject)
+        for figure in verdict["figures"]:
+            if figure["limit"] is None:
+                # Below it a weight's error has none, so that the size stands in the row.
+                assert figure["name"] not in declared or figure["name"] in WEIGHTS, figure
+            elif figure["name"] not in OF_MEASUREMENTS:
+                assert declared[figure["name"]] == (figure["limit"], figure["good"])
+                found.setdefault(gate.name, set()).add(figure["name"])
+    return found
+
+
+WEIGHTS = ("max_weight_error", "max_weight_row_error")
+OF_MEASUREMENTS = ("total_error.rms", "ane.total_error.rms", "perplexity.reference", "change")
+"""Limits that depend on what was measured."""
+
+
+def test_declared_limits_are_those_of_verdicts(project: Project) -> None:
+    """Of packages of one's own, where some thresholds follow from others."""
+    project.packages(LIMITS.format(model="own"), good="float32", other="good")
+    found = limits_of(project, "-m", "gate or bench", "--ane-arithmetic=typed,ane")
+    assert found["fidelity"] >= {
+        "cosine.min", "relative_l2.max", "error.max", "cosine.flat.min",
+        "ane.cosine.min", "ane.relative_l2.max",
+    }  # fmt: skip
+    assert found["compression"] == {"size_bytes", "ratio"}
+    assert found["hazards"] >= {"sum.max", "dropped.max"}
+
+
+@pytest.mark.heavy
+def test_declared_limits_of_a_family(project: Project) -> None:
+    more = "[models.mini.policy.behaviour.ane]\nmin-top1 = 0.1\nmax-kl-p95 = 40\n"
+    project.llama(LIMITS.format(model="mini") + more)
+    found = limits_of(project, "-m", "gate or bench", "--ane-arithmetic=typed,ane")
+    assert found["behaviour"] >= {
+        "top1", "kl.mean", "centred_cosine.min", "positions", "ane.top1", "ane.kl.p95"
+    }  # fmt: skip
+    assert found["fidelity"] >= {"algebra.max", "rounding.rms", "cosine.min", "ane.cosine.min"}
+    assert found["throughput"] == {"tok_s"}

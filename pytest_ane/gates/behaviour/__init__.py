@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.core.verdict import Figure, Verdict
+from pytest_ane.core.verdict import Figure, Limits, Verdict
 from pytest_ane.families import is_encoder
 from pytest_ane.gates.base import Gate, ModelContext, Subject
 from pytest_ane.gates.behaviour.embeddings import LEAST
-from pytest_ane.gates.behaviour.judge import figures, judge
+from pytest_ane.gates.behaviour.judge import figures, judge, limits
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult, measure
 from pytest_ane.manifest import Model
 from pytest_ane.manifest.policy import BehaviourPolicy
@@ -61,6 +61,12 @@ class BehaviourGate(Gate[Behaviour]):
             trained=trained,
             arithmetic=subject.arithmetic,
         )
+
+    def limits(self, policy: BehaviourPolicy, subject: Subject) -> Limits:
+        """Of logits, or of embeddings and rankings."""
+        assert isinstance(subject, Model)
+        encoder = is_encoder(subject.family, subject.ids)
+        return limits(policy, subject.arithmetic, encoder=encoder)
 
     def figures(self, measurement: Behaviour) -> tuple[Figure, ...]:
         """Statistics of all positions but the prompts' first ones."""

@@ -15,7 +15,18 @@ from pytest_ane.chain.exact import ReferenceStates, ShardAlone, forced
 from pytest_ane.chain.golden import GoldenPrompt
 from pytest_ane.core.arithmetic import RuleShares
 from pytest_ane.core.arrays import FloatArray
-from pytest_ane.core.verdict import Column, Figure, Finding, Table, Verdict, Where, nothing
+from pytest_ane.core.verdict import (
+    Column,
+    Figure,
+    Finding,
+    Limits,
+    Table,
+    Verdict,
+    Where,
+    bounds,
+    limited,
+    nothing,
+)
 from pytest_ane.gates.behaviour.alone import note, table
 from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.metrics.cosine import cosine, is_cosine
@@ -203,20 +214,32 @@ def judge_embeddings(
     )
 
 
+def limits(policy: BehaviourPolicy) -> Limits:
+    """What a policy asks of figures."""
+    return {
+        **bounds("above", embedding__cosine__min=policy.min_embedding_cosine,
+                 kendall__min=policy.min_kendall, top1=policy.min_top1),
+        **bounds("below", embedding__relative_l2__max=_most_relative(policy)),
+    }  # fmt: skip
+
+
 def figures(measured: Embeddings, policy: BehaviourPolicy) -> Iterator[Figure]:
     """Those with a threshold first."""
+    yield from limited(_statistics(measured), limits(policy))
+
+
+def _statistics(measured: Embeddings) -> Iterator[Figure]:
     cosines = [text.cosine for text in measured.texts]
     yield Figure("embedding.cosine.min", float(np.min(cosines)), label="embedding cosine",
-                 limit=policy.min_embedding_cosine, good="above", shown=True)  # fmt: skip
+                 shown=True)  # fmt: skip
     yield Figure("embedding.relative_l2.max", float(np.max([t.relative for t in measured.texts])),
-                 label="relative L2", limit=_most_relative(policy), good="below")  # fmt: skip
+                 label="relative L2")  # fmt: skip
     if rankings := measured.ordered:
         taus = [ranking.tau for ranking in rankings]
         same = sum(ranking.same_best for ranking in rankings) / len(rankings)
         yield Figure("kendall.min", float(np.min(taus)), label="Kendall's tau",
-                     limit=policy.min_kendall, good="above", shown=True)  # fmt: skip
-        yield Figure("top1", same, "%", "same best sentence", limit=policy.min_top1, good="above",
                      shown=True)  # fmt: skip
+        yield Figure("top1", same, "%", "same best sentence", shown=True)
         yield Figure("kendall.mean", float(np.mean(taus)), label="mean tau")
         yield Figure("queries", len(rankings), "queries", shown=True)
         yield Figure("reference.best", "; ".join(f"{r.query}: {r.best}" for r in rankings))

@@ -10,11 +10,23 @@ from typing import Literal
 
 from pytest_ane.chain.chain import NO_TOKEN
 from pytest_ane.core.arithmetic import SIMULATED, Arithmetic
-from pytest_ane.core.verdict import Column, Figure, Finding, Table, Verdict, Where, nothing
-from pytest_ane.gates.arithmetics import joined, missing
+from pytest_ane.core.verdict import (
+    Column,
+    Figure,
+    Finding,
+    Limits,
+    Table,
+    Verdict,
+    Where,
+    bounds,
+    limited,
+    nothing,
+)
+from pytest_ane.gates.arithmetics import joined, joined_limits, missing
 from pytest_ane.gates.behaviour.alone import drift_table, note, table, worst_first
 from pytest_ane.gates.behaviour.embeddings import COMMON, Embeddings, judge_embeddings
 from pytest_ane.gates.behaviour.embeddings import figures as figures_of_embeddings
+from pytest_ane.gates.behaviour.embeddings import limits as limits_of_embeddings
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult
 from pytest_ane.gates.behaviour.positions import first_bad, positions_table
 from pytest_ane.gates.behaviour.reference import most_perplexity, wrong_reference
@@ -148,19 +160,35 @@ def _unchanged(prompt: PromptResult, policy: BehaviourPolicy) -> bool:
     return same and first_bad((prompt,), policy) is None
 
 
+def limits(policy: BehaviourPolicy, arithmetic: Sequence[Arithmetic], *, encoder: bool) -> Limits:
+    """What a policy asks of figures, of logits or of an encoder's embeddings."""
+    of, common = (limits_of_embeddings, COMMON) if encoder else (_limits, _COMMON)
+    return joined_limits(of(policy), of(policy.in_ane), arithmetic, common)
+
+
+def _limits(policy: BehaviourPolicy) -> Limits:
+    """Of logits; the reference's perplexity has a limit that depends on the prompts."""
+    return {
+        **bounds("above", top1=policy.min_top1, centred_cosine__min=policy.min_centred_cosine,
+                 positions=policy.min_positions),
+        **bounds("below", kl__mean=policy.max_kl, kl__p95=policy.max_kl_p95,
+                 perplexity__increase=policy.max_perplexity_increase),
+    }  # fmt: skip
+
+
 def _judged(summary: LogitSummary, policy: BehaviourPolicy) -> Iterator[Figure]:
     """Statistics with a threshold of the policy, those of the default policy first."""
-    yield Figure("top1", summary.top1, "%", "top-1", limit=policy.min_top1, good="above",
-                 shown=True)  # fmt: skip
-    yield Figure("kl.mean", summary.kl, "nats", "KL", limit=policy.max_kl, good="below",
-                 shown=True)  # fmt: skip
+    yield from limited(_statistics_of(summary), _limits(policy))
+
+
+def _statistics_of(summary: LogitSummary) -> Iterator[Figure]:
+    yield Figure("top1", summary.top1, "%", "top-1", shown=True)
+    yield Figure("kl.mean", summary.kl, "nats", "KL", shown=True)
     yield Figure("centred_cosine.min", summary.centred_cosine.min, label="centred cosine",
-                 limit=policy.min_centred_cosine, good="above", shown=True)  # fmt: skip
-    yield Figure("kl.p95", summary.kls.p95, "nats", "KL's 95th percentile",
-                 limit=policy.max_kl_p95, good="below")  # fmt: skip
+                 shown=True)  # fmt: skip
+    yield Figure("kl.p95", summary.kls.p95, "nats", "KL's 95th percentile")
     if (increase := summary.perplexity_increase) is not None:
-        yield Figure("perplexity.increase", increase, "%", "perplexity increase",
-                     limit=policy.max_perplexity_increase, good="below", shown=True)  # fmt: skip
+        yield Figure("perplexity.increase", increase, "%", "perplexity increase", shown=True)
 
 
 def _others(
@@ -173,8 +201,8 @@ def _others(
     yield Figure("kl.median", summary.kls.median, "nats", "median KL")
     yield Figure("kl.max", summary.kls.max, "nats", "largest KL")
     yield Figure("rank.max", summary.rank, label="lowest rank")
-    yield Figure("positions", len(_compared(behaviour)), "positions", limit=policy.min_positions,
-                 good="above", shown=True)  # fmt: skip
+    positions = Figure("positions", len(_compared(behaviour)), "positions", shown=True)
+    yield from limited([positions], _limits(policy))
     yield Figure("first.centred_cosine.min", first.centred_cosine.min,
                  label="centred cosine at position 0")  # fmt: skip
     yield Figure("first.kl.max", first.kls.max, "nats", "KL at position 0")

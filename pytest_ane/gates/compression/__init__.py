@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ane.core.digests import key_digest, tree_files
-from pytest_ane.core.verdict import Figure, Verdict
+from pytest_ane.core.verdict import Figure, Limits, Verdict
 from pytest_ane.gates.base import Gate, ShardContext, Subject
-from pytest_ane.gates.compression.judge import figures, judge, weights_table
+from pytest_ane.gates.compression.judge import figures, judge, limits, weights_table
 from pytest_ane.gates.compression.measure import CompressionMeasurement, measure
 from pytest_ane.manifest import GOLDEN, Model, Shard
 from pytest_ane.manifest.policy import CompressionPolicy
@@ -50,6 +50,10 @@ class CompressionGate(Gate[CompressionMeasurement]):
         """Hold every weight against what was asked for it, and the size against the budget."""
         assert isinstance(subject, Shard)
         return judge(measurement, policy, subject.qualified, subject.compression)
+
+    def limits(self, policy: CompressionPolicy, subject: Subject) -> Limits:
+        """Of bytes, of the ratio to fp16, and of weights' errors."""
+        return limits(policy)
 
     def figures(self, measurement: CompressionMeasurement) -> tuple[Figure, ...]:
         """Bytes, the ratio to fp16, weights, and the lowest SNR of a weight."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from pytest_ane.build.distortion import FP16, Distortion
-from pytest_ane.core.verdict import Figure, Finding, Where
+from pytest_ane.core.verdict import Figure, Finding, Limits, Where, bounds
 from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.manifest import Compression
 from pytest_ane.manifest.policy import CompressionPolicy
@@ -22,21 +22,30 @@ def figures(measurement: CompressionMeasurement, policy: CompressionPolicy) -> I
     """How far weights are from what their schemes reach, and how many are missing."""
     compressed = [d for d in _judged(measurement) if d.scheme != FP16]
     if compressed:
+        most = limits(policy)
         worst = max(compressed, key=lambda d: d.error or 0)
-        yield _ratio("max_weight_error", worst.error or 0, "error of a weight", worst.name,
-                     policy.max_weight_error)  # fmt: skip
+        yield _ratio("max_weight_error", worst.error or 0, "error of a weight", worst.name, most)
         worst = max(compressed, key=lambda d: d.row_error or 0)
         yield _ratio("max_weight_row_error", worst.row_error or 0, "error of a row",
-                     f"{worst.name} {_rows(worst)}", policy.max_weight_row_error)  # fmt: skip
+                     f"{worst.name} {_rows(worst)}", most)  # fmt: skip
     if measurement.against in _COMPARED:
         missing = len(measurement.missing)
         yield Figure("weights_missing", missing, "weights missing")
 
 
-def _ratio(name: str, value: float, label: str, weight: str, limit: float) -> Figure:
+def limits(policy: CompressionPolicy) -> Limits:
+    """What a policy asks of figures."""
+    return bounds(
+        "below",
+        max_weight_error=policy.max_weight_error,
+        max_weight_row_error=policy.max_weight_row_error,
+    )
+
+
+def _ratio(name: str, value: float, label: str, weight: str, limits: Limits) -> Figure:
     """A ratio with its limit where that decides: below it, the size is what a row should show."""
-    unit = "x what its scheme needs"
-    return Figure(name, round(value, 4), unit, label, note=weight, good="below",
+    limit, good = limits[name]
+    return Figure(name, round(value, 4), "x what its scheme needs", label, note=weight, good=good,
                   limit=limit if value > limit else None)  # fmt: skip
 
 

@@ -9,7 +9,19 @@ from collections.abc import Iterator, Sequence
 from pytest_ane.build.census import SPARSE, Census, Stage, Weight
 from pytest_ane.build.distortion import Distortion
 from pytest_ane.build.yardstick import steps_for
-from pytest_ane.core.verdict import Cell, Column, Figure, Finding, Severity, Table, Verdict, Where
+from pytest_ane.core.verdict import (
+    Cell,
+    Column,
+    Figure,
+    Finding,
+    Limits,
+    Severity,
+    Table,
+    Verdict,
+    Where,
+    bounds,
+    limited,
+)
 from pytest_ane.gates.compression import errors
 from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.gates.compression.palettes import palettes_table
@@ -72,15 +84,28 @@ def figures(measurement: CompressionMeasurement) -> tuple[Figure, ...]:
     return tuple(_figures(measurement, CompressionPolicy()))
 
 
+def limits(policy: CompressionPolicy) -> Limits:
+    """What a policy asks of figures."""
+    return {
+        **bounds("below", size_bytes=policy.max_bytes),
+        **bounds("above", ratio=policy.min_ratio),
+        **errors.limits(policy),
+    }
+
+
 def _figures(measurement: CompressionMeasurement, policy: CompressionPolicy) -> Iterator[Figure]:
+    yield from limited(_measured(measurement), limits(policy))
+    yield from errors.figures(measurement, policy)
+
+
+def _measured(measurement: CompressionMeasurement) -> Iterator[Figure]:
     census, size = measurement.census, measurement.size
     compressed = [weight for weight in census.weights if weight.stages]
     own = size - measurement.others
     ratio = round(census.dense_bytes / own, 4) if own else 0.0
-    yield Figure("size_bytes", size, "bytes", limit=policy.max_bytes, good="below", shown=True)
+    yield Figure("size_bytes", size, "bytes", shown=True)
     some = bool(census.weights)
-    yield Figure("ratio", ratio, "x smaller than fp16", limit=policy.min_ratio, good="above",
-                 shown=some)  # fmt: skip
+    yield Figure("ratio", ratio, "x smaller than fp16", shown=some)
     yield Figure("weights", len(census.weights), "weights", shown=not some)
     yield Figure("weights_compressed", len(compressed), "weights compressed",
                  of=len(census.weights), note=_kinds(compressed), shown=some)  # fmt: skip
@@ -89,7 +114,6 @@ def _figures(measurement: CompressionMeasurement, policy: CompressionPolicy) -> 
         yield Figure("min_snr_db", round(worst.snr, 3), "dB", "lowest SNR", note=worst.name,
                      shown=True)  # fmt: skip
         yield Figure("min_snr_weight", worst.name)
-    yield from errors.figures(measurement, policy)
 
 
 def _weights(census: Census, asked: Compression | None, notes: Sequence[str]) -> Iterator[Finding]:

@@ -9,10 +9,10 @@ from typing import Any
 
 from pytest_ane.core.arithmetic import RuleShares
 from pytest_ane.core.digests import file_digest, key_digest, tree_files
-from pytest_ane.core.verdict import Figure, Verdict
+from pytest_ane.core.verdict import Figure, Limits, Verdict
 from pytest_ane.gates.base import Gate, ShardContext, Subject
 from pytest_ane.gates.fidelity.interface import differences, other_settings
-from pytest_ane.gates.fidelity.judge import figures, judge
+from pytest_ane.gates.fidelity.judge import figures, judge, limits
 from pytest_ane.gates.fidelity.measure import coverage, measure
 from pytest_ane.gates.fidelity.records import Comparison, Covered, Errors, Fidelity
 from pytest_ane.manifest import Model, Shard
@@ -97,9 +97,12 @@ class FidelityGate(Gate[Fidelity]):
             left = (Covered(f"function {name}", _LEFT_OUT) for name in subject.ungated)
             covered = (*(measurement.coverage or ()), *left)
             measurement = replace(measurement, coverage=covered)
-        own = isinstance(subject, Shard) and subject.artifact is not None
-        arithmetic = subject.arithmetic if isinstance(subject, Shard) else ("typed",)
+        own, arithmetic = _own(subject), subject.arithmetic
         return judge(measurement, policy, subject.qualified, own=own, arithmetic=arithmetic)
+
+    def limits(self, policy: FidelityPolicy, subject: Subject) -> Limits:
+        """Of the worst values of metrics, and of algebra and rounding."""
+        return limits(policy, subject.arithmetic, own=_own(subject))
 
     def figures(self, measurement: Fidelity) -> tuple[Figure, ...]:
         """Numbers of all probes."""
@@ -142,6 +145,11 @@ class FidelityGate(Gate[Fidelity]):
             # An output that the reference does not have has no positions at all.
             if not any(map(_is_whole, outputs)):
                 yield f"leaves out positions of {probe}"
+
+
+def _own(subject: Subject) -> bool:
+    """Whether the artifact is the user's own."""
+    return isinstance(subject, Shard) and subject.artifact is not None
 
 
 def _has_states(measurement: Fidelity) -> bool:

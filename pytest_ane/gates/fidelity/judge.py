@@ -11,9 +11,9 @@ import numpy as np
 
 from pytest_ane.core import fp16
 from pytest_ane.core.arithmetic import Arithmetic
-from pytest_ane.core.verdict import Figure, Finding, Verdict, Where, nothing
+from pytest_ane.core.verdict import Bound, Figure, Finding, Limits, Verdict, Where, nothing
 from pytest_ane.error_budget import Error
-from pytest_ane.gates.arithmetics import joined, missing
+from pytest_ane.gates.arithmetics import joined, joined_limits, missing
 from pytest_ane.gates.fidelity.metrics import (
     CONTRIBUTIONS,
     COSINES,
@@ -23,6 +23,7 @@ from pytest_ane.gates.fidelity.metrics import (
     Group,
     Metric,
     greatest_l2,
+    threshold,
     values_of,
 )
 from pytest_ane.gates.fidelity.records import Comparison, Fidelity
@@ -31,6 +32,7 @@ from pytest_ane.gates.fidelity.split import (
     engine_figures,
     split_figures,
     split_findings,
+    split_limits,
 )
 from pytest_ane.gates.fidelity.tables import Groups, tables
 from pytest_ane.manifest.policy import FidelityPolicy, OutputPolicy
@@ -69,6 +71,26 @@ def judge(
     view = replace(fidelity, comparisons=ane.comparisons)
     simulated = _judge(view, policy.in_ane, subject, own=own, engine=ane.engine)
     return joined(typed, simulated, arithmetic, _COMMON, ane.rules, engine_figures(ane))
+
+
+def limits(policy: FidelityPolicy, arithmetic: Sequence[Arithmetic], *, own: bool) -> Limits:
+    """What a policy asks of figures; arguments as of `judge`.
+
+    Where outputs have thresholds of their own, those of metrics depend on which outputs there are.
+    """
+    typed, ane = (
+        {**_metric_limits(p, own=own), **split_limits(p)} for p in (policy, policy.in_ane)
+    )
+    return joined_limits(typed, ane, arithmetic, _COMMON)
+
+
+def _metric_limits(policy: FidelityPolicy, *, own: bool) -> Limits:
+    made: dict[str, Bound] = {}
+    for metric in () if policy.outputs else METRICS:
+        limit = threshold(metric, policy.of_output(""), implied=own)
+        if limit is not None:
+            made[metric.figure] = Bound(limit, "above" if metric.least else "below")
+    return made
 
 
 def _judge(

@@ -139,6 +139,24 @@ def greatest_l2(cosine: float) -> float:
     return 2 * math.sqrt(1 - cosine)
 
 
+def threshold(metric: Metric, limits: OutputPolicy, *, implied: bool) -> float | None:
+    """A metric's threshold, where there is something to hold against it.
+
+    Args:
+        metric: one of `METRICS`.
+        limits: of the output.
+        implied: whether two that are not set follow from a cosine.
+    """
+    limit, cosine = metric.limit(limits), limits.min_cosine
+    if limit is not None or cosine is None or not implied:
+        return limit
+    if metric is MAX_RELATIVE_L2 and limits.min_snr is None:  # One says what the other does.
+        return round(greatest_l2(cosine), 4)
+    if metric is MIN_CONTRIBUTION:
+        return max(round(2 * cosine * abs(cosine) - 1, 4), -1.0)
+    return None
+
+
 def values_of(comparisons: Iterable[Comparison], of: Callable[[Comparison], Series]) -> list[float]:
     """One metric's values of all comparisons."""
     return [value for c in comparisons for value in of(c)[0]]
@@ -178,14 +196,10 @@ class Group:
         A cosine sees neither the size of an output nor what is small beside its residual path. The
         contribution's angle may be twice the one that `min-cosine` allows.
         """
-        limit, cosine = metric.limit(limits), limits.min_cosine
-        if limit is not None or cosine is None or not self.implied:
-            return limit
-        if metric is MAX_RELATIVE_L2 and limits.min_snr is None:  # One says what the other does.
-            return round(greatest_l2(cosine), 4)
-        if metric is MIN_CONTRIBUTION and any(metric.of(c)[0] for c in self.parts(metric)):
-            return max(round(2 * cosine * abs(cosine) - 1, 4), -1.0)
-        return None
+        limit = threshold(metric, limits, implied=self.implied)
+        if metric is MIN_CONTRIBUTION and metric.limit(limits) is None:
+            return limit if any(metric.of(c)[0] for c in self.parts(metric)) else None
+        return limit
 
     def pools(self, metric: Metric, comparison: Comparison) -> bool:
         """Whether a part that a metric is held against stands for several probes."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_ane.core.arithmetic import SIMULATED
-from pytest_ane.core.verdict import Figure, Finding, Where
+from pytest_ane.core.verdict import Figure, Finding, Limits, Where, bounds, limited
 from pytest_ane.error_budget import Error, ErrorBudget
 from pytest_ane.gates.fidelity.records import Fidelity, Simulated
 from pytest_ane.manifest.policy import FidelityPolicy
@@ -40,12 +40,11 @@ def split_figures(fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[Figure
     """Each error's greatest value and root mean square; what they may come to together."""
     if (budget := fidelity.budget) is None:
         return
-    for bounds in _bounds(budget, policy):
-        if (e := bounds.error) is not None:
-            yield Figure(f"{bounds.name}.max", e.greatest, label=bounds.name,
-                         limit=bounds.greatest, good="below")  # fmt: skip
-            yield Figure(f"{bounds.name}.rms", e.rms, label=f"{bounds.name}, rms",
-                         limit=bounds.rms, good="below")  # fmt: skip
+    for part in _bounds(budget, policy):
+        if (e := part.error) is not None:
+            greatest = Figure(f"{part.name}.max", e.greatest, label=part.name)
+            rms = Figure(f"{part.name}.rms", e.rms, label=f"{part.name}, rms")
+            yield from limited((greatest, rms), split_limits(policy))
     if (e := budget.compression) is not None:
         yield Figure("compression_error.max", e.greatest, label="compression error")
         yield Figure("compression_error.rms", e.rms, label="compression error, rms")
@@ -53,6 +52,17 @@ def split_figures(fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[Figure
         yield Figure("total_error.max", e.greatest, label="total error")
         yield Figure("total_error.rms", e.rms, label="total error, rms",
                      limit=_allowed(fidelity, policy), good="below")  # fmt: skip
+
+
+def split_limits(policy: FidelityPolicy) -> Limits:
+    """What a policy asks of figures; what the total error may be depends on its parts."""
+    return bounds(
+        "below",
+        algebra__max=policy.max_algebra,
+        algebra__rms=policy.max_algebra_rms,
+        rounding__max=policy.max_rounding,
+        rounding__rms=policy.max_rounding_rms,
+    )
 
 
 def split_findings(fidelity: Fidelity, policy: FidelityPolicy, subject: str) -> Iterator[Finding]:
@@ -132,10 +142,12 @@ def compression_finding(
 
 
 def _bounds(budget: ErrorBudget, policy: FidelityPolicy) -> tuple[_Bounds, _Bounds]:
-    return (
-        _Bounds("algebra", budget.algebra, policy.max_algebra, policy.max_algebra_rms),
-        _Bounds("rounding", budget.rounding, policy.max_rounding, policy.max_rounding_rms),
+    most = split_limits(policy)
+    algebra, rounding = (
+        _Bounds(name, error, most[f"{name}.max"].limit, most[f"{name}.rms"].limit)
+        for name, error in (("algebra", budget.algebra), ("rounding", budget.rounding))
     )
+    return algebra, rounding
 
 
 def _parts(fidelity: Fidelity) -> list[tuple[str, float]]:

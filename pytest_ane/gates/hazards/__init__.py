@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pytest_ane.backends import CpuBackend
-from pytest_ane.core.verdict import Figure, Verdict
+from pytest_ane.core.verdict import Figure, Limits, Verdict
 from pytest_ane.gates.base import Gate, ShardContext, Subject
-from pytest_ane.gates.hazards.judge import figures, findings, judge
+from pytest_ane.gates.hazards.judge import figures, findings, judge, limits
 from pytest_ane.gates.hazards.measure import measure
 from pytest_ane.gates.hazards.records import Hazards, Peak
 from pytest_ane.manifest import Shard
@@ -40,6 +40,10 @@ class HazardsGate(Gate[Hazards]):
     def judge(self, measurement: Hazards, policy: HazardsPolicy, subject: Subject) -> Verdict:
         """Failed by what was met or is beyond the policy's limits; warned by what is near."""
         return judge(measurement, policy, subject.qualified)
+
+    def limits(self, policy: HazardsPolicy, subject: Subject) -> Limits:
+        """Of the greatest of each hazard."""
+        return limits(policy)
 
     def figures(self, measurement: Hazards) -> tuple[Figure, ...]:
         """The greatest of each hazard."""

@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from pytest_ane.core.arithmetic import SIMULATED
 from pytest_ane.core.fp16 import MAX
 from pytest_ane.core.verdict import (
+    Bound,
     Cell,
     Column,
     Figure,
     Finding,
+    Limits,
     Severity,
-    Side,
     Table,
     Verdict,
     Where,
+    limited,
     nothing,
 )
 from pytest_ane.gates.arithmetics import rule_figures, unknown_rules
@@ -164,6 +166,12 @@ def limit_of(hazard: Hazard, policy: HazardsPolicy) -> float | None:
     }.get(hazard)  # fmt: skip
 
 
+def limits(policy: HazardsPolicy) -> Limits:
+    """What a policy asks of figures; `late-scale` only warns."""
+    asked = {hazard: limit_of(hazard, policy) for hazard in KNOWN if hazard != "late-scale"}
+    return {f"{h}.max": Bound(limit, "below") for h, limit in asked.items() if limit is not None}
+
+
 def _severity(peak: Peak, policy: HazardsPolicy) -> Severity | None:
     """How much a peak matters; None where it does not."""
     hazard, value, limit = peak.hazard, peak.value, limit_of(peak.hazard, policy)
@@ -272,16 +280,15 @@ def _count(count: float, noun: str) -> str:
 
 
 def _figure(peak: Peak, policy: HazardsPolicy) -> Figure:
-    label, limit = KNOWN[peak.hazard].title, limit_of(peak.hazard, policy)
+    label = KNOWN[peak.hazard].title
     note = f"{peak.op}, {peak.kind}"
     if peak.hazard in ("order", "infinity"):
         return Figure(peak.hazard, int(peak.value), "", label, note=note, shown=True)
     if peak.hazard == "late-scale":
         return Figure("late-scale.max", peak.value, "", f"{label} (inferred)", note=note)
     unit = "%" if peak.hazard in ("dropped", "table") else ""
-    good: Side | None = None if limit is None else "below"
-    name = f"{peak.hazard}.max"
-    return Figure(name, peak.value, unit, label, limit=limit, good=good, note=note, shown=True)
+    figure = Figure(f"{peak.hazard}.max", peak.value, unit, label, note=note, shown=True)
+    return next(limited([figure], limits(policy)))
 
 
 def _table(measurement: Hazards, policy: HazardsPolicy) -> Table:

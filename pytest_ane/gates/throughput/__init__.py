@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pytest_ane.core.verdict import Figure, Verdict
+from pytest_ane.core.verdict import Figure, Limits, Verdict
 from pytest_ane.gates.base import Gate, Subject
-from pytest_ane.gates.throughput.judge import Throughput, figures, is_suspect, judge
+from pytest_ane.gates.throughput.judge import Throughput, figures, is_suspect, judge, limits
 from pytest_ane.manifest.policy import ThroughputPolicy
 
 __all__ = ["THROUGHPUT", "Throughput", "Timing", "judge"]
@@ -50,6 +50,10 @@ class ThroughputGate(Gate[Throughput]):
     def judge(self, measurement: Throughput, policy: ThroughputPolicy, subject: Subject) -> Verdict:
         """Passed if the policy sets neither floor nor limit, or both hold."""
         return judge(measurement, policy, subject.qualified)
+
+    def limits(self, policy: ThroughputPolicy, subject: Subject) -> Limits:
+        """Of tokens a second: the floor."""
+        return limits(policy)
 
     def figures(self, measurement: Throughput) -> tuple[Figure, ...]:
         """What was timed."""

@@ -16,10 +16,13 @@ from pytest_ane.core.verdict import (
     Column,
     Figure,
     Finding,
+    Limits,
     Side,
     Table,
     Verdict,
     Where,
+    bounds,
+    limited,
     rounded,
 )
 from pytest_ane.gates.throughput.baseline import Baseline, Missing, differences
@@ -132,7 +135,7 @@ def judge(timed: Throughput, policy: ThroughputPolicy, subject: str) -> Verdict:
         gate="throughput",
         subject=subject,
         figures=(
-            *_speed_figures(now, policy.min_tok_s, is_below=any(_floor(now, policy))),
+            *_speed_figures(now, limits(policy), is_below=any(_floor(now, policy))),
             *(_change_figures(change) if isinstance(change, Change) else ()),
             *_recorded(timed),
         ),
@@ -148,7 +151,12 @@ def judge(timed: Throughput, policy: ThroughputPolicy, subject: str) -> Verdict:
 
 def figures(timed: Throughput) -> tuple[Figure, ...]:
     """What was timed, before any policy."""
-    return tuple(_speed_figures(timed.speed, None, is_below=False))
+    return tuple(_speed_figures(timed.speed, {}, is_below=False))
+
+
+def limits(policy: ThroughputPolicy) -> Limits:
+    """What a policy asks of figures: the floor; the change depends on a stored run."""
+    return bounds("above", tok_s=policy.min_tok_s)
 
 
 def _no_baseline(why: str) -> Missing:
@@ -197,14 +205,14 @@ def _regression(now: Speed, change: Change) -> Finding:
     )
 
 
-def _speed_figures(now: Speed, least: float | None, *, is_below: bool) -> Iterator[Figure]:
+def _speed_figures(now: Speed, limits: Limits, *, is_below: bool) -> Iterator[Figure]:
     """What was timed; a floor that the confirmation alone keeps is no limit of the first run."""
     yield Figure("what", now.what)
     timed = now.tok_s is None
     yield Figure("seconds", now.median, "s", now.title, shown=timed)
     if now.tok_s is not None:
         figure = Figure("tok_s", now.tok_s, "tok/s", now.title, good="above", shown=True)
-        held = replace(figure, limit=least)
+        held = next(limited([figure], limits))
         yield held if held.passes or is_below else figure
         yield Figure("ms_token", 1000 * now.median / now.tokens, label="ms a token")
     yield Figure("rounds", len(now.seconds), "rounds")
