@@ -183,7 +183,7 @@ class Memory:
             Run(run, commit, clean, str(time), lines)
             for run, commit, clean, time, lines in self.ask(
                 "select run, commit, bool_and(clean), min(time), count(*) "
-                "from lines group by all order by min(time), run"
+                "from lines group by all order by min(time), min(id)"
             )
         ]
         return ordered(found, self.commits)

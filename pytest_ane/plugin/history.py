@@ -18,7 +18,7 @@ from pytest_ane.evidence import Statement
 from pytest_ane.evidence.question import question
 from pytest_ane.gates import GATES, Subject
 from pytest_ane.history.lines import History, Line
-from pytest_ane.plugin.items import gate_of, subject_of
+from pytest_ane.plugin.items import gate_of, part_of, subject_of
 from pytest_ane.plugin.run import is_worker
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def note(item: pytest.Item, space: Workspace, verdict: Verdict, recorded: Statem
     item.stash[LINE] = {
         "gate": gate,
         "subject": name,
-        "test": _test(item, gate, name),
+        "test": part_of(item),
         "artifact": _artifact(space, subject),
         "question": _question(space, gate, subject),
         "recorded": _written(recorded.recorded) if recorded else "",
@@ -134,14 +134,6 @@ def _subject(space: Workspace, name: str) -> Subject | None:
         if subject.qualified == name:
             return subject
     return None
-
-
-def _test(item: pytest.Function, gate: str, subject: str) -> str:
-    """`call[T1]`; empty for the one test of a gate and subject."""
-    name = (item.originalname or item.name).removeprefix("test_")
-    name = "" if name == gate else name
-    rest = item.callspec.id.replace(subject, "", 1).strip("-")
-    return f"{name}[{rest}]" if rest else name
 
 
 def _artifact(space: Workspace, subject: Subject) -> str:

@@ -24,3 +24,11 @@ def subject_of(item: pytest.Function) -> str:
     params = item.callspec.params
     shard = getattr(params.get("ane_shard"), "qualified", "")
     return str(shard or params.get("ane_chain", item.callspec.id))
+
+
+def part_of(item: pytest.Function) -> str:
+    """Which test of a gate that has several of a subject: `load`, `call[T1]`; else empty."""
+    name = (item.originalname or item.name).removeprefix("test_")
+    name = "" if name == gate_of(item) else name
+    rest = item.callspec.id.replace(subject_of(item), "", 1).strip("-")
+    return f"{name}[{rest}]" if rest else name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -13,8 +14,10 @@ import pytest
 
 from pytest_ane.audit.ledger import checkout, versions
 from pytest_ane.core.digests import file_digest
+from pytest_ane.core.errors import HistoryError
 from pytest_ane.core.files import write_atomically
 from pytest_ane.core.text import LONGEST, printable
+from pytest_ane.history.earlier import Earlier, last_before
 from pytest_ane.manifest import Manifest
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.problems import key_lines, line_of
@@ -94,7 +97,8 @@ class Reports:
 
     def _write(self) -> None:
         space = workspace.of(self._config)
-        run = Run(header_line(self._config), tuple(self._rows.values()), self._facts(space))
+        rows = tuple(self._rows.values())
+        run = Run(header_line(self._config), rows, self._facts(space), self._earlier(space))
         for file in self._files:
             self._write_file(file, FORMATS[file.suffix](run))
         if not options.github(self._config):
@@ -123,6 +127,20 @@ class Reports:
             versions=versions(),
             machine={key: str(value) for key, value in space.backend.provenance().items()},
         )
+
+    def _earlier(self, space: Workspace) -> Earlier | None:
+        """The last run in the memory, where there is one and a page is to show it."""
+        if space.history is None or not any(file.suffix == ".html" for file in self._files):
+            return None
+        found = []
+        for model in dict.fromkeys(shard.model for shard in space.shards):
+            try:
+                found.append(last_before(space.history, space.run_id, model))
+            except HistoryError as error:
+                self._say(f"ane: the report compares with no earlier run: {error}")
+        known = sorted((e for e in found if e is not None), key=lambda e: e.time)
+        figures = {key: of for earlier in known for key, of in earlier.figures.items()}
+        return replace(known[-1], figures=figures) if known else None
 
     def _write_file(self, file: Path, text: str) -> None:
         try:

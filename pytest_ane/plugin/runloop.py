@@ -12,7 +12,7 @@ from pytest_ane.core.errors import AneError, CacheError
 from pytest_ane.manifest import Shard
 from pytest_ane.plugin import canary, collection, due, workspace
 from pytest_ane.plugin.history import LINE
-from pytest_ane.plugin.items import gate_of, is_gate, subject_of
+from pytest_ane.plugin.items import gate_of, is_gate, part_of, subject_of
 from pytest_ane.plugin.outcome import VERDICT, record_outcome
 from pytest_ane.plugin.progress import Watcher
 from pytest_ane.plugin.recording import MEASURED
@@ -66,6 +66,7 @@ def note(item: pytest.Item, report: pytest.TestReport) -> None:
     """Keep the verdict with the report, and note what a gate says of a canary: others wait."""
     if isinstance(item, pytest.Function) and is_gate(item) and hasattr(item, "callspec"):
         report.ane_gate = (gate_of(item), subject_of(item))  # type: ignore[attr-defined]
+        report.ane_part = part_of(item)  # type: ignore[attr-defined]
         report.ane_shipped = item.path in files()  # type: ignore[attr-defined]
     if (measured := item.stash.get(MEASURED, None)) is not None:
         report.ane_measured = measured  # type: ignore[attr-defined]

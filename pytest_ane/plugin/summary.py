@@ -145,6 +145,7 @@ def row_of(report: Any) -> Row | None:
             *(["synthetic"] if "ane.source" in facts else []),
         ),
         test=report.nodeid,
+        part=getattr(report, "ane_part", ""),
     )
 
 

@@ -25,6 +25,7 @@ class Row:
         data: the verdict as JSON data, if there is one.
         marks: what its subject is shown with: a variant of the model, `synthetic`.
         test: id of the test.
+        part: which test of a gate that has several of a subject: `load`, `call[T1]`; else empty.
     """
 
     gate: str
@@ -38,6 +39,7 @@ class Row:
     data: Mapping[str, Any] | None = None
     marks: tuple[str, ...] = ()
     test: str = ""
+    part: str = ""
 
     @property
     def name(self) -> str:

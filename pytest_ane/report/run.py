@@ -14,11 +14,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from pytest_ane.core.errors import ReportError
 from pytest_ane.core.strict_json import parse_json, strict
+from pytest_ane.history.earlier import Earlier
 from pytest_ane.report.rows import Row, ranked
 from pytest_ane.report.verdict import shown
 
 FORMAT = 1
 _MOST_BYTES = 1 << 30
+_NUMBERS = ("NaN", "Infinity", "-Infinity")
 _NOT_REPEATED = ("--ane-shards", "--ane-report", "--ane-github", "--ane-ledger", "--ane-history")
 """Options that pick shards or only tell of a run."""
 
@@ -59,11 +61,13 @@ class Run:
         header: what decides the verdicts, in one line.
         rows: of each gate and subject, errors among them.
         facts: what was run, on what.
+        earlier: the run before it, with which its figures are compared; no file has it.
     """
 
     header: str
     rows: tuple[Row, ...]
     facts: Facts = Facts()
+    earlier: Earlier | None = None
 
     def command(self, *subjects: str, marker: str = "") -> str:
         """The command that repeats the run, or asks some shards or models one gate again.
@@ -90,6 +94,23 @@ class Run:
             if name == "-m" or name.startswith("--ane-"):
                 follows = not equals and not after.startswith("-")
                 yield name, after if follows else value
+
+
+def earlier_of(run: Run) -> Earlier:
+    """A run as one that another is compared with."""
+    figures = {
+        (row.gate, row.subject, row.part): {
+            figure["name"]: float(figure["value"])
+            for figure in row.data["figures"]
+            if isinstance(figure["value"], int | float) or figure["value"] in _NUMBERS
+        }
+        for row in run.rows
+        if row.data is not None
+    }
+    facts = run.facts
+    label = f"{facts.started.replace('T', ' ').removesuffix('Z')} UTC"
+    label += f", commit {facts.commit[:9]}" if facts.commit else ""
+    return Earlier(label, facts.started, facts.commit, figures)
 
 
 def to_json(run: Run) -> str:
@@ -137,7 +158,7 @@ def from_json(text: str) -> Run:
         raise ValueError(error.errors(include_url=False, include_input=False)[0]["msg"]) from None
 
 
-_OF_ROW = ("warned", "allowed", "marks", "place", "test")
+_OF_ROW = ("warned", "allowed", "marks", "place", "test", "part")
 """What a row has besides its verdict."""
 
 

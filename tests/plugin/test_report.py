@@ -47,3 +47,22 @@ def test_a_file_that_cannot_be_written_is_a_usage_error(project: Project) -> Non
     result = project.packages(good="none").gate("--ane-report=file/all.json")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: --ane-report=*file cannot be written (Not a directory)*"])
+
+
+def test_the_page_says_what_changed_since_the_last_run(project: Project) -> None:
+    project.packages(good="float32")
+    more = ("--ane-history", "--ane-report=r.html", "-m", "fidelity")
+    assert "What changed since" not in _page(project, *more)
+    assert "No figure with a limit differs." in _page(project, *more)
+    line = (project.path / "history" / "own.jsonl").read_text().splitlines()[-1]
+    changed = json.loads(line)
+    changed["figures"]["cosine.min"] = 0.971
+    (project.path / "history" / "own.jsonl").write_text(json.dumps(changed) + "\n")
+    page = _page(project, *more)
+    assert "own:good</a></th><td>fidelity</td><td>cosine</td>" in page
+    assert "0.9710" in page
+
+
+def _page(project: Project, *more: str) -> str:
+    project.run("--ane-shards=all", *more).assert_outcomes(passed=1, deselected=3)
+    return (project.path / "r.html").read_text()

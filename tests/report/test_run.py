@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 
 from pytest_ane.core.errors import ReportError
 from pytest_ane.report.rows import Row
-from pytest_ane.report.run import Facts, Run, from_json, read_run, to_json
+from pytest_ane.report.run import Facts, Run, earlier_of, from_json, read_run, to_json
 from tests.hostile import HOSTILE, check_lines
 
 FACTS = Facts(
@@ -103,3 +104,19 @@ def test_a_missing_file_and_bytes_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "r.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ReportError, match="is no report"):
         read_run(tmp_path / "r.json")
+
+
+def test_a_run_as_the_earlier_one_has_numbers_alone() -> None:
+    figures = [
+        {"name": "a", "value": 1},
+        {"name": "b", "value": "NaN"},
+        {"name": "c", "value": "x"},
+    ]
+    earlier = earlier_of(
+        Run("", (Row("g", "m:L1", "passed", "", data={"figures": figures}),), FACTS)
+    )
+    assert earlier.label == "2026-11-24 16:00:00 UTC, commit 111111111"
+    (of,) = earlier.figures.values()
+    assert of["a"] == 1
+    assert math.isnan(of["b"])
+    assert len(of) == 2

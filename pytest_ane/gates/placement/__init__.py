@@ -130,7 +130,8 @@ def _by_place(plan: Plan) -> dict[_Place, PlannedOperation]:
     places: dict[_Place, PlannedOperation] = {}
     for function, operation in plan.walk():
         key = (function, operation.scope, operation.name or operation.op or "")
-        places[(*key, seen[key])] = operation
+        place = (*key, seen[key])
+        places[place] = operation
         seen[key] += 1
     return places
 

@@ -9,38 +9,25 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from pytest_ane.core.verdict import Cell, Figure, Finding, Table, Verdict
+from pytest_ane.history.earlier import Earlier
 from pytest_ane.report.figures import amount, figure_text, limit_of
 from pytest_ane.report.html import pictures
 from pytest_ane.report.html.subjects import Judged, Subject, gates, subjects
 from pytest_ane.report.rows import count
 from pytest_ane.report.run import Run
 
-Key: TypeAlias = tuple[str, str, str]
-"""Gate, subject, and the id of the test where a gate has several of one subject."""
 _DRAWN = ("errors", "ane.errors", "program", "palettes", "positions", "ane.positions")
 """Tables that have a picture in place of their rows."""
 _CHANGES = 30
 """Changes against the last run that the page lists; shards have their own."""
 _PLAIN = 20
 """Red subjects whose details are in the page as they are; others are packed."""
-
-
-class Earlier(Protocol):
-    """A run before this one: what it is called, and its figures' values."""
-
-    @property
-    def label(self) -> str:
-        """Such as `2026-11-23 16:00, commit 1a2b3c4`."""
-
-    @property
-    def figures(self) -> Mapping[Key, Mapping[str, Cell]]:
-        """Values by gate, subject and test, then by name."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +75,6 @@ class Measured:
 
 def page(
     run: Run,
-    earlier: Earlier | None = None,
     charts: Sequence[Drawn] = (),
     script: str = "",
     notes: Sequence[str] = (),
@@ -96,13 +82,12 @@ def page(
     """A run as one HTML file.
 
     Args:
-        run: with its verdicts.
-        earlier: the run before it, whose figures are compared.
+        run: with its verdicts, and the run before it if that is known.
         charts: drawn by Vega-Lite; `script` is what draws them, inlined.
         script: JavaScript that defines `vegaEmbed`; empty where there are no charts.
         notes: what the page could not show, and why.
     """
-    found = subjects(run)
+    found, earlier = subjects(run), run.earlier
     changes = sorted(_changes(found, earlier), key=lambda c: (not c.worse, -c.size))
     details = {s.name: _detail(run, s, earlier) for s in found}
     plain = {s.name: details[s.name] for s in found[:_PLAIN] if s.red}
@@ -199,7 +184,7 @@ def _measured(figure: Figure, before: Cell) -> Measured:
 def _before(earlier: Earlier | None, one: Judged) -> Mapping[str, Cell]:
     if earlier is None:
         return {}
-    return earlier.figures.get((one.gate, one.row.subject, one.row.test), {})
+    return earlier.figures.get((one.gate, one.row.subject, one.row.part), {})
 
 
 def _changes(found: Sequence[Subject], earlier: Earlier | None) -> Iterator[Change]:

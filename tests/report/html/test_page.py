@@ -7,12 +7,13 @@ import gzip
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import replace
 from html.parser import HTMLParser
 
 from hypothesis import HealthCheck, given, settings
 
 from pytest_ane.core.verdict import Column, Figure, Finding, Table, Verdict, Where
+from pytest_ane.history.earlier import Earlier
 from pytest_ane.report.html import page
 from pytest_ane.report.html.pictures import grid, histograms, palettes, prompts, strip
 from pytest_ane.report.html.subjects import Judged, Subject, gates, subjects, verdict_of
@@ -29,7 +30,7 @@ def row_of(verdict: Verdict) -> Row:
     warned = verdict.status == "passed" and bool(verdict.warnings)
     return Row(
         verdict.gate, verdict.subject, verdict.status, row(verdict), warned=warned,
-        reasons=tuple(reasons(verdict)), data=to_json(verdict), test=f"gates/t.py::{verdict.gate}",
+        reasons=tuple(reasons(verdict)), data=to_json(verdict),
     )  # fmt: skip
 
 
@@ -158,23 +159,20 @@ def test_room_is_the_way_from_the_limit_to_the_best_value() -> None:
     assert math.isclose(judged(size).room, 0.25)
 
 
-@dataclass
-class Before:
-    figures: dict[tuple[str, str, str], dict[str, float | int | str | None]]
-    label: str = "commit 1a2b3c4"
+def compared(value: float) -> str:
+    figures = {("fidelity", "m:L01", ""): {"cosine.min": value}}
+    earlier = Earlier("1a2b3c4d5", "2026-11-23 10:00:00", "1a2b3c4d5" + 31 * "0", figures)
+    return page(replace(run_of(PASSED), earlier=earlier))
 
 
 def test_what_changed_since_the_last_run() -> None:
-    key = ("fidelity", "m:L01", "gates/t.py::fidelity")
-    made = page(run_of(PASSED), Before({key: {"cosine.min": 0.99}}))
+    made = compared(0.99)
     text = Reader(made).text
-    assert "What changed since commit 1a2b3c4" in text
+    assert "What changed since 1a2b3c4d5" in text
     assert "m:L01 fidelity cosine 0.9900 0.9800 worse" in text
     assert "last run cosine 0.9800 ≥ 0.97 0.9900" in Reader(packed_of(made)["m:L01"]).text
-    same = page(run_of(PASSED), Before({key: {"cosine.min": 0.98}}))
-    assert "No figure with a limit differs." in Reader(same).text
-    nan = page(run_of(PASSED), Before({key: {"cosine.min": math.nan}}))
-    assert "NaN 0.9800 better" in Reader(nan).text
+    assert "No figure with a limit differs." in Reader(compared(0.98)).text
+    assert "NaN 0.9800 better" in Reader(compared(math.nan)).text
 
 
 def test_numbers_that_json_has_no_form_for_come_back() -> None:
