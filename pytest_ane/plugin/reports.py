@@ -14,10 +14,10 @@ import pytest
 
 from pytest_ane.audit.ledger import checkout, versions
 from pytest_ane.core.digests import file_digest
-from pytest_ane.core.errors import HistoryError
+from pytest_ane.core.errors import HistoryError, ReportError
 from pytest_ane.core.files import write_atomically
 from pytest_ane.core.text import LONGEST, printable
-from pytest_ane.history.earlier import Earlier, last_before
+from pytest_ane.history.earlier import courses, last_before
 from pytest_ane.manifest import Manifest
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.problems import key_lines, line_of
@@ -28,7 +28,7 @@ from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.report.formats import FORMATS
 from pytest_ane.report.github import ROOM, Place, commands, summary
 from pytest_ane.report.rows import Row
-from pytest_ane.report.run import Facts, Run
+from pytest_ane.report.run import Facts, Run, earlier_of, read_run
 
 
 def add_to(config: pytest.Config) -> None:
@@ -98,7 +98,9 @@ class Reports:
     def _write(self) -> None:
         space = workspace.of(self._config)
         rows = tuple(self._rows.values())
-        run = Run(header_line(self._config), rows, self._facts(space), self._earlier(space))
+        run = Run(header_line(self._config), rows, self._facts(space))
+        if any(file.suffix == ".html" for file in self._files):
+            run = self._remembering(run, space)
         for file in self._files:
             self._write_file(file, FORMATS[file.suffix](run))
         if not options.github(self._config):
@@ -128,19 +130,26 @@ class Reports:
             machine={key: str(value) for key, value in space.backend.provenance().items()},
         )
 
-    def _earlier(self, space: Workspace) -> Earlier | None:
-        """The last run in the memory, where there is one and a page is to show it."""
-        if space.history is None or not any(file.suffix == ".html" for file in self._files):
-            return None
-        found = []
-        for model in dict.fromkeys(shard.model for shard in space.shards):
-            try:
-                found.append(last_before(space.history, space.run_id, model))
-            except HistoryError as error:
-                self._say(f"ane: the report compares with no earlier run: {error}")
-        known = sorted((e for e in found if e is not None), key=lambda e: e.time)
-        figures = {key: of for earlier in known for key, of in earlier.figures.items()}
-        return replace(known[-1], figures=figures) if known else None
+    def _remembering(self, run: Run, space: Workspace) -> Run:
+        """With the run whose JSON this one replaces, and what the memory has."""
+        old = next((f for f in self._files if f.suffix == ".json" and f.is_file()), None)
+        try:
+            before = read_run(old) if old else None
+        except ReportError as error:
+            self._say(f"ane: the report compares with no earlier run: {error}")
+            before = None
+        if before is not None:
+            run = replace(run, before=before, earlier=earlier_of(before))
+        if space.history is None:
+            return run
+        models = list(dict.fromkeys(shard.model for shard in space.shards))
+        try:
+            last = last_before(space.history, space.run_id, models)
+            drawn = tuple(courses(space.history, models))
+        except HistoryError as error:
+            self._say(f"ane: the report shows no history: {error}")
+            return run
+        return replace(run, earlier=run.earlier or last, courses=drawn)
 
     def _write_file(self, file: Path, text: str) -> None:
         try:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
+from pytest_ane.core.errors import ReportError
 from pytest_ane.report.github import summary
 from pytest_ane.report.run import Run, to_json
 
 Format: TypeAlias = Callable[[Run], str]
 
 
-def as_html(run: Run) -> str:
-    """The page; jinja2 is imported for nothing else."""
+def as_html(run: Run, documents: Sequence[Mapping[str, Any]] = ()) -> str:
+    """The page, with charts where they can be drawn; `documents` as of `pictures_of`."""
     from pytest_ane.report.html import page
 
-    return page(run)
+    try:
+        from pytest_ane.report.charts.run import pictures_of
+    except ReportError as error:
+        return page(run, notes=[str(error)])
+    return page(run, pictures_of(run, documents))
 
 
 FORMATS: Mapping[str, Format] = {

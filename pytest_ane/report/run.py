@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pytest_ane.core.errors import ReportError
 from pytest_ane.core.strict_json import parse_json, strict
-from pytest_ane.history.earlier import Earlier
+from pytest_ane.history.earlier import Course, Earlier
 from pytest_ane.report.rows import Row, ranked
 from pytest_ane.report.verdict import shown
 
@@ -61,13 +61,18 @@ class Run:
         header: what decides the verdicts, in one line.
         rows: of each gate and subject, errors among them.
         facts: what was run, on what.
-        earlier: the run before it, with which its figures are compared; no file has it.
+        earlier: the run before it, with which its figures are compared. No file has it, nor what
+            follows.
+        before: the same run with its verdicts, where its file is at hand.
+        courses: figures over many runs.
     """
 
     header: str
     rows: tuple[Row, ...]
     facts: Facts = Facts()
     earlier: Earlier | None = None
+    before: Run | None = None
+    courses: tuple[Course, ...] = ()
 
     def command(self, *subjects: str, marker: str = "") -> str:
         """The command that repeats the run, or asks some shards or models one gate again.

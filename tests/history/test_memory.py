@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.core.errors import HistoryError
-from pytest_ane.history.earlier import last_before, series
+from pytest_ane.history.earlier import courses, last_before
 from pytest_ane.history.memory import Memory, matches
 from tests.history.records import line, write
 
@@ -164,21 +164,22 @@ def test_selections(shards: str, subjects: list[str]) -> None:
 
 
 def test_the_run_before(folder: Path) -> None:
-    earlier = last_before(folder, f"{2:032x}", "mini")
+    earlier = last_before(folder, f"{2:032x}", ["mini"])
     assert earlier is not None
     assert earlier.figures == {("fidelity", "mini:L01", ""): {"cosine.min": 0.98}}
     assert earlier.label == "000000000"
-    newest = last_before(folder, "a run that has no line yet", "mini")
+    newest = last_before(folder, "a run that has no line yet", ["mini"])
     assert newest is not None
     assert newest.time == "2026-01-03 10:00:00"
-    assert last_before(folder, f"{0:032x}", "mini") is None
+    assert last_before(folder, f"{0:032x}", ["mini"]) is None
 
 
 def test_the_points_of_a_chart(folder: Path) -> None:
-    points = series(folder, "fidelity", "mini:L01", "cosine.min")
-    assert [point.value for point in points[:2]] == [0.99, 0.98]
-    assert points[1].time == "2026-01-02 10:00:00"
-    assert series(folder, "fidelity", "mini:L01", "cosine.min", backend="coreml") == []
+    (course,) = courses(folder, ["mini"])
+    assert (course.subject, course.figure) == ("mini:L01", "cosine.min")
+    assert [point.value for point in course.points[:2]] == [0.99, 0.98]
+    assert course.points[1].time == "2026-01-02 10:00:00"
+    assert course.step is not None
 
 
 def test_git_gives_the_order(tmp_path: Path) -> None:

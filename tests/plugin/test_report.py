@@ -66,3 +66,15 @@ def test_the_page_says_what_changed_since_the_last_run(project: Project) -> None
 def _page(project: Project, *more: str) -> str:
     project.run("--ane-shards=all", *more).assert_outcomes(passed=1, deselected=3)
     return (project.path / "r.html").read_text()
+
+
+def test_the_page_compares_with_the_run_whose_json_is_replaced(project: Project) -> None:
+    project.packages(good="float32")
+    more = ("--ane-report=r.json", "--ane-report=r.html", "-m", "fidelity")
+    assert "What changed since" not in _page(project, *more)
+    page = _page(project, *more)
+    assert "What changed since 20" in page
+    assert "No figure with a limit differs." in page
+    (project.path / "r.json").write_text("{")
+    result = project.run("--ane-shards=all", *more)
+    result.stdout.fnmatch_lines(["ane: the report compares with no earlier run: *r.json is no *"])

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
@@ -22,29 +22,15 @@ from pytest_ane.report.html.subjects import Judged, Subject, gates, subjects
 from pytest_ane.report.rows import count
 from pytest_ane.report.run import Run
 
+if TYPE_CHECKING:
+    from pytest_ane.report.charts.picture import Picture
+
 _DRAWN = ("errors", "ane.errors", "program", "palettes", "positions", "ane.positions")
 """Tables that have a picture in place of their rows."""
 _CHANGES = 30
 """Changes against the last run that the page lists; shards have their own."""
 _PLAIN = 20
 """Red subjects whose details are in the page as they are; others are packed."""
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A chart as the page has it.
-
-    Attributes:
-        title: its head.
-        description: what there is to see, for those who cannot see it.
-        spec: of Vega-Lite, its data inline; `usermeta` has the themes `light` and `dark`.
-        numbers: the same as a table.
-    """
-
-    title: str
-    description: str
-    spec: Mapping[str, Any]
-    numbers: pictures.Grid
 
 
 @dataclass(frozen=True)
@@ -75,16 +61,14 @@ class Measured:
 
 def page(
     run: Run,
-    charts: Sequence[Drawn] = (),
-    script: str = "",
+    charts: Sequence[Picture] = (),
     notes: Sequence[str] = (),
 ) -> str:
     """A run as one HTML file.
 
     Args:
         run: with its verdicts, and the run before it if that is known.
-        charts: drawn by Vega-Lite; `script` is what draws them, inlined.
-        script: JavaScript that defines `vegaEmbed`; empty where there are no charts.
+        charts: of whole models; Vega is in the page where there are any.
         notes: what the page could not show, and why.
     """
     found, earlier = subjects(run), run.earlier
@@ -105,11 +89,10 @@ def page(
         more_changes=max(0, len(changes) - _CHANGES),
         earlier=earlier,
         stacks=[(s, _prompts(s), _texts(s)) for s in models],
-        charts=charts,
+        charts=[(c, pictures.grid(c.table)) for c in charts],
         plain={name: Markup(text) for name, text in plain.items()},
         packed=_script_json(packed),
-        specs=_script_json([chart.spec for chart in charts]),
-        script=Markup(script.replace("</script", "<\\/script")),
+        vega=_vega(charts),
         style=Markup(_text("page.css")),
         code=Markup(_text("page.js")),
         notes=notes,
@@ -218,6 +201,19 @@ def _prompts(subject: Subject) -> list[pictures.Prompt]:
 def _texts(subject: Subject) -> pictures.Grid | None:
     table = subject.table("texts")
     return pictures.grid(table) if table else None
+
+
+def _vega(charts: Sequence[Picture]) -> dict[str, Markup]:
+    """What draws charts: specifications, themes, and a script that sets `vegaEmbed`."""
+    if not charts:
+        return {}
+    from pytest_ane.report.charts.picture import script, spec, theme
+
+    return {
+        "specs": _script_json([spec(chart) for chart in charts]),
+        "themes": _script_json({"light": theme(dark=False), "dark": theme(dark=True)}),
+        "script": Markup(script().replace("</script", "<\\/script")),
+    }
 
 
 def _packed(text: str) -> str:

@@ -112,7 +112,6 @@ byId("theme").addEventListener("click", () => {
 });
 
 // Charts: drawn when the page stands, as they come into view.
-const specs = JSON.parse(byId("specs").textContent);
 let vega = null;
 function loaded() {
   vega ??= new Promise((done) => {
@@ -126,10 +125,11 @@ function loaded() {
 
 async function drawn(place) {
   const embed = await loaded();
-  const spec = specs[Number(place.dataset.chart)];
-  const config = (isDark() ? spec.usermeta?.dark : spec.usermeta?.light) ?? {};
+  const spec = JSON.parse(byId("specs").textContent)[Number(place.dataset.chart)];
+  const mode = isDark() ? "dark" : "light";
+  const config = JSON.parse(byId("themes").textContent)[mode];
   await embed(place, { ...spec, config }, { actions: false, renderer: "svg" });
-  place.dataset.drawn = isDark() ? "dark" : "light";
+  place.dataset.drawn = mode;
 }
 
 function draw() {

@@ -1,0 +1,62 @@
+"""The pictures of a run: of its own verdicts, of the memory, and of what other commands printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pytest_ane.history.earlier import Course
+from pytest_ane.report.charts.history import history
+from pytest_ane.report.charts.picture import Picture
+from pytest_ane.report.charts.search import recommend
+from pytest_ane.report.charts.speed import speculation, throughput
+from pytest_ane.report.charts.stack import drift, kl
+from pytest_ane.report.run import Run
+
+
+def pictures_of(run: Run, documents: Sequence[Mapping[str, Any]] = ()) -> list[Picture]:
+    """All pictures that the data are there for.
+
+    Args:
+        run: with the run before it and the memory, as far as they are known.
+        documents: what commands printed with `--json`; `command` says which.
+    """
+    of = {name: [d for d in documents if d.get("command") == name] for name in _COMMANDS}
+    made = [*_stacks(run)]
+    made += [drift(document) for document in of["drift"]]
+    made += [*throughput(run, next(iter(of["bound"]), None))]
+    made += [recommend(document) for document in of["recommend"]]
+    made.append(speculation(of["speculate"]))
+    made += [_course(run, course) for course in run.courses]
+    return [picture for picture in made if picture is not None]
+
+
+_COMMANDS = ("drift", "bound", "recommend", "speculate")
+
+
+def _stacks(run: Run) -> Iterator[Picture | None]:
+    before = {row.subject: row.data for row in _behaviour(run.before)}
+    for row in _behaviour(run):
+        if row.data is not None:
+            yield drift(row.data, before.get(row.subject))
+            yield kl(row.data)
+
+
+def _behaviour(run: Run | None) -> Iterator[Any]:
+    yield from (row for row in run.rows if row.gate == "behaviour") if run else ()
+
+
+def _course(run: Run, course: Course) -> Picture | None:
+    rows = (row for row in run.rows if row.data and (row.gate, row.subject, row.part) == (
+        course.gate, course.subject, course.test))  # fmt: skip
+    figures = (f for row in rows for f in (row.data or {}).get("figures", ()))
+    now: dict[str, Any] = next((f for f in figures if f["name"] == course.figure), {})
+    title = f"{course.subject} {now.get('label') or course.figure}"
+    return history(
+        f"{title} over commits",
+        course.points,
+        course.step,
+        unit=now.get("unit", ""),
+        limit=now.get("limit"),
+        good=now.get("good"),
+    )
