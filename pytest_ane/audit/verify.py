@@ -13,7 +13,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,9 @@ from pytest_ane.core.arithmetic import SIMULATED
 from pytest_ane.core.errors import AneError, UnprovenError
 from pytest_ane.core.verdict import Figure, Finding, Verdict, nothing
 from pytest_ane.evidence import FOLDER, Statement, Store
-from pytest_ane.evidence.judge import judge
 from pytest_ane.evidence.question import files_of, question
 from pytest_ane.evidence.statement import plain
+from pytest_ane.evidence.systems import Answer, answers, combined, worst
 from pytest_ane.evidence.verify import verify
 from pytest_ane.families import make_importable
 from pytest_ane.gates import GATES, Gate, Subject
@@ -166,7 +166,7 @@ class Auditor:
                 f"the run's test {entry.outcome}, and its verdict was {entry.status}"
             )
         if subject.policy.requires_evidence(gate.name):
-            return judge(self._recorded(gate, subject), subject)
+            return combined(self._answers(gate, subject))
         if gate.static or not gate.recordable:
             return self._static(gate, subject)
         statement = self._believed(gate, subject, entry)
@@ -178,11 +178,8 @@ class Auditor:
     def _static(self, gate: Gate[Any], subject: Subject) -> Verdict:
         """What takes no run or is never recorded, made again; a plan goes before a forecast."""
         assert isinstance(subject, Shard)
-        if gate.recorded_first:
-            try:
-                return judge(self._recorded(gate, subject), subject)
-            except UnprovenError:
-                pass
+        if gate.recorded_first and worst(found := self._answers(gate, subject)).error is None:
+            return combined(found)
         measurement = gate.measure(self._project.open_shard(subject))
         return gate.judge(measurement, gate.policy(subject.policy), subject)
 
@@ -206,7 +203,11 @@ class Auditor:
             raise UnprovenError(f"it was measured on {kind}, which proves nothing of the ANE")
         return statement
 
-    def _recorded(self, gate: Gate[Any], subject: Subject) -> Statement:
+    def _answers(self, gate: Gate[Any], subject: Subject) -> list[Answer]:
+        """What evidence comes to, on each system that the policy names."""
+        return answers(gate.name, subject, partial(self._recorded, gate, subject))
+
+    def _recorded(self, gate: Gate[Any], subject: Subject, system: str) -> Statement:
         """Evidence of a device; no older one than the base has."""
         store = Store(self._base.head.parent / FOLDER)
         statement = verify(
@@ -218,8 +219,10 @@ class Auditor:
             policy=subject.policy.evidence_for(gate.name),
             now=datetime.now(timezone.utc),
             artifact=self._project.artifact(subject).path if isinstance(subject, Shard) else None,
+            system=system,
         )
-        before = Store(self._base.path.parent / FOLDER).read(gate.name, subject.qualified)
+        base = Store(self._base.path.parent / FOLDER)
+        before = base.read(gate.name, subject.qualified, system)
         if before is not None:
             older = Statement.from_json(before)
             if statement.counter < older.counter:

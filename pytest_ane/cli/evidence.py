@@ -111,7 +111,7 @@ def _list(inventory: Inventory) -> Output:
 def _columns(inventory: Inventory, path: Path) -> tuple[str, ...]:
     from pytest_ane.evidence.judge import simulated
 
-    gate, subject = inventory.used[path]
+    gate, subject, _ = inventory.used[path]
     state = inventory.state(path)
     try:
         statement = inventory.read(path)
@@ -170,10 +170,12 @@ def _age(inventory: Inventory, statement: Statement) -> str:
 
 
 def _worth(
-    inventory: Inventory, gate: str, subject: Subject
+    inventory: Inventory, gate: str, subject: Subject, system: str
 ) -> Generator[str, None, dict[str, Any]]:
+    from pytest_ane.evidence.judge import judge
+
     try:
-        verdict = inventory.verdict(gate, subject)
+        verdict = judge(inventory.verified(gate, subject, system), subject)
     except AneError as error:
         yield f"verdict        unproven: {error}"
         return {"status": "unproven", "error": str(error)}

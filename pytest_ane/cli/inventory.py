@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,11 +13,11 @@ from pytest_ane.core.errors import AneError, BuildError, EvidenceError, Unproven
 from pytest_ane.core.verdict import Verdict, nothing
 from pytest_ane.evidence import FOLDER, Statement, Store
 from pytest_ane.evidence.compare import Recorded, Skipped
-from pytest_ane.evidence.judge import judge
 from pytest_ane.evidence.question import files_of, question
 from pytest_ane.evidence.statement import plain
 from pytest_ane.evidence.store import read_file
-from pytest_ane.evidence.unused import unused, used
+from pytest_ane.evidence.systems import answers, combined
+from pytest_ane.evidence.unused import Place, unused, used
 from pytest_ane.evidence.verify import Record, verify
 from pytest_ane.gates import GATES, Subject, recordable
 from pytest_ane.manifest import Model, Shard, select
@@ -43,7 +43,7 @@ class Inventory:
         self.now = datetime.now(timezone.utc)
 
     @cached_property
-    def used(self) -> Mapping[Path, tuple[str, Subject]]:
+    def used(self) -> Mapping[Path, Place]:
         """Where evidence of the manifest's shards and models is or would be."""
         return used(self.store, self.manifest)
 
@@ -59,7 +59,7 @@ class Inventory:
         """
         if (path := Path(what)).is_file():
             return [next((used for used in self.used if _same(used, path)), path)]
-        files = [p for p, (_, s) in self.used.items() if what in _names(s) and p.is_file()]
+        files = [p for p, (_, s, _) in self.used.items() if what in _names(s) and p.is_file()]
         if not files:
             raise EvidenceError(
                 f"{what} is neither an evidence file nor a shard or model with evidence in "
@@ -154,15 +154,19 @@ class Inventory:
             return nothing(gate, subject.qualified, reason, remedy)
 
     def verdict(self, gate: str, subject: Subject) -> Verdict:
-        """Today's policy applied to what was recorded.
+        """Today's policy applied to what was recorded, on the worst of the policy's systems.
+
+        Raises:
+            AneError: the shard is not built, or its source is missing.
+        """
+        return combined(answers(gate, subject, partial(self.verified, gate, subject)))
+
+    def verified(self, gate: str, subject: Subject, system: str = "") -> Statement:
+        """The evidence of a gate, if it is of what is built and the policy takes it.
 
         Raises:
             AneError: it proves nothing, the shard is not built, or its source is missing.
         """
-        return judge(self.verified(gate, subject), subject)
-
-    def verified(self, gate: str, subject: Subject) -> Statement:
-        """The evidence of a gate, if it is of what is built and the policy takes it."""
         files, asked, artifact = self._today(gate, subject)
         return verify(
             self.store,
@@ -173,6 +177,7 @@ class Inventory:
             policy=subject.policy.evidence_for(gate),
             now=self.now,
             artifact=artifact,
+            system=system,
         )
 
     def _today(self, gate: str, subject: Subject) -> Today:

@@ -14,6 +14,7 @@ from pytest_ane.core.digests import key_digest
 from pytest_ane.core.verdict import Cell, Figure, Verdict
 from pytest_ane.evidence.judge import judge, machine
 from pytest_ane.evidence.statement import Statement, plain
+from pytest_ane.evidence.systems import STATUSES
 from pytest_ane.evidence.verify import differences
 from pytest_ane.gates import GATES, Move, Subject
 
@@ -240,7 +241,7 @@ def _skipped(one: Recorded, group: Sequence[Recorded], by: By) -> Skipped:
 def _side(recorded: Sequence[Recorded], by: By) -> Side:
     verdicts = [judge(one.statement, one.subject) for one in recorded]
     machines = dict.fromkeys(one.side("chip" if by == "os" else "os") for one in recorded)
-    worst = min(verdicts, key=lambda v: ("failed", "unproven", "passed").index(v.status))
+    worst = min(verdicts, key=lambda verdict: STATUSES.index(verdict.status))
     return Side(recorded[0].side(by), ", ".join(machines), worst, len(recorded))
 
 

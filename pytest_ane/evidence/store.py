@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from glob import escape
 from pathlib import Path
 from stat import S_ISREG
 from tempfile import NamedTemporaryFile
@@ -15,18 +16,22 @@ from pytest_ane.manifest.ids import MODEL, is_subject
 
 FOLDER = "evidence"
 """The folder's name, beside the manifest, unless another is given."""
+_AT = "@"
 SIGNATURES = (".dsse.json", ".sigstore.json")
 """What is appended to a file's name for the signature beside it."""
 
 
 class Store:
-    """Evidence files below a folder: `smollm2/L01.placement.json`, `smollm2/behaviour.json`."""
+    """Evidence files below a folder: `smollm2/L01.placement.json`, `smollm2/behaviour.json`.
+
+    Where a policy names `systems`, each has a file: `smollm2/L01.placement@macos-27.json`.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def path(self, gate: str, subject: str) -> Path:
-        """Where evidence of a shard, or of a model, is kept.
+    def path(self, gate: str, subject: str, system: str = "") -> Path:
+        """Where evidence of a shard, or of a model, is kept; `system` as the policy names it.
 
         Raises:
             EvidenceError: the subject is none, so that it could lead out of the folder.
@@ -34,27 +39,31 @@ class Store:
         model, colon, shard = subject.partition(":")
         if not re.fullmatch(MODEL, model) or (colon and not is_subject(shard)):
             raise EvidenceError(f"{subject!r} is neither a model nor a shard.")
-        return self.folder / model / (f"{shard}.{gate}.json" if shard else f"{gate}.json")
+        at = f"{_AT}{system.lower().replace(' ', '-')}" if system else ""
+        return self.folder / model / f"{shard}{'.' if shard else ''}{gate}{at}.json"
 
     def all(self, gate: str, subject: str) -> list[Path]:
         """Every file of a gate and subject that is there; `EvidenceError` as of `path`."""
-        return [path for path in (self.path(gate, subject),) if path.exists()]
+        plain = self.path(gate, subject)
+        of_systems = plain.parent.glob(f"{escape(plain.stem)}{_AT}*.json")
+        named = sorted(path for path in of_systems if not path.name.endswith(SIGNATURES))
+        return [path for path in (plain, *named) if path.exists()]
 
-    def read(self, gate: str, subject: str) -> bytes | None:
+    def read(self, gate: str, subject: str, system: str = "") -> bytes | None:
         """A file's bytes; None where there is none.
 
         Raises:
             EvidenceError: it cannot be read, or is larger than any evidence.
         """
-        return read_file(self.path(gate, subject))
+        return read_file(self.path(gate, subject, system))
 
-    def write(self, statement: Statement) -> Path:
+    def write(self, statement: Statement, system: str = "") -> Path:
         """Store a statement in place of an older one; its signature, which no longer fits, goes.
 
         Raises:
             EvidenceError: the folder cannot be written, or another file lies in the place.
         """
-        path = self.path(statement.gate, statement.subject)
+        path = self.path(statement.gate, statement.subject, system)
         if (there := read_file(path)) is not None and _is_foreign(there):
             raise EvidenceError(f"{path} is no evidence and is not replaced; move it away.")
         try:
@@ -95,6 +104,11 @@ def _is_foreign(data: bytes) -> bool:
     except EvidenceError:
         return False
     return not (isinstance(top, dict) and top.get("_type") == TYPE)
+
+
+def without_system(path: Path) -> Path:
+    """Where evidence lies that no system is named for: `L01.placement.json`."""
+    return path.with_name(f"{path.stem.partition(_AT)[0]}.json")
 
 
 def signature(path: Path, suffix: str) -> Path:

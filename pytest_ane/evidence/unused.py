@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 from pytest_ane.core.errors import EvidenceError, UnprovenError
 from pytest_ane.evidence.envelope import read_envelope
 from pytest_ane.evidence.statement import Statement
 from pytest_ane.evidence.store import SIGNATURES, Store, read_file, signature
+from pytest_ane.evidence.systems import systems_of
 from pytest_ane.gates import Subject, recordable
 from pytest_ane.manifest import Manifest
 
+Place: TypeAlias = tuple[str, Subject, str]
+"""What a file is evidence of: gate, subject, and system where the policy names several."""
 
-def used(store: Store, manifest: Manifest) -> Mapping[Path, tuple[str, Subject]]:
-    """Where evidence of the manifest's shards and models is or would be: gate and subject."""
+
+def used(store: Store, manifest: Manifest) -> Mapping[Path, Place]:
+    """Where evidence of the manifest's shards and models is or would be."""
     asked: list[tuple[str, Subject]] = [
         (gate.name, shard)
         for shard in manifest.shards
@@ -22,7 +27,11 @@ def used(store: Store, manifest: Manifest) -> Mapping[Path, tuple[str, Subject]]
         if gate.asks(shard)
     ]
     asked += [(gate.name, model) for model in manifest.models for gate in recordable("model")]
-    return {store.path(gate, subject.qualified): (gate, subject) for gate, subject in asked}
+    return {
+        store.path(gate, subject.qualified, system): (gate, subject, system)
+        for gate, subject in asked
+        for system in systems_of(gate, subject)
+    }
 
 
 def unused(store: Store, manifest: Manifest) -> list[Path]:

@@ -18,11 +18,11 @@ from pytest_ane.core.errors import EvidenceError, UnprovenError, UnprovenKind
 from pytest_ane.evidence.judge import simulated
 from pytest_ane.evidence.signatures import same_value, signed_payloads, signing_command
 from pytest_ane.evidence.statement import Statement, plain, sealed
-from pytest_ane.evidence.store import Store, read_file
+from pytest_ane.evidence.store import Store, read_file, without_system
 from pytest_ane.evidence.strict_json import parse
 from pytest_ane.gates import GATES, Subject
 from pytest_ane.manifest import EvidencePolicy
-from pytest_ane.manifest.evidence import WITH_ANE
+from pytest_ane.manifest.evidence import WITH_ANE, covers
 from pytest_ane.manifest.problems import label, toml_value
 
 DEVICES = ("coreml",)
@@ -43,6 +43,7 @@ def verify(
     policy: EvidencePolicy,
     now: datetime,
     artifact: Path | None = None,
+    system: str = "",
 ) -> Statement:
     """The statement of a gate and subject, if it is of these bytes and the policy takes it.
 
@@ -55,13 +56,14 @@ def verify(
         policy: which evidence counts.
         now: with a time zone.
         artifact: the shard's package, which a plan is counted against.
+        system: whose evidence is wanted, as `policy.systems` names it; empty where that is absent.
 
     Raises:
         UnprovenError: it proves nothing; one sentence, with the command that puts it right.
         ManifestError: a signer of the policy is no public key.
     """
     name = subject.qualified
-    record = Record(store.path(gate, name), gate, name)
+    record = Record(store.path(gate, name, system), gate, name, system)
     data = record.content()
     found = record.statement(data)
     for kind, says in record.complaints(found, files, plain(asked), policy, now):
@@ -73,11 +75,12 @@ def verify(
 
 @dataclass(frozen=True)
 class Record:
-    """An evidence file that is looked at."""
+    """An evidence file that is looked at; `system` is what its place is for."""
 
     path: Path
     gate: str
     subject: str
+    system: str = ""
 
     def content(self) -> bytes:
         """What is in the file; `UnprovenError` where there is none."""
@@ -117,6 +120,9 @@ class Record:
             says = f"{path} was {_said(old)}, now is {_said(new)}"
             yield "stale", f"answers another question: {says}"
         yield from _elsewhere(found, policy)
+        if self.system and not covers(self.system, system := found.environment.get("os", "")):
+            where = f"was recorded on {system or 'unknown system'}"
+            yield "os", f"{where}, and stands in the place of {self.system}"
         yield from _untimely(found.recorded, policy, now)
 
     def require_whole(self, found: Statement, subject: Subject, artifact: Path | None) -> None:
@@ -138,7 +144,11 @@ class Record:
 
     def refused(self, kind: UnprovenKind, says: str) -> UnprovenError:
         """The error for a reason to reject, with the command that puts it right."""
-        remedy = f"on a Mac, run: {recording_command(self.subject, kind)}"
+        with_system = f" with {self.system}" if self.system else ""
+        remedy = f"on a Mac{with_system}, run: {recording_command(self.subject, kind)}"
+        if kind == "missing" and self.system and without_system(self.path).exists():
+            plain = without_system(self.path).name
+            remedy = f"if {plain} is of {self.system}, rename it; else {remedy}"
         if kind in UNSIGNED:
             remedy = f"sign it: {signing_command(self.path)}"
         return UnprovenError(f"{label(self.path)} {says}; {remedy}", kind)

@@ -166,13 +166,24 @@ def behaviour_problems(here: KeyPath, model: ModelTable, raw: Table) -> Iterator
 
 
 def evidence_problems(policy: Policy, layers: Layers) -> Iterator[Problem]:
-    """A gate's table of evidence that takes in what the common one does not."""
+    """A gate's table that takes in what the common one does not; systems that `os` leaves out."""
+    yield from _contradictions(policy.evidence, ("policy", "evidence"), layers)
     for gate in GATES:
         own = policy.of(gate).evidence
         for key, taken in own.weaker(policy.evidence) if own else ():
             path = layers.origin(("policy", gate, "evidence", key.replace("_", "-")))
             message = f"asks for less than policy.evidence, which takes {taken}"
             yield at_key(path, f"{path[-1]!r} {message}; ask for the same or more")
+        if own and (own.os or own.systems):
+            at: KeyPath = ("policy", gate, "evidence") if own.systems else ("policy", "evidence")
+            yield from _contradictions(policy.evidence_for(gate), at, layers)
+
+
+def _contradictions(evidence: EvidencePolicy, path: KeyPath, layers: Layers) -> Iterator[Problem]:
+    if named := next(evidence.contradictions(), None):
+        message = f"asks for {named!r}, of which 'os' takes in nothing"
+        where = layers.origin((*path, "systems"))
+        yield at_key(where, f"'systems' {message}; take it out, or add it to 'os'")
 
 
 def unmatched(here: KeyPath, ids: tuple[str, ...], tables: Table) -> Iterator[Problem]:

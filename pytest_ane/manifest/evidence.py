@@ -49,9 +49,25 @@ def takes_in(pattern: str, text: str) -> bool:
     return re.fullmatch(wild, text, re.DOTALL) is not None
 
 
+def covers(pattern: str, system: str) -> bool:
+    """Whether a system's pattern takes in a system; a version takes in what is below it.
+
+    So it does with an asterisk and without: `macOS 26` takes in `macOS 26.1` and not `macOS 260`.
+    """
+    return takes_in(f"{pattern.rstrip('*.')}*", system)
+
+
 def _some(values: tuple[Any, ...]) -> tuple[Any, ...]:
     if not values:
         raise ValueError("is empty and would accept nothing; leave it out to accept any")
+    return values
+
+
+def _distinct(values: tuple[str, ...]) -> tuple[str, ...]:
+    for i, named in enumerate(values):
+        for other in (*values[:i], *values[i + 1 :]):
+            if covers(named, other):
+                raise ValueError(f"names {other} twice, for {named} takes it in; name it once")
     return values
 
 
@@ -66,6 +82,13 @@ Some: TypeAlias = Annotated[
 Chip = Annotated[str, Field(min_length=1, max_length=100)]
 System = Annotated[
     str, Form(_SYSTEM, "must be a system such as 'macOS 26', which takes in 26.1, or 'macOS *'")
+]
+VersionedSystem = Annotated[
+    str,
+    Form(
+        rf"(macOS|iOS|iPadOS) {_VERSION}",
+        "must be a system with its version, such as 'macOS 26', which takes in 26.1",
+    ),
 ]
 Age = Annotated[
     timedelta,
@@ -82,6 +105,9 @@ class EvidencePolicy(Record):
     """Chips, as the machine calls them, such as `"Apple M4*"`; `*` never continues a number."""
     os: Some[System] | None = None
     """Systems: `"macOS 26"`, which is the same as `"macOS 26*"`, takes in 26 and 26.1, not 260."""
+    systems: Annotated[Some[VersionedSystem], AfterValidator(_distinct)] | None = None
+    """Systems that each need evidence of their own, such as `["macOS 26", "macOS 27"]`; the verdict
+    is that of the worst. `os` says which evidence counts, and has to take in some of each."""
     compute_units: Some[ComputeUnits] | None = None
     """Compute units that Core ML was allowed, such as `CPU_AND_NE`; absent, those with the ANE."""
     max_age: Age | None = None
@@ -91,11 +117,17 @@ class EvidencePolicy(Record):
 
     def takes_system(self, system: str) -> bool:
         """Whether evidence of this system, such as `macOS 26.1`, counts."""
-        return self.os is None or any(
-            # A version takes in what is below it, with or without an asterisk.
-            takes_in(f"{pattern.rstrip('*.')}*", system)
-            for pattern in self.os
-        )
+        return self.os is None or any(covers(pattern, system) for pattern in self.os)
+
+    def system_of(self, system: str) -> str:
+        """The one of `systems` that a machine's system, such as `macOS 26.1`, stands for; or ''."""
+        return next((named for named in self.systems or () if covers(named, system)), "")
+
+    def contradictions(self) -> Iterator[str]:
+        """Those of `systems` of which `os` takes in nothing, so that no evidence could count."""
+        for named in self.systems or ():
+            if not any(covers(p, named) or covers(named, p) for p in self.os or (named,)):
+                yield named
 
     def takes_chip(self, chip: str) -> bool:
         """Whether evidence of this chip, such as `Apple M4 Max`, counts; an unknown one is ''.
@@ -113,6 +145,8 @@ class EvidencePolicy(Record):
             yield "signers", ", ".join(map(str, common.signers))
         if self.max_age and common.max_age and self.max_age > common.max_age:
             yield "max_age", f"{common.max_age.days} days"
+        if self.systems and common.systems and not {*common.systems} <= {*self.systems}:
+            yield "systems", ", ".join(common.systems)
         units = {*(common.compute_units or ())}
         if self.compute_units and units and not {*self.compute_units} <= units:
             yield "compute_units", ", ".join(common.compute_units or ())

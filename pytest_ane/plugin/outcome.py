@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,13 @@ import pytest
 
 from pytest_ane.core.errors import AneError, NotRunError, UnprovenError
 from pytest_ane.core.text import LONGEST, printable
-from pytest_ane.core.verdict import Verdict, nothing
+from pytest_ane.core.verdict import Finding, Verdict, nothing
 from pytest_ane.evidence.judge import with_origin
 from pytest_ane.gates import GATES
 from pytest_ane.plugin import blame, history, workspace
 from pytest_ane.plugin.enforce import enforced
 from pytest_ane.plugin.items import gate_of, is_gate, subject_of
-from pytest_ane.plugin.recording import RECORDED
+from pytest_ane.plugin.recording import RECORDED, SYSTEMS
 from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.report.text import brief
 from pytest_ane.report.verdict import details, failure, properties, to_json
@@ -44,6 +45,7 @@ class VerdictRecorder:
         machine = self.workspace.backend.provenance()
         if recorded is not None:
             verdict, machine = with_origin(verdict, recorded), {}
+        verdict = _with_systems(verdict, self.item.stash.get(SYSTEMS, ()))
         synthetic = self.workspace.synthetic(verdict.subject)
         variant = self.workspace.variant(verdict.subject)
         digest = self.workspace.digest_of(verdict.subject)
@@ -69,6 +71,16 @@ class VerdictRecorder:
         if verdict.status == "unproven" and self.workspace.allows_unproven(verdict.subject):
             return
         pytest.fail(failure(verdict, synthetic, variant), pytrace=False)
+
+
+def _with_systems(verdict: Verdict, others: Sequence[Finding]) -> Verdict:
+    """A verdict with what the policy's other systems came to.
+
+    What fails there by a shipped gate's policy is only a note to a gate of the user's own.
+    """
+    if verdict.gate not in GATES:
+        others = [replace(f, severity="note") if f.severity == "failed" else f for f in others]
+    return replace(verdict, findings=(*verdict.findings, *others))
 
 
 def record_error(node: pytest.Item | pytest.Collector, error: AneError) -> None:

@@ -15,9 +15,11 @@ from pytest_ane.backends import CoreMLBackend
 from pytest_ane.backends.coreml import without_ane
 from pytest_ane.core.digests import file_digest
 from pytest_ane.core.errors import EvidenceError, UnprovenError
+from pytest_ane.core.verdict import Finding
 from pytest_ane.evidence import Statement, changes
 from pytest_ane.evidence.judge import machine
 from pytest_ane.evidence.question import files_of, question
+from pytest_ane.evidence.systems import Answer, answers, others, systems_of, worst
 from pytest_ane.evidence.verify import verify
 from pytest_ane.gates import GATES, ShardContext, Subject
 from pytest_ane.manifest import Policy, Shard
@@ -27,8 +29,10 @@ from pytest_ane.project.suite import in_use
 if TYPE_CHECKING:
     from pytest_ane.plugin.workspace import Workspace
 
-RECORDED = pytest.StashKey[Statement]()
+RECORDED = pytest.StashKey[Statement | None]()
 """What a test judges, if it was recorded."""
+SYSTEMS = pytest.StashKey[Sequence[Finding]]()
+"""What the systems of the policy came to of which a test judges nothing."""
 MEASURED = pytest.StashKey[str | None]()
 """What a test measured, as the ledger of the run holds it."""
 NOTED = "ane.evidence.file"
@@ -101,7 +105,8 @@ class MeasurementSource:
         if not known.recordable:
             return here()
         if backend.on_device or (recording and not known.by_device):
-            return self._recording(gate, here) if recording else here()
+            measured = self._recording(gate, here) if recording else here()
+            return self._beside_systems(gate, measured)
         if recording:  # On a machine without an ANE, for which there is no evidence to be had.
             measurement = here()
             self._note("not recorded", gate, [f"measured on {without_ane(backend.provenance())}"])
@@ -112,6 +117,7 @@ class MeasurementSource:
             try:
                 return self._proven(gate)
             except UnprovenError as error:
+                self._tell(())
                 if error.kind != "missing":
                     self._note("not used", gate, [str(error)])
         return here()
@@ -128,28 +134,92 @@ class MeasurementSource:
 
     def _recording(self, gate: str, here: Callable[[], Any]) -> Any:
         """Measure, and write what `--ane-record` names; what is valid need not be done again."""
+        system = self._system(gate)
+        if system is None:
+            systems = ", ".join(systems_of(gate, self._asked_of))
+            says = f"this Mac runs {self._os}, and policy.evidence.systems asks for {systems}"
+            self._note("not recorded", gate, [says])
+            return here()
         try:
-            valid = self._verified(gate, signed=False)
+            valid = self._verified(gate, system, signed=False)
         except UnprovenError as error:
             state = "missing" if error.kind == "missing" else "stale"
         else:
             if "all" not in self._space.recording:
-                self._note("kept", gate)
+                self._note("kept", gate, system=system)
                 return self._judged(valid)
             state = "all"
         measurement = here()
         if {state, "all"} & self._space.recording:
-            self._write(gate, measurement)
+            self._write(gate, measurement, system)
         else:
-            self._note(f"left {state}", gate)
+            self._note(f"left {state}", gate, system=system)
         return measurement
 
     def _proven(self, gate: str) -> Any:
-        """What was recorded, if it counts; the summary names the machine."""
-        statement = self._verified(gate)
-        measurement = self._judged(statement)
-        self._note("verified", gate, [machine(statement)])
-        return measurement
+        """What was recorded, if it counts: of several systems on the worst."""
+        found = answers(gate, self._asked_of, partial(self._verified, gate))
+        return self._deciding(gate, found)
+
+    def _beside_systems(self, gate: str, measured: Any) -> Any:
+        """What was measured stands for this system; of the policy's others evidence does.
+
+        What the worst of them came to is judged.
+        """
+        systems = systems_of(gate, self._asked_of)
+        if systems == ("",) or not self._policy.requires_evidence(gate):
+            return measured
+        here, known = self._system(gate), GATES[gate]
+        verdict = known.judge(measured, known.policy(self._policy), self._asked_of)
+        now = Answer(here or self._os, verdict)
+        rest = [system for system in systems if system != here]
+        recorded = answers(gate, self._asked_of, partial(self._verified, gate), rest)
+        found = [now, *recorded]
+        if worst(found) is now:
+            self._tell(others(found))
+            self._note_verified(gate, recorded)
+            return measured
+        return self._deciding(gate, found)
+
+    def _deciding(self, gate: str, found: Sequence[Answer]) -> Any:
+        """The evidence of the system that decides; the summary names all machines."""
+        decides = worst(found)
+        self._tell(others(found))
+        self._note_verified(gate, found)
+        if decides.statement is None:
+            assert decides.error is not None
+            self._forget()
+            raise decides.error
+        return self._judged(decides.statement)
+
+    def _forget(self) -> None:
+        """Nothing that was recorded is judged, though this system's own evidence counts."""
+        self.statement = None
+        if self._item is not None:
+            self._item.stash[RECORDED] = None
+
+    def _note_verified(self, gate: str, found: Sequence[Answer]) -> None:
+        for answer in found:
+            if answer.statement is not None:
+                self._note("verified", gate, [machine(answer.statement)], answer.system)
+
+    def _tell(self, findings: Sequence[Finding]) -> None:
+        """Keep on the test what other systems came to, for its verdict."""
+        if self._item is not None:
+            self._item.stash[SYSTEMS] = findings
+
+    def _system(self, gate: str) -> str | None:
+        """The one of the policy's systems that this machine stands for; '' where it names none.
+
+        None where this machine is of none of them.
+        """
+        if systems_of(gate, self._asked_of) == ("",):
+            return ""
+        return self._policy.evidence_for(gate).system_of(self._os) or None
+
+    @property
+    def _os(self) -> str:
+        return str(self._space.backend.provenance().get("os", "unknown system"))
 
     def _judged(self, statement: Statement) -> Any:
         """The recorded measurement; its verdict will name where and when it was recorded."""
@@ -160,7 +230,7 @@ class MeasurementSource:
             return statement.measurement
         return GATES[statement.gate].beside(statement.measurement, self._opened(self._subject))
 
-    def _write(self, gate: str, measurement: Any) -> None:
+    def _write(self, gate: str, measurement: Any, system: str) -> None:
         """Keep a measurement; what changes is said before anything is overwritten.
 
         Raises:
@@ -175,18 +245,17 @@ class MeasurementSource:
         store = self._space.evidence
         new = self._stated(gate, measurement)
         what, lines = "recorded", list[str]()
-        if store.path(gate, self._name).exists():
-            what, lines = "recorded again", list(self._changes(gate, new))
-            if lines and self._say(
-                [f"recording again {self._file(gate)}", *(f"  {line}" for line in lines)]
-            ):
+        if store.path(gate, self._name, system).exists():
+            what, lines = "recorded again", list(self._changes(gate, new, system))
+            file = self._file(gate, system)
+            if lines and self._say([f"recording again {file}", *(f"  {line}" for line in lines)]):
                 lines = []
-        store.write(new)
-        self._note(what, gate, lines)
+        store.write(new, system)
+        self._note(what, gate, lines, system)
         try:
-            self._verified(gate, signed=False)
+            self._verified(gate, system, signed=False)
         except UnprovenError as error:
-            self._note("does not count", gate, [str(error)])
+            self._note("does not count", gate, [str(error)], system)
 
     def _stated(self, gate: str, measurement: Any) -> Statement:
         """A measurement made now, with what else a record holds."""
@@ -201,27 +270,26 @@ class MeasurementSource:
             measurement=measurement,
             commit=self._space.commit,
             gate_file=file_digest(in_use(root, f"test_{gate}.py")),
-            counter=self._counter(gate),
+            counter=self._counter(gate, self._system(gate) or ""),
         )
 
-    def _counter(self, gate: str) -> int:
+    def _counter(self, gate: str, system: str) -> int:
         """One more than the record that lies there has; a damaged one starts again."""
+        data = self._space.evidence.read(gate, self._name, system) or b""
         try:
-            return (
-                Statement.from_json(self._space.evidence.read(gate, self._name) or b"").counter + 1
-            )
+            return Statement.from_json(data).counter + 1
         except EvidenceError:
             return 1
 
-    def _changes(self, gate: str, new: Statement) -> Iterator[str]:
+    def _changes(self, gate: str, new: Statement, system: str) -> Iterator[str]:
         try:
-            old = Statement.from_json(self._space.evidence.read(gate, self._name) or b"")
+            old = Statement.from_json(self._space.evidence.read(gate, self._name, system) or b"")
         except EvidenceError as error:
             yield f"what was there could not be read: {error}"
         else:
             yield from changes(old, new)
 
-    def _verified(self, gate: str, *, signed: bool = True) -> Statement:
+    def _verified(self, gate: str, system: str, *, signed: bool = True) -> Statement:
         policy = self._policy.evidence_for(gate)
         if not signed:
             # Signatures are made of what was recorded.
@@ -235,6 +303,7 @@ class MeasurementSource:
             policy=policy,
             now=datetime.now(timezone.utc),
             artifact=self._artifact,
+            system=system,
         )
 
     def _asked(self, gate: str) -> dict[str, Any]:
@@ -272,10 +341,10 @@ class MeasurementSource:
     def _name(self) -> str:
         return self._subject.qualified if isinstance(self._subject, Shard) else self._subject.model
 
-    def _note(self, what: str, gate: str, lines: Sequence[str] = ()) -> None:
+    def _note(self, what: str, gate: str, lines: Sequence[str] = (), system: str = "") -> None:
         """Note on the test what became of a file, for the summary."""
         if self._item is not None:
-            note = "\n".join([what, self._file(gate), *lines])
+            note = "\n".join([what, self._file(gate, system), *lines])
             self._item.user_properties.append((NOTED, note))
 
     def _say(self, lines: Sequence[str]) -> bool:
@@ -292,6 +361,6 @@ class MeasurementSource:
                 reporter.write_line(line)
         return True
 
-    def _file(self, gate: str) -> str:
+    def _file(self, gate: str, system: str) -> str:
         store = self._space.evidence
-        return store.path(gate, self._name).relative_to(store.folder).as_posix()
+        return store.path(gate, self._name, system).relative_to(store.folder).as_posix()

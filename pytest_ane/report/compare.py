@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -139,7 +140,7 @@ def _moves(differences: Sequence[Difference]) -> Table | None:
             groups.items(), key=lambda item: -max(totals[subject] for subject in item[1])
         )
     ]
-    heads = ("subject", "ops", "type", "moved", "names")
+    heads = ("subject", "each", "type", "moved", "names")
     count = sum(totals.values())
     title = f"{count} operation{'' if count == 1 else 's'} that moved"
     return Table(title, tuple(map(Column, heads)), tuple(rows))
@@ -154,13 +155,19 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _figures(differences: Sequence[Difference]) -> Table | None:
-    rows = tuple(
-        (d.subject, d.gate, change.name, *_values(change))
-        for d in differences
-        for change in d.figures
-    )
+    """Figures by how many times the noise they moved; not those that only count what moved."""
+    changes = [(d, change) for d in differences if not d.moves for change in d.figures]
+    changes.sort(key=lambda pair: -_times_noise(pair[1]))
+    rows = tuple((d.subject, d.gate, change.name, *_values(change)) for d, change in changes)
     heads = ("subject", "gate", "figure", "was", "is", "noise")
     return Table("figures that moved", tuple(map(Column, heads)), rows) if rows else None
+
+
+def _times_noise(change: FigureChange) -> float:
+    old, new = change.old, change.new
+    if not isinstance(old, int | float) or not isinstance(new, int | float) or not change.noise:
+        return math.inf
+    return abs(old - new) / change.noise
 
 
 def _values(change: FigureChange) -> tuple[str, str, str]:

@@ -105,6 +105,56 @@ def test_systems(pattern: str, system: str, taken: bool) -> None:
     assert EvidencePolicy(os=(pattern,)).takes_system(system) is taken
 
 
+@pytest.mark.parametrize(
+    ("system", "named"),
+    [
+        ("macOS 27", "macOS 27"),
+        ("macOS 27.0", "macOS 27"),
+        ("macOS 27.0.1", "macOS 27"),
+        ("macOS 26.1.2", "macOS 26.1"),
+        ("macOS 270", ""),
+        ("macOS 26.10", ""),
+        ("iOS 27", ""),
+        ("", ""),
+    ],
+)
+def test_which_system_a_machine_stands_for(system: str, named: str) -> None:
+    assert EvidencePolicy(systems=("macOS 26.1", "macOS 27")).system_of(system) == named
+    assert EvidencePolicy().system_of(system) == ""
+
+
+@pytest.mark.parametrize(
+    ("os", "left_out"),
+    [
+        ("['macOS 26', 'macOS 27']", None),
+        ("['macOS *']", None),
+        ("['macOS 26.7', 'macOS 27']", None),
+        ("['macOS 26']", "macOS 27"),
+        ("['iOS *', 'macOS 27']", "macOS 26"),
+    ],
+)
+def test_systems_of_which_os_takes_in_nothing(
+    read: Read, complaints: Complaints, os: str, left_out: str | None
+) -> None:
+    text = f"{MODEL}policy.evidence = {{ systems = ['macOS 26', 'macOS 27'], os = {os} }}\n"
+    if left_out is None:
+        assert read(text).shard("m:L00").policy.evidence.systems == ("macOS 26", "macOS 27")
+        return
+    (line,) = complaints(text)
+    assert line == (
+        f"shards.toml:5: [models.m.policy.evidence] 'systems' asks for '{left_out}', of which "
+        "'os' takes in nothing; take it out, or add it to 'os'."
+    )
+
+
+def test_a_gate_whose_os_leaves_out_a_common_system(complaints: Complaints) -> None:
+    (line,) = complaints(
+        f"{MODEL}policy.evidence.systems = ['macOS 26', 'macOS 27']\n"
+        "policy.fidelity.evidence.os = ['macOS 27']\n"
+    )
+    assert "'systems' asks for 'macOS 26', of which 'os' takes in nothing" in line
+
+
 def test_nothing_asked_takes_everything() -> None:
     assert EvidencePolicy().takes_chip("")
     assert EvidencePolicy().takes_system("")
@@ -161,6 +211,7 @@ def test_layers_and_the_gate_that_has_its_own(read: Read, tmp_path: Path) -> Non
         ("chips = ['Apple M1*']", "chips = ['Apple M1?']"),
         ("chips = ['Apple M?']", "chips = ['Apple M*']"),
         ("os = ['macOS 26']", "os = ['macOS *']"),
+        ("systems = ['macOS 26', 'macOS 27']", "systems = ['macOS 27']"),
     ],
 )
 def test_a_gate_cannot_ask_for_less(
@@ -182,6 +233,8 @@ def test_a_gate_cannot_ask_for_less(
         ("chips = ['Apple M4*']", "chips = ['Apple M4 Max', 'Apple M4*']"),
         ("os = ['macOS 26']", "os = ['macOS 26.1', 'macOS 26*']"),
         ("signers = ['a.pub']", "chips = ['Apple M4*']"),
+        ("systems = ['macOS 26']", "systems = ['macOS 27', 'macOS 26']"),
+        ("systems = ['macOS 26', 'macOS 27']", "os = ['macOS 26.7', 'macOS 27']"),
     ],
 )
 def test_a_gate_may_ask_for_more(read: Read, tmp_path: Path, common: str, own: str) -> None:
@@ -215,6 +268,10 @@ def test_a_signer_that_is_not_there(complaints: Complaints, tmp_path: Path) -> N
     [
         ("policy.evidence.chips = []", "chips = []: is empty and would accept nothing; leave it"),
         ("policy.evidence.os = ['Tahoe']", 'os[0] = "Tahoe": must be a system such as'),
+        ("policy.evidence.systems = ['macOS *']", 'systems[0] = "macOS *": must be a system with'),
+        ("policy.evidence.systems = []", "systems = []: is empty and would accept nothing"),
+        ("policy.evidence.systems = ['macOS 26', 'macOS 26.1']", "names macOS 26.1 twice, for"),
+        ("policy.evidence.systems = ['macOS 26', 'macOS 26']", "names macOS 26 twice, for"),
         ("policy.evidence.compute-units = ['NPU']", "must be one of 'ALL', 'CPU_AND_GPU'"),
         ("policy.evidence.max-age = 90", "max-age = 90: must be a time such as"),
         ("policy.fidelity.require = 'plan'", "must be one of 'any', 'device'"),

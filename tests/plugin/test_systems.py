@@ -1,6 +1,8 @@
-"""Evidence that two replayed Macs recorded of one package, compared."""
+"""Evidence of several systems, recorded on replayed Macs: compared, and required."""
 
 from __future__ import annotations
+
+import shutil
 
 import numpy as np
 import pytest
@@ -23,12 +25,12 @@ MOVED = (
 @pytest.fixture(autouse=True)
 def _not_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
-    monkeypatch.setenv("COLUMNS", "200")
 
 
 @pytest.fixture
-def five(project: Project) -> Project:
+def five(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A package of four convolutions and a SiLU, without a reference."""
+    monkeypatch.setenv("COLUMNS", "250")
     program, random, last = Program("CoreML8"), np.random.default_rng(0), "x"
     program.input("x", (1, 64, 1, 1), "FLOAT16", kind=65552)
     for name in ("in_proj", "mid_proj", "gate", "down_proj", "out_proj"):
@@ -48,9 +50,24 @@ def five(project: Project) -> Project:
     )
 
 
+_RECORDED: dict[tuple[object, ...], dict[str, bytes]] = {}
+
+
 def record(project: Project, mac: Mac, *rules: DeviceRule, to: str = "evidence") -> None:
+    """What a Mac records of the package, the same bytes in every test; it runs once."""
+    folder, key = project.path / to, (mac, rules, (project.path / "shards.toml").read_text())
+    if key in _RECORDED:
+        for name, data in _RECORDED[key].items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+        return
     with Replayer(Script(mac, devices=rules)):
-        project.gate("--ane-backend=coreml", "--ane-record=all", f"--ane-evidence={to}")
+        project.gate("--ane-backend=coreml", "--ane-record=all", "--ane-evidence=recorded")
+    made = project.path / "recorded"
+    files = {path.relative_to(made).as_posix(): path.read_bytes() for path in made.glob("*/*")}
+    _RECORDED[key] = files
+    shutil.rmtree(made)
+    record(project, mac, *rules, to=to)
 
 
 def compared(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> list[str]:
@@ -83,3 +100,131 @@ def test_a_virtual_machine_is_no_system(five: Project, capsys: pytest.CaptureFix
     names = [path.name for path in (five.path / "newer" / "own").iterdir()]
     assert names == ["five.compression.json"]
     assert compared(capsys, "newer", code=1)[0] == "not compared: 2 files"
+
+
+EACH = '[models.own.policy.evidence]\nsystems = ["macOS 26", "macOS 27"]\n'
+
+
+@pytest.fixture
+def each(five: Project) -> Project:
+    """A policy that wants the plan of two systems."""
+    file = five.path / "shards.toml"
+    file.write_text(file.read_text() + EACH)
+    return five
+
+
+def names(project: Project) -> list[str]:
+    return sorted(path.name for path in (project.path / "evidence/own").iterdir())
+
+
+def verify(project: Project, *options: str) -> pytest.RunResult:
+    return project.gate("--ane-backend=cpu", "-k", "placement", *options)
+
+
+def test_each_system_has_its_file_and_both_must_pass(each: Project) -> None:
+    record(each, OLD)
+    assert names(each) == [
+        "five.compression.json", "five.fidelity@macos-26.json", "five.placement@macos-26.json"
+    ]  # fmt: skip
+    result = verify(each)
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        [
+            "own:five: placement unproven",
+            "  - *five.placement@macos-27.json is missing; on a Mac with macOS 27, run: pytest "
+            "--ane-shards=own:five -m gate --ane-record=missing",
+            "    macOS 26: passed",
+        ]
+    )
+    record(each, NEW)
+    result = verify(each, "-rA")
+    result.assert_outcomes(passed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        [
+            "macOS 27: passed",
+            "evidence: 2 verified (Apple M4 Max, macOS 26.7, CPU_AND_NE; Apple M4 Max, macOS 27.0, "
+            "CPU_AND_NE)",
+        ]
+    )
+
+
+def test_the_system_that_fails_decides_and_is_named(each: Project) -> None:
+    record(each, OLD)
+    record(each, NEW, *MOVED)
+    result = verify(each)
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["    macOS 26: passed", "* recorded *, macOS 27.0, CPU_AND_NE"])
+
+
+def test_a_device_stands_for_its_system_and_evidence_for_the_others(each: Project) -> None:
+    record(each, OLD, *MOVED)
+    with Replayer(Script(NEW)):
+        result = each.gate("--ane-backend=coreml", "-k", "placement")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["    macOS 27: passed", "* recorded *, macOS 26.7, CPU_AND_NE"])
+    with Replayer(Script(OLD)):
+        result = each.gate("--ane-backend=coreml", "-k", "placement")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        ["  - *five.placement@macos-27.json is missing; on a Mac with macOS 27, run: *",
+         "    macOS 26: passed"]
+    )  # fmt: skip
+
+
+def test_what_is_kept_is_not_the_origin_of_what_is_missing(each: Project) -> None:
+    record(each, OLD)
+    with Replayer(Script(OLD)):
+        result = each.gate("--ane-backend=coreml", "--ane-record", "-k", "placement")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["evidence: 1 kept"])
+    (row,) = (line for line in result.outlines if line.startswith("UNPROVEN"))
+    assert "recorded 20" not in row
+
+
+def test_a_mac_of_no_system_that_is_named_records_nothing(each: Project) -> None:
+    with Replayer(Script(Mac(os="15.6", build="24G84"))):
+        result = each.gate("--ane-backend=coreml", "--ane-record", "-k", "placement")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        [
+            "evidence: 1 not recorded",
+            "  this Mac runs macOS 15.6, and policy.evidence.systems asks for macOS 26, macOS 27",
+        ]
+    )
+    assert [*(each.path / "evidence").glob("*/*")] == []
+
+
+def test_the_command_line_knows_systems(each: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    record(each, OLD)
+    record(each, NEW, *MOVED)
+    lines = compared(capsys, code=1)
+    assert "  3 operations that moved:" in lines
+
+    def run(*arguments: str) -> list[str]:
+        main(["evidence", *arguments, "--cache=cache"])
+        return capsys.readouterr().out.splitlines()
+
+    listed = run("list")
+    assert [line.split()[-1] for line in listed[1:-1]] == ["valid"] * 5
+    assert listed[-1] == "5 files in evidence"
+    shown = run("show", "own:five")
+    verdicts = [line.split()[1] for line in shown if line.startswith("verdict")]
+    assert sorted(verdicts) == ["failed:", *["passed:"] * 4]
+    verified = run("verify")
+    assert verified[0].startswith("FAILED   own:five  placement")
+    assert "    macOS 26: passed" in verified
+    (each.path / "evidence/own/five.placement.json").write_bytes(
+        (each.path / "evidence/own/five.placement@macos-26.json").read_bytes()
+    )
+    assert "unused evidence/own/five.placement.json" in run("prune")
+
+
+def test_a_plan_of_each_goes_before_a_forecast_and_one_does_not(each: Project) -> None:
+    file = each.path / "shards.toml"
+    record(each, OLD)
+    file.write_text(file.read_text().replace('require = "plan"', 'require = "forecast"'))
+    result = verify(each)
+    result.stdout.fnmatch_lines(["* forecast: *"])
+    assert "macOS 26: passed" not in result.stdout.str()
+    record(each, NEW)
+    verify(each).stdout.fnmatch_lines(["* plan: *", "evidence: 2 verified *"])
