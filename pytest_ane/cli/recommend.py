@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +93,10 @@ def run(options: argparse.Namespace) -> Output:
             f"{evaluator.measured} whole models measured in {seconds / 60:.1f} minutes "
             f"({backend.name}){logged}"
         )
-        data = {"log": log.file, "candidates": list(map(_data, candidates)), "seconds": seconds}
+        data = {
+            "kind": "recommend", "model": model.name, "max_kl": model.policy.behaviour.max_kl,
+            "log": log.file, "candidates": list(map(_data, candidates)), "seconds": seconds,
+        }  # fmt: skip
         if winner is None:
             return Failed(
                 f"{model.name}: nothing that was measured passes every gate; add settings of more "
@@ -116,8 +120,12 @@ def run(options: argparse.Namespace) -> Output:
 
 
 def _data(candidate: Candidate) -> dict[str, Any]:
-    """A candidate without its choice, whose keys are records."""
-    return {key: value for key, value in vars(candidate).items() if key != "choice"}
+    """A candidate; in place of its choice, whose keys are records, the bytes of each setting."""
+    sizes: Counter[str] = Counter()
+    for unit, setting in candidate.choice.items():
+        sizes[setting] += unit.option(setting).size
+    data = {key: value for key, value in vars(candidate).items() if key != "choice"}
+    return {**data, "settings": dict(sizes)}
 
 
 def _check(model: Model) -> None:

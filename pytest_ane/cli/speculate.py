@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 HELP = "measure whether drafts by prompt lookup make decoding faster"
 EXAMPLE = "pytest-ane speculate --prompt france --width 4 --tokens 40"
 _WIDEST = 1 << 16
+_CHARTED = 32
+"""Widest call whose yield is told beside the measured one."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,9 +90,9 @@ def run(options: argparse.Namespace) -> Output:
         t1, tv = (ms / 1000 for ms in options.times)
         cost = BreakEven(t1, tv, width)
         yield report.break_even(cost)
-        return {"cost": cost}
+        return {"kind": "speculate", "cost": cost}
     from pytest_ane.cli.stack import open_stack
-    from pytest_ane.gates.throughput.speculate import MARGIN, run_trial
+    from pytest_ane.gates.throughput.speculate import MARGIN, Lookup, run_trial, yield_of
     from pytest_ane.manifest import Prompt
 
     def check(opened: OpenModel) -> None:
@@ -117,9 +119,24 @@ def run(options: argparse.Namespace) -> Output:
         yield report.counters(trial.speculated)
         yield report.outcome(trial)
         yield _same(trial, limit)
-    about = {"model": stack.model, "prompt": chosen.name, "provenance": stack.provenance}
-    figures = {"cost": trial.cost, "tok_s": trial.tok_s, "speedup": trial.speedup}
+    about = {"kind": "speculate", "model": stack.model, "prompt": chosen.name}
+    widths = [
+        yield_of(chosen.ids, trial.tokens, each, Lookup(options.ngram_min))
+        for each in _widths(width)
+    ]
+    figures = {
+        "provenance": stack.provenance,
+        "widths": widths,
+        "cost": trial.cost,
+        "tok_s": trial.tok_s,
+        "speedup": trial.speedup,
+    }
     return {**about, **vars(trial), **figures}
+
+
+def _widths(width: int) -> Sequence[int]:
+    """Widths of which the yield is told: as many again as the one that was measured."""
+    return range(2, min(2 * width, _CHARTED) + 1)
 
 
 def _same(trial: Trial, margin: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from pydantic import TypeAdapter
 
 from pytest_ane.analysis.drift import Drift
 from pytest_ane.cli import main
+from pytest_ane.report.charts.stack import drift as draw
 from tests.cli.stacks import BLOCKS, Stacks
 
 Run = Callable[..., list[str]]
@@ -66,6 +68,11 @@ def test_the_measurement_as_json(run: Run) -> None:
     text = "\n".join(run("drift", "--json", spoilt=["L02"]))
     found = TypeAdapter(Drift).validate_json(text)
     assert [one.shard for one in found.shards] == [*NAMES, "head.0", "head.1"]
+    document = json.loads(text)
+    assert (document["kind"], document["model"]) == ("drift", "deep")
+    picture = draw(document)
+    assert picture is not None
+    assert "It rises most at L02" in picture.description
     assert found.shards[2].own.rest is not None
     assert found.shards[2].own.rest.relative_l2 > 0.1
     assert {"backend", "L00", "head.1"} <= found.provenance.keys()

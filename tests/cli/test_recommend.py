@@ -16,6 +16,7 @@ import pytest
 
 from pytest_ane.cli import main
 from pytest_ane.manifest import load
+from pytest_ane.report.charts.search import recommend as draw
 from tests.cli.conftest import AsJson
 from tests.plugin.projects import LLAMA, make_llama
 
@@ -78,6 +79,11 @@ def test_as_json(searched: tuple[Path, str], as_json: AsJson) -> None:
     found = as_json("recommend", *options, "--evaluations", "7")
     assert f"recommended: {found['best']['name']}, " in said
     assert found["best"] in found["candidates"]
+    assert (found["kind"], found["model"], found["max_kl"]) == ("recommend", "mini", 0.02)
+    assert all(sum(c["settings"].values()) <= c["size"] for c in found["candidates"])
+    picture = draw(found)
+    assert picture is not None
+    assert len(picture.table.rows) == len(found["candidates"])
     assert found["compression"].keys() >= {"L00", "L01"}
     assert not found["written"]
 

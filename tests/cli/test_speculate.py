@@ -9,6 +9,7 @@ import pytest
 
 from pytest_ane.cli import main
 from pytest_ane.gates.throughput import speculate
+from pytest_ane.report.charts.speed import speculation
 from tests.cli.conftest import AsJson
 from tests.cli.stacks import Stacks
 
@@ -95,10 +96,16 @@ def test_a_prompt_of_no_ids(ids: str, capsys: Capture) -> None:
 
 
 def test_as_json(manifest: Path, stacks: Stacks, as_json: AsJson) -> None:
-    found = as_json("speculate", "--tokens", "4", f"--cache={stacks.cache}")
+    found = as_json("speculate", "--tokens", "12", f"--cache={stacks.cache}")
     assert found["tokens"] == found["speculated"]["tokens"]
-    assert len(found["tokens"]) == 4
+    assert len(found["tokens"]) == 12
     assert found["cost"]["t1"] > 0
+    assert found["kind"] == "speculate"
+    widths = {each["width"]: each for each in found["widths"]}
+    assert [*widths] == [2, 3, 4, 5, 6, 7, 8]
+    assert widths[4]["calls"] == len(found["speculated"]["calls"])
+    picture = speculation([found])
+    assert (picture is None) == (not found["speculated"]["calls"])
 
 
 def test_the_break_even_alone_as_json(as_json: AsJson) -> None:

@@ -244,6 +244,44 @@ def speculate(
     return verifier.counted
 
 
+@dataclass(frozen=True)
+class Yield:
+    """What drafts for a known text yield in calls of a width; near ties are left out.
+
+    Attributes:
+        width: positions of a call.
+        calls: verifier calls; steps without a draft are none.
+        tokens_per_call: mean of a call; 1 without calls.
+    """
+
+    width: int
+    calls: int
+    tokens_per_call: float
+
+
+def yield_of(ids: Sequence[int], tokens: Sequence[int], width: int, draft: Drafter) -> Yield:
+    """How far drafts agree with a text that is known already; no model runs.
+
+    Args:
+        ids: the prompt.
+        tokens: its continuation.
+        width: positions of a call: the last token and `width - 1` drafts.
+        draft: where drafts come from.
+    """
+    text, rest = [*ids, *tokens[:1]], list(tokens[1:])
+    calls = accepted = 0
+    while rest:
+        drafts = draft(text, width - 1)[: width - 1]
+        pairs = zip(drafts, rest, strict=False)
+        agreed = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(drafts), len(rest)))
+        agreed = min(agreed, len(rest) - 1)
+        calls += bool(drafts)
+        accepted += agreed
+        text += rest[: agreed + 1]
+        del rest[: agreed + 1]
+    return Yield(width, calls, 1 + accepted / calls if calls else 1.0)
+
+
 def check_width(width: int, widest: int | None, *, goes_on: bool) -> None:
     """Whether a chain can verify drafts.
 

@@ -22,6 +22,7 @@ from pytest_ane.gates.throughput.speculate import (
     run_trial,
     speculate,
     time_calls,
+    yield_of,
 )
 from tests.chain.test_chain import COUNTING, embed, following, head
 from tests.gates.throughput.toys import VOCABULARY, Call, chaotic
@@ -193,6 +194,23 @@ def test_how_much_must_be_alike() -> None:
     text = [1, 2, 9, 2]
     assert Lookup()(text, 2) == []
     assert Lookup(shortest=1)(text, 2) == [9, 2]
+
+
+@given(st.integers(0, 10**6), st.integers(2, 6), st.integers(1, 24))
+def test_the_yield_of_a_known_text_is_that_of_decoding_it(
+    seed: int, width: int, count: int
+) -> None:
+    text = decode(chaotic(seed), PROMPT, count).tokens
+    found = speculate(chaotic(seed), PROMPT, count, width, margin=0)
+    known = yield_of(PROMPT, text, width, Lookup())
+    assert known.calls == found.verifier_calls
+    assert (known.tokens_per_call - 1) * known.calls == pytest.approx(found.accepted)
+
+
+def test_a_periodic_text_fills_every_call() -> None:
+    found = yield_of((1, 2, 1, 2), (1, 2) * 5, 4, Lookup())
+    # 9 tokens after the first: two calls of four, and what is left in a third.
+    assert (found.calls, found.tokens_per_call) == (3, 3.0)
 
 
 @given(st.lists(st.integers(0, 2), max_size=30), st.integers(0, 6))
