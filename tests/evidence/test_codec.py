@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from pytest_ane.chain.exact import StackState
 from pytest_ane.core.errors import EvidenceError
 from pytest_ane.evidence.statement import from_data, to_data
+from pytest_ane.gates.compression.palettes import Palette
 from pytest_ane.gates.fidelity import Errors, Fidelity
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
 from tests.evidence.makers import MEASURED
@@ -39,6 +41,24 @@ def test_a_plan_has_no_fields_that_say_nothing() -> None:
             }
         ],
     }
+
+
+def test_what_is_for_pictures_alone_is_left_out_where_it_was_not_measured() -> None:
+    """So older evidence reads, and has the digest that it had."""
+    behaviour, compression = MEASURED["behaviour"], MEASURED["compression"]
+    assert not {"drift", "palettes"} & {
+        *to_data("behaviour", behaviour), *to_data("compression", compression)
+    }  # fmt: skip
+    first = behaviour.prompts[0]
+    pieces = tuple(f" w{i}" for i in range(len(first.positions)))
+    prompts = (replace(first, pieces=pieces), *behaviour.prompts[1:])
+    drift = (StackState("L00", 0.5, None), StackState("L01", math.inf, 0.25))
+    palettes = (Palette("w", (-1.5, 2.0), (3, 5)),)
+    data = to_data("behaviour", replace(behaviour, prompts=prompts, drift=drift))
+    found = from_data("behaviour", json.loads(json.dumps(data)), {})
+    assert (found.prompts[0].pieces, found.drift) == (pieces, drift)
+    data = to_data("compression", replace(compression, palettes=palettes))
+    assert from_data("compression", json.loads(json.dumps(data)), {}).palettes == palettes
 
 
 def test_nan_and_infinity_are_words() -> None:
@@ -128,6 +148,9 @@ def test_errors_that_cannot_be(errors: dict[str, Any], words: str) -> None:
         ("behaviour", "prompts.0.likeliest.0.tail", 0.5, "above 0"),
         ("behaviour", "alone.0.cosine", 7, "a shard alone has a cosine"),
         ("behaviour", "alone.0.error", -1, "a shard alone has a cosine"),
+        ("behaviour", "prompts.0.pieces", ["a"], "1 of 2 positions have texts"),
+        ("behaviour", "drift", [{"shard": "L00", "error": -1, "cosine": 1}], "a state of the"),
+        ("compression", "palettes", [{"weight": "w", "values": [1], "counts": []}], "1 values"),
         ("compression", "size", -1, "a package of -1 bytes"),
         ("compression", "census.weights.0.shape", [], "no weight has such a shape"),
         ("compression", "census.weights.0.shape", [-2, -2], "no weight has such a shape"),
