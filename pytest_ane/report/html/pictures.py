@@ -242,11 +242,11 @@ def prompts(table: Table) -> list[Prompt]:
     for name, of in groupby(zip(*columns, strict=True), key=lambda row: row[0]):
         seen, tokens = False, []
         for _, position, text, kl, top1, bad in of:
-            agrees = "" if top1 else ", another token"
+            agrees = ", another token" if top1 == "no" else ""
             says = f"position {position}: KL {amount(kl, 'nats')}{agrees}"
-            first = bool(bad) and not seen
+            first = bad == "yes" and not seen
             seen = seen or first
-            tokens.append(Token(str(text or ""), _kl_level(kl), bool(bad), first, says))
+            tokens.append(Token(str(text or ""), _kl_level(kl), bad == "yes", first, says))
         made.append(Prompt(str(name), tuple(tokens)))
     return made
 

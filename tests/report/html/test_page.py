@@ -269,7 +269,11 @@ def test_palettes_and_prompts() -> None:
     )
     assert (one.weight, one.entries) == ("w", (("-0.5", 33.3), ("0.5", 100.0)))
     heads = columns("prompt", "position", "text", "KL", "top-1", "bad")
-    rows = (("a", 0, "Hi", 0.0, 1, 0), ("a", 1, " you", 0.5, 0, 1), ("a", 2, "!", 0.02, 1, 1))
+    rows = (
+        ("a", 0, "Hi", 0.0, "yes", "no"),
+        ("a", 1, " you", 0.5, "no", "yes"),
+        ("a", 2, "!", 0.02, "yes", "yes"),
+    )
     (prompt,) = prompts(Table("positions", heads, rows))
     assert [token.level for token in prompt.tokens] == [0, 4, 1]
     assert [token.first for token in prompt.tokens] == [False, True, False]

@@ -128,7 +128,7 @@ async function drawn(place) {
   const spec = JSON.parse(byId("specs").textContent)[Number(place.dataset.chart)];
   const mode = isDark() ? "dark" : "light";
   const config = JSON.parse(byId("themes").textContent)[mode];
-  await embed(place, { ...spec, config }, { actions: false, renderer: "svg" });
+  await embed(place, { ...spec, config }, { actions: false, renderer: "svg", logLevel: 1 });
   place.dataset.drawn = mode;
 }
 
