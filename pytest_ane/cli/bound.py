@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> Output:
         calls = calls[:1]
     yield from lines(name, device, groups, calls, speeds)
     counted = [{"kind": g.kind, "subject": g.subject, "count": g.count} for g in groups]
-    about = {"kind": "bound", **({} if path.suffix in _PACKAGES else {"model": name})}
+    about = {"command": "bound", **({} if path.suffix in _PACKAGES else {"model": name})}
     data = {"name": name, "device": device, "groups": counted, "calls": list(map(_data, calls))}
     return {**about, **data, "measured": speeds}
 

@@ -18,6 +18,7 @@ COMMANDS = (
     "plan",
     "evidence",
     "history",
+    "report",
     "verify-run",
     "golden",
     "recommend",

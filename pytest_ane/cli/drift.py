@@ -44,5 +44,5 @@ def run(options: argparse.Namespace) -> Output:
         if stack.simulated is not None:
             drift = in_ane(drift, stack.rules)
         yield from lines(drift, find_causes(drift, policy, stack.model), stack.model)
-    about = {"kind": "drift", "model": stack.model}
+    about = {"command": "drift", "model": stack.model}
     return {**about, **vars(drift), "arithmetic": label("typed" if drift.rules is None else "ane")}

@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> Output:
             f"({backend.name}){logged}"
         )
         data = {
-            "kind": "recommend", "model": model.name, "max_kl": model.policy.behaviour.max_kl,
+            "command": "recommend", "model": model.name, "max_kl": model.policy.behaviour.max_kl,
             "log": log.file, "candidates": list(map(_data, candidates)), "seconds": seconds,
         }  # fmt: skip
         if winner is None:

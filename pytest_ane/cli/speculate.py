@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> Output:
         t1, tv = (ms / 1000 for ms in options.times)
         cost = BreakEven(t1, tv, width)
         yield report.break_even(cost)
-        return {"kind": "speculate", "cost": cost}
+        return {"command": "speculate", "cost": cost}
     from pytest_ane.cli.stack import open_stack
     from pytest_ane.gates.throughput.speculate import MARGIN, Lookup, run_trial, yield_of
     from pytest_ane.manifest import Prompt
@@ -119,7 +119,7 @@ def run(options: argparse.Namespace) -> Output:
         yield report.counters(trial.speculated)
         yield report.outcome(trial)
         yield _same(trial, limit)
-    about = {"kind": "speculate", "model": stack.model, "prompt": chosen.name}
+    about = {"command": "speculate", "model": stack.model, "prompt": chosen.name}
     widths = [
         yield_of(chosen.ids, trial.tokens, each, Lookup(options.ngram_min))
         for each in _widths(width)

@@ -76,7 +76,7 @@ def test_as_json(as_json: AsJson, package: Path, tmp_path: Path) -> None:
     arguments = [str(package), "--device", "M1", f"--cache={tmp_path / 'cache'}"]
     found = as_json("bound", *arguments, "--measured", "2=5000")
     assert found["device"]["name"] == "M1"
-    assert found["kind"] == "bound"
+    assert found["command"] == "bound"
     assert "model" not in found
     assert [call["tokens"] for call in found["calls"]] == [1, 4, 2]
     assert all(call["rate"] > 0 for call in found["calls"])

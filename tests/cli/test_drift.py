@@ -69,7 +69,7 @@ def test_the_measurement_as_json(run: Run) -> None:
     found = TypeAdapter(Drift).validate_json(text)
     assert [one.shard for one in found.shards] == [*NAMES, "head.0", "head.1"]
     document = json.loads(text)
-    assert (document["kind"], document["model"]) == ("drift", "deep")
+    assert (document["command"], document["model"]) == ("drift", "deep")
     picture = draw(document)
     assert picture is not None
     assert "It rises most at L02" in picture.description

@@ -79,7 +79,7 @@ def test_as_json(searched: tuple[Path, str], as_json: AsJson) -> None:
     found = as_json("recommend", *options, "--evaluations", "7")
     assert f"recommended: {found['best']['name']}, " in said
     assert found["best"] in found["candidates"]
-    assert (found["kind"], found["model"], found["max_kl"]) == ("recommend", "mini", 0.02)
+    assert (found["command"], found["model"], found["max_kl"]) == ("recommend", "mini", 0.02)
     assert all(sum(c["settings"].values()) <= c["size"] for c in found["candidates"])
     picture = draw(found)
     assert picture is not None

@@ -100,7 +100,7 @@ def test_as_json(manifest: Path, stacks: Stacks, as_json: AsJson) -> None:
     assert found["tokens"] == found["speculated"]["tokens"]
     assert len(found["tokens"]) == 12
     assert found["cost"]["t1"] > 0
-    assert found["kind"] == "speculate"
+    assert found["command"] == "speculate"
     widths = {each["width"]: each for each in found["widths"]}
     assert [*widths] == [2, 3, 4, 5, 6, 7, 8]
     assert widths[4]["calls"] == len(found["speculated"]["calls"])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
+from pytest_ane.report.rows import Row
+from pytest_ane.report.run import Run, to_json
 from tests.docs.pages import ROOT
 from tests.docs.sessions import furnish
 from tests.packages import save_conv, save_layers
@@ -32,7 +35,17 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "examples" / weights.name).symlink_to(weights)
     shutil.copytree(ROOT / "examples" / "own_family", folder / "examples" / "own_family")
     furnish(folder)
+    _record(folder)
     return folder
+
+
+def _record(folder: Path) -> None:
+    """A run and what `pytest-ane bound` printed, for reports."""
+    row = Row("compression", "smollm2:L01", "passed", "3.65 MB")
+    (folder / "run.json").write_text(to_json(Run("ane: L01", (row,))))
+    call = {"tokens": 1, "rate": 90.0, "kinds": [{"kind": "block", "seconds": 0.01}]}
+    bound = {"command": "bound", "model": "smollm2", "name": "smollm2", "calls": [call]}
+    (folder / "bound.json").write_text(json.dumps({**bound, "device": {"name": "M4 Max"}}))
 
 
 @pytest.fixture

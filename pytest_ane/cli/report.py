@@ -1,0 +1,90 @@
+"""`pytest-ane report`."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_ane.cli.output import Output
+from pytest_ane.core.errors import ReportError
+
+if TYPE_CHECKING:
+    from pytest_ane.report.run import Run
+
+HELP = "make the page of a recorded run, with what other commands printed"
+EXAMPLE = "pytest-ane report run.json bound.json -o report.html"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The run, what is shown with it, and the file to write."""
+    parser.add_argument("recorded", type=Path, metavar="RUN", help="of --ane-report=run.json")
+    parser.add_argument(
+        "documents",
+        nargs="*",
+        type=Path,
+        metavar="FILE",
+        help="what recommend, bound, drift or speculate printed with --json",
+    )
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="its end decides: .html, .json or .md",
+    )
+    parser.add_argument("--against", type=Path, metavar="FILE", help="an earlier run, to compare")
+    parser.add_argument(
+        "--history", "--ane-history", type=Path, metavar="DIR", help="the memory of many runs"
+    )
+
+
+def run(options: argparse.Namespace) -> Output:
+    """Read a run and what belongs to it, and write the report.
+
+    Raises:
+        AneError: one sentence.
+    """
+    from pytest_ane.core.files import write_atomically
+    from pytest_ane.report.documents import read_document
+    from pytest_ane.report.formats import FORMATS, as_html
+    from pytest_ane.report.run import earlier_of, read_run
+
+    out: Path = options.out
+    if out.suffix not in FORMATS:
+        raise ReportError(
+            f"-o {out}: there is no such format; end the file's name with {' or '.join(FORMATS)}."
+        )
+    found = read_run(options.recorded)
+    models = {row.subject.partition(":")[0] for row in found.rows if row.gate}
+    documents = [read_document(path, models) for path in options.documents]
+    if out.suffix != ".html" and (documents or options.against or options.history):
+        raise ReportError(f"-o {out}: only .html shows more than the run itself.")
+    if options.against:
+        before = read_run(options.against)
+        found = replace(found, before=before, earlier=earlier_of(before))
+    if options.history:
+        found = _remembered(found, options.history, sorted(models))
+    text = as_html(found, documents) if out.suffix == ".html" else FORMATS[out.suffix](found)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(out, text.encode())
+    except OSError as error:
+        raise ReportError(f"{out} cannot be written ({error.strerror}); name another.") from None
+    yield f"wrote {out} ({len(text.encode()):,} bytes)"
+    return {"written": out, "verdicts": len(found.rows), "documents": options.documents}
+
+
+def _remembered(found: Run, folder: Path, models: list[str]) -> Run:
+    """With what the memory has of its models."""
+    from pytest_ane.history.earlier import courses, last_before
+    from pytest_ane.history.memory import Memory
+
+    # The run's own lines, if it wrote any: the first that are not older than its start.
+    started = found.facts.started.replace("T", " ").removesuffix("Z")
+    since = [one for one in Memory(folder, models).runs if one.time >= started]
+    own = min(since, key=lambda one: one.time).id if since else ""
+    earlier = found.earlier or last_before(folder, own, models)
+    return replace(found, earlier=earlier, courses=tuple(courses(folder, models)))
