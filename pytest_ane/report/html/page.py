@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from pytest_ane.core.verdict import Cell, Figure, Finding, Table, Verdict
 from pytest_ane.history.earlier import Earlier
+from pytest_ane.report.blame import CAUSE
 from pytest_ane.report.figures import amount, figure_text, limit_of
 from pytest_ane.report.html import pictures
 from pytest_ane.report.html.subjects import Judged, Subject, gates, subjects
@@ -96,6 +97,7 @@ def page(
         style=Markup(_text("page.css")),
         code=Markup(_text("page.js")),
         notes=notes,
+        cause=CAUSE,
         repeat=run.command(),
     )
 
