@@ -120,7 +120,7 @@ class Inventory:
                 try:
                     yield self._trusted(Record(path, gate, subject.qualified), subject, today)
                 except UnprovenError as error:
-                    yield Skipped(path, "unproven", str(error))
+                    yield Skipped(path, error.kind, str(error))
         for store in stores:
             yield from (Skipped(path, "unused") for path in unused(store, self.manifest))
 

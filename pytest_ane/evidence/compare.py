@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
 from pytest_ane.core.digests import key_digest
+from pytest_ane.core.errors import UnprovenKind
 from pytest_ane.core.verdict import Cell, Figure, Verdict
 from pytest_ane.evidence.judge import judge, machine
 from pytest_ane.evidence.statement import Statement, plain
@@ -19,7 +20,7 @@ from pytest_ane.evidence.verify import differences
 from pytest_ane.gates import GATES, Move, Subject
 
 By: TypeAlias = Literal["os", "chip"]
-Kind: TypeAlias = Literal["unproven", "unused", "copy", "bytes", "question", "units", "alone"]
+Kind: TypeAlias = Literal["unused", "copy", "bytes", "question", "units", "alone"]
 _Value = TypeVar("_Value")
 
 ROUNDING = 2.0**-10
@@ -69,15 +70,15 @@ class Skipped:
 
     Attributes:
         file: which.
-        kind: `unproven`: it does not count; `unused`: no shard of the manifest uses it; `copy`: the
-            same record is compared already; `bytes`, `question`, `units`: what is of another system
-            is of other bytes, answers another question, or had other compute units; `alone`: there
-            is nothing of another system.
-        detail: the sentence, what differs in the question, or what it is of.
+        kind: why it does not count, as of an `UnprovenError`; else `unused`: no shard of the
+            manifest uses it; `copy`: the same record is compared already; `bytes`, `question`,
+            `units`: what is of another system is of other bytes, answers another question, or had
+            other compute units; `alone`: there is nothing of another system.
+        detail: the error's sentence, what differs in the question, or what it is of.
     """
 
     file: Path
-    kind: Kind
+    kind: Kind | UnprovenKind
     detail: str = ""
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 from pytest_ane.core.text import NAME, printable
 from pytest_ane.core.verdict import Column, Table
-from pytest_ane.evidence.compare import By, Comparison, Difference, FigureChange, Skipped
+from pytest_ane.evidence.compare import By, Comparison, Difference, FigureChange, Side, Skipped
 from pytest_ane.gates import Move
 from pytest_ane.report.figures import amount
 from pytest_ane.report.table import table
-from pytest_ane.report.verdict import compact, reasons, row, to_json
+from pytest_ane.report.verdict import compact, reasons, row
 
 _SHOWN = 10
 """Rows of a table; the data has all."""
@@ -36,8 +36,10 @@ def lines(comparison: Comparison, width: int | None = None) -> Iterator[str]:
     if comparison.skipped:
         count = len(comparison.skipped)
         yield f"not compared: {count} file{'' if count == 1 else 's'}"
-    for one in comparison.skipped:
-        yield f"  {_reason(one, by)}"
+    for _, alike in groupby(sorted(comparison.skipped, key=_of_kind), key=_of_kind):
+        said = [f"  {_reason(one, by)}" for one in alike]
+        yield from said[:_SHOWN]
+        yield from _more(len(said))
 
 
 def nothing(comparison: Comparison) -> str:
@@ -59,14 +61,15 @@ def red(comparison: Comparison) -> str:
 
 
 def data(comparison: Comparison) -> dict[str, Any]:
-    """The same as JSON data, whole."""
+    """The same as JSON data, with every operation and figure that differs."""
     compared = [
         {
-            **asdict(d),
-            **{
-                which: {**asdict(side), "verdict": to_json(side.verdict)}
-                for which, side in (("old", d.old), ("new", d.new))
-            },
+            "gate": d.gate,
+            "subject": d.subject,
+            "old": _side(d.old),
+            "new": _side(d.new),
+            "moves": [asdict(move) for move in d.moves],
+            "figures": [asdict(change) for change in d.figures],
             "red": d.is_red,
             "confounded": d.is_confounded,
         }
@@ -84,6 +87,12 @@ def data(comparison: Comparison) -> dict[str, Any]:
     }
 
 
+def _side(side: Side) -> dict[str, Any]:
+    verdict = side.verdict
+    words = {"status": verdict.status, "summary": row(verdict), "reasons": reasons(verdict)}
+    return {"name": side.name, "machine": side.machine, "records": side.records, "verdict": words}
+
+
 def _pair(differences: Sequence[Difference], by: By, width: int | None) -> Iterator[str]:
     """Verdicts, operations and figures that differ between two systems, or chips."""
     old, new = differences[0].old.name, differences[0].new.name
@@ -99,18 +108,29 @@ def _pair(differences: Sequence[Difference], by: By, width: int | None) -> Itera
     for found in tables:
         shown = Table(found.title, found.columns, found.rows[:_SHOWN])
         yield from (f"  {line}" for line in table(shown, width and width - 2))
-        if more := len(found.rows) - _SHOWN:
-            yield from (f"  ... and {more} more; --json has all",) if more > 0 else ()
+        yield from _more(len(found.rows))
     if not tables:
         yield "  nothing differs"
 
 
+def _more(count: int) -> Iterator[str]:
+    """How many rows are left out, if any are."""
+    if count > _SHOWN:
+        yield f"  ... and {count - _SHOWN} more; --json has all"
+
+
+def _of_kind(one: Skipped) -> str:
+    return one.kind
+
+
 def _verdicts(differences: Sequence[Difference]) -> Table | None:
+    """Gates by what became of them; shards with the same reason share a row."""
+    groups: dict[tuple[str, ...], list[str]] = {}
     changed = [d for d in differences if d.old.verdict.status != d.new.verdict.status]
-    changed.sort(key=lambda d: not d.is_red)
-    rows = tuple(
-        (d.subject, d.gate, d.old.verdict.status, d.new.verdict.status, _why(d)) for d in changed
-    )
+    for d in sorted(changed, key=lambda d: not d.is_red):
+        key = (d.gate, d.old.verdict.status, d.new.verdict.status, _why(d))
+        groups.setdefault(key, []).append(d.subject)
+    rows = tuple((_subjects(subjects), *key) for key, subjects in groups.items())
     heads = ("subject", "gate", "was", "is", "why")
     return Table("verdicts that differ", tuple(map(Column, heads)), rows) if rows else None
 
@@ -211,4 +231,4 @@ def _reason(one: Skipped, by: By) -> str:
         "units": f"was recorded with {one.detail}, and that of any other {word} was not",
         "alone": f"is of {one.detail}, and no other {word} has evidence to compare it with",
     }
-    return one.detail if one.kind == "unproven" else f"{one.file}: {says[one.kind]}"
+    return f"{one.file}: {says[one.kind]}" if one.kind in says else one.detail
