@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.core.digests import key_digest
@@ -148,6 +148,13 @@ def test_three_systems_are_compared_in_the_order_of_their_versions() -> None:
     ]
 
 
+def test_systems_with_hostile_names_have_an_order() -> None:
+    """Whole numbers of 5,000 digits are none that Python reads."""
+    names = ["9" * 5_000, "macOS " + "9" * 5_000, "x" * 10_000, "\u0663\u0664", "macOS 26.1"]
+    found = compare([recorded((name, "1"), file=f"{i}") for i, name in enumerate(names)], "os")
+    assert len(found.compared) == 4
+
+
 def test_builds_of_one_version_are_two_systems() -> None:
     found = only(compare([recorded(("macOS 27.0", "26A9")), recorded(("macOS 27.0", "26A10"))],
                          "os"))  # fmt: skip
@@ -265,6 +272,7 @@ def text(found: Difference) -> tuple[object, ...]:
             sorted(map(repr, found.figures)))  # fmt: skip
 
 
+@settings(max_examples=40)
 @given(PLANS, PLANS)
 def test_plans_the_other_way_round_are_the_mirror(old: list[Any], new: list[Any]) -> None:
     plans = [[plan(dict(zip("abc", one, strict=True))) for one in side] for side in (old, new)]
@@ -272,12 +280,14 @@ def test_plans_the_other_way_round_are_the_mirror(old: list[Any], new: list[Any]
     assert text(difference(b, a, "os")) == text(mirrored(difference(a, b, "os")))
 
 
+@settings(max_examples=40)
 @given(COSINES, COSINES)
 def test_figures_the_other_way_round_are_the_mirror(old: list[float], new: list[float]) -> None:
     a, b = sides("fidelity", [[close(value) for value in side] for side in (old, new)])
     assert text(difference(b, a, "os")) == text(mirrored(difference(a, b, "os")))
 
 
+@settings(max_examples=20)
 @given(COSINES, st.sampled_from(["os", "chip"]))
 def test_a_side_is_like_itself(values: list[float], by: By) -> None:
     one, _ = sides("fidelity", [[close(value) for value in values], [close(0.98)]])

@@ -181,6 +181,19 @@ def test_what_is_kept_is_not_the_origin_of_what_is_missing(each: Project) -> Non
     assert "recorded 20" not in row
 
 
+def test_what_is_missing_of_one_system_is_recorded_beside_the_other(each: Project) -> None:
+    record(each, OLD)
+    before = (each.path / "evidence/own/five.placement@macos-26.json").read_bytes()
+    with Replayer(Script(NEW)):
+        result = each.gate("--ane-backend=coreml", "--ane-record", "-k", "placement")
+    result.assert_outcomes(passed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        ["evidence: 1 recorded, 1 verified (Apple M4 Max, macOS 26.7, CPU_AND_NE)"]
+    )
+    assert (each.path / "evidence/own/five.placement@macos-26.json").read_bytes() == before
+    assert "five.placement@macos-27.json" in names(each)
+
+
 def test_a_mac_of_no_system_that_is_named_records_nothing(each: Project) -> None:
     with Replayer(Script(Mac(os="15.6", build="24G84"))):
         result = each.gate("--ane-backend=coreml", "--ane-record", "-k", "placement")
