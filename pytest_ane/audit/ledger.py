@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -20,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 import pytest_ane
 from pytest_ane.core.digests import file_digest, key_digest
 from pytest_ane.core.errors import EvidenceError
+from pytest_ane.core.git import checkout
 from pytest_ane.core.strict_json import parse_json, strict
 from pytest_ane.project.suite import FOLDER, files, in_use
 
@@ -231,36 +231,3 @@ def plugin_digest() -> str:
     modules = {p.relative_to(folder).as_posix(): file_digest(p) for p in folder.rglob("*.py")
                if "suite" not in p.relative_to(folder).parts[:1]}  # fmt: skip
     return key_digest(modules)
-
-
-def checkout(folder: Path, but: Path | None = None) -> tuple[str, bool]:
-    """The commit that a folder is a checkout of, and whether nothing tracked was changed.
-
-    Args:
-        folder: in the checkout.
-        but: a folder whose changes do not count.
-    """
-    commit, top = git(folder, "rev-parse", "HEAD", "--show-toplevel").splitlines() or ("", "")
-    leave_out = []
-    if but is not None and but.resolve().is_relative_to(top or "."):
-        leave_out = ["--", ":/", f":(top,exclude,literal){but.resolve().relative_to(top)}"]
-    changed = git(folder, "status", "--porcelain", "-uno", *leave_out)
-    return commit, bool(commit) and not changed.strip()
-
-
-def git(folder: Path, *arguments: str, given: str | None = None) -> str:
-    """What git prints in a folder; empty where it fails, or is not there.
-
-    Args:
-        folder: where it runs.
-        arguments: of git.
-        given: its standard input.
-    """
-    try:
-        done = subprocess.run(
-            ["git", *arguments], cwd=folder, capture_output=True, text=True, errors="replace",
-            input=given, check=False,
-        )  # fmt: skip
-    except OSError:
-        return ""
-    return done.stdout if done.returncode == 0 else ""

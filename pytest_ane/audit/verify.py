@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ane.audit.base import Base
-from pytest_ane.audit.ledger import Entry, Ledger, Pair, checkout, gate_files, plugin_digest
+from pytest_ane.audit.ledger import Entry, Ledger, Pair, gate_files, plugin_digest
 from pytest_ane.backends.coreml import without_ane
 from pytest_ane.core.arithmetic import SIMULATED
 from pytest_ane.core.errors import AneError, UnprovenError
+from pytest_ane.core.git import checkout
 from pytest_ane.core.verdict import Figure, Finding, Verdict, nothing
 from pytest_ane.evidence import FOLDER, Statement, Store
 from pytest_ane.evidence.question import files_of, question

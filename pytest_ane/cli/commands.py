@@ -32,6 +32,7 @@ COMMANDS = (
     "bisect",
     "calibrate",
     "speculate",
+    "writeup",
     "record-arithmetic",
     "first-contact",
 )

@@ -16,8 +16,8 @@ from tempfile import NamedTemporaryFile
 
 from filelock import FileLock
 
-from pytest_ane.audit.ledger import git
 from pytest_ane.core.errors import HistoryError
+from pytest_ane.core.git import git
 from pytest_ane.core.strict_json import strict
 
 FOLDER = "history"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ane.audit.ledger import checkout
 from pytest_ane.core.digests import key_digest
 from pytest_ane.core.errors import AneError, HistoryError
+from pytest_ane.core.git import checkout
 from pytest_ane.core.text import LONGEST, printable
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.evidence import Statement

@@ -12,10 +12,11 @@ from tempfile import NamedTemporaryFile
 
 import pytest
 
-from pytest_ane.audit.ledger import checkout, versions
+from pytest_ane.audit.ledger import versions
 from pytest_ane.core.digests import file_digest
 from pytest_ane.core.errors import HistoryError, ReportError
 from pytest_ane.core.files import write_atomically
+from pytest_ane.core.git import checkout
 from pytest_ane.core.text import LONGEST, printable
 from pytest_ane.history.earlier import courses, last_before
 from pytest_ane.manifest import Manifest
@@ -85,20 +86,22 @@ class Reports:
             self._rows[report.nodeid] = row
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_sessionfinish(self) -> Generator[None, object, object]:
+    def pytest_sessionfinish(
+        self, session: pytest.Session, exitstatus: int
+    ) -> Generator[None, object, object]:
         """Write when all others have: annotations stand at the end of the log."""
         result = yield
         # The tests have their outcome by now, and keep it.
         try:
-            self._write()
+            self._write(_stopped(session, exitstatus))
         except Exception as error:
             self._say(printable(f"ane: the report of the run failed: {error!r}"))
         return result
 
-    def _write(self) -> None:
+    def _write(self, stopped: str) -> None:
         space = workspace.of(self._config)
         rows = tuple(self._rows.values())
-        run = Run(header_line(self._config), rows, self._facts(space))
+        run = Run(header_line(self._config), rows, self._facts(space, stopped))
         if any(file.suffix == ".html" for file in self._files):
             run = self._remembering(run, space)
         for file in self._files:
@@ -114,7 +117,7 @@ class Reports:
                 why = error.strerror or error
                 self._say(f"ane: the job summary {given} cannot be written: {why}")
 
-    def _facts(self, space: Workspace) -> Facts:
+    def _facts(self, space: Workspace, stopped: str) -> Facts:
         root, path = self._config.rootpath, space.manifest.path.absolute()
         commit, clean = checkout(path.parent)
         return Facts(
@@ -128,6 +131,7 @@ class Reports:
             clean=clean,
             versions=versions(),
             machine={key: str(value) for key, value in space.backend.provenance().items()},
+            stopped=stopped,
         )
 
     def _remembering(self, run: Run, space: Workspace) -> Run:
@@ -165,6 +169,15 @@ class Reports:
             reporter.write_line(line)
         else:
             print(f"\n{line}", file=sys.stdout, flush=True)
+
+
+def _stopped(session: pytest.Session, exitstatus: int) -> str:
+    """Why a run ended before all tests ran; empty where it did not."""
+    why = session.shouldfail or session.shouldstop
+    if why:
+        return str(why)
+    ended = {2: "interrupted", 3: "an internal error"}  # Of `pytest.ExitCode`.
+    return ended.get(exitstatus, "")
 
 
 def append(file: Path, rows: Sequence[Row], header: str) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.audit.ledger import checkout
 from pytest_ane.backends.coreml import Machine, check_native
 from pytest_ane.build.semaphore import default_builds
 from pytest_ane.core.errors import BackendError, ManifestError
+from pytest_ane.core.git import checkout
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.evidence import FOLDER, Store
 from pytest_ane.evidence.unused import unused

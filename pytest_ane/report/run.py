@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -14,13 +15,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from pytest_ane.core.errors import ReportError
 from pytest_ane.core.strict_json import parse_json, strict
+from pytest_ane.core.verdict import Verdict
 from pytest_ane.history.earlier import Course, Earlier
 from pytest_ane.report.rows import Row, ranked
 from pytest_ane.report.verdict import shown
 
 FORMAT = 1
 _MOST_BYTES = 1 << 30
-_NUMBERS = ("NaN", "Infinity", "-Infinity")
+_VERDICT = TypeAdapter(Verdict)
+_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _NOT_REPEATED = ("--ane-shards", "--ane-report", "--ane-github", "--ane-ledger", "--ane-history")
 """Options that pick shards or only tell of a run."""
 
@@ -39,6 +42,7 @@ class Facts:
         clean: whether the checkout is that commit.
         versions: of pytest-ane and of what it measures with.
         machine: backend, machine and versions, as the backend tells them.
+        stopped: why it ended before all was asked, such as `interrupted`; empty where it did not.
     """
 
     started: str = ""
@@ -51,6 +55,7 @@ class Facts:
     clean: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, str] = field(default_factory=dict)
+    stopped: str = ""
 
 
 @dataclass(frozen=True)
@@ -161,6 +166,27 @@ def from_json(text: str) -> Run:
         return Run(str(data.get("header", "")), tuple(map(_read_row, rows)), facts)
     except ValidationError as error:
         raise ValueError(error.errors(include_url=False, include_input=False)[0]["msg"]) from None
+
+
+def verdict_of(data: Mapping[str, Any] | None) -> Verdict | None:
+    """The verdict that `report.verdict.to_json` made data of; None where there is none.
+
+    Raises:
+        ReportError: the data are damaged.
+    """
+    if data is None:
+        return None
+    try:
+        figures = [
+            {**figure, "value": _NUMBERS.get(figure["value"], figure["value"])}
+            for figure in data["figures"]
+        ]
+        return _VERDICT.validate_python({**data, "figures": figures})
+    except (LookupError, TypeError, ValueError):
+        raise ReportError(
+            f"The report's verdict {data.get('gate')} of {data.get('subject')} is damaged; ask the "
+            "gate again."
+        ) from None
 
 
 _OF_ROW = ("warned", "allowed", "marks", "place", "test", "part")

@@ -21,7 +21,12 @@ from tests.forked import Forge
 
 CI = (ROOT / ".ci/run").read_text()
 STEPS = {page: sessions.steps(page) for page in PAGES}
-SESSIONS = [ROOT / "README.md", ROOT / "docs/tutorial.md", ROOT / "docs/how-to/own-gate.md"]
+SESSIONS = [
+    ROOT / name
+    for name in (
+        "README.md", "docs/tutorial.md", "docs/how-to/own-gate.md", "docs/how-to/writeup.md"
+    )
+]  # fmt: skip
 
 
 def silent() -> dict[str, Path]:
@@ -38,7 +43,14 @@ def test_there_are_commands() -> None:
     assert len(silent()) > 40
 
 
-@pytest.mark.parametrize("page", SESSIONS, ids=lambda page: page.stem)
+def _pages() -> Iterator[ParameterSet]:
+    """Each session; tests of the command run what is heavy here."""
+    for page in SESSIONS:
+        heavy = page.stem == "writeup"
+        yield pytest.param(page, id=page.stem, marks=[pytest.mark.heavy] if heavy else [])
+
+
+@pytest.mark.parametrize("page", [*_pages()])
 def test_session(page: Path, forge: Forge, tmp_path: Path) -> None:
     sessions.furnish(tmp_path)
     for step in STEPS[page]:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from pytest_ane.core.verdict import Figure, Table, Verdict
 from pytest_ane.report.figures import amount
 from pytest_ane.report.rows import Row, ranked
-from pytest_ane.report.run import Run
+from pytest_ane.report.run import Run, verdict_of
 
 LEVELS = 5
 """Shades of a passed cell, from 0 at the limit to 4 far from it."""
 _SHARES = (0.05, 0.15, 0.35, 0.6)
 """Where the next shade begins, as a share of the way from the limit to the best value."""
-_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_VERDICT = TypeAdapter(Verdict)
 
 
 @dataclass(frozen=True)
@@ -128,22 +124,6 @@ def gates(found: Iterable[Subject]) -> list[str]:
     """The gates that spoke: a column each."""
     names = dict.fromkeys(one.gate for subject in found for one in subject.judged if one.gate)
     return sorted(names)
-
-
-def verdict_of(data: Mapping[str, Any] | None) -> Verdict | None:
-    """The verdict that `report.verdict.to_json` made data of; None where there is none.
-
-    Raises:
-        ValueError: the data are none.
-    """
-    if data is None:
-        return None
-    figures = [{**f, "value": _number(f["value"])} for f in data.get("figures", ())]
-    return _VERDICT.validate_python({**data, "figures": figures})
-
-
-def _number(value: Any) -> Any:
-    return _NUMBERS.get(value, value) if isinstance(value, str) else value
 
 
 def _room(figure: Figure) -> float:

@@ -16,9 +16,9 @@ from pytest_ane.core.verdict import Column, Figure, Finding, Table, Verdict, Whe
 from pytest_ane.history.earlier import Earlier
 from pytest_ane.report.html import page
 from pytest_ane.report.html.pictures import grid, histograms, palettes, prompts, strip
-from pytest_ane.report.html.subjects import Judged, Subject, gates, subjects, verdict_of
+from pytest_ane.report.html.subjects import Judged, Subject, gates, subjects
 from pytest_ane.report.rows import Row
-from pytest_ane.report.run import Facts, Run, from_json
+from pytest_ane.report.run import Facts, Run, from_json, verdict_of
 from pytest_ane.report.run import to_json as run_json
 from pytest_ane.report.verdict import reasons, row, to_json
 from tests.hostile import HOSTILE

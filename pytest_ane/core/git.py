@@ -1,0 +1,39 @@
+"""What git tells of a folder."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+
+def checkout(folder: Path, but: Path | None = None) -> tuple[str, bool]:
+    """The commit that a folder is a checkout of, and whether nothing tracked was changed.
+
+    Args:
+        folder: in the checkout.
+        but: a folder whose changes do not count.
+    """
+    commit, top = git(folder, "rev-parse", "HEAD", "--show-toplevel").splitlines() or ("", "")
+    leave_out = []
+    if but is not None and but.resolve().is_relative_to(top or "."):
+        leave_out = ["--", ":/", f":(top,exclude,literal){but.resolve().relative_to(top)}"]
+    changed = git(folder, "status", "--porcelain", "-uno", *leave_out)
+    return commit, bool(commit) and not changed.strip()
+
+
+def git(folder: Path, *arguments: str, given: str | None = None) -> str:
+    """What git prints in a folder; empty where it fails, or is not there.
+
+    Args:
+        folder: where it runs.
+        arguments: of git.
+        given: its standard input.
+    """
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, text=True, errors="replace",
+            input=given, check=False,
+        )  # fmt: skip
+    except OSError:
+        return ""
+    return done.stdout if done.returncode == 0 else ""

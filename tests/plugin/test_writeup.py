@@ -1,0 +1,224 @@
+"""`pytest-ane writeup`: from an intent over a run to a page."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_ane.cli import main
+from pytest_ane.project.writeup import SECTIONS, WriteUp, read
+from tests.plugin.conftest import Project
+
+Command = Callable[..., list[str]]
+STEM = "001-nan-is-red"
+
+
+@pytest.fixture
+def command(project: Project, capsys: pytest.CaptureFixture[str]) -> Command:
+    """`command("new", "INTENT")`: the lines that a command prints, of stderr if it fails."""
+
+    def call(*arguments: str, code: int = 0) -> list[str]:
+        capsys.readouterr()
+        assert main(["writeup", *arguments]) == code
+        out, err = capsys.readouterr()
+        return (err if code else out).splitlines()
+
+    return call
+
+
+def page(project: Project, stem: str = STEM) -> WriteUp:
+    return read(project.path / "experiments" / f"{stem}.md")
+
+
+def test_from_an_intent_to_a_page(project: Project, command: Command) -> None:
+    project.packages(good="none", nan="none")
+    wrote, then, finish = command("new", "NaN is red", "--shards", "nan")
+    assert wrote == f"wrote experiments/{STEM}.md"
+    run = f"pytest --ane-shards=nan -m gate --ane-report=experiments/{STEM}.json"
+    assert then == f"next: {run}"
+    assert finish == "then: pytest-ane writeup finish"
+    (project.path / "experiments" / "README.md").write_text("what these are")
+
+    result = project.run(*shlex.split(run)[1:], "-k", "not placement")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert command("finish") == [f"wrote experiments/{STEM}.md"]
+    sections = page(project).sections
+    assert list(sections) == [*SECTIONS]
+    assert sections["Intent"] == "NaN is red"
+    assert "`../shards.toml`, as it was when the intent was recorded" in sections["Setup"]
+    assert "| own:nan | fidelity | FAILED |" in sections["Result"]
+    assert sections["Surprise"].startswith("- **own:nan** fidelity failed: ")
+    assert "Then ask again: `pytest --ane-shards=own:nan " in sections["Next"]
+    assert sections["Lesson"] == "*What you learned: write it here in place of this line.*"
+
+    before = page(project).path.read_bytes()
+    assert command("finish", "1") == [f"wrote experiments/{STEM}.md"]
+    assert page(project).path.read_bytes() == before
+    (sentence,) = command("finish", code=1)
+    assert "has only finished write-ups; name one" in sentence
+
+
+def test_a_second_one_tells_what_changed(project: Project, command: Command) -> None:
+    project.packages(good="none", nan="none")
+    for number, limit in enumerate(("1 GB", "1 kB"), 1):
+        project.packages(good="none", more=f'[defaults.policy.compression]\nmax-bytes = "{limit}"')
+        command("new", f"Budget of {limit}")
+        file = f"experiments/00{number}-budget-of-{limit.lower().replace(' ', '-')}.json"
+        project.gate(f"--ane-report={file}", "-k", "compression")
+        command("finish")
+    surprise = page(project, "002-budget-of-1-kb").sections["Surprise"]
+    assert "Since [001-budget-of-1-gb](001-budget-of-1-gb.md):" in surprise
+    assert "- the manifest is another" in surprise
+    assert "- own:good compression: passed -> **failed**" in surprise
+    assert "> 1 kB" in surprise
+
+
+def test_what_speaks_against_an_answer_is_said(project: Project, command: Command) -> None:
+    project.packages(good="none", nan="none")
+    project.gate("--ane-report=early.json", "-k", "compression", shards="good,nan")
+    command("new", "Late", "--shards", "good")
+    head = page(project, "001-late").head
+    path = page(project, "001-late").path
+    text = path.read_text().replace(head.recorded, "2999-01-01T00:00:00Z")
+    path.write_text(text.replace("\nLate\n", "\nLater\n"))
+    project.packages(good="none", nan="none", more="[defaults]\ntarget = 'iOS17'\n")
+    project.gate("--ane-report=other.json", "-x", "-k", "compression", shards="good,nan")
+    assert command("finish", "early.json") == [
+        "wrote experiments/001-late.md",
+        "The intent was changed after it was recorded.",
+        "The intent was written after the result.",
+        "The run also asked own:nan, which the intent is not about.",
+    ]
+    (sentence,) = command("finish", "1", "other.json", code=1)
+    assert "001-late.json holds another run than other.json; remove it" in sentence
+    (project.path / "experiments" / "001-late.json").unlink()
+    assert command("finish", "001-late", "other.json")[3:] == [
+        "The manifest was changed after the intent was recorded: defaults absent -> "
+        '{ target = "iOS17" }.',
+        "The run also asked own:nan, which the intent is not about.",
+    ]
+
+
+def test_a_run_that_was_stopped_says_so(project: Project, command: Command) -> None:
+    project.packages(good="none", nan="none")
+    command("new", "All")
+    file = "experiments/001-all.json"
+    project.gate(f"--ane-report={file}", "-x", "-k", "not placement", shards="nan")
+    assert command("finish")[1:] == [
+        "The run ended early (stopping after 1 failures).",
+        "The run has no verdict of own:good.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("new",), "writeup new takes one intent, in quotes"),
+        (("new", "a", "b"), "writeup new takes one intent, in quotes"),
+        (("renumber",), "writeup renumber takes one write-up"),
+        (("new", " "), "The intent is empty; say in a sentence what you want to find out."),
+        (("new", "a", "--shards", "L99"), "--shards: 'L99' matches no shard"),
+        (("new", "a", "--shards", ""), "--shards is empty; name shards such as L01, or 'all'."),
+        (("new", "a", "--manifest", "b.toml"), "b.toml does not exist"),
+        (("new", "a", "--folder", "shards.toml/x"), "shards.toml/x: not a directory."),
+        (("finish",), "experiments has no write-up; begin one with: pytest-ane writeup new."),
+        (("finish", "7"), "experiments has no write-up 7; it has none."),
+        (("finish", "a.md"), "a.md is no write-up's name, such as 007-4-bit-palettes.md."),
+        (("renumber", "7"), "experiments has no write-up 7; it has none."),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    project: Project, command: Command, arguments: tuple[str, ...], says: str
+) -> None:
+    project.packages(good="none")
+    (sentence,) = command(*arguments, code=1)
+    assert sentence.startswith("pytest-ane: ")
+    assert says in sentence
+    assert not (project.path / "experiments").exists()
+
+
+def test_runs_that_are_no_answer(project: Project, command: Command) -> None:
+    project.packages(good="none", nan="none")
+    command("new", "Good", "--shards", "good")
+    (sentence,) = command("finish", code=1)
+    assert "experiments/001-good.json cannot be read (No such file or directory)" in sentence
+    project.gate("--ane-report=nan.json", "-k", "compression", shards="nan")
+    before = page(project, "001-good")
+    (sentence,) = command("finish", "nan.json", code=1)
+    assert "The run asked nan, and 001-good is about good; name the run" in sentence
+    (project.path / "bad.json").write_text("{")
+    (sentence,) = command("finish", "bad.json", code=1)
+    assert "bad.json is no report of a run" in sentence
+    assert page(project, "001-good") == before
+    assert not before.beside(".json").exists()
+
+
+def test_another_folder_and_names_with_blanks(
+    project: Project, command: Command, tmp_path: Path
+) -> None:
+    (project.path / "my models").mkdir()
+    project.packages(good="none")
+    (project.path / "shards.toml").rename(project.path / "my models" / "a b.toml")
+    (tmp_path / "kept here").mkdir()
+    (project.path / "link").symlink_to(tmp_path / "kept here")
+    intent = "für <b>Größe</b>\n+++ \x1b[2J \u202e"
+    _, run, finish = command("new", intent, "--manifest", "my models/a b.toml", "--folder", "link")
+    words = shlex.split(run.removeprefix("next: "))
+    assert words[1:3] == ["--ane-manifest=my models/a b.toml", "--ane-shards=all"]
+    project.run(*words[1:], "-k", "compression")
+    (wrote,) = command("finish", shlex.split(finish)[-1])
+    assert wrote == "wrote link/001-fur-b-grosse-b-2j.md"
+    writeup = read(project.path / "link" / "001-fur-b-grosse-b-2j.md")
+    assert writeup.manifest.samefile(project.path / "my models" / "a b.toml")
+    assert writeup.sections["Intent"] == r"für &#60;b>Größe&#60;/b> +++ \\x1b\[2J \\u202e"
+    assert "as it was when the intent was recorded" in writeup.sections["Setup"]
+
+
+def test_two_of_one_number(project: Project, command: Command) -> None:
+    project.packages(good="none")
+    command("new", "First")
+    folder = project.path / "experiments"
+    (folder / "001-second.md").write_text((folder / "001-first.md").read_text())
+    says = (
+        "001-first and 001-second have one number; give one of them the next with: "
+        "pytest-ane writeup renumber experiments/001-second.md"
+    )
+    assert command("new", "Third")[-1] == says
+    assert command("renumber", "experiments/001-second.md") == [
+        "experiments/001-second.md is now experiments/003-second.md"
+    ]
+    assert page(project, "003-second").head.number == 3
+
+
+def test_json(project: Project, command: Command) -> None:
+    project.packages(good="none")
+    text = "\n".join(command("new", "One", "--json"))
+    assert '"command": "pytest --ane-shards=all -m gate' in text
+    project.gate("--ane-report=experiments/001-one.json", "-k", "compression")
+    text = "\n".join(command("finish", "--json"))
+    assert '"red": 0' in text
+    assert '"caveats": []' in text
+
+
+@pytest.mark.slow
+def test_results_of_other_commands_are_kept_for_a_later_finish(
+    project: Project, command: Command
+) -> None:
+    project.packages(good="none")
+    command("new", "One")
+    project.gate("--ane-report=experiments/001-one.json", "-k", "compression")
+    (project.path / "r.json").write_text(
+        '{"candidates": [{"name": "6 bits", "size": 1e6, "facts": {"kl": 0.1}, "passed": true}],'
+        '"best": {"name": "6 bits", "size": 1e6}}'
+    )
+    command("finish", "--more", "r.json")
+    (project.path / "r.json").unlink()
+    once = page(project, "001-one")
+    assert "recommend: 6 bits, 1.00 MB, is the smallest of 1" in once.sections["Next"]
+    assert "](001-one.recommend.svg)" in once.sections["Result"]
+    assert once.beside(".recommend.svg").read_text().startswith("<svg")
+    command("finish", "1")
+    assert page(project, "001-one") == once
