@@ -238,6 +238,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["cause"] = CAUSE
     environment.filters["figure"] = figure_text
     environment.filters["where"] = _where
     return environment
@@ -254,7 +255,9 @@ def _text(name: str) -> str:
 
 
 def _where(finding: Finding) -> str:
-    """`weight q_proj`, or nothing."""
+    """`weight q_proj`, or nothing where the reason names it."""
     where = finding.where
+    if where.name in finding.reason:
+        return ""
     at = f" at position {where.position}" if where.position is not None else ""
     return f"{where.noun} {where.name}{at}" if where.noun else at.strip()

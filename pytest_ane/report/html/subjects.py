@@ -17,6 +17,8 @@ LEVELS = 5
 """Shades of a passed cell, from 0 at the limit to 4 far from it."""
 _SHARES = (0.05, 0.15, 0.35, 0.6)
 """Where the next shade begins, as a share of the way from the limit to the best value."""
+_FAR = 1e15
+"""As much as infinite to a browser that sorts."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,21 @@ class Judged:
         return min(named or limited, key=_room, default=None)
 
     @property
+    def first(self) -> Figure | None:
+        """The first number that the verdict's one line shows."""
+        figures = self.verdict.figures if self.verdict else ()
+        return next((f for f in figures if f.shown and not isinstance(f.value, str)), None)
+
+    @property
+    def order(self) -> str:
+        """By what its column sorts: `room`, where nothing has a limit the first figure."""
+        figure = self.deciding or self.first
+        if figure is None:
+            return ""
+        value = self.room if self.deciding else float(figure.value)
+        return f"{min(max(value, -_FAR), _FAR):.6g}"
+
+    @property
     def room(self) -> float:
         """Of `deciding`: 0 at its limit, 1 far from it, below 0 beyond it; NaN without one."""
         return _room(self.deciding) if self.deciding else math.nan
@@ -51,11 +68,14 @@ class Judged:
 
     @property
     def brief(self) -> str:
-        """The deciding figure's value, or the status."""
-        figure = self.deciding
-        if figure is None or self.row.status == "error":
+        """The deciding figure's value; without limits the first that the verdict shows, or none."""
+        figure = self.deciding or (self.first if self.row.status == "passed" else None)
+        if figure is None:
             return self.row.label
-        return f"{figure.label} {amount(figure.value, figure.unit)}".strip()
+        value = amount(figure.value, figure.unit)
+        if figure.of is not None:
+            value = f"{figure.value:,} of {figure.of:,.0f} {figure.unit.partition(' ')[0]}"
+        return f"{figure.label} {value}".strip()
 
 
 @dataclass(frozen=True)
@@ -91,9 +111,10 @@ class Subject:
         """The least room of its gates."""
         return min((one.room for one in self.judged if not math.isnan(one.room)), default=1.0)
 
-    def of(self, gate: str) -> tuple[Judged, ...]:
-        """What one gate says; several of throughput."""
-        return tuple(one for one in self.judged if one.gate == gate)
+    def of(self, gate: str, part: str = "") -> Judged | None:
+        """What one gate, or one test of several of a gate, says; the worst if it is repeated."""
+        asked = (gate, part)
+        return next((one for one in self.judged if (one.gate, one.row.part) == asked), None)
 
     def table(self, name: str) -> Table | None:
         """A table by name, of whichever gate has it."""
@@ -120,10 +141,10 @@ def subjects(run: Run) -> list[Subject]:
     )
 
 
-def gates(found: Iterable[Subject]) -> list[str]:
-    """The gates that spoke: a column each."""
-    names = dict.fromkeys(one.gate for subject in found for one in subject.judged if one.gate)
-    return sorted(names)
+def gates(found: Iterable[Subject]) -> list[tuple[str, str]]:
+    """The gates that spoke, and parts of those with several tests: a column each."""
+    judged = (one for subject in found for one in subject.judged)
+    return sorted({(one.gate, one.row.part) for one in judged if one.gate})
 
 
 def _room(figure: Figure) -> float:

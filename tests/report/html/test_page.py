@@ -133,7 +133,7 @@ def test_the_worst_is_first_and_models_before_their_shards() -> None:
         )
     )
     assert [subject.name for subject in found] == ["m:L02", "m", "m:L01", "m:L00"]
-    assert gates(found) == ["behaviour", "fidelity"]
+    assert gates(found) == [("behaviour", ""), ("fidelity", "")]
 
 
 def judged(*figures: Figure) -> Judged:

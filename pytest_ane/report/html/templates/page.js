@@ -21,23 +21,54 @@ async function content(name) {
 }
 
 let opener = null;
+function named() {
+  try {
+    return decodeURIComponent(location.hash.slice("#of=".length));
+  } catch {
+    return "";
+  }
+}
+
 async function open() {
-  const named = location.hash.startsWith("#of=");
-  const made = named ? await content(decodeURIComponent(location.hash.slice(4))) : null;
+  const name = location.hash.startsWith("#of=") ? named() : null;
+  const made = name === null ? null : await content(name);
   if (made === null) {
-    if (named || !location.hash) detail.hidden = true;
+    if (name !== null || !location.hash) hide();
     return;
   }
   detail.replaceChildren(made);
   detail.hidden = false;
-  detail.scrollIntoView();
+  root.dataset.open = "";
+  for (const row of rows) row.toggleAttribute("aria-current", row.dataset.name === name);
+  detail.scrollTop = 0;
   detail.querySelector("h2").focus({ preventScroll: true });
 }
 
-function close() {
-  history.pushState(null, "", location.pathname + location.search);
+function hide() {
   detail.hidden = true;
-  if (opener) opener.focus();
+  delete root.dataset.open;
+  for (const row of rows) row.removeAttribute("aria-current");
+}
+
+function close() {
+  const row = rows.find((row) => row.hasAttribute("aria-current"));
+  const link = opener?.isConnected ? opener : row?.querySelector("a");
+  history.pushState(null, "", location.pathname + location.search);
+  hide();
+  (link?.checkVisibility() ? link : byId("filter")).focus();
+}
+
+// The next or the previous row, as the matrix is sorted and filtered now.
+async function step(by) {
+  const shown = [...body.rows].filter((row) => !row.hidden);
+  const at = shown.findIndex((row) => row.hasAttribute("aria-current"));
+  const link = shown[(at + by + shown.length) % shown.length]?.querySelector("a");
+  if (!link) return;
+  opener = link;
+  history.replaceState(null, "", link.hash);
+  await open();
+  link.scrollIntoView({ block: "nearest" });
+  detail.querySelector(`[data-step="${by}"]`).focus();
 }
 
 document.addEventListener("click", (event) => {
@@ -47,6 +78,8 @@ document.addEventListener("click", (event) => {
     if (link.hash === location.hash) open();
   }
   if (event.target.closest("[data-close]")) close();
+  const by = event.target.closest("[data-step]");
+  if (by) step(Number(by.dataset.step));
   const copy = event.target.closest("[data-copy]");
   if (copy) navigator.clipboard?.writeText(copy.dataset.copy).then(() => (copy.textContent = "Copied"));
 });
@@ -71,43 +104,43 @@ function filter() {
     shown += !row.hidden;
   }
   byId("shown").textContent = `${shown} of ${rows.length}`;
+  byId("none").hidden = shown > 0 || rows.length === 0;
 }
 
-function key(row, column, by) {
-  if (by === "name") return row.dataset.name;
-  if (by === "worst") return Number(row.dataset.place);
-  const cell = row.cells[column];
-  if (cell.classList.contains("none")) return Infinity;
-  return cell.dataset.value === "" ? 1e300 : Number(cell.dataset.value);
-}
-
+const names = new Intl.Collator(undefined, { numeric: true });
 function sort(head) {
   const column = heads.indexOf(head);
   const by = head.querySelector("button").dataset.sort;
-  const down = head.getAttribute("aria-sort") === "ascending";
-  for (const other of heads) other.setAttribute("aria-sort", "none");
-  head.setAttribute("aria-sort", down ? "descending" : "ascending");
-  const names = new Intl.Collator(undefined, { numeric: true });
-  const sorted = rows.map((row) => [key(row, column, by), row]);
-  const compare = by === "name" ? names.compare : (a, b) => (a < b ? -1 : a > b ? 1 : 0);
-  sorted.sort(([a], [b]) => (down ? compare(b, a) : compare(a, b)));
+  const way = head.ariaSort === "ascending" ? -1 : 1;
+  for (const other of heads) other.ariaSort = "none";
+  head.ariaSort = way > 0 ? "ascending" : "descending";
+  const key = (row) => (by === "value" ? row.cells[column] : row).dataset[by] ?? "";
+  const sorted = rows.map((row) => [key(row), row]);
+  // What has no value comes last either way.
+  const compare = by === "name" ? names.compare : (a, b) => Number(a) - Number(b);
+  sorted.sort(([a], [b]) => (a === "") - (b === "") || way * compare(a, b));
   body.append(...sorted.map(([, row]) => row));
 }
 
 byId("filter").addEventListener("input", filter);
 byId("show").addEventListener("change", filter);
+byId("none").querySelector("button").addEventListener("click", () => {
+  byId("filter").value = byId("show").value = "";
+  filter();
+  byId("filter").focus();
+});
 for (const head of heads) head.querySelector("button").addEventListener("click", () => sort(head));
 
 // Light or dark: the system's, until somebody chooses.
 const stored = (() => { try { return localStorage.getItem("ane-theme"); } catch { return null; } })();
 const isDark = () => (root.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
-function named() { byId("theme").textContent = isDark() ? "Light" : "Dark"; }
+function label() { byId("theme").textContent = isDark() ? "Light" : "Dark"; }
 if (stored === "dark" || stored === "light") root.dataset.theme = stored;
-named();
+label();
 byId("theme").addEventListener("click", () => {
   root.dataset.theme = isDark() ? "light" : "dark";
   try { localStorage.setItem("ane-theme", root.dataset.theme); } catch { /* Opened from disk. */ }
-  named();
+  label();
   draw();
 });
 
@@ -144,9 +177,6 @@ const watch = new IntersectionObserver((entries) => {
   }
 }, { rootMargin: "300px" });
 for (const place of document.querySelectorAll(".chart")) watch.observe(place);
-addEventListener("beforeprint", () => {
-  for (const place of document.querySelectorAll(".chart:not([data-drawn])")) drawn(place);
-});
 
 open();
-root.dataset.ready = "";
+root.dataset.ready = Math.round(performance.now());

@@ -1,0 +1,94 @@
+"""Reports of real runs, opened from disk in a real browser."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from filelock import FileLock
+
+from pytest_ane.report.run import Run, read_run
+from tests.forked import Forge
+from tests.report.html.recipes import RECIPES, Recipe
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+_MISSING = "no browser is on PATH; install one, on Debian with `apt-get install chromium`."
+
+
+@dataclass(frozen=True)
+class Report:
+    """A run's page, and the run."""
+
+    name: str
+    html: Path
+    run: Run
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    """Chromium; its driver leaves an event loop in the thread, so it ends with this folder."""
+    from playwright.sync_api import sync_playwright
+
+    path = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    if path is None:
+        (pytest.fail if os.environ.get("PYTEST_ANE_TESTS_CI") else pytest.skip)(_MISSING)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(
+    scope="package",
+    params=[
+        pytest.param(recipe, id=recipe.name, marks=() if recipe.quick else pytest.mark.heavy)
+        for recipe in RECIPES
+    ],
+)
+def report(request: pytest.FixtureRequest, forge: Forge, shared_path: Path) -> Report:
+    """The report of each recipe, made once."""
+    return made(request.param, forge, shared_path)
+
+
+def made(recipe: Recipe, forge: Forge, shared: Path) -> Report:
+    """A recipe's report; one worker makes it, and others wait."""
+    folder = shared / "reports" / recipe.name
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "report.json"
+
+    def ask(arguments: Sequence[str], cwd: Path) -> None:
+        result = forge.run(["pytest", "-p", "no:cacheprovider", *arguments], cwd)
+        assert result.returncode in (0, 1), result.stdout
+
+    with FileLock(folder / "lock"):
+        if not file.exists():
+            recipe.make(folder, ask)
+            cache = f"--ane-cache={shared / 'workshop-cache'}"
+            files = ("--ane-report=report.html", "--ane-report=report.json")
+            ask((f"--rootdir={folder}", cache, *files, *recipe.options), folder)
+    return Report(recipe.name, folder / "report.html", read_run(file))
+
+
+@pytest.fixture
+def tab(browser: Browser) -> Iterator[Page]:
+    """A page of its own, that asks for its file alone and has nothing to complain of."""
+    context = browser.new_context(viewport={"width": 1300, "height": 1000}, color_scheme="light")
+    page = context.new_page()
+    page.set_default_timeout(10_000)
+    heard: list[str] = []
+    page.on("request", lambda request: heard.append(request.url))
+    page.on("console", lambda said: heard.append(f"{said.type}: {said.text}"))
+    page.on("pageerror", lambda error: heard.append(f"error: {error}"))
+    yield page
+    opened = page.url.partition("#")[0]
+    context.close()
+    complaints = [h for h in heard if h != opened and not h.startswith(("log: ", "info: "))]
+    assert not complaints

@@ -1,0 +1,292 @@
+"""The report of real runs in a real browser, as people use it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pytest
+
+from pytest_ane.report.figures import amount, limit_of
+from pytest_ane.report.html.subjects import Subject, subjects
+from tests.report.html.conftest import Report
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+_READY = 5.0
+"""Seconds; benchmarks/report_page.py tells how much sooner it is."""
+
+
+def at(tab: Page, report: Report, of: str | None = None) -> None:
+    """Open the report, or a subject's details in it."""
+    tab.goto(report.html.as_uri() + ("" if of is None else f"#of={quote(of, safe='')}"))
+    tab.locator(":root[data-ready]").wait_for(state="attached")
+    if of is not None:
+        tab.locator("#detail h2").wait_for()
+
+
+def names(tab: Page) -> list[str]:
+    """Subjects of the rows that are shown, from the top."""
+    rows = tab.locator("#shards tbody tr:not([hidden])")
+    found: list[str] = rows.evaluate_all("rows => rows.map(row => row.dataset.name)")
+    return found
+
+
+def text(locator: Locator) -> str:
+    return " ".join((locator.text_content() or "").split())
+
+
+def few(report: Report) -> list[Subject]:
+    """The worst, and one of each gate and status besides."""
+    picked: dict[Any, Subject] = {}
+    for subject in subjects(report.run):
+        picked.setdefault(tuple(one.row.label for one in subject.judged), subject)
+    return list(picked.values())[:6]
+
+
+def test_it_opens_from_disk(tab: Page, report: Report) -> None:
+    at(tab, report)
+    found = subjects(report.run)
+    assert names(tab) == [subject.name for subject in found]
+    red = sum(row.red for row in report.run.rows)
+    assert (str(red) if red else "passed") in text(tab.locator("h1"))
+    assert tab.locator("#red > ol > li").count() == min(50, sum(s.red for s in found))
+    assert tab.evaluate("performance.now()") < 1000 * _READY
+
+
+def test_the_filter_narrows_the_rows_and_says_so(tab: Page, report: Report) -> None:
+    at(tab, report)
+    every = names(tab)
+    part = every[-1].rpartition(":")[2].lower()
+    tab.get_by_label("Filter by name").fill(part)
+    kept = [name for name in every if part in name.lower()]
+    assert names(tab) == kept
+    assert text(tab.locator("#shown")) == f"{len(kept)} of {len(every)}"
+    assert tab.locator("#none").is_hidden()
+    tab.get_by_label("Filter by name").fill("no shard has this name")
+    assert names(tab) == []
+    assert "No shard" in text(tab.locator("#none:visible"))
+    tab.locator("#none button").click()
+    assert names(tab) == every
+
+
+@pytest.mark.parametrize("status", ["red", "warned", "unproven", "passed"])
+def test_only_what_has_a_status_is_shown(tab: Page, report: Report, status: str) -> None:
+    at(tab, report)
+    tab.get_by_label("Show").select_option(status)
+    found = subjects(report.run)
+    assert names(tab) == [
+        s.name
+        for s in found
+        if (s.red if status == "red" else any(one.row.label == status for one in s.judged))
+    ]
+
+
+def test_every_column_sorts_both_ways(tab: Page, report: Report) -> None:
+    at(tab, report)
+    worst = names(tab)
+    heads = tab.locator("#shards thead th")
+    for i in range(heads.count()):
+        heads.nth(i).get_by_role("button").click()
+        ways = heads.evaluate_all("all => all.map(one => one.ariaSort)")
+        assert [way for way in ways if way != "none"] == [ways[i]]
+        first, once = ways[i], names(tab)
+        heads.nth(i).get_by_role("button").click()
+        second = heads.nth(i).get_attribute("aria-sort")
+        assert {first, second} == {"ascending", "descending"}
+        keys = _keys(tab, i)
+        assert sorted(once) == sorted(names(tab)) == sorted(worst)
+        known = [key for key in keys if key is not None]
+        assert known == sorted(known, reverse=second == "descending")
+    assert names(tab) in (worst, worst[::-1])
+
+
+def _keys(tab: Page, column: int) -> list[float | None]:
+    """Values by which a gate's column is sorted, from the top; None where it was not asked."""
+    cells = tab.locator(f"#shards tbody tr > :nth-child({column + 1})")
+    texts = cells.evaluate_all("cells => cells.map(cell => cell.dataset.value ?? '')")
+    return [float(text) if text else None for text in texts]
+
+
+def test_a_click_opens_the_details_and_focus_goes_there_and_back(tab: Page, report: Report) -> None:
+    at(tab, report)
+    link = tab.locator("#shards tbody a").first
+    name = link.text_content() or ""
+    link.click()
+    head = tab.locator("#detail h2")
+    head.wait_for()
+    assert name in text(head)
+    assert head.evaluate("head => head === document.activeElement")
+    tab.keyboard.press("Escape")
+    assert tab.locator("#detail").is_hidden()
+    assert link.evaluate("link => link === document.activeElement")
+    link.click()
+    head.wait_for()
+    tab.locator("#detail").get_by_role("button", name="Close").click()
+    assert tab.locator("#detail").is_hidden()
+
+
+def test_the_keyboard_alone_reaches_everything(tab: Page, report: Report) -> None:
+    at(tab, report)
+    tab.keyboard.press("Tab")
+    assert text(tab.locator(":focus")) == "Skip to the shards"
+    tab.keyboard.press("Enter")
+    tab.locator("#filter").focus()
+    for _ in range(100):
+        tab.keyboard.press("Tab")
+        if tab.locator("#shards tbody a:focus").count():
+            break
+    name = text(tab.locator(":focus"))
+    tab.keyboard.press("Enter")
+    tab.locator("#detail h2:focus").wait_for()
+    assert name in text(tab.locator("#detail h2"))
+    tab.keyboard.press("Escape")
+    assert text(tab.locator("#shards a:focus")) == name
+
+
+def test_the_back_button_goes_back(tab: Page, report: Report) -> None:
+    at(tab, report)
+    first = tab.locator("#shards tbody a").first
+    first.click()
+    tab.locator("#detail h2").wait_for()
+    tab.go_back()
+    tab.locator("#detail").wait_for(state="hidden")
+    tab.go_forward()
+    tab.locator("#detail h2").wait_for()
+
+
+def test_details_hold_every_finding_figure_and_command(tab: Page, report: Report) -> None:
+    for subject in few(report):
+        at(tab, report, subject.name)
+        assert subject.name in text(tab.locator("#detail h2"))
+        shown = text(tab.locator("#detail"))
+        for one in subject.judged:
+            assert " ".join(one.row.summary.split()) in shown
+            if one.verdict is None:
+                continue
+            assert report.run.command(one.row.subject, marker=one.gate) in shown
+            for finding in one.verdict.findings:
+                assert " ".join(finding.reason.split()) in shown
+                assert " ".join(finding.remedy.split()) in shown
+            for figure in one.verdict.figures:
+                assert amount(figure.value, figure.unit) in shown
+                if figure.limit is not None:
+                    sign = "≥" if figure.good == "above" else "≤"
+                    assert f"{sign} {limit_of(figure.limit, figure.unit)}" in shown
+
+
+def test_the_strip_has_every_operation(tab: Page, report: Report) -> None:
+    for subject in few(report):
+        program = subject.table("program")
+        at(tab, report, subject.name)
+        strips = tab.locator("#detail .strip")
+        assert strips.count() == (program is not None)
+        if program is not None:
+            assert strips.locator(".op").count() == len(program.rows)
+            assert tab.locator("#detail .operations tbody tr").count() == len(program.rows)
+
+
+def test_each_test_of_a_gate_has_a_column_and_a_section(tab: Page, report: Report) -> None:
+    for subject in few(report):
+        at(tab, report, subject.name)
+        asked = {(one.gate, one.row.part) for one in subject.judged}
+        told = tab.locator("#detail .gate > h3").evaluate_all(
+            "all => all.map(one => one.innerText)"
+        )
+        assert len(told) == len(subject.judged)
+        assert len(set(told)) >= len(asked)
+        row = tab.locator("#shards tr[aria-current]")
+        assert row.locator("td .mark").count() == len({a for a in asked if a[0]})
+
+
+def _colours(tab: Page) -> tuple[str, ...]:
+    script = "one => [getComputedStyle(one).color, getComputedStyle(one).backgroundColor]"
+    return tuple(tab.locator("body").evaluate(script))
+
+
+def test_dark_and_light(tab: Page, report: Report) -> None:
+    at(tab, report)
+    light = _colours(tab)
+    tab.emulate_media(color_scheme="dark")
+    dark = _colours(tab)
+    assert not set(light) & set(dark)
+    tab.emulate_media(color_scheme="light")
+    assert _colours(tab) == light
+    tab.locator("#theme").click()
+    assert _colours(tab) == dark
+    tab.reload()
+    assert _colours(tab) == dark
+    tab.locator("#theme").click()
+    assert _colours(tab) == light
+
+
+@contextmanager
+def printed(tab: Page) -> Iterator[None]:
+    """As on A4, whose text is 190 mm wide."""
+    tab.set_viewport_size({"width": 718, "height": 1000})
+    tab.emulate_media(media="print")
+    yield
+    tab.emulate_media(media="screen")
+
+
+_CUT = """() => [...document.querySelectorAll("body *")].filter((one) => {
+  const style = getComputedStyle(one);
+  const hides = [style.overflowX, style.overflowY].some((way) => way !== "visible");
+  const inner = one.scrollWidth > one.clientWidth + 1 || one.scrollHeight > one.clientHeight + 1;
+  return hides && inner && one.checkVisibility() && !one.closest(".sr, .skip, svg");
+}).map((one) => one.outerHTML.slice(0, 200))"""
+"""Elements that hide a part of their content."""
+
+
+def test_the_print_view_has_no_controls_and_cuts_nothing_off(tab: Page, report: Report) -> None:
+    at(tab, report, subjects(report.run)[0].name)
+    with printed(tab):
+        for control in ("button:not(thead button)", "nav", "input", "select"):
+            assert tab.locator(f"{control}:visible").count() == 0, control
+        assert tab.locator("#shards tbody tr:visible").count() == len(subjects(report.run))
+        assert tab.locator("#detail h2").is_visible()
+        assert tab.evaluate(_CUT) == []
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 718
+    assert tab.pdf().startswith(b"%PDF")
+
+
+def test_a_narrow_window_scrolls_only_tables(tab: Page, report: Report) -> None:
+    tab.set_viewport_size({"width": 320, "height": 700})
+    for subject in few(report)[:2]:
+        at(tab, report, subject.name)
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 320
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(tab: Page, report: Report, scheme: Any) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    tab.emulate_media(color_scheme=scheme)
+    at(tab, report, subjects(report.run)[0].name)
+    tab.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    result = Axe().run(tab).response
+    serious = [v for v in result["violations"] if v["impact"] in ("serious", "critical")]
+    assert [(v["id"], [n["html"][:200] for n in v["nodes"][:3]]) for v in serious] == []
+
+
+def test_charts_are_drawn_when_they_come_into_view(tab: Page, report: Report) -> None:
+    at(tab, report)
+    charts = tab.locator("#charts .chart")
+    for i in range(charts.count()):
+        charts.nth(i).scroll_into_view_if_needed()
+        tab.locator(f'.chart[data-chart="{i}"][data-drawn="light"] svg').wait_for()
+    tab.locator("#theme").click()
+    for i in range(charts.count()):
+        tab.locator(f'.chart[data-chart="{i}"][data-drawn="dark"] svg').wait_for()
+
+
+def test_links_to_nothing_are_quiet(tab: Page, report: Report) -> None:
+    at(tab, report)
+    for of in ("%", "%zz", "__proto__", "", "nobody", "constructor"):
+        tab.evaluate("of => { location.hash = `of=${of}`; }", of)
+        tab.wait_for_timeout(30)
+        if of not in {subject.name for subject in subjects(report.run)}:
+            assert tab.locator("#detail").is_hidden()
