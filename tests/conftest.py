@@ -23,6 +23,7 @@ settings.load_profile("tests")
 
 # A run that a test starts is no step of the workflow that runs the tests: in one, pytest shows
 # its summary whole and every entry of the cache is hashed.
+# Reports are tested in a browser, which CI must have.
 if os.environ.get("CI"):
     os.environ["PYTEST_ANE_TESTS_CI"] = "1"
 for name in ("CI", "BUILD_NUMBER", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):

@@ -97,7 +97,6 @@ def page(
         style=Markup(_text("page.css")),
         code=Markup(_text("page.js")),
         notes=notes,
-        cause=CAUSE,
         repeat=run.command(),
     )
 

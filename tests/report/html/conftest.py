@@ -71,9 +71,9 @@ def made(recipe: Recipe, forge: Forge, shared: Path) -> Report:
     with FileLock(folder / "lock"):
         if not file.exists():
             recipe.make(folder, ask)
-            cache = f"--ane-cache={shared / 'workshop-cache'}"
             files = ("--ane-report=report.html", "--ane-report=report.json")
-            ask((f"--rootdir={folder}", cache, *files, *recipe.options), folder)
+            cache = (recipe.cache,) if recipe.cache else ()
+            ask((f"--rootdir={folder}", *cache, *files, *recipe.options), folder)
     return Report(recipe.name, folder / "report.html", read_run(file))
 
 

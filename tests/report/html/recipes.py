@@ -33,12 +33,14 @@ class Recipe:
         make: lays a project out in a folder.
         options: of the run, besides those of its report.
         quick: whether making and running it takes a second or two.
+        cache: of what is built; empty for the user's, which has whole models.
     """
 
     name: str
     make: Make
     options: tuple[str, ...] = ("--ane-shards=all", "-m", "gate")
     quick: bool = False
+    cache: str = "--ane-cache=../workshop-cache"
 
 
 def own(*entries: str, **shards: tuple[str, str]) -> str:
@@ -196,6 +198,6 @@ RECIPES = (
     Recipe("hazards", hazards),
     Recipe("bench", bench, ("--ane-shards=all", "-m", "bench", *_QUICK)),
     Recipe("many", many, ("--ane-shards=all", "-m", "gate or bench", *_QUICK, "-k", "not Tmax")),
-    Recipe("smollm2", nothing, _of("shards.toml", "all")),
-    Recipe("zaya", nothing, _of("examples/zaya1-8b.toml", "L01")),
+    Recipe("smollm2", nothing, _of("shards.toml", "all"), cache=""),
+    Recipe("zaya", nothing, _of("examples/zaya1-8b.toml", "L01"), cache=""),
 )
