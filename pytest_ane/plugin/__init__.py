@@ -110,7 +110,8 @@ def pytest_configure(config: pytest.Config) -> None:
         history.keep(config, space)
         collection.add_to(config)
         compare.refuse_damaged(config)
-    if options.github(config) or options.report_files(config):
+    files = options.report_files(config), options.model_explorer(config)
+    if options.github(config) or any(files):
         from pytest_ane.plugin import reports
 
         reports.add_to(config)

@@ -158,6 +158,12 @@ def add(parser: pytest.Parser) -> None:
         help="write all verdicts to a file, whose name ends with .html, .json or .md",
     )
     group.addoption(
+        "--ane-model-explorer",
+        metavar="DIR",
+        help="write the program of every judged shard as a graph for Google's Model Explorer, with "
+        "the unit, error and hazards of its operations",
+    )
+    group.addoption(
         "--ane-ledger",
         metavar="FILE",
         help="keep a ledger of what is due and what is measured, which 'pytest-ane verify-run' "
@@ -381,6 +387,16 @@ def compute_units(config: pytest.Config) -> ComputeUnits:
 def report_files(config: pytest.Config) -> list[str]:
     """Files that `--ane-report` names."""
     return list(config.getoption("ane_report") or ())
+
+
+def model_explorer(config: pytest.Config) -> Path | None:
+    """The folder that `--ane-model-explorer` names.
+
+    Raises:
+        pytest.UsageError: its name is empty.
+    """
+    value = _given(config, "ane_model_explorer")
+    return _below(config.invocation_params.dir, value) if value is not None else None
 
 
 def ledger(config: pytest.Config) -> Path | None:

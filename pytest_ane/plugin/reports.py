@@ -22,7 +22,7 @@ from pytest_ane.history.earlier import courses, last_before
 from pytest_ane.manifest import Manifest
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.problems import key_lines, line_of
-from pytest_ane.plugin import options, workspace
+from pytest_ane.plugin import model_explorer, options, workspace
 from pytest_ane.plugin.run import is_worker
 from pytest_ane.plugin.summary import header_line, row_of
 from pytest_ane.plugin.workspace import Workspace
@@ -45,13 +45,16 @@ def add_to(config: pytest.Config) -> None:
                 f"--ane-report={file.name}: there is no such format; end the file's name with "
                 f"{' or '.join(FORMATS)}."
             )
-        _require_writable(file)
+        _require_writable("--ane-report", file)
+    graphs = options.model_explorer(config)
+    if graphs is not None:
+        _require_writable("--ane-model-explorer", graphs / "graph.json")
     if not is_worker(config) and not config.option.collectonly:
-        config.pluginmanager.register(Reports(config, files), "ane-reports")
+        config.pluginmanager.register(Reports(config, files, graphs), "ane-reports")
 
 
-def _require_writable(file: Path) -> None:
-    """Say before the run that a report could not be written after it.
+def _require_writable(option: str, file: Path) -> None:
+    """Say before the run that a file of an option could not be written after it.
 
     Raises:
         pytest.UsageError: with the sentence.
@@ -62,16 +65,19 @@ def _require_writable(file: Path) -> None:
             pass
     except OSError as error:
         raise pytest.UsageError(
-            f"--ane-report={file}: {folder} cannot be written ({error.strerror}); name another."
+            f"{option}={file}: {folder} cannot be written ({error.strerror}); name another."
         ) from None
 
 
 class Reports:
     """Keeps rows, of the terminal plugin's absence too, and writes them as formats have them."""
 
-    def __init__(self, config: pytest.Config, files: Sequence[Path]) -> None:
+    def __init__(
+        self, config: pytest.Config, files: Sequence[Path], graphs: Path | None = None
+    ) -> None:
         self._config = config
         self._files = files
+        self._graphs = graphs
         self._rows: dict[str, Row] = {}
         self._started = datetime.now(timezone.utc)
 
@@ -106,6 +112,9 @@ class Reports:
             run = self._remembering(run, space)
         for file in self._files:
             self._write_file(file, FORMATS[file.suffix](run))
+        if self._graphs is not None:
+            for line in model_explorer.write(self._graphs, run, space):
+                self._say(line)
         if not options.github(self._config):
             return
         for line in commands(run.rows, run.header, places(space.manifest, self._config.rootpath)):

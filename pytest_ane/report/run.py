@@ -24,7 +24,10 @@ FORMAT = 1
 _MOST_BYTES = 1 << 30
 _VERDICT = TypeAdapter(Verdict)
 _NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_NOT_REPEATED = ("--ane-shards", "--ane-report", "--ane-github", "--ane-ledger", "--ane-history")
+_NOT_REPEATED = (
+    "--ane-shards", "--ane-report", "--ane-model-explorer", "--ane-github", "--ane-ledger",
+    "--ane-history",
+)  # fmt: skip
 """Options that pick shards or only tell of a run."""
 
 
