@@ -26,6 +26,8 @@ GROUND = {False: "#ffffff", True: "#16191d"}
 PALETTE = ("#2f6fdf", "#d55e00", "#009e73", "#c060a0", "#8a7000", "#6f6fd0", "#7d7d7d")
 """After Okabe and Ito, https://jfly.uni-koeln.de/color/, in tones of a contrast of 3 with either
 ground. The colour blind tell the first four apart; no chart has more of what only colour tells."""
+_MARGIN = 28
+"""Pixels around a chart that is a file."""
 _DIGITS = 4
 _LABEL = 60
 """Characters of a name beside an axis."""
@@ -66,7 +68,8 @@ def spec(picture: Picture) -> dict[str, Any]:
 
 def svg(picture: Picture, *, dark: bool = False) -> str:
     """A picture as SVG, text as text; no network."""
-    config = theme(dark) | {"background": GROUND[dark]}
+    # Labels are wider in some readers' fonts than in the one that they are measured in here.
+    config = theme(dark) | {"background": GROUND[dark], "padding": _MARGIN}
     made: str = vl_convert.vegalite_to_svg(spec(picture), config=config, allowed_base_urls=[])
     return made
 
