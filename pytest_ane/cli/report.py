@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> Output:
     """
     from pytest_ane.core.files import write_atomically
     from pytest_ane.report.documents import read_document
-    from pytest_ane.report.formats import FORMATS, as_html
+    from pytest_ane.report.formats import FORMATS
     from pytest_ane.report.run import earlier_of, read_run
 
     out: Path = options.out
@@ -60,14 +60,16 @@ def run(options: argparse.Namespace) -> Output:
     found = read_run(options.recorded)
     models = {row.subject.partition(":")[0] for row in found.rows if row.gate}
     documents = [read_document(path, models) for path in options.documents]
-    if out.suffix != ".html" and (documents or options.against or options.history):
+    format = FORMATS[out.suffix]
+    if not format.compares and (documents or options.against or options.history):
         raise ReportError(f"-o {out}: only .html shows more than the run itself.")
+    found = replace(found, documents=tuple(documents))
     if options.against:
         before = read_run(options.against)
         found = replace(found, before=before, earlier=earlier_of(before))
     if options.history:
         found = _remembered(found, options.history, sorted(models))
-    text = as_html(found, documents) if out.suffix == ".html" else FORMATS[out.suffix](found)
+    text = format.text(found)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, text.encode())

@@ -26,10 +26,11 @@ from pytest_ane.plugin import model_explorer, options, workspace
 from pytest_ane.plugin.run import is_worker
 from pytest_ane.plugin.summary import header_line, row_of
 from pytest_ane.plugin.workspace import Workspace
+from pytest_ane.project.writeup import FOLDER, writeups
 from pytest_ane.report.formats import FORMATS
 from pytest_ane.report.github import ROOM, Place, commands, summary
 from pytest_ane.report.rows import Row
-from pytest_ane.report.run import Facts, Run, earlier_of, read_run
+from pytest_ane.report.run import Facts, Run, earlier_of
 
 
 def add_to(config: pytest.Config) -> None:
@@ -108,10 +109,10 @@ class Reports:
         space = workspace.of(self._config)
         rows = tuple(self._rows.values())
         run = Run(header_line(self._config), rows, self._facts(space, stopped))
-        if any(file.suffix == ".html" for file in self._files):
+        if any(FORMATS[file.suffix].compares for file in self._files):
             run = self._remembering(run, space)
         for file in self._files:
-            self._write_file(file, FORMATS[file.suffix](run))
+            self._write_file(file, FORMATS[file.suffix].text(run))
         if self._graphs is not None:
             for line in model_explorer.write(self._graphs, run, space):
                 self._say(line)
@@ -144,15 +145,17 @@ class Reports:
         )
 
     def _remembering(self, run: Run, space: Workspace) -> Run:
-        """With the run whose JSON this one replaces, and what the memory has."""
-        old = next((f for f in self._files if f.suffix == ".json" and f.is_file()), None)
-        try:
-            before = read_run(old) if old else None
-        except ReportError as error:
-            self._say(f"ane: the report compares with no earlier run: {error}")
-            before = None
-        if before is not None:
-            run = replace(run, before=before, earlier=earlier_of(before))
+        """With the run whose file this one replaces, what the memory has, and write-ups."""
+        run = replace(run, writeups=tuple(writeups(space.manifest.path.parent / FOLDER)))
+        for file in self._files:
+            read = FORMATS[file.suffix].read
+            if read is not None and file.is_file():
+                try:
+                    before = read(file)
+                except ReportError as error:
+                    self._say(f"ane: the report compares with no earlier run: {error}")
+                else:
+                    run = replace(run, before=before, earlier=earlier_of(before))
         if space.history is None:
             return run
         models = list(dict.fromkeys(shard.model for shard in space.shards))

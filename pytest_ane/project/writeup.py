@@ -413,3 +413,33 @@ def _told(path: Path) -> Iterator[None]:
     except OSError as error:
         where = error.filename or path
         raise ReportError(f"{where}: {(error.strerror or str(error)).lower()}.") from None
+
+
+@dataclass(frozen=True)
+class Page:
+    """A write-up as the report shows it.
+
+    Attributes:
+        name: number and slug.
+        head: None where the file is damaged.
+        sections: Markdown by title; of a damaged file none.
+        problem: why it cannot be read, in a sentence.
+    """
+
+    name: str
+    head: Head | None
+    sections: Mapping[str, str]
+    problem: str = ""
+
+
+def writeups(folder: Path) -> list[Page]:
+    """All write-ups of a folder, the newest first; none where there is no folder."""
+    return [_page(path) for path in reversed(paths(folder))]
+
+
+def _page(path: Path) -> Page:
+    try:
+        writeup = read(path)
+    except ReportError as error:
+        return Page(path.stem, None, {}, str(error))
+    return Page(path.stem, writeup.head, writeup.sections)

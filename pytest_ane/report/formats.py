@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 from pytest_ane.core.errors import ReportError
 from pytest_ane.report.github import summary
-from pytest_ane.report.run import Run, to_json
-
-Format: TypeAlias = Callable[[Run], str]
+from pytest_ane.report.run import Run, read_run, to_json
 
 
-def as_html(run: Run, documents: Sequence[Mapping[str, Any]] = ()) -> str:
-    """The page, with charts where they can be drawn; `documents` as of `pictures_of`."""
+@dataclass(frozen=True)
+class Format:
+    """One kind of file.
+
+    Attributes:
+        text: of a run.
+        read: the run of a file; None where a file has not all of it.
+        compares: whether it shows more than the run: earlier ones, documents, write-ups.
+    """
+
+    text: Callable[[Run], str]
+    read: Callable[[Path], Run] | None = None
+    compares: bool = False
+
+
+def as_html(run: Run) -> str:
+    """The page, with charts where they can be drawn."""
     from pytest_ane.report.html import page
 
     try:
         from pytest_ane.report.charts.run import pictures_of
     except ReportError as error:
         return page(run, notes=[str(error)])
-    return page(run, pictures_of(run, documents))
+    return page(run, pictures_of(run))
 
 
 FORMATS: Mapping[str, Format] = {
-    ".html": as_html,
-    ".json": to_json,
-    ".md": lambda run: summary(run.rows, run.header),
+    ".html": Format(as_html, compares=True),
+    ".json": Format(to_json, read=read_run),
+    ".md": Format(lambda run: summary(run.rows, run.header)),
 }

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from shlex import join
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -19,6 +19,9 @@ from pytest_ane.core.verdict import Verdict
 from pytest_ane.history.earlier import Course, Earlier
 from pytest_ane.report.rows import Row, ranked
 from pytest_ane.report.verdict import shown
+
+if TYPE_CHECKING:
+    from pytest_ane.project.writeup import Page
 
 FORMAT = 1
 _MOST_BYTES = 1 << 30
@@ -73,6 +76,8 @@ class Run:
             follows.
         before: the same run with its verdicts, where its file is at hand.
         courses: figures over many runs.
+        documents: what other commands printed with `--json`; `command` says which.
+        writeups: those of the project, the newest first.
     """
 
     header: str
@@ -81,6 +86,8 @@ class Run:
     earlier: Earlier | None = None
     before: Run | None = None
     courses: tuple[Course, ...] = ()
+    documents: tuple[Mapping[str, Any], ...] = ()
+    writeups: tuple[Page, ...] = ()
 
     def command(self, *subjects: str, marker: str = "") -> str:
         """The command that repeats the run, or asks some shards or models one gate again.

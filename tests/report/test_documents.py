@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 @NAMED
 def test_what_a_command_printed_is_drawn(command: str, tmp_path: Path) -> None:
     found = read(tmp_path, {"command": command, "model": "m", **DOCUMENTS[command]})
-    assert pictures_of(RUN, [found])
+    assert pictures_of(replace(RUN, documents=(found,)))
 
 
 @NAMED
@@ -108,6 +109,6 @@ def test_odd_values_are_drawn_or_refused(data: st.DataObject, tmp_path_factory: 
     except ReportError as error:
         check_lines([str(error)])
         return
-    for picture in pictures_of(RUN, [found]):
+    for picture in pictures_of(replace(RUN, documents=(found,))):
         check_lines([picture.title, picture.description])
         json.dumps(spec(picture), allow_nan=False)

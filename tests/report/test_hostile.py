@@ -60,11 +60,11 @@ def test_no_control_and_no_command_reaches_any_stream(verdict: Verdict, width: i
         check_lines(str(value).split("\n"))
         element = ElementTree.Element("property", value=bin_xml_escape(value))
         ElementTree.fromstring(ElementTree.tostring(element))
-    report = FORMATS[".json"](Run("header", (made,)))
+    report = FORMATS[".json"].text(Run("header", (made,)))
     assert report.isascii()
     assert json.loads(report)["verdicts"][0]["summary"] == row(verdict)
     check_lines(_texts(json.loads(report)))
-    markdown = FORMATS[".md"](Run("header", (made,)))
+    markdown = FORMATS[".md"].text(Run("header", (made,)))
     assert len(markdown.encode()) <= ROOM
     assert markdown.replace("\n", "").isprintable()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from pytest_ane.history.earlier import Course
@@ -14,14 +14,9 @@ from pytest_ane.report.charts.stack import drift, kl
 from pytest_ane.report.run import Run
 
 
-def pictures_of(run: Run, documents: Sequence[Mapping[str, Any]] = ()) -> list[Picture]:
-    """All pictures that the data are there for.
-
-    Args:
-        run: with the run before it and the memory, as far as they are known.
-        documents: what commands printed with `--json`; `command` says which.
-    """
-    of = {name: [d for d in documents if d.get("command") == name] for name in _COMMANDS}
+def pictures_of(run: Run) -> list[Picture]:
+    """All pictures that the data are there for."""
+    of = {name: [d for d in run.documents if d.get("command") == name] for name in _COMMANDS}
     made = [*_stacks(run)]
     made += [drift(document) for document in of["drift"]]
     made += [*throughput(run, next(iter(of["bound"]), None))]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _DRAWN = ("errors", "ane.errors", "program", "palettes", "positions", "ane.positions")
 """Tables that have a picture in place of their rows."""
+_WRITEUPS = 20
 _CHANGES = 30
 """Changes against the last run that the page lists; shards have their own."""
 _PLAIN = 20
@@ -97,6 +98,7 @@ def page(
         style=Markup(_text("page.css")),
         code=Markup(_text("page.js")),
         notes=notes,
+        writeups=run.writeups[:_WRITEUPS],
         repeat=run.command(),
     )
 

@@ -1,7 +1,1 @@
-"""Write-ups: the text of their pages, and a run as the answer to an intent."""
-
-from __future__ import annotations
-
-from pytest_ane.report.writeup.pages import Page, writeups
-
-__all__ = ["Page", "writeups"]
+"""Write-ups of experiments: what `pytest-ane writeup` writes into a page's sections."""

@@ -1,13 +1,9 @@
-"""Pages of write-ups: a new one, and all of a folder for the report of a run."""
+"""The page of a new write-up."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-
 from pytest_ane.core.errors import ReportError
-from pytest_ane.project.writeup import INTENT, SECTIONS, Head, part, paths, read
+from pytest_ane.project.writeup import INTENT, SECTIONS, part
 from pytest_ane.report.markdown import prose
 
 LONGEST_INTENT = 4000
@@ -53,33 +49,3 @@ def blank(number: int, intent: str) -> str:
             text = f"*{_LESSON}*"
         lines += [f"## {section}", "", text, ""]
     return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class Page:
-    """A write-up as the report shows it.
-
-    Attributes:
-        name: number and slug.
-        head: None where the file is damaged.
-        sections: Markdown by title; of a damaged file none.
-        problem: why it cannot be read, in a sentence.
-    """
-
-    name: str
-    head: Head | None
-    sections: Mapping[str, str]
-    problem: str = ""
-
-
-def writeups(folder: Path) -> list[Page]:
-    """All write-ups of a folder, the newest first; none where there is no folder."""
-    return [_page(path) for path in reversed(paths(folder))]
-
-
-def _page(path: Path) -> Page:
-    try:
-        writeup = read(path)
-    except ReportError as error:
-        return Page(path.stem, None, {}, str(error))
-    return Page(path.stem, writeup.head, writeup.sections)

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 
 from pytest_ane.core.verdict import Column, Figure, Finding, Table, Verdict, Where
 from pytest_ane.history.earlier import Earlier
+from pytest_ane.project.writeup import Page
 from pytest_ane.report.html import page
 from pytest_ane.report.html.pictures import grid, histograms, palettes, prompts, strip
 from pytest_ane.report.html.subjects import Judged, Subject, gates, subjects
@@ -303,3 +304,15 @@ def _with(name: str, text: str) -> Run:
 
 
 CALM = Reader(page(_with("name", "text")))
+
+
+def test_write_ups_are_text() -> None:
+    pages = (
+        Page("002-b", None, {}, "002-b.md:3 is damaged."),
+        Page("001-a", None, {"Intent": "<b>4 bits</b>", "Lesson": ""}),
+    )
+    made = page(replace(run_of(PASSED), writeups=pages))
+    assert "&lt;b&gt;4 bits&lt;/b&gt;" in made
+    text = Reader(made).text
+    assert "Write-ups 002-b 002-b.md:3 is damaged. 001-a Intent <b>4 bits</b>" in text
+    assert "Lesson" not in text

@@ -12,12 +12,11 @@ from markdown_it import MarkdownIt
 
 from pytest_ane.core.errors import ReportError
 from pytest_ane.core.verdict import Column, Figure, Finding, Table, Verdict, Where
-from pytest_ane.project.writeup import SECTIONS, Head, WriteUp, digest_of, read
+from pytest_ane.project.writeup import SECTIONS, Head, WriteUp, digest_of, read, writeups
 from pytest_ane.report.rows import Row
 from pytest_ane.report.run import Facts, Run, from_json
 from pytest_ane.report.run import to_json as run_json
 from pytest_ane.report.verdict import reasons, row, to_json
-from pytest_ane.report.writeup import writeups
 from pytest_ane.report.writeup.answer import (
     Answer,
     caveats,
