@@ -21,6 +21,8 @@ from pytest_ane.core.verdict import Cell, Table
 
 WIDTH = 640
 """Pixels of a chart without its axes."""
+TICKS = 6
+"""About so many labels have room below it."""
 GROUND = {False: "#ffffff", True: "#16191d"}
 """The ground that a theme's colours are chosen for, by whether it is dark."""
 PALETTE = ("#2f6fdf", "#d55e00", "#009e73", "#c060a0", "#8a7000", "#6f6fd0", "#7d7d7d")

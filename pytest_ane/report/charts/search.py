@@ -11,6 +11,7 @@ import altair as alt
 
 from pytest_ane.core.verdict import Column, Table
 from pytest_ane.report.charts.picture import (
+    TICKS,
     WIDTH,
     Datum,
     Picture,
@@ -57,7 +58,12 @@ def recommend(document: Mapping[str, Any]) -> Picture | None:
     limit = number(document.get("max_kl"))
     frontier = _frontier(candidates)
     rows = [_datum(each, each in frontier) for each in candidates]
-    x = alt.X("size:Q", title="MB", scale=alt.Scale(zero=False, nice=True))
+    x = alt.X(
+        "size:Q",
+        title="MB",
+        scale=alt.Scale(zero=False, nice=True),
+        axis=alt.Axis(tickCount=TICKS),
+    )
     y = alt.Y("value:Q", title="mean KL, nats", scale=alt.Scale(type="sqrt"))
     verdicts = alt.Scale(domain=list(_VERDICTS))
     legend = alt.Legend(orient="top", title=None)

@@ -12,6 +12,7 @@ import altair as alt
 
 from pytest_ane.core.verdict import Column, Table
 from pytest_ane.report.charts.picture import (
+    TICKS,
     WIDTH,
     Picture,
     data,
@@ -176,7 +177,12 @@ def _speed(machine: str, bars: Sequence[_Bar]) -> list[Picture]:
     kinds = [k for k in ("this run", "bound", "measured") if any(bar.kind == k for bar in drawn)]
     chart = alt.layer(
         base.mark_bar().encode(
-            x=alt.X("tok_s:Q", title="tokens a second", scale=alt.Scale(zero=True)),
+            x=alt.X(
+                "tok_s:Q",
+                title="tokens a second",
+                scale=alt.Scale(zero=True),
+                axis=alt.Axis(tickCount=TICKS),
+            ),
             color=alt.Color(
                 "kind:N",
                 scale=alt.Scale(domain=kinds),
@@ -238,7 +244,7 @@ def _time(machine: str, parts: Sequence[_Part]) -> list[Picture]:
         .mark_bar(stroke="white", strokeWidth=1)
         .encode(
             y=alt.Y("name:N", sort=None, title=None),
-            x=alt.X("ms:Q", title="ms a token", stack="zero"),
+            x=alt.X("ms:Q", title="ms a token", stack="zero", axis=alt.Axis(tickCount=TICKS)),
             order=alt.Order("at:Q"),
             color=alt.Color(
                 "part:N",

@@ -81,11 +81,11 @@ def drift(verdict: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) 
         )
     end = amount(list(now.values())[-1])
     odd = [shard for shard, value in now.items() if not math.isfinite(value)]
-    told = f"Relative L2 of the hidden states after each of {len(now)} shards, {end} at the end."
+    told = f"Relative L2 of the hidden states after {amount(len(now), 'shards')}, {end} at the end."
     told += f" {_steep(now, steepest)}" if steepest else ""
     told += f" {_before(now, before)}" if before else ""
     return Picture(
-        "Drift over the layers",
+        "Drift over the layers" + (", by pytest-ane drift" if "shards" in verdict else ""),
         alt.layer(*layers).properties(width=WIDTH, height=_HEIGHT),
         told + off_scale(odd),
         Table(
@@ -134,7 +134,8 @@ def kl(verdict: Mapping[str, Any]) -> Picture | None:
     drawn = [name for name in prompts if name in ranked[:_PANELS]]
     rows = [_panel_datum(name, each) for name in drawn for each in _worst(prompts[name])]
     firsts = {name: next((p for p in prompts[name] if p.bad), None) for name in drawn}
-    told = f"KL at {sum(map(len, prompts.values()))} positions of {len(prompts)} prompts."
+    told = f"KL at {amount(sum(map(len, prompts.values())), 'positions')} of "
+    told += f"{amount(len(prompts), 'prompts')}."
     if (over := len(prompts) - len(drawn)) > 0:
         told += f" The {_PANELS} prompts of the largest KL are drawn, and {over} are not."
     told += " " + _first_bad({name: at for name, at in firsts.items() if at})

@@ -44,7 +44,7 @@ def test_drift_marks_the_steepest_shard() -> None:
     assert len(found.marks("rule")) == 1
     assert picture is not None
     assert picture.description == (
-        "Relative L2 of the hidden states after each of 4 shards, 0.5100 at the end. "
+        "Relative L2 of the hidden states after 4 shards, 0.5100 at the end. "
         "It rises most at L02: 0.0200 to 0.5000."
     )
     assert picture.table.rows == (("L00", 0.01), ("L01", 0.02), ("L02", 0.5), ("L03", 0.51))
