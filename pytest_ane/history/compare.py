@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pytest_ane.core.errors import HistoryError
 from pytest_ane.history.memory import Memory, matches
-from pytest_ane.history.steps import ROUNDING, change
+from pytest_ane.history.steps import ROUNDING, change, rank
 
 _FACTS = ("commit", "chip", "machine", "os", "compute_units", "backend", "arithmetic", "versions")
 _PREFIX = re.compile(r"[0-9a-f]{4,64}")
@@ -107,7 +107,7 @@ def compare(memory: Memory, a: str, b: str, *, gate: str = "", shards: str = "al
         facts=tuple(_facts(pairs)),
         packages=sum(x["artifact"] != y["artifact"] for _, x, y in pairs),
         questions=sum(x["question"] != y["question"] for _, x, y in pairs),
-        differences=tuple(sorted(differences, key=lambda d: (-d.size, d[:4]))),
+        differences=tuple(sorted(differences, key=lambda d: (*rank(d.figure, d.size), d[:4]))),
         same=same,
         only=(only[0], only[1]),
         apart=tuple((x, y, count) for (x, y), count in apart.items()),

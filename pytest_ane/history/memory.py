@@ -1,7 +1,7 @@
 """Reads a memory with duckdb: lines that are whole, and which ones were skipped.
 
-duckdb only ever sees texts as bound parameters. It opens no file: files are read here, so that a
-link to a device, or a line without an end, is noticed before.
+duckdb only ever sees what lines and people say as values, never as a part of a query. It opens no
+file: files are read here, so that a link to a device, or a line without an end, is noticed before.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from pytest_ane.core.errors import HistoryError
 from pytest_ane.gates import GATES
@@ -37,17 +39,16 @@ _FORM = (
     + "}"
 )
 _FIGURES = "from_json(figures, '\"MAP(VARCHAR, VARCHAR)\"')"
-_SPLIT = """
-insert into raw
-with file as (select string_split($text, chr(10)) as parts)
-select $name, generate_subscripts(parts, 1), unnest(parts) from file
+_PARSED = f"""
+create temp table parsed as
+select ''::varchar as file, 0::bigint as number, unnest(json_transform('{{}}', '{_FORM}')) limit 0
 """
 _PARSE = f"""
-create temp table parsed as
-select file, number, length(text) as size, unnest(
+insert into parsed
+select $1, number, unnest(
     case when length(text) <= {LONGEST_LINE} and json_valid(text)
     then json_transform(text, '{_FORM}') end
-) from raw where text <> ''
+) from given where text <> ''
 """
 _WHOLE = f"""
 create temp table lines as
@@ -136,7 +137,7 @@ class Memory:
             )
 
     def _read(self, names: Sequence[str]) -> None:
-        self.ask("create temp table raw (file varchar, number bigint, text varchar)")
+        self.ask(_PARSED)
         for path in sorted(self.folder.glob("*.jsonl")):
             if names and path.name not in names:
                 continue
@@ -146,9 +147,12 @@ class Memory:
                 why = f"cannot be read ({error.strerror or error})"
                 self.skipped.append(Skipped(path.name, 0, why))
                 continue
-            text = data.decode(errors="replace").replace("\0", "\ufffd")
-            self.ask(_SPLIT, {"text": text, "name": path.name})
-        self.ask(_PARSE)
+            texts = data.decode(errors="replace").replace("\0", "\ufffd").split("\n")
+            numbers = np.arange(1, len(texts) + 1)
+            given = {"number": numbers, "text": np.array(texts, dtype=object)}
+            self._database.register("given", given)
+            self.ask(_PARSE, [path.name])
+            self._database.unregister("given")
         timed = [gate.name for gate in GATES.values() if gate.marker == "bench"]
         key = _KEY.format(timed=timed)
         self.ask(_WHOLE.format(key=key))
@@ -159,7 +163,6 @@ class Memory:
                 "anti join lines using (file, number) order by file, number"
             )
         ]
-        self.ask("drop table raw")
         self.ask("drop table parsed")
         self.ask("create temp table runs (run varchar, commit varchar, place bigint)")
         self.ask(

@@ -38,6 +38,7 @@ ROUNDING = 1e-6
 """A relative change below this is no step: other versions of numpy round otherwise."""
 _AGREEMENTS = ("cosine", "contribution", "top1", "kendall", "finite")
 """Words in the names of figures that are 1 where nothing differs."""
+_DECIBELS = "snr"
 
 
 @dataclass(frozen=True)
@@ -66,21 +67,39 @@ def change(figure: str, before: float, after: float) -> float:
     """How much a figure changed: 0 for not at all, 1 for beyond all measure.
 
     `|a - b| / (|a| + |b|)`, of figures that are 1 where nothing differs, such as cosines, of their
-    distances to 1: from 0.999 to 0.95 is more than from 0.2 to 0.3. NaN is 1.
+    distances to 1: from 0.999 to 0.95 is more than from 0.2 to 0.3. Signal-to-noise ratios in dB
+    count as the errors that they stand for. NaN is 1.
     """
-    if any(word in figure for word in _AGREEMENTS):
+    if _is_agreement(figure):
         before, after = 1 - before, 1 - after
+    elif _DECIBELS in figure:
+        before, after = _ratio(before), _ratio(after)
     if not (math.isfinite(before) and math.isfinite(after)):
         return 0.0 if repr(before) == repr(after) else 1.0
     whole = abs(before) + abs(after)
     return abs(after - before) / whole if whole else 0.0
 
 
+def rank(figure: str, size: float) -> tuple[float, bool, float, str]:
+    """The order of changes, the largest first; of much the same size agreements, which say more."""
+    return -round(size, 2), not _is_agreement(figure), -size, figure
+
+
+def _is_agreement(figure: str) -> bool:
+    return any(word in figure for word in _AGREEMENTS)
+
+
+def _ratio(decibels: float) -> float:
+    """Error over signal."""
+    with np.errstate(over="ignore"):
+        return float(np.float64(10.0) ** (-decibels / 20))
+
+
 def steps(memory: Memory, *, figure: str = "", gate: str = "", shards: str = "all") -> list[Step]:
     """All steps of a memory, the largest first; arguments as of `Memory.series`."""
     series = memory.series(figure, gate=gate, shards=shards, changing=True)
     found = [step for one in series for step in steps_of(one)]
-    return sorted(found, key=lambda s: (-s.size, s.series.subject, s.series.figure))
+    return sorted(found, key=lambda s: (*rank(s.series.figure, s.size), s.series.subject))
 
 
 def steps_of(series: Series) -> list[Step]:
@@ -99,9 +118,10 @@ def change_points(values: NDArray[np.float64]) -> list[int]:
     """Indices of the first values after each step, sorted; NaN and infinities are values too."""
     if len(values) < 2:
         return []
-    same = np.array([repr(a) == repr(b) for a, b in pairwise(values)])
     noise = _noise(values)
     if noise == 0.0:
+        before, after = values[:-1], values[1:]
+        same = (before == after) | (np.isnan(before) & np.isnan(after))
         return [int(i) + 1 for i in np.flatnonzero(~same)]
     return sorted(_segmented(values, 0, noise))
 

@@ -27,8 +27,10 @@ MACHINE = re.compile(
 PATHS = (
     (re.compile(r" · cache \S+"), ""),
     (re.compile(r"^-+ (generated .*: )\S+/(\S+) -+$"), r"\1\2"),
+    (re.compile(r"\brun [0-9a-f]{8}\b"), "run 1a2b3c4d"),
+    (re.compile(r"\b\d{4}-\d\d-\d\d \d\d:\d\d\b"), "2026-11-21 10:00"),
 )
-"""Folders of this run, which pages leave out."""
+"""Folders, ids and times of this run, which pages leave out or have another one of."""
 ELAPSED = re.compile(r"in \d+\.\d+s(?: \(\d+:\d+:\d+\))?")
 NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
 

@@ -21,12 +21,12 @@ from tests.forked import Forge
 
 CI = (ROOT / ".ci/run").read_text()
 STEPS = {page: sessions.steps(page) for page in PAGES}
+_GUIDES = ("own-gate", "history", "writeup")
 SESSIONS = [
-    ROOT / name
-    for name in (
-        "README.md", "docs/tutorial.md", "docs/how-to/own-gate.md", "docs/how-to/writeup.md"
-    )
-]  # fmt: skip
+    ROOT / "README.md",
+    ROOT / "docs/tutorial.md",
+    *(ROOT / f"docs/how-to/{name}.md" for name in _GUIDES),
+]
 
 
 def silent() -> dict[str, Path]:

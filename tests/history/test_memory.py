@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.core.errors import HistoryError
+from pytest_ane.history.compare import compare
 from pytest_ane.history.earlier import courses, last_before
 from pytest_ane.history.memory import Memory, matches
+from pytest_ane.history.overview import summaries, turns
 from tests.history.records import line, write
 
 COSINES = (0.99, 0.98, float("nan"))
@@ -80,6 +82,23 @@ def test_a_hostile_line_is_skipped(folder: Path, text: bytes) -> None:
     memory = Memory(folder)
     assert [(skip.number, skip.why) for skip in memory.skipped] == [(4, "is damaged")]
     assert values(memory)[-1] == 0.9
+
+
+@pytest.mark.parametrize("key", ["gate", "subject", "commit", "figures", "versions", "time"])
+@pytest.mark.parametrize(
+    "value", ['"\\ud800"', '"\\u0000"', "1e999", "-1", "true", "{}", '{"\\ud800":1}', "null", '""']
+)
+def test_any_value_of_a_key(folder: Path, key: str, value: str) -> None:
+    """Whatever a line holds, the other lines are read, and every question has an answer."""
+    data = {name: json.dumps(of) for name, of in GOOD.items()} | {key: value}
+    with (folder / "mini.jsonl").open("a") as file:
+        file.write("{" + ",".join(f'"{name}":{of}' for name, of in data.items()) + "}\n")
+    memory = Memory(folder)
+    kept = [one for one in memory.series("cosine.min", gate="fidelity", shards="mini:L01")]
+    assert kept[0].values[:2] == (0.99, 0.98)
+    assert turns(memory) is not None
+    assert compare(memory, f"{0:032x}", f"{1:032x}").same + memory.names().count("cosine.min") >= 1
+    assert summaries(memory)
 
 
 def test_texts_never_become_a_query(tmp_path: Path) -> None:

@@ -62,6 +62,8 @@ def test_how_much_a_figure_changed() -> None:
     assert change("ineligible_ops", 0, 3) == 1
     assert change("probes", 16, 16) == 0
     assert change("cosine.min", 0.999, 0.95) > change("cosine.min", 0.2, 0.3)
+    assert change("snr.min", 40, 20) == pytest.approx((0.1 - 0.01) / 0.11)
+    assert change("snr.min", -1e9, 1e9) == 1
     assert change("kl.mean", 0.1, math.nan) == 1
     assert change("kl.mean", math.nan, math.nan) == 0
 
