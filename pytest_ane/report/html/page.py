@@ -31,8 +31,6 @@ _DRAWN = ("errors", "ane.errors", "program", "palettes", "positions", "ane.posit
 _WRITEUPS = 20
 _CHANGES = 30
 """Changes against the last run that the page lists; shards have their own."""
-_PLAIN = 20
-"""Red subjects whose details are in the page as they are; others are packed."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +73,6 @@ def page(
     """
     found, earlier = subjects(run), run.earlier
     changes = sorted(_changes(found, earlier), key=lambda c: (not c.worse, -c.size))
-    details = {s.name: _detail(run, s, earlier) for s in found}
-    plain = {s.name: details[s.name] for s in found[:_PLAIN] if s.red}
-    packed = {name: _packed(text) for name, text in details.items() if name not in plain}
     models = [s for s in found if s.table("positions") or s.table("drift")]
     return _template("page.html").render(
         run=run,
@@ -92,8 +87,7 @@ def page(
         earlier=earlier,
         stacks=[(s, _prompts(s), _texts(s)) for s in models],
         charts=[(c, pictures.grid(c.table)) for c in charts],
-        plain={name: Markup(text) for name, text in plain.items()},
-        packed=_script_json(packed),
+        packed=_script_json({s.name: _packed(_detail(run, s, earlier)) for s in found}),
         vega=_vega(charts),
         style=Markup(_text("page.css")),
         code=Markup(_text("page.js")),

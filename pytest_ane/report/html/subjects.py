@@ -49,7 +49,7 @@ class Judged:
     @property
     def order(self) -> str:
         """By what its column sorts: `room`, where nothing has a limit the first figure."""
-        figure = self.deciding or self.first
+        figure = self.shown
         if figure is None:
             return ""
         value = self.room if self.deciding else float(figure.value)
@@ -67,15 +67,19 @@ class Judged:
         return LEVELS - 1 if math.isnan(room) else sum(room >= share for share in _SHARES)
 
     @property
+    def shown(self) -> Figure | None:
+        """The figure of its cell: `deciding`; if it passed without limits, the first number."""
+        return self.deciding or (self.first if self.row.status == "passed" else None)
+
+    @property
     def brief(self) -> str:
-        """The deciding figure's value; without limits the first that the verdict shows, or none."""
-        figure = self.deciding or (self.first if self.row.status == "passed" else None)
+        """The value of `shown`, or the status."""
+        figure = self.shown
         if figure is None:
             return self.row.label
-        value = amount(figure.value, figure.unit)
         if figure.of is not None:
-            value = f"{figure.value:,} of {figure.of:,.0f} {figure.unit.partition(' ')[0]}"
-        return f"{figure.label} {value}".strip()
+            return f"{figure.value:,} of {figure.of:,.0f} {figure.unit.partition(' ')[0]}"
+        return amount(figure.value, figure.unit)
 
 
 @dataclass(frozen=True)
@@ -126,6 +130,12 @@ def table(verdict: Verdict | None, name: str) -> Table | None:
     return next((t for t in verdict.tables if t.name == name), None) if verdict else None
 
 
+def _place(subject: Subject) -> tuple[bool, bool, bool, float]:
+    """What is red comes first; a red shard before its model, which is red for it."""
+    model = ":" not in subject.name
+    return not subject.red, subject.status == "passed", model == subject.red, subject.room
+
+
 def subjects(run: Run) -> list[Subject]:
     """All subjects of a run, the worst first."""
     rows: dict[str, list[Row]] = {}
@@ -135,10 +145,7 @@ def subjects(run: Run) -> list[Subject]:
         Subject(name, of[0].marks, tuple(Judged(row, verdict_of(row.data)) for row in of))
         for name, of in rows.items()
     ]
-    order = {name: i for i, name in enumerate(rows)}
-    return sorted(
-        made, key=lambda s: (not s.red, s.status == "passed", ":" in s.name, s.room, order[s.name])
-    )
+    return sorted(made, key=_place)
 
 
 def gates(found: Iterable[Subject]) -> list[tuple[str, str]]:

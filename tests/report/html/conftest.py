@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from pytest_ane.report.run import Run, read_run
 from tests.forked import Forge
-from tests.report.html.recipes import RECIPES, Recipe
+from tests.report.html.recipes import RECIPES, Recipe, make
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -32,12 +32,17 @@ class Report:
     run: Run
 
 
+def browser_path() -> str | None:
+    """The first browser on PATH."""
+    return next(filter(None, map(shutil.which, _BROWSERS)), None)
+
+
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     """Chromium; its driver leaves an event loop in the thread, so it ends with this folder."""
     from playwright.sync_api import sync_playwright
 
-    path = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    path = browser_path()
     if path is None:
         (pytest.fail if os.environ.get("PYTEST_ANE_TESTS_CI") else pytest.skip)(_MISSING)
     with sync_playwright() as playwright:
@@ -70,10 +75,7 @@ def made(recipe: Recipe, forge: Forge, shared: Path) -> Report:
 
     with FileLock(folder / "lock"):
         if not file.exists():
-            recipe.make(folder, ask)
-            files = ("--ane-report=report.html", "--ane-report=report.json")
-            cache = (recipe.cache,) if recipe.cache else ()
-            ask((f"--rootdir={folder}", *cache, *files, *recipe.options), folder)
+            make(recipe, folder, ask)
     return Report(recipe.name, folder / "report.html", read_run(file))
 
 

@@ -40,7 +40,7 @@ class Recipe:
     make: Make
     options: tuple[str, ...] = ("--ane-shards=all", "-m", "gate")
     quick: bool = False
-    cache: str = "--ane-cache=../workshop-cache"
+    cache: str = "--ane-cache=../../workshop-cache"
 
 
 def own(*entries: str, **shards: tuple[str, str]) -> str:
@@ -201,3 +201,13 @@ RECIPES = (
     Recipe("smollm2", nothing, _of("shards.toml", "all"), cache=""),
     Recipe("zaya", nothing, _of("examples/zaya1-8b.toml", "L01"), cache=""),
 )
+
+
+def make(recipe: Recipe, folder: Path, ask: Ask) -> Path:
+    """Run a recipe in a folder; `report.json` there, and `report.html` beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    recipe.make(folder, ask)
+    files = ("--ane-report=report.html", "--ane-report=report.json")
+    cache = (recipe.cache,) if recipe.cache else ()
+    ask((f"--rootdir={folder}", *cache, *files, *recipe.options), folder)
+    return folder / "report.json"

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
+from pytest_ane.report.blame import CAUSE
 from pytest_ane.report.figures import amount, limit_of
 from pytest_ane.report.html.subjects import Subject, subjects
 from tests.report.html.conftest import Report
@@ -37,6 +38,11 @@ def names(tab: Page) -> list[str]:
 
 def text(locator: Locator) -> str:
     return " ".join((locator.text_content() or "").split())
+
+
+def charts_drawn(tab: Page, theme: str) -> None:
+    for i in range(tab.locator("#charts .chart").count()):
+        tab.locator(f'.chart[data-chart="{i}"][data-drawn="{theme}"] svg').wait_for()
 
 
 def few(report: Report) -> list[Subject]:
@@ -172,7 +178,7 @@ def test_details_hold_every_finding_figure_and_command(tab: Page, report: Report
                 assert " ".join(finding.reason.split()) in shown
                 assert " ".join(finding.remedy.split()) in shown
             for figure in one.verdict.figures:
-                assert amount(figure.value, figure.unit) in shown
+                assert " ".join(amount(figure.value, figure.unit).split()) in shown
                 if figure.limit is not None:
                     sign = "≥" if figure.good == "above" else "≤"
                     assert f"{sign} {limit_of(figure.limit, figure.unit)}" in shown
@@ -254,7 +260,10 @@ def test_the_print_view_has_no_controls_and_cuts_nothing_off(tab: Page, report: 
 
 
 def test_a_narrow_window_scrolls_only_tables(tab: Page, report: Report) -> None:
+    at(tab, report)
+    charts_drawn(tab, "light")
     tab.set_viewport_size({"width": 320, "height": 700})
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 320
     for subject in few(report)[:2]:
         at(tab, report, subject.name)
         assert tab.evaluate("document.documentElement.scrollWidth") <= 320
@@ -272,15 +281,38 @@ def test_axe_finds_nothing_serious(tab: Page, report: Report, scheme: Any) -> No
     assert [(v["id"], [n["html"][:200] for n in v["nodes"][:3]]) for v in serious] == []
 
 
-def test_charts_are_drawn_when_they_come_into_view(tab: Page, report: Report) -> None:
+def test_charts_are_drawn_in_either_theme(tab: Page, report: Report) -> None:
     at(tab, report)
-    charts = tab.locator("#charts .chart")
-    for i in range(charts.count()):
-        charts.nth(i).scroll_into_view_if_needed()
-        tab.locator(f'.chart[data-chart="{i}"][data-drawn="light"] svg').wait_for()
+    charts_drawn(tab, "light")
     tab.locator("#theme").click()
-    for i in range(charts.count()):
-        tab.locator(f'.chart[data-chart="{i}"][data-drawn="dark"] svg').wait_for()
+    charts_drawn(tab, "dark")
+
+
+def test_a_new_user_sees_the_worst_shard_its_cause_and_the_remedy(
+    tab: Page, report: Report
+) -> None:
+    """Above the fold."""
+    at(tab, report)
+    found = subjects(report.run)
+    items = tab.locator("#red > ol > li")
+    if not found or not found[0].red:
+        assert items.count() == 0
+        return
+    first = items.first
+    assert text(first.locator("h3")) == found[0].name
+    red = next(one for one in found[0].judged if one.row.red)
+    says = [first.locator("h3"), first.locator("p").first]
+    if red.verdict:
+        finding = min(red.verdict.findings, key=lambda finding: finding.kind != CAUSE)
+        shown = first.locator("li").first
+        assert " ".join(finding.reason.split()) in text(shown)
+        assert " ".join(finding.remedy.split()) in text(shown)
+        assert finding.where.name in text(shown) or finding.kind != CAUSE
+        says.append(shown)
+    for part in says:
+        box = part.bounding_box()
+        assert box is not None
+        assert box["y"] < 1000
 
 
 def test_links_to_nothing_are_quiet(tab: Page, report: Report) -> None:

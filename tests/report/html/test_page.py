@@ -101,13 +101,13 @@ def test_a_run_of_nothing_and_a_run_that_passed() -> None:
     assert "All 2 gates passed" in Reader(page(run_of(PASSED, PASSED))).text
 
 
-def test_details_are_packed_unless_red() -> None:
+def test_details_are_packed() -> None:
     made = page(run_of(PASSED, FAILED))
-    assert list(packed_of(made)) == ["m:L01"]
+    assert list(packed_of(made)) == ["m:L02", "m:L01"]
     detail = Reader(packed_of(made)["m:L01"]).text
     assert "cosine 0.9800 ≥ 0.97" in detail
     assert "pytest --ane-shards=m:L01 -m fidelity" in detail
-    assert '<template data-of="m:L02">' in made
+    assert "cosine is low" in packed_of(made)["m:L02"]
 
 
 def test_a_test_that_broke_down_has_its_sentence() -> None:
@@ -124,7 +124,7 @@ def test_nothing_is_asked_of_the_network() -> None:
     assert "default-src 'none'" in made
 
 
-def test_the_worst_is_first_and_models_before_their_shards() -> None:
+def test_the_worst_is_first_and_models_before_their_shards_unless_red() -> None:
     found = subjects(
         run_of(
             Verdict("fidelity", "m:L00", (figure(0.999),)),
@@ -134,6 +134,8 @@ def test_the_worst_is_first_and_models_before_their_shards() -> None:
         )
     )
     assert [subject.name for subject in found] == ["m:L02", "m", "m:L01", "m:L00"]
+    red = subjects(run_of(Verdict("behaviour", "m", (figure(0.1),)), FAILED))
+    assert [subject.name for subject in red] == ["m:L02", "m"]
     assert gates(found) == [("behaviour", ""), ("fidelity", "")]
 
 

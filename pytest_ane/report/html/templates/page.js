@@ -5,19 +5,13 @@ const detail = byId("detail");
 const packed = JSON.parse(byId("packed").textContent);
 
 // Details: `#of=smollm2:L01` opens a shard, so that links and the back button work.
-async function unpacked(text) {
-  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+async function content(name) {
+  if (!Object.hasOwn(packed, name)) return null;
+  const bytes = Uint8Array.from(atob(packed[name]), (c) => c.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   const template = document.createElement("template");
   template.innerHTML = await new Response(stream).text();
   return template.content;
-}
-
-async function content(name) {
-  for (const template of document.querySelectorAll("template[data-of]")) {
-    if (template.dataset.of === name) return template.content.cloneNode(true);
-  }
-  return Object.hasOwn(packed, name) ? unpacked(packed[name]) : null;
 }
 
 let opener = null;
@@ -137,6 +131,10 @@ const isDark = () => (root.dataset.theme || (matchMedia("(prefers-color-scheme: 
 function label() { byId("theme").textContent = isDark() ? "Light" : "Dark"; }
 if (stored === "dark" || stored === "light") root.dataset.theme = stored;
 label();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+  label();
+  draw();
+});
 byId("theme").addEventListener("click", () => {
   root.dataset.theme = isDark() ? "light" : "dark";
   try { localStorage.setItem("ane-theme", root.dataset.theme); } catch { /* Opened from disk. */ }
@@ -144,7 +142,7 @@ byId("theme").addEventListener("click", () => {
   draw();
 });
 
-// Charts: drawn when the page stands, as they come into view.
+// Charts: drawn when the page stands and rests.
 let vega = null;
 function loaded() {
   vega ??= new Promise((done) => {
@@ -168,15 +166,10 @@ async function drawn(place) {
 function draw() {
   for (const place of document.querySelectorAll(".chart[data-drawn]")) drawn(place);
 }
-const watch = new IntersectionObserver((entries) => {
-  for (const entry of entries) {
-    if (entry.isIntersecting) {
-      watch.unobserve(entry.target);
-      drawn(entry.target);
-    }
-  }
-}, { rootMargin: "300px" });
-for (const place of document.querySelectorAll(".chart")) watch.observe(place);
 
 open();
 root.dataset.ready = Math.round(performance.now());
+// Also what is far down, for a print cannot wait.
+(window.requestIdleCallback ?? setTimeout)(async () => {
+  for (const place of document.querySelectorAll(".chart")) await drawn(place);
+});
