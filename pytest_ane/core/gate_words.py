@@ -11,3 +11,5 @@ GATE_WORDS = {
     "throughput": ("speed", "regression"),
 }
 """Other words for `-k`, `-m` and the command line, by gate; a gate needs none."""
+TIMED = ("throughput",)
+"""Gates whose tests are benchmarks, so that their figures depend on the machine."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytest_ane.core.errors import HistoryError
-from pytest_ane.gates import GATES
+from pytest_ane.core.gate_words import TIMED
 from pytest_ane.history.lines import FORMAT
 from pytest_ane.history.order import Commits, Run, ordered
 from pytest_ane.manifest.ids import as_range
@@ -153,9 +153,7 @@ class Memory:
             self._database.register("given", given)
             self.ask(_PARSE, [path.name])
             self._database.unregister("given")
-        timed = [gate.name for gate in GATES.values() if gate.marker == "bench"]
-        key = _KEY.format(timed=timed)
-        self.ask(_WHOLE.format(key=key))
+        self.ask(_WHOLE.format(key=_KEY.format(timed=list(TIMED))))
         self.skipped += [
             Skipped(file, number, "is of a newer pytest-ane" if newer else "is damaged")
             for file, number, newer in self.ask(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from pytest_ane.history.compare import Comparison
-from pytest_ane.history.judge import Judged
-from pytest_ane.history.memory import Memory, Series, Skipped
-from pytest_ane.history.order import Run
-from pytest_ane.history.overview import ModelSummary, Turn
 from pytest_ane.report.table import columns
+
+if TYPE_CHECKING:
+    from pytest_ane.history.compare import Comparison
+    from pytest_ane.history.judge import Judged
+    from pytest_ane.history.memory import Memory, Series, Skipped
+    from pytest_ane.history.order import Run
+    from pytest_ane.history.overview import ModelSummary, Turn
 
 SHOWN = 12
 """Steps, or differences, that a table has; --json has all."""

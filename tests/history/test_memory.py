@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.core.errors import HistoryError
+from pytest_ane.core.gate_words import TIMED
+from pytest_ane.gates import GATES
 from pytest_ane.history.compare import compare
 from pytest_ane.history.earlier import courses, last_before
 from pytest_ane.history.memory import Memory, matches
@@ -165,6 +167,10 @@ def test_backends_and_machines_are_series_of_their_own(tmp_path: Path) -> None:
     )
     found = sorted(one.values for one in Memory(tmp_path).series("x"))
     assert found == [(1.0, 2.0), (3.0,), (4.0,), (5.0,), (6.0,)]
+
+
+def test_timed_gates_are_those_of_the_registry() -> None:
+    assert [gate.name for gate in GATES.values() if gate.marker == "bench"] == [*TIMED]
 
 
 @pytest.mark.parametrize(
