@@ -57,7 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=Path,
         metavar="FILE.json",
-        help="finish: a result of recommend or bound, as --json prints it, for the section Next",
+        help="finish: what recommend, bound, drift or speculate printed with --json; may be given "
+        "again",
     )
 
 
@@ -167,11 +168,12 @@ def _finish(options: argparse.Namespace) -> Output:
     folder = _folder(options)
     writeup = read(find(folder, name) if name else unfinished(folder))
     own = writeup.beside(".json")
-    more = _results(writeup, options.more)
-    answer = _answer(writeup, read_run(file or own), more.values())
+    answered = read_run(file or own)
+    documents = _documents(writeup, answered, options.more)
+    answer = _answer(writeup, answered, documents.values())
     _keep(file, own)
-    for kept, result in more.items():
-        _write(kept, f"{json.dumps(result)}\n".encode())
+    for kept, document in documents.items():
+        _write(kept, f"{json.dumps(document)}\n".encode())
     charts, without = _charts(answer)
     answer = replace(answer, charts=charts)
     parts = Sections(answer).parts()
@@ -191,17 +193,18 @@ def _finish(options: argparse.Namespace) -> Output:
     return {"file": new.path, "run": own, "red": red, "caveats": warnings, "left": left}
 
 
-def _results(writeup: WriteUp, given: list[Path]) -> dict[Path, Mapping[str, Any]]:
-    """Results of other commands by the files that keep them: those of before, and the new ones."""
-    from pytest_ane.report.writeup.answer import KINDS, kind_of, read_result
+def _documents(writeup: WriteUp, run: Run, given: list[Path]) -> dict[Path, dict[str, Any]]:
+    """What other commands printed by the files that keep it: the kept ones, and the new ones."""
+    from pytest_ane.report.documents import COMMANDS, read_document
 
-    kept = {kind: writeup.beside(f".{kind}.json") for kind in KINDS}
+    models = {row.subject.partition(":")[0] for row in run.rows if row.gate}
+    kept = {name: writeup.beside(f".{name}.json") for name in COMMANDS}
     files = [file for file in kept.values() if file.is_file()]
-    results = map(read_result, [*files, *given])
-    return {kept[kind_of(result)]: result for result in results}
+    documents = [read_document(file, models) for file in (*files, *given)]
+    return {kept[document["command"]]: document for document in documents}
 
 
-def _answer(writeup: WriteUp, run: Run, more: Iterable[Mapping[str, Any]]) -> Answer:
+def _answer(writeup: WriteUp, run: Run, documents: Iterable[Mapping[str, Any]]) -> Answer:
     """All that is known of a write-up's run.
 
     Raises:
@@ -226,7 +229,7 @@ def _answer(writeup: WriteUp, run: Run, more: Iterable[Mapping[str, Any]]) -> An
         due=due,
         ungated=_ungated(now, writeup, asked),
         changes=changed_keys(before, now) if before and now else None,
-        more=tuple(more),
+        documents=tuple(documents),
     )
 
 
@@ -272,19 +275,27 @@ def _ungated(file: Path | None, writeup: WriteUp, asked: set[str]) -> dict[str, 
     return {n: len(ids - asked) for n, ids in of_models.items() if ids & asked and ids - asked}
 
 
-def _charts(answer: Answer) -> tuple[dict[str, str], str]:
-    """Names of the files with pictures, now written, by what they show; or why there are none."""
+def _charts(answer: Answer) -> tuple[tuple[tuple[str, str, str], ...], str]:
+    """Title, file and description of each picture, now written; or why there are none."""
+    from dataclasses import replace
+
+    from pytest_ane.project.writeup import slug
+
     try:
         from pytest_ane.report.charts.picture import svg
-        from pytest_ane.report.writeup.pictures import pictures
+        from pytest_ane.report.charts.run import pictures_of
     except ReportError as error:
-        return {}, str(error)
-    made = {}
-    for name, picture in pictures(answer).items():
+        return (), str(error)
+    before = answer.last[1] if answer.last else None
+    made: dict[str, tuple[str, str, str]] = {}
+    for picture in pictures_of(replace(answer.run, before=before, documents=answer.documents)):
+        name = slug(picture.title)
+        if name in made:
+            name = f"{name}-{len(made) + 1}"
         file = answer.writeup.beside(f".{name}.svg")
         _write(file, svg(picture).encode())
-        made[picture.description] = file.name
-    return made, ""
+        made[name] = (picture.title, file.name, picture.description)
+    return tuple(made.values()), ""
 
 
 def _keep(given: Path | None, own: Path) -> None:

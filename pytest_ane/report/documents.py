@@ -112,12 +112,13 @@ class _Speculate(_Document):
     widths: list[_Yield] = []
 
 
-_COMMANDS: Mapping[str, TypeAdapter[Any]] = {
+COMMANDS: Mapping[str, TypeAdapter[Any]] = {
     "recommend": TypeAdapter(_Recommend),
     "bound": TypeAdapter(_Bound),
     "drift": TypeAdapter(_Drift),
     "speculate": TypeAdapter(_Speculate),
 }
+"""Commands whose documents are read, in the order in which they are listed."""
 
 
 def read_document(path: Path, models: Collection[str]) -> dict[str, Any]:
@@ -139,13 +140,13 @@ def read_document(path: Path, models: Collection[str]) -> dict[str, Any]:
     except ValueError as error:
         raise ReportError(f"{path} is not what a command printed with --json: {error}.") from None
     command = data.get("command") if isinstance(data, dict) else None
-    if not isinstance(command, str) or command not in _COMMANDS:
+    if not isinstance(command, str) or command not in COMMANDS:
         raise ReportError(
             f"{path} is not what a command printed with --json that a report can draw; those are "
-            f"{', '.join(_COMMANDS)}. A run to compare with is given with --against."
+            f"{', '.join(COMMANDS)}. A run to compare with is given with --against."
         )
     try:
-        found = _COMMANDS[command].validate_python(data)
+        found = COMMANDS[command].validate_python(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))

@@ -210,15 +210,21 @@ def test_results_of_other_commands_are_kept_for_a_later_finish(
     project.packages(good="none")
     command("new", "One")
     project.gate("--ane-report=experiments/001-one.json", "-k", "compression")
+    (project.path / "r.json").write_text("{}")
+    (sentence,) = command("finish", "--more", "r.json", code=1)
+    assert "r.json is not what a command printed with --json" in sentence
     (project.path / "r.json").write_text(
-        '{"candidates": [{"name": "6 bits", "size": 1e6, "facts": {"kl": 0.1}, "passed": true}],'
+        '{"command": "recommend", "candidates": '
+        '[{"name": "6 bits", "size": 1e6, "kl": 0.1, "passed": true}],'
         '"best": {"name": "6 bits", "size": 1e6}}'
     )
     command("finish", "--more", "r.json")
     (project.path / "r.json").unlink()
     once = page(project, "001-one")
     assert "recommend: 6 bits, 1.00 MB, is the smallest of 1" in once.sections["Next"]
-    assert "](001-one.recommend.svg)" in once.sections["Result"]
-    assert once.beside(".recommend.svg").read_text().startswith("<svg")
+    (drawn,) = (project.path / "experiments").glob("001-one.*.svg")
+    assert f"]({drawn.name})" in once.sections["Result"]
+    assert drawn.read_text().startswith("<svg")
+    assert once.beside(".recommend.json").is_file()
     command("finish", "1")
     assert page(project, "001-one") == once

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pytest_ane.core.errors import ReportError
-from pytest_ane.core.strict_json import parse_json
 from pytest_ane.evidence.verify import differences
 from pytest_ane.manifest.base import loads
 from pytest_ane.manifest.ids import without_function
@@ -17,9 +15,6 @@ from pytest_ane.manifest.problems import toml_value
 from pytest_ane.project.writeup import INTENT, WriteUp, digest_of, paths
 from pytest_ane.report.figures import amount
 from pytest_ane.report.run import Run, read_run
-
-KINDS = ("recommend", "bound")
-"""Commands whose results a write-up takes."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +29,8 @@ class Answer:
         ungated: how many shards of the same models the run did not ask, by model.
         changes: keys of the manifest that the run has otherwise than was recorded, as sentences;
             None where the manifest of the run is not at hand.
-        charts: names of files with pictures, by what they show.
-        more: results of `recommend` and `bound`.
+        charts: title, file's name and description of each picture.
+        documents: what other commands printed with `--json`.
     """
 
     writeup: WriteUp
@@ -45,8 +40,8 @@ class Answer:
     due: tuple[str, ...] | None = None
     ungated: Mapping[str, int] = field(default_factory=dict)
     changes: tuple[str, ...] | None = None
-    charts: Mapping[str, str] = field(default_factory=dict)
-    more: tuple[Mapping[str, Any], ...] = ()
+    charts: tuple[tuple[str, str, str], ...] = ()
+    documents: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def manifest_changed(self) -> bool:
@@ -117,40 +112,22 @@ def last_of(writeup: WriteUp, run: Run) -> tuple[str, Run] | None:
     return None
 
 
-def read_result(path: Path) -> Mapping[str, Any]:
-    """What `recommend` or `bound` printed with `--json`.
+def suggestions(document: Mapping[str, Any]) -> Iterator[str]:
+    """What a document of `recommend` or `bound` suggests; pictures tell of others.
 
     Raises:
-        ReportError: it is none.
+        ReportError: it is damaged.
     """
+    command = document["command"]
     try:
-        data = parse_json(path.read_text())
-        list(suggestions(data))
-    except OSError as error:
-        why = (error.strerror or "cannot be read").lower()
-        raise ReportError(f"--more {path}: {why}.") from None
+        if command == "recommend":
+            yield _recommended(document)
+        elif command == "bound":
+            yield from [_bound(document, call) for call in document["calls"]]
     except (LookupError, TypeError, ValueError, ArithmeticError):
         raise ReportError(
-            f"--more {path}: is no result of recommend or bound; print one with --json."
+            f"What {command} printed is damaged; print it again with --json."
         ) from None
-    return cast(Mapping[str, Any], data)
-
-
-def kind_of(data: Mapping[str, Any]) -> str:
-    """The command that printed a result: `recommend` or `bound`."""
-    return "recommend" if "candidates" in data else "bound"
-
-
-def suggestions(data: Mapping[str, Any]) -> Iterator[str]:
-    """What a result of `recommend` or `bound` suggests.
-
-    Raises:
-        LookupError, TypeError, ValueError, ArithmeticError: it is none.
-    """
-    if kind_of(data) == "recommend":
-        yield _recommended(data)
-    else:
-        yield from map(partial(_bound, data), data["calls"])
 
 
 def _recommended(data: Mapping[str, Any]) -> str:

@@ -104,8 +104,8 @@ class Sections:
         if spread := list(self._spread()):
             heads = ("gate", "figure", "shards", "least", "median", "most", "sum")
             yield from ("", *table(heads, spread))
-        for what, name in self._answer.charts.items():
-            yield from ("", f"![{prose(what)}]({name})")
+        for title, name, description in self._answer.charts:
+            yield from ("", f"![{prose(title)}]({name})", "", prose(description))
 
     def _spread(self) -> Iterator[tuple[str, ...]]:
         """Over shards: the least, the median and the most of each figure that has a limit."""
@@ -194,7 +194,8 @@ class Sections:
 
     def _next(self) -> Iterator[str]:
         lines = [*self._remedies()]
-        lines += [prose(line) for result in self._answer.more for line in suggestions(result)]
+        for document in self._answer.documents:
+            lines += map(prose, suggestions(document))
         if waiting := [row.name for row in self._rows if row.status == "not run"]:
             verdicts = "1 verdict waits" if len(waiting) == 1 else f"{len(waiting)} verdicts wait"
             lines.append(f"{verdicts} for the canary: {prose(few(waiting))}")

@@ -22,7 +22,6 @@ from pytest_ane.report.writeup.answer import (
     caveats,
     changed_keys,
     last_of,
-    read_result,
     suggestions,
 )
 from pytest_ane.report.writeup.pages import LONGEST_INTENT, blank, intent_of
@@ -118,7 +117,9 @@ def test_setup() -> None:
 
 
 def test_result_of_one_shard_and_a_negative_result_is_one() -> None:
-    assert parts_of(run_of(FIDELITY, COMPRESSION), charts={"KL [a]": "002-x.kl.svg"})["result"] == (
+    assert parts_of(
+        run_of(FIDELITY, COMPRESSION), charts=(("KL [a]", "002-x.kl.svg", "It _grows_."),)
+    )["result"] == (
         "passed: fidelity 0/1, compression 1/1.\n"
         "\n"
         "| shard | gate | status | figures |\n"
@@ -126,7 +127,9 @@ def test_result_of_one_shard_and_a_negative_result_is_one() -> None:
         "| m:L01 | fidelity | FAILED | cosine 0.9412 &#60; 0.97 · probe is near zero |\n"
         "| m:L01 | compression | passed | 1.02 MB (at most 2 MB) |\n"
         "\n"
-        r"![KL \[a\]](002-x.kl.svg)"
+        "![KL \\[a\\]](002-x.kl.svg)\n"
+        "\n"
+        r"It \_grows\_."
     )
 
 
@@ -191,7 +194,7 @@ def test_next_of_a_red_run() -> None:
     waiting = Row("fidelity", "m:L03", "not run", "waits for L01", reasons=("waits for L01",))
     run = run_of(FIDELITY, PLACEMENT)
     run = replace(run, rows=(*run.rows, waiting))
-    assert parts_of(run, more=({"candidates": [], "best": None},))["next"] == (
+    assert parts_of(run, documents=({"command": "recommend", "candidates": []},))["next"] == (
         "- Keep \\`fc1\\` in fp16 (m:L01)\n"
         "- Gather on the host (m:L01)\n"
         "- Leave it out (m:L01)\n"
@@ -383,29 +386,23 @@ def test_keys_of_manifests_that_differ(tmp_path: Path) -> None:
     assert changed_keys(old, new) is None
 
 
-def results(file: Path) -> list[str]:
-    return list(suggestions(read_result(file)))
-
-
-def test_results_of_other_commands(tmp_path: Path) -> None:
-    file = tmp_path / "r.json"
-    file.write_text('{"candidates": [1, 2], "best": {"name": "mixed 3", "size": 105100000}}')
-    assert results(file) == [
+def test_what_other_commands_printed() -> None:
+    searched = {"command": "recommend", "candidates": [1, 2], "best": None}
+    assert list(suggestions(searched)) == ["recommend: none of 2 candidates passes every gate"]
+    best = {"name": "mixed 3", "size": 105_100_000}
+    assert list(suggestions({**searched, "best": best})) == [
         "recommend: mixed 3, 105.10 MB, is the smallest of 2 that passes every gate"
     ]
-    file.write_text('{"candidates": [1, 2], "error": "none"}')
-    assert results(file) == ["recommend: none of 2 candidates passes every gate"]
-    file.write_text(
-        '{"name": "m", "device": {"name": "M4 Max"}, "calls": [{"tokens": 4, "half_weights": 0.02,'
-        '"half_macs": 0.04, "total": {"seconds": 0.04, "bound_by": "bandwidth"}}]}'
-    )
-    assert results(file) == [
+    call = {
+        "tokens": 4, "half_weights": 0.02, "half_macs": 0.04,
+        "total": {"seconds": 0.04, "bound_by": "bandwidth"},
+    }  # fmt: skip
+    bound = {"command": "bound", "name": "m", "device": {"name": "M4 Max"}, "calls": [call]}
+    assert list(suggestions(bound)) == [
         "bound: m on M4 Max at T = 4 is bound by bandwidth: at most 100 tok/s, 200 tok/s with "
         "weights of half the bytes, 100 tok/s with half the multiply-accumulates"
     ]
-    for text in ("{", "[]", "3", '{"calls": [1]}', '{"candidates": 3}', "{}"):
-        file.write_text(text)
-        with pytest.raises(ReportError, match="is no result of recommend or bound"):
-            results(file)
-    with pytest.raises(ReportError, match="no such file"):
-        results(tmp_path / "none.json")
+    assert list(suggestions({"command": "drift"})) == []
+    for damaged in ({"tokens": 4}, {**call, "half_macs": 0}, {**call, "half_weights": "x"}):
+        with pytest.raises(ReportError, match="What bound printed is damaged"):
+            list(suggestions({**bound, "calls": [damaged]}))
