@@ -42,7 +42,8 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _record(folder: Path) -> None:
     """A run and what `pytest-ane bound` printed, for reports."""
     row = Row("compression", "smollm2:L01", "passed", "3.65 MB")
-    (folder / "run.json").write_text(to_json(Run("ane: L01", (row,))))
+    for name in ("run.json", "last.json"):
+        (folder / name).write_text(to_json(Run("ane: L01", (row,))))
     call = {"tokens": 1, "rate": 90.0, "kinds": [{"kind": "block", "seconds": 0.01}]}
     bound = {"command": "bound", "model": "smollm2", "name": "smollm2", "calls": [call]}
     (folder / "bound.json").write_text(json.dumps({**bound, "device": {"name": "M4 Max"}}))
