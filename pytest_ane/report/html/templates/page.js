@@ -160,6 +160,8 @@ async function drawn(place) {
   const mode = isDark() ? "dark" : "light";
   const config = JSON.parse(byId("themes").textContent)[mode];
   await embed(place, { ...spec, config }, { actions: false, renderer: "svg", logLevel: 1 });
+  // The place has a name, and its numbers are a table beside it.
+  place.querySelector("svg").setAttribute("aria-hidden", "true");
   place.dataset.drawn = mode;
 }
 
