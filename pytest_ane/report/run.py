@@ -191,7 +191,11 @@ def verdict_of(data: Mapping[str, Any] | None) -> Verdict | None:
             {**figure, "value": _NUMBERS.get(figure["value"], figure["value"])}
             for figure in data["figures"]
         ]
-        return _VERDICT.validate_python({**data, "figures": figures})
+        tables = [
+            {**table, "rows": [[_NUMBERS.get(c, c) for c in row] for row in table["rows"]]}
+            for table in data.get("tables", ())
+        ]
+        return _VERDICT.validate_python({**data, "figures": figures, "tables": tables})
     except (LookupError, TypeError, ValueError):
         raise ReportError(
             f"The report's verdict {data.get('gate')} of {data.get('subject')} is damaged; ask the "

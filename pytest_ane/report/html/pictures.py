@@ -276,4 +276,6 @@ def _finite(value: Cell, otherwise: float = 0.0) -> float:
 def _short(value: Cell) -> str:
     if value is None:
         return "-"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return amount(value) if not math.isfinite(value) else f"{value:.3g}"
+    return str(value)

@@ -179,12 +179,17 @@ def test_what_changed_since_the_last_run() -> None:
 
 
 def test_numbers_that_json_has_no_form_for_come_back() -> None:
-    verdict = Verdict("g", "m", (figure(math.nan), Figure("i", math.inf, limit=1.0, good="below")))
+    cells = Table("t", (Column("a"),), ((math.nan,), ("x",)))
+    infinite = Figure("i", math.inf, limit=1.0, good="below")
+    verdict = Verdict("g", "m", (figure(math.nan), infinite), tables=(cells,))
     again = verdict_of(json.loads(json.dumps(to_json(verdict))))
     assert again is not None
     assert math.isnan(float(again.figures[0].value))
     assert again.figures[1].value == math.inf
     assert not any(f.passes for f in again.figures)
+    (not_a_number,), (text,) = again.tables[0].rows
+    assert math.isnan(float(not_a_number or 0))
+    assert text == "x"
 
 
 def columns(*titles: str) -> tuple[Column, ...]:
@@ -239,7 +244,9 @@ def test_the_strip_joins_units_errors_and_hazards_by_name() -> None:
         "program",
         listed=False,
     )
-    blame = Table("b", columns("op", "own error"), (("a", 0.01), ("c", "NaN")), "blame.operations")
+    blame = Table(
+        "b", columns("op", "own error"), (("a", 0.01), ("c", math.nan)), "blame.operations"
+    )
     hazards = Table(
         "h",
         columns("operation", "hazard", "value", "limit"),
@@ -260,7 +267,8 @@ def test_the_strip_joins_units_errors_and_hazards_by_name() -> None:
         "forecast eligible",
         "undecided",
     ]
-    assert [op.error for op in ops] == ["0.01", None, None, None, None]
+    assert [op.error for op in ops] == ["0.01", None, "NaN", None, None]
+    assert ops[2].height == 100
     assert 60 < ops[0].height < 70
     assert ops[0].hazards == "largest |sum| 3e+04 of 3.28e+04"
     assert ops[2].hazards == ""
