@@ -88,6 +88,7 @@ def tab(browser: Browser) -> Iterator[Page]:
     heard: list[str] = []
     page.on("request", lambda request: heard.append(request.url))
     page.on("console", lambda said: heard.append(f"{said.type}: {said.text}"))
+    page.on("dialog", lambda dialog: (heard.append(f"dialog: {dialog.message}"), dialog.dismiss()))
     page.on("pageerror", lambda error: heard.append(f"error: {error}"))
     yield page
     opened = page.url.partition("#")[0]

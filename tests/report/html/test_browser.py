@@ -321,6 +321,17 @@ def test_a_new_user_sees_the_worst_shard_its_cause_and_the_remedy(
         assert box["y"] < 1000
 
 
+def test_names_stay_text(tab: Page, report: Report) -> None:
+    """Every subject opens by its name, and brings no element that runs or loads anything."""
+    at(tab, report)
+    scripts = tab.locator("script").count()
+    for name in names(tab)[:12]:
+        at(tab, report, name)
+        assert name in text(tab.locator("#detail h2"))
+        assert tab.locator("#detail").locator("script, img, iframe, a, [onerror]").count() == 0
+        assert tab.locator("script").count() - scripts in (0, 1)
+
+
 def test_links_to_nothing_are_quiet(tab: Page, report: Report) -> None:
     at(tab, report)
     for of in ("%", "%zz", "__proto__", "", "nobody", "constructor"):
