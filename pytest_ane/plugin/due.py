@@ -120,7 +120,7 @@ class Due:
     def settle(self, session: pytest.Session) -> None:
         """Report as failed tests: gates that are due and have no verdict, and hidden verdicts."""
         self._settled = True
-        missing = [_missing(pair, why) for pair, why in self._gaps()]
+        missing = [_missing(pair, why) for pair, why in self.gaps()]
         reports = missing + [_failed(nodeid, why) for nodeid, why in self._hidden.items()]
         self._is_red = bool(reports)
         for report in reports:
@@ -169,7 +169,8 @@ class Due:
         kinds = {"gate", "bench"}
         return self._line.markexpr in kinds - {GATES[pair.gate].marker}
 
-    def _gaps(self) -> Iterator[tuple[Pair, str]]:
+    def gaps(self) -> Iterator[tuple[Pair, str]]:
+        """What is due and has no verdict, though no option left it out; and why."""
         for pair in dict.fromkeys((*self.pairs, *self._lacks)):
             if pair.gate not in GATES:
                 continue

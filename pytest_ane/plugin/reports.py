@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -22,7 +22,7 @@ from pytest_ane.history.earlier import courses, last_before
 from pytest_ane.manifest import Manifest
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.problems import key_lines, line_of
-from pytest_ane.plugin import model_explorer, options, workspace
+from pytest_ane.plugin import due, model_explorer, options, workspace
 from pytest_ane.plugin.run import is_worker
 from pytest_ane.plugin.summary import header_line, row_of
 from pytest_ane.plugin.workspace import Workspace
@@ -107,7 +107,7 @@ class Reports:
 
     def _write(self, stopped: str) -> None:
         space = workspace.of(self._config)
-        rows = tuple(self._rows.values())
+        rows = (*self._rows.values(), *self._unreached(stopped))
         run = Run(header_line(self._config), rows, self._facts(space, stopped))
         if any(FORMATS[file.suffix].compares for file in self._files):
             run = self._remembering(run, space)
@@ -126,6 +126,15 @@ class Reports:
             except OSError as error:
                 why = error.strerror or error
                 self._say(f"ane: the job summary {given} cannot be written: {why}")
+
+    def _unreached(self, stopped: str) -> Iterator[Row]:
+        """Gates that a run would have asked, had it not been stopped."""
+        if not stopped or due.KEY not in self._config.stash:
+            return
+        known = {(row.gate, row.subject) for row in self._rows.values()}
+        for pair, _ in self._config.stash[due.KEY].gaps():
+            if tuple(pair) not in known:
+                yield Row(pair.gate, pair.subject, "not run", f"not reached: {stopped}")
 
     def _facts(self, space: Workspace, stopped: str) -> Facts:
         root, path = self._config.rootpath, space.manifest.path.absolute()

@@ -98,20 +98,22 @@ class Run:
         """
         shards = ",".join(s if ":" in s else f"{s}:*" for s in subjects) or self.facts.selection
         options = dict(self._options())
-        own = options.pop("-m", "")
+        own, keyword = options.pop("-m", ""), options.pop("-k", "")
+        keyword = "" if marker else keyword
         marker = marker or own
         kept = {name: v for name, v in options.items() if name not in _NOT_REPEATED}
         if "--ane-package" not in kept:
             kept = {"--ane-shards": shards} | kept
         texts = [f"{name}={value}" if value else name for name, value in kept.items()]
-        return join(["pytest", *texts, *(["-m", marker] if marker else [])])
+        last = [text for of in (("-m", marker), ("-k", keyword)) if of[1] for text in of]
+        return join(["pytest", *texts, *last])
 
     def _options(self) -> Iterator[tuple[str, str]]:
         """Our options of the command line and `-m`, with their values."""
         arguments = (*self.facts.arguments, "")
         for argument, after in pairwise(arguments):
             name, equals, value = argument.partition("=")
-            if name == "-m" or name.startswith("--ane-"):
+            if name in ("-m", "-k") or name.startswith("--ane-"):
                 follows = not equals and not after.startswith("-")
                 yield name, after if follows else value
 

@@ -78,3 +78,15 @@ def test_the_page_compares_with_the_run_whose_json_is_replaced(project: Project)
     (project.path / "r.json").write_text("{")
     result = project.run("--ane-shards=all", *more)
     result.stdout.fnmatch_lines(["ane: the report compares with no earlier run: *r.json is no *"])
+
+
+def test_a_stopped_run_names_what_it_did_not_reach(project: Project) -> None:
+    project.packages(nan="none", other="none")
+    project.gate("-x", "-p", "no:randomly", "--ane-report=r.json", "--ane-report=r.html")
+    data = json.loads((project.path / "r.json").read_text())
+    assert data["run"]["stopped"].startswith("stopping after 1 failures")
+    statuses = {(v["gate"], v["subject"]): v["status"] for v in data["verdicts"]}
+    assert len(statuses) == 6
+    assert "not run" in statuses.values()
+    page = (project.path / "r.html").read_text()
+    assert "were not run; stopped early: stopping after 1 failures" in page

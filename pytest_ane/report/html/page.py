@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from pytest_ane.history.earlier import Earlier
 from pytest_ane.report.blame import CAUSE
 from pytest_ane.report.figures import amount, figure_text, limit_of
 from pytest_ane.report.html import pictures
+from pytest_ane.report.html.changes import before, changes_of
 from pytest_ane.report.html.subjects import Judged, Subject, gates, subjects
 from pytest_ane.report.rows import count
 from pytest_ane.report.run import Run
@@ -29,21 +29,6 @@ if TYPE_CHECKING:
 _DRAWN = ("errors", "ane.errors", "program", "palettes", "positions", "ane.positions")
 """Tables that have a picture in place of their rows."""
 _WRITEUPS = 20
-_CHANGES = 30
-"""Changes against the last run that the page lists; shards have their own."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """A figure that differs from the last run's."""
-
-    subject: str
-    gate: str
-    figure: str
-    before: str
-    after: str
-    size: float
-    worse: bool
 
 
 @dataclass(frozen=True)
@@ -72,19 +57,17 @@ def page(
         notes: what the page could not show, and why.
     """
     found, earlier = subjects(run), run.earlier
-    changes = sorted(_changes(found, earlier), key=lambda c: (not c.worse, -c.size))
     models = [s for s in found if s.table("positions") or s.table("drift")]
     return _template("page.html").render(
         run=run,
         facts=run.facts,
         headline=_headline(run),
         red=[s for s in found if s.red],
-        counted=count(run.rows),
+        counted=count(run.rows) if any(row.gate for row in run.rows) else "",
+        grave=any(row.red for row in run.rows) or bool(run.facts.stopped),
         subjects=found,
         gates=gates(found),
-        changes=changes[:_CHANGES],
-        more_changes=max(0, len(changes) - _CHANGES),
-        earlier=earlier,
+        changes=changes_of(run, found),
         stacks=[(s, _prompts(s), _texts(s)) for s in models],
         charts=[(c, pictures.grid(c.table)) for c in charts],
         packed=_script_json({s.name: _packed(_detail(run, s, earlier)) for s in found}),
@@ -98,13 +81,25 @@ def page(
 
 
 def _headline(run: Run) -> str:
-    """`3 of 137 gates are red`."""
-    red = sum(row.red for row in run.rows)
-    if not run.rows:
-        return "No gate was judged"
-    if not red:
-        return f"All {len(run.rows)} gates passed" if len(run.rows) > 1 else "The gate passed"
-    return f"{red} of {len(run.rows)} gates {'is' if red == 1 else 'are'} red"
+    """`3 of 137 gates are red`; what was not run, broke down or was stopped is said too."""
+    judged = [row for row in run.rows if row.gate]
+    waiting = sum(row.status == "not run" for row in judged)
+    red = sum(row.red for row in judged) - waiting
+    broken = len(run.rows) - len(judged)
+    warned = sum(row.warned for row in judged)
+    parts = []
+    if red:
+        parts.append(f"{red} of {len(judged)} gates {'is' if red == 1 else 'are'} red")
+    if waiting:
+        parts.append(f"{waiting} of {len(judged)} {'was' if waiting == 1 else 'were'} not run")
+    if not parts and judged:
+        parts.append(f"All {len(judged)} gates passed" if len(judged) > 1 else "The gate passed")
+        parts += [f"{warned} with a warning"] if warned else []
+    if broken:
+        parts.append(f"{broken} test{'' if broken == 1 else 's'} broke down")
+    if not judged:
+        parts.append("no gate was judged" if parts else "No gate was judged")
+    return ", ".join(parts) + (f"; stopped early: {run.facts.stopped}" if run.facts.stopped else "")
 
 
 def _detail(run: Run, subject: Subject, earlier: Earlier | None) -> str:
@@ -121,15 +116,15 @@ def _section(run: Run, one: Judged, earlier: Earlier | None) -> dict[str, Any]:
     verdict = one.verdict
     if verdict is None:
         return {"verdict": None, "command": ""}
-    before = _before(earlier, one)
-    figures = [_measured(f, before.get(f.name)) for f in verdict.figures]
+    then = before(earlier, one)
+    figures = [_measured(f, then.get(f.name)) for f in verdict.figures]
     return {
         "verdict": verdict,
         "command": run.command(one.row.subject, marker=one.gate),
-        "findings": verdict.findings,
+        "findings": sorted(verdict.findings, key=lambda finding: finding.kind != CAUSE),
         "limited": sorted((f for f in figures if f.limited), key=lambda f: f.room),
         "others": [f for f in figures if not f.limited],
-        "has_before": bool(before),
+        "has_before": bool(then),
         "histograms": [(t.title, pictures.histograms(t)) for t in _named(verdict, "errors")],
         "palettes": [p for t in _named(verdict, "palettes") for p in pictures.palettes(t)],
         "tables": [pictures.grid(t) for t in verdict.tables if t.name not in _DRAWN and t.rows],
@@ -140,7 +135,7 @@ def _named(verdict: Verdict, name: str) -> Iterator[Table]:
     yield from (t for t in verdict.tables if t.name in (name, f"ane.{name}"))
 
 
-def _measured(figure: Figure, before: Cell) -> Measured:
+def _measured(figure: Figure, earlier: Cell) -> Measured:
     limit = ""
     if figure.limit is not None:
         sign = "≥" if figure.good == "above" else "≤"
@@ -148,7 +143,7 @@ def _measured(figure: Figure, before: Cell) -> Measured:
     value = amount(figure.value, figure.unit)
     if figure.of is not None:
         value = f"{value} of {figure.of:,.0f}"
-    then = "" if before is None else amount(before, figure.unit)
+    then = "" if earlier is None else amount(earlier, figure.unit)
     label = f"{figure.label or figure.name}{f' ({figure.note})' if figure.note else ''}"
     return Measured(
         label,
@@ -159,35 +154,6 @@ def _measured(figure: Figure, before: Cell) -> Measured:
         figure.limit is not None,
         figure.headroom if figure.passes else -figure.headroom,
     )
-
-
-def _before(earlier: Earlier | None, one: Judged) -> Mapping[str, Cell]:
-    if earlier is None:
-        return {}
-    return earlier.figures.get((one.gate, one.row.subject, one.row.part), {})
-
-
-def _changes(found: Sequence[Subject], earlier: Earlier | None) -> Iterator[Change]:
-    """Figures with a limit that differ, and any figure that turned to or from a text or NaN."""
-    for subject in found:
-        for one in subject.judged:
-            before = _before(earlier, one)
-            for figure in one.verdict.figures if one.verdict else ():
-                then = before.get(figure.name)
-                if figure.limit is not None and then is not None:
-                    yield from _change(one, figure, then)
-
-
-def _change(one: Judged, figure: Figure, then: Cell) -> Iterator[Change]:
-    now = figure.value
-    if isinstance(now, str) or isinstance(then, str) or then is None or figure.limit is None:
-        return
-    texts = amount(then, figure.unit), amount(now, figure.unit)
-    if texts[0] == texts[1] and not (math.isnan(now) or math.isnan(then)):
-        return
-    size = abs(now - then) / (abs(figure.limit) or 1.0)
-    worse = math.isnan(now) or (now < then if figure.good == "above" else now > then)
-    yield Change(one.row.subject, one.gate, figure.label or figure.name, *texts, size, worse)
 
 
 def _prompts(subject: Subject) -> list[pictures.Prompt]:
@@ -236,7 +202,36 @@ def _environment() -> Environment:
     environment.globals["cause"] = CAUSE
     environment.filters["figure"] = figure_text
     environment.filters["where"] = _where
+    environment.filters["prose"] = _prose
+    environment.filters["plain"] = lambda text: Markup(_prose(text)).striptags()
     return environment
+
+
+def _prose(text: str) -> Markup:
+    """Markdown as HTML without the author's HTML, links and pictures; as it is without the library.
+
+    A page is one file, so that links and pictures of files beside a write-up lead nowhere.
+    """
+    try:
+        from markdown_it import MarkdownIt
+    except ImportError:
+        return Markup("<pre>{}</pre>").format(text)
+    reader = MarkdownIt("commonmark", {"html": False}).enable("table")
+    for name, rule in _LEFT_OUT.items():
+        reader.add_render_rule(name, rule)
+    return Markup(reader.render(text))
+
+
+def _nothing(*_: Any) -> str:
+    return ""
+
+
+def _alternative(_: Any, tokens: Sequence[Any], at: int, *__: Any) -> str:
+    """A picture's text, which stands for it."""
+    return str(Markup.escape(tokens[at].content))
+
+
+_LEFT_OUT = {"link_open": _nothing, "link_close": _nothing, "image": _alternative}
 
 
 def _template(name: str) -> Template:

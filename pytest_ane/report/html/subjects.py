@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from pytest_ane.core.arithmetic import SIMULATED
 from pytest_ane.core.verdict import Figure, Table, Verdict
 from pytest_ane.report.figures import amount
 from pytest_ane.report.rows import Row, ranked
@@ -70,6 +71,11 @@ class Judged:
     def shown(self) -> Figure | None:
         """The figure of its cell: `deciding`; if it passed without limits, the first number."""
         return self.deciding or (self.first if self.row.status == "passed" else None)
+
+    @property
+    def name_of_shown(self) -> str:
+        """What that figure is called, in few characters."""
+        return self.shown.label.replace(SIMULATED, "ANE") if self.shown else ""
 
     @property
     def brief(self) -> str:

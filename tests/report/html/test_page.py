@@ -19,7 +19,7 @@ from pytest_ane.report.html import page
 from pytest_ane.report.html.pictures import grid, histograms, palettes, prompts, strip
 from pytest_ane.report.html.subjects import Judged, Subject, gates, subjects
 from pytest_ane.report.rows import Row
-from pytest_ane.report.run import Facts, Run, from_json, verdict_of
+from pytest_ane.report.run import Facts, Run, earlier_of, from_json, verdict_of
 from pytest_ane.report.run import to_json as run_json
 from pytest_ane.report.verdict import reasons, row, to_json
 from tests.hostile import HOSTILE
@@ -113,8 +113,29 @@ def test_details_are_packed() -> None:
 def test_a_test_that_broke_down_has_its_sentence() -> None:
     broken = Row("", "test_mine.py::test_x", "error", "boom", place=("test_mine.py", 3))
     made = page(Run("h", (broken,)))
-    assert "1 of 1 gates is red" in made
+    assert "<h1>1 test broke down, no gate was judged</h1>" in made
     assert "boom" in made
+
+
+def test_a_run_that_was_stopped_says_what_it_did_not_reach() -> None:
+    run = run_of(FAILED)
+    waiting = Row("placement", "m:L02", "not run", "not reached: interrupted")
+    facts = replace(run.facts, stopped="interrupted")
+    made = page(replace(run, rows=(*run.rows, waiting), facts=facts))
+    assert "1 of 2 gates is red, 1 of 2 was not run; stopped early: interrupted" in made
+    assert "not reached: interrupted" in made
+
+
+def test_verdicts_that_turned_and_limits_that_moved() -> None:
+    then = figure(0.98, limit=0.9, shown=True)
+    other = Verdict("placement", "m:L01")
+    old = run_of(Verdict("fidelity", "m:L01", (then,)), other)
+    finding = Finding("failed", "low")
+    new = run_of(Verdict("fidelity", "m:L01", (figure(0.98, limit=0.99),), (finding,)))
+    text = Reader(page(replace(new, before=old, earlier=earlier_of(old)))).text
+    assert "m:L01 fidelity: passed before, failed now" in text
+    assert "fidelity c: limit 0.9 before, 0.99 now" in text
+    assert "1 verdict only before: m:L01 placement" in text
 
 
 def test_nothing_is_asked_of_the_network() -> None:
@@ -317,12 +338,19 @@ CALM = Reader(page(_with("name", "text")))
 
 
 def test_write_ups_are_text() -> None:
+    result = (
+        "| a | b |\n| --- | --- |\n| 1 | [x](a.json) [j](javascript:b) ![y](z.svg) <img src=q> |"
+    )
     pages = (
         Page("002-b", None, {}, "002-b.md:3 is damaged."),
-        Page("001-a", None, {"Intent": "<b>4 bits</b>", "Lesson": ""}),
+        Page("001-a", None, {"Intent": "<b>4 *bits*</b>", "Result": result, "Lesson": ""}),
     )
     made = page(replace(run_of(PASSED), writeups=pages))
-    assert "&lt;b&gt;4 bits&lt;/b&gt;" in made
-    text = Reader(made).text
-    assert "Write-ups 002-b 002-b.md:3 is damaged. 001-a Intent <b>4 bits</b>" in text
-    assert "Lesson" not in text
+    assert "&lt;b&gt;4 <em>bits</em>&lt;/b&gt;" in made
+    assert "<td>1</td>" in made
+    reader = Reader(made)
+    assert "img" not in reader.elements
+    assert not any("javascript" in value for _, value in reader.attributes)
+    assert "002-b 002-b.md:3 is damaged. 001-a: <b>4 bits</b> Intent" in reader.text
+    assert "1 x [j](javascript:b) y <img src=q>" in reader.text
+    assert "Lesson" not in reader.text
