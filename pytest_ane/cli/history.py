@@ -47,6 +47,7 @@ def run(options: argparse.Namespace) -> Output:
 
     manifest = options.manifest or Path("shards.toml")
     memory = Memory(options.history or manifest.absolute().parent / FOLDER)
+    memory.check(gate=options.gate, shards=options.shards)
     yield from skipped(memory.skipped)
     yield from unordered(memory.runs)
     match options.what:
@@ -72,7 +73,8 @@ def _overview(memory: Memory, options: argparse.Namespace) -> Output:
     from pytest_ane.history.overview import summaries, turns
     from pytest_ane.report.history import overview
 
-    models, found = summaries(memory), turns(memory, gate=options.gate, shards=options.shards)
+    asked = {"gate": options.gate, "shards": options.shards}
+    models, found = summaries(memory, **asked), turns(memory, **asked)
     yield from overview(models, found)
     return {"models": models, "steps": found}
 
@@ -99,8 +101,9 @@ def _unknown(memory: Memory, figure: str, options: argparse.Namespace) -> str:
 
     names = memory.names(gate=options.gate, shards=options.shards)
     near = get_close_matches(figure, names, 4, 0.4) or names[:4]
-    there = f"; there are {', '.join(near)}" if near else ""
-    return f"No line has the figure {figure!r} with this gate and these shards{there}."
+    some = f"{len(names)} figures, such as " if len(near) < len(names) else ""
+    narrowed = " with this gate and these shards" if options.gate or options.shards != "all" else ""
+    return f"No line has the figure {figure!r}{narrowed}; there are {some}{', '.join(near)}."
 
 
 def _judge(memory: Memory, options: argparse.Namespace) -> Output:

@@ -45,7 +45,7 @@ class Comparison:
     """Two sides, measurement by measurement.
 
     Attributes:
-        sides: what the two words mean: `run 1a2b`, `commit 1a2b3c4d5`, `machine "M4"`.
+        sides: what the two words mean: `run 1a2b`, `commit 1a2b3c4d5`, `Apple M4`.
         facts: what differs besides figures, such as `os`: its values on both sides.
         packages: measurements whose packages differ.
         questions: measurements whose questions differ.
@@ -80,7 +80,8 @@ def compare(memory: Memory, a: str, b: str, *, gate: str = "", shards: str = "al
         shards: as of `Memory.series`.
 
     Raises:
-        HistoryError: a word means nothing here, or several things.
+        HistoryError: a word means nothing here, or several things; or both words select the same
+            lines, or none of this gate and these shards.
     """
     (left, ours), (right, theirs) = (_side(memory, word) for word in (a, b))
     pairs, apart, only = [], Counter[tuple[str, str]](), [0, 0]
@@ -93,6 +94,16 @@ def compare(memory: Memory, a: str, b: str, *, gate: str = "", shards: str = "al
             apart[ours[key][0]["backend"] or "none", theirs[key][0]["backend"] or "none"] += 1
         else:
             pairs.append((key, *pair))
+    if not (pairs or apart or any(only)):
+        raise HistoryError(
+            f"Neither {left} nor {right} has a line of this gate and these shards; leave out "
+            "--gate or --shards."
+        )
+    if pairs and not apart and all(x["id"] == y["id"] for _, x, y in pairs):
+        raise HistoryError(
+            f"history diff: {a!r} ({left}) and {b!r} ({right}) select the same lines; name two "
+            "runs, commits, machines or systems that differ."
+        )
     figures = _figures(memory, [line["id"] for _, *lines in pairs for line in lines])
     differences, same = [], 0
     for key, x, y in pairs:
@@ -137,7 +148,7 @@ def _side(memory: Memory, word: str) -> tuple[str, _Lines]:
     return label, found
 
 
-def _meaning(memory: Memory, word: str) -> tuple[str, str, str]:
+def _meaning(memory: Memory, word: str) -> tuple[str, str, str | list[str]]:
     """A label, a condition on `lines`, and its parameter.
 
     Raises:
@@ -153,12 +164,17 @@ def _meaning(memory: Memory, word: str) -> tuple[str, str, str]:
         commits = [name] if any(run.commit == name for run in memory.runs if name) else []
     if commits:
         return f"commit {_one(word, 'commits', commits)[:9]}", "lines.commit = $1", commits[0]
-    where = "contains(lower(concat_ws('|', lines.chip, lines.machine, lines.os)), lower($1))"
-    if word and memory.ask(f"select 1 from lines where {where} limit 1", [word]):
-        return f"machine {word!r}", where, word
+    places = memory.ask("select distinct chip, machine, os from lines")
+    part = word.casefold()
+    names = sorted({name for place in places for name in place if part in name.casefold()})
+    if word and names:
+        where = "list_has_any([lines.chip, lines.machine, lines.os], $1::varchar[])"
+        return _listed(names), where, names
+    newest = memory.runs[-1]
+    of = f", of commit {newest.label}" if newest.commit else ""
     raise HistoryError(
         f"{word!r} is no run, no commit with a run and no part of a machine's name in "
-        f"{memory.folder}; the newest run is {memory.runs[-1].id[:8]}, of {memory.runs[-1].label}."
+        f"{memory.folder}; the newest run is {newest.id[:8]}{of}."
     )
 
 

@@ -21,7 +21,7 @@ from pytest_ane.core.errors import HistoryError
 from pytest_ane.core.gate_words import TIMED
 from pytest_ane.history.lines import FORMAT
 from pytest_ane.history.order import Commits, Run, ordered
-from pytest_ane.manifest.ids import as_range
+from pytest_ane.manifest.ids import as_range, nearest
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -201,6 +201,39 @@ class Memory:
         query = "select distinct split_part(subject, ':', 1) as model from lines order by model"
         return [model for (model,) in self.ask(query)]
 
+    def subjects(self, shards: str = "all") -> list[str]:
+        """Shards and models with lines that a selection names, as for `series`."""
+        rows = self.ask("select distinct subject from lines order by subject")
+        return [subject for (subject,) in rows if matches(subject, shards)]
+
+    def check(self, *, gate: str = "", shards: str = "all") -> None:
+        """See that a gate and each term of a selection name lines; arguments as of `series`.
+
+        Raises:
+            HistoryError: one of them names none, or no line is of both.
+        """
+        pairs = self.ask("select distinct subject, gate from lines order by all")
+        gates = sorted({of for _, of in pairs})
+        if gate and gate not in gates:
+            raise HistoryError(
+                f"--gate: {self.folder} has no line of the gate {gate!r}; {nearest(gate, gates)}."
+            )
+        if not (terms := _terms(shards)):
+            raise HistoryError("--shards is empty; name shards such as L01, or 'all'.")
+        for term in terms:
+            if not any(matches(subject, term) for subject, _ in pairs):
+                whole = ":" in term
+                names = [s if whole else s.rpartition(":")[2] for s, _ in pairs]
+                raise HistoryError(
+                    f"--shards: {term!r} matches no shard or model in {self.folder}; "
+                    f"{nearest(term, names)}."
+                )
+        if gate and not any(of == gate and matches(subject, shards) for subject, of in pairs):
+            raise HistoryError(
+                f"No line in {self.folder} is of both --gate {gate} and --shards {shards}; leave "
+                "out one of them."
+            )
+
     def series(
         self,
         figures: str | Sequence[str] = (),
@@ -217,8 +250,6 @@ class Memory:
             shards: ids, ranges and globs, as for `--ane-shards`, or names of models.
             changing: leave out figures that have one value throughout.
         """
-        subjects = [s for (s,) in self.ask("select distinct subject from lines")
-                    if matches(s, shards)]  # fmt: skip
         rows = self.ask(
             f"""
             with asked as (
@@ -253,7 +284,7 @@ class Memory:
             from listed join named using (series) order by subject, gate, test, figure, series
             """,
             {
-                "subjects": subjects,
+                "subjects": self.subjects(shards),
                 "gate": gate,
                 "changing": changing,
                 "named": bool(figures),
@@ -306,8 +337,12 @@ def matches(subject: str, shards: str) -> bool:
     return any(fnmatchcase(subject, pattern) for pattern in _patterns(shards))
 
 
+def _terms(shards: str) -> list[str]:
+    return [term for term in (term.strip() for term in shards.split(",")) if term]
+
+
 def _patterns(shards: str) -> Iterator[str]:
-    for term in filter(None, (term.strip() for term in shards.split(","))):
+    for term in _terms(shards):
         if term == "all":
             yield "*"
             continue

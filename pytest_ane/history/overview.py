@@ -67,15 +67,17 @@ class Turn:
         return self.steps[0].size
 
 
-def summaries(memory: Memory) -> list[ModelSummary]:
-    """One for each model."""
+def summaries(memory: Memory, *, gate: str = "", shards: str = "all") -> list[ModelSummary]:
+    """One for each model with lines of this gate and these shards; arguments as of `turns`."""
     rows = memory.ask(
         """
         select split_part(subject, ':', 1), count(*), count(distinct run),
             count(distinct commit) filter (commit <> ''), min(time), max(time),
             list_sort(list(distinct concat_ws(', ', nullif(chip, ''), nullif(os, ''))))
-        from lines group by 1 order by 1
-        """
+        from lines where list_contains($1, subject) and ($2 = '' or gate = $2)
+        group by 1 order by 1
+        """,
+        [memory.subjects(shards), gate],
     )
     return [
         ModelSummary(model, lines, runs, commits, str(first), str(last), tuple(machines))
