@@ -69,7 +69,8 @@ def history(
         base.mark_line(point=True).encode(y=y),
         at_edge(base),
     ]
-    told = f"{title} over {len(series)} measurements, {amount(series[-1][2], unit)} at the last."
+    told = f"{title}: {amount(len(series), 'measurements')}, "
+    told += f"{amount(series[-1][2], unit)} at the last."
     if step is not None and 0 < step < len(series):
         values = (amount(value, unit) for _, _, value in series[step - 1 : step + 1])
         words = " to ".join(values)

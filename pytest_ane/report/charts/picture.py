@@ -28,6 +28,10 @@ GROUND = {False: "#ffffff", True: "#16191d"}
 PALETTE = ("#2f6fdf", "#d55e00", "#009e73", "#c060a0", "#8a7000", "#6f6fd0", "#7d7d7d")
 """After Okabe and Ito, https://jfly.uni-koeln.de/color/, in tones of a contrast of 3 with either
 ground. The colour blind tell the first four apart; no chart has more of what only colour tells."""
+ROOT = "square-root scale"
+"""The second line of the title of an axis that is none of equal steps."""
+_ROOT_TICKS = 4
+"""Ticks besides zero: 1, 2 and 5 of a power of ten, those below are close together."""
 _MARGIN = 28
 """Pixels around a chart that is a file."""
 _DIGITS = 4
@@ -185,6 +189,22 @@ def edge(value: float) -> str:
     if math.isfinite(value):
         return ""
     return "NaN" if math.isnan(value) else "infinite"
+
+
+def root_axis(values: Iterable[float]) -> dict[str, Any]:
+    """A square-root scale and its axis: zero has a place on it, and small numbers are apart.
+
+    Vega's own ticks are steps of one size, of which such a scale has room for the first alone.
+
+    Args:
+        values: all that is drawn; what is not finite is left out.
+    """
+    largest = max((value for value in values if math.isfinite(value)), default=0.0)
+    top = math.floor(math.log10(largest)) if largest > 0 else 0
+    steps = (step * 10.0**power for power in (top, top - 1) for step in (5, 2, 1))
+    below = [rounded(step) for step in steps if step <= largest][:_ROOT_TICKS]
+    axis = alt.Axis(values=[0, *reversed(below)], format="~g", labelOverlap="greedy")
+    return {"scale": alt.Scale(type="sqrt"), "axis": axis}
 
 
 def off_scale(names: Sequence[str]) -> str:

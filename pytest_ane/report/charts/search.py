@@ -11,6 +11,7 @@ import altair as alt
 
 from pytest_ane.core.verdict import Column, Table
 from pytest_ane.report.charts.picture import (
+    ROOT,
     TICKS,
     WIDTH,
     Datum,
@@ -21,6 +22,7 @@ from pytest_ane.report.charts.picture import (
     label,
     number,
     off_scale,
+    root_axis,
     rounded,
 )
 from pytest_ane.report.figures import amount
@@ -64,7 +66,11 @@ def recommend(document: Mapping[str, Any]) -> Picture | None:
         scale=alt.Scale(zero=False, nice=True),
         axis=alt.Axis(tickCount=TICKS),
     )
-    y = alt.Y("value:Q", title="mean KL, nats", scale=alt.Scale(type="sqrt"))
+    y = alt.Y(
+        "value:Q",
+        title=["mean KL, nats", ROOT],
+        **root_axis([*(each.kl for each in candidates), limit or 0.0]),
+    )
     verdicts = alt.Scale(domain=list(_VERDICTS))
     legend = alt.Legend(orient="top", title=None)
     tooltip = [

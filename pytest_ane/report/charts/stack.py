@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import altair as alt
 
 from pytest_ane.core.verdict import Column, Table
 from pytest_ane.report.charts.picture import (
+    ROOT,
     WIDTH,
     Datum,
     Picture,
@@ -24,6 +25,7 @@ from pytest_ane.report.charts.picture import (
     number,
     of_json,
     off_scale,
+    root_axis,
     rounded,
 )
 from pytest_ane.report.figures import amount
@@ -34,7 +36,12 @@ _PANELS = 8
 _POINTS = 400
 """Points of a panel; of more positions, each point is the worst of several."""
 _HEIGHT = 220
-_PANEL = 80
+_PANEL = 100
+_BAD = (
+    "Bad is a position whose logits are not finite or all equal, whose centred cosine is below "
+    "min-centred-cosine, or that predicts another token where the reference's margin is no tie "
+    "(tie-margin); position 0 is bad in the first case alone."
+)
 
 
 def drift(verdict: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) -> Picture | None:
@@ -69,7 +76,11 @@ def drift(verdict: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) 
             alt.Tooltip("shown:N"),
         ],
     )
-    y = alt.Y("value:Q", title="relative L2", scale=alt.Scale(type="sqrt"))
+    y = alt.Y(
+        "value:Q",
+        title=f"relative L2, {ROOT}",
+        **root_axis([*now.values(), *before.values()]),
+    )
     layers: list[alt.Chart] = [
         base.transform_filter(alt.datum.run == run).mark_line(point=True).encode(y=y)
         for run in (*([_LAST] if before else []), _NOW)
@@ -134,14 +145,15 @@ def kl(verdict: Mapping[str, Any]) -> Picture | None:
     drawn = [name for name in prompts if name in ranked[:_PANELS]]
     rows = [_panel_datum(name, each) for name in drawn for each in _worst(prompts[name])]
     firsts = {name: next((p for p in prompts[name] if p.bad), None) for name in drawn}
-    told = f"KL at {amount(sum(map(len, prompts.values())), 'positions')} of "
-    told += f"{amount(len(prompts), 'prompts')}."
+    told = _counted(prompts)
     if (over := len(prompts) - len(drawn)) > 0:
         told += f" The {_PANELS} prompts of the largest KL are drawn, and {over} are not."
-    told += " " + _first_bad({name: at for name, at in firsts.items() if at})
+    told += " " + _first_bad({name: at for name, at in firsts.items() if at}) + f" {_BAD}"
     size = max(_stretch(prompts[name]) for name in drawn)
     told += f" Where a text is long, each point is the worst of {size} positions." * (size > 1)
-    told += f" The policy's limit of the mean is {amount(limit, 'nats')}." if limit else ""
+    if limit is not None:
+        told += f" The dashed line, {amount(limit, 'nats')}, is the policy's limit of the mean "
+        told += "over all positions; a single position may be above it."
     odd = [
         f"{name} at {each.position}"
         for name, positions in prompts.items()
@@ -192,9 +204,12 @@ def _panels(
     limits: list[Datum] = (
         [] if limit is None else [{"prompt": label(name), "limit": limit} for name in names]
     )
+    if limits:
+        limits[0]["words"] = f"limit of the mean: {limit:g}"
     chart = alt.Chart()
     x = alt.X("position:Q", title="position", axis=alt.Axis(tickMinStep=1))
-    scale = alt.Scale(type="sqrt")
+    axes = root_axis([*(number(row.get("value")) or 0.0 for row in rows), limit or 0.0])
+    scale = axes["scale"]
     tooltip = [
         alt.Tooltip("prompt:N"),
         alt.Tooltip("position:Q"),
@@ -204,7 +219,7 @@ def _panels(
         alt.Tooltip("cosine:N", title="centred cosine"),
     ]
     drawn = chart.transform_filter("isValid(datum.shown)").encode(
-        x=x, y=alt.Y("value:Q", title="KL, nats", scale=scale)
+        x=x, y=alt.Y("value:Q", title=["KL, nats", ROOT], **axes)
     )
     layers = [
         drawn.mark_line(),
@@ -213,6 +228,9 @@ def _panels(
         chart.transform_filter("isValid(datum.limit)")
         .mark_rule(style="limit")
         .encode(y=alt.Y("limit:Q", scale=scale)),
+        chart.transform_filter("isValid(datum.words)")
+        .mark_text(style="word", align="right", dx=-4, dy=-6)
+        .encode(x=alt.value(WIDTH), y=alt.Y("limit:Q", scale=scale), text="words:N"),
         chart.transform_filter("isValid(datum.first)")
         .mark_point(size=140, strokeWidth=2, style="bad")
         .encode(x=x, y=alt.Y("at:Q", scale=scale)),
@@ -256,7 +274,7 @@ def _steepest(errors: Mapping[str, float]) -> str:
     shards = list(errors)
     if (first := next((s for s in shards if not math.isfinite(errors[s])), "")) or len(shards) < 2:
         return first
-    rises = {now: errors[now] - errors[last] for last, now in pairwise(shards)}
+    rises = {now: errors[now] - errors[last] for last, now in itertools.pairwise(shards)}
     most = max(rises, key=lambda shard: rises[shard])
     return most if rises[most] > 0 else ""
 
@@ -334,6 +352,18 @@ def _panel_datum(prompt: str, each: _Position) -> Datum:
     # KL is 0 or more but for rounding.
     return made | (
         {"edge": edge(each.kl)} if edge(each.kl) else {"value": max(0.0, rounded(each.kl))}
+    )
+
+
+def _counted(prompts: Mapping[str, Sequence[_Position]]) -> str:
+    """How many positions are drawn, and how many of them the gate judges."""
+    positions = [each.position for each in itertools.chain.from_iterable(prompts.values())]
+    judged = sum(at > 0 for at in positions)
+    told = f"KL at {amount(len(positions), 'positions')} of {amount(len(prompts), 'prompts')}"
+    return told + (
+        f": {judged} that the gate judges, and position 0 of each, which it reports apart."
+        if judged < len(positions)
+        else "."
     )
 
 

@@ -16,7 +16,7 @@ def test_the_step_is_marked() -> None:
     assert len(found.marks("symbol")) == 20
     assert picture is not None
     assert picture.description == (
-        "cosine of m:L11 over 20 measurements, 0.9300 at the last. It steps at abc012: "
+        "cosine of m:L11: 20 measurements, 0.9300 at the last. It steps at abc012: "
         "0.9900 to 0.9300. The policy asks for at least 0.97."
     )
     assert picture.table.rows[0] == ("abc000", "2026-11-01", 0.99)

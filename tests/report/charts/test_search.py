@@ -33,6 +33,7 @@ def test_candidates_the_frontier_and_the_gate_s_line() -> None:
     found = drawn(picture)
     assert len(found.marks("symbol")) == 4
     assert {"failed", "passed", "recommended", "the gate's limit, 0.05"} <= {*found.texts}
+    assert {"mean KL, natssquare-root scale", "0.1", "0.2", "0.5"} <= {*found.texts}
     # Eight is larger than mixed and worse.
     (line,) = found.marks("line")
     assert line.get("d", "").count("L") == 2

@@ -40,6 +40,7 @@ def test_drift_marks_the_steepest_shard() -> None:
     found = drawn(picture)
     assert found.texts.count("L02") == 1
     assert "rises most here: 0.0200 to 0.5000" in found.texts
+    assert {"relative L2, square-root scale", "0", "0.05", "0.1", "0.2", "0.5"} <= {*found.texts}
     assert len(found.marks("line")) == 1
     assert len(found.marks("rule")) == 1
     assert picture is not None
@@ -111,7 +112,13 @@ def test_kl_has_a_panel_for_each_prompt() -> None:
     assert len(found.marks("rule")) == 2
     assert picture is not None
     assert "The first bad position of other is 3, ' time'." in picture.description
-    assert "limit of the mean is 0.0500 nats" in picture.description
+    assert picture.description.startswith(
+        "KL at 7 positions of 2 prompts: 5 that the gate judges, and position 0 of each, "
+    )
+    assert "Bad is a position whose logits are not finite" in picture.description
+    assert "The dashed line, 0.0500 nats, is the policy's limit of the mean" in picture.description
+    assert found.texts.count("limit of the mean: 0.05") == 1
+    assert found.texts.count("KL, natssquare-root scale") == 2
     assert len(picture.table.rows) == 7
 
 
