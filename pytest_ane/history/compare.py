@@ -99,11 +99,8 @@ def compare(memory: Memory, a: str, b: str, *, gate: str = "", shards: str = "al
             f"Neither {left} nor {right} has a line of this gate and these shards; leave out "
             "--gate or --shards."
         )
-    if pairs and not apart and all(x["id"] == y["id"] for _, x, y in pairs):
-        raise HistoryError(
-            f"history diff: {a!r} ({left}) and {b!r} ({right}) select the same lines; name two "
-            "runs, commits, machines or systems that differ."
-        )
+    if pairs and not apart:
+        _check_distinct(pairs, f"{a!r} ({left}) and {b!r} ({right})")
     figures = _figures(memory, [line["id"] for _, *lines in pairs for line in lines])
     differences, same = [], 0
     for key, x, y in pairs:
@@ -127,6 +124,15 @@ def compare(memory: Memory, a: str, b: str, *, gate: str = "", shards: str = "al
 
 _Key = tuple[str, str, str]
 _Lines = dict[_Key, list[dict[str, Any]]]
+_Pair = tuple[_Key, dict[str, Any], dict[str, Any]]
+
+
+def _check_distinct(pairs: Sequence[_Pair], words: str) -> None:
+    if all(x["id"] == y["id"] for _, x, y in pairs):
+        raise HistoryError(
+            f"history diff: {words} select the same lines; name two runs, commits, machines or "
+            "systems that differ."
+        )
 
 
 def _side(memory: Memory, word: str) -> tuple[str, _Lines]:
@@ -221,9 +227,7 @@ def _size(name: str, a: float | str, b: float | str) -> float:
     return 0.0 if a == b else 1.0
 
 
-def _facts(
-    pairs: Sequence[tuple[_Key, dict[str, Any], dict[str, Any]]],
-) -> list[tuple[str, str, str]]:
+def _facts(pairs: Sequence[_Pair]) -> list[tuple[str, str, str]]:
     made: list[tuple[str, str, str]] = []
     for name in _FACTS:
         before = sorted({str(line[name]) for _, line, _ in pairs})

@@ -18,6 +18,7 @@ from pytest_ane.evidence import Statement
 from pytest_ane.evidence.question import question
 from pytest_ane.gates import GATES, Subject
 from pytest_ane.history.lines import History, Line
+from pytest_ane.plugin import options
 from pytest_ane.plugin.items import gate_of, part_of, subject_of
 from pytest_ane.plugin.run import is_worker
 
@@ -49,7 +50,7 @@ class HistoryKeeper:
         self._config = config
         self._run = space.run_id
         self._history = History(space.history)
-        root = space.manifest.path.absolute().parent
+        root = options.history_base(config, space.manifest.path)
         self._commit, self._clean = checkout(root, but=space.history)
         self._written = 0
         self._lost = ""

@@ -175,7 +175,7 @@ def add(parser: pytest.Parser) -> None:
         nargs="?",
         const=True,
         help="append what is measured to the memory of many runs, which 'pytest-ane history' asks "
-        "(without DIR: history beside the manifest)",
+        "(without DIR: history beside the manifest, or with --ane-package in the current folder)",
     )
     group.addoption(
         "--ane-record",
@@ -409,12 +409,18 @@ def ledger(config: pytest.Config) -> Path | None:
     return _below(config.invocation_params.dir, value) if value is not None else None
 
 
-def history(config: pytest.Config, beside: Path) -> Path | None:
-    """The folder of the memory of many runs; None where there is none.
+def history_base(config: pytest.Config, manifest: Path) -> Path:
+    """The manifest's folder; with `--ane-package` the current one.
 
-    Args:
-        config: the run's.
-        beside: the manifest, whose folder has it where the option names none.
+    A package may lie in a cache, where nobody looks for a memory and which git does not keep.
+    """
+    if package(config) is not None:
+        return config.invocation_params.dir
+    return manifest.absolute().parent
+
+
+def history(config: pytest.Config, manifest: Path) -> Path | None:
+    """The folder of the memory of many runs; None where there is none.
 
     Raises:
         pytest.UsageError: the option's value is empty.
@@ -422,7 +428,7 @@ def history(config: pytest.Config, beside: Path) -> Path | None:
     if config.getoption("ane_history", None) is True:
         from pytest_ane.history.lines import FOLDER
 
-        return beside.absolute().parent / FOLDER
+        return history_base(config, manifest) / FOLDER
     return path(config, "ane_history")
 
 

@@ -79,6 +79,24 @@ def test_a_run_adds_to_the_runs_before(project: Project) -> None:
     assert len({json.loads(line)["run"] for line in whole}) == 2
 
 
+def test_a_package_alone_is_kept_in_the_current_folder(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not beside the package, which may lie in a cache; so the commit is that folder's too."""
+    folder = project.path / "here"
+    folder.mkdir()
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in ("init -q", "commit -q --allow-empty -m one"):
+        subprocess.run([*git, *command.split()], cwd=folder, check=True)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True)
+    monkeypatch.chdir(folder)
+    package = project.workshop.packages["good"]
+    project.run(f"--ane-package={package}", "-m", "gate", "-k", "compression", "--ane-history")
+    [line] = lines(folder / "history", "package")
+    assert (line["subject"], line["commit"]) == ("package:good", head.stdout.strip())
+    assert not (package.parent / "history").exists()
+
+
 def test_a_gate_of_ones_own(project: Project) -> None:
     """Its figures are kept, NaN as a text; a gate that measured nothing leaves no line."""
     project.packages(good="none").pytester.makepyfile(test_own=MINE)
