@@ -168,7 +168,6 @@ def _budget(measurement: CompressionMeasurement, policy: CompressionPolicy) -> I
         yield Finding(
             "failed",
             f"The package has {size:,} bytes, above max-bytes = {policy.max_bytes:,}",
-            remedy=f"max-bytes = {size} would have passed",
             figure="size_bytes",
         )
     if policy.min_ratio is not None and dense < policy.min_ratio * own:

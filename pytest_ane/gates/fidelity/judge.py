@@ -371,13 +371,15 @@ def _broken(
     hidden = ""
     if metric is MIN_CONTRIBUTION and c.residual is not None:
         hidden = f", residual {c.residual:.3g} times the contribution"
+    # A fact of the measurement, and no remedy: a looser threshold mends nothing.
+    passing = metric.passing(value)
     yield Finding(
         "failed",
         f"{probes(bad)} of {probes(measured)} live probes are {side} {metric.key} = {limit:g}: "
         f"{metric.label} {value:.6g}{unit} in {c.probe}{output}, {place} "
-        f"(largest input {c.input_max:,.1f}, absolute error up to {c.error_max:.4g}{hidden})",
+        f"(largest input {c.input_max:,.1f}, absolute error up to {c.error_max:.4g}{hidden})"
+        f"{passing and f'; {passing}'}",
         Where(probe=c.probe, output=c.output, position=position),
-        metric.passing(value),
         figure=figure,
     )
 

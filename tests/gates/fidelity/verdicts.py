@@ -47,5 +47,5 @@ def of(*comparisons: Comparison, compared: bool = True, **policy: Any) -> Verdic
 
 
 def passing(finding: Finding) -> float:
-    """The limit that a remedy names."""
-    return float(finding.remedy.split(" = ")[1].split(" would")[0])
+    """The limit that would have passed, as the reason's end names it."""
+    return float(finding.reason.rpartition(" = ")[2].removesuffix(" would have passed"))
