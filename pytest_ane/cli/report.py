@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 HELP = "make the page of a recorded run, with what other commands printed"
 EXAMPLE = "pytest-ane report run.json bound.json -o report.html"
+_OF_RUN = "It is a run; compare with it by --against."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,14 +54,17 @@ def run(options: argparse.Namespace) -> Output:
     from pytest_ane.report.run import earlier_of, read_run
 
     out: Path = options.out
-    if out.suffix not in FORMATS:
+    format = FORMATS.get(out.suffix.lower())
+    if format is None:
         raise ReportError(
             f"-o {out}: there is no such format; end the file's name with {' or '.join(FORMATS)}."
         )
+    inputs = (options.recorded, *options.documents, *filter(None, [options.against]))
+    if any(_same(out, file) for file in inputs):
+        raise ReportError(f"-o {out}: would overwrite what it is made from; name another file.")
     found = read_run(options.recorded)
     models = {row.subject.partition(":")[0] for row in found.rows if row.gate}
-    documents = [read_document(path, models) for path in options.documents]
-    format = FORMATS[out.suffix]
+    documents = [read_document(path, models, _OF_RUN) for path in options.documents]
     if not format.compares and (documents or options.against or options.history):
         raise ReportError(f"-o {out}: only .html shows more than the run itself.")
     found = replace(found, documents=tuple(documents))
@@ -77,6 +81,14 @@ def run(options: argparse.Namespace) -> Output:
         raise ReportError(f"{out} cannot be written ({error.strerror}); name another.") from None
     yield f"wrote {out} ({len(text.encode()):,} bytes)"
     return {"written": out, "verdicts": len(found.rows), "documents": options.documents}
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one file."""
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
 
 
 def _remembered(found: Run, folder: Path, models: list[str]) -> Run:

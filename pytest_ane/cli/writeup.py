@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 HELP = "write an experiment up: its intent before the run, its result after it"
 EXAMPLE = "pytest-ane writeup new '4-bit palettes keep L01 right' --shards L01"
 _DEFAULT = "shards.toml"
+_OF_RUN = "It is a run; name it after the write-up, without --more."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -200,7 +201,7 @@ def _documents(writeup: WriteUp, run: Run, given: list[Path]) -> dict[Path, dict
     models = {row.subject.partition(":")[0] for row in run.rows if row.gate}
     kept = {name: writeup.beside(f".{name}.json") for name in COMMANDS}
     files = [file for file in kept.values() if file.is_file()]
-    documents = [read_document(file, models) for file in (*files, *given)]
+    documents = [read_document(file, models, _OF_RUN) for file in (*files, *given)]
     return {kept[document["command"]]: document for document in documents}
 
 
@@ -208,17 +209,17 @@ def _answer(writeup: WriteUp, run: Run, documents: Iterable[Mapping[str, Any]]) 
     """All that is known of a write-up's run.
 
     Raises:
-        ReportError: the run asked other shards altogether.
+        ReportError: the run gated other shards altogether.
     """
     from pytest_ane.report.writeup.answer import Answer, changed_keys, last_of
 
     before = _file_of(writeup, writeup.head.manifest_sha256)
     now = _file_of(writeup, run.facts.digest)
     due = _due(before, writeup)
-    asked = {row.subject for row in run.rows if row.gate}
-    if due and asked and not asked & {*due, *(id.partition(":")[0] for id in due)}:
+    gated = {row.subject for row in run.rows if row.gate}
+    if due and gated and not gated & {*due, *(id.partition(":")[0] for id in due)}:
         raise ReportError(
-            f"The run asked {run.facts.selection or 'other shards'}, and {writeup.stem} is about "
+            f"The run gated {run.facts.selection or 'other shards'}, and {writeup.stem} is about "
             f"{writeup.head.shards}; name the run that answers it."
         )
     return Answer(
@@ -227,7 +228,7 @@ def _answer(writeup: WriteUp, run: Run, documents: Iterable[Mapping[str, Any]]) 
         file=writeup.beside(".json").name,
         last=last_of(writeup, run),
         due=due,
-        ungated=_ungated(now, writeup, asked),
+        ungated=_ungated(now, writeup, gated),
         changes=changed_keys(before, now) if before and now else None,
         documents=tuple(documents),
     )
@@ -266,13 +267,17 @@ def _due(file: Path | None, writeup: WriteUp) -> tuple[str, ...] | None:
         return None
 
 
-def _ungated(file: Path | None, writeup: WriteUp, asked: set[str]) -> dict[str, int]:
-    """How many shards have no verdict, of models of which some have."""
+def _ungated(file: Path | None, writeup: WriteUp, gated: set[str]) -> dict[str, list[str]]:
+    """Shards that have no verdict, of models of which some have."""
     manifest = _manifest(file, writeup)
     of_models = {
-        m.name: {s.qualified for s in m.shards} for m in (manifest.models if manifest else ())
+        m.name: [s.qualified for s in m.shards] for m in (manifest.models if manifest else ())
     }
-    return {n: len(ids - asked) for n, ids in of_models.items() if ids & asked and ids - asked}
+    return {
+        name: left
+        for name, ids in of_models.items()
+        if gated & {*ids} and (left := [id for id in ids if id not in gated])
+    }
 
 
 def _charts(answer: Answer) -> tuple[tuple[tuple[str, str, str], ...], str]:

@@ -60,6 +60,8 @@ def _require_writable(option: str, file: Path) -> None:
     Raises:
         pytest.UsageError: with the sentence.
     """
+    if file.is_dir():
+        raise pytest.UsageError(f"{option}={file}: a folder has this name; name another file.")
     folder = next(parent for parent in file.absolute().parents if parent.exists())
     try:
         with NamedTemporaryFile(dir=folder):

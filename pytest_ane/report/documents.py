@@ -121,12 +121,13 @@ COMMANDS: Mapping[str, TypeAdapter[Any]] = {
 """Commands whose documents are read, in the order in which they are listed."""
 
 
-def read_document(path: Path, models: Collection[str]) -> dict[str, Any]:
+def read_document(path: Path, models: Collection[str], of_run: str) -> dict[str, Any]:
     """What a command printed with `--json`; texts as people may read them.
 
     Args:
         path: of the file.
         models: of the run that it is shown with.
+        of_run: what to do with the file of a run instead, in a sentence.
 
     Raises:
         ReportError: it is missing, damaged, of another command, or of another model.
@@ -141,9 +142,10 @@ def read_document(path: Path, models: Collection[str]) -> dict[str, Any]:
         raise ReportError(f"{path} is not what a command printed with --json: {error}.") from None
     command = data.get("command") if isinstance(data, dict) else None
     if not isinstance(command, str) or command not in COMMANDS:
+        instead = f" {of_run}" if isinstance(data, dict) and "verdicts" in data else ""
         raise ReportError(
             f"{path} is not what a command printed with --json that a report can draw; those are "
-            f"{', '.join(COMMANDS)}. A run to compare with is given with --against."
+            f"{', '.join(COMMANDS)}.{instead}"
         )
     try:
         found = COMMANDS[command].validate_python(data)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from shlex import join
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -23,6 +23,7 @@ from pytest_ane.report.verdict import shown
 if TYPE_CHECKING:
     from pytest_ane.project.writeup import Page
 
+T = TypeVar("T")
 FORMAT = 1
 _MOST_BYTES = 1 << 30
 _VERDICT = TypeAdapter(Verdict)
@@ -149,18 +150,16 @@ def read_run(path: Path) -> Run:
     Raises:
         ReportError: it is missing, too large, damaged, or another file.
     """
+    written = path if path.suffix == ".json" else "run.json"
+    how = f"a run writes one with --ane-report={written}"
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise ReportError(f"{path} has more bytes than any report should.")
         return from_json(path.read_text())
     except OSError as error:
-        raise ReportError(
-            f"{path} cannot be read ({error.strerror}); a run writes it with --ane-report={path}."
-        ) from None
+        raise ReportError(f"{path} cannot be read ({error.strerror}); {how}.") from None
     except ValueError as error:
-        raise ReportError(
-            f"{path} is no report of a run ({error}); a run writes one with --ane-report={path}."
-        ) from None
+        raise ReportError(f"{path} is no report of a run ({error}); {how}.") from None
 
 
 def from_json(text: str) -> Run:
@@ -172,12 +171,18 @@ def from_json(text: str) -> Run:
     data = parse_json(text)
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ValueError(f"it has not format {FORMAT}")
+    facts = _valid(Facts, data.get("run"), "run")
+    verdicts = _valid(list[dict[str, Any]], data.get("verdicts"), "verdicts")
+    rows = [_read_row(row, f"verdicts.{number}") for number, row in enumerate(verdicts)]
+    return Run(str(data.get("header", "")), tuple(rows), facts)
+
+
+def _valid(kind: type[T], data: object, place: str) -> T:
     try:
-        facts = TypeAdapter(Facts).validate_python(data.get("run"))
-        rows = TypeAdapter(list[dict[str, Any]]).validate_python(data.get("verdicts"))
-        return Run(str(data.get("header", "")), tuple(map(_read_row, rows)), facts)
+        return TypeAdapter(kind).validate_python(data)
     except ValidationError as error:
-        raise ValueError(error.errors(include_url=False, include_input=False)[0]["msg"]) from None
+        inner = error.errors(include_url=False, include_input=False)[0]["loc"]
+        raise ValueError(f"{'.'.join(map(str, (place, *inner)))} is missing or damaged") from None
 
 
 def verdict_of(data: Mapping[str, Any] | None) -> Verdict | None:
@@ -200,7 +205,7 @@ def verdict_of(data: Mapping[str, Any] | None) -> Verdict | None:
         return _VERDICT.validate_python({**data, "figures": figures, "tables": tables})
     except (LookupError, TypeError, ValueError):
         raise ReportError(
-            f"The report's verdict {data.get('gate')} of {data.get('subject')} is damaged; ask the "
+            f"The report's verdict {data.get('gate')} of {data.get('subject')} is damaged; run the "
             "gate again."
         ) from None
 
@@ -216,8 +221,8 @@ def _row(row: Row) -> dict[str, Any]:
     return {**words, **(row.data or {}), **shown(strict(more))}
 
 
-def _read_row(data: dict[str, Any]) -> Row:
+def _read_row(data: dict[str, Any], place: str) -> Row:
     names = ("gate", "subject", "status", "summary", "reasons", *_OF_ROW)
     row = {name: data[name] for name in names if name in data}
     row["data"] = data if "figures" in data else None
-    return TypeAdapter(Row).validate_python(row)
+    return _valid(Row, row, place)

@@ -120,7 +120,7 @@ def test_as_json(says: Says, as_json: AsJson) -> None:
         (["run.json", "-o", "r.pdf"], "-o r.pdf: there is no such format; end the"),
         (["run.json", "none.json", "-o", "r.html"], "none.json cannot be read"),
         (["run.json", "bad.json", "-o", "r.html"], "bad.json is not what a command printed"),
-        (["run.json", "run.json", "-o", "r.html"], "A run to compare with is given with --against"),
+        (["run.json", "run.json", "-o", "r.html"], "It is a run; compare with it by --against."),
         (["run.json", "other.json", "-o", "r.html"], "other.json is of model n, and the run is"),
         (["run.json", "odd.json", "-o", "r.html"], "odd.json: candidates.0.size is not as "
          "pytest-ane recommend --json prints it"),
@@ -138,6 +138,31 @@ def test_bad_input_is_one_sentence(says: Says, arguments: list[str], sentence: s
     (said,) = says(*arguments, code=1)
     assert said.startswith("pytest-ane: ")
     assert sentence in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "out"),
+    [
+        (["run.json"], "run.json"),
+        (["run.json"], "link/run.json"),
+        (["run.json", "bound.json"], "bound.json"),
+        (["run.json", "--against", "old.json"], "old.json"),
+    ],
+)
+def test_no_input_is_overwritten(says: Says, arguments: list[str], out: str) -> None:
+    Path("link").symlink_to(".")
+    Path("bound.json").write_text(json.dumps(BOUND))
+    Path("old.json").write_text(run_of(0.02))
+    before = Path(out).read_bytes()
+    (said,) = says(*arguments, "-o", out, code=1)
+    assert said == f"pytest-ane: -o {out}: would overwrite what it is made from; name another file."
+    assert Path(out).read_bytes() == before
+
+
+def test_the_end_of_a_name_in_capitals(says: Says) -> None:
+    (line,) = says("run.json", "-o", "R.HTML")
+    assert line.startswith("wrote R.HTML (")
+    assert Path("R.HTML").read_text().startswith("<!DOCTYPE html>")
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(says: Says) -> None:

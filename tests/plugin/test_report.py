@@ -42,6 +42,13 @@ def test_another_format_is_a_usage_error(project: Project) -> None:
     result.stderr.fnmatch_lines(["*--ane-report=all.pdf: there is no such format; end *"])
 
 
+def test_a_folder_of_that_name_is_a_usage_error(project: Project) -> None:
+    (project.path / "all.html").mkdir()
+    result = project.packages(good="none").gate("--ane-report=all.html")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --ane-report=*all.html: a folder has this name; name *"])
+
+
 def test_a_file_that_cannot_be_written_is_a_usage_error(project: Project) -> None:
     (project.path / "file").write_text("")
     result = project.packages(good="none").gate("--ane-report=file/all.json")

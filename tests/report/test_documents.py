@@ -56,7 +56,7 @@ NAMED = pytest.mark.parametrize("command", DOCUMENTS)
 def read(folder: Path, document: object) -> dict[str, Any]:
     path = folder / "document.json"
     path.write_text(json.dumps(document))
-    return read_document(path, ["m"])
+    return read_document(path, ["m"], "It is a run.")
 
 
 def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -86,6 +86,13 @@ def test_another_model_is_refused(command: str, tmp_path: Path) -> None:
 def test_other_json_is_refused(document: object, tmp_path: Path) -> None:
     with pytest.raises(ReportError, match="recommend, bound, drift, speculate"):
         read(tmp_path, document)
+
+
+def test_a_run_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match=r"speculate\. It is a run\.$"):
+        read(tmp_path, {"format": 1, "run": {}, "verdicts": []})
+    with pytest.raises(ReportError, match=r"speculate\.$"):
+        read(tmp_path, {"command": "doctor"})
 
 
 ODD = st.one_of(

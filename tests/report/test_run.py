@@ -85,8 +85,13 @@ def test_the_command_of_a_model_and_of_the_whole_run() -> None:
         ("{", "is no report of a run (the JSON is damaged"),
         ("[]", "it has not format 1"),
         (json.dumps({"format": 2}), "it has not format 1"),
-        (json.dumps({"format": 1, "run": [], "verdicts": []}), "is no report of a run"),
-        (json.dumps({"format": 1, "run": {}, "verdicts": [{"gate": 1}]}), "is no report of a run"),
+        (json.dumps({"format": 1}), "is no report of a run (run is missing or damaged)"),
+        (json.dumps({"format": 1, "run": {"clean": []}}), "(run.clean is missing or damaged)"),
+        (json.dumps({"format": 1, "run": {}}), "(verdicts is missing or damaged)"),
+        (
+            json.dumps({"format": 1, "run": {}, "verdicts": [{"gate": 1}]}),
+            "(verdicts.0.gate is missing or damaged)",
+        ),
         ("[" * 100_000, "nested too deeply"),
     ],
 )
@@ -104,6 +109,14 @@ def test_a_missing_file_and_bytes_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "r.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ReportError, match="is no report"):
         read_run(tmp_path / "r.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"), [("", "run.json"), ("page.html", "run.json"), ("mine.json", "mine.json")]
+)
+def test_the_advice_names_a_file_that_would_be_one(tmp_path: Path, name: str, advice: str) -> None:
+    with pytest.raises(ReportError, match=rf"--ane-report=\S*{advice}\.$"):
+        read_run(tmp_path / name)
 
 
 def test_a_run_as_the_earlier_one_has_numbers_alone() -> None:

@@ -26,7 +26,7 @@ class Answer:
         run: its run; `file` the name of the run's file.
         last: stem and run of the last write-up of the same shards.
         due: qualified ids of the selection that was recorded; None where nobody can tell.
-        ungated: how many shards of the same models the run did not ask, by model.
+        ungated: qualified ids of the same models' shards without a verdict, by model.
         changes: keys of the manifest that the run has otherwise than was recorded, as sentences;
             None where the manifest of the run is not at hand.
         charts: title, file's name and description of each picture.
@@ -38,7 +38,7 @@ class Answer:
     file: str
     last: tuple[str, Run] | None = None
     due: tuple[str, ...] | None = None
-    ungated: Mapping[str, int] = field(default_factory=dict)
+    ungated: Mapping[str, Sequence[str]] = field(default_factory=dict)
     changes: tuple[str, ...] | None = None
     charts: tuple[tuple[str, str, str], ...] = ()
     documents: tuple[Mapping[str, Any], ...] = ()
@@ -64,22 +64,23 @@ def caveats(answer: Answer) -> Iterator[str]:
     if answer.manifest_changed:
         changes = answer.changes
         which = f": {'; '.join(changes)}" if changes else ", in no key"
-        which = "; which keys is not known" if changes is None else which
+        if changes is None:
+            which = "; the keys are unknown, as one of the two files is gone or damaged"
         yield f"The manifest was changed after the intent was recorded{which}."
     if facts.stopped:
         yield f"The run ended early ({facts.stopped.rstrip('.')})."
-    asked = {_base(row.subject) for row in rows if row.gate}
+    gated = {_base(row.subject) for row in rows if row.gate}
     due = answer.due
     if due is None and facts.selection != head.shards:
-        asked_for = facts.selection or "nothing"
-        yield f"The intent is about {head.shards}, and the run asked {asked_for}."
+        selected = facts.selection or "nothing"
+        yield f"The intent is about {head.shards}, and the run gated {selected}."
     if due is not None:
-        if missing := [id for id in due if _base(id) not in asked]:
+        if missing := [id for id in due if _base(id) not in gated]:
             yield f"The run has no verdict of {few(missing)}."
         models = {id.partition(":")[0] for id in due}
         known = {*map(_base, due), *models}
-        if others := sorted(asked - known):
-            yield f"The run also asked {few(others)}, which the intent is not about."
+        if others := sorted(gated - known):
+            yield f"The run also gated {few(others)}, which the intent is not about."
     if facts.commit != head.commit:
         before, after = (commit[:12] or "no commit" for commit in (head.commit, facts.commit))
         yield f"The run is of another commit than the intent: {before}, then {after}."

@@ -29,6 +29,8 @@ _MOST = 60
 """Lines of a list, or rows of a table; a run's file has all of them."""
 _SHORT = 300
 """Characters of a verdict in a table."""
+_NAMED = 12
+"""Shards that a command names; of more, the whole model."""
 _TIMED = ("s", "tok/s")
 """Units of figures that only the same machine can repeat."""
 
@@ -74,7 +76,7 @@ class Sections:
         yield f"- Intent: recorded {prose(head.recorded)}"
         yield f"- Run: begun {prose(facts.started or 'unknown')}, {amount(facts.seconds, 's')}"
         yield f"- Commit: {commit}{dirty}"
-        yield f"- Asked: {prose(self._run.header.removeprefix('ane: '))}"
+        yield f"- Configuration: {prose(self._run.header.removeprefix('ane: '))}"
         yield f"- Machine: {_pairs(machine)}"
         yield f"- Versions: {_pairs(facts.versions)}"
         yield from ("", "```text", fenced(self._run.command()), "```")
@@ -201,7 +203,7 @@ class Sections:
             lines.append(f"{verdicts} for the canary: {prose(few(waiting))}")
         red = list(dict.fromkeys(row.subject for row in self._rows if row.red and row.gate))
         if red:
-            lines.append(f"Then ask again: {code(self._run.command(*red[:_MOST]))}")
+            lines.append(f"Then run again: {code(self._run.command(*red[:_MOST]))}")
         elif self._rows:
             lines += self._ungated()
         if any(verdict.basis == "forecast" for _, verdict in self._verdicts):
@@ -223,9 +225,13 @@ class Sections:
 
     def _ungated(self) -> Iterator[str]:
         for model, left in self._answer.ungated.items():
-            noun = "shard" if left == 1 else "shards"
-            command = code(self._run.command(model))
-            yield f"Gate the other {left} {noun} of {prose(model)}: {command}"
+            shards = "shard" if len(left) == 1 else f"{len(left)} shards"
+            what = f"{shards} of {prose(model)}"
+            if len(left) <= _NAMED:
+                yield f"Gate the other {what}: {code(self._run.command(*left))}"
+            else:
+                command = code(self._run.command(model))
+                yield f"{what} have no verdict; gate the whole model: {command}"
 
     def _references(self) -> Iterator[str]:
         rules: dict[str, Rule] = {}
@@ -243,7 +249,7 @@ class Sections:
             yield f"- {prose(f'{id}, {title}: {rule.source} ({rule.grade})')}"
         yield from (f"- {prose(f'hazard {what}: {source}')}" for what, source in hazards.items())
         if gates := sorted({row.gate for row in self._rows} & GATES.keys()):
-            yield f"- [What the gates ask]({_GATES}): {', '.join(gates)}"
+            yield f"- [What the gates check]({_GATES}): {', '.join(gates)}"
         kept = self._answer.writeup.beside(".toml")
         if kept.is_file():
             yield f"- [The manifest as it was when the intent was recorded]({kept.name})"
@@ -259,7 +265,7 @@ def _advice(finding: Finding) -> str:
 def _settings(before: Run, after: Run) -> Iterator[str]:
     """What is different besides the code."""
     if before.facts.digest != after.facts.digest:
-        yield "the manifest is another"
+        yield "the manifest changed"
     old, new = (dict(run.facts.versions) | dict(run.facts.machine) for run in (before, after))
     for name in dict.fromkeys((*old, *new)):
         if old.get(name) != new.get(name):

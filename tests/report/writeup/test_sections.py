@@ -108,7 +108,7 @@ def test_setup() -> None:
         "- Intent: recorded 2026-11-24T16:00:00Z\n"
         "- Run: begun 2026-11-24T16:00:09Z, 3.50 s\n"
         "- Commit: `cccccccccccc`\n"
-        "- Asked: L01 · seed 7\n"
+        "- Configuration: L01 · seed 7\n"
         "- Machine: backend cpu, machine Linux x86_64\n"
         "- Versions: pytest-ane 0.1.0, coremltools 9.0\n"
         "\n```text\npytest --ane-shards=L01 -m gate\n```\n\n"
@@ -200,15 +200,21 @@ def test_next_of_a_red_run() -> None:
         "- Leave it out (m:L01)\n"
         "- recommend: none of 0 candidates passes every gate\n"
         "- 1 verdict waits for the canary: m:L03\n"
-        "- Then ask again: `pytest --ane-shards=m:L01,m:L03 -m gate`\n"
+        "- Then run again: `pytest --ane-shards=m:L01,m:L03 -m gate`\n"
         "- Placement is a forecast; only a plan of a Mac can say: "
         "`pytest --ane-shards=L01 -m placement --ane-record`"
     )
 
 
 def test_next_of_a_green_run() -> None:
-    parts = parts_of(run_of(COMPRESSION), ungated={"m": 82})
-    assert parts["next"] == "- Gate the other 82 shards of m: `pytest '--ane-shards=m:*' -m gate`"
+    run, ids = run_of(COMPRESSION), [f"m:L{number:02d}" for number in range(2, 15)]
+    for count, line in (
+        (1, "Gate the other shard of m: `pytest --ane-shards=m:L02 -m gate`"),
+        (2, "Gate the other 2 shards of m: `pytest --ane-shards=m:L02,m:L03 -m gate`"),
+        (13, "13 shards of m have no verdict; gate the whole model: "
+             "`pytest '--ane-shards=m:*' -m gate`"),
+    ):  # fmt: skip
+        assert parts_of(run, ungated={"m": ids[:count]})["next"] == f"- {line}"
     assert parts_of(run_of(COMPRESSION))["next"] == "This run suggests nothing."
 
 
@@ -226,7 +232,7 @@ def test_references_name_the_sources_of_rules_that_spoke() -> None:
         r"- hazard largest \|sum\|: 751K/Apple-Neural-Engine-Microarchitecture-Study-M6, "
         "final_report/en.md chapter 8 (recorded)"
     )
-    assert lines[2].startswith("- [What the gates ask](https://github.com/")
+    assert lines[2].startswith("- [What the gates check](https://github.com/")
     assert lines[2].endswith("): hazards, placement")
     assert lines[3:] == ["- [The run with all figures](002-x.json)"]
 
@@ -240,14 +246,14 @@ def test_references_name_the_sources_of_rules_that_spoke() -> None:
         ({"stopped": "interrupted"}, {}, "The run ended early (interrupted)."),
         ({"commit": ""}, {}, "The run is of another commit than the intent: cccccccccccc, then no "
          "commit."),
-        ({"digest": "b" * 64}, {}, "The manifest was changed after the intent was recorded; which "
-         "keys is not known."),
+        ({"digest": "b" * 64}, {}, "The manifest was changed after the intent was recorded; the "
+         "keys are unknown, as one of the two files is gone or damaged."),
         ({"digest": "b" * 64}, {"changes": ()}, "The manifest was changed after the intent was "
          "recorded, in no key."),
         ({"digest": "b" * 64}, {"changes": ("a.nbits 4 -> 6",)}, "The manifest was changed after "
          "the intent was recorded: a.nbits 4 -> 6."),
         ({}, {"due": ("m:L01", "m:L03[f]")}, "The run has no verdict of m:L03[f]."),
-        ({"selection": "L02"}, {"due": None}, "The intent is about L01, and the run asked L02."),
+        ({"selection": "L02"}, {"due": None}, "The intent is about L01, and the run gated L02."),
     ],
 )  # fmt: skip
 def test_caveats(facts: dict[str, object], more: dict[str, object], sentence: str) -> None:
@@ -261,7 +267,7 @@ def test_no_caveat_and_those_of_the_page_itself() -> None:
     assert list(caveats(answer)) == []
     other = replace(COMPRESSION, subject="m:L05")
     (also,) = caveats(answer_of(run_of(COMPRESSION, other)))
-    assert also == "The run also asked m:L05, which the intent is not about."
+    assert also == "The run also gated m:L05, which the intent is not about."
     changed = answer.writeup.with_parts({"intent": "6-bit palettes"})
     (sentence,) = caveats(replace(answer, writeup=changed))
     assert sentence == "The intent was changed after it was recorded."
