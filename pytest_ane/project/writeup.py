@@ -12,7 +12,6 @@ known that a person wrote between the marks.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -24,6 +23,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from hashlib import sha256
 from pathlib import Path
 
+from filelock import FileLock
 from pydantic import TypeAdapter, ValidationError
 
 from pytest_ane.core.errors import ReportError
@@ -47,6 +47,7 @@ _OPENING = re.compile(r"^<!-- writeup: .*", re.MULTILINE)
 _HEADING = re.compile(rf"^## ({'|'.join(SECTIONS)})[ \t]*$", re.MULTILINE)
 _LONGEST_SLUG = 48
 _MOST_BYTES = 4 << 20
+_LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ def part(name: str, text: str) -> str:
 
 def digest_of(text: str) -> str:
     """SHA-256 of a part's text."""
-    return sha256(text.strip().encode()).hexdigest()
+    return sha256(text.strip().encode(errors="surrogateescape")).hexdigest()
 
 
 def _edited(found: re.Match[str]) -> bool:
@@ -314,16 +315,21 @@ def numbering(folder: Path) -> Iterator[None]:
     """The only process that gives numbers in a folder, which is made if need be.
 
     Raises:
-        ReportError: the folder cannot be made.
+        ReportError: the folder cannot be made or written.
     """
-    with _told(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        folder.mkdir(parents=True, exist_ok=True)
+        ignored = folder / ".gitignore"
+        if not ignored.exists():
+            ignored.write_text(f"{_LOCK}\n")
+        held = FileLock(folder / _LOCK).acquire()
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise ReportError(
+            f"{folder} cannot hold write-ups ({why}); name another folder with --folder."
+        ) from None
+    with held:
         yield
-    finally:
-        os.close(handle)
 
 
 def renumber(writeup: WriteUp) -> WriteUp:
@@ -338,7 +344,7 @@ def renumber(writeup: WriteUp) -> WriteUp:
         new = f"{number:03d}-{old.partition('-')[2]}"
         name = re.compile(rf"(?<![\w-]){re.escape(old)}(?![\w-])")
         title = re.compile(rf"^# {writeup.head.number:03d}: ", re.MULTILINE)
-        body = title.sub(f"# {number:03d}: ", name.sub(new, writeup.body), count=1)
+        body = title.sub(f"# {number:03d}: ", _relinked(writeup.body, name, new), count=1)
         moved = WriteUp(file_of(folder, new), replace(writeup.head, number=number), body)
         with _told(folder):
             moved.save()
@@ -349,9 +355,24 @@ def renumber(writeup: WriteUp) -> WriteUp:
             for path in paths(folder):
                 text = path.read_text(encoding="utf-8", errors="surrogateescape")
                 if path != moved.path and name.search(text):
-                    data = name.sub(new, text).encode(errors="surrogateescape")
+                    data = _relinked(text, name, new).encode(errors="surrogateescape")
                     write_atomically(path, data)
     return moved
+
+
+def _relinked(text: str, name: re.Pattern[str], new: str) -> str:
+    """A page with another name, also in its parts; the intent stays as it was recorded."""
+
+    def current(old: re.Match[str]) -> str:
+        if old["name"] is None:
+            return new
+        if old["name"] == INTENT:
+            return old[0]
+        made = name.sub(new, old[0])
+        digest = digest_of(name.sub(new, old["text"]))[:12]
+        return made if _edited(old) else made.replace(old["digest"], digest, 1)
+
+    return re.sub(f"{_PART.pattern}|{name.pattern}", current, text, flags=_PART.flags)
 
 
 def _names(folder: Path) -> Iterator[str]:

@@ -51,7 +51,7 @@ def test_from_an_intent_to_a_page(project: Project, command: Command) -> None:
     assert "`../shards.toml`, as it was when the intent was recorded" in sections["Setup"]
     assert "| own:nan | fidelity | FAILED |" in sections["Result"]
     assert sections["Surprise"].startswith("- **own:nan** fidelity failed: ")
-    assert "Then ask again: `pytest --ane-shards=own:nan " in sections["Next"]
+    assert "Then run again: `pytest --ane-shards=own:nan " in sections["Next"]
     assert sections["Lesson"] == "*What you learned: write it here in place of this line.*"
 
     before = page(project).path.read_bytes()
@@ -71,7 +71,7 @@ def test_a_second_one_tells_what_changed(project: Project, command: Command) -> 
         command("finish")
     surprise = page(project, "002-budget-of-1-kb").sections["Surprise"]
     assert "Since [001-budget-of-1-gb](001-budget-of-1-gb.md):" in surprise
-    assert "- the manifest is another" in surprise
+    assert "- the manifest changed" in surprise
     assert "- own:good compression: passed -> **failed**" in surprise
     assert "> 1 kB" in surprise
 
@@ -90,7 +90,7 @@ def test_what_speaks_against_an_answer_is_said(project: Project, command: Comman
         "wrote experiments/001-late.md",
         "The intent was changed after it was recorded.",
         "The intent was written after the result.",
-        "The run also asked own:nan, which the intent is not about.",
+        "The run also gated own:nan, which the intent is not about.",
     ]
     (sentence,) = command("finish", "1", "other.json", code=1)
     assert "001-late.json holds another run than other.json; remove it" in sentence
@@ -98,7 +98,7 @@ def test_what_speaks_against_an_answer_is_said(project: Project, command: Comman
     assert command("finish", "001-late", "other.json")[3:] == [
         "The manifest was changed after the intent was recorded: defaults absent -> "
         '{ target = "iOS17" }.',
-        "The run also asked own:nan, which the intent is not about.",
+        "The run also gated own:nan, which the intent is not about.",
     ]
 
 
@@ -123,7 +123,10 @@ def test_a_run_that_was_stopped_says_so(project: Project, command: Command) -> N
         (("new", "a", "--shards", "L99"), "--shards: 'L99' matches no shard"),
         (("new", "a", "--shards", ""), "--shards is empty; name shards such as L01, or 'all'."),
         (("new", "a", "--manifest", "b.toml"), "b.toml does not exist"),
-        (("new", "a", "--folder", "shards.toml/x"), "shards.toml/x: not a directory."),
+        (
+            ("new", "a", "--folder", "shards.toml/x"),
+            "shards.toml/x cannot hold write-ups (not a directory); ",
+        ),
         (("finish",), "experiments has no write-up; begin one with: pytest-ane writeup new."),
         (("finish", "7"), "experiments has no write-up 7; it has none."),
         (("finish", "a.md"), "a.md is no write-up's name, such as 007-4-bit-palettes.md."),
@@ -148,7 +151,7 @@ def test_runs_that_are_no_answer(project: Project, command: Command) -> None:
     project.gate("--ane-report=nan.json", "-k", "compression", shards="nan")
     before = page(project, "001-good")
     (sentence,) = command("finish", "nan.json", code=1)
-    assert "The run asked nan, and 001-good is about good; name the run" in sentence
+    assert "The run gated nan, and 001-good is about good; name the run" in sentence
     (project.path / "bad.json").write_text("{")
     (sentence,) = command("finish", "bad.json", code=1)
     assert "bad.json is no report of a run" in sentence

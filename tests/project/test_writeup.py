@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from filelock import FileLock, Timeout
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -130,9 +131,36 @@ def test_two_of_one_number_and_a_new_one_for_one_of_them(checkout: Path) -> None
     assert read(folder / "003-third.md").body == "since [004-second](004-second.md)\n"
     assert {path.name for path in folder.iterdir()} == {
         "001-first.md", "003-third.md", "004-second.md", "004-second.json", "004-second.kl.svg",
-        "001-second-more.json",
+        "001-second-more.json", ".gitignore", ".lock",
     }  # fmt: skip
     assert collisions(folder) == []
+
+
+def test_a_new_number_keeps_apart_what_a_person_wrote(tmp_path: Path) -> None:
+    def body(stem: str) -> str:
+        links, mine = (part(name, f"[run]({stem}.json)") for name in ("references", "next"))
+        mine = mine.replace("[run]", "[my run]")
+        return f"\n{part('intent', 'unlike 001-a')}\n{links}\n{mine}\n"
+
+    page(tmp_path, "002-b", body("001-a"))
+    moved = renumber(page(tmp_path, "001-a", body("001-a")))
+    for writeup in (moved, read(tmp_path / "002-b.md")):
+        assert writeup.edited == ["next"]
+        assert writeup.parts == {
+            "intent": "unlike 001-a",
+            "references": "[run](003-a.json)",
+            "next": "[my run](003-a.json)",
+        }
+
+
+def test_one_process_gives_numbers_and_its_lock_is_not_committed(checkout: Path) -> None:
+    folder = checkout / "experiments"
+    with numbering(folder), pytest.raises(Timeout):
+        FileLock(folder / ".lock", timeout=0).acquire()
+    with FileLock(folder / ".lock", timeout=0):
+        pass
+    status = repository.git(checkout, "status", "--porcelain")
+    assert status == "?? experiments/.gitignore\n"
 
 
 def test_find(tmp_path: Path) -> None:
@@ -187,7 +215,8 @@ def test_pages_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ReportError, match=r"001-a\.md:2: not UTF-8 text"):
         read(tmp_path / "001-a.md")
     (tmp_path / "file").touch()
-    with pytest.raises(ReportError, match="file: file exists"), numbering(tmp_path / "file"):
+    says = r"file cannot hold write-ups \(file exists\); name another folder with --folder"
+    with pytest.raises(ReportError, match=says), numbering(tmp_path / "file"):
         pass
 
 
