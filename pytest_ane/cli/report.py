@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> Output:
     from pytest_ane.core.files import write_atomically
     from pytest_ane.report.documents import read_document
     from pytest_ane.report.formats import FORMATS
-    from pytest_ane.report.run import earlier_of, read_run
+    from pytest_ane.report.run import against, read_run
 
     out: Path = options.out
     format = FORMATS.get(out.suffix.lower())
@@ -69,8 +69,7 @@ def run(options: argparse.Namespace) -> Output:
         raise ReportError(f"-o {out}: only .html shows more than the run itself.")
     found = replace(found, documents=tuple(documents))
     if options.against:
-        before = read_run(options.against)
-        found = replace(found, before=before, earlier=earlier_of(before))
+        found = against(found, read_run(options.against))
     if options.history:
         found = _remembered(found, options.history, sorted(models))
     text = format.text(found)
@@ -95,10 +94,12 @@ def _remembered(found: Run, folder: Path, models: list[str]) -> Run:
     """With what the memory has of its models."""
     from pytest_ane.history.earlier import courses, last_before
     from pytest_ane.history.memory import Memory
+    from pytest_ane.report.run import places_of
 
+    memory = Memory(folder, models)
     # The run's own lines, if it wrote any: the first that are not older than its start.
     started = found.facts.started.replace("T", " ").removesuffix("Z")
-    since = [one for one in Memory(folder, models).runs if one.time >= started]
+    since = [one for one in memory.runs if one.time >= started]
     own = min(since, key=lambda one: one.time).id if since else ""
-    earlier = found.earlier or last_before(folder, own, models)
-    return replace(found, earlier=earlier, courses=tuple(courses(folder, models)))
+    earlier = found.earlier or last_before(memory, own, places_of(found))
+    return replace(found, earlier=earlier, courses=tuple(courses(memory)))

@@ -289,11 +289,12 @@ def _charts(answer: Answer) -> tuple[tuple[tuple[str, str, str], ...], str]:
     try:
         from pytest_ane.report.charts.picture import svg
         from pytest_ane.report.charts.run import pictures_of
+        from pytest_ane.report.run import against
     except ReportError as error:
         return (), str(error)
-    before = answer.last[1] if answer.last else None
+    run = replace(answer.run, documents=answer.documents)
     made: dict[str, tuple[str, str, str]] = {}
-    for picture in pictures_of(replace(answer.run, before=before, documents=answer.documents)):
+    for picture in pictures_of(against(run, answer.last[1]) if answer.last else run):
         name = slug(picture.title)
         if name in made:
             name = f"{name}-{len(made) + 1}"

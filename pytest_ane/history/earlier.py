@@ -2,24 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-import numpy as np
-
+from pytest_ane.core.gate_words import TIMED
 from pytest_ane.history.memory import Memory, Series
+from pytest_ane.history.order import Run
 from pytest_ane.history.overview import turns
-from pytest_ane.history.steps import change_points
+from pytest_ane.history.steps import steps_of
 
 Asked: TypeAlias = tuple[str, str, str]
 """A gate, its subject and the test, which is empty where a gate has one."""
 
 
+class Place(NamedTuple):
+    """Where figures come from, as far as those of another place say nothing about them.
+
+    Attributes:
+        backend: `cpu` or `coreml`; empty where nothing was run, or nobody knows.
+        machine: of a benchmark; empty for gates whose figures any machine repeats.
+    """
+
+    backend: str
+    machine: str
+
+    @classmethod
+    def of(cls, gate: str, facts: Mapping[str, str]) -> Place:
+        """By a line's facts: `backend`, `machine`, `chip`, `compute_units`."""
+        names = ("machine", "chip", "compute_units")
+        machine = "|".join(facts.get(name) or "" for name in names) if gate in TIMED else ""
+        return cls(facts.get("backend") or "", machine)
+
+    def compares(self, other: Place) -> bool:
+        """Whether figures of both may be compared."""
+        same = not self.backend or not other.backend or self.backend == other.backend
+        return same and self.machine == other.machine
+
+
 @dataclass(frozen=True)
 class Earlier:
-    """What a run measured.
+    """What a run measured, as far as it may be compared.
 
     Attributes:
         label: of its commit, `1a2b3c4d5`, or of the run outside of git.
@@ -56,32 +79,29 @@ class Point(NamedTuple):
     value: float
 
 
-def last_before(folder: Path, run: str, models: Sequence[str]) -> Earlier | None:
+def last_before(memory: Memory, run: str, places: Mapping[Asked, Place]) -> Earlier | None:
     """The run before another one; what it did not measure is of the runs before that.
 
     Args:
-        folder: of the memory.
+        memory: what is asked.
         run: its id. A run that has no line yet is the newest one.
-        models: whose measurements.
+        places: what it measured, and where.
 
     Returns:
-        The run before it in git's order, or by time; None for the first one.
-
-    Raises:
-        HistoryError: duckdb is missing, or the folder holds no line of the models.
+        The last run before it, in git's order or by time, that may be compared; None without one.
     """
-    memory = Memory(folder, models)
     at = next((i for i, one in enumerate(memory.runs) if one.id == run), len(memory.runs))
     figures: dict[Asked, dict[str, float]] = {}
+    last: Run | None = None
     for before in reversed(memory.runs[max(0, at - _BACK) : at]):
         found: dict[Asked, dict[str, float]] = {}
-        for *asked, name, value in memory.figures_of(before):
-            found.setdefault((asked[0], asked[1], asked[2]), {})[name] = value
+        for gate, subject, test, facts, name, value in memory.figures_of(before):
+            here = places.get(asked := (gate, subject, test))
+            if here is not None and here.compares(Place.of(gate, facts)):
+                found.setdefault(asked, {})[name] = value
         figures = found | figures
-    if not at:
-        return None
-    last = memory.runs[at - 1]
-    return Earlier(last.label, last.time, last.commit, figures)
+        last = last or (before if found else None)
+    return Earlier(last.label, last.time, last.commit, figures) if last else None
 
 
 @dataclass(frozen=True)
@@ -102,13 +122,8 @@ class Course:
     step: int | None
 
 
-def courses(folder: Path, models: Sequence[str]) -> list[Course]:
-    """What a report draws of models: the largest steps, then KL and tokens a second.
-
-    Raises:
-        HistoryError: duckdb is missing, or the folder holds no line of the models.
-    """
-    memory = Memory(folder, models)
+def courses(memory: Memory) -> list[Course]:
+    """What a report draws: the largest steps, then KL and tokens a second."""
     found = [turn.steps[0].series for turn in turns(memory)[:_MOST_STEPS]]
     for gate, figure in _DRAWN:
         found += [one for one in memory.series(figure, gate=gate) if ":" not in one.subject]
@@ -118,5 +133,5 @@ def courses(folder: Path, models: Sequence[str]) -> list[Course]:
 def _course(memory: Memory, of: Series) -> Course:
     runs = (memory.runs[place] for place in of.runs)
     points = tuple(Point(r.label, r.time, v) for r, v in zip(runs, of.values, strict=True))
-    changes = change_points(np.asarray(of.values))
-    return Course(of.gate, of.subject, of.test, of.figure, points, changes[-1] if changes else None)
+    steps = steps_of(of)
+    return Course(of.gate, of.subject, of.test, of.figure, points, steps[-1].at if steps else None)

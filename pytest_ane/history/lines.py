@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import Any
 
 from filelock import FileLock
 
@@ -83,6 +84,12 @@ class Line:
         """The line with its line break; NaN and infinities are texts."""
         data = {"format": self.format, **asdict(self)}
         return json.dumps(strict(data), separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def machine_of(facts: Mapping[str, Any]) -> str:
+    """A line's `machine` by provenance: the model of a Mac, else cores and threads."""
+    cores = ", ".join(str(facts[key]) for key in ("cores", "threads") if key in facts)
+    return str(facts.get("mac") or facts.get("model") or cores)
 
 
 class History:

@@ -305,18 +305,25 @@ class Memory:
         )
         return list(dict.fromkeys(name for subject, name in rows if matches(subject, shards)))
 
-    def figures_of(self, run: Run) -> list[tuple[str, str, str, str, float]]:
-        """Gate, subject, test, figure and value of all numbers of a run, the last ones."""
+    def figures_of(self, run: Run) -> list[tuple[str, str, str, dict[str, str], str, float]]:
+        """Gate, subject, test, facts, figure and value of all numbers of a run, the last ones.
+
+        The facts are `backend`, `machine`, `chip` and `compute_units`.
+        """
         return self.ask(
             f"""
-            with flat as (
-                select gate, subject, test, id,
+            with last as (
+                select * from lines where run = $1 and commit = $2
+                qualify row_number() over (partition by gate, subject, test order by id desc) = 1
+            ), flat as (
+                select gate, subject, test,
+                    {{backend: backend, machine: machine, chip: chip, compute_units: compute_units}}
+                        as facts,
                     unnest(map_keys({_FIGURES})) as figure,
                     try_cast(unnest(map_values({_FIGURES})) as double) as value
-                from lines where run = $1 and commit = $2
+                from last
             )
-            select gate, subject, test, figure, arg_max(value, id) from flat
-            where value is not null group by all order by all
+            select * from flat where value is not null order by all
             """,
             [run.id, run.commit],
         )

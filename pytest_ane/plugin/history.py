@@ -17,7 +17,7 @@ from pytest_ane.core.verdict import Verdict
 from pytest_ane.evidence import Statement
 from pytest_ane.evidence.question import question
 from pytest_ane.gates import GATES, Subject
-from pytest_ane.history.lines import History, Line
+from pytest_ane.history.lines import History, Line, machine_of
 from pytest_ane.plugin import options
 from pytest_ane.plugin.items import gate_of, part_of, subject_of
 from pytest_ane.plugin.run import is_worker
@@ -115,12 +115,11 @@ def _written(time: datetime) -> str:
 
 def _place(facts: Mapping[str, Any], *, runs: bool) -> dict[str, str]:
     """Where figures come from."""
-    cores = ", ".join(str(facts[key]) for key in ("cores", "threads") if key in facts)
     build = f" ({facts['os_build']})" if facts.get("os_build") else ""
     made = {
         "backend": facts.get("backend", "") if runs else "",
         "arithmetic": facts.get("arithmetic", ""),
-        "machine": facts.get("mac") or facts.get("model") or cores,
+        "machine": machine_of(facts),
         "chip": facts.get("chip", ""),
         "os": f"{facts['os']}{build}" if facts.get("os") else facts.get("system", ""),
         "compute_units": facts.get("compute_units", ""),

@@ -19,6 +19,7 @@ from pytest_ane.core.files import write_atomically
 from pytest_ane.core.git import checkout
 from pytest_ane.core.text import LONGEST, printable
 from pytest_ane.history.earlier import courses, last_before
+from pytest_ane.history.memory import Memory
 from pytest_ane.manifest import Manifest
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.problems import key_lines, line_of
@@ -30,7 +31,7 @@ from pytest_ane.project.writeup import FOLDER, writeups
 from pytest_ane.report.formats import FORMATS
 from pytest_ane.report.github import ROOM, Place, commands, summary
 from pytest_ane.report.rows import Row
-from pytest_ane.report.run import Facts, Run, earlier_of
+from pytest_ane.report.run import Facts, Run, against, places_of
 
 
 def add_to(config: pytest.Config) -> None:
@@ -166,17 +167,17 @@ class Reports:
                 except ReportError as error:
                     self._say(f"ane: the report compares with no earlier run: {error}")
                 else:
-                    run = replace(run, before=before, earlier=earlier_of(before))
+                    run = against(run, before)
         if space.history is None:
             return run
         models = list(dict.fromkeys(shard.model for shard in space.shards))
         try:
-            last = last_before(space.history, space.run_id, models)
-            drawn = tuple(courses(space.history, models))
+            memory = Memory(space.history, models)
         except HistoryError as error:
             self._say(f"ane: the report shows no history: {error}")
             return run
-        return replace(run, earlier=run.earlier or last, courses=drawn)
+        last = run.earlier or last_before(memory, space.run_id, places_of(run))
+        return replace(run, earlier=last, courses=tuple(courses(memory)))
 
     def _write_file(self, file: Path, text: str) -> None:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from shlex import join
@@ -16,7 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 from pytest_ane.core.errors import ReportError
 from pytest_ane.core.strict_json import parse_json, strict
 from pytest_ane.core.verdict import Verdict
-from pytest_ane.history.earlier import Course, Earlier
+from pytest_ane.history.earlier import Asked, Course, Earlier, Place
+from pytest_ane.history.lines import machine_of
 from pytest_ane.report.rows import Row, ranked
 from pytest_ane.report.verdict import shown
 
@@ -119,21 +120,43 @@ class Run:
                 yield name, after if follows else value
 
 
-def earlier_of(run: Run) -> Earlier:
-    """A run as one that another is compared with."""
+def places_of(run: Run) -> dict[Asked, Place]:
+    """Where each verdict of a run was measured, by gate, subject and part."""
+    return {_asked(row): _place(row) for row in run.rows if row.data is not None}
+
+
+def comparable(row: Row, other: Row) -> bool:
+    """Whether figures of two rows of one gate may be compared."""
+    return _place(row).compares(_place(other))
+
+
+def against(run: Run, before: Run) -> Run:
+    """A run beside an earlier one; of that, the figures that may not be compared are left out."""
+    now = {_asked(row): row for row in run.rows}
     figures = {
-        (row.gate, row.subject, row.part): {
+        _asked(row): {
             figure["name"]: float(figure["value"])
             for figure in row.data["figures"]
             if isinstance(figure["value"], int | float) or figure["value"] in _NUMBERS
         }
-        for row in run.rows
-        if row.data is not None
+        for row in before.rows
+        if row.data is not None and _asked(row) in now and comparable(row, now[_asked(row)])
     }
-    facts = run.facts
+    facts = before.facts
     label = f"{facts.started.replace('T', ' ').removesuffix('Z')} UTC"
     label += f", commit {facts.commit[:9]}" if facts.commit else ""
-    return Earlier(label, facts.started, facts.commit, figures)
+    earlier = Earlier(label, facts.started, facts.commit, figures)
+    return replace(run, before=before, earlier=earlier)
+
+
+def _asked(row: Row) -> Asked:
+    return row.gate, row.subject, row.part
+
+
+def _place(row: Row) -> Place:
+    provenance = (row.data or {}).get("provenance") or {}
+    facts = {name: str(value) for name, value in provenance.items()}
+    return Place.of(row.gate, facts | {"machine": machine_of(facts)})
 
 
 def to_json(run: Run) -> str:

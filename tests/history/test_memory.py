@@ -17,7 +17,7 @@ from pytest_ane.core.errors import HistoryError
 from pytest_ane.core.gate_words import TIMED
 from pytest_ane.gates import GATES
 from pytest_ane.history.compare import compare
-from pytest_ane.history.earlier import courses, last_before
+from pytest_ane.history.earlier import Place, courses, last_before
 from pytest_ane.history.memory import Memory, matches
 from pytest_ane.history.overview import summaries, turns
 from tests.history.records import line, write
@@ -114,7 +114,7 @@ def test_texts_never_become_a_query(tmp_path: Path) -> None:
 
 def test_other_types_of_values(tmp_path: Path) -> None:
     """Numbers, and texts of numbers that JSON has no form for; nothing else is a value."""
-    figures = {"a": "Infinity", "b": "text", "c": 2**70, "d": -0.5}
+    figures: dict[str, float | str] = {"a": "Infinity", "b": "text", "c": 2**70, "d": -0.5}
     write(tmp_path, line(0, figures))
     deep = json.dumps(GOOD | {"figures": {"e": {"deep": [1]}, "f": None, "g": 1}})
     twice = json.dumps(GOOD).replace('"cosine.min": 0.5', '"h": 1, "h": 2')
@@ -189,18 +189,45 @@ def test_selections(shards: str, subjects: list[str]) -> None:
 
 
 def test_the_run_before(folder: Path) -> None:
-    earlier = last_before(folder, f"{2:032x}", ["mini"])
+    memory, places = Memory(folder), {("fidelity", "mini:L01", ""): Place("cpu", "")}
+    earlier = last_before(memory, f"{2:032x}", places)
     assert earlier is not None
     assert earlier.figures == {("fidelity", "mini:L01", ""): {"cosine.min": 0.98}}
     assert earlier.label == "000000000"
-    newest = last_before(folder, "a run that has no line yet", ["mini"])
+    newest = last_before(memory, "a run that has no line yet", places)
     assert newest is not None
     assert newest.time == "2026-01-03 10:00:00"
-    assert last_before(folder, f"{0:032x}", ["mini"]) is None
+    assert last_before(memory, f"{0:032x}", places) is None
+
+
+def test_the_run_before_is_of_the_same_backend_and_times_of_the_same_machine(
+    tmp_path: Path,
+) -> None:
+    fast, slow = ({"gate": "throughput", "chip": chip} for chip in ("M4", "M1"))
+    write(
+        tmp_path,
+        line(0, {"cosine.min": 0.9}),
+        line(1, {"cosine.min": 0.8}, backend="coreml"),
+        line(2, {"tok_s": 90.0}, **fast),
+        line(3, {"tok_s": 20.0}, **slow),
+    )
+    memory, asked = Memory(tmp_path), ("fidelity", "mini:L01", "")
+    of_cpu = last_before(memory, "", {asked: Place("cpu", "")})
+    assert of_cpu is not None
+    assert (of_cpu.time, of_cpu.figures[asked]) == ("2026-01-01 10:00:00", {"cosine.min": 0.9})
+    of_nobody_knows = last_before(memory, "", {asked: Place("", "")})
+    assert of_nobody_knows is not None
+    assert of_nobody_knows.figures[asked] == {"cosine.min": 0.8}
+    timed = ("throughput", "mini:L01", "")
+    here = Place.of("throughput", {"backend": "cpu", "chip": "M4", "os": "macOS 26.1"})
+    on_m4 = last_before(memory, "", {timed: here})
+    assert on_m4 is not None
+    assert on_m4.figures == {timed: {"tok_s": 90.0}}
+    assert last_before(memory, "", {timed: Place("cpu", "|M2|")}) is None
 
 
 def test_the_points_of_a_chart(folder: Path) -> None:
-    (course,) = courses(folder, ["mini"])
+    (course,) = courses(Memory(folder))
     assert (course.subject, course.figure) == ("mini:L01", "cosine.min")
     assert [point.value for point in course.points[:2]] == [0.99, 0.98]
     assert course.points[1].time == "2026-01-02 10:00:00"

@@ -11,7 +11,7 @@ from hypothesis import given
 
 from pytest_ane.core.errors import ReportError
 from pytest_ane.report.rows import Row
-from pytest_ane.report.run import Facts, Run, earlier_of, from_json, read_run, to_json
+from pytest_ane.report.run import Facts, Run, against, from_json, read_run, to_json
 from tests.hostile import HOSTILE, check_lines
 
 FACTS = Facts(
@@ -125,11 +125,32 @@ def test_a_run_as_the_earlier_one_has_numbers_alone() -> None:
         {"name": "b", "value": "NaN"},
         {"name": "c", "value": "x"},
     ]
-    earlier = earlier_of(
-        Run("", (Row("g", "m:L1", "passed", "", data={"figures": figures}),), FACTS)
-    )
+    run = Run("", (Row("g", "m:L1", "passed", "", data={"figures": figures}),), FACTS)
+    earlier = against(run, run).earlier
+    assert earlier is not None
     assert earlier.label == "2026-11-24 16:00:00 UTC, commit 111111111"
     (of,) = earlier.figures.values()
     assert of["a"] == 1
     assert math.isnan(of["b"])
     assert len(of) == 2
+
+
+def test_a_run_is_not_held_against_another_backend_nor_times_against_another_machine() -> None:
+    def of(cosine: float, backend: str, chip: str) -> Run:
+        facts = {"backend": backend, "chip": chip, "threads": "all"}
+        made = (
+            Row(gate, "m:L1", "passed", "", data={
+                "figures": [{"name": name, "value": cosine}], "provenance": facts})
+            for gate, name in (("fidelity", "cosine"), ("throughput", "tok_s"))
+        )  # fmt: skip
+        return Run("", tuple(made), FACTS)
+
+    def compared(before: Run) -> list[str]:
+        made = against(of(0.99, "cpu", "EPYC"), before)
+        assert made.before is before
+        assert made.earlier is not None
+        return [gate for gate, _, _ in made.earlier.figures]
+
+    assert compared(of(0.9, "cpu", "EPYC")) == ["fidelity", "throughput"]
+    assert compared(of(0.9, "cpu", "Xeon")) == ["fidelity"]
+    assert compared(of(0.9, "coreml", "M4")) == []

@@ -11,7 +11,8 @@ from pytest_ane.report.charts.picture import Picture
 from pytest_ane.report.charts.search import recommend
 from pytest_ane.report.charts.speed import speculation, throughput
 from pytest_ane.report.charts.stack import drift, kl
-from pytest_ane.report.run import Run
+from pytest_ane.report.rows import Row
+from pytest_ane.report.run import Run, comparable
 
 
 def pictures_of(run: Run) -> list[Picture]:
@@ -30,14 +31,15 @@ _COMMANDS = ("drift", "bound", "recommend", "speculate")
 
 
 def _stacks(run: Run) -> Iterator[Picture | None]:
-    before = {row.subject: row.data for row in _behaviour(run.before)}
+    last = {row.subject: row for row in _behaviour(run.before)}
     for row in _behaviour(run):
         if row.data is not None:
-            yield drift(row.data, before.get(row.subject))
+            before = last.get(row.subject)
+            yield drift(row.data, before.data if before and comparable(row, before) else None)
             yield kl(row.data)
 
 
-def _behaviour(run: Run | None) -> Iterator[Any]:
+def _behaviour(run: Run | None) -> Iterator[Row]:
     yield from (row for row in run.rows if row.gate == "behaviour") if run else ()
 
 

@@ -19,7 +19,7 @@ from pytest_ane.report.html import page
 from pytest_ane.report.html.pictures import grid, histograms, palettes, prompts, strip
 from pytest_ane.report.html.subjects import Judged, Subject, gates, subjects
 from pytest_ane.report.rows import Row
-from pytest_ane.report.run import Facts, Run, earlier_of, from_json, verdict_of
+from pytest_ane.report.run import Facts, Run, against, from_json, verdict_of
 from pytest_ane.report.run import to_json as run_json
 from pytest_ane.report.verdict import reasons, row, to_json
 from tests.hostile import HOSTILE
@@ -132,7 +132,7 @@ def test_verdicts_that_turned_and_limits_that_moved() -> None:
     old = run_of(Verdict("fidelity", "m:L01", (then,)), other)
     finding = Finding("failed", "low")
     new = run_of(Verdict("fidelity", "m:L01", (figure(0.98, limit=0.99),), (finding,)))
-    text = Reader(page(replace(new, before=old, earlier=earlier_of(old)))).text
+    text = Reader(page(against(new, old))).text
     assert "m:L01 fidelity: passed before, failed now" in text
     assert "fidelity c: limit 0.9 before, 0.99 now" in text
     assert "1 verdict only before: m:L01 placement" in text
