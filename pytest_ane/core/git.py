@@ -13,12 +13,14 @@ def checkout(folder: Path, but: Path | None = None) -> tuple[str, bool]:
         folder: in the checkout.
         but: a folder whose changes do not count.
     """
-    commit, top = git(folder, "rev-parse", "HEAD", "--show-toplevel").splitlines() or ("", "")
+    commit, _, top = git(folder, "rev-parse", "HEAD", "--show-toplevel").partition("\n")
+    top = top.removesuffix("\n")
     leave_out = []
     if but is not None and but.resolve().is_relative_to(top or "."):
         leave_out = ["--", ":/", f":(top,exclude,literal){but.resolve().relative_to(top)}"]
-    changed = git(folder, "status", "--porcelain", "-uno", *leave_out)
-    return commit, bool(commit) and not changed.strip()
+    # One line says the branch; none at all, that git failed.
+    status = git(folder, "status", "--porcelain", "--branch", "-uno", *leave_out)
+    return commit, bool(commit) and len(status.splitlines()) == 1
 
 
 def git(folder: Path, *arguments: str, given: str | None = None) -> str:

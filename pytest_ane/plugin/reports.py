@@ -84,6 +84,11 @@ class Reports:
         self._graphs = graphs
         self._rows: dict[str, Row] = {}
         self._started = datetime.now(timezone.utc)
+        # What is tested is what was there at the start; the memory's lines change nothing of it.
+        space = workspace.of(config)
+        path = space.manifest.path.absolute()
+        self._digest = file_digest(path) if path.is_file() else ""
+        self._commit, self._clean = checkout(path.parent, but=space.history)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep a test's verdict, or that it broke down before it came to one."""
@@ -141,16 +146,15 @@ class Reports:
 
     def _facts(self, space: Workspace, stopped: str) -> Facts:
         root, path = self._config.rootpath, space.manifest.path.absolute()
-        commit, clean = checkout(path.parent)
         return Facts(
             started=f"{self._started:%Y-%m-%dT%H:%M:%SZ}",
             seconds=(datetime.now(timezone.utc) - self._started).total_seconds(),
             arguments=tuple(map(str, self._config.invocation_params.args)),
             selection=space.selection,
             manifest=path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name,
-            digest=file_digest(path) if path.is_file() else "",
-            commit=commit,
-            clean=clean,
+            digest=self._digest,
+            commit=self._commit,
+            clean=self._clean,
             versions=versions(),
             machine={key: str(value) for key, value in space.backend.provenance().items()},
             stopped=stopped,

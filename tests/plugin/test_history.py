@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.gates import GATES
+from pytest_ane.gates import GATES, Subject
 from pytest_ane.project.entries import read_manifest
 from tests.permissions import binding_permissions
 from tests.plugin.conftest import Project
@@ -135,13 +135,15 @@ def test_git_merges_lines_by_union(project: Project) -> None:
     folder = project.path / "history"
     assert (folder / ".gitattributes").read_text() == "*.jsonl merge=union\n"
     subprocess.run([*git, "add", "history"], cwd=project.path, check=True)
-    project.gate("--ane-history", "-k", "compression")
+    project.gate("--ane-history", "-k", "compression", "--ane-report=run.json")
     project.packages("# a change\n", good="none")
     project.gate("--ane-history", "-k", "compression")
     written = lines(folder)
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=project.path, capture_output=True)
     assert {line["commit"] for line in written} == {head.stdout.decode().strip()}
     assert [line["clean"] for line in written] == [True, True, False]
+    run = json.loads((project.path / "run.json").read_text())["run"]
+    assert (run["commit"], run["clean"]) == (written[0]["commit"], True)
 
 
 def test_a_folder_that_is_a_file_is_a_usage_error(project: Project) -> None:
@@ -191,7 +193,8 @@ def limits_of(project: Project, *options: str) -> dict[str, set[str]]:
     report = project.path / "all.json"
     project.run("--ane-shards=all", *options, f"--ane-report={report}")
     manifest = read_manifest(project.path / "shards.toml").in_arithmetic(("typed", "ane"))
-    subjects = {s.qualified: s for s in (*manifest.shards, *manifest.models)}
+    every: tuple[Subject, ...] = (*manifest.shards, *manifest.models)
+    subjects = {subject.qualified: subject for subject in every}
     found: dict[str, set[str]] = {}
     for verdict in json.loads(report.read_text())["verdicts"]:
         gate, subject = GATES[verdict["gate"]], subjects[verdict["subject"]]

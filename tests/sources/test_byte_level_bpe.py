@@ -11,7 +11,9 @@ from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKEN
 from pytest_ane.sources.byte_level_bpe import KINDS, byte_level_bpe
 from tests.sources.test_tokenizer import BYTES, TOKENS, build, ids
 
-TEXTS = st.text(st.sampled_from(" \n\r\t'.,!/aAzZsSéÉ\u0301中ʰǅ019²½_-😀") | st.characters(codec="utf-8"))
+TEXTS = st.text(
+    st.sampled_from(" \n\r\t'.,!/aAzZsSéÉ\u0301中ʰǅ019²½_-😀") | st.characters(codec="utf-8")
+)
 
 
 def splits(tokenizer: Tokenizer, text: str) -> list[str]:
