@@ -218,7 +218,7 @@ def _groups(fidelity: Fidelity, policy: FidelityPolicy, *, own: bool = False) ->
 def _with_limits(fidelity: Fidelity, groups: Groups) -> tuple[Figure, ...]:
     """Figures beside their limits; of outputs with limits of their own one figure for each."""
     made = {figure.name: figure for figure in figures(fidelity)}
-    note = f"worst of {_count(probes([c for c in fidelity.comparisons if c.live]), 'probe')}"
+    worst = f"worst of {_count(probes([c for c in fidelity.comparisons if c.live]), 'probe')}"
     for limits, group in groups.items():
         outputs = ", ".join(dict.fromkeys(c.output for c in group.comparisons))
         for metric in METRICS:
@@ -226,7 +226,8 @@ def _with_limits(fidelity: Fidelity, groups: Groups) -> tuple[Figure, ...]:
             measured = [c for c in parts if metric.of(c)[0]]
             if limit is None or not measured:
                 continue
-            value = metric.worst(min(measured, key=metric.rank))[0]
+            part = min(measured, key=metric.rank)
+            value = metric.worst(part)[0]
             name = _name(metric, groups, outputs)
             label = metric.label if name == metric.figure else f"{metric.label} of {outputs}"
             known = made.get(name) or Figure(name, value, metric.unit, label, shown=True)
@@ -237,8 +238,15 @@ def _with_limits(fidelity: Fidelity, groups: Groups) -> tuple[Figure, ...]:
                 known = replace(known, value=value)
             # Where positions were left out, the figure of all of them has no limit to keep.
             if known.value == value or (math.isnan(value) and value is not known.value):
+                note = _averaged(group, part) if group.pools(metric, part) else worst
                 made[name] = replace(known, limit=limit, good=good, note=note)
     return tuple(made.values())
+
+
+def _averaged(group: Group, part: Comparison) -> str:
+    """`mean over 8 seeded probes`, of a part that stands for them."""
+    kind = "extreme" if part.kind == "extreme" else "seeded"
+    return f"mean over {_count(group.pooled(part), f'{kind} probe')}"
 
 
 def _name(metric: Metric, groups: Groups, outputs: str) -> str:
@@ -371,11 +379,14 @@ def _broken(
     hidden = ""
     if metric is MIN_CONTRIBUTION and c.residual is not None:
         hidden = f", residual {c.residual:.3g} times the contribution"
+    pools = any(group.pools(metric, each) for each in measured)
+    counted = " (those that are seeded count as one)" if pools else ""
     # A fact of the measurement, and no remedy: a looser threshold mends nothing.
     passing = metric.passing(value)
     yield Finding(
         "failed",
-        f"{probes(bad)} of {probes(measured)} live probes are {side} {metric.key} = {limit:g}: "
+        f"{probes(bad)} of {probes(measured)} live probes{counted} are {side} "
+        f"{metric.key} = {limit:g}: "
         f"{metric.label} {value:.6g}{unit} in {c.probe}{output}, {place} "
         f"(largest input {c.input_max:,.1f}, absolute error up to {c.error_max:.4g}{hidden})"
         f"{passing and f'; {passing}'}",

@@ -205,6 +205,19 @@ class Group:
         """Whether a part that a metric is held against stands for several probes."""
         return self.pool and metric is MIN_COSINE and comparison.kind not in _REAL
 
+    def pooled(self, comparison: Comparison) -> int:
+        """Probes that a part stands for whose cosine is the mean of their positions."""
+        extreme = comparison.kind == "extreme"
+        return len(
+            {
+                c.probe
+                for c in MIN_COSINE.of_part(self.comparisons)
+                if c.output == comparison.output
+                and c.kind not in (*_REAL, "unit-norm")
+                and (c.kind == "extreme") is extreme
+            }
+        )
+
 
 _REAL = ("captured", "golden")
 """Kinds that are held to `min-cosine` by position: what the model really meets. Of all others the

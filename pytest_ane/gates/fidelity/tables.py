@@ -47,18 +47,22 @@ def tables(fidelity: Fidelity, groups: Groups) -> Iterator[Table]:
 
 
 def _probes(ranked: Sequence[Comparison], groups: Groups) -> Table:
-    """All comparisons beside their limits."""
-    limits = {}
+    """All comparisons beside their limits; of seeded probes' lowest cosines there is none."""
+    limits, pools = {}, False
     if len(groups) == 1:
         ((policy, group),) = groups.items()
         limits = {metric: group.limit(metric, policy) for metric in METRICS}
+        pools = any(group.pools(MIN_COSINE, c) for c in group.comparisons)
     metrics = [m for m in METRICS if m.part != "first" and any(m.of(c)[0] for c in ranked)]
     metrics.sort(key=lambda m: limits.get(m) is None)
+    if pools:
+        limits[MIN_COSINE] = None
     several = len({c.output for c in ranked}) > 1
     columns = [Column("probe"), *([Column("output")] if several else [])]
     for metric in metrics:
         side: Literal["above", "below"] = "above" if metric.least else "below"
-        columns.append(Column(metric.label, metric.unit, limits.get(metric), side))
+        title = f"lowest {metric.label}" if pools and metric is MIN_COSINE else metric.label
+        columns.append(Column(title, metric.unit, limits.get(metric), side))
         columns += [Column("at")] if metric is MIN_COSINE else []
     columns += [Column("zeros"), Column("max |x|")]
     rows = []

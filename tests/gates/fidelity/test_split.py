@@ -129,6 +129,34 @@ def test_a_seeded_kind_that_is_low_everywhere_decides() -> None:
     assert "all seeded probes" in v.reasons[1].reason
 
 
+def test_a_mean_over_seeded_probes_is_called_one() -> None:
+    low = replace(GOOD, cosines=tuple(0.9 for _ in GOOD.cosines))
+    v = verdict(BUDGET, TOTAL, *(replace(low, probe=f"gaussian T=2 #{i}") for i in range(3)),
+                CAPTURED)  # fmt: skip
+    cosine, table = v.figure("cosine.min"), v.table("probes")
+    assert cosine is not None
+    assert table is not None
+    assert (cosine.limit, cosine.note) == (0.97, "mean over 3 seeded probes")
+    assert v.reasons[1].reason.startswith(
+        "1 of 2 live probes (those that are seeded count as one) are below min-cosine = 0.97"
+    )
+    # The policy asks nothing of a single seeded probe's lowest cosine.
+    assert [c.limit for c in table.columns if "cosine" in c.title and c.limit] == []
+    assert table.columns[1].title == "lowest cosine"
+    # A captured probe is held to the limit by position.
+    spoilt = replace(CAPTURED, cosines=(0.8, 0.99))
+    real = verdict(BUDGET, TOTAL, GOOD, spoilt).figure("cosine.min")
+    assert real is not None
+    assert real.note == "worst of 2 probes"
+    # Without a budget every position of every probe is.
+    alone = judge(Fidelity((low, CAPTURED), True, {}), FidelityPolicy(), "smollm2:L01")
+    cosine, table = alone.figure("cosine.min"), alone.table("probes")
+    assert cosine is not None
+    assert table is not None
+    assert cosine.note == "worst of 2 probes"
+    assert (table.columns[1].title, table.columns[1].limit) == ("cosine", 0.97)
+
+
 def test_rows_of_norm_one_tell_and_do_not_decide() -> None:
     low = replace(GOOD, kind="unit-norm", cosines=tuple(0.9 for _ in GOOD.cosines))
     assert verdict(BUDGET, TOTAL, low, CAPTURED).status == "passed"
