@@ -9,8 +9,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from pytest_ane.core.errors import ReportError
-from pytest_ane.core.strict_json import parse_json
-from pytest_ane.report.verdict import shown
+from pytest_ane.report.verdict import parse_shown
 
 _MOST_BYTES = 1 << 28
 _Measure: TypeAlias = Annotated[FiniteFloat, Field(gt=0)]
@@ -135,7 +134,7 @@ def read_document(path: Path, models: Collection[str], of_run: str) -> dict[str,
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise ReportError(f"{path} has more bytes than what any command prints.")
-        data = parse_json(path.read_text())
+        data: Any = parse_shown(path.read_text())
     except OSError as error:
         raise ReportError(f"{path} cannot be read ({error.strerror}).") from None
     except ValueError as error:
@@ -159,5 +158,5 @@ def read_document(path: Path, models: Collection[str], of_run: str) -> dict[str,
         raise ReportError(
             f"{path} is of model {found.model}, and the run is of {', '.join(sorted(models))}."
         )
-    made: dict[str, Any] = shown(data)
+    made: dict[str, Any] = data
     return made

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from pytest_ane.core.errors import ReportError
-from pytest_ane.core.strict_json import parse_json, strict
+from pytest_ane.core.strict_json import strict
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.history.earlier import Asked, Course, Earlier, Place
 from pytest_ane.history.lines import machine_of
 from pytest_ane.report.rows import Row, ranked
-from pytest_ane.report.verdict import shown
+from pytest_ane.report.verdict import parse_shown, shown
 
 if TYPE_CHECKING:
     from pytest_ane.project.writeup import Page
@@ -186,23 +186,28 @@ def read_run(path: Path) -> Run:
 
 
 def from_json(text: str) -> Run:
-    """The run that `to_json` made a text of.
+    """The run that `to_json` made a text of; texts as people may read them, whoever wrote them.
 
     Raises:
         ValueError: it is none, or of another version.
     """
-    data = parse_json(text)
+    data = parse_shown(text)
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ValueError(f"it has not format {FORMAT}")
-    facts = _valid(Facts, data.get("run"), "run")
-    verdicts = _valid(list[dict[str, Any]], data.get("verdicts"), "verdicts")
+    facts = _valid(_FACTS, data.get("run"), "run")
+    verdicts = _valid(_ROWS, data.get("verdicts"), "verdicts")
     rows = [_read_row(row, f"verdicts.{number}") for number, row in enumerate(verdicts)]
     return Run(str(data.get("header", "")), tuple(rows), facts)
 
 
-def _valid(kind: type[T], data: object, place: str) -> T:
+_FACTS = TypeAdapter(Facts)
+_ROW = TypeAdapter(Row)
+_ROWS = TypeAdapter(list[dict[str, Any]])
+
+
+def _valid(kind: TypeAdapter[T], data: object, place: str) -> T:
     try:
-        return TypeAdapter(kind).validate_python(data)
+        return kind.validate_python(data)
     except ValidationError as error:
         inner = error.errors(include_url=False, include_input=False)[0]["loc"]
         raise ValueError(f"{'.'.join(map(str, (place, *inner)))} is missing or damaged") from None
@@ -248,4 +253,4 @@ def _read_row(data: dict[str, Any], place: str) -> Row:
     names = ("gate", "subject", "status", "summary", "reasons", *_OF_ROW)
     row = {name: data[name] for name in names if name in data}
     row["data"] = data if "figures" in data else None
-    return _valid(Row, row, place)
+    return _valid(_ROW, row, place)

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any, TypeAlias
 
-from pytest_ane.core.strict_json import strict
+from pytest_ane.core.strict_json import parse_json, strict
 from pytest_ane.core.text import LONGEST, NAME, printable
 from pytest_ane.core.verdict import Figure, Finding, Verdict
 from pytest_ane.report.figures import figure_text
@@ -119,6 +119,18 @@ def shown(value: Any) -> Any:
     if isinstance(value, list):
         return [shown(inner) for inner in value]
     return printable(value, LONGEST) if isinstance(value, str) else value
+
+
+def parse_shown(text: str) -> Any:
+    """Strict JSON of others, every text as people may read it.
+
+    Raises:
+        ValueError: it is none; says where.
+    """
+    try:
+        return shown(parse_json(text))
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
 
 
 def compact(names: Sequence[str]) -> str:

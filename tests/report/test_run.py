@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 
 from pytest_ane.core.errors import ReportError
+from pytest_ane.report.documents import read_document
 from pytest_ane.report.rows import Row
 from pytest_ane.report.run import Facts, Run, against, from_json, read_run, to_json
 from tests.hostile import HOSTILE, check_lines
@@ -154,3 +155,23 @@ def test_a_run_is_not_held_against_another_backend_nor_times_against_another_mac
     assert compared(of(0.9, "cpu", "EPYC")) == ["fidelity", "throughput"]
     assert compared(of(0.9, "cpu", "Xeon")) == ["fidelity"]
     assert compared(of(0.9, "coreml", "M4")) == []
+
+
+def test_a_file_of_others_cannot_hide_its_texts() -> None:
+    row = {"gate": "g", "subject": "m:\u202eL1", "status": "passed", "summary": "\x1b[31m"}
+    data = {"format": 1, "header": "\u202e", "run": {}, "verdicts": [row]}
+    run = from_json(json.dumps(data))
+    assert (run.header, run.rows[0].subject) == (r"\u202e", r"m:\u202eL1")
+    assert run.rows[0].summary == r"\x1b[31m"
+
+
+@pytest.mark.parametrize("depth", [700, 100_000])
+def test_endless_nesting_is_one_sentence(tmp_path: Path, depth: int) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(
+        '{"format": 1, "run": {}, "verdicts": [], "x": ' + "[" * depth + "]" * depth + "}"
+    )
+    with pytest.raises(ReportError, match="nested too deeply"):
+        read_run(path)
+    with pytest.raises(ReportError, match="nested too deeply"):
+        read_document(path, [], "")
