@@ -199,7 +199,7 @@ def test_what_cannot_be_collected_is_not_left_out(project: Project, summary: Pat
     result.stdout.fnmatch_lines(
         ["::error title=gates/test_fidelity.py error::ModuleNotFoundError: *of_this_name*"]
     )
-    assert "## ane gates: 1 error\n" in summary.read_text()
+    assert "## ane gates: 1 error, 3 not run\n" in summary.read_text()
 
 
 def test_without_a_file_there_are_annotations_alone(
