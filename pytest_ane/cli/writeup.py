@@ -99,7 +99,7 @@ def _new(options: argparse.Namespace) -> Output:
         relative,
         slug,
     )
-    from pytest_ane.report.writeup.pages import blank, intent_of
+    from pytest_ane.report.writeup.sections import blank, intent_of
 
     file, folder = options.manifest or Path(_DEFAULT), _folder(options)
     intent = intent_of(options.what)

@@ -34,7 +34,7 @@ _Origin: TypeAlias = "tuple[str, int] | str"
 
 _LARGE = 16
 """Elements from which a constant is a node of its own; smaller ones are attributes."""
-_UNITS = {"ane": "#c8e6c9", "cpu": "#ffe0b2", "off": "#ffcdd2"}
+_UNITS = {"ane": "#c8e6c9", "cpu": "#ffe0b2", "gpu": "#d1c4e9", "off": "#ffcdd2"}
 _RISKY = "#ffe0b2"
 _ERRORS = ({"stop": 0, "bgColor": "#ffffff"}, {"stop": 1, "bgColor": "#e57373"})
 _UNDEFINED = "#b71c1c"

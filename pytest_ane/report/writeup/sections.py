@@ -1,4 +1,4 @@
-"""The text of a write-up's sections: what a run's verdicts come to, as Markdown.
+"""The text of a write-up's sections: the intent, then what a run's verdicts come to, as Markdown.
 
 Every part is made of structured verdicts. Texts of others are escaped, so that they render as
 themselves.
@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, cast
 
+from pytest_ane.core.errors import ReportError
 from pytest_ane.core.text import printable
 from pytest_ane.core.verdict import Figure, Finding, Verdict
 from pytest_ane.gates import GATES
 from pytest_ane.gates.hazards.judge import KNOWN
 from pytest_ane.gates.placement.rules import Rule, find
+from pytest_ane.project.writeup import INTENT, SECTIONS, part
 from pytest_ane.report.blame import CAUSE
 from pytest_ane.report.figures import amount, figure_text
 from pytest_ane.report.markdown import code, fenced, prose, table
@@ -33,6 +35,51 @@ _NAMED = 12
 """Shards that a command names; of more, the whole model."""
 _TIMED = ("s", "tok/s")
 """Units of figures that only the same machine can repeat."""
+LONGEST_INTENT = 4000
+_TITLE = 80
+"""Characters of a page's title, of a longer intent the first words."""
+_WILL_STAND = {
+    "Setup": "manifest, machine, versions, digests and the command",
+    "Result": "the verdicts, with figures against their limits",
+    "Surprise": "what is red, warned, unproven, or changed since the last write-up",
+    "Next": "what the findings, the canary and the searches suggest",
+    "References": "sources of the rules that spoke",
+}
+_LESSON = "What you learned: write it here in place of this line."
+
+
+def intent_of(text: str) -> str:
+    """An intent as it stands on the page: one paragraph, whose punctuation means nothing.
+
+    Raises:
+        ReportError: it says nothing, or too much.
+    """
+    text = " ".join(text.split())
+    if not any(character.isalnum() for character in text):
+        raise ReportError("The intent is empty; say in a sentence what you want to find out.")
+    if len(text) > LONGEST_INTENT:
+        raise ReportError(
+            f"The intent has {len(text):,} characters; say it in at most {LONGEST_INTENT:,}, and "
+            "the rest below it on the page."
+        )
+    return prose(text)
+
+
+def blank(number: int, intent: str) -> str:
+    """The body of a page whose intent is recorded: what `finish` and a person fill has a line."""
+    cut = intent[:_TITLE].rpartition(" ")[0] or intent[:_TITLE]
+    title = intent if len(intent) <= _TITLE else f"{cut} ..."
+    lines = ["", f"# {number:03d}: {title}", ""]
+    for section in SECTIONS:
+        name = section.lower()
+        if name == INTENT:
+            text = part(name, intent)
+        elif (what := _WILL_STAND.get(section)) is not None:
+            text = part(name, f"*Not run yet. `pytest-ane writeup finish` writes here: {what}.*")
+        else:
+            text = f"*{_LESSON}*"
+        lines += [f"## {section}", "", text, ""]
+    return "\n".join(lines)
 
 
 class Sections:

@@ -24,8 +24,7 @@ from pytest_ane.report.writeup.answer import (
     last_of,
     suggestions,
 )
-from pytest_ane.report.writeup.pages import LONGEST_INTENT, blank, intent_of
-from pytest_ane.report.writeup.sections import Sections
+from pytest_ane.report.writeup.sections import LONGEST_INTENT, Sections, blank, intent_of
 from tests.hostile import HOSTILE
 
 INTENT = intent_of("4-bit palettes on L01")
@@ -412,3 +411,15 @@ def test_what_other_commands_printed() -> None:
     for damaged in ({"tokens": 4}, {**call, "half_macs": 0}, {**call, "half_weights": "x"}):
         with pytest.raises(ReportError, match="What bound printed is damaged"):
             list(suggestions({**bound, "calls": [damaged]}))
+
+
+@pytest.mark.parametrize(
+    ("intent", "title"),
+    [
+        ("short", "short"),
+        ("word " * 20, "word " * 16 + "..."),
+        ("量" * 100, "量" * 80 + " ..."),
+    ],
+)
+def test_a_title_is_the_beginning_of_an_intent(intent: str, title: str) -> None:
+    assert f"\n# 007: {title}\n" in blank(7, intent_of(intent))
