@@ -13,7 +13,7 @@ from pytest_ane.history.earlier import Earlier
 from pytest_ane.report.figures import amount, limit_of
 from pytest_ane.report.html.subjects import Judged, Subject
 from pytest_ane.report.rows import Row
-from pytest_ane.report.run import Run
+from pytest_ane.report.run import Run, comparable
 from pytest_ane.report.verdict import compact
 
 _MOST = 30
@@ -79,7 +79,7 @@ def changes_of(run: Run, found: Sequence[Subject]) -> Changes | None:
         for then, now in pairs
         if then.label != now.label
     ]
-    asked = [*_limits(pairs), *_alone(before, judged)] if run.before else []
+    asked = [*_limits(pairs), *_alone(before, judged), *_elsewhere(pairs)] if run.before else []
     red = {one.row.subject for one in judged if one.row.red}
     return Changes(
         run.earlier.label,
@@ -135,6 +135,13 @@ def _limits(pairs: Sequence[tuple[Row, Row]]) -> Iterator[str]:
                 name = figure.get("label") or figure["name"]
                 seen["{} {}: limit {} before, {} now".format(now.gate, name, *texts)] += 1
     yield from (f"{text}{f', {count} times' if count > 1 else ''}" for text, count in seen.items())
+
+
+def _elsewhere(pairs: Sequence[tuple[Row, Row]]) -> Iterator[str]:
+    """Verdicts whose figures are those of another backend, or times of another machine."""
+    if count := sum(not comparable(now, then) for then, now in pairs if then.data and now.data):
+        of = "1 verdict" if count == 1 else f"{count} verdicts"
+        yield f"figures of {of} are not compared: another backend or machine measured them before"
 
 
 def _data(row: Row) -> Sequence[Mapping[str, Any]]:

@@ -138,6 +138,16 @@ def test_verdicts_that_turned_and_limits_that_moved() -> None:
     assert "1 verdict only before: m:L01 placement" in text
 
 
+def test_figures_of_another_backend_are_not_compared_and_that_is_said() -> None:
+    old, new = (
+        run_of(Verdict("fidelity", "m:L01", (figure(c),), provenance={"backend": backend}))
+        for c, backend in ((0.99, "cpu"), (0.98, "coreml"))
+    )
+    text = Reader(page(against(new, old))).text
+    assert "figures of 1 verdict are not compared: another backend or machine" in text
+    assert "No figure with a limit differs." in text
+
+
 def test_nothing_is_asked_of_the_network() -> None:
     made = page(run_of(PASSED, FAILED))
     assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", made)
