@@ -53,10 +53,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(
     scope="package",
-    params=[
-        pytest.param(recipe, id=recipe.name, marks=() if recipe.quick else pytest.mark.heavy)
-        for recipe in RECIPES
-    ],
+    params=[pytest.param(recipe, id=recipe.name, marks=pytest.mark.heavy) for recipe in RECIPES],
 )
 def report(request: pytest.FixtureRequest, forge: Forge, shared_path: Path) -> Report:
     """The report of each recipe, made once."""

@@ -32,14 +32,12 @@ class Recipe:
         name: of its report.
         make: lays a project out in a folder.
         options: of the run, besides those of its report.
-        quick: whether making and running it takes a second or two.
         cache: of what is built; empty for the user's, which has whole models.
     """
 
     name: str
     make: Make
     options: tuple[str, ...] = ("--ane-shards=all", "-m", "gate")
-    quick: bool = False
     cache: str = "--ane-cache=../../workshop-cache"
 
 
@@ -192,7 +190,7 @@ def _of(manifest: str, shards: str) -> tuple[str, ...]:
 
 
 RECIPES = (
-    Recipe("packages", packages, quick=True),
+    Recipe("packages", packages),
     Recipe("hostile", hostile),
     Recipe("spoilt", spoilt),
     Recipe("hazards", hazards),
