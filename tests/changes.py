@@ -103,7 +103,7 @@ def changes() -> list[Change]:
         ),
         Change(
             "a report format",
-            {"github": ("summary", ".md"), "json": ("as_json", ".json")},
+            {"github": ("summary", ".md"), "run": (".json",)},
             ("pytest_ane/report/{}.py",),
             2,
         ),
