@@ -49,7 +49,7 @@ def verdict(
         ),
         budget=lambda: "none",
     )
-    subject: Any = SimpleNamespace(qualified="mine:yolo")
+    subject: Any = SimpleNamespace(qualified="mine:yolo", arithmetic=("typed",))
     return FIDELITY.judge(FIDELITY.measure(context), Policy().fidelity, subject)
 
 
