@@ -50,15 +50,11 @@ def run(options: argparse.Namespace) -> Output:
     """
     from pytest_ane.core.files import write_atomically
     from pytest_ane.report.documents import read_document
-    from pytest_ane.report.formats import FORMATS
+    from pytest_ane.report.formats import format_of
     from pytest_ane.report.run import against, read_run
 
     out: Path = options.out
-    format = FORMATS.get(out.suffix.lower())
-    if format is None:
-        raise ReportError(
-            f"-o {out}: there is no such format; end the file's name with {' or '.join(FORMATS)}."
-        )
+    format = format_of(out)
     inputs = (options.recorded, *options.documents, *filter(None, [options.against]))
     if any(_same(out, file) for file in inputs):
         raise ReportError(f"-o {out}: would overwrite what it is made from; name another file.")

@@ -301,6 +301,9 @@ def _charts(answer: Answer) -> tuple[tuple[tuple[str, str, str], ...], str]:
         file = answer.writeup.beside(f".{name}.svg")
         _write(file, svg(picture).encode())
         made[name] = (picture.title, file.name, picture.description)
+    for old in answer.writeup.path.parent.glob(f"{answer.writeup.stem}.*.svg"):
+        if old.name not in {file for _, file, _ in made.values()}:
+            old.unlink()
     return tuple(made.values()), ""
 
 

@@ -197,6 +197,12 @@ class Table:
         if any(len(row) != len(self.columns) for row in self.rows):
             raise ValueError(f"a row of {self.title!r} has not {len(self.columns)} cells")
 
+    @property
+    def records(self) -> list[dict[str, Cell]]:
+        """Rows as cells by the columns' titles."""
+        titles = [column.title for column in self.columns]
+        return [dict(zip(titles, row, strict=True)) for row in self.rows]
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -251,8 +257,13 @@ class Verdict:
         return next((figure for figure in self.figures if figure.name == name), None)
 
     def table(self, name: str) -> Table | None:
-        """A table by name."""
+        """What programs find by its name."""
         return next((table for table in self.tables if table.name == name), None)
+
+    def records(self, name: str) -> list[dict[str, Cell]]:
+        """Rows of a table as cells by title; none where there is no such table."""
+        found = self.table(name)
+        return found.records if found else []
 
 
 def nothing(gate: str, subject: str, reason: str, remedy: str = "", **more: Any) -> Verdict:

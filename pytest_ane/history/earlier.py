@@ -110,6 +110,7 @@ class Course:
 
     Attributes:
         gate, subject, test, figure: what was measured.
+        backend: what computed it; empty where nothing was run.
         points: in git's order or by time.
         step: index of the first point after its last step; None where it has none.
     """
@@ -118,6 +119,7 @@ class Course:
     subject: str
     test: str
     figure: str
+    backend: str
     points: tuple[Point, ...]
     step: int | None
 
@@ -134,4 +136,5 @@ def _course(memory: Memory, of: Series) -> Course:
     runs = (memory.runs[place] for place in of.runs)
     points = tuple(Point(r.label, r.time, v) for r, v in zip(runs, of.values, strict=True))
     steps = steps_of(of)
-    return Course(of.gate, of.subject, of.test, of.figure, points, steps[-1].at if steps else None)
+    step = steps[-1].at if steps else None
+    return Course(of.gate, of.subject, of.test, of.figure, of.backend, points, step)

@@ -28,7 +28,7 @@ from pytest_ane.plugin.run import is_worker
 from pytest_ane.plugin.summary import header_line, row_of
 from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.project.writeup import FOLDER, writeups
-from pytest_ane.report.formats import FORMATS
+from pytest_ane.report.formats import format_of
 from pytest_ane.report.github import ROOM, Place, commands, summary
 from pytest_ane.report.rows import Row
 from pytest_ane.report.run import Facts, Run, against, places_of
@@ -42,11 +42,10 @@ def add_to(config: pytest.Config) -> None:
     """
     files = [Path(config.invocation_params.dir, name) for name in options.report_files(config)]
     for file in files:
-        if file.suffix not in FORMATS:
-            raise pytest.UsageError(
-                f"--ane-report={file.name}: there is no such format; end the file's name with "
-                f"{' or '.join(FORMATS)}."
-            )
+        try:
+            format_of(file)
+        except ReportError as error:
+            raise pytest.UsageError(f"--ane-report={error}") from None
         _require_writable("--ane-report", file)
     graphs = options.model_explorer(config)
     if graphs is not None:
@@ -117,10 +116,10 @@ class Reports:
         space = workspace.of(self._config)
         rows = (*self._rows.values(), *self._unreached(stopped))
         run = Run(header_line(self._config), rows, self._facts(space, stopped))
-        if any(FORMATS[file.suffix].compares for file in self._files):
+        if any(format_of(file).compares for file in self._files):
             run = self._remembering(run, space)
         for file in self._files:
-            self._write_file(file, FORMATS[file.suffix].text(run))
+            self._write_file(file, format_of(file).text(run))
         if self._graphs is not None:
             for line in model_explorer.write(self._graphs, run, space):
                 self._say(line)
@@ -164,7 +163,7 @@ class Reports:
         """With the run whose file this one replaces, what the memory has, and write-ups."""
         run = replace(run, writeups=tuple(writeups(space.manifest.path.parent / FOLDER)))
         for file in self._files:
-            read = FORMATS[file.suffix].read
+            read = format_of(file).read
             if read is not None and file.is_file():
                 try:
                     before = read(file)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tempfile
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +48,6 @@ _OPENING = re.compile(r"^<!-- writeup: .*", re.MULTILINE)
 _HEADING = re.compile(rf"^## ({'|'.join(SECTIONS)})[ \t]*$", re.MULTILINE)
 _LONGEST_SLUG = 48
 _MOST_BYTES = 4 << 20
-_LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -312,17 +312,14 @@ def slug(text: str) -> str:
 
 @contextmanager
 def numbering(folder: Path) -> Iterator[None]:
-    """The only process that gives numbers in a folder, which is made if need be.
+    """The only process that gives numbers in any worktree; the folder is made if need be.
 
     Raises:
         ReportError: the folder cannot be made or written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        ignored = folder / ".gitignore"
-        if not ignored.exists():
-            ignored.write_text(f"{_LOCK}\n")
-        held = FileLock(folder / _LOCK).acquire()
+        held = FileLock(_lock(folder)).acquire()
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise ReportError(
@@ -330,6 +327,15 @@ def numbering(folder: Path) -> Iterator[None]:
         ) from None
     with held:
         yield
+
+
+def _lock(folder: Path) -> Path:
+    """Numbers are given in all worktrees of a repository, so the lock is in what they share."""
+    shared = git(folder, "rev-parse", "--path-format=absolute", "--git-common-dir")
+    if shared:
+        return Path(shared.removesuffix("\n"), "pytest-ane-writeups.lock")
+    name = sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir(), f"pytest-ane-writeups-{name}.lock")
 
 
 def renumber(writeup: WriteUp) -> WriteUp:

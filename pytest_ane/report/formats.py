@@ -42,3 +42,18 @@ FORMATS: Mapping[str, Format] = {
     ".json": Format(to_json, read=read_run),
     ".md": Format(lambda run: summary(run.rows, run.header)),
 }
+
+
+def format_of(file: Path) -> Format:
+    """The format of a file, by the end of its name in small or capital letters.
+
+    Raises:
+        ReportError: there is none of that end.
+    """
+    try:
+        return FORMATS[file.suffix.lower()]
+    except KeyError:
+        ends = " or ".join(FORMATS)
+        raise ReportError(
+            f"{file.name}: there is no such format; end the file's name with {ends}."
+        ) from None

@@ -26,7 +26,7 @@ from pytest_ane.mil.records import (
     ValueType,
 )
 from pytest_ane.report.html.pictures import strip
-from pytest_ane.report.html.subjects import Subject, columns_of
+from pytest_ane.report.html.subjects import Subject
 
 Json: TypeAlias = "dict[str, Any]"
 _Origin: TypeAlias = "tuple[str, int] | str"
@@ -235,13 +235,10 @@ def _units(subject: Subject) -> dict[str, Json]:
 
 def _errors(subject: Subject) -> dict[str, Json]:
     """The relative error that each operation adds itself, of shards whose error was explained."""
-    table = subject.table("blame.operations")
-    if table is None:
-        return {}
     return {
-        printable(str(name), NAME): _error(own)
-        for name, own in zip(*columns_of(table, "op", "own error"), strict=True)
-        if own is not None
+        printable(str(row["op"]), NAME): _error(own)
+        for row in subject.records("blame.operations")
+        if (own := row["own error"]) is not None
     }
 
 

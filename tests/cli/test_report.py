@@ -117,7 +117,7 @@ def test_as_json(says: Says, as_json: AsJson) -> None:
     [
         (["none.json", "-o", "r.html"], "none.json cannot be read (No such file or directory)"),
         (["bound.json", "-o", "r.html"], "bound.json is no report of a run"),
-        (["run.json", "-o", "r.pdf"], "-o r.pdf: there is no such format; end the"),
+        (["run.json", "-o", "r.pdf"], "r.pdf: there is no such format; end the"),
         (["run.json", "none.json", "-o", "r.html"], "none.json cannot be read"),
         (["run.json", "bad.json", "-o", "r.html"], "bad.json is not what a command printed"),
         (["run.json", "run.json", "-o", "r.html"], "It is a run; compare with it by --against."),

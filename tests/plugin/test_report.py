@@ -42,6 +42,11 @@ def test_another_format_is_a_usage_error(project: Project) -> None:
     result.stderr.fnmatch_lines(["*--ane-report=all.pdf: there is no such format; end *"])
 
 
+def test_the_end_of_a_file_s_name_may_be_in_capitals(project: Project) -> None:
+    project.packages(good="none").gate("--ane-report=ALL.JSON")
+    assert json.loads((project.path / "ALL.JSON").read_text())["verdicts"]
+
+
 def test_a_folder_of_that_name_is_a_usage_error(project: Project) -> None:
     (project.path / "all.html").mkdir()
     result = project.packages(good="none").gate("--ane-report=all.html")

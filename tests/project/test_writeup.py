@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -131,7 +132,7 @@ def test_two_of_one_number_and_a_new_one_for_one_of_them(checkout: Path) -> None
     assert read(folder / "003-third.md").body == "since [004-second](004-second.md)\n"
     assert {path.name for path in folder.iterdir()} == {
         "001-first.md", "003-third.md", "004-second.md", "004-second.json", "004-second.kl.svg",
-        "001-second-more.json", ".gitignore", ".lock",
+        "001-second-more.json",
     }  # fmt: skip
     assert collisions(folder) == []
 
@@ -153,14 +154,29 @@ def test_a_new_number_keeps_apart_what_a_person_wrote(tmp_path: Path) -> None:
         }
 
 
-def test_one_process_gives_numbers_and_its_lock_is_not_committed(checkout: Path) -> None:
-    folder = checkout / "experiments"
-    with numbering(folder), pytest.raises(Timeout):
-        FileLock(folder / ".lock", timeout=0).acquire()
-    with FileLock(folder / ".lock", timeout=0):
+def test_one_process_gives_numbers_in_all_worktrees(checkout: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    repository.git(checkout, "worktree", "add", "-q", "-b", "other", str(other))
+    lock = checkout / ".git" / "pytest-ane-writeups.lock"
+    for tree in (checkout, other):
+        with numbering(tree / "experiments"), pytest.raises(Timeout):
+            FileLock(lock, timeout=0).acquire()
+        assert repository.git(tree, "status", "--porcelain") == ""
+    with FileLock(lock, timeout=0):
         pass
-    status = repository.git(checkout, "status", "--porcelain")
-    assert status == "?? experiments/.gitignore\n"
+
+
+def test_outside_of_git_the_lock_is_a_temporary_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, temporary = tmp_path / "experiments", tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    with numbering(folder):
+        (lock,) = temporary.iterdir()
+        with pytest.raises(Timeout):
+            FileLock(lock, timeout=0).acquire()
+    assert list(folder.iterdir()) == []
 
 
 def test_find(tmp_path: Path) -> None:

@@ -48,12 +48,17 @@ def _course(run: Run, course: Course) -> Picture | None:
         course.gate, course.subject, course.test))  # fmt: skip
     figures = (f for row in rows for f in (row.data or {}).get("figures", ()))
     now: dict[str, Any] = next((f for f in figures if f["name"] == course.figure), {})
-    title = f"{course.subject} {now.get('label') or course.figure}"
+    same = [each.backend for each in run.courses if _subject(each) == _subject(course)]
+    on = f" on {course.backend}" if len(same) > 1 and course.backend else ""
     return history(
-        f"{title} over commits",
+        f"{course.subject} {now.get('label') or course.figure}{on} over commits",
         course.points,
         course.step,
         unit=now.get("unit", ""),
         limit=now.get("limit"),
         good=now.get("good"),
     )
+
+
+def _subject(course: Course) -> tuple[str, str, str, str]:
+    return course.gate, course.subject, course.test, course.figure

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from pytest_ane.core.verdict import Cell, Column, Table
 from pytest_ane.report.figures import amount
-from pytest_ane.report.html.subjects import Subject, columns_of
+from pytest_ane.report.html.subjects import Subject
 from pytest_ane.report.table import cell, head
 
 _UNITS = {"ANE": "ane", "CPU": "cpu", "GPU": "gpu", "eligible": "ane", "likely CPU": "cpu",
@@ -125,27 +125,22 @@ class Op:
 
 def strip(subject: Subject) -> list[Op]:
     """All compute operations in their order, joined by name with blame and hazards."""
-    program = subject.table("program")
-    if program is None:
-        return []
     errors, hazards = _errors(subject), _hazards(subject)
-    heads = ("op", "type", "forecast", "predicted", "recorded", "why")
     made = []
-    for name, kind, forecast, predicted, recorded, why in zip(
-        *columns_of(program, *heads), strict=True
-    ):
-        unit, where = _unit(forecast, predicted, recorded)
-        error = errors.get(str(name))
+    for row in subject.records("program"):
+        name = str(row["op"])
+        unit, where = _unit(row["forecast"], row["predicted"], row["recorded"])
+        error = errors.get(name)
         made.append(
             Op(
-                str(name),
-                str(kind),
+                name,
+                str(row["type"]),
                 unit,
                 where,
                 None if error is None else _short(error),
                 0.0 if error is None else _height(error),
-                hazards.get(str(name), ""),
-                str(why or ""),
+                hazards.get(name, ""),
+                str(row["why"] or ""),
             )
         )
     return made
@@ -163,24 +158,21 @@ def _unit(forecast: Cell, predicted: Cell, recorded: Cell) -> tuple[str, str]:
 
 
 def _errors(subject: Subject) -> dict[str, float]:
-    table = subject.table("blame.operations")
-    if table is None:
-        return {}
-    names, own = columns_of(table, "op", "own error")
-    return {str(n): e for n, e in zip(names, own, strict=True) if isinstance(e, int | float)}
+    rows = subject.records("blame.operations")
+    own = ((str(row["op"]), row["own error"]) for row in rows)
+    return {name: error for name, error in own if isinstance(error, int | float)}
 
 
 def _hazards(subject: Subject) -> dict[str, str]:
     """The hazards that come near their limit, by operation."""
-    table = subject.table("hazards")
-    if table is None:
-        return {}
     near: dict[str, list[str]] = {}
-    columns = columns_of(table, "operation", "hazard", "value", "limit")
-    for op, hazard, value, limit in zip(*columns, strict=True):
-        numbers = isinstance(limit, int | float) and isinstance(value, int | float)
-        if numbers and not value <= limit / 2:
-            near.setdefault(str(op), []).append(f"{hazard} {_short(value)} of {_short(limit)}")
+    for row in subject.records("hazards"):
+        value, limit = row["value"], row["limit"]
+        if isinstance(value, str | None) or isinstance(limit, str | None):
+            continue
+        if not value <= limit / 2:
+            text = f"{row['hazard']} {_short(value)} of {_short(limit)}"
+            near.setdefault(str(row["operation"]), []).append(text)
     return {op: "; ".join(texts) for op, texts in near.items()}
 
 
@@ -207,9 +199,8 @@ class Palette:
 def palettes(table: Table) -> list[Palette]:
     """Of the table `palettes`."""
     made = []
-    rows = zip(*columns_of(table, "weight", "value", "share"), strict=True)
-    for weight, of in groupby(rows, key=lambda row: row[0]):
-        entries = [(_short(value), _finite(share)) for _, value, share in of]
+    for weight, of in groupby(table.records, key=lambda row: row["weight"]):
+        entries = [(_short(row["value"]), _finite(row["share"])) for row in of]
         highest = max((share for _, share in entries), default=0.0) or 1.0
         bars = tuple((value, round(100 * share / highest, 1)) for value, share in entries)
         made.append(Palette(str(weight), bars))
@@ -237,16 +228,15 @@ class Prompt:
 
 def prompts(table: Table) -> list[Prompt]:
     """Of the table `positions`; the first bad one of each prompt is marked as such."""
-    columns = columns_of(table, "prompt", "position", "text", "KL", "top-1", "bad")
     made = []
-    for name, of in groupby(zip(*columns, strict=True), key=lambda row: row[0]):
+    for name, of in groupby(table.records, key=lambda row: row["prompt"]):
         seen, tokens = False, []
-        for _, position, text, kl, top1, bad in of:
-            agrees = ", another token" if top1 == "no" else ""
-            says = f"position {position}: KL {amount(kl, 'nats')}{agrees}"
-            first = bad == "yes" and not seen
-            seen = seen or first
-            tokens.append(Token(str(text or ""), _kl_level(kl), bad == "yes", first, says))
+        for row in of:
+            kl, bad = row["KL"], row["bad"] == "yes"
+            agrees = ", another token" if row["top-1"] == "no" else ""
+            says = f"position {row['position']}: KL {amount(kl, 'nats')}{agrees}"
+            tokens.append(Token(str(row["text"] or ""), _kl_level(kl), bad, bad and not seen, says))
+            seen = seen or bad
         made.append(Prompt(str(name), tuple(tokens)))
     return made
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from pytest_ane.core.arithmetic import SIMULATED
-from pytest_ane.core.verdict import Figure, Table, Verdict
+from pytest_ane.core.verdict import Cell, Figure, Table, Verdict
 from pytest_ane.report.figures import amount
 from pytest_ane.report.rows import Row, ranked
 from pytest_ane.report.run import Run, verdict_of
@@ -127,13 +126,14 @@ class Subject:
         return next((one for one in self.judged if (one.gate, one.row.part) == asked), None)
 
     def table(self, name: str) -> Table | None:
-        """A table by name, of whichever gate has it."""
-        return next((t for one in self.judged if (t := table(one.verdict, name))), None)
+        """A table of whichever gate has it."""
+        verdicts = (one.verdict for one in self.judged if one.verdict)
+        return next((found for verdict in verdicts if (found := verdict.table(name))), None)
 
-
-def table(verdict: Verdict | None, name: str) -> Table | None:
-    """A verdict's table by name."""
-    return next((t for t in verdict.tables if t.name == name), None) if verdict else None
+    def records(self, name: str) -> list[dict[str, Cell]]:
+        """Its rows as cells by title; none where no gate has it."""
+        found = self.table(name)
+        return found.records if found else []
 
 
 def _place(subject: Subject) -> tuple[bool, bool, bool, float]:
@@ -170,10 +170,3 @@ def _room(figure: Figure) -> float:
     best = 1.0 if figure.good == "above" and 0 < limit < 1 else 0.0
     way = abs(best - limit) or 1.0
     return (value - limit if figure.good == "above" else limit - value) / way
-
-
-def columns_of(table: Table, *titles: str) -> list[Sequence[Any]]:
-    """Some columns of a table, in the order of `titles`."""
-    heads = [column.title for column in table.columns]
-    places = [heads.index(title) for title in titles]
-    return [[row[at] for row in table.rows] for at in places]

@@ -284,11 +284,11 @@ class Sections:
         rules: dict[str, Rule] = {}
         hazards: dict[str, str] = {}
         for _, verdict in self._verdicts:
-            for match in _cells(verdict, "matches"):
+            for match in verdict.records("matches"):
                 outcome = cast(Any, match.get("outcome"))
                 if (rule := find(str(match.get("rule")), outcome)) is not None:
                     rules[rule.id] = rule
-            titles = {met.get("hazard") for met in _cells(verdict, "hazards")}
+            titles = {met.get("hazard") for met in verdict.records("hazards")}
             met = [known for known in KNOWN.values() if known.title in titles]
             hazards |= {known.title: f"{known.source} ({known.grade})" for known in met}
         for id, rule in sorted(rules.items()):
@@ -333,13 +333,6 @@ def _means(verdict: Verdict) -> str:
     """What measured: backend, arithmetic and basis."""
     words = (str(verdict.provenance.get(key, "")) for key in ("backend", "arithmetic"))
     return " ".join(filter(None, (*words, verdict.basis))) or "reading the package"
-
-
-def _cells(verdict: Verdict, name: str) -> Iterator[Mapping[str, Any]]:
-    """Rows of a table by the columns' titles."""
-    if (found := verdict.table(name)) is not None:
-        titles = [column.title for column in found.columns]
-        yield from (dict(zip(titles, cells, strict=True)) for cells in found.rows)
 
 
 def _pairs(words: Mapping[str, str]) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pytest_ane.history.earlier import Course, Point
 from pytest_ane.report.charts.history import history
+from pytest_ane.report.charts.run import pictures_of
+from pytest_ane.report.run import Run
 from tests.report.charts.drawn import drawn
 
 SERIES = [(f"abc{i:03d}", f"2026-11-{i + 1:02d}", 0.99 if i < 12 else 0.93) for i in range(20)]
@@ -46,3 +49,15 @@ def test_nothing_was_measured() -> None:
 
 def test_one_point() -> None:
     assert len(drawn(history("speed", [("a", "t", 9.5)], unit="tok/s")).marks("symbol")) == 1
+
+
+def test_a_figure_of_two_backends_has_two_titles() -> None:
+    points = (Point("a", "t", 1.0), Point("b", "t", 2.0))
+    on_cpu, on_ane = (
+        Course("throughput", "m", "", "tok_s", backend, points, None)
+        for backend in ("cpu", "coreml")
+    )
+    titles = [picture.title for picture in pictures_of(Run("", (), courses=(on_cpu, on_ane)))]
+    assert titles == ["m tok_s on cpu over commits", "m tok_s on coreml over commits"]
+    (alone,) = pictures_of(Run("", (), courses=(on_cpu,)))
+    assert alone.title == "m tok_s over commits"
