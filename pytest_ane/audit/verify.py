@@ -88,6 +88,7 @@ class Auditor:
             cache,
             backend_name="cpu",
             notify=lambda text: None,
+            store="",  # A pull request may name any store.
         )
 
     def audit(self) -> Audit:

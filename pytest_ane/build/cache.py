@@ -41,6 +41,8 @@ from pytest_ane.build.folder import (
 from pytest_ane.build.scratch import leftovers, scratch, temporary_folder
 from pytest_ane.build.seal import damage, write_seal
 from pytest_ane.build.semaphore import Semaphore
+from pytest_ane.build.shared_store import KINDS as SHARED
+from pytest_ane.build.shared_store import SharedStore
 from pytest_ane.core.digests import tree_bytes
 from pytest_ane.core.errors import BuildError, CacheError
 
@@ -85,6 +87,9 @@ class Cache:
         builds: how many entries processes that share the folder make at once; `None` for any.
         notify: receives a sentence on each entry that was damaged or edited; `to_stderr` by
             default.
+        store: asked for an entry before it is made, and offered what was made.
+        max_size: bytes of all entries, above which those not in use are deleted, the least
+            recently used first; `None` for any.
 
     Attributes:
         unwritable: why the folder can only be read; empty where it can be written.
@@ -99,9 +104,12 @@ class Cache:
         root: Path | None = None,
         builds: int | None = None,
         notify: Callable[[str], None] | None = None,
+        store: SharedStore | None = None,
+        max_size: int | None = None,
     ) -> None:
         self.root = (root or default_root()).absolute()
         self.notify = notify or to_stderr
+        self.store, self.max_size = store, max_size
         self.unwritable = ""
         self.slots = Semaphore(self.root / "locks", builds) if builds else None
         self._user: FileLock | None = None
@@ -141,9 +149,18 @@ class Cache:
         return self._passing_by(self.path(kind, key), lambda path: self._get(path, subject))
 
     def _get(self, path: Path, subject: str) -> Path | None:
-        if wrong := self._use(path):
+        if (wrong := self._use(path)) == "":
+            return path
+        if wrong:
             self.notify(f"{self._sentence(path, wrong, subject)}; it is not used.")
-        return path if wrong == "" else None
+        elif self.store is not None and not self.unwritable:
+            with self._disk_errors(), self._locked(path):
+                return (
+                    path
+                    if self._use(path, locked=True) == "" or self._fetch(path, subject)
+                    else None
+                )
+        return None
 
     def get_or_make(
         self, kind: str, key: str, make: Callable[[Path], None], subject: str = ""
@@ -173,12 +190,50 @@ class Cache:
                     return path
                 if wrong:
                     self._discard(path, wrong, subject)
-                with self._workspace(*entry) as folder, scratch(self._scratch(*entry)):
-                    make(folder)
-                    write_seal(folder, *entry)
-                    folder.replace(path)
+                if not self._fetch(path, subject):
+                    with self._workspace(*entry) as folder, scratch(self._scratch(*entry)):
+                        make(folder)
+                        write_seal(folder, *entry)
+                        folder.replace(path)
+                    self._note_use(path)
+                    self._offer(path, subject)
+            if self.max_size is not None:
+                self.trim(self.max_size)
+            return path
+
+    def _fetch(self, path: Path, subject: str) -> bool:
+        """Take an entry from the store, under its lock; whether the store had it whole."""
+        if not (store := self._store_of(path)):
+            return False
+        kind, key = path.parent.name, path.name
+        with self._workspace(kind, key) as folder:
+            entry = store.fetch(kind, key, folder, subject)
+            if entry is not None:
+                entry.replace(path)
                 self._note_use(path)
-                return path
+        return entry is not None
+
+    def _offer(self, path: Path, subject: str) -> bool:
+        """Give the store an entry that was made here, under its lock; whether it has it now."""
+        if not (store := self._store_of(path)):
+            return False
+        with self._workspace(path.parent.name, path.name) as folder:
+            return store.offer(path, folder, subject)
+
+    def _store_of(self, path: Path) -> SharedStore | None:
+        """The store, of entries that other machines can use under the same name."""
+        shared = path.parent.name in SHARED and re.fullmatch(r"[0-9a-f]{64}", path.name)
+        return self.store if shared else None
+
+    def push(self, entry: Entry) -> bool:
+        """Offer the store an entry that lies here; whether the store has it now as it is here.
+
+        One that is damaged, which is said, gone, or of this machine alone is not offered.
+        """
+        with self._locked(entry.path):
+            if wrong := self._use(entry.path, locked=True):
+                self.notify(f"{self._sentence(entry.path, wrong, '')}; it is not stored.")
+            return wrong == "" and self._offer(entry.path, "")
 
     def _passing_by(self, path: Path, use: Callable[[Path], T]) -> T:
         """Use an entry; or this user's own beside it, where that one is another user's."""
@@ -213,6 +268,22 @@ class Cache:
     def folders(self, kind: str) -> list[Path]:
         """The folders of all finished entries of a kind."""
         return [path for path in own(self.root, kind) if path.is_dir()]
+
+    def surplus(self, most: int) -> list[Entry]:
+        """Entries beyond so many bytes, least recently used first, that no process uses."""
+        entries, since = self.entries(), self.in_use_since()
+        held, surplus = sum(entry.size for entry in entries), []
+        for entry in entries:
+            if held > most and entry.used < since:
+                surplus.append(entry)
+                held -= entry.size
+        return surplus
+
+    def trim(self, most: int) -> None:
+        """Delete the surplus; what may not be deleted stays."""
+        for entry in self.surplus(most):
+            with suppress(OSError):
+                self.remove(entry)
 
     def remove(self, entry: Entry) -> bool:
         """Delete an entry, unless it was used since it was listed; whether it is gone.

@@ -29,10 +29,14 @@ def write_seal(folder: Path, kind: str, key: str) -> None:
     (folder / SEAL).write_text(text)
 
 
-def damage(entry: Path) -> str:
-    """How an entry `<kind>/<key>` differs from its seal, `FILE has other bytes`; else empty.
+def damage(entry: Path, name: tuple[str, str] | None = None) -> str:
+    """How an entry differs from its seal, `FILE has other bytes`; else empty.
 
     Files that did not change are not read again within `remembered`.
+
+    Args:
+        entry: its folder.
+        name: its kind and key, where the folder is not `<kind>/<key>`.
 
     Raises:
         OSError: it cannot be read.
@@ -47,7 +51,7 @@ def damage(entry: Path) -> str:
         return f"{SEAL} is damaged"
     if not isinstance(sealed, dict):
         return f"{SEAL} is damaged"
-    if of != (entry.parent.name, entry.name):
+    if of != (name or (entry.parent.name, entry.name)):
         return f"{SEAL} is of another entry"
     return next(_differences(entry, sealed), "")
 

@@ -16,14 +16,16 @@ if TYPE_CHECKING:
     from pytest_ane.build import Cache
     from pytest_ane.build.cache import Entry
 
-HELP = "list or prune built shards and recordings"
+HELP = "list, prune or share built shards and recordings"
 EXAMPLE = "pytest-ane cache prune --keep '2 GB'"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The action, the folder, and how much `prune` keeps."""
     parser.add_argument(
-        "action", choices=("list", "prune"), help="show entries, or delete old ones"
+        "action",
+        choices=("list", "prune", "push"),
+        help="show entries, delete old ones, or give those that a store lacks to it",
     )
     add_cache(parser)
     parser.add_argument(
@@ -32,17 +34,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="prune: keep the most recently used up to this, such as '2 GB'",
     )
+    parser.add_argument(
+        "--store",
+        "--ane-store",
+        metavar="URL",
+        help="push: the store that machines share, such as s3://bucket/ane or a folder",
+    )
     add_yes(parser)
 
 
 def run(options: argparse.Namespace) -> Output:
-    """List entries, least recently used first; or delete those beyond the budget `keep`.
+    """List entries, least recently used first; delete those beyond `keep`; or push them.
 
     Raises:
-        CacheError: the folder is no cache or cannot be read, or `keep` is no size.
+        CacheError: the folder is no cache or cannot be read, `keep` is no size, or the store
+            cannot be used.
     """
     from pytest_ane.build import Cache
 
+    if options.action == "push":
+        return (yield from _push(options))
     cache = Cache(options.cache)
     if options.action == "prune":
         return (yield from _prune(cache, _bytes(options.keep), options))
@@ -52,16 +63,29 @@ def run(options: argparse.Namespace) -> Output:
     return {"root": cache.root, "entries": _data(entries)}
 
 
+def _push(options: argparse.Namespace) -> Output:
+    from pytest_ane.build import Cache
+    from pytest_ane.build.cache import to_stderr
+    from pytest_ane.build.shared_store import KINDS, SharedStore
+
+    if not options.store:
+        raise CacheError("cache push needs --store=URL, such as s3://bucket/ane or a folder.")
+    store = SharedStore(options.store, to_stderr)
+    cache = Cache(options.cache, store=store)
+    entries = [entry for entry in cache.entries() if entry.kind in KINDS]
+    stored = [entry for entry in entries if cache.push(entry)]
+    yield f"{len(stored)} of {len(entries)} entries are in the store {store.name}"
+    if len(stored) < len(entries):
+        left = len(entries) - len(stored)
+        raise CacheError(f"{left} of {len(entries)} entries are not stored, as said above.")
+    return {"root": cache.root, "store": store.name, "entries": _data(stored)}
+
+
 def _prune(cache: Cache, budget: int, options: argparse.Namespace) -> Output:
-    entries = cache.entries()
-    since = cache.in_use_since()
-    held, doomed = sum(entry.size for entry in entries), []
-    for entry in entries:
-        if held > budget and entry.used < since:
-            doomed.append(entry)
-            held -= entry.size
+    entries, doomed = cache.entries(), cache.surplus(budget)
     yield from map(_line, doomed)
-    if held > budget:
+    if sum(entry.size for entry in entries) - sum(entry.size for entry in doomed) > budget:
+        since = cache.in_use_since()
         used = [entry for entry in entries if entry.used >= since]
         yield f"kept: {_megabytes(used)} that a running process may use"
     of, data = f"of {len(entries)} entries", _data(doomed)

@@ -47,6 +47,7 @@ from pytest_ane.manifest.tables import (
     Defaults,
     ManifestTable,
     ModelTable,
+    RunTable,
     ShardTable,
 )
 
@@ -185,11 +186,14 @@ class Resolver:
         ]
         if self.problems:
             return None
-        tmpdir = self._document.get("run", {}).get("tmpdir")
+        run = RunTable.model_validate(self._document.get("run", {}))
+        folder = run.store and "://" not in run.store
         return Manifest(
             path=self._path,
             models=tuple(model for model in resolved if model),
-            tmpdir=self._absolute(tmpdir) if tmpdir else None,
+            tmpdir=self._absolute(run.tmpdir) if run.tmpdir else None,
+            store=str(self._absolute(run.store)) if run.store and folder else run.store or "",
+            max_cache=run.cache.max_size,
         )
 
     def _structure(self) -> None:

@@ -380,11 +380,15 @@ class Manifest(Record):
         path: the file.
         models: in the file's order.
         tmpdir: where a run keeps temporary files, absolute; `None` for the system's folder.
+        store: URL or absolute folder of the store that machines share; empty for none.
+        max_cache: bytes that the cache folder may hold; `None` for any.
     """
 
     path: Path
     models: tuple[Model, ...]
     tmpdir: Path | None = None
+    store: str = ""
+    max_cache: int | None = None
 
     @cached_property
     def shards(self) -> tuple[Shard, ...]:
@@ -400,7 +404,7 @@ class Manifest(Record):
             )
             for model in self.models
         )
-        return Manifest(path=self.path, models=tuple(models), tmpdir=self.tmpdir)
+        return self.model_copy(update={"models": tuple(models)})
 
     def model_of(self, name: str) -> Model:
         """A model by name; `KeyError` if there is none."""

@@ -20,7 +20,7 @@ from pytest_ane.manifest.chain import ChainEntry, Embedding
 from pytest_ane.manifest.compression import Compression
 from pytest_ane.manifest.ids import GLOB, ID, MODEL, as_range, expand
 from pytest_ane.manifest.inputs import Input
-from pytest_ane.manifest.policy import Policy
+from pytest_ane.manifest.policy import Policy, Size
 from pytest_ane.manifest.records import Arithmetics, OwnPort, Probes, Prompt, SourceTable, Target
 
 
@@ -240,12 +240,25 @@ class ModelTable(Common):
     """Settings by shard id or glob; without a family these tables are the shards."""
 
 
+class CacheTable(Record):
+    """The cache folder of this machine."""
+
+    max_size: Size | None = None
+    """Above this, entries that no process uses are deleted, the least recently used first; absent:
+    any. What a run uses stays until the next one."""
+
+
 class RunTable(Record):
     """Where a run works."""
 
     tmpdir: Annotated[str, Field(min_length=1)] | None = None
     """Folder for temporary files, relative to the manifest, made if it is missing; absent: the
     system's. A build needs room for its uncompressed package there."""
+    store: Annotated[str, Field(min_length=1)] | None = None
+    """The store that machines share: a URL that fsspec knows, such as `s3://bucket/ane`, or a
+    folder, relative to the manifest; absent: none."""
+    cache: CacheTable = CacheTable()
+    """The cache folder of this machine."""
 
 
 class ManifestTable(Record):

@@ -37,6 +37,8 @@ VERBS = ("missing", "stale", "all")
 _INI = {
     "ane_manifest": "the manifest, relative to the ini file",
     "ane_cache": "cache folder, relative to the ini file",
+    "ane_cache_max_size": "how much the cache folder may hold, such as '20 GB'",
+    "ane_store": "the store that machines share: a URL, or a folder relative to the ini file",
     "ane_min_cosine": "overrides fidelity policies' min-cosine: a number, or 'L27:0.95,head*:0.98'",
     "ane_min_contribution": "the same for min-contribution",
     "ane_evidence": "where evidence is kept, relative to the ini file",
@@ -78,6 +80,18 @@ def add(parser: pytest.Parser) -> None:
         "--ane-cache",
         metavar="DIR",
         help="where built shards and recorded references are kept (default: the user's cache)",
+    )
+    group.addoption(
+        "--ane-cache-max-size",
+        metavar="SIZE",
+        help="how much the cache folder may hold, such as '20 GB'; entries that no process uses "
+        "are deleted, the least recently used first (default: any)",
+    )
+    group.addoption(
+        "--ane-store",
+        metavar="URL",
+        help="a store that machines share, such as s3://bucket/ane or a folder: what it has is not "
+        "built here, and what is built here is stored",
     )
     group.addoption(
         "--ane-min-cosine",
@@ -259,6 +273,29 @@ def path(config: pytest.Config, name: str) -> Path | None:
     value = config.getini(name)
     base = config.inipath.parent if config.inipath else config.rootpath
     return _below(base, value) if value else None
+
+
+def store(config: pytest.Config) -> str | None:
+    """URL, or absolute folder, of the store that machines share; None to leave the manifest's.
+
+    Raises:
+        pytest.UsageError: the option is empty.
+    """
+    if "://" in (value := text(config, "ane_store")):
+        return value
+    folder = path(config, "ane_store")
+    return str(folder) if folder is not None else None
+
+
+def max_cache(config: pytest.Config) -> int | None:
+    """Bytes that the cache folder may hold; None to leave what the manifest says.
+
+    Raises:
+        pytest.UsageError: it is no size.
+    """
+    from pytest_ane.manifest.policy import size
+
+    return cast("int | None", _measured(config, "ane_cache_max_size", size))
 
 
 def package(config: pytest.Config) -> Path | None:

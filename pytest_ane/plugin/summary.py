@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ane.backends.coreml import without_ane
+from pytest_ane.build.shared_store import without_credentials
 from pytest_ane.core.text import LONGEST, printable
 from pytest_ane.plugin import canary, due, workspace
 from pytest_ane.plugin.blame import TOLD
@@ -48,6 +49,7 @@ def header_line(config: pytest.Config) -> str:
         thresholds=list(map(str, space.thresholds)),
         unproven=space.unproven,
         cache=space.cache_root,
+        store=without_credentials(space.store_url),
         canaries=list(_canaries(space, canary.of(config))),
     )
     return printable(line, LONGEST)

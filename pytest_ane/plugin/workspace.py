@@ -11,6 +11,7 @@ import pytest
 
 from pytest_ane.backends.coreml import Machine, check_native
 from pytest_ane.build.semaphore import default_builds
+from pytest_ane.build.shared_store import check_url
 from pytest_ane.core.errors import BackendError, ManifestError
 from pytest_ane.core.git import checkout
 from pytest_ane.core.verdict import Verdict
@@ -126,6 +127,8 @@ def open_workspace(config: pytest.Config) -> Workspace:
         manifest=manifest,
         shards=tuple(overridden(shard, thresholds) for shard in shards),
         cache_root=options.path(config, "ane_cache"),
+        store=options.store(config),
+        max_cache=options.max_cache(config),
         builds=options.builds(config) or default_builds(),
         backend_name=options.backend(config),
         units=options.compute_units(config),
@@ -143,6 +146,7 @@ def open_workspace(config: pytest.Config) -> Workspace:
     space.progress = progress_of(config, len(space.shards), lambda: space.run)
     _use(space, config)
     _check_backend(space)
+    check_url(space.store_url)
     _ = space.complete_models  # A family that knows no such shard says so here.
     # One error when gates are collected, in place of one for each of them.
     space.shards = tuple(s for s in space.shards if s.model not in space.refused)

@@ -26,16 +26,23 @@ class Preflight:
         root: the cache folder.
         entry: the entry of the cache that a shard is, or will be, built into.
         builds: how many shards are built at once.
+        store: the store that may have them already; empty for none.
     """
 
     def __init__(
-        self, shards: Sequence[Shard], root: Path, entry: Callable[[Shard], Path], builds: int
+        self,
+        shards: Sequence[Shard],
+        root: Path,
+        entry: Callable[[Shard], Path],
+        builds: int,
+        store: str = "",
     ) -> None:
         self._shards = tuple(shards)
         self._root = root
         self._entry_of = entry
         self._entries: dict[str, Path] = {}
         self._builds = builds
+        self._store = store
         self._refused = False
 
     @property
@@ -84,7 +91,8 @@ class Preflight:
             return
         where = " · ".join(map(str, self.volumes()))
         origin = f" (by {needs.source})" if needs.source else ""
-        yield f"ane: {_shards(needs.count)} to build, {self._builds} at once · {where}{origin}"
+        work = f"to fetch from {self._store} or to build" if self._store else "to build"
+        yield f"ane: {_shards(needs.count)} {work}, {self._builds} at once · {where}{origin}"
         yield f"ane: {versions(only_installed=True)}"
         if stale := [plans for plans in plan_caches() if plans.stale]:
             held = amount(sum(plans.size for plans in stale))

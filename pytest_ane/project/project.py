@@ -21,6 +21,7 @@ from pytest_ane.build.record import PACKAGE
 from pytest_ane.build.scratch import temporary_files_in
 from pytest_ane.build.semaphore import default_builds
 from pytest_ane.build.shard import artifact_key
+from pytest_ane.build.shared_store import SharedStore
 from pytest_ane.core.arithmetic import Arithmetic
 from pytest_ane.core.ci import in_ci
 from pytest_ane.core.digests import key_digest, remembered
@@ -62,6 +63,9 @@ class Project:
         manifest: all models and shards.
         shards: those selected, with their policies as the run has them.
         cache_root: the cache folder; None for the user's own.
+        store: URL or folder of the store that machines share; empty for none, None for the
+            manifest's.
+        max_cache: bytes that the cache folder may hold; None for what the manifest says.
         builds: how many shards are built at once, over all processes that share the cache.
         backend_name: what runs artifacts.
         units: where Core ML may run them.
@@ -87,6 +91,8 @@ class Project:
     device_timeout: float | None = DEVICE_TIMEOUT
     scope: tuple[Shard, ...] | None = None
     judged: Callable[[Shard], bool] = lambda shard: True
+    store: str | None = None
+    max_cache: int | None = None
     progress: Progress = field(default_factory=Progress)
     notify: Callable[[str], None] = to_stderr
     before_build: Callable[[Shard], None] = lambda shard: None
@@ -117,10 +123,26 @@ class Project:
         require_cache(root)
         return remembered(root / "digests", rehash=rehash or in_ci())
 
+    @property
+    def store_url(self) -> str:
+        """URL or folder of the store that machines share; empty for none."""
+        return self.manifest.store if self.store is None else self.store
+
     @cached_property
     def cache(self) -> Cache:
-        """The cache folder, checked to be writable on first use."""
-        return Cache(self.cache_root, self.builds, self._notify)
+        """The cache folder, checked to be writable on first use, before the store if there is one.
+
+        Raises:
+            CacheError: the folder, or the store's URL, cannot be used.
+        """
+        url = self.store_url
+        return Cache(
+            self.cache_root,
+            self.builds,
+            self._notify,
+            SharedStore(url, self._notify) if url else None,
+            self.manifest.max_cache if self.max_cache is None else self.max_cache,
+        )
 
     @cached_property
     def backend(self) -> Backend:
@@ -217,7 +239,8 @@ class Project:
     def preflight(self) -> Preflight:
         """What is still to be built, and whether the disk takes it."""
         shards = self.shards if self.scope is None else self.scope
-        return Preflight(shards, self.cache.root, self.entry, self.builds)
+        store = self.cache.store.name if self.cache.store else ""
+        return Preflight(shards, self.cache.root, self.entry, self.builds, store)
 
     def artifact(self, shard: Shard) -> Artifact:
         """A shard's package: the user's own, from the cache, or built now.

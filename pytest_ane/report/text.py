@@ -29,6 +29,7 @@ def header(
     thresholds: Sequence[str] = (),
     unproven: str = "",
     cache: Path | None = None,
+    store: str = "",
     canaries: Sequence[str] = (),
 ) -> str:
     """`ane: L01 · shards 1 of 34 · ...`: what was asked, and what decides the verdicts.
@@ -53,6 +54,8 @@ def header(
         parts.append({"allow": "unproven allowed", "fail": "unproven fails"}[unproven])
     if cache is not None:
         parts.append(f"cache {cache}")
+    if store:
+        parts.append(f"store {store}")
     return "ane: " + " · ".join(parts)
 
 

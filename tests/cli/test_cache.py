@@ -1,4 +1,4 @@
-"""`pytest-ane cache list` and `prune`."""
+"""`pytest-ane cache list`, `prune` and `push`."""
 
 from __future__ import annotations
 
@@ -162,3 +162,20 @@ def test_other_content_is_refused_and_left_as_it_is(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"pytest-ane: {tmp_path} is no cache folder of pytest-ane: it holds ")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_push_gives_a_store_what_it_lacks(tmp_path: Path, call: Call, cache: Path) -> None:
+    for folder in sorted(cache.glob("*/" + "[abc]" * 64)):
+        write_seal(folder, folder.parent.name, folder.name)
+    (cache / "artifacts" / ("c" * 64) / "content").write_bytes(b"edited")
+    store = tmp_path / "store"
+    for _ in range(2):
+        damaged, last = call("push", f"--store={store}", code=1)
+        assert damaged.endswith("was damaged or edited: content has other bytes; it is not stored.")
+        assert last == "pytest-ane: 1 of 3 entries are not stored, as said above."
+    assert sorted(path.name[0] for path in store.glob("*/*.tar")) == ["a", "b"]
+
+
+def test_push_needs_a_store(call: Call) -> None:
+    (line,) = call("push", code=1)
+    assert line.startswith("pytest-ane: cache push needs --store=URL")

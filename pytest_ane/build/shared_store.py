@@ -1,0 +1,368 @@
+"""The store that machines share: whole cache entries, and evidence, wherever fsspec reaches.
+
+An entry `<kind>/<key>` of the cache is the file `<kind>/<key>.tar` below the store's URL: the seal
+first, then the other files by name, without times and owners, so that equal entries are equal
+bytes. An archive is unpacked beside the cache and compared with its seal before anything reads it.
+A file appears under its name in one step, and the first writer of a name wins. What the store does
+not give, or gives with other bytes, is made here: a store never makes a run fail.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import shutil
+import tarfile
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+from pytest_ane.build.seal import SEAL, damage
+from pytest_ane.core.errors import CacheError
+from pytest_ane.core.text import printable
+
+KINDS = ("artifacts", "budgets", "recordings")
+"""Kinds of entries that any machine can use; compiled models are of one Mac."""
+_READ_ONLY = ("http", "https")
+_OBJECTS = ("abfs", "az", "gcs", "gs", "hf", "s3", "s3a")
+"""Protocols whose files appear whole, or not at all."""
+_EXTRAS = {"s3": "s3", "s3a": "s3", "http": "http", "https": "http"}
+"""Extras of pytest-ane that have what a protocol needs."""
+_MOST_FAILURES = 3
+"""In a row; then the store is not asked again, since each may take as long as its timeout."""
+_BLOCK = tarfile.BLOCKSIZE
+_MOST_SEAL = 16 << 20
+"""Bytes of a seal: of 100,000 files."""
+_SAID = 200
+"""Characters of what a library says of an error."""
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+"""Errors of this machine's own disk while a file is fetched."""
+
+
+class SharedStore:
+    """Entries and small files below a URL.
+
+    Args:
+        url: of a folder, such as `s3://bucket/ane`, `https://host/ane` or `/mnt/ane`.
+        notify: receives a sentence on each file that is damaged, differs, or cannot be had.
+
+    Attributes:
+        name: the URL without credentials.
+
+    Raises:
+        CacheError: no library for the URL is installed, or it has no meaning.
+    """
+
+    def __init__(self, url: str, notify: Callable[[str], None]) -> None:
+        self.url, self.notify = url, notify
+        self.name = without_credentials(url)
+        self._writable = _protocol(url) not in _READ_ONLY
+        self._failures = 0
+        self._damaged: set[str] = set()
+        check_url(url)
+
+    def fetch(self, kind: str, key: str, folder: Path, subject: str = "") -> Path | None:
+        """An entry, unpacked and compared with its seal; None where the store has no whole one.
+
+        Args:
+            kind: of the entry, one of `KINDS`.
+            key: its digest.
+            folder: an empty one on the disk of the cache.
+            subject: whose entry it is, for messages.
+
+        Raises:
+            OSError: the disk of `folder` is full or fails.
+        """
+        archive, entry = folder / "archive.tar", folder / "entry"
+        name = _name(kind, key)
+        if not self._download(name, archive):
+            return None
+        wrong = _unpacked(archive, entry) or damage(entry, (kind, key))
+        archive.unlink()
+        if not wrong:
+            return entry
+        self._damaged.add(name)
+        shutil.rmtree(entry, ignore_errors=True)
+        self.notify(f"{self._file(name, subject)} is damaged: {wrong}; it is not used.")
+        return None
+
+    def offer(self, entry: Path, folder: Path, subject: str = "") -> bool:
+        """Store an entry that the store lacks; compare it with what another writer stored.
+
+        Returns:
+            Whether the store has it now with these bytes.
+
+        Args:
+            entry: sealed, `<kind>/<key>`.
+            folder: an empty one for the archive.
+            subject: whose entry it is, for messages.
+        """
+        name, archive = _name(entry.parent.name, entry.name), folder / "archive.tar"
+        if not self._writable or not self._asked:
+            return False
+        with self._writing(name):
+            _pack(entry, archive)
+            if name in self._damaged:
+                return self._put(archive, name, replace=True)
+            new = not self._files.exists(self._path(name)) and self._put(archive, name)
+            return new or self._is_stored(archive, name, subject)
+        return False
+
+    def read(self, name: str) -> bytes | None:
+        """A small file's bytes; None where there is none, or it cannot be had."""
+        if not self._asked:
+            return None
+        with self._reading():
+            data = self._files.cat_file(self._path(name))
+            return data if isinstance(data, bytes) else bytes(data)
+        return None
+
+    def write(self, name: str, file: Path) -> None:
+        """Store a small file in place of an older one."""
+        if self._writable and self._asked:
+            with self._writing(name):
+                self._put(file, name, replace=True)
+
+    @cached_property
+    def _opened(self) -> tuple[Any, str]:
+        """The file system, and the path in it; some connect at once, which can fail."""
+        import fsspec
+
+        files, root = fsspec.core.url_to_fs(self.url, use_listings_cache=False)
+        return files, str(root).rstrip("/")
+
+    @property
+    def _files(self) -> Any:
+        return self._opened[0]
+
+    @property
+    def _asked(self) -> bool:
+        return self._failures < _MOST_FAILURES
+
+    def _path(self, name: str) -> str:
+        return f"{self._opened[1]}/{name}"
+
+    def _download(self, name: str, target: Path) -> bool:
+        if not self._asked:
+            return False
+        with self._reading():
+            self._files.get_file(self._path(name), str(target))
+            return target.is_file()
+        return False
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Nothing is raised but errors of this machine's disk; what fails is said."""
+        try:
+            yield
+            self._failures = 0
+        except FileNotFoundError:
+            self._failures = 0
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in _DISK:
+                raise
+            self._failures += 1
+            rest = "" if self._asked else "; it is not asked again"
+            self.notify(f"The store {self.name} cannot be read ({self._said(error)}){rest}.")
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._failures += 1
+            denied = isinstance(error, PermissionError | NotImplementedError)
+            self._writable = self._writable and not denied
+            rest = "it is only read" if denied else f"{_short(name)} is kept here alone"
+            self.notify(f"The store {self.name} cannot be written ({self._said(error)}); {rest}.")
+        else:
+            self._failures = 0
+
+    def _said(self, error: Exception) -> str:
+        """What happened, without what a URL holds of passwords and tokens."""
+        said = (isinstance(error, OSError) and error.strerror) or str(error)
+        first = next(iter(str(said).strip().splitlines()), "")
+        for secret in _secrets(self.url):
+            first = first.replace(secret, "***")
+        return printable(first.rstrip(".") or type(error).__name__, _SAID)
+
+    def _put(self, file: Path, name: str, *, replace: bool = False) -> bool:
+        """Store a file in one step; whether it was, and no other lay there."""
+        target = self._path(name)
+        if _protocol(self.url) in _OBJECTS:
+            try:
+                self._files.put_file(str(file), target, mode="overwrite" if replace else "create")
+            except FileExistsError:
+                return False
+        else:
+            part = f"{target}.{uuid.uuid4().hex}.part"
+            self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
+            try:
+                self._files.put_file(str(file), part)
+                if not replace and self._files.exists(target):
+                    return False
+                self._rename(part, target, replace=replace)
+            except FileExistsError:
+                return False
+            finally:
+                with suppress(Exception):
+                    if self._files.exists(part):
+                        self._files.rm_file(part)
+        self._damaged.discard(name)
+        return True
+
+    def _rename(self, part: str, target: str, *, replace: bool) -> None:
+        """Give a file its name; a folder on a disk can refuse a name that is there."""
+        if _protocol(self.url) != "file":
+            self._files.mv(part, target)
+            return
+        with suppress(PermissionError, NotImplementedError):  # No hard links there.
+            if not replace:
+                os.link(part, target)
+                return
+        Path(part).replace(target)
+
+    def _is_stored(self, archive: Path, name: str, subject: str) -> bool:
+        """Whether the stored archive is the same by its seal; one that is not whole is replaced."""
+        with tarfile.open(archive, "r:") as tar:
+            seal = tar.next()
+        assert seal is not None
+        with archive.open("rb") as file:
+            own = file.read(_BLOCK + seal.size)
+        size = self._files.info(self._path(name))["size"]
+        if size == archive.stat().st_size and self._head(name, len(own)) == own:
+            return True
+        sealed = _sealed(self._head(name, min(size, _MOST_SEAL)))
+        if sealed in (None, _sealed(own)):
+            self.notify(f"{self._file(name, subject)} is damaged; it is replaced.")
+            return self._put(archive, name, replace=True)
+        self.notify(
+            f"{self._file(name, subject)} has other bytes than were made here "
+            f"({_differing(sealed or {}, _sealed(own) or {})}); the store keeps its own, and this "
+            "run uses the one made here."
+        )
+        return False
+
+    def _file(self, name: str, subject: str) -> str:
+        """A file as messages have it."""
+        return f"{f'{subject}: ' if subject else ''}{_short(name)} in the store {self.name}"
+
+    def _head(self, name: str, end: int) -> bytes:
+        """The first bytes of a file; a range of an empty file is an error of some stores."""
+        return bytes(self._files.cat_file(self._path(name), start=0, end=end)) if end else b""
+
+
+def _name(kind: str, key: str) -> str:
+    return f"{kind}/{key}.tar"
+
+
+def _short(name: str) -> str:
+    """A file as messages have it."""
+    return name.removesuffix(".tar")[:32]
+
+
+def _protocol(url: str) -> str:
+    return url.partition("://")[0] if "://" in url else "file"
+
+
+def check_url(url: str) -> None:
+    """See that a URL may name a store; nothing is connected.
+
+    Raises:
+        CacheError: as of `SharedStore`.
+    """
+    import fsspec
+
+    protocol, name = _protocol(url), without_credentials(url)
+    if protocol in _READ_ONLY and urlsplit(url).query:
+        raise CacheError(f"The store {name} has a query, which no folder has; leave it out.")
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except ImportError as error:
+        extra = _EXTRAS.get(protocol)
+        how = f"run: pip install 'pytest-ane[{extra}]'" if extra else str(error).rstrip(".")
+        raise CacheError(f"The store {name} needs another library; {how}.") from None
+    except ValueError as error:
+        raise CacheError(f"The store {name} is no URL that fsspec knows ({error}).") from None
+
+
+def without_credentials(url: str) -> str:
+    """A URL as messages have it."""
+    for secret in _secrets(url):
+        url = url.replace(f"{secret}@", "").replace(f"?{secret}", "")
+    return printable(url, _SAID)
+
+
+def _secrets(url: str) -> list[str]:
+    """What may be secret of a URL: user and password, and the query; the longest first."""
+    host = url.partition("://")[2].partition("/")[0]
+    user, at, _ = host.rpartition("@")
+    password = user.partition(":")[2]
+    query = url.partition("?")[2]
+    return [text for text in (user if at else "", query, password) if text]
+
+
+def _pack(entry: Path, archive: Path) -> None:
+    """Write an entry's archive, its seal first; of equal entries it has equal bytes."""
+    names = sorted(
+        path.relative_to(entry).as_posix() for path in entry.rglob("*") if path.is_file()
+    )
+    names = [SEAL, *(name for name in names if name != SEAL)]
+    with tarfile.open(archive, "w", format=tarfile.GNU_FORMAT) as tar:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.size = (entry / name).stat().st_size
+            with (entry / name).open("rb") as file:
+                tar.addfile(info, file)
+
+
+def _unpacked(archive: Path, entry: Path) -> str:
+    """Unpack an archive; why that could not be done, else empty.
+
+    Raises:
+        OSError: the disk is full or fails.
+    """
+    entry.mkdir()
+    try:
+        with tarfile.open(archive, "r:") as tar:
+            for member in tar:
+                path = PurePosixPath(member.name)
+                if not member.isreg() or path.is_absolute() or {"..", "."} & {*path.parts}:
+                    return f"{printable(member.name, _SAID)} is no file of an entry"
+                file = tar.extractfile(member)
+                target = entry / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                assert file is not None
+                with target.open("xb") as new:
+                    shutil.copyfileobj(file, new, 1 << 20)
+    except (tarfile.TarError, EOFError, ValueError) as error:
+        return f"it is no whole archive ({printable(str(error), _SAID)})"
+    except OSError as error:
+        # `unexpected end of data` has no number; a name that is there twice, or is also a folder.
+        if error.errno not in (None, errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL):
+            raise
+        return f"it is no whole archive ({printable(str(error), _SAID)})"
+    return ""
+
+
+def _differing(theirs: dict[str, str], ours: dict[str, str]) -> str:
+    """In which files two entries differ, by their seals."""
+    names = [n for n in sorted({*theirs, *ours}) if theirs.get(n) != ours.get(n)]
+    return printable(", ".join(names[:3]), _SAID) + (" and more" if len(names) > 3 else "")
+
+
+def _sealed(head: bytes) -> dict[str, str] | None:
+    """Digests by file, of the beginning of an archive; None where it holds no whole seal."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(head)) as tar:
+            file = tar.extractfile(SEAL)
+            data = json.loads(file.read(_MOST_SEAL)) if file else {}
+            return dict(data["files"])
+    except (tarfile.TarError, ValueError, KeyError, TypeError, OSError):
+        return None

@@ -1,0 +1,102 @@
+"""`--ane-store`: what another machine built is fetched, verified, and judged alike."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.plugin.conftest import Project
+
+
+def figures(project: Project, junit: str) -> dict[str, str]:
+    """What JUnit has of the verdicts, but for times and folders."""
+    text = (project.path / junit).read_text()
+    kept = re.findall(r'name="(ane\.[^"]*)" value="([^"]*)"', text)
+    facts = [(name, value) for name, value in kept if name != "ane.note"]
+    return {f"{number} {name}": value for number, (name, value) in enumerate(facts)}
+
+
+def refuse(*_: object) -> None:
+    raise AssertionError("built again")
+
+
+@pytest.fixture
+def filled(project: Project) -> Project:
+    """A project whose store has what `head.0` takes."""
+    result = project.llama().gate(
+        "--ane-cache=first", "--ane-store=store", "--junitxml=first.xml", shards="head.0"
+    )
+    result.assert_outcomes(passed=3, deselected=1)
+    return project
+
+
+def test_a_second_machine_builds_nothing_and_judges_alike(
+    filled: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_ane.build.shard._build", refuse)
+    second = filled.gate(
+        "--ane-cache=second", "--ane-store=store", "--junitxml=second.xml", shards="head.0"
+    )
+    second.assert_outcomes(passed=3, deselected=1)
+    second.stdout.fnmatch_lines(
+        ["*cache *second · store */store*", "ane: 1 shard to fetch from */store or to build, *"]
+    )
+    assert figures(filled, "second.xml") == figures(filled, "first.xml")
+
+
+def test_a_file_that_was_spoilt_is_said_and_built_here(filled: Project) -> None:
+    (archive,) = (filled.path / "store" / "artifacts").iterdir()
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[:-20000] + bytes(20000))
+    second = filled.gate(
+        "--ane-cache=second", "--ane-store=store", "--junitxml=second.xml", shards="head.0"
+    )
+    second.assert_outcomes(passed=3, deselected=1)
+    second.stdout.fnmatch_lines(["note: *head.0: artifacts/* in the store */store is damaged: *"])
+    assert figures(filled, "second.xml") == figures(filled, "first.xml")
+    assert archive.read_bytes() == whole
+
+
+@pytest.mark.parametrize("where", ["ini", "manifest"])
+def test_the_store_of_the_ini_file_and_of_the_manifest(
+    where: str, filled: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if where == "ini":
+        filled.pytester.makeini("[pytest]\nane_store = store\n")
+    else:
+        manifest = filled.path / "shards.toml"
+        manifest.write_text(f'[run]\nstore = "store"\n{manifest.read_text()}')
+    monkeypatch.setattr("pytest_ane.build.shard._build", refuse)
+    filled.gate("--ane-cache=second", shards="head.0").assert_outcomes(passed=3, deselected=1)
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("--ane-store=nowhere://a", "*The store nowhere://a is no URL that fsspec knows*"),
+        ("--ane-cache-max-size=much", '*--ane-cache-max-size=much: *such as "5 MB"*'),
+    ],
+)
+def test_what_has_no_meaning_is_said(option: str, sentence: str, project: Project) -> None:
+    result = project.llama().gate("--ane-cache=cache", option, shards="head.0")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([sentence])
+
+
+def test_a_cache_holds_no_more_than_it_may(project: Project, tmp_path: Path) -> None:
+    project.llama()
+    project.pytester.runpytest_subprocess(
+        "--ane-shards=head.0", "-mgate", "--ane-cache=cache", "--ane-store=store"
+    )
+    (before,) = (project.path / "cache" / "artifacts").iterdir()
+    os.utime(before, (1, 1))
+    project.pytester.runpytest_subprocess(
+        "--ane-shards=L01", "-mgate", "-kplacement", "--ane-cache=cache", "--ane-store=store",
+        "--ane-cache-max-size=1 kB",
+    ).assert_outcomes(passed=1, deselected=3)  # fmt: skip
+    (after,) = (project.path / "cache" / "artifacts").iterdir()
+    assert after != before
+    assert len(list((project.path / "store" / "artifacts").iterdir())) == 2
