@@ -34,6 +34,8 @@ _OBJECTS = ("abfs", "az", "gcs", "gs", "hf", "s3", "s3a")
 """Protocols whose files appear whole, or not at all."""
 _EXTRAS = {"s3": "s3", "s3a": "s3", "http": "http", "https": "http"}
 """Extras of pytest-ane that have what a protocol needs."""
+_RECORD = "build.json"
+"""It tells how long a build took, and differs from build to build."""
 _MOST_FAILURES = 3
 """In a row; then the store is not asked again, since each may take as long as its timeout."""
 _BLOCK = tarfile.BLOCKSIZE
@@ -242,9 +244,12 @@ class SharedStore:
         if sealed in (None, _sealed(own)):
             self.notify(f"{self._file(name, subject)} is damaged; it is replaced.")
             return self._put(archive, name, replace=True)
+        differing = _differing(sealed or {}, _sealed(own) or {})
+        if not differing:
+            return True
         self.notify(
             f"{self._file(name, subject)} has other bytes than were made here "
-            f"({_differing(sealed or {}, _sealed(own) or {})}); the store keeps its own, and this "
+            f"({differing}); the store keeps its own, and this "
             "run uses the one made here."
         )
         return False
@@ -352,8 +357,9 @@ def _unpacked(archive: Path, entry: Path) -> str:
 
 
 def _differing(theirs: dict[str, str], ours: dict[str, str]) -> str:
-    """In which files two entries differ, by their seals."""
-    names = [n for n in sorted({*theirs, *ours}) if theirs.get(n) != ours.get(n)]
+    """In which files two entries differ, by their seals; empty where the same was built."""
+    files = sorted({*theirs, *ours} - {_RECORD})
+    names = [name for name in files if theirs.get(name) != ours.get(name)]
     return printable(", ".join(names[:3]), _SAID) + (" and more" if len(names) > 3 else "")
 
 
@@ -361,8 +367,8 @@ def _sealed(head: bytes) -> dict[str, str] | None:
     """Digests by file, of the beginning of an archive; None where it holds no whole seal."""
     try:
         with tarfile.open(fileobj=io.BytesIO(head)) as tar:
-            file = tar.extractfile(SEAL)
-            data = json.loads(file.read(_MOST_SEAL)) if file else {}
-            return dict(data["files"])
+            first = tar.next()
+            file = tar.extractfile(first) if first else None
+            return dict(json.loads(file.read(_MOST_SEAL))["files"]) if file else None
     except (tarfile.TarError, ValueError, KeyError, TypeError, OSError):
         return None

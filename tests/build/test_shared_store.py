@@ -211,10 +211,16 @@ def test_a_second_writer_is_compared_with_the_first(
         late = machine(f"late-{text}")
         make = late.cache.get_or_make
 
+        def first(folder: Path) -> None:
+            (folder / "model").mkdir()
+            (folder / "model" / "weights").write_text("whole")
+            (folder / "model" / "same").write_text("same")
+
         def slow(folder: Path, text: str = text) -> None:
-            machine(f"first-{text}").ask(text="whole")
+            machine(f"first-{text}").cache.get_or_make("artifacts", KEY, first)
             (folder / "model").mkdir()
             (folder / "model" / "weights").write_text(text)
+            (folder / "model" / "same").write_text("same")
 
         entry = make("artifacts", KEY, slow, "m:L01")
         assert (entry / "model" / "weights").read_text() == text

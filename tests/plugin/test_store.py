@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ane.build import Cache
+from pytest_ane.build.shared_store import KINDS, SharedStore
 from tests.plugin.conftest import Project
 
 
@@ -47,7 +49,9 @@ def test_a_second_machine_builds_nothing_and_judges_alike(
     assert figures(filled, "second.xml") == figures(filled, "first.xml")
 
 
-def test_a_file_that_was_spoilt_is_said_and_built_here(filled: Project) -> None:
+def test_a_file_that_was_spoilt_is_said_built_here_and_replaced(
+    filled: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (archive,) = (filled.path / "store" / "artifacts").iterdir()
     whole = archive.read_bytes()
     archive.write_bytes(whole[:-20000] + bytes(20000))
@@ -57,7 +61,21 @@ def test_a_file_that_was_spoilt_is_said_and_built_here(filled: Project) -> None:
     second.assert_outcomes(passed=3, deselected=1)
     second.stdout.fnmatch_lines(["note: *head.0: artifacts/* in the store */store is damaged: *"])
     assert figures(filled, "second.xml") == figures(filled, "first.xml")
-    assert archive.read_bytes() == whole
+    monkeypatch.setattr("pytest_ane.build.shard._build", refuse)
+    third = filled.gate("--ane-cache=third", "--ane-store=store", shards="head.0")
+    third.assert_outcomes(passed=3, deselected=1)
+
+
+def test_two_builds_of_one_shard_agree(filled: Project) -> None:
+    """But for the time they took."""
+    filled.gate("--ane-cache=second", shards="head.0")
+    told: list[str] = []
+    store = SharedStore(str(filled.path / "store"), told.append)
+    cache = Cache(filled.path / "second", notify=told.append, store=store)
+    entries = [entry for entry in cache.entries() if entry.kind in KINDS]
+    assert {entry.kind for entry in entries} >= {"artifacts", "recordings"}
+    assert all(cache.push(entry) for entry in entries)
+    assert told == []
 
 
 @pytest.mark.parametrize("where", ["ini", "manifest"])
