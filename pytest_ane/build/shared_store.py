@@ -116,13 +116,12 @@ class SharedStore:
             return new or self._is_stored(archive, name, subject)
         return False
 
-    def read(self, name: str) -> bytes | None:
-        """A small file's bytes; None where there is none, or it cannot be had."""
+    def read(self, name: str, most: int) -> bytes | None:
+        """The first `most` bytes of a small file; None where there is none, or it cannot be had."""
         if not self._asked:
             return None
         with self._reading():
-            data = self._files.cat_file(self._path(name))
-            return data if isinstance(data, bytes) else bytes(data)
+            return self._head(name, most)
         return None
 
     def write(self, name: str, file: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 _SHOWN = 10
-_QUIET = ("recorded", "kept", "verified")
+_QUIET = ("recorded", "kept", "fetched", "verified")
 """What is only counted: nothing was lost, and nothing needs doing. What is recorded again is too,
 where its lines were said before."""
 
@@ -18,7 +18,7 @@ class Note:
 
     Attributes:
         what: `recorded`, `recorded again`, `kept`, `left stale`, `does not count`, `not used`,
-            `verified`.
+            `fetched`, `verified`.
         file: relative to the evidence folder.
         lines: what changed, or why; of what is verified the machine that it is of.
     """

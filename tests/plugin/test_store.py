@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pytest_ane.build import Cache
 from pytest_ane.build.shared_store import KINDS, SharedStore
+from pytest_ane.testing import Replayer, Script
 from tests.plugin.conftest import Project
+
+DEVICE = """
+[models.own.policy.placement]
+require = "plan"
+
+[models.own.policy.fidelity]
+require = "device"
+"""
 
 
 def figures(project: Project, junit: str) -> dict[str, str]:
@@ -76,6 +87,60 @@ def test_two_builds_of_one_shard_agree(filled: Project) -> None:
     assert {entry.kind for entry in entries} >= {"artifacts", "recordings"}
     assert all(cache.push(entry) for entry in entries)
     assert told == []
+
+
+@pytest.fixture
+def recorded(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project whose evidence a Mac recorded and stored; its own folder is gone."""
+    monkeypatch.delenv("CI", raising=False)
+    project.packages(DEVICE, good="float32")
+    with Replayer(Script()):
+        result = project.gate(
+            "--ane-backend=coreml", "--ane-record", "--ane-cache=mac", "--ane-store=store"
+        )
+    result.assert_outcomes(passed=3, deselected=1)
+    shutil.move(project.path / "evidence", project.path / "macs")
+    return project
+
+
+@pytest.mark.usefixtures("genuine")
+def test_evidence_of_a_mac_is_fetched_and_lies_in_the_folder(recorded: Project) -> None:
+    result = recorded.gate("--ane-cache=here", "--ane-store=store")
+    result.assert_outcomes(passed=3, deselected=1)
+    result.stdout.fnmatch_lines(["evidence: * fetched, * verified *"])
+    for file in (recorded.path / "evidence").rglob("*.json"):
+        name = file.relative_to(recorded.path / "evidence")
+        assert file.read_bytes() == (recorded.path / "macs" / name).read_bytes()
+    again = recorded.gate("--ane-cache=here", "--ane-store=none")
+    again.assert_outcomes(passed=3, deselected=1)
+
+
+def edited(data: bytes) -> bytes:
+    return data.replace(b"Apple", b"Bpple")
+
+
+def of_another(data: bytes) -> bytes:
+    return b"{}"
+
+
+@pytest.mark.usefixtures("genuine")
+@pytest.mark.parametrize("spoil", [edited, of_another, lambda data: data[:100]])
+def test_evidence_that_is_not_whole_proves_nothing(
+    recorded: Project, spoil: Callable[[bytes], bytes]
+) -> None:
+    for file in (recorded.path / "store" / "evidence").iterdir():
+        file.write_bytes(spoil(file.read_bytes()))
+    result = recorded.gate("--ane-cache=here", "--ane-store=store", "-k", "placement")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["note: own:good: its evidence of placement in the store *"])
+    assert not (recorded.path / "evidence").exists()
+
+
+@pytest.mark.usefixtures("genuine")
+def test_evidence_of_another_package_is_not_found(recorded: Project) -> None:
+    recorded.packages(DEVICE, nan="none")
+    result = recorded.gate("--ane-cache=here", "--ane-store=store", "-k", "placement")
+    result.assert_outcomes(failed=1, deselected=3)
 
 
 @pytest.mark.parametrize("where", ["ini", "manifest"])
