@@ -254,6 +254,22 @@ def test_after_three_failures_the_store_is_left_alone(server: S3Server, tmp_path
     assert len(one.told) <= 3
 
 
+def test_recordings_of_two_machines_may_differ(tmp_path: Path) -> None:
+    """Sums in float32 depend on the processor: the first is as good as the second."""
+    one, two = (Machine(tmp_path / name, str(tmp_path / "store")) for name in ("one", "two"))
+    one.ask(text="1.0000001", kind="recordings")
+    offline = Cache(tmp_path / "two")
+
+    def make(folder: Path) -> None:
+        (folder / "model").mkdir()
+        (folder / "model" / "weights").write_text("1.0000002")
+
+    offline.get_or_make("recordings", KEY, make)
+    (entry,) = two.cache.entries()
+    assert two.cache.push(entry)
+    assert two.told == []
+
+
 def test_an_answer_that_was_lost_is_no_second_writer(server: S3Server, tmp_path: Path) -> None:
     store = S3Store(server)
     one = Machine(tmp_path / "one", store.url)

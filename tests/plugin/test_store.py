@@ -169,6 +169,7 @@ def test_what_has_no_meaning_is_said(option: str, sentence: str, project: Projec
     result.stderr.fnmatch_lines([sentence])
 
 
+@pytest.mark.slow
 def test_a_cache_holds_no_more_than_it_may(project: Project, tmp_path: Path) -> None:
     project.llama()
     project.pytester.runpytest_subprocess(
