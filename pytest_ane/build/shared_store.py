@@ -97,13 +97,13 @@ class SharedStore:
     def offer(self, entry: Path, folder: Path, subject: str = "") -> bool:
         """Store an entry that the store lacks; compare it with what another writer stored.
 
-        Returns:
-            Whether the store has it now with these bytes.
-
         Args:
             entry: sealed, `<kind>/<key>`.
             folder: an empty one for the archive.
             subject: whose entry it is, for messages.
+
+        Returns:
+            Whether the store has the entry now, a package with these bytes.
         """
         name, archive = _name(entry.parent.name, entry.name), folder / "archive.tar"
         if not self._writable or not self._asked:
@@ -223,10 +223,14 @@ class SharedStore:
         if _protocol(self.url) != "file":
             self._files.mv(part, target)
             return
-        with suppress(PermissionError, NotImplementedError):  # No hard links there.
-            if not replace:
+        if not replace:
+            try:
                 os.link(part, target)
                 return
+            except FileExistsError:
+                raise
+            except OSError:  # No hard links there.
+                pass
         Path(part).replace(target)
 
     def _is_stored(self, archive: Path, name: str, subject: str) -> bool:
@@ -337,7 +341,8 @@ def _unpacked(archive: Path, entry: Path) -> str:
         with tarfile.open(archive, "r:") as tar:
             for member in tar:
                 path = PurePosixPath(member.name)
-                if not member.isreg() or path.is_absolute() or {"..", "."} & {*path.parts}:
+                outside = path.is_absolute() or {"..", "."} & {*path.parts}
+                if not member.isreg() or member.issparse() or outside:
                     return f"{printable(member.name, _SAID)} is no file of an entry"
                 file = tar.extractfile(member)
                 target = entry / path

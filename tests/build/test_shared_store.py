@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import tarfile
@@ -291,6 +292,17 @@ def test_a_folder_that_cannot_be_written_is_only_read(tmp_path: Path) -> None:
     assert any("cannot be written" in sentence for sentence in one.told)
 
 
+def test_a_disk_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", refuse)
+    Machine(tmp_path / "one", str(tmp_path / "store")).ask()
+    two = Machine(tmp_path / "two", str(tmp_path / "store"))
+    assert two.ask(text="two") == "whole"
+    assert [path.name for path in (tmp_path / "store" / "artifacts").iterdir()] == [f"{KEY}.tar"]
+
+
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *args: Any) -> None:
         pass
@@ -325,7 +337,9 @@ def test_no_file_leads_out_of_an_entry(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "one")
 
 
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.GNUTYPE_SPARSE]
+)
 def test_links_and_devices_are_no_files(kind: bytes, tmp_path: Path) -> None:
     store = tmp_path / "store"
     (store / "artifacts").mkdir(parents=True)
