@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,9 @@ import numpy.typing as npt
 from pytest_ane.core import fp16
 from pytest_ane.core.arrays import Array, DoubleArray
 from pytest_ane.metrics.cosine import check_shapes
+
+_NOISE = 1e-6
+"""Below it a relative error is what float32 rounds, and other on each processor."""
 
 
 class WorstError(NamedTuple):
@@ -41,6 +45,13 @@ def relative_l2(a: Array, b: Array) -> DoubleArray:
     # An infinite row divided by itself is NaN; its distance from a finite one is infinite.
     relative[np.isinf(largest) & np.isfinite(reference)] = np.inf
     return relative
+
+
+def in_words(relative: float, digits: int = 3) -> str:
+    """A relative error for people; `under 1e-06` for what is float32's own rounding."""
+    if math.isnan(relative):
+        return "NaN"
+    return f"under {_NOISE:g}" if 0 < relative < _NOISE else f"{relative:.{digits}g}"
 
 
 def decibels(relative: npt.ArrayLike) -> DoubleArray:

@@ -12,6 +12,7 @@ from pytest_ane.core.arithmetic import SIMULATED
 from pytest_ane.core.text import printable
 from pytest_ane.core.verdict import Cell, Column, Finding, Table, Where, rounded
 from pytest_ane.manifest import Linear, Palettize, Settings
+from pytest_ane.metrics.error import in_words
 from pytest_ane.report.arithmetic import rules_lines
 from pytest_ane.report.table import columns
 
@@ -118,11 +119,11 @@ def _errors(blame: Blame, *, on_device: bool) -> Iterator[str]:
         f"relative error of the {what} on the worst {len(blame.probes)} of {blame.of} probes "
         f"({_named(blame.probes)})"
     )
-    exact = "" if math.isnan(blame.exact) else f", {number(blame.exact)} with every weight exact"
-    algebra = "" if math.isnan(blame.algebra) else f", {number(blame.algebra)} in float32 as well"
-    typed = "" if blame.rules is None else f" as {SIMULATED}, {number(blame.typed)} as typed"
+    exact = "" if math.isnan(blame.exact) else f", {in_words(blame.exact)} with every weight exact"
+    algebra = "" if math.isnan(blame.algebra) else f", {in_words(blame.algebra)} in float32 as well"
+    typed = "" if blame.rules is None else f" as {SIMULATED}, {in_words(blame.typed)} as typed"
     by = _DEVICE if on_device else _RUN_BY
-    yield f"{number(blame.error)}{typed or ' as it is'}{exact}{algebra}; {by}"
+    yield f"{in_words(blame.error)}{typed or ' as it is'}{exact}{algebra}; {by}"
     if blame.rules is not None:
         yield from rules_lines(blame.rules)
 
@@ -155,15 +156,15 @@ def _weight(culprit: Culprit) -> tuple[str, ...]:
     return (
         weight.name,
         bits + groups,
-        number(culprit.restored),
-        number(culprit.alone),
+        in_words(culprit.restored),
+        in_words(culprit.alone),
         share(culprit.share),
         "-" if culprit.remedy is None else _remedy(culprit.remedy),
     )
 
 
 def _remedy(remedy: Remedy) -> str:
-    return f"{describe(remedy.settings)}: {number(remedy.error)}, {remedy.more:+,} bytes"
+    return f"{describe(remedy.settings)}: {in_words(remedy.error)}, {remedy.more:+,} bytes"
 
 
 def describe(settings: Settings) -> str:
@@ -205,7 +206,7 @@ def _operations(suspects: Sequence[Suspect]) -> Iterator[str]:
         return
     rows = [_OPERATION, *map(_operation, shown)]
     if not math.isnan(shown[0].typed):
-        engine = [_ENGINE, *(number(suspect.typed) for suspect in shown)]
+        engine = [_ENGINE, *(in_words(suspect.typed) for suspect in shown)]
         rows = [(*row[:3], typed, *row[3:]) for row, typed in zip(rows, engine, strict=True)]
     yield from columns(rows, words=2, last=True)
 
@@ -220,7 +221,7 @@ def _hazards(hazards: Sequence[Finding]) -> Iterator[str]:
 
 
 def _operation(suspect: Suspect) -> tuple[str, ...]:
-    own, inputs, output = map(number, (suspect.own, suspect.inputs, suspect.output))
+    own, inputs, output = map(in_words, (suspect.own, suspect.inputs, suspect.output))
     return (suspect.op, suspect.name, own, inputs, output, _note(suspect))
 
 
@@ -229,13 +230,8 @@ def _note(suspect: Suspect) -> str:
     notes += [f"overflows fp16: {suspect.peak:,.0f} in float32"] if suspect.overflows else []
     if suspect.overflows_on_ane:
         notes.append(f"infinite on the ANE: {suspect.peak:,.0f} in float32")
-    notes += [f"underflows fp16: {number(suspect.peak)} at most"] if suspect.underflows else []
+    notes += [f"underflows fp16: {suspect.peak:.3g} at most"] if suspect.underflows else []
     return ", ".join(notes)
-
-
-def number(value: float) -> str:
-    """A relative error in three digits; `inf` and `NaN` by name."""
-    return "NaN" if math.isnan(value) else f"{value:.3g}"
 
 
 def share(value: float) -> str:

@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as arrays
 from pytest_ane.metrics.error import (
     decibels,
     finite_fraction,
+    in_words,
     relative_l2,
     worst_abs_error,
     worst_rel_error,
@@ -20,6 +21,21 @@ from pytest_ane.metrics.error import (
 from tests.metrics.test_cosine import pairs, rows
 
 VALUES = arrays.arrays(np.float32, 6, elements=st.floats(-1e6, 1e6, width=32))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (math.nan, "NaN"),
+        (math.inf, "inf"),
+        (0.12345, "0.123"),
+        (0.0, "0"),
+        (4.9e-8, "under 1e-06"),
+        (1e-6, "1e-06"),
+    ],
+)
+def test_what_float32_rounds_is_no_figure(value: float, text: str) -> None:
+    assert in_words(value) == text
 
 
 def test_infinities() -> None:

@@ -11,6 +11,7 @@ from pytest_ane.core.verdict import Figure, Finding, Limits, Where, bounds, limi
 from pytest_ane.error_budget import Error, ErrorBudget
 from pytest_ane.gates.fidelity.records import Fidelity, Simulated
 from pytest_ane.manifest.policy import FidelityPolicy
+from pytest_ane.metrics.error import in_words
 
 DEVICE_ROUNDING = 0.03
 """Root mean square that rounding may take where another machine adds up: fp16 noise of 1 to 4 ulp
@@ -87,7 +88,7 @@ def split_findings(fidelity: Fidelity, policy: FidelityPolicy, subject: str) -> 
         )  # fmt: skip
     total = fidelity.total
     if total is not None and not total.rms <= (allowed := _allowed(fidelity, policy)):
-        parts = ", ".join(f"{name} {value:.2g}" for name, value in _parts(fidelity))
+        parts = ", ".join(f"{name} {in_words(value, 2)}" for name, value in _parts(fidelity))
         yield _finding(
             total,
             f"the run: the output is off by {total.rms:.2g} of {_what(total, shard)} (rms), and "
@@ -132,7 +133,7 @@ def compression_finding(
             where,
             "compress it again; a table of its weights holds NaN, infinity, or what overflows",
         )
-    others = ", ".join(f"{n} {value:.2g}" for n, value in _parts(fidelity) if n != "compression")
+    others = ", ".join(f"{n} {in_words(value, 2)}" for n, value in _parts(fidelity)[:-1])
     return Finding(
         "failed",
         f"compression: it costs {e.rms:.2g} of {_what(e, shard)} (rms), {others}",
