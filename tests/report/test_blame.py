@@ -13,7 +13,7 @@ from pytest_ane.analysis.remedies import Remedy
 from pytest_ane.build.census import Stage, Weight
 from pytest_ane.core.verdict import Finding, Where
 from pytest_ane.manifest import Linear, Palettize, Settings, Uncompressed
-from pytest_ane.report.blame import CAUSE, cause, describe, lines, override, tables
+from pytest_ane.report.blame import CAUSE, cause, describe, lines, override, share, tables
 
 STAGE = Stage("constexpr_lut_to_dense", 2, 6)
 MEND = Remedy(Palettize(nbits=4, group_size=16), 0.0142, 27_792)
