@@ -11,7 +11,7 @@ GEMMA3 := examples/gemma-3-270m-q4_k_m.gguf
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: gate gate-all examples test test-heavy battery conformance conformance-slice docs lint fuzz clean
+.PHONY: gate gate-all examples test test-heavy test-cluster battery conformance conformance-slice docs lint fuzz clean
 
 gate: $(STAMP)
 	$(BIN)/pytest --ane-shards=L01 -m gate
@@ -30,10 +30,14 @@ examples: $(STAMP) $(GEMMA3)
 	$(BIN)/pytest --ane-manifest=examples/own_stack/shards.toml --ane-shards=all -m gate
 
 test: $(STAMP)
-	$(BIN)/pytest -n 2 --dist worksteal -m "not heavy and not slow"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not heavy and not slow and not cluster"
 
 test-heavy: $(STAMP) $(GEMMA3)
-	$(BIN)/pytest -n 2 --dist worksteal -m "heavy or slow"
+	$(BIN)/pytest -n 2 --dist worksteal -m "(heavy or slow) and not cluster"
+
+# Runs over a scheduler and workers, which are killed, slowed and filled up.
+test-cluster: $(STAMP)
+	$(BIN)/pytest -n 2 --dist loadfile -m cluster
 
 # Faults and benign rewritings through the gates, two processes; an hour or more.
 battery: $(STAMP)

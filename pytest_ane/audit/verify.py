@@ -220,7 +220,7 @@ class Auditor:
             asked=self._question(gate, subject),
             policy=subject.policy.evidence_for(gate.name),
             now=datetime.now(timezone.utc),
-            artifact=self._project.artifact(subject).path if isinstance(subject, Shard) else None,
+            artifact=self._project.artifact(subject) if isinstance(subject, Shard) else None,
             system=system,
         )
         base = Store(self._base.path.parent / FOLDER)

@@ -44,7 +44,7 @@ from pytest_ane.build.semaphore import Semaphore
 from pytest_ane.build.shared_store import KINDS as SHARED
 from pytest_ane.build.shared_store import SharedStore
 from pytest_ane.core.digests import tree_bytes
-from pytest_ane.core.errors import BuildError, CacheError
+from pytest_ane.core.errors import BuildError, CacheError, DiskError
 
 _WRITER = "[MIL FileWriter]"
 """How coremltools' writer of weights begins when the system refuses to write; it is no OSError."""
@@ -93,6 +93,7 @@ class Cache:
 
     Attributes:
         unwritable: why the folder can only be read; empty where it can be written.
+        used: entries that this object gave or made, for who hands them on.
 
     Raises:
         CacheError: the folder holds other content and no tag, or cannot be made or written and
@@ -113,6 +114,7 @@ class Cache:
         self.unwritable = ""
         self.slots = Semaphore(self.root / "locks", builds) if builds else None
         self._user: FileLock | None = None
+        self.used: set[Path] = set()
         require_cache(self.root)
         try:
             for name in (*KINDS, "locks", "tmp"):
@@ -361,6 +363,7 @@ class Cache:
 
     def _note_use(self, path: Path) -> None:
         """Note that this process uses an entry, for `prune`; under the entry's lock."""
+        self.used.add(path)
         if self._user is None:
             start = time.time_ns() - _MARGIN
             self._user = self.lock(f"use-{start}-{os.getpid()}")
@@ -457,10 +460,10 @@ class Cache:
                 raise
             raise self._disk_error(str(error).rstrip(".")) from error
 
-    def _disk_error(self, said: str) -> BuildError:
+    def _disk_error(self, said: str) -> DiskError:
         temporary = temporary_folder()
         free, room = (shutil.disk_usage(path).free / 1e9 for path in (self.root, temporary))
-        return BuildError(
+        return DiskError(
             f"Building into {self.root} failed: {said} ({free:.1f} GB free there, {room:.1f} GB in "
             f"the temporary folder {temporary}); free some space (pytest-ane cache prune), or "
             "choose other folders with --ane-cache=DIR and TMPDIR. What was finished before is "

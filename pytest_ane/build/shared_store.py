@@ -10,20 +10,18 @@ not give, or gives with other bytes, is made here: a store never makes a run fai
 from __future__ import annotations
 
 import errno
-import io
-import json
 import os
 import shutil
-import tarfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pytest_ane.build.seal import SEAL, damage
+from pytest_ane.build.archive import MOST_SEAL, head_of, pack, sealed, unpacked
+from pytest_ane.build.seal import damage
 from pytest_ane.core.errors import CacheError
 from pytest_ane.core.text import printable
 
@@ -38,9 +36,6 @@ _RECORD = "build.json"
 """It tells how long a build took, and differs from build to build."""
 _MOST_FAILURES = 3
 """In a row; then the store is not asked again, since each may take as long as its timeout."""
-_BLOCK = tarfile.BLOCKSIZE
-_MOST_SEAL = 16 << 20
-"""Bytes of a seal: of 100,000 files."""
 _SAID = 200
 """Characters of what a library says of an error."""
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
@@ -85,7 +80,9 @@ class SharedStore:
         name = _name(kind, key)
         if not self._download(name, archive):
             return None
-        wrong = _unpacked(archive, entry) or damage(entry, (kind, key))
+        entry.mkdir()
+        with archive.open("rb") as file:
+            wrong = unpacked(file, entry) or damage(entry, (kind, key))
         archive.unlink()
         if not wrong:
             return entry
@@ -109,7 +106,8 @@ class SharedStore:
         if not self._writable or not self._asked:
             return False
         with self._writing(name):
-            _pack(entry, archive)
+            with archive.open("wb") as file:
+                pack(entry, file)
             if name in self._damaged:
                 return self._put(archive, name, replace=True)
             new = not self._files.exists(self._path(name)) and self._put(archive, name)
@@ -235,19 +233,15 @@ class SharedStore:
 
     def _is_stored(self, archive: Path, name: str, subject: str) -> bool:
         """Whether the stored package is the same by its seal; one that is not whole is replaced."""
-        with tarfile.open(archive, "r:") as tar:
-            seal = tar.next()
-        assert seal is not None
-        with archive.open("rb") as file:
-            own = file.read(_BLOCK + seal.size)
+        own = head_of(archive)
         size = self._files.info(self._path(name))["size"]
         if size == archive.stat().st_size and self._head(name, len(own)) == own:
             return True
-        sealed = _sealed(self._head(name, min(size, _MOST_SEAL)))
-        if sealed in (None, _sealed(own)):
+        theirs = sealed(self._head(name, min(size, MOST_SEAL)))
+        if theirs in (None, sealed(own)):
             self.notify(f"{self._file(name, subject)} is damaged; it is replaced.")
             return self._put(archive, name, replace=True)
-        differing = _differing(sealed or {}, _sealed(own) or {})
+        differing = _differing(theirs or {}, sealed(own) or {})
         # Sums in float32, of which recordings and budgets are made, differ between machines.
         if not differing or not name.startswith("artifacts/"):
             return True
@@ -316,63 +310,8 @@ def _secrets(url: str) -> list[str]:
     return [text for text in (user if at else "", query, password) if text]
 
 
-def _pack(entry: Path, archive: Path) -> None:
-    """Write an entry's archive, its seal first; of equal entries it has equal bytes."""
-    names = sorted(
-        path.relative_to(entry).as_posix() for path in entry.rglob("*") if path.is_file()
-    )
-    names = [SEAL, *(name for name in names if name != SEAL)]
-    with tarfile.open(archive, "w", format=tarfile.GNU_FORMAT) as tar:
-        for name in names:
-            info = tarfile.TarInfo(name)
-            info.size = (entry / name).stat().st_size
-            with (entry / name).open("rb") as file:
-                tar.addfile(info, file)
-
-
-def _unpacked(archive: Path, entry: Path) -> str:
-    """Unpack an archive; why that could not be done, else empty.
-
-    Raises:
-        OSError: the disk is full or fails.
-    """
-    entry.mkdir()
-    try:
-        with tarfile.open(archive, "r:") as tar:
-            for member in tar:
-                path = PurePosixPath(member.name)
-                outside = path.is_absolute() or {"..", "."} & {*path.parts}
-                if not member.isreg() or member.issparse() or outside:
-                    return f"{printable(member.name, _SAID)} is no file of an entry"
-                file = tar.extractfile(member)
-                target = entry / path
-                target.parent.mkdir(parents=True, exist_ok=True)
-                assert file is not None
-                with target.open("xb") as new:
-                    shutil.copyfileobj(file, new, 1 << 20)
-    except (tarfile.TarError, EOFError, ValueError) as error:
-        return f"it is no whole archive ({printable(str(error), _SAID)})"
-    except OSError as error:
-        # `unexpected end of data` has no number; a name that is there twice, or is also a folder.
-        if error.errno not in (None, errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL):
-            raise
-        return f"it is no whole archive ({printable(str(error), _SAID)})"
-    return ""
-
-
 def _differing(theirs: dict[str, str], ours: dict[str, str]) -> str:
     """In which files two entries differ, by their seals; empty where the same was built."""
     files = sorted({*theirs, *ours} - {_RECORD})
     names = [name for name in files if theirs.get(name) != ours.get(name)]
     return printable(", ".join(names[:3]), _SAID) + (" and more" if len(names) > 3 else "")
-
-
-def _sealed(head: bytes) -> dict[str, str] | None:
-    """Digests by file, of the beginning of an archive; None where it holds no whole seal."""
-    try:
-        with tarfile.open(fileobj=io.BytesIO(head)) as tar:
-            first = tar.next()
-            file = tar.extractfile(first) if first else None
-            return dict(json.loads(file.read(_MOST_SEAL))["files"]) if file else None
-    except (tarfile.TarError, ValueError, KeyError, TypeError, OSError):
-        return None

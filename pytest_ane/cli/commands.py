@@ -35,6 +35,7 @@ COMMANDS = (
     "writeup",
     "record-arithmetic",
     "first-contact",
+    "worker",
 )
 """Modules of this package in the order of `pytest-ane --help`."""
 

@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from pytest_ane.build import Artifact
 from pytest_ane.core.errors import AneError, BuildError, EvidenceError, UnprovenError
 from pytest_ane.core.verdict import Verdict, nothing
 from pytest_ane.evidence import FOLDER, Statement, Store
@@ -25,7 +26,7 @@ from pytest_ane.manifest.ids import without_function
 from pytest_ane.project.choose import is_complete
 from pytest_ane.project.project import read_project
 
-Today: TypeAlias = tuple[Mapping[str, str], Mapping[str, Any], Path | None]
+Today: TypeAlias = tuple[Mapping[str, str], Mapping[str, Any], Artifact | None]
 """Digests of what is built, the question, and a shard's package."""
 
 
@@ -190,7 +191,8 @@ class Inventory:
         shards = model.shards if isinstance(subject, Model) else (subject,)
         files = files_of({shard.id: self._artifact(shard) for shard in shards})
         asked = question(gate, subject, model, lambda: self.project.model(model.name).identity)
-        return files, asked, self._artifact(subject) if isinstance(subject, Shard) else None
+        package = Artifact(self._artifact(subject)) if isinstance(subject, Shard) else None
+        return files, asked, package
 
     def _artifact(self, shard: Shard) -> Path:
         """A shard's package; `BuildError` where there is none."""

@@ -54,6 +54,10 @@ class BuildError(AneError):
     """A shard could not be converted, compressed or stored."""
 
 
+class DiskError(BuildError):
+    """The disk of the machine that builds is full, too small or failing."""
+
+
 class NotRunError(AneError):
     """A gate was not asked, because something else has to be put right first."""
 
@@ -101,6 +105,10 @@ class ReportError(AneError):
 
 class OutputError(AneError):
     """The command line's standard output cannot be written, such as on a full disk."""
+
+
+class ClusterError(AneError):
+    """A cluster's scheduler or workers cannot be had, or are not to be used."""
 
 
 class CacheError(AneError):

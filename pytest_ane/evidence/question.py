@@ -46,11 +46,12 @@ def question(
     function = subject.function if isinstance(subject, Shard) else None
     return {
         **({"function": function} if function else {}),
-        **GATES[gate].question(subject, model, lambda: _source(identity())),
+        **GATES[gate].question(subject, model, lambda: source_digest(identity())),
     }
 
 
-def _source(identity: Mapping[str, Any]) -> str:
+def source_digest(identity: Mapping[str, Any]) -> str:
+    """The same on every machine, of what a model's weights and code depend on."""
     parts = {key: part for key, part in identity.items() if key not in _OF_MACHINE}
     if "depends" in parts:  # What a builder reads, by absolute paths: they differ as well.
         parts["depends"] = sorted(parts["depends"].values())

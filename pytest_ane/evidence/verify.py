@@ -13,6 +13,7 @@ from shlex import quote
 from typing import Any
 
 from pytest_ane.backends.coreml import without_ane
+from pytest_ane.build import Artifact
 from pytest_ane.core.arithmetic import SIMULATED
 from pytest_ane.core.errors import EvidenceError, UnprovenError, UnprovenKind
 from pytest_ane.evidence.judge import simulated
@@ -42,7 +43,7 @@ def verify(
     asked: Mapping[str, Any],
     policy: EvidencePolicy,
     now: datetime,
-    artifact: Path | None = None,
+    artifact: Artifact | None = None,
     system: str = "",
 ) -> Statement:
     """The statement of a gate and subject, if it is of these bytes and the policy takes it.
@@ -125,7 +126,7 @@ class Record:
             yield "os", f"{where}, and stands in the place of {self.system}"
         yield from _untimely(found.recorded, policy, now)
 
-    def require_whole(self, found: Statement, subject: Subject, artifact: Path | None) -> None:
+    def require_whole(self, found: Statement, subject: Subject, artifact: Artifact | None) -> None:
         """Raise `UnprovenError` where a statement leaves out something that was asked."""
         lacks = GATES[self.gate].lacks(found.measurement, subject, found.environment, artifact)
         if says := next(lacks, ""):

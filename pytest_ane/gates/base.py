@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from pytest_ane.backends import Backend
@@ -209,7 +208,7 @@ class Gate(ABC, Generic[M]):
         measurement: M,
         subject: Subject,
         environment: Mapping[str, str],
-        artifact: Path | None,
+        artifact: Artifact | None,
     ) -> Iterator[str]:
         """What recorded evidence leaves out of what was asked, such as `leaves out p`.
 

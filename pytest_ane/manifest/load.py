@@ -192,6 +192,7 @@ class Resolver:
             path=self._path,
             models=tuple(model for model in resolved if model),
             tmpdir=self._absolute(run.tmpdir) if run.tmpdir else None,
+            cluster=run.cluster or "",
             store=str(self._absolute(run.store)) if run.store and folder else run.store or "",
             max_cache=run.cache.max_size,
         )

@@ -380,6 +380,7 @@ class Manifest(Record):
         path: the file.
         models: in the file's order.
         tmpdir: where a run keeps temporary files, absolute; `None` for the system's folder.
+        cluster: URL of the scheduler over whose workers runs are spread; empty for none.
         store: URL or absolute folder of the store that machines share; empty for none.
         max_cache: bytes that the cache folder may hold; `None` for any.
     """
@@ -387,6 +388,7 @@ class Manifest(Record):
     path: Path
     models: tuple[Model, ...]
     tmpdir: Path | None = None
+    cluster: str = ""
     store: str = ""
     max_cache: int | None = None
 

@@ -254,6 +254,9 @@ class RunTable(Record):
     tmpdir: Annotated[str, Field(min_length=1)] | None = None
     """Folder for temporary files, relative to the manifest, made if it is missing; absent: the
     system's. A build needs room for its uncompressed package there."""
+    cluster: Annotated[str, Field(min_length=1)] | None = None
+    """URL of the Dask scheduler over whose workers runs are spread, such as
+    `tcp://10.0.0.7:8786`."""
     store: Annotated[str, Field(min_length=1)] | None = None
     """The store that machines share: a URL that fsspec knows, such as `s3://bucket/ane`, or a
     folder, relative to the manifest; absent: none."""

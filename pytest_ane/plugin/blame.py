@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -43,7 +44,7 @@ def tell(item: pytest.Item, space: Workspace, verdict: Verdict) -> tuple[str, Ve
     try:
         shard = next(s for s in space.shards if s.qualified == verdict.subject)
         with space.progress.showing(f"searching the cause in {shard.qualified}"):
-            blame = blame_shard(space, shard)
+            blame = (space.cluster.explain if space.cluster else partial(blame_shard, space))(shard)
         text = "\n".join(lines(blame, on_device=space.backend.name == "coreml"))
         findings, found = (*verdict.findings, cause(blame)), (*verdict.tables, *tables(blame))
         return text, replace(verdict, findings=findings, tables=found)

@@ -98,6 +98,7 @@ class ShardFixtures:
         self.backend: Backend = request.getfixturevalue("ane_backend")
         self.cases: Callable[[], list[Case]] = request.getfixturevalue("ane_cases")
         self._request = request
+        self.is_own = any(_is_own(request, name) for name in _MEASURED)
 
     def budget(self) -> ErrorBudget | str:
         """The shard's error budget, or why there is none."""
@@ -126,6 +127,16 @@ def ane_gate(request: pytest.FixtureRequest) -> VerdictRecorder:
     from pytest_ane.plugin.outcome import VerdictRecorder
 
     return VerdictRecorder(request.node, _workspace(request))
+
+
+_MEASURED = ("ane_artifact", "ane_backend", "ane_cases")
+"""Fixtures that decide a measurement."""
+
+
+def _is_own(request: pytest.FixtureRequest, name: str) -> bool:
+    """Whether a project has put a fixture of its own in the place of one of these."""
+    fixture = request._get_active_fixturedef(name)
+    return getattr(fixture.func, "__module__", "") != __name__
 
 
 def _workspace(request: pytest.FixtureRequest) -> Workspace:

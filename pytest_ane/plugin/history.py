@@ -79,8 +79,22 @@ class HistoryKeeper:
             terminalreporter.write_line(f"ane: {count} of history in {folder}")
 
 
-def note(item: pytest.Item, space: Workspace, verdict: Verdict, recorded: Statement | None) -> None:
-    """Keep a verdict's figures with its test, where the run has a memory; limits are left out."""
+def note(
+    item: pytest.Item,
+    space: Workspace,
+    verdict: Verdict,
+    recorded: Statement | None,
+    machine: Mapping[str, str],
+) -> None:
+    """Keep a verdict's figures with its test, where the run has a memory; limits are left out.
+
+    Args:
+        item: the test.
+        space: the run's workspace.
+        verdict: the gate's.
+        recorded: what was judged, if it was recorded.
+        machine: provenance of the backend that measured, if nothing was.
+    """
     if space.history is None or not isinstance(item, pytest.Function):
         return
     gate, name = gate_of(item), subject_of(item)
@@ -93,7 +107,7 @@ def note(item: pytest.Item, space: Workspace, verdict: Verdict, recorded: Statem
     if recorded is not None:
         facts = {**recorded.environment, **verdict.provenance}
     else:
-        facts = {**space.backend.provenance(), **space.identity, **verdict.provenance}
+        facts = {**machine, **space.identity, **verdict.provenance}
         facts["python"] = platform.python_version()
     runs = known is None or known.by_device or "backend" in verdict.provenance
     item.stash[LINE] = {

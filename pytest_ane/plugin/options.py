@@ -32,11 +32,15 @@ BACKENDS = ("auto", "cpu", "coreml")
 UNITS = ("ALL", "CPU_AND_GPU", "CPU_AND_NE", "CPU_ONLY")
 WHERE = ("auto", "on", "off")
 BLAMES = ("always", "failed", "never")
+_WAIT = 60.0
+"""Seconds that a run waits for a cluster's scheduler and workers."""
 VERBS = ("missing", "stale", "all")
 
 _INI = {
     "ane_manifest": "the manifest, relative to the ini file",
     "ane_cache": "cache folder, relative to the ini file",
+    "ane_cluster": "URL of the Dask scheduler over whose workers the run is spread",
+    "ane_cluster_timeout": "how long to wait for scheduler and workers, such as '5 min'",
     "ane_cache_max_size": "how much the cache folder may hold, such as '20 GB'",
     "ane_store": "the store that machines share: a URL, or a folder relative to the ini file",
     "ane_min_cosine": "overrides fidelity policies' min-cosine: a number, or 'L27:0.95,head*:0.98'",
@@ -92,6 +96,18 @@ def add(parser: pytest.Parser) -> None:
         metavar="URL",
         help="a store that machines share, such as s3://bucket/ane or a folder: what it has is not "
         "built here, and what is built here is stored",
+    )
+    group.addoption(
+        "--ane-cluster",
+        metavar="URL",
+        help="spread builds, references and measurements over the workers of a Dask scheduler, "
+        "such as tcp://10.0.0.7:8786; 'pytest-ane worker URL' adds one",
+    )
+    group.addoption(
+        "--ane-cluster-timeout",
+        metavar="TIME",
+        help="how long to wait for the scheduler, for a worker that can build a shard, and for one "
+        "with a Neural Engine where a policy requires a device (default: 1 min)",
     )
     group.addoption(
         "--ane-min-cosine",
@@ -285,6 +301,49 @@ def store(config: pytest.Config) -> str | None:
         return value
     folder = path(config, "ane_store")
     return str(folder) if folder is not None else None
+
+
+def cluster(config: pytest.Config) -> str | None:
+    """URL of the scheduler over whose workers the run is spread; None to leave the manifest's.
+
+    Raises:
+        pytest.UsageError: the option is empty.
+    """
+    return text(config, "ane_cluster") or None
+
+
+def cluster_timeout(config: pytest.Config) -> float:
+    """Seconds to wait for scheduler and workers.
+
+    Raises:
+        pytest.UsageError: it is no time.
+    """
+    from pytest_ane.manifest.policy import seconds
+
+    return cast("float | None", _measured(config, "ane_cluster_timeout", seconds)) or _WAIT
+
+
+def refuse_with_cluster(config: pytest.Config) -> None:
+    """Refuse what a run over a cluster cannot do.
+
+    Raises:
+        pytest.UsageError: with the option that is to be left out.
+    """
+    if config.getoption("numprocesses", None) or config.getoption("tx", None):
+        raise pytest.UsageError(
+            "--ane-cluster and -n: the cluster's workers already work side by side; leave out one "
+            "of the two."
+        )
+    if text(config, "ane_backend") == "coreml":
+        raise pytest.UsageError(
+            "--ane-cluster: Core ML is asked on workers, where a policy requires a device; leave "
+            "--ane-backend=coreml out."
+        )
+    if config.getoption("ane_record", None) is not None:
+        raise pytest.UsageError(
+            "--ane-cluster records what workers with a Neural Engine measure by itself; leave "
+            "--ane-record out."
+        )
 
 
 def max_cache(config: pytest.Config) -> int | None:

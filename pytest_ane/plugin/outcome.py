@@ -18,7 +18,7 @@ from pytest_ane.gates import GATES
 from pytest_ane.plugin import blame, history, workspace
 from pytest_ane.plugin.enforce import enforced
 from pytest_ane.plugin.items import gate_of, is_gate, subject_of
-from pytest_ane.plugin.recording import RECORDED, SYSTEMS
+from pytest_ane.plugin.recording import ENVIRONMENT, RECORDED, SYSTEMS
 from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.report.text import brief
 from pytest_ane.report.verdict import details, failure, properties, to_json
@@ -42,7 +42,7 @@ class VerdictRecorder:
             pytest.fail(f"ane_gate takes a Verdict, and was given {verdict!r}.", pytrace=False)
         recorded = self.item.stash.get(RECORDED, None)
         verdict = enforced(verdict, self.workspace, recorded=recorded is not None)
-        machine = self.workspace.backend.provenance()
+        machine = self.item.stash.get(ENVIRONMENT, None) or self.workspace.backend.provenance()
         if recorded is not None:
             verdict, machine = with_origin(verdict, recorded), {}
         verdict = _with_systems(verdict, self.item.stash.get(SYSTEMS, ()))
@@ -51,7 +51,7 @@ class VerdictRecorder:
         digest = self.workspace.digest_of(verdict.subject)
         artifact = {"artifact": digest} if digest else {}
         provenance = machine | artifact | dict(verdict.provenance)
-        history.note(self.item, self.workspace, verdict, recorded)
+        history.note(self.item, self.workspace, verdict, recorded, machine)
         self.item.user_properties += _properties(
             **properties(verdict),
             **({"source": synthetic} if synthetic else {}),

@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from datetime import datetime, timezone
 from functools import cached_property, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_ane.backends import CoreMLBackend
 from pytest_ane.backends.coreml import without_ane
+from pytest_ane.build import Artifact
 from pytest_ane.core.digests import file_digest
 from pytest_ane.core.errors import EvidenceError, UnprovenError
 from pytest_ane.core.verdict import Finding
 from pytest_ane.evidence import Statement, changes
 from pytest_ane.evidence.judge import machine
-from pytest_ane.evidence.question import files_of, question
+from pytest_ane.evidence.question import question
 from pytest_ane.evidence.shared import fetch, push
 from pytest_ane.evidence.systems import Answer, answers, others, systems_of, worst
 from pytest_ane.evidence.verify import verify
@@ -28,8 +28,12 @@ from pytest_ane.project.stack import Stack
 from pytest_ane.project.suite import in_use
 
 if TYPE_CHECKING:
+    from pytest_ane.cluster.client import Cluster
+    from pytest_ane.cluster.tasks import Answer as WorkerAnswer
     from pytest_ane.plugin.workspace import Workspace
 
+ENVIRONMENT = pytest.StashKey[dict[str, str]]()
+"""Where a test's measurement was made, if not here."""
 RECORDED = pytest.StashKey[Statement | None]()
 """What a test judges, if it was recorded."""
 SYSTEMS = pytest.StashKey[Sequence[Finding]]()
@@ -56,6 +60,7 @@ class MeasurementSource:
 
     Attributes:
         statement: the recorded evidence that is judged, if any is.
+        environment: the backend's provenance where the last measurement was made.
     """
 
     def __init__(
@@ -70,6 +75,7 @@ class MeasurementSource:
         self._subject = subject
         self._item = item
         self.statement: Statement | None = None
+        self.environment: dict[str, str] = {}
 
     def of(self, gate: str, here: Callable[[], Any] | None = None) -> Any:
         """A gate's measurement.
@@ -113,7 +119,7 @@ class MeasurementSource:
             self._note("not recorded", gate, [f"measured on {without_ane(backend.provenance())}"])
             return measurement
         if self._policy.requires_evidence(gate):
-            return self._proven(gate)
+            return self._proven_on_worker(gate) if self._cluster else self._proven(gate)
         if GATES[gate].recorded_first:
             try:
                 return self._proven(gate)
@@ -125,10 +131,53 @@ class MeasurementSource:
 
     def _measure(self, gate: str) -> Callable[[], Any]:
         subject = self._subject
+        if (cluster := self._cluster) is not None:
+            return lambda: self._received(cluster.measure(gate, self._name))
         if isinstance(subject, Shard):
             context = self._opened(subject)
             return lambda: GATES[gate].measure(context)
         return lambda: GATES[gate].measure(subject)
+
+    @property
+    def _cluster(self) -> Cluster | None:
+        """Whose workers measure; a project's own fixtures are here alone."""
+        return None if getattr(self._context, "is_own", False) else self._space.cluster
+
+    def _received(self, answer: WorkerAnswer) -> Any:
+        """What a worker measured; where, and what it had to tell, is kept."""
+        self.environment = answer.environment
+        self._space.notes += [f"{answer.label}: {note}" for note in answer.notes]
+        if self._item is not None:
+            self._item.stash[ENVIRONMENT] = answer.environment
+        return answer.measurement
+
+    def _proven_on_worker(self, gate: str) -> Any:
+        """As `_proven`; what no evidence tells that counts, a Neural Engine of a worker does."""
+        absent: UnprovenError | None = None
+        for system in systems_of(gate, self._asked_of):
+            try:
+                self._verified(gate, system, signed=False)
+            except UnprovenError:
+                try:
+                    self._measure_on_worker(gate, system)
+                except UnprovenError as error:
+                    absent = error
+        try:
+            return self._proven(gate)
+        except UnprovenError as error:
+            if absent is None:
+                raise
+            reason = str(error).partition("; ")[0]
+            raise UnprovenError(f"{reason}, and {absent}", error.kind) from None
+
+    def _measure_on_worker(self, gate: str, system: str) -> None:
+        """Record what a worker's Neural Engine tells."""
+        assert self._cluster is not None
+        policy = self._policy.evidence_for(gate)
+        answer = self._cluster.measure_on_device(
+            gate, self._name, lambda os: not system or policy.system_of(os) == system
+        )
+        self._write(gate, self._received(answer), system)
 
     def _opened(self, shard: Shard) -> ShardContext:
         return self._context or self._space.open_shard(shard)
@@ -229,7 +278,10 @@ class MeasurementSource:
             self._item.stash[RECORDED] = statement
         if not isinstance(self._subject, Shard):
             return statement.measurement
-        return GATES[statement.gate].beside(statement.measurement, self._opened(self._subject))
+        gate, measured = GATES[statement.gate], statement.measurement
+        if self._cluster is not None:
+            return self._cluster.beside(gate.name, self._name, measured)
+        return gate.beside(measured, self._opened(self._subject))
 
     def _write(self, gate: str, measurement: Any, system: str) -> None:
         """Keep a measurement; what changes is said before anything is overwritten.
@@ -267,7 +319,7 @@ class MeasurementSource:
             gate=gate,
             subject=self._name,
             files=self._files,
-            environment=self._space.backend.provenance(),
+            environment=self.environment or self._space.backend.provenance(),
             asked=self._asked(gate),
             recorded=datetime.now(timezone.utc).replace(microsecond=0),
             measurement=measurement,
@@ -340,9 +392,9 @@ class MeasurementSource:
         return self._space.manifest.model_of(self._name)
 
     @property
-    def _artifact(self) -> Path | None:
+    def _artifact(self) -> Artifact | None:
         subject = self._subject
-        return self._space.artifact(subject).path if isinstance(subject, Shard) else None
+        return self._space.artifact(subject) if isinstance(subject, Shard) else None
 
     @cached_property
     def _files(self) -> dict[str, str]:
@@ -352,8 +404,9 @@ class MeasurementSource:
     def _files_now(self) -> dict[str, str]:
         if isinstance(self._subject, Shard):
             shard = self._subject
-            return files_of({shard.id: self._space.artifact(shard).path})
-        return files_of({shard.id: artifact.path for shard, artifact in self._subject.artifacts})
+            return self._space.files_of(shard)
+        files = (self._space.files_of(shard) for shard, _ in self._subject.artifacts)
+        return {name: digest for each in files for name, digest in each.items()}
 
     @property
     def _policy(self) -> Policy:

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_ane.core.errors import AneError, CacheError
 from pytest_ane.manifest import Shard
-from pytest_ane.plugin import canary, collection, due, workspace
+from pytest_ane.plugin import canary, cluster, collection, due, workspace
 from pytest_ane.plugin.history import LINE
 from pytest_ane.plugin.items import gate_of, is_gate, part_of, subject_of
 from pytest_ane.plugin.outcome import VERDICT, record_outcome
@@ -39,7 +39,7 @@ def running(session: pytest.Session) -> Iterator[None]:
         _settle(session)
         return
     space.cache.sweep()
-    with space.run.kept():
+    with space.run.kept(), _spread(session, space):
         _report(config, space)
         if not controls:
             yield
@@ -115,10 +115,30 @@ def _judged(items: Sequence[pytest.Item]) -> frozenset[str]:
 def _report(config: pytest.Config, space: workspace.Workspace) -> None:
     """Say what will be built; where that cannot be found out, the gates will say why."""
     reporter = config.pluginmanager.getplugin("terminalreporter")
-    if reporter is not None and config.get_verbosity() >= 0:
+    if space.cluster is None and reporter is not None and config.get_verbosity() >= 0:
         with suppress(AneError, OSError):
             for line in space.preflight.lines():
                 reporter.write_line(line)
+
+
+@contextmanager
+def _spread(session: pytest.Session, space: workspace.Workspace) -> Iterator[None]:
+    """Let a cluster's workers build and measure, if the run is spread over one.
+
+    Raises:
+        pytest.UsageError: it cannot be joined.
+    """
+    if not space.cluster_url:
+        yield
+        return
+    try:
+        joined = cluster.join(session.config, space, session.items)
+    except AneError as error:
+        raise pytest.UsageError(str(error)) from None
+    try:
+        yield
+    finally:
+        joined.close()
 
 
 def _opens(space: workspace.Workspace) -> bool:

@@ -50,6 +50,7 @@ def header_line(config: pytest.Config) -> str:
         unproven=space.unproven,
         cache=space.cache_root,
         store=without_credentials(space.store_url),
+        cluster=without_credentials(space.cluster_url),
         canaries=list(_canaries(space, canary.of(config))),
     )
     return printable(line, LONGEST)

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,6 +17,7 @@ from pytest_ane.core.errors import BackendError, ManifestError
 from pytest_ane.core.git import checkout
 from pytest_ane.core.verdict import Verdict
 from pytest_ane.evidence import FOLDER, Store
+from pytest_ane.evidence.question import files_of
 from pytest_ane.evidence.unused import unused
 from pytest_ane.families import make_importable
 from pytest_ane.gates.throughput.machine import identity
@@ -30,6 +32,9 @@ from pytest_ane.project.project import Project
 from pytest_ane.project.run_folder import RunFolder
 from pytest_ane.project.thresholds import Threshold, overridden, read_threshold
 from pytest_ane.reference.budget import process_budget
+
+if TYPE_CHECKING:
+    from pytest_ane.cluster.client import Cluster
 
 KEY = pytest.StashKey["Workspace"]()
 _THRESHOLDS = {"ane_min_cosine": "min_cosine", "ane_min_contribution": "min_contribution"}
@@ -57,6 +62,8 @@ class Workspace(Project):
         ledger: whether the run keeps a ledger, and so every measurement.
         history: the folder of the memory that keeps what is measured; None where there is none.
         speeds: what was timed, with its verdicts.
+        cluster_url: of the scheduler over whose workers the run is spread; empty for none.
+        cluster: its workers, while the run is going on.
     """
 
     selection: str
@@ -70,6 +77,8 @@ class Workspace(Project):
     history: Path | None = None
     notes: list[str] = field(default_factory=list)
     speeds: list[tuple[Speed, Verdict]] = field(default_factory=list)
+    cluster_url: str = ""
+    cluster: Cluster | None = None
 
     def __post_init__(self) -> None:
         self.notify = self.notes.append
@@ -107,6 +116,13 @@ class Workspace(Project):
         artifact = self._artifacts.get(subject)
         return artifact.digest if artifact else ""
 
+    def files_of(self, shard: Shard) -> dict[str, str]:
+        """Digests of the files of a shard's package, as evidence has them."""
+        artifact = self.artifact(shard)
+        if (remote := getattr(artifact, "files", None)) is not None:
+            return dict(remote)
+        return files_of({shard.id: artifact.path})
+
 
 def open_workspace(config: pytest.Config) -> Workspace:
     """Read manifest and selection, and see that the backend can be used.
@@ -118,6 +134,9 @@ def open_workspace(config: pytest.Config) -> Workspace:
         pytest.UsageError: an option is wrong.
     """
     manifest, shards, selection = _selected(config)
+    cluster = options.cluster(config) or manifest.cluster
+    if cluster:
+        options.refuse_with_cluster(config)
     thresholds = tuple(
         read_threshold(manifest, field, text, options.origin(config, name))
         for name, field in _THRESHOLDS.items()
@@ -130,7 +149,7 @@ def open_workspace(config: pytest.Config) -> Workspace:
         store=options.store(config),
         max_cache=options.max_cache(config),
         builds=options.builds(config) or default_builds(),
-        backend_name=options.backend(config),
+        backend_name="cpu" if cluster else options.backend(config),
         units=options.compute_units(config),
         device_timeout=options.device_timeout(config),
         selection=selection,
@@ -142,6 +161,7 @@ def open_workspace(config: pytest.Config) -> Workspace:
         ledger=options.ledger(config) is not None,
         history=options.history(config, manifest.path),
         evidence=Store(options.path(config, "ane_evidence") or manifest.path.parent / FOLDER),
+        cluster_url=cluster,
     )
     space.progress = progress_of(config, len(space.shards), lambda: space.run)
     _use(space, config)

@@ -236,6 +236,10 @@ class OpenModel:
         """What logits are recorded from."""
         return reference_chain(self.language_model, self.wiring)
 
+    def capture(self) -> None:
+        """Record what captured probes are made of, unless it is recorded."""
+        _ = self._hidden
+
     @cached_property
     def _hidden(self) -> Path:
         return record_hidden(

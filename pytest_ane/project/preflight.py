@@ -12,7 +12,7 @@ from pytest_ane.build.disk import Estimate, Volume, amount, estimate, plan_cache
 from pytest_ane.build.record import PACKAGE
 from pytest_ane.build.scratch import temporary_folder
 from pytest_ane.core.digests import tree_bytes
-from pytest_ane.core.errors import BuildError, NotRunError
+from pytest_ane.core.errors import DiskError, NotRunError
 from pytest_ane.manifest import Shard
 
 VERSIONS = ("python", "coremltools", "torch", "numpy", "numba", "pytest", "pytest-xdist")
@@ -68,7 +68,7 @@ class Preflight:
         """Refuse to begin what cannot be finished.
 
         Raises:
-            BuildError: the disk is plainly too small for what is still to be built.
+            DiskError: the disk is plainly too small for what is still to be built.
             NotRunError: the first shard already failed with that sentence.
         """
         small = [volume for volume in self.volumes() if volume.too_small]
@@ -78,7 +78,7 @@ class Preflight:
             raise NotRunError("not run: the disk is too small, as the first failure says")
         self._refused = True
         where = "; ".join(map(str, small))
-        raise BuildError(
+        raise DiskError(
             f"The disk is too small for {_shards(len(self.missing))} still to be built: {where}. "
             "Free some space (pytest-ane cache prune), choose another folder with "
             "--ane-cache=DIR, or select fewer shards."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -79,6 +79,8 @@ class Project:
         notify: receives what backend and cache have to tell, such as a second compilation.
         before_build: called before a shard's package is looked up or built; raises where it may
             not be.
+        elsewhere: gives a shard's package that other machines build; None to build here.
+        identities: what models depend on, by name, where another machine has found that out.
     """
 
     manifest: Manifest
@@ -96,6 +98,8 @@ class Project:
     progress: Progress = field(default_factory=Progress)
     notify: Callable[[str], None] = to_stderr
     before_build: Callable[[Shard], None] = lambda shard: None
+    elsewhere: Callable[[Shard], Artifact] | None = None
+    identities: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     _models: dict[str, Opened] = field(default_factory=dict)
     _artifacts: dict[str, Artifact] = field(default_factory=dict)
     _stacks: dict[str, Stack] = field(default_factory=dict)
@@ -200,7 +204,9 @@ class Project:
     def model(self, name: str) -> Opened:
         """A model's source, family and prompts, or its builder."""
         if name not in self._models:
-            self._models[name] = open_model(self.manifest.model_of(name), self.cache)
+            self._models[name] = opened = open_model(self.manifest.model_of(name), self.cache)
+            if name in self.identities:
+                opened.identity = self.identities[name]
         return self._models[name]
 
     @cached_property
@@ -232,6 +238,8 @@ class Project:
         """A shard's package: the user's own, or what the cache holds; None if it is not built."""
         if shard.artifact is not None:
             return shard.artifact
+        if self.elsewhere is not None:
+            return self.artifact(shard).path
         folder = self.cache.get("artifacts", self.entry(shard).name, shard.qualified)
         return None if folder is None else folder / PACKAGE
 
@@ -252,7 +260,7 @@ class Project:
         self.before_build(shard)
         if shard.qualified not in self._artifacts:
             with self.progress.building(shard.qualified) as report:
-                artifact = self.build(shard)
+                artifact = (self.elsewhere or self.build)(shard)
                 report(artifact.size)
             self._artifacts[shard.qualified] = artifact
         return self._artifacts[shard.qualified]

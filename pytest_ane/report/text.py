@@ -30,6 +30,7 @@ def header(
     unproven: str = "",
     cache: Path | None = None,
     store: str = "",
+    cluster: str = "",
     canaries: Sequence[str] = (),
 ) -> str:
     """`ane: L01 · shards 1 of 34 · ...`: what was asked, and what decides the verdicts.
@@ -56,6 +57,8 @@ def header(
         parts.append(f"cache {cache}")
     if store:
         parts.append(f"store {store}")
+    if cluster:
+        parts.append(f"cluster {cluster}")
     return "ane: " + " · ".join(parts)
 
 

@@ -438,6 +438,7 @@ def verify_run(checkout: Checkout, *options: str) -> subprocess.CompletedProcess
     return subprocess.run(command, cwd=checkout.path, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_a_reviewed_builder_is_the_pull_request_s_own(checkout: Checkout) -> None:
     add(checkout.path / "shards.toml", BUILDER)
     (checkout.path / "small_block.py").write_text(BLOCK)
@@ -449,6 +450,7 @@ def test_a_reviewed_builder_is_the_pull_request_s_own(checkout: Checkout) -> Non
     assert "fidelity 2/2" in done.stdout
 
 
+@pytest.mark.slow
 def test_verify_run_is_isolated_from_modules_of_the_pull_request(checkout: Checkout) -> None:
     checkout.run()
     for name in ("pytest_ane", "numpy", "tomlkit"):

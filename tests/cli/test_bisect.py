@@ -42,6 +42,7 @@ def test_two_spoilt_shards_are_named(run: Run) -> None:
     assert len(trials) == evaluations(says) <= most_evaluations(SHARDS, 2)
 
 
+@pytest.mark.slow
 def test_as_json(run: Run) -> None:
     found = json.loads("\n".join(run("bisect", "--json", spoilt=["L03"])))
     assert (found["outcome"], found["shards"]) == ("found", ["L03"])

@@ -48,6 +48,7 @@ def test_the_spoilt_shard_is_named(run: Run, seed: int) -> None:
     assert found[-2].startswith("stack failed: ")
 
 
+@pytest.mark.slow
 def test_two_spoilt_shards_are_named(run: Run) -> None:
     first, second = random.Random(3).sample(NAMES, 2)
     says = run("drift", spoilt=[first, second])[-1]
@@ -64,6 +65,7 @@ def test_a_good_stack(run: Run) -> None:
     assert max(map(len, found[:-2])) <= 80
 
 
+@pytest.mark.slow
 def test_the_measurement_as_json(run: Run) -> None:
     text = "\n".join(run("drift", "--json", spoilt=["L02"]))
     found = TypeAdapter(Drift).validate_json(text)

@@ -75,6 +75,7 @@ def test_rows_of_a_replayed_mac_are_no_evidence(
 
 
 @pytest.mark.usefixtures("genuine")
+@pytest.mark.slow
 def test_outputs_that_equal_the_cpu_s_are_no_evidence(file: Path) -> None:
     with mac():
         assert record(file, "real_div") == 0
@@ -83,6 +84,7 @@ def test_outputs_that_equal_the_cpu_s_are_no_evidence(file: Path) -> None:
 
 
 @pytest.mark.usefixtures("genuine")
+@pytest.mark.slow
 def test_rows_are_scored_as_they_come(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,6 +139,7 @@ def test_nothing_on_the_ane(file: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.usefixtures("genuine")
+@pytest.mark.slow
 def test_an_older_generation_is_named_and_not_scored(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,6 +61,7 @@ def says(
     return call
 
 
+@pytest.mark.slow
 def test_a_page_of_a_run_and_what_commands_printed(says: Says) -> None:
     Path("recommend.json").write_text(json.dumps(RECOMMEND))
     Path("bound.json").write_text(json.dumps(BOUND))

@@ -72,6 +72,7 @@ def test_other_tokens_than_plain_decoding_are_an_error(
                      capsys.readouterr().err.strip())  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_prompt_of_ids_and_short_n_grams(
     manifest: Path, stacks: Stacks, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pytest_ane.build import Artifact
 from pytest_ane.error_budget import Error, ErrorBudget
 from pytest_ane.gates import GATES, Subject
 from pytest_ane.gates.behaviour import Behaviour
@@ -32,7 +33,8 @@ PROMPT = PromptResult("p", (POSITION, POSITION), (5,), (5,), (4.0,), " a", " a")
 
 
 def lack(gate: str, measurement: Any, subject: Subject, package: Path | None = None) -> str:
-    return next(GATES[gate].lacks(measurement, subject, FOUND.environment, package), "")
+    artifact = Artifact(package) if package else None
+    return next(GATES[gate].lacks(measurement, subject, FOUND.environment, artifact), "")
 
 
 def of_plan(plan: Plan) -> str:

@@ -72,6 +72,7 @@ def test_inputs_are_fp16_numbers_and_the_same_each_time(experiment: Experiment) 
         assert x.tobytes() == again.inputs[name].tobytes()
 
 
+@pytest.mark.slow
 def test_candidates_are_told_apart() -> None:
     """Each pair of candidates differs on some row of the experiments that are to settle them."""
     from benchmarks.ane_candidates import CANDIDATES

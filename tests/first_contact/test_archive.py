@@ -203,6 +203,7 @@ def test_a_shard_that_does_not_exist(
     assert not (tmp_path / "first-contact").exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     replay, folder = Script().save(tmp_path / "script"), tmp_path / "kit"
     command = [sys.executable, "-m", "pytest_ane.cli", "first-contact", f"--replay={replay}"]

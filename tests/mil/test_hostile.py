@@ -271,6 +271,7 @@ def test_every_file_cut_short_at_every_length(tmp_path: Path) -> None:
         put(file, whole)
 
 
+@pytest.mark.slow
 def test_every_bit_of_every_small_file_flipped(tmp_path: Path) -> None:
     compiled.save(doubling(), tmp_path)
     for path, file in small_files(tmp_path):

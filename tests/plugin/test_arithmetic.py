@@ -112,6 +112,7 @@ def test_what_is_not_known_is_refused_in_one_sentence(own: Project, word: str) -
     assert line.endswith(".")
 
 
+@pytest.mark.slow
 def test_a_device_computes_in_its_own(own: Project) -> None:
     from pytest_ane.testing import Replayer, Script
 

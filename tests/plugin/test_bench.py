@@ -51,6 +51,7 @@ def test_ids_are_short_and_nothing_is_opened(project: Project) -> None:
     assert not (project.path / "cache").exists()
 
 
+@pytest.mark.slow
 def test_everything_is_timed_and_stored(project: Project) -> None:
     result = bench(project.llama(), "--benchmark-save=first", "--junitxml=out.xml")
     result.assert_outcomes(passed=13, deselected=13)

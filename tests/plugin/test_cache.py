@@ -87,6 +87,7 @@ def test_an_empty_value_is_refused(project: Project) -> None:
     result.stderr.fnmatch_lines(["ERROR: --ane-cache is empty; give a value or leave it out."])
 
 
+@pytest.mark.slow
 def test_an_error_budget_is_measured_where_fidelity_is_asked(project: Project) -> None:
     budgets = project.path / "cache" / "budgets"
     project.llama().gate("--ane-cache=cache", "--ane-shards=L00", "-k", "placement")

@@ -75,6 +75,7 @@ def test_rehash_does_not_believe_the_list_of_digests(project: Project, root: Pat
     assert "made again" in project.gate(*options, "--ane-rehash").stdout.str()
 
 
+@pytest.mark.slow
 def test_everything_warm_passes_from_a_read_only_cache(project: Project, root: Path) -> None:
     with permitted(0o555, *tree(root)):
         result = project.gate(f"--ane-cache={root}")
@@ -97,6 +98,7 @@ def test_what_a_read_only_cache_lacks_is_one_sentence(project: Project, root: Pa
 
 
 @pytest.mark.parametrize("what", ["folder", "file", "lock"])
+@pytest.mark.slow
 def test_another_user_s_entry_is_passed_by(project: Project, root: Path, what: str) -> None:
     before = set((root / "artifacts").iterdir())
     paths = {

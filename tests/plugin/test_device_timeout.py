@@ -28,6 +28,7 @@ class Noon(datetime):
         return cls(2026, 1, 1, 12, tzinfo=tz)
 
 
+@pytest.mark.slow
 def test_evidence_is_the_same_with_and_without_the_process(
     project: Project, genuine: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,6 +47,7 @@ def test_evidence_is_the_same_with_and_without_the_process(
     assert recorded(CHILD) == here
 
 
+@pytest.mark.slow
 def test_a_crash_is_one_red_gate_and_the_next_shard_runs(project: Project) -> None:
     project.packages(good="float32", other="none")
     failure = Failure("predict", effect="abort")

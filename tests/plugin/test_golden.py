@@ -45,6 +45,7 @@ def test_golden_tensors_of_another_shard_are_red(project: Project) -> None:
     result.assert_outcomes(failed=1)
 
 
+@pytest.mark.slow
 def test_a_family_s_shard_as_a_package_runs_it(project: Project) -> None:
     """The built package itself, so that nothing differs at all."""
     project.llama().run("--ane-shards=L01", "-m", "gate", "-k", "fidelity", "--ane-cache=own")

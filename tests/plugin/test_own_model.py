@@ -145,6 +145,7 @@ def test_the_worked_example_as_a_user_runs_it(project: Project, forge: Forge) ->
     )
 
 
+@pytest.mark.slow
 def test_a_builder_is_asked_again_only_when_something_it_depends_on_changes(
     project: Project,
 ) -> None:
@@ -280,6 +281,7 @@ def family(project: Project, source: str, text: str = FAMILY) -> Project:
     return project.manifest(OF_FAMILY.format(source=source))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_gives_the_same_shard_as_the_weights_in_memory(project: Project) -> None:
     """A checkpoint of two files with the values of a seed, through a family of one's own."""
     seeded = SeededSource(7, lambda name, shape: Spread(shape[-1] ** -0.5, outliers=0.03))

@@ -55,6 +55,7 @@ def test_what_will_be_built_and_where(project: Project) -> None:
     third.stdout.no_fnmatch_line("ane: * to build*")
 
 
+@pytest.mark.slow
 def test_only_shards_that_are_asked_about_count(project: Project) -> None:
     result = project.llama().gate("--ane-cache=cache", "-k", "L01 and placement")
     result.stdout.fnmatch_lines(["ane: 1 shard to build, * unknown needed, *"])
@@ -104,6 +105,7 @@ def test_a_disk_that_is_plainly_too_small_is_refused_before_anything_is_built(
     )
 
 
+@pytest.mark.slow
 def test_finished_shards_are_gated_on_a_disk_that_is_too_small(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ def test_a_full_standard_output_is_one_sentence(
 
 @pytest.mark.parametrize("more", [(), ("-s",)])
 @pytest.mark.parametrize(("package", "code"), [("good", 0), ("nan", 1)])
+@pytest.mark.slow
 def test_a_closed_standard_output_leaves_the_verdict(
     project: Project, package: str, code: int, more: tuple[str, ...]
 ) -> None:

@@ -47,6 +47,7 @@ def test_one_file_per_shard_and_gate(project: Project) -> None:
     result.stdout.fnmatch_lines(["*= ane evidence =*", "evidence: 6 recorded"])
 
 
+@pytest.mark.slow
 def test_a_model_has_one_file_of_behaviour_over_all_its_shards(project: Project) -> None:
     project.llama()
     record(project, "--ane-record", "-k", "behaviour").assert_outcomes(passed=1, deselected=12)

@@ -61,6 +61,7 @@ def test_a_file_that_cannot_be_written_is_a_usage_error(project: Project) -> Non
     result.stderr.fnmatch_lines(["ERROR: --ane-report=*file cannot be written (Not a directory)*"])
 
 
+@pytest.mark.slow
 def test_the_page_says_what_changed_since_the_last_run(project: Project) -> None:
     project.packages(good="float32")
     more = ("--ane-history", "--ane-report=r.html", "-m", "fidelity")

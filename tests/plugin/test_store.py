@@ -60,6 +60,7 @@ def test_a_second_machine_builds_nothing_and_judges_alike(
     assert figures(filled, "second.xml") == figures(filled, "first.xml")
 
 
+@pytest.mark.slow
 def test_a_file_that_was_spoilt_is_said_built_here_and_replaced(
     filled: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +105,7 @@ def recorded(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 @pytest.mark.usefixtures("genuine")
+@pytest.mark.slow
 def test_evidence_of_a_mac_is_fetched_and_lies_in_the_folder(recorded: Project) -> None:
     result = recorded.gate("--ane-cache=here", "--ane-store=store")
     result.assert_outcomes(passed=3, deselected=1)

@@ -76,6 +76,7 @@ def compared(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> 
     return capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.slow
 def test_the_three_operations_in_which_two_systems_differ(
     five: Project, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,6 +122,7 @@ def verify(project: Project, *options: str) -> pytest.RunResult:
     return project.gate("--ane-backend=cpu", "-k", "placement", *options)
 
 
+@pytest.mark.slow
 def test_each_system_has_its_file_and_both_must_pass(each: Project) -> None:
     record(each, OLD)
     assert names(each) == [
@@ -156,6 +158,7 @@ def test_the_system_that_fails_decides_and_is_named(each: Project) -> None:
     result.stdout.fnmatch_lines(["    macOS 26: passed", "* recorded *, macOS 27.0, CPU_AND_NE"])
 
 
+@pytest.mark.slow
 def test_a_device_stands_for_its_system_and_evidence_for_the_others(each: Project) -> None:
     record(each, OLD, *MOVED)
     with Replayer(Script(NEW)):
@@ -194,6 +197,7 @@ def test_what_is_missing_of_one_system_is_recorded_beside_the_other(each: Projec
     assert "five.placement@macos-27.json" in names(each)
 
 
+@pytest.mark.slow
 def test_a_mac_of_no_system_that_is_named_records_nothing(each: Project) -> None:
     with Replayer(Script(Mac(os="15.6", build="24G84"))):
         result = each.gate("--ane-backend=coreml", "--ane-record", "-k", "placement")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 from tests.plugin.conftest import Project
 
 NAMES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "GOMP_SPINCOUNT")
 
 
+@pytest.mark.slow
 def test_a_conftest_that_imports_numpy_is_not_too_early(project: Project) -> None:
     """In a process of its own, for how many threads numpy has is said once."""
     for name in NAMES:

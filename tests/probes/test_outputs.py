@@ -75,6 +75,7 @@ def test_a_classifier(tmp_path: Path, labels: list[Any]) -> None:
     assert max(worst(wrong, right).values()) < 0.97
 
 
+@pytest.mark.slow
 def test_a_single_number_is_more_than_its_sign(tmp_path: Path) -> None:
     """Twice a number has the same direction."""
     right = convert(Scores(1), tmp_path / "right.mlpackage")
@@ -134,6 +135,7 @@ COLOURS = ("RGB", "BGR", "GRAYSCALE", "GRAYSCALE_FLOAT16")
 
 
 @pytest.mark.parametrize("color", COLOURS)
+@pytest.mark.slow
 def test_an_image_output_is_held_against_its_pixels(tmp_path: Path, color: str) -> None:
     plain = repainted(tmp_path / "plain.mlpackage", color)
     right = repainted(tmp_path / "right.mlpackage", color, scale=0.502)

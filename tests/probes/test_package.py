@@ -89,6 +89,7 @@ def status(
     return judge(measured, Policy().fidelity, "mine:x").status
 
 
+@pytest.mark.slow
 def test_an_embedding_without_its_rows_is_red(tmp_path: Path) -> None:
     right = embedding(tmp_path / "right.mlpackage", TABLE)
     near = embedding(tmp_path / "near.mlpackage", TABLE.astype(np.float16).astype(np.float32))

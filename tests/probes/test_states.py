@@ -88,6 +88,7 @@ def lowest(packages: dict[str, Path], artifact: str) -> tuple[float, list[Case]]
     return float(min(c.worst for c in comparisons)), cases
 
 
+@pytest.mark.slow
 def test_a_right_package_agrees_over_a_sequence(packages: dict[str, Path]) -> None:
     cosine, cases = lowest(packages, "twin")
     assert cosine > 0.9999

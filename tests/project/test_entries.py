@@ -35,6 +35,7 @@ DECODER = '[models.m.shard.decoder]\nartifact = "{right}"\nreference = "{referen
 HEAD = '[models.m.shard.head]\nartifact = "{single}"\nreference = "none"\n'
 
 
+@pytest.mark.slow
 def test_each_function_is_a_shard(read: Read) -> None:
     model = read(DECODER + HEAD).model_of("m")
     assert model.ids == ("decoder[decode]", "decoder[verify4]", "head")

@@ -12,6 +12,7 @@ from tests.recommend.simulated import SimulatedEvaluator, model, single, size_of
 
 @settings(max_examples=25)
 @given(seed=st.integers(0, 10_000), factor=st.floats(0.05, 20), limit=st.floats(1e-4, 1e-2))
+@pytest.mark.slow
 def test_what_is_recommended_was_measured_and_passed(
     seed: int, factor: float, limit: float
 ) -> None:
@@ -34,6 +35,7 @@ def test_what_is_recommended_was_measured_and_passed(
 
 @settings(max_examples=20)
 @given(st.integers(0, 10_000), st.integers(0, 10_000))
+@pytest.mark.slow
 def test_wrong_sensitivities_cost_bytes_but_nothing_false_is_said(seed: int, other: int) -> None:
     """The search believes the sensitivities of another model."""
     units, losses = model(6, seed)

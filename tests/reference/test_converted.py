@@ -33,6 +33,7 @@ def weights(model: MLModel) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("length", [1, 5, 8])
+@pytest.mark.slow
 def test_the_block_computes_what_torch_does(
     packages: dict[str, Path], block: Attention, length: int
 ) -> None:

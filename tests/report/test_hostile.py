@@ -47,6 +47,7 @@ def verdicts(draw: st.DrawFn) -> Verdict:
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(verdict=verdicts(), width=st.sampled_from([None, 20, 80]))
+@pytest.mark.slow
 def test_no_control_and_no_command_reaches_any_stream(verdict: Verdict, width: int | None) -> None:
     check_lines([row(verdict), *reasons(verdict)])
     check_lines(failure(verdict).split("\n"))

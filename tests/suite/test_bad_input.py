@@ -22,6 +22,7 @@ PLACEMENT = ("-k", "placement")
 UNIFORM8 = '[models.smollm2.compression]\nmethod = "palettize"\nmode = "uniform"\nnbits = 8\n'
 
 
+@pytest.mark.slow
 def test_unknown_shard_names_the_nearest(gate: Gate) -> None:
     run = gate(UNIFORM8, "L1")
     assert run.code == 4
@@ -66,6 +67,7 @@ def test_truncated_gguf(gate: Gate, tmp_path: Path, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [None, 10, 100_000])
+@pytest.mark.slow
 def test_missing_or_short_weights(
     gate: Gate, tmp_path: Path, good_package: Path, size: int | None
 ) -> None:

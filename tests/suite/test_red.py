@@ -81,6 +81,7 @@ def test_a_weight_that_the_palettizer_declines_is_named(gate: Gate) -> None:
     assert "gate_proj" not in compression.message.split("Captured")[0]
 
 
+@pytest.mark.slow
 def test_a_flipped_region_of_weights_is_not_faithful(
     gate: Gate, tmp_path: Path, cache_root: Path
 ) -> None:

@@ -336,6 +336,7 @@ for index in range(10):
 """
 
 
+@pytest.mark.slow
 def test_processes_that_record_at_once_lose_nothing(recording: Path) -> None:
     recording.mkdir()
     command = [sys.executable, "-c", _PLANS]
@@ -346,6 +347,7 @@ def test_processes_that_record_at_once_lose_nothing(recording: Path) -> None:
     assert names == {f"{number}-{index}" for number in range(4) for index in range(10)}
 
 
+@pytest.mark.slow
 def test_recorders_that_end_after_one_another_keep_both_s_errors(
     packages: dict[str, Path], tmp_path: Path, recording: Path, ct: Any
 ) -> None:

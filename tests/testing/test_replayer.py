@@ -241,6 +241,7 @@ def test_failures_come_in_order(compiled: Path, ct: Any) -> None:
         assert "y" in model.predict(dict(X))
 
 
+@pytest.mark.slow
 def test_failures_of_a_path_of_loading_and_of_compiling(compiled: Path, ct: Any) -> None:
     package = str(compiled.with_suffix(".mlpackage"))
     failures = (

@@ -6,9 +6,9 @@ Of an encoder: embeddings of prompts and sentences, and how prompts rank the sen
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
+from pytest_ane.build import Artifact
 from pytest_ane.core.verdict import Figure, Limits, Verdict
 from pytest_ane.families import is_encoder
 from pytest_ane.gates.base import Gate, ModelContext, Subject
@@ -77,7 +77,7 @@ class BehaviourGate(Gate[Behaviour]):
         measurement: Behaviour,
         subject: Subject,
         environment: Mapping[str, str],
-        artifact: Path | None,
+        artifact: Artifact | None,
     ) -> Iterator[str]:
         """Golden prompts, positions and greedy tokens that were not measured."""
         assert isinstance(subject, Model)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pytest_ane.build import Artifact
 from pytest_ane.core.arithmetic import RuleShares
 from pytest_ane.core.digests import file_digest, key_digest, tree_files
 from pytest_ane.core.verdict import Figure, Limits, Verdict
@@ -113,7 +114,7 @@ class FidelityGate(Gate[Fidelity]):
         measurement: Fidelity,
         subject: Subject,
         environment: Mapping[str, str],
-        artifact: Path | None,
+        artifact: Artifact | None,
     ) -> Iterator[str]:
         """Probes that were not run, and positions that were not compared."""
         assert isinstance(subject, Shard)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TypeAlias
 
+from pytest_ane.build import Artifact
 from pytest_ane.core.verdict import Figure, Verdict
 from pytest_ane.gates.base import Gate, Move, ShardContext, Subject
 from pytest_ane.gates.placement.forecast import Forecast, Match, forecast
@@ -84,7 +84,7 @@ class PlacementGate(Gate[Placement]):
         measurement: Placement,
         subject: Subject,
         environment: Mapping[str, str],
-        artifact: Path | None,
+        artifact: Artifact | None,
     ) -> Iterator[str]:
         """A plan of Core ML's names every operation; counts and logs, which do not, prove less."""
         assert isinstance(measurement, Plan)
@@ -103,7 +103,7 @@ class PlacementGate(Gate[Placement]):
         # It was joined with its program when it was recorded.
         held = Counter(operation.op or "" for _, operation in measurement.walk())
         assert isinstance(subject, Shard)
-        program = read_model(artifact, weights=False, function=subject.function).program
+        program = read_model(artifact.path, weights=False, function=subject.function).program
         there = Counter(operation.op for operation in program.walk())
         for kind in (kind for kind in there | held if there[kind] != held[kind]):
             yield f"holds a plan of {held[kind]} {kind}, and the program has {there[kind]}"

@@ -121,6 +121,7 @@ def test_a_crash_is_one_sentence_and_the_next_call_has_a_new_child(
 
 
 @pytest.mark.parametrize("at", points(quick="load"))
+@pytest.mark.slow
 def test_a_hang_is_one_sentence_and_is_not_waited_for_twice(
     mac: Become, tmp_path: Path, at: Any
 ) -> None:
@@ -237,6 +238,7 @@ with Replayer(Script(Mac(compiler=""), failures=(Failure("predict", effect="hang
         pytest.param(signal.SIGKILL, False, 12, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_no_child_outlives_its_parent(
     package: Path, tmp_path: Path, ending: signal.Signals, idle: bool, within: float
 ) -> None:

@@ -46,6 +46,7 @@ def test_no_package_has_fewer_bytes_than_none() -> None:
         CompressionMeasurement(Census(()), -1)
 
 
+@pytest.mark.slow
 def test_weights_of_other_functions_count_apart(tmp_path: Path) -> None:
     """What a ratio is of: `decode` and `verify4` have 64 weights of their own each, in fp16."""
     path = multifunction.make(tmp_path)["reference"]

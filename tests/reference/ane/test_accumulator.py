@@ -55,6 +55,7 @@ def check(weight: Patterns, vectors: Patterns, bias: Patterns, factors: Weight) 
 
 @given(operands())
 @settings(max_examples=100, deadline=None)
+@pytest.mark.slow
 def test_any_operands(drawn: tuple[Patterns, Patterns, Patterns]) -> None:
     weight, vectors, bias = drawn
     check(weight, vectors, bias, Weight.of(weight))
@@ -62,6 +63,7 @@ def test_any_operands(drawn: tuple[Patterns, Patterns, Patterns]) -> None:
 
 @given(operands())
 @settings(max_examples=100, deadline=None)
+@pytest.mark.slow
 def test_factors_held_as_float32(drawn: tuple[Patterns, Patterns, Patterns]) -> None:
     weight, vectors, bias = drawn
     with np.errstate(all="ignore"):
@@ -168,6 +170,7 @@ RANGES = {
 @example((3, 5, 3, 300), ("large", "ordinary"), "large", 2)
 @example((1, 4, 2, 64), ("dropped or not", "dropped or not"), "subnormal", 3)
 @example((2, 1, 70, 17), ("any", "any"), "none", 4)
+@pytest.mark.slow
 def test_any_shape(
     shape: tuple[int, int, int, int], kinds: tuple[str, str], biased: str, seed: int
 ) -> None:

@@ -99,6 +99,7 @@ def test_8_bit_activations_and_weights(op: str, stored: str, tmp_path: Path) -> 
     assert made.tally.products == {Grade.INFERRED: y.size * INPUTS}
 
 
+@pytest.mark.slow
 def test_only_powers_of_two_were_recorded(tmp_path: Path) -> None:
     grades = []
     cases: list[dict[str, Any]] = [

@@ -107,6 +107,7 @@ def test_a_specification_is_drawn_in_either_theme(dark: bool) -> None:
 
 @settings(deadline=None, max_examples=10)
 @given(text=HOSTILE)
+@pytest.mark.slow
 def test_hostile_names_stay_text(text: str) -> None:
     picture = history(text[:50], [(text, text, 0.5), (text, text, float("nan"))])
     check_lines(drawn(picture).texts)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from pytest_ane.gates.placement.segmenter import Op, Tensor, predict_program
 from pytest_ane.gates.placement.segmenter.program import function_ops
@@ -130,6 +131,7 @@ def test_each_function_has_its_prediction() -> None:
     assert "several functions" in predictions["main"].no_data[0]
 
 
+@pytest.mark.slow
 def test_a_program_of_16_000_operations() -> None:
     kinds, names = ("relu", "cumsum", "sigmoid", "silu"), [f"v{i}" for i in range(16_000)]
     shape = half(1, 64, 32, 32)

@@ -1,0 +1,627 @@
+"""The cluster as a run sees it: which workers there are, and what they are doing.
+
+Each shard is one worker's: it is built, compared and measured there, so that nothing has to travel
+but what a Neural Engine or a whole stack needs. A worker has few shards at a time, and gets another
+when one is done. What a lost worker held is another's, up to three times.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import TimeoutError as NotYetError
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import dask
+from distributed import Client, Future, KilledWorker
+
+from pytest_ane.analysis.blame import Blame
+from pytest_ane.build import Artifact, BuildRecord, Cache
+from pytest_ane.build.record import PACKAGE
+from pytest_ane.cluster import tasks
+from pytest_ane.cluster.job import Job, versions
+from pytest_ane.cluster.parcel import Parcel
+from pytest_ane.cluster.tasks import Answer, Facts, FullDiskError, Introduction
+from pytest_ane.core.errors import AneError, ClusterError, UnprovenError
+from pytest_ane.core.text import printable
+from pytest_ane.gates import GATES
+from pytest_ane.manifest import Shard
+
+AT_ONCE = 2
+"""Shards that one worker has: one at work, and the next."""
+_MOST_LOST = 3
+"""Workers that may be lost with a task before it is given up."""
+_PAUSE = 0.2
+"""Seconds between two looks at who is there, while the run waits."""
+_SMALL, _LARGE = 10, 600
+"""Seconds that a measurement, or a package, may take to arrive from a worker that answers."""
+
+_Future: TypeAlias = "Future[Any]"
+
+
+@dataclass(eq=False)
+class _Worker:
+    """A worker that takes part.
+
+    Attributes:
+        address: Dask's.
+        told: what it says of itself.
+        memory: bytes that it may take.
+        works: the shards that it has.
+    """
+
+    address: str
+    told: Introduction
+    memory: int
+    works: dict[str, _Work] = field(default_factory=dict)
+
+    @property
+    def busy(self) -> int:
+        """Of how many shards something is still to be done."""
+        return sum(not work.is_done for work in self.works.values())
+
+
+@dataclass(eq=False)
+class _Work:
+    """A shard at a worker: its package, facts of it, and measurements by gate."""
+
+    worker: _Worker
+    built: _Future
+    facts: _Future
+    measured: dict[str, _Future] = field(default_factory=dict)
+    is_done: bool = False
+
+    def look(self) -> None:
+        """Note whether all is done."""
+        futures = (self.built, self.facts, *self.measured.values())
+        self.is_done = self.is_done or all(future.done() for future in futures)
+
+
+class RemoteArtifact(Artifact):
+    """A package at a worker; it is fetched when its path is asked for.
+
+    Args:
+        facts: what is known of it.
+        fetch: puts the package into this machine's cache, and gives its path.
+    """
+
+    def __init__(self, facts: Facts, fetch: Callable[[], Path]) -> None:
+        vars(self).update(digest=facts.digest, size=facts.size, record=facts.record, _fetch=fetch)
+        vars(self)["files"] = facts.files
+
+    files: Any
+    record: BuildRecord | None
+
+    @cached_property
+    def path(self) -> Path:
+        """In this machine's cache; `UnprovenError` where the worker is lost."""
+        path: Path = vars(self)["_fetch"]()
+        return path
+
+
+class _LostError(Exception):
+    """A worker is gone; who waited for it turns to another."""
+
+
+class Cluster:
+    """The workers that take part in a run, and what is asked of them.
+
+    Args:
+        url: of Dask's scheduler, such as `tcp://10.0.0.7:8786`.
+        timeout: seconds to wait for the scheduler, for a first worker, and for a Neural Engine.
+        say: takes a sentence for the person, such as on a worker that is left out.
+
+    Raises:
+        ClusterError: no scheduler answers.
+    """
+
+    def __init__(self, url: str, timeout: float, say: Callable[[str], None]) -> None:
+        self.url, self._timeout, self._say = url, timeout, say
+        self._workers: dict[str, _Worker] = {}
+        self._introductions: dict[str, _Future] = {}
+        self._left_out: dict[str, str] = {}
+        self._works: dict[str, _Work] = {}
+        self._captures: dict[str, _Future] = {}
+        self._on_device: dict[tuple[str, str], tuple[_Worker, _Future]] = {}
+        self._given_up: dict[str, UnprovenError] = {}
+        self._lost: Counter[str] = Counter()
+        self._bell = threading.Event()
+        self._looked = -_PAUSE
+        self._no_device_until = 0.0
+        self._released: set[str] = set()
+        self._token = uuid.uuid4().hex
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)
+        try:
+            with warnings.catch_warnings(), dask.config.set(_settings(timeout)):
+                warnings.simplefilter("ignore")
+                self._client = Client(url, timeout=timeout, set_as_default=False)
+        except (OSError, ValueError, NotYetError, ImportError) as error:
+            raise ClusterError(
+                f"No scheduler answers at {printable(url)} ({printable(_first(error), 200)}); "
+                "start one with: dask scheduler"
+            ) from None
+
+    def join(self, job: Job, inputs: dict[str, str], cache: Cache, plan: Plan) -> None:
+        """Let all workers that are there take part.
+
+        Args:
+            job: the run.
+            inputs: what this machine's checkout gives it, as of `job.inputs`.
+            cache: this machine's, for packages that are fetched.
+            plan: what will be asked, in its order.
+
+        Raises:
+            ClusterError: none is there, or none can take part.
+        """
+        self._job, self._inputs, self._cache, self._plan = job.packed(), inputs, cache, plan
+        self._shards = {shard.qualified: shard for shard in job.shards}
+        end = time.monotonic() + self._timeout
+        while not self._workers or self._introductions:
+            if time.monotonic() > end and (self._workers or not self._introductions):
+                break
+            self._look(now=True)
+            if not self._workers or self._introductions:
+                self._bell.wait(_PAUSE)
+        if not self._workers:
+            raise ClusterError(self._nobody("No worker is connected to", ""))
+
+    @property
+    def sentence(self) -> str:
+        """`3 workers on 2 hosts, 1 of them with a Neural Engine`."""
+        workers = self._workers.values()
+        hosts = {worker.told.label for worker in workers}
+        devices = sum(worker.told.machine is not None for worker in workers)
+        with_ane = f", {devices} of them for a Neural Engine" if devices else ""
+        return f"{_count(len(workers), 'worker')} on {_count(len(hosts), 'host')}{with_ane}"
+
+    @property
+    def at_work(self) -> list[str]:
+        """Qualified ids of shards of which something is still to be done."""
+        return [name for name, work in self._works.items() if not work.is_done]
+
+    def artifact(self, shard: Shard) -> RemoteArtifact:
+        """A shard's package, which a worker has built or looked up.
+
+        One that was lost with its workers has no digest; gates are told when they ask of it.
+
+        Raises:
+            AneError: it cannot be built.
+        """
+        self._released.add(shard.model)
+        try:
+            facts: Facts = self._asked(shard, lambda work: work.facts)
+        except UnprovenError:
+            facts = Facts("", 0, {}, None)
+        return RemoteArtifact(facts, lambda: self._fetched(shard))
+
+    def measure(self, gate: str, subject: str) -> Answer:
+        """A gate's measurement of a shard or model, by the CPU executor.
+
+        Raises:
+            UnprovenError: no worker is left that could tell.
+            AneError: it cannot be measured.
+        """
+        if GATES[gate].scope == "model":
+            return self._measure_model(gate, subject, device=False)
+        answer: Answer = self._asked(
+            self._shards[subject], lambda work: self._measuring(work, gate, subject)
+        )
+        self._works[subject].measured.pop(gate, None)
+        return answer
+
+    def measure_on_device(self, gate: str, subject: str, system: Callable[[str], bool]) -> Answer:
+        """A gate's measurement by Core ML, on a worker with a Neural Engine.
+
+        Args:
+            gate: its name.
+            subject: a shard's qualified id, or a model's name.
+            system: whether one such as `macOS 26.1` will do.
+
+        Raises:
+            UnprovenError: no such worker is there, or it was lost.
+            AneError: it cannot be measured.
+        """
+        if GATES[gate].scope == "model":
+            return self._measure_model(gate, subject, device=True, system=system)
+        return self._on_one(gate, subject, [self._shards[subject]], system)
+
+    def beside(self, gate: str, subject: str, recorded: Any) -> Any:
+        """A recorded measurement with what a worker can tell besides, as of `Gate.beside`."""
+        return self._asked(
+            self._shards[subject],
+            lambda work: self._submit(
+                tasks.beside, gate, subject, recorded, work.built, at=work.worker
+            ),
+        )
+
+    def explain(self, shard: Shard) -> Blame:
+        """The weights and operations that a shard's error comes from."""
+        blame: Blame = self._asked(
+            shard,
+            lambda work: self._submit(tasks.explain, shard.qualified, work.built, at=work.worker),
+        )
+        return blame
+
+    def close(self) -> None:
+        """Cancel what is not begun, and leave; workers finish what they have begun."""
+        futures = [work.built for work in self._works.values()]
+        futures += [
+            f for work in self._works.values() for f in (work.facts, *work.measured.values())
+        ]
+        futures += [future for _, future in self._on_device.values()]
+        with suppress(Exception):
+            self._client.cancel([*futures, *self._captures.values(), *self._introductions.values()])
+        with suppress(Exception):
+            self._client.close(timeout=_SMALL)
+
+    # Shards at workers.
+
+    def _asked(self, shard: Shard, future_of: Callable[[_Work], _Future]) -> Any:
+        """What a future of a shard gives; from another worker, where one is lost."""
+        name = shard.qualified
+        while True:
+            self._check(name)
+            work = self._works.get(name) or self._assign(shard)
+            try:
+                return self._given(future_of(work), [work.worker])
+            except _LostError:
+                self._lose(name, work.worker)
+            except FullDiskError as error:
+                self._leave_out(error.address, str(error))
+                self._works.pop(name, None)
+
+    def _measuring(self, work: _Work, gate: str, name: str) -> _Future:
+        if gate not in work.measured:
+            work.measured[gate] = self._submit(
+                tasks.measure, gate, name, False, work.built, at=work.worker
+            )
+        return work.measured[gate]
+
+    def _assign(self, shard: Shard) -> _Work:
+        """Give a shard to the worker that has least to do, or its package already."""
+        name = shard.qualified
+        able = self._able(shard)
+        worker = min(able, key=lambda w: (w.busy >= AT_ONCE, name not in w.told.built, w.busy))
+        cases = self._plan.compares(name)
+        captures = [self._capture(shard.model)] if cases and shard.probes.of_prompts else []
+        built = self._submit(tasks.build, name, cases, *captures, at=worker)
+        facts = self._submit(tasks.look, name, built, at=worker)
+        work = self._works[name] = worker.works[name] = _Work(worker, built, facts)
+        for gate in self._plan.gates(name):
+            self._measuring(work, gate, name)
+        return work
+
+    def _capture(self, model: str) -> _Future:
+        if model not in self._captures:
+            able = [worker.address for worker in self._workers.values() if self._has(worker, model)]
+            self._captures[model] = self._client.submit(
+                tasks.capture, self._token, model, workers=able, pure=False
+            )
+        return self._captures[model]
+
+    def _able(self, shard: Shard) -> list[_Worker]:
+        """Workers that can build a shard, after waiting for one if need be.
+
+        Raises:
+            UnprovenError: there is none.
+        """
+        end = time.monotonic() + self._timeout
+        while not (able := [w for w in self._workers.values() if self._can_build(w, shard)]):
+            if time.monotonic() > end:
+                error = UnprovenError(
+                    self._nobody(f"{shard.qualified}: no worker can build it at", shard.qualified)
+                )
+                self._given_up[shard.qualified] = error
+                raise error
+            self._bell.wait(_PAUSE)
+            self._look(now=True)
+        return able
+
+    def _can_build(self, worker: _Worker, shard: Shard) -> bool:
+        return self._has(worker, shard.qualified) and (
+            shard.artifact is not None or self._has(worker, shard.model)
+        )
+
+    def _has(self, worker: _Worker, name: str) -> bool:
+        """Whether a worker builds, and has what this machine has for a model or shard."""
+        return worker.told.builds and worker.told.inputs.get(name) == self._inputs.get(name)
+
+    def _lose(self, name: str, worker: _Worker) -> None:
+        """Forget a shard's work at a worker that is gone; after three, give it up."""
+        self._works.pop(name, None)
+        self._lost[name] += 1
+        if self._lost[name] > _MOST_LOST:
+            self._given_up[name] = UnprovenError(
+                f"{name}: {self._lost[name]} workers were lost that had it, the last on "
+                f"{worker.told.label} ({worker.address}); see there why its process ended, such as "
+                "for want of memory"
+            )
+
+    def _check(self, name: str) -> None:
+        if name in self._given_up:
+            raise self._given_up[name]
+
+    def _fetched(self, shard: Shard) -> Path:
+        """A shard's package in this machine's cache."""
+        if shard.artifact is not None:
+            return shard.artifact
+        parcel: Parcel = self._asked(shard, lambda work: work.built)
+        parcel.settle(self._cache)
+        key = next(name.key for name in parcel.names if name.kind == "artifacts")
+        return self._cache.path("artifacts", key) / PACKAGE
+
+    # Whole models, and Neural Engines.
+
+    def _measure_model(
+        self,
+        gate: str,
+        model: str,
+        *,
+        device: bool,
+        system: Callable[[str], bool] = lambda os: True,
+    ) -> Answer:
+        shards = [shard for shard in self._shards.values() if shard.model == model]
+        return self._on_one(gate, model, shards, system if device else None)
+
+    def _on_one(
+        self,
+        gate: str,
+        subject: str,
+        shards: Sequence[Shard],
+        system: Callable[[str], bool] | None,
+    ) -> Answer:
+        """Measure at one worker what others have built."""
+        while True:
+            self._check(subject)
+            for shard in shards:
+                self._asked(shard, lambda work: work.facts)
+            works = [self._works[shard.qualified] for shard in shards]
+            worker, future = self._at_one(gate, subject, works, system)
+            try:
+                answer: Answer = self._given(future, [worker, *(work.worker for work in works)])
+                self._on_device.pop((gate, subject), None)
+                return answer
+            except _LostError:
+                self._on_device.pop((gate, subject), None)
+                for shard, work in zip(shards, works, strict=True):
+                    if work.worker.address not in self._workers:
+                        self._works.pop(shard.qualified, None)
+                self._lose(subject, worker)
+            except FullDiskError as error:
+                self._on_device.pop((gate, subject), None)
+                self._leave_out(error.address, str(error))
+
+    def _at_one(
+        self,
+        gate: str,
+        subject: str,
+        works: Sequence[_Work],
+        system: Callable[[str], bool] | None,
+    ) -> tuple[_Worker, _Future]:
+        if (gate, subject) not in self._on_device:
+            if system is None:
+                able = self._able(
+                    self._shards[next(n for n, w in self._works.items() if w in works)]
+                )
+                worker = max(able, key=lambda w: (w.memory, -w.busy))
+            else:
+                worker = self._device(system)
+            built = [work.built for work in works]
+            future = self._submit(
+                tasks.measure, gate, subject, system is not None, *built, at=worker
+            )
+            self._on_device[gate, subject] = worker, future
+        return self._on_device[gate, subject]
+
+    def _device(self, system: Callable[[str], bool]) -> _Worker:
+        """The worker with a Neural Engine that has least to do; waited for once in a run."""
+        end = time.monotonic() + self._timeout
+        if self._no_device_until:
+            end = self._no_device_until
+        while True:
+            able = [
+                worker for worker in self._workers.values()
+                if worker.told.machine is not None and system(worker.told.machine.os)
+            ]  # fmt: skip
+            if able:
+                queued = Counter(worker.address for worker, _ in self._on_device.values())
+                return min(able, key=lambda w: queued[w.address])
+            if time.monotonic() > end:
+                self._no_device_until = end
+                raise UnprovenError(
+                    f"no worker with a Neural Engine that would do is connected to {self.url}; on "
+                    f"a Mac, run: pytest-ane worker {self.url}"
+                )
+            self._bell.wait(_PAUSE)
+            self._look(now=True)
+
+    # Futures, and who is there.
+
+    def _submit(self, task: Callable[..., Any], *args: Any, at: _Worker) -> _Future:
+        resource = "ANE" if at.told.machine is not None else "build"
+        future = self._client.submit(
+            task, self._token, *args, workers=[at.address], resources={resource: 1}, pure=False
+        )
+        future.add_done_callback(lambda _: self._bell.set())
+        return future
+
+    def _given(self, future: _Future, workers: Sequence[_Worker]) -> Any:
+        """A future's result, as soon as it is there.
+
+        Raises:
+            _LostError: one of these workers is gone.
+            UnprovenError: the scheduler is gone.
+        """
+        large = False
+        while True:
+            self._bell.clear()
+            self._look()
+            if future.status == "finished":
+                with suppress(NotYetError):
+                    return future.result(timeout=_LARGE if large else _SMALL)
+                large = True
+            elif future.status == "error":
+                error = future.exception()
+                if isinstance(error, KilledWorker):
+                    raise _LostError
+                raise error
+            elif future.status in ("cancelled", "lost"):
+                self._require_scheduler()
+                raise _LostError
+            else:
+                self._bell.wait(_PAUSE)
+            if any(worker.address not in self._workers for worker in workers):
+                raise _LostError
+
+    def _require_scheduler(self) -> None:
+        if self._client.status != "running":
+            raise UnprovenError(
+                f"the scheduler {self.url} is gone; start it and its workers again, and run again: "
+                "what was built is kept"
+            )
+
+    def _look(self, *, now: bool = False) -> None:
+        """See who came and who went, and give workers that have little to do more."""
+        if not now and time.monotonic() - self._looked < _PAUSE:
+            return
+        self._looked = time.monotonic()
+        self._require_scheduler()
+        try:
+            known = self._client.scheduler_info(n_workers=-1)["workers"]
+        except Exception:
+            self._require_scheduler()
+            return
+        for address in self._workers.keys() - known.keys():
+            del self._workers[address]
+        for address in known.keys() - self._workers.keys() - self._left_out.keys():
+            self._introduce(address, known[address])
+        self._fill()
+
+    def _introduce(self, address: str, known: dict[str, Any]) -> None:
+        future = self._introductions.get(address)
+        if future is None:
+            self._introductions[address] = future = self._client.submit(
+                tasks.introduce, self._token, self._job, versions(), workers=[address], pure=False
+            )
+            future.add_done_callback(lambda _: self._bell.set())
+        if not future.done():
+            return
+        del self._introductions[address]
+        if future.status == "error":
+            error = future.exception()
+            why = str(error) if isinstance(error, AneError) else f"{type(error).__name__}: {error}"
+            self._leave_out(address, f"it cannot take part ({why})")
+            return
+        with suppress(NotYetError):
+            told: Introduction | None = future.result(timeout=_SMALL)
+            if why := _unfit(told):
+                self._leave_out(address, why)
+            else:
+                assert told is not None
+                self._workers[address] = _Worker(address, told, known["memory_limit"])
+                self._tell_lacks(told)
+
+    def _tell_lacks(self, told: Introduction) -> None:
+        """Say what a worker's checkout lacks; it takes no part in that."""
+        for name, digest in self._inputs.items():
+            own = told.inputs.get(name, "")
+            if told.builds and own != digest:
+                why = own if " " in own else "its files or weights differ from those here"
+                self._say(f"the worker on {told.label} builds nothing of {name}: {why}")
+
+    def _leave_out(self, address: str, why: str) -> None:
+        worker = self._workers.pop(address, None)
+        self._left_out[address] = why
+        label = worker.told.label if worker else address
+        self._say(f"the worker on {label} is left out: {why}")
+
+    def _nobody(self, what: str, name: str) -> str:
+        """A sentence with the scheduler, why the workers there will not do, and how to add one."""
+        reasons = list(dict.fromkeys(self._left_out.values()))
+        for worker in self._workers.values():
+            told = worker.told.inputs.get(name) or worker.told.inputs.get(name.partition(":")[0])
+            reasons += [told] if told and " " in told else []
+        why = f" ({'; '.join(reasons[:3])})" if reasons else ""
+        return (
+            f"{what} {self.url}{why}; in a checkout on another machine, run: "
+            f"pytest-ane worker {self.url}"
+        )
+
+    def _fill(self) -> None:
+        """Give the next shards to workers that have room; those whose canaries passed."""
+        for work in self._works.values():
+            if not work.is_done:
+                work.look()
+        for name in self._plan.rest(self._works.keys() | self._given_up.keys(), self._released):
+            shard = self._shards[name]
+            if not any(
+                w.busy < AT_ONCE and self._can_build(w, shard) for w in self._workers.values()
+            ):
+                return
+            self._assign(shard)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will ask of shards, in its order.
+
+    Attributes:
+        asked: gates by qualified id that the CPU executor is to measure.
+        compared: qualified ids whose reference's outputs a gate needs, wherever it is measured.
+        first: qualified ids that need not wait for others, such as canaries.
+    """
+
+    asked: dict[str, list[str]]
+    compared: frozenset[str]
+    first: frozenset[str]
+
+    def gates(self, name: str) -> Iterable[str]:
+        """Gates of a shard that can be measured as soon as it is built."""
+        return self.asked.get(name, ())
+
+    def compares(self, name: str) -> bool:
+        """Whether the reference's outputs are needed."""
+        return name in self.compared
+
+    def rest(self, begun: Iterable[str], released: set[str]) -> Iterator[str]:
+        """Shards that can be begun: those of models whose canaries have passed, and first ones."""
+        known = set(begun)
+        for name in self.asked:
+            if name not in known and (name in self.first or name.partition(":")[0] in released):
+                yield name
+
+
+def _settings(timeout: float) -> dict[str, Any]:
+    return {"distributed.comm.timeouts.connect": f"{timeout}s"}
+
+
+def _unfit(told: Introduction | None) -> str:
+    """Why a worker takes no part; empty if it does."""
+    if told is None:
+        return "it is one of Dask's own; start it with: pytest-ane worker"
+    here = versions()
+    differing = [name for name in here if told.versions.get(name) != here[name]]
+    if not differing:
+        return ""
+    name = differing[0]
+    return (
+        f"its {name} is {told.versions.get(name, 'unknown')}, and here it is {here[name]}; install "
+        "the same there"
+    )
+
+
+def _first(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,128 @@
+"""What all tasks of a run share: the manifest as the run has it, and how it is measured."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path, PurePath
+from typing import Any
+
+import pytest_ane
+from pytest_ane.backends import ComputeUnits
+from pytest_ane.core.digests import file_digest, key_digest, tree_digest
+from pytest_ane.core.errors import AneError
+from pytest_ane.evidence.question import source_digest
+from pytest_ane.manifest import Manifest, Shard
+from pytest_ane.project.project import Project
+
+LIBRARIES = ("coremltools", "torch", "numpy", "numba")
+"""What decides bytes and numbers, besides pytest-ane and Python."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A run, as workers take part in it.
+
+    Attributes:
+        manifest: all models and shards.
+        shards: those selected, with their policies as the run has them.
+        identities: what each model depends on, by name.
+        judged: qualified ids of the shards whose fidelity is asked for.
+        store: URL or folder of the store that machines share; empty for none.
+        units: where Core ML may run artifacts.
+        device_timeout: seconds of one call of Core ML, as in `Project`.
+        memory: bytes that running a program may take; None for half of what is free there.
+        seconds: of one call of a program; None for the usual time.
+    """
+
+    manifest: Manifest
+    shards: tuple[Shard, ...]
+    identities: Mapping[str, dict[str, Any]]
+    judged: frozenset[str]
+    store: str
+    units: ComputeUnits
+    device_timeout: float | None
+    memory: int | None
+    seconds: float | None
+
+    def packed(self) -> bytes:
+        """Pickled; paths below the manifest's folder are relative to it."""
+        file = io.BytesIO()
+        _Pickler(file, self.manifest.path.absolute().parent).dump(self)
+        return file.getvalue()
+
+
+def unpacked(data: bytes, folder: Path) -> Job:
+    """A job as a worker has it, whose checkout is a folder; who sends it is trusted."""
+    job: Job = _Unpickler(io.BytesIO(data), folder).load()
+    return job
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, root: Path) -> None:
+        super().__init__(file)
+        self._root = root
+
+    def persistent_id(self, value: Any) -> str | None:
+        if isinstance(value, PurePath) and value.is_relative_to(self._root):
+            return value.relative_to(self._root).as_posix()
+        return None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, root: Path) -> None:
+        super().__init__(file)
+        self._root = root
+
+    def persistent_load(self, value: str) -> Path:
+        return self._root / value
+
+
+@cache
+def versions() -> dict[str, str]:
+    """What must be the same on all machines: Python, libraries, and pytest-ane's own code."""
+    found = {"python": ".".join(platform.python_version_tuple()[:2])}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    root = Path(pytest_ane.__file__).parent
+    code = {
+        path.relative_to(root).as_posix(): file_digest(path) for path in sorted(root.rglob("*.py"))
+    }
+    found["pytest-ane"] = f"{pytest_ane.__version__} (code {key_digest(code)[:12]})"
+    return found
+
+
+def inputs(project: Project) -> dict[str, str]:
+    """Digests of what a machine's checkout gives a run: of models, and of shards' own files.
+
+    In place of a digest stands why there is none, as a sentence.
+    """
+    models = {shard.model for shard in project.shards if shard.artifact is None}
+    found = {name: _of_model(project, name) for name in sorted(models)}
+    for shard in project.shards:
+        own = (shard.artifact, shard.reference, shard.uncompressed)
+        if files := [path for path in own if isinstance(path, Path)]:
+            found[shard.qualified] = _of_files(files)
+    return found
+
+
+def _of_model(project: Project, name: str) -> str:
+    try:
+        return source_digest(project.model(name).identity)
+    except (AneError, OSError, ImportError) as error:
+        return str(error)
+
+
+def _of_files(files: list[Path]) -> str:
+    try:
+        return key_digest([(tree_digest if p.is_dir() else file_digest)(p) for p in files])
+    except (AneError, OSError) as error:
+        return str(error)

@@ -1,0 +1,154 @@
+"""`pytest-ane worker`: processes of Dask on one machine, each for one task at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dask
+from distributed import Nanny
+
+from pytest_ane.backends.coreml import Machine, without_ane
+from pytest_ane.backends.coreml.machine import has_native
+from pytest_ane.cluster.tasks import Worker
+from pytest_ane.core.errors import ClusterError
+from pytest_ane.core.memory import available_memory, bytes_text
+from pytest_ane.core.text import printable
+
+_SETTINGS = {
+    # A worker's results are small, or files: nothing is to be written to disk for want of memory.
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    # Core ML runs in processes of its own, which a daemon may not have.
+    "distributed.worker.daemon": False,
+    "distributed.worker.multiprocessing-method": "spawn",
+    # A profiler holds frames, and with them coremltools' writer of packages, which has written its
+    # manifest only when it is gone.
+    "distributed.worker.profile.enabled": False,
+}
+_ANSWER = 5.0
+"""Seconds between two questions whether a scheduler is still there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machines:
+    """What one machine gives to a cluster.
+
+    Attributes:
+        url: of the scheduler.
+        label: what people call the machine.
+        builds: processes that build shards and run them on the CPU executor.
+        memory: bytes that each of them may take.
+        mac: this Mac, if it has a Neural Engine that may be asked; it has a process of its own.
+        folder: the checkout.
+        cache: the cache folder; None for the user's own.
+        store: in place of the run's; None to use that.
+        preload: modules that each process imports first, as of Dask's own workers.
+    """
+
+    url: str
+    label: str
+    builds: int
+    memory: int
+    mac: Machine | None
+    folder: Path
+    cache: Path | None = None
+    store: str | None = None
+    preload: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        each = f"{self.builds} to build, {bytes_text(self.memory)} each" if self.builds else ""
+        mac = f"1 for the Neural Engine ({self.mac})" if self.mac else ""
+        return f"{self.label}: {'; '.join(filter(None, (each, mac)))}"
+
+
+def machine_with_ane() -> Machine | None:
+    """This Mac, if it has a Neural Engine: none in a virtual machine, or where Core ML is not.
+
+    Raises:
+        BackendError: a tool of macOS fails.
+    """
+    if not has_native():
+        return None
+    machine = Machine.detect()
+    return None if without_ane(machine.device_facts()) else machine
+
+
+def offered(url: str, builds: int, mac: Machine | None, **more: Any) -> Machines:
+    """What this machine gives, with its memory shared among its processes."""
+    share = available_memory() // max(1, builds + (mac is not None))
+    label = socket.gethostname()
+    return Machines(url=url, label=label, builds=builds, memory=share, mac=mac, **more)
+
+
+def serve(machines: Machines, joined: Callable[[], None]) -> None:
+    """Take part until the scheduler or the person ends it.
+
+    Args:
+        machines: what takes part.
+        joined: called when all processes are connected.
+
+    Raises:
+        ClusterError: the scheduler does not answer, or is gone.
+    """
+    with dask.config.set(_SETTINGS):
+        asyncio.run(_serve(machines, joined))
+
+
+async def _serve(machines: Machines, joined: Callable[[], None]) -> None:
+    nannies = [Nanny(machines.url, **settings) for settings in _processes(machines)]
+    try:
+        try:
+            await asyncio.gather(*nannies)
+        except Exception as error:
+            raise ClusterError(
+                f"{printable(machines.url)} does not let this machine join "
+                f"({printable(str(error) or type(error).__name__, 200)}); is a scheduler there? "
+                "dask scheduler starts one"
+            ) from None
+        joined()
+        await asyncio.gather(*(nanny.finished() for nanny in nannies))
+    finally:
+        await asyncio.gather(*(nanny.close(timeout=_ANSWER) for nanny in nannies))
+    raise ClusterError(f"the scheduler {machines.url} is gone; start it, and this worker again")
+
+
+def _processes(machines: Machines) -> Iterator[dict[str, Any]]:
+    """Settings of each process."""
+    cores = os.cpu_count() or 1
+    count = machines.builds + (machines.mac is not None)
+    common: dict[str, Any] = {
+        "nthreads": 1,
+        "memory_limit": machines.memory,
+        "preload": list(machines.preload),
+        "env": {
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, cores // count))),
+            "OPENBLAS_NUM_THREADS": os.environ.get("OPENBLAS_NUM_THREADS", "1"),
+            "GOMP_SPINCOUNT": "0",
+        },
+    }
+    here: dict[str, Any] = {
+        "label": machines.label,
+        "folder": machines.folder,
+        "cache": machines.cache,
+        "store": machines.store,
+    }
+    for number in range(machines.builds):
+        yield {
+            **common,
+            "name": f"{machines.label}-{os.getpid()}-{number}",
+            "resources": {"build": 1, "memory": machines.memory},
+            "plugins": (Worker(**here),),
+        }
+    if machines.mac is not None:
+        yield {
+            **common,
+            "name": f"{machines.label}-{os.getpid()}-ane",
+            "resources": {"ANE": 1},
+            "plugins": (Worker(**here, machine=machines.mac),),
+        }

@@ -1,0 +1,111 @@
+"""A run over the workers of a cluster: what they are asked, and what the person hears of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeGuard
+
+import pytest
+
+from pytest_ane.core.errors import ClusterError
+from pytest_ane.core.text import LONGEST, printable
+from pytest_ane.gates import GATES
+from pytest_ane.plugin import canary, options
+from pytest_ane.plugin.items import gate_of, is_gate, subject_of
+from pytest_ane.plugin.workspace import Workspace
+from pytest_ane.project.suite import files
+
+if TYPE_CHECKING:
+    from pytest_ane.cluster.client import Cluster, Plan
+
+
+def join(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item]) -> Cluster:
+    """Connect, and let workers begin with what the items will ask.
+
+    Raises:
+        ClusterError: Dask is not installed, no scheduler answers, or no worker can take part.
+    """
+    try:
+        from pytest_ane.cluster.client import Cluster
+        from pytest_ane.cluster.job import Job, inputs
+    except ImportError as error:
+        raise ClusterError(
+            f"--ane-cluster needs {error.name or 'Dask'}; run: pip install 'pytest-ane[cluster]'"
+        ) from None
+    if any(mark.name == "bench" for item in items for mark in item.iter_markers()):
+        raise ClusterError(
+            "--ane-cluster: benchmarks time the machine that pytest runs on; leave it out with "
+            "-m bench."
+        )
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+
+    def say(text: str) -> None:
+        if reporter is not None and config.get_verbosity() >= 0:
+            reporter.ensure_newline()
+            reporter.write_line(printable(f"ane: {text}", LONGEST))
+
+    cluster = Cluster(space.cluster_url, options.cluster_timeout(config), say)
+    try:
+        with space.progress.showing("waiting for workers"):
+            cluster.join(
+                Job(
+                    manifest=space.manifest,
+                    shards=space.shards,
+                    identities=_identities(space),
+                    judged=frozenset(
+                        subject_of(item)
+                        for item in filter(_is_shipped, items)
+                        if gate_of(item) == "fidelity"
+                    ),
+                    store=space.store_url,
+                    units=space.units,
+                    device_timeout=space.device_timeout,
+                    memory=options.memory(config),
+                    seconds=options.seconds(config),
+                ),
+                inputs(space),
+                space.cache,
+                _plan(config, space, items),
+            )
+    except BaseException:
+        cluster.close()
+        raise
+    say(cluster.sentence)
+    space.cluster, space.elsewhere = cluster, cluster.artifact
+    return cluster
+
+
+def _identities(space: Workspace) -> dict[str, dict[str, object]]:
+    """Of models from which something is built or compared with."""
+    needing = {s.model for s in space.shards if s.artifact is None or s.reference == "float32"}
+    return {name: space.model(name).identity for name in sorted(needing)}
+
+
+def _is_shipped(item: pytest.Item) -> TypeGuard[pytest.Function]:
+    return (
+        isinstance(item, pytest.Function)
+        and is_gate(item)
+        and hasattr(item, "callspec")
+        and gate_of(item) in GATES
+        and item.path in files()
+    )
+
+
+def _plan(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item]) -> Plan:
+    """What shipped gates will ask; a user's own may turn out to need less, or more."""
+    from pytest_ane.cluster.client import Plan
+
+    asked: dict[str, list[str]] = {}
+    compared = set()
+    for item in filter(_is_shipped, items):
+        gate, subject = GATES[gate_of(item)], subject_of(item)
+        if gate.scope == "model":
+            continue
+        gates = asked.setdefault(subject, [])
+        if not gate.static:
+            compared.add(subject)
+        if not space.policy_of(subject).requires_evidence(gate.name):
+            gates.append(gate.name)
+    canaries = canary.of(config)
+    first = {s.qualified for s in space.shards if canaries.has(s) or not canaries.of(s.model)}
+    return Plan(asked, frozenset(compared), frozenset(first))
