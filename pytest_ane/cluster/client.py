@@ -13,7 +13,7 @@ import time
 import uuid
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as NotYetError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -75,6 +75,7 @@ class _Work:
     """A shard at a worker: its package, facts of it, and measurements by gate."""
 
     worker: _Worker
+    capture: _Capture | None
     built: _Future
     facts: _Future
     measured: dict[str, _Future] = field(default_factory=dict)
@@ -84,6 +85,14 @@ class _Work:
         """Note whether all is done."""
         futures = (self.built, self.facts, *self.measured.values())
         self.is_done = self.is_done or all(future.done() for future in futures)
+
+
+@dataclass(eq=False)
+class _Capture:
+    """A model's hidden states, recorded at any of some workers."""
+
+    addresses: frozenset[str]
+    future: _Future
 
 
 class RemoteArtifact(Artifact):
@@ -119,27 +128,35 @@ class Cluster:
         url: of Dask's scheduler, such as `tcp://10.0.0.7:8786`.
         timeout: seconds to wait for the scheduler, for a first worker, and for a Neural Engine.
         say: takes a sentence for the person, such as on a worker that is left out.
+        show: takes the shards that are at work, and how many are done, several times a second.
 
     Raises:
         ClusterError: no scheduler answers.
     """
 
-    def __init__(self, url: str, timeout: float, say: Callable[[str], None]) -> None:
-        self.url, self._timeout, self._say = url, timeout, say
+    def __init__(
+        self,
+        url: str,
+        timeout: float,
+        say: Callable[[str], None],
+        show: Callable[[Sequence[str], int], None] = lambda shards, done: None,
+    ) -> None:
+        self.url, self._timeout, self._say, self._show = url, timeout, say, show
         self._workers: dict[str, _Worker] = {}
         self._introductions: dict[str, _Future] = {}
         self._left_out: dict[str, str] = {}
         self._works: dict[str, _Work] = {}
-        self._captures: dict[str, _Future] = {}
-        self._on_device: dict[tuple[str, str], tuple[_Worker, _Future]] = {}
+        self._captures: dict[str, _Capture] = {}
         self._given_up: dict[str, UnprovenError] = {}
         self._lost: Counter[str] = Counter()
         self._bell = threading.Event()
         self._looked = -_PAUSE
+        self._joined = False
         self._no_device_until = 0.0
         self._released: set[str] = set()
         self._token = uuid.uuid4().hex
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)
+        for name in ("distributed", "distributed.client", "distributed.core"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         try:
             with warnings.catch_warnings(), dask.config.set(_settings(timeout)):
                 warnings.simplefilter("ignore")
@@ -173,6 +190,7 @@ class Cluster:
                 self._bell.wait(_PAUSE)
         if not self._workers:
             raise ClusterError(self._nobody("No worker is connected to", ""))
+        self._joined = True
 
     @property
     def sentence(self) -> str:
@@ -182,11 +200,6 @@ class Cluster:
         devices = sum(worker.told.machine is not None for worker in workers)
         with_ane = f", {devices} of them for a Neural Engine" if devices else ""
         return f"{_count(len(workers), 'worker')} on {_count(len(hosts), 'host')}{with_ane}"
-
-    @property
-    def at_work(self) -> list[str]:
-        """Qualified ids of shards of which something is still to be done."""
-        return [name for name, work in self._works.items() if not work.is_done]
 
     def artifact(self, shard: Shard) -> RemoteArtifact:
         """A shard's package, which a worker has built or looked up.
@@ -253,13 +266,12 @@ class Cluster:
 
     def close(self) -> None:
         """Cancel what is not begun, and leave; workers finish what they have begun."""
-        futures = [work.built for work in self._works.values()]
-        futures += [
-            f for work in self._works.values() for f in (work.facts, *work.measured.values())
-        ]
-        futures += [future for _, future in self._on_device.values()]
+        futures = [capture.future for capture in self._captures.values()]
+        futures += self._introductions.values()
+        for work in self._works.values():
+            futures += [work.built, work.facts, *work.measured.values()]
         with suppress(Exception):
-            self._client.cancel([*futures, *self._captures.values(), *self._introductions.values()])
+            self._client.cancel(futures)
         with suppress(Exception):
             self._client.close(timeout=_SMALL)
 
@@ -267,17 +279,37 @@ class Cluster:
 
     def _asked(self, shard: Shard, future_of: Callable[[_Work], _Future]) -> Any:
         """What a future of a shard gives; from another worker, where one is lost."""
-        name = shard.qualified
         while True:
-            self._check(name)
-            work = self._works.get(name) or self._assign(shard)
+            work = self._begun(shard)
             try:
-                return self._given(future_of(work), [work.worker])
+                return self._given(future_of(work), {shard.qualified: work})
             except _LostError:
-                self._lose(name, work.worker)
+                continue
             except FullDiskError as error:
                 self._leave_out(error.address, str(error))
-                self._works.pop(name, None)
+
+    def _begun(self, shard: Shard) -> _Work:
+        """A shard's work, given to a worker that has room if need be.
+
+        Raises:
+            UnprovenError: it was given up, or no worker can build it.
+        """
+        name, end = shard.qualified, time.monotonic() + self._timeout
+        while name not in self._works:
+            if name in self._given_up:
+                raise self._given_up[name]
+            able = [w for w in self._workers.values() if self._can_build(w, shard)]
+            if any(self._has_room(worker, name) for worker in able):
+                self._assign(shard)
+                break
+            if not able and time.monotonic() > end:
+                self._given_up[name] = UnprovenError(
+                    self._nobody(f"{name}: no worker can build it at", name)
+                )
+            self._bell.wait(_PAUSE)
+            self._bell.clear()
+            self._look(now=True)
+        return self._works[name]
 
     def _measuring(self, work: _Work, gate: str, name: str) -> _Future:
         if gate not in work.measured:
@@ -286,45 +318,38 @@ class Cluster:
             )
         return work.measured[gate]
 
-    def _assign(self, shard: Shard) -> _Work:
-        """Give a shard to the worker that has least to do, or its package already."""
+    def _assign(self, shard: Shard) -> None:
+        """Give a shard to a worker with room: one that has its package, or least to do."""
         name = shard.qualified
-        able = self._able(shard)
-        worker = min(able, key=lambda w: (w.busy >= AT_ONCE, name not in w.told.built, w.busy))
+        able = [
+            worker for worker in self._workers.values()
+            if self._can_build(worker, shard) and self._has_room(worker, name)
+        ]  # fmt: skip
+        worker = min(able, key=lambda w: (name not in w.told.built, w.busy))
         cases = self._plan.compares(name)
-        captures = [self._capture(shard.model)] if cases and shard.probes.of_prompts else []
-        built = self._submit(tasks.build, name, cases, *captures, at=worker)
+        capture = self._capture(shard.model) if cases and shard.probes.of_prompts else None
+        needs = [capture.future] if capture else []
+        built = self._submit(tasks.build, name, cases, *needs, at=worker)
         facts = self._submit(tasks.look, name, built, at=worker)
-        work = self._works[name] = worker.works[name] = _Work(worker, built, facts)
+        work = self._works[name] = worker.works[name] = _Work(worker, capture, built, facts)
         for gate in self._plan.gates(name):
             self._measuring(work, gate, name)
-        return work
 
-    def _capture(self, model: str) -> _Future:
+    def _has_room(self, worker: _Worker, name: str) -> bool:
+        """Whether a worker takes a shard; one with which a worker was lost has it for itself."""
+        if self._lost[name]:
+            return not worker.busy
+        alone = any(self._lost[n] for n, work in worker.works.items() if not work.is_done)
+        return worker.busy < AT_ONCE and not alone
+
+    def _capture(self, model: str) -> _Capture:
         if model not in self._captures:
             able = [worker.address for worker in self._workers.values() if self._has(worker, model)]
-            self._captures[model] = self._client.submit(
+            future = self._client.submit(
                 tasks.capture, self._token, model, workers=able, pure=False
             )
+            self._captures[model] = _Capture(frozenset(able), future)
         return self._captures[model]
-
-    def _able(self, shard: Shard) -> list[_Worker]:
-        """Workers that can build a shard, after waiting for one if need be.
-
-        Raises:
-            UnprovenError: there is none.
-        """
-        end = time.monotonic() + self._timeout
-        while not (able := [w for w in self._workers.values() if self._can_build(w, shard)]):
-            if time.monotonic() > end:
-                error = UnprovenError(
-                    self._nobody(f"{shard.qualified}: no worker can build it at", shard.qualified)
-                )
-                self._given_up[shard.qualified] = error
-                raise error
-            self._bell.wait(_PAUSE)
-            self._look(now=True)
-        return able
 
     def _can_build(self, worker: _Worker, shard: Shard) -> bool:
         return self._has(worker, shard.qualified) and (
@@ -335,20 +360,31 @@ class Cluster:
         """Whether a worker builds, and has what this machine has for a model or shard."""
         return worker.told.builds and worker.told.inputs.get(name) == self._inputs.get(name)
 
-    def _lose(self, name: str, worker: _Worker) -> None:
-        """Forget a shard's work at a worker that is gone; after three, give it up."""
-        self._works.pop(name, None)
-        self._lost[name] += 1
-        if self._lost[name] > _MOST_LOST:
-            self._given_up[name] = UnprovenError(
-                f"{name}: {self._lost[name]} workers were lost that had it, the last on "
-                f"{worker.told.label} ({worker.address}); see there why its process ended, such as "
-                "for want of memory"
-            )
+    def _lose(self, worker: _Worker) -> None:
+        """Forget what a worker had that is gone; what it had at work may be the cause."""
+        for name, work in [*worker.works.items()]:
+            self._lost[name] += not work.is_done
+            if self._lost[name] > _MOST_LOST:
+                self._given_up[name] = _many_lost(name, worker)
+            self._drop(name)
 
-    def _check(self, name: str) -> None:
-        if name in self._given_up:
-            raise self._given_up[name]
+    def _drop(self, name: str) -> None:
+        """Take a shard from its worker; what is not begun there is cancelled."""
+        work = self._works.pop(name)
+        del work.worker.works[name]
+        with suppress(Exception):
+            self._client.cancel([work.built, work.facts, *work.measured.values()])
+
+    def _recapture(self) -> None:
+        """Begin again with hidden states that were lost with all workers that might have them."""
+        for model, capture in [*self._captures.items()]:
+            if capture.addresses & self._workers.keys() or capture.future.status == "finished":
+                continue
+            del self._captures[model]
+            waiting = [n for n, w in self._works.items() if w.capture is capture]
+            for name in waiting:
+                if not self._works[name].built.done():
+                    self._drop(name)
 
     def _fetched(self, shard: Shard) -> Path:
         """A shard's package in this machine's cache."""
@@ -380,47 +416,30 @@ class Cluster:
         system: Callable[[str], bool] | None,
     ) -> Answer:
         """Measure at one worker what others have built."""
+        lost = 0
         while True:
-            self._check(subject)
             for shard in shards:
                 self._asked(shard, lambda work: work.facts)
-            works = [self._works[shard.qualified] for shard in shards]
-            worker, future = self._at_one(gate, subject, works, system)
-            try:
-                answer: Answer = self._given(future, [worker, *(work.worker for work in works)])
-                self._on_device.pop((gate, subject), None)
-                return answer
-            except _LostError:
-                self._on_device.pop((gate, subject), None)
-                for shard, work in zip(shards, works, strict=True):
-                    if work.worker.address not in self._workers:
-                        self._works.pop(shard.qualified, None)
-                self._lose(subject, worker)
-            except FullDiskError as error:
-                self._on_device.pop((gate, subject), None)
-                self._leave_out(error.address, str(error))
-
-    def _at_one(
-        self,
-        gate: str,
-        subject: str,
-        works: Sequence[_Work],
-        system: Callable[[str], bool] | None,
-    ) -> tuple[_Worker, _Future]:
-        if (gate, subject) not in self._on_device:
-            if system is None:
-                able = self._able(
-                    self._shards[next(n for n, w in self._works.items() if w in works)]
-                )
-                worker = max(able, key=lambda w: (w.memory, -w.busy))
-            else:
-                worker = self._device(system)
-            built = [work.built for work in works]
+            works = {shard.qualified: self._works[shard.qualified] for shard in shards}
+            worker = self._device(system) if system else self._stack_worker(subject)
+            built = [work.built for work in works.values()]
             future = self._submit(
                 tasks.measure, gate, subject, system is not None, *built, at=worker
             )
-            self._on_device[gate, subject] = worker, future
-        return self._on_device[gate, subject]
+            try:
+                answer: Answer = self._given(future, works, worker)
+                return answer
+            except _LostError:
+                lost += worker.address not in self._workers
+                if lost > _MOST_LOST:
+                    raise _many_lost(subject, worker) from None
+            except FullDiskError as error:
+                self._leave_out(error.address, str(error))
+
+    def _stack_worker(self, model: str) -> _Worker:
+        """Where a whole model is measured: at the worker with its weights and most memory."""
+        able = [worker for worker in self._workers.values() if worker.told.builds]
+        return max(able, key=lambda w: (self._has(w, model), w.memory, -w.busy))
 
     def _device(self, system: Callable[[str], bool]) -> _Worker:
         """The worker with a Neural Engine that has least to do; waited for once in a run."""
@@ -433,8 +452,7 @@ class Cluster:
                 if worker.told.machine is not None and system(worker.told.machine.os)
             ]  # fmt: skip
             if able:
-                queued = Counter(worker.address for worker, _ in self._on_device.values())
-                return min(able, key=lambda w: queued[w.address])
+                return able[0]
             if time.monotonic() > end:
                 self._no_device_until = end
                 raise UnprovenError(
@@ -454,21 +472,32 @@ class Cluster:
         future.add_done_callback(lambda _: self._bell.set())
         return future
 
-    def _given(self, future: _Future, workers: Sequence[_Worker]) -> Any:
+    def _given(
+        self, future: _Future, works: Mapping[str, _Work], worker: _Worker | None = None
+    ) -> Any:
         """A future's result, as soon as it is there.
 
+        Args:
+            future: of a task.
+            works: what it rests on.
+            worker: where it runs, if that is none of theirs.
+
         Raises:
-            _LostError: one of these workers is gone.
+            _LostError: one of these is lost.
             UnprovenError: the scheduler is gone.
         """
-        large = False
+        patience = _SMALL
         while True:
             self._bell.clear()
             self._look()
+            if any(self._works.get(name) is not work for name, work in works.items()):
+                raise _LostError
+            if worker is not None and worker.address not in self._workers:
+                raise _LostError
             if future.status == "finished":
                 with suppress(NotYetError):
-                    return future.result(timeout=_LARGE if large else _SMALL)
-                large = True
+                    return future.result(timeout=patience)
+                patience = _LARGE
             elif future.status == "error":
                 error = future.exception()
                 if isinstance(error, KilledWorker):
@@ -479,8 +508,6 @@ class Cluster:
                 raise _LostError
             else:
                 self._bell.wait(_PAUSE)
-            if any(worker.address not in self._workers for worker in workers):
-                raise _LostError
 
     def _require_scheduler(self) -> None:
         if self._client.status != "running":
@@ -496,15 +523,23 @@ class Cluster:
         self._looked = time.monotonic()
         self._require_scheduler()
         try:
-            known = self._client.scheduler_info(n_workers=-1)["workers"]
+            # `scheduler_info` may give what a callback has asked meanwhile, without any workers.
+            scheduler: Any = self._client.scheduler
+            known = self._client.sync(scheduler.identity, n_workers=-1)["workers"]
         except Exception:
             self._require_scheduler()
             return
+        for work in self._works.values():
+            work.look()
         for address in self._workers.keys() - known.keys():
-            del self._workers[address]
+            self._lose(self._workers.pop(address))
+        self._recapture()
         for address in known.keys() - self._workers.keys() - self._left_out.keys():
             self._introduce(address, known[address])
-        self._fill()
+        if self._joined:
+            self._fill()
+        at_work = [name for name, work in self._works.items() if not work.is_done]
+        self._show(at_work, len(self._works) - len(at_work))
 
     def _introduce(self, address: str, known: dict[str, Any]) -> None:
         future = self._introductions.get(address)
@@ -541,6 +576,8 @@ class Cluster:
     def _leave_out(self, address: str, why: str) -> None:
         worker = self._workers.pop(address, None)
         self._left_out[address] = why
+        for name in [*worker.works] if worker else ():
+            self._drop(name)
         label = worker.told.label if worker else address
         self._say(f"the worker on {label} is left out: {why}")
 
@@ -558,14 +595,10 @@ class Cluster:
 
     def _fill(self) -> None:
         """Give the next shards to workers that have room; those whose canaries passed."""
-        for work in self._works.values():
-            if not work.is_done:
-                work.look()
         for name in self._plan.rest(self._works.keys() | self._given_up.keys(), self._released):
             shard = self._shards[name]
-            if not any(
-                w.busy < AT_ONCE and self._can_build(w, shard) for w in self._workers.values()
-            ):
+            able = (w for w in self._workers.values() if self._can_build(w, shard))
+            if not any(self._has_room(worker, name) for worker in able):
                 return
             self._assign(shard)
 
@@ -616,6 +649,14 @@ def _unfit(told: Introduction | None) -> str:
     return (
         f"its {name} is {told.versions.get(name, 'unknown')}, and here it is {here[name]}; install "
         "the same there"
+    )
+
+
+def _many_lost(name: str, worker: _Worker) -> UnprovenError:
+    return UnprovenError(
+        f"{name}: {_MOST_LOST + 1} workers were lost that had it, the last on "
+        f"{worker.told.label} ({worker.address}); see there why its process ended, such as for "
+        "want of memory"
     )
 
 

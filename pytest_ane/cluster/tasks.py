@@ -154,6 +154,7 @@ def introduce(token: str, job: bytes, asked: Mapping[str, str]) -> Introduction 
         built = frozenset(
             s.qualified for s in project.shards if not s.artifact and project.entry(s).is_dir()
         )
+    with _opened(token, own=True) as project:
         return Introduction(worker.label, versions(), inputs(project), built, worker.machine)
 
 
@@ -251,9 +252,18 @@ def _label() -> str:
 
 
 @contextmanager
-def _opened(job: str, parcels: Sequence[Parcel] = (), *, device: bool = False) -> Iterator[Project]:
-    """The run's project in this process, with entries that came from elsewhere."""
-    project, memory, seconds = _project(job, device)
+def _opened(
+    job: str, parcels: Sequence[Parcel] = (), *, device: bool = False, own: bool = False
+) -> Iterator[Project]:
+    """The run's project in this process, with entries that came from elsewhere.
+
+    Args:
+        job: the run's token.
+        parcels: the entries.
+        device: whether Core ML runs artifacts, not the CPU executor.
+        own: whether models are what this checkout has, not what the run says.
+    """
+    project, memory, seconds = _project(job, device, own)
     try:
         with process_budget(memory, seconds), project.use():
             project.cache.used.clear()
@@ -264,8 +274,8 @@ def _opened(job: str, parcels: Sequence[Parcel] = (), *, device: bool = False) -
         raise FullDiskError(str(error), get_worker().address) from None
 
 
-@lru_cache(maxsize=4)
-def _project(token: str, device: bool) -> tuple[Project, int | None, float | None]:
+@lru_cache(maxsize=6)
+def _project(token: str, device: bool, own: bool) -> tuple[Project, int | None, float | None]:
     worker = _here()
     assert worker is not None
     job = unpacked(_jobs[token], worker.folder)
@@ -280,7 +290,7 @@ def _project(token: str, device: bool) -> tuple[Project, int | None, float | Non
         device_timeout=job.device_timeout,
         machine=worker.machine if device else None,
         judged=lambda shard: shard.qualified in job.judged,
-        identities=job.identities,
+        identities={} if own else job.identities,
         # What the disk must hold is what this process builds next, not the whole run.
         scope=(),
     )

@@ -44,7 +44,8 @@ def join(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item]) 
             reporter.ensure_newline()
             reporter.write_line(printable(f"ane: {text}", LONGEST))
 
-    cluster = Cluster(space.cluster_url, options.cluster_timeout(config), say)
+    timeout = options.cluster_timeout(config)
+    cluster = Cluster(space.cluster_url, timeout, say, space.progress.elsewhere)
     try:
         with space.progress.showing("waiting for workers"):
             cluster.join(

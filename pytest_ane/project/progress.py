@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 _WORTH_SHOWING = 1.0
@@ -41,6 +41,13 @@ class Progress:
             yield
         finally:
             self._show("")
+
+    def elsewhere(self, shards: Sequence[str], done: int) -> None:
+        """Show the shards that other machines are at work on, and how many they have done."""
+        seconds = time.perf_counter() - self._start
+        names = ", ".join(shards)
+        line = words(names, done=done, total=self._total, size=0, seconds=seconds)
+        self._show(line if shards else "")
 
     def _at_work(self, shard: str) -> None:
         seconds = time.perf_counter() - self._start

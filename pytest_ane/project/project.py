@@ -163,7 +163,8 @@ class Project:
     def _notify(self, text: str) -> None:
         """Name a shard by its id, where the backend has its package's path."""
         for name, artifact in self._artifacts.items():
-            text = text.replace(str(artifact.path), name)
+            if "path" in vars(artifact):  # One that lies elsewhere is not fetched for this.
+                text = text.replace(str(artifact.path), name)
         self.notify(text)
 
     @property

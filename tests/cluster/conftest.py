@@ -201,7 +201,7 @@ class Runs:
         )
 
     def end(self, process: subprocess.Popen[str]) -> Result:
-        text, _ = process.communicate(timeout=2 * WAIT)
+        text, _ = process.communicate(timeout=WAIT)
         return self.result(process.returncode, text)
 
     def result(self, code: int, text: str) -> Result:
