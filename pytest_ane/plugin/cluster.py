@@ -40,7 +40,9 @@ def join(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item]) 
     reporter = config.pluginmanager.getplugin("terminalreporter")
 
     def say(text: str) -> None:
-        if reporter is not None and config.get_verbosity() >= 0:
+        if space.cluster is not None:  # While a test runs; the summary has it.
+            space.notes.append(text)
+        elif reporter is not None and config.get_verbosity() >= 0:
             reporter.ensure_newline()
             reporter.write_line(printable(f"ane: {text}", LONGEST))
 

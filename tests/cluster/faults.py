@@ -72,12 +72,6 @@ def _kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _clock(seconds: str, site: Path) -> None:
-    """The clock is wrong by so much."""
-    genuine = time.time
-    time.time = lambda: genuine() + float(seconds)
-
-
 def _version(value: str, site: Path) -> None:
     """A library has another version."""
     from pytest_ane.cluster import tasks
@@ -97,7 +91,6 @@ def _genuine(value: str, site: Path) -> None:
 _FAULTS = {
     "slow": _slow,
     "die": _die,
-    "clock": _clock,
     "version": _version,
     "genuine": _genuine,
 }
