@@ -77,6 +77,8 @@ def test_command(line: str, page: Path, forge: Forge, project: Path, tmp_path: P
         assert f"make {arguments[0]}" in CI, f"{page}: {line} is not run by CI"
     elif program == "pip":
         assert arguments[0] == "install"
+    elif program == "dask":
+        _shows_help(forge, ["dask", *arguments])
     elif program == "python":
         _shows_help(forge, arguments[:2] if arguments[0] == "-m" else arguments[:1])
     elif program == "pytest-ane" and _takes_long(*arguments):
@@ -96,7 +98,7 @@ def _takes_long(command: str, *arguments: str) -> bool:
         return arguments[0].endswith(".toml")
     if "gemma3-270m" in arguments:
         return True
-    long = ("calibrate", "speculate", "bisect", "record-arithmetic", "first-contact")
+    long = ("calibrate", "speculate", "bisect", "record-arithmetic", "first-contact", "worker")
     return command in long and "--times" not in arguments
 
 
@@ -106,10 +108,14 @@ def _more(program: str, arguments: list[str]) -> list[str]:
         keeps = ("bound", "cache", "drift", "evidence", "doctor", "bisect")
         return ["--ane-cache", "cache"] if arguments[0] in keeps else []
     example = any(argument.startswith("--ane-manifest=examples") for argument in arguments)
-    return ["--co", "-q"] if example or "bench" in arguments else []
+    # tests/cluster has one.
+    cluster = any(argument.startswith("--ane-cluster") for argument in arguments)
+    return ["--co", "-q"] if example or cluster or "bench" in arguments else []
 
 
 def _shows_help(forge: Forge, script: list[str]) -> None:
-    module = script[-1].removesuffix(".py").replace("/", ".")
-    done = forge.run([module, "--help"], ROOT)
+    *more, last = script
+    module = more[1:] if more[:1] == ["-m"] else more
+    name = last.removesuffix(".py").replace("/", ".")
+    done = forge.run([*module, name, "--help"], ROOT)
     assert done.returncode == 0, done.stdout
