@@ -31,7 +31,7 @@ from pytest_ane.cluster import tasks
 from pytest_ane.cluster.job import Job, versions
 from pytest_ane.cluster.parcel import Parcel
 from pytest_ane.cluster.tasks import Answer, Facts, FullDiskError, Introduction
-from pytest_ane.core.errors import AneError, ClusterError, UnprovenError
+from pytest_ane.core.errors import AneError, BuildError, ClusterError, UnprovenError
 from pytest_ane.core.text import printable
 from pytest_ane.gates import GATES
 from pytest_ane.manifest import Shard
@@ -149,6 +149,7 @@ class Cluster:
         self._captures: dict[str, _Capture] = {}
         self._given_up: dict[str, UnprovenError] = {}
         self._lost: Counter[str] = Counter()
+        self._known: dict[str, Facts] = {}
         self._bell = threading.Event()
         self._looked = -_PAUSE
         self._joined = False
@@ -209,9 +210,10 @@ class Cluster:
         Raises:
             AneError: it cannot be built.
         """
-        self._released.add(shard.model)
+        if shard.qualified not in self._plan.first:
+            self._released.add(shard.model)  # Whoever asks has asked its canaries.
         try:
-            facts: Facts = self._asked(shard, lambda work: work.facts)
+            facts = self._facts(shard)
         except UnprovenError:
             facts = Facts("", 0, {}, None)
         return RemoteArtifact(facts, lambda: self._fetched(shard))
@@ -287,6 +289,24 @@ class Cluster:
                 continue
             except FullDiskError as error:
                 self._leave_out(error.address, str(error))
+
+    def _facts(self, shard: Shard) -> Facts:
+        """What is known of a shard's package.
+
+        Raises:
+            BuildError: another worker had built it before, with other bytes.
+        """
+        facts: Facts = self._asked(shard, lambda work: work.facts)
+        for note in facts.notes:
+            self._say(f"{facts.label}: {note}")
+        before = self._known.setdefault(shard.qualified, facts)
+        if before.digest != facts.digest:
+            raise BuildError(
+                f"{shard.qualified}: {facts.label} built other bytes ({facts.digest[:12]}) than "
+                f"{before.label} before ({before.digest[:12]}), so nothing is compared; see that "
+                "both have the same libraries, or give the shard to one of them."
+            )
+        return facts
 
     def _begun(self, shard: Shard) -> _Work:
         """A shard's work, given to a worker that has room if need be.
@@ -419,7 +439,7 @@ class Cluster:
         lost = 0
         while True:
             for shard in shards:
-                self._asked(shard, lambda work: work.facts)
+                self._facts(shard)
             works = {shard.qualified: self._works[shard.qualified] for shard in shards}
             worker = self._device(system) if system else self._stack_worker(subject)
             built = [work.built for work in works.values()]
@@ -502,7 +522,9 @@ class Cluster:
                 error = future.exception()
                 if isinstance(error, KilledWorker):
                     raise _LostError
-                raise error
+                if isinstance(error, AneError):
+                    raise error
+                future.result()  # Raises it with its traceback there.
             elif future.status in ("cancelled", "lost"):
                 self._require_scheduler()
                 raise _LostError

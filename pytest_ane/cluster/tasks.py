@@ -103,12 +103,16 @@ class Facts:
         size: bytes.
         files: digests by name, as evidence has them.
         record: of the build; None for an own package.
+        notes: what backend and cache had to tell.
+        label: the worker's.
     """
 
     digest: str
     size: int
     files: Mapping[str, str]
     record: BuildRecord | None
+    notes: tuple[str, ...] = ()
+    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -198,7 +202,8 @@ def look(job: str, name: str, parcel: Parcel) -> Facts:
         shard = _shard(project, name)
         artifact = project.artifact(shard)
         files = files_of({shard.id: artifact.path})
-        return Facts(artifact.digest, artifact.size, files, artifact.record)
+        record = artifact.record
+        return Facts(artifact.digest, artifact.size, files, record, _taken_notes(), _label())
 
 
 def measure(job: str, gate: str, subject: str, device: bool, *parcels: Parcel) -> Answer:
@@ -215,8 +220,6 @@ def measure(job: str, gate: str, subject: str, device: bool, *parcels: Parcel) -
         UnprovenError: there is no Neural Engine here.
     """
     with _opened(job, parcels, device=device) as project:
-        notes: list[str] = []
-        project.notify = notes.append
         if isinstance(project.backend, CoreMLBackend):
             project.backend.require_ane()
         context = (
@@ -225,7 +228,7 @@ def measure(job: str, gate: str, subject: str, device: bool, *parcels: Parcel) -
             else project.stack(subject)
         )
         measured = GATES[gate].measure(context)
-        return Answer(measured, project.backend.provenance(), tuple(notes), _label())
+        return Answer(measured, project.backend.provenance(), _taken_notes(), _label())
 
 
 def beside(job: str, gate: str, subject: str, recorded: Any, parcel: Parcel) -> Any:
@@ -239,6 +242,16 @@ def explain(job: str, name: str, *parcels: Parcel) -> Blame:
     """The weights and operations that a shard's error comes from."""
     with _opened(job, parcels) as project:
         return blame_shard(project, _shard(project, name))
+
+
+_notes: list[str] = []
+"""What backends and caches had to tell since the last task that answered."""
+
+
+def _taken_notes() -> tuple[str, ...]:
+    notes = tuple(_notes)
+    _notes.clear()
+    return notes
 
 
 def _here() -> Worker | None:
@@ -291,6 +304,7 @@ def _project(token: str, device: bool, own: bool) -> tuple[Project, int | None, 
         machine=worker.machine if device else None,
         judged=lambda shard: shard.qualified in job.judged,
         identities={} if own else job.identities,
+        notify=_notes.append,
         # What the disk must hold is what this process builds next, not the whole run.
         scope=(),
     )

@@ -1,0 +1,58 @@
+"""`--ane-cluster`: what it cannot be combined with, and that Dask is not imported without it."""
+
+from __future__ import annotations
+
+import sys
+from fnmatch import fnmatch
+
+import pytest
+
+from tests.plugin.conftest import Project
+
+CLUSTER = "--ane-cluster=tcp://127.0.0.1:9"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("-n", "2"), "*--ane-cluster and -n: *leave out one of the two."),
+        (("--ane-backend=coreml",), "*Core ML is asked on workers*leave --ane-backend=coreml out."),
+        (("--ane-record",), "*records what workers with a Neural Engine measure by itself*"),
+        (("--ane-cluster-timeout=soon",), "*--ane-cluster-timeout=soon: *"),
+        ((), "*No scheduler answers at tcp://127.0.0.1:9 (*); start one with: dask scheduler"),
+    ],
+)
+def test_what_is_refused(project: Project, options: tuple[str, ...], says: str) -> None:
+    project.packages(good="none")
+    limit = () if options else ("--ane-cluster-timeout=1 s",)
+    result = project.gate(CLUSTER, *options, *limit)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    text = result.stdout.str() + result.stderr.str()
+    assert any(fnmatch(line, says) for line in text.splitlines()), text
+
+
+def test_the_manifest_names_one(project: Project) -> None:
+    project.packages('[run]\ncluster = "tcp://127.0.0.1:9"\n', good="none")
+    result = project.gate("--ane-cluster-timeout=1 s")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_benchmarks_time_this_machine(project: Project) -> None:
+    project.packages(good="none")
+    result = project.run("--ane-shards=all", "-m", "bench", CLUSTER, "--ane-cluster-timeout=1 s")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    text = result.stdout.str() + result.stderr.str()
+    assert "benchmarks time the machine that pytest runs on" in text
+
+
+def test_without_it_dask_is_not_imported(project: Project) -> None:
+    project.packages(good="none")
+    project.pytester.makeconftest(
+        "import sys\n"
+        "def pytest_unconfigure():\n"
+        "    print('dask' in sys.modules, 'distributed' in sys.modules)\n"
+    )
+    result = project.pytester.run(
+        sys.executable, "-m", "pytest", "--ane-shards=all", "-m", "gate", "--co", "-q"
+    )
+    result.stdout.fnmatch_lines(["False False"])
