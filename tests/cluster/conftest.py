@@ -69,7 +69,7 @@ class Site:
         *faults: str,
         builds: int = 1,
         mac: bool = False,
-        options: tuple[str, ...] = (),
+        cache: str = "",
     ) -> list[int]:
         """Start a machine; the ids of its processes that take tasks, once they are connected."""
         module = "tests.cluster.mac" if mac else "pytest_ane.cli"
@@ -78,8 +78,8 @@ class Site:
         before = set(self.folder.glob("*.pid"))
         process = self._start(
             name, "-m", module, "worker", self.url, "--builds", str(builds),
-            "--cache", str(self.folder / f"cache-{name}"), "--folder", str(self.checkout),
-            *preload, "--preload", "tests.cluster.faults", *options, faults=",".join(faults),
+            "--cache", cache or str(self.folder / f"cache-{name}"), "--folder", str(self.checkout),
+            *preload, "--preload", "tests.cluster.faults", faults=",".join(faults),
         )  # fmt: skip
         until(
             lambda: b"connected to" in self.log(name) or process.poll() is not None,
