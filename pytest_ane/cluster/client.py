@@ -82,7 +82,7 @@ class _Work:
     is_done: bool = False
 
     def look(self) -> None:
-        """Note whether all is done."""
+        """Note that nothing is left to do; what was done stays so when results are taken."""
         futures = (self.built, self.facts, *self.measured.values())
         self.is_done = self.is_done or all(future.done() for future in futures)
 
@@ -153,7 +153,7 @@ class Cluster:
         self._bell = threading.Event()
         self._looked = -_PAUSE
         self._joined = False
-        self._no_device_until = 0.0
+        self._has_waited = False
         self._released: set[str] = set()
         self._token = uuid.uuid4().hex
         for name in ("distributed", "distributed.client", "distributed.core"):
@@ -226,7 +226,7 @@ class Cluster:
             AneError: it cannot be measured.
         """
         if GATES[gate].scope == "model":
-            return self._measure_model(gate, subject, device=False)
+            return self._on_one(gate, subject)
         answer: Answer = self._asked(
             self._shards[subject], lambda work: self._measuring(work, gate, subject)
         )
@@ -245,9 +245,7 @@ class Cluster:
             UnprovenError: no such worker is there, or it was lost.
             AneError: it cannot be measured.
         """
-        if GATES[gate].scope == "model":
-            return self._measure_model(gate, subject, device=True, system=system)
-        return self._on_one(gate, subject, [self._shards[subject]], system)
+        return self._on_one(gate, subject, system)
 
     def beside(self, gate: str, subject: str, recorded: Any) -> Any:
         """A recorded measurement with what a worker can tell besides, as of `Gate.beside`."""
@@ -318,10 +316,10 @@ class Cluster:
         while name not in self._works:
             if name in self._given_up:
                 raise self._given_up[name]
-            able = [w for w in self._workers.values() if self._can_build(w, shard)]
-            if any(self._has_room(worker, name) for worker in able):
-                self._assign(shard)
+            if (worker := self._free(shard)) is not None:
+                self._assign(shard, worker)
                 break
+            able = any(self._can_build(w, shard) for w in self._workers.values())
             if not able and time.monotonic() > end:
                 self._given_up[name] = UnprovenError(
                     self._nobody(f"{name}: no worker can build it at", name)
@@ -338,21 +336,25 @@ class Cluster:
             )
         return work.measured[gate]
 
-    def _assign(self, shard: Shard) -> None:
-        """Give a shard to a worker with room: one that has its package, or least to do."""
+    def _free(self, shard: Shard) -> _Worker | None:
+        """A worker with room for a shard: one that has its package, or least to do."""
         name = shard.qualified
-        able = [
+        free = (
             worker for worker in self._workers.values()
             if self._can_build(worker, shard) and self._has_room(worker, name)
-        ]  # fmt: skip
-        worker = min(able, key=lambda w: (name not in w.told.built, w.busy))
-        cases = self._plan.compares(name)
+        )  # fmt: skip
+        return min(free, key=lambda w: (name not in w.told.built, w.busy), default=None)
+
+    def _assign(self, shard: Shard, worker: _Worker) -> None:
+        """Give a shard to a worker, with all that will be asked of it."""
+        name = shard.qualified
+        cases = name in self._plan.compared
         capture = self._capture(shard.model) if cases and shard.probes.of_prompts else None
         needs = [capture.future] if capture else []
         built = self._submit(tasks.build, name, cases, *needs, at=worker)
         facts = self._submit(tasks.look, name, built, at=worker)
         work = self._works[name] = worker.works[name] = _Work(worker, capture, built, facts)
-        for gate in self._plan.gates(name):
+        for gate in self._plan.asked.get(name, ()):
             self._measuring(work, gate, name)
 
     def _has_room(self, worker: _Worker, name: str) -> bool:
@@ -417,25 +419,11 @@ class Cluster:
 
     # Whole models, and Neural Engines.
 
-    def _measure_model(
-        self,
-        gate: str,
-        model: str,
-        *,
-        device: bool,
-        system: Callable[[str], bool] = lambda os: True,
-    ) -> Answer:
-        shards = [shard for shard in self._shards.values() if shard.model == model]
-        return self._on_one(gate, model, shards, system if device else None)
-
     def _on_one(
-        self,
-        gate: str,
-        subject: str,
-        shards: Sequence[Shard],
-        system: Callable[[str], bool] | None,
+        self, gate: str, subject: str, system: Callable[[str], bool] | None = None
     ) -> Answer:
-        """Measure at one worker what others have built."""
+        """Measure at one worker what others have built; with a system at a Neural Engine."""
+        shards = [shard for n, shard in self._shards.items() if subject in (n, shard.model)]
         lost = 0
         while True:
             for shard in shards:
@@ -463,9 +451,7 @@ class Cluster:
 
     def _device(self, system: Callable[[str], bool]) -> _Worker:
         """The worker with a Neural Engine that has least to do; waited for once in a run."""
-        end = time.monotonic() + self._timeout
-        if self._no_device_until:
-            end = self._no_device_until
+        end = time.monotonic() + (0 if self._has_waited else self._timeout)
         while True:
             able = [
                 worker for worker in self._workers.values()
@@ -474,7 +460,7 @@ class Cluster:
             if able:
                 return able[0]
             if time.monotonic() > end:
-                self._no_device_until = end
+                self._has_waited = True
                 raise UnprovenError(
                     f"no worker with a Neural Engine that would do is connected to {self.url}; on "
                     f"a Mac, run: pytest-ane worker {self.url}"
@@ -619,10 +605,9 @@ class Cluster:
         """Give the next shards to workers that have room; those whose canaries passed."""
         for name in self._plan.rest(self._works.keys() | self._given_up.keys(), self._released):
             shard = self._shards[name]
-            able = (w for w in self._workers.values() if self._can_build(w, shard))
-            if not any(self._has_room(worker, name) for worker in able):
+            if (worker := self._free(shard)) is None:
                 return
-            self._assign(shard)
+            self._assign(shard, worker)
 
 
 @dataclass(frozen=True)
@@ -638,14 +623,6 @@ class Plan:
     asked: dict[str, list[str]]
     compared: frozenset[str]
     first: frozenset[str]
-
-    def gates(self, name: str) -> Iterable[str]:
-        """Gates of a shard that can be measured as soon as it is built."""
-        return self.asked.get(name, ())
-
-    def compares(self, name: str) -> bool:
-        """Whether the reference's outputs are needed."""
-        return name in self.compared
 
     def rest(self, begun: Iterable[str], released: set[str]) -> Iterator[str]:
         """Shards that can be begun: those of models whose canaries have passed, and first ones."""

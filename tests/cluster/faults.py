@@ -63,6 +63,11 @@ def _slow(seconds: str, site: Path) -> None:
     _around("build", wait)
 
 
+def _dawdle(seconds: str, site: Path) -> None:
+    """Every measurement takes so much longer."""
+    _around("measure", lambda args: time.sleep(float(seconds)))
+
+
 def _die(shard: str, site: Path) -> None:
     """The process is killed whenever it is to build this shard."""
     _around("build", lambda args: _kill() if args[1].endswith(shard) else None)
@@ -90,6 +95,7 @@ def _genuine(value: str, site: Path) -> None:
 
 _FAULTS = {
     "slow": _slow,
+    "dawdle": _dawdle,
     "die": _die,
     "version": _version,
     "genuine": _genuine,

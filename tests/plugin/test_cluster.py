@@ -35,6 +35,7 @@ def test_the_manifest_names_one(project: Project) -> None:
     project.packages('[run]\ncluster = "tcp://127.0.0.1:9"\n', good="none")
     result = project.gate("--ane-cluster-timeout=1 s")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "No scheduler answers at tcp://127.0.0.1:9" in result.stdout.str() + result.stderr.str()
 
 
 def test_benchmarks_time_this_machine(project: Project) -> None:
@@ -53,6 +54,8 @@ def test_without_it_dask_is_not_imported(project: Project) -> None:
         "    print('dask' in sys.modules, 'distributed' in sys.modules)\n"
     )
     result = project.pytester.run(
-        sys.executable, "-m", "pytest", "--ane-shards=all", "-m", "gate", "--co", "-q"
-    )
+        sys.executable, "-m", "pytest", "--ane-shards=all", "-m", "gate", "-k", "placement", "-q",
+        f"--ane-cache={project.workshop.cache}",
+    )  # fmt: skip
+    assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(["False False"])
