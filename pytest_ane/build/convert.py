@@ -34,6 +34,7 @@ def convert(conversion: Conversion, *, max_tokens: int, target: str, subject: st
             f"'iOS{_STATES}' in the manifest."
         )
     ct = import_coremltools()
+    _number_symbols_anew()
     dtype = _dtype(conversion.module)
     examples = tuple(
         torch.zeros([_TRACED if d == "T" else int(d) for d in port.shape], dtype=dtype)
@@ -77,6 +78,19 @@ def convert(conversion: Conversion, *, max_tokens: int, target: str, subject: st
         cause = _not_a_number(conversion) or error
         why = " ".join(str(cause).split())
         raise BuildError(f"{subject} could not be converted: {why}") from error
+
+
+def _number_symbols_anew() -> None:
+    """Let coremltools call the first unknown length `is0` again, as in a new process.
+
+    It keeps a Python type for every shape that it has met. It means to count anew for each
+    conversion (`_reset_conversion_state`), but resets a copy of the count; so 150 types, 2 MB, were
+    kept of each shard, and collecting garbage took longer from shard to shard.
+    """
+    from coremltools.converters.mil.mil import program
+
+    program.k_used_symbols.clear()
+    program.k_num_internal_syms = 0
 
 
 def _not_a_number(conversion: Conversion) -> str | None:
