@@ -1,10 +1,14 @@
 """Tiny seeded shards over a cluster of this machine, beside one process that does them alone.
 
-    python -m benchmarks.cluster [--shards N] [--workers N]
+    python -m benchmarks.cluster [--shards N] [--workers N] [--echoed N]
 
 Both begin with empty caches. Workers have one thread of numpy and torch each, and so has the
-process alone. What the machine that runs pytest does for a gate is its processor time beyond that
-of a run with a tenth of the shards, by gate; its memory likewise.
+process alone, and a third worker is a replayed Neural Engine, which nobody asks.
+
+What the machine that runs pytest does for a task is measured with more shards (`--echoed`), of
+which workers build few and repeat their answers (`benchmarks.echo`): its processor time beyond
+that of a run with a tenth of them, by task. Its memory is the peak, less that of collecting as many
+tests alone, by verdict.
 """
 
 from __future__ import annotations
@@ -35,6 +39,8 @@ count = 1
 """
 GATES = 3
 """Of a shard, with the usual arithmetic: compression, fidelity, placement."""
+TASKS = 2 + GATES
+"""Of a shard: its package is built, and looked at, too."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -52,35 +58,52 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--shards", type=int, default=240)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--echoed", type=int, default=2000)
     options = parser.parse_args()
-    few = max(2, options.shards // 10)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        alone = run(folder / "alone", options.shards)
-        with cluster(folder / "site", options.workers) as url:
-            run(folder / "first", few, url)  # Workers import what they need.
-            small = run(folder / "small", few, url, seed=8)
-            spread = run(folder / "spread", options.shards, url)
-    ratio = spread.wall * options.workers / alone.wall
-    gates = GATES * (options.shards - few)
-    each = (spread.processor - small.processor) / gates
-    memory = (spread.memory - small.memory) / gates
-    print(f"alone: {options.shards} shards in {alone.wall:.1f} s")
-    print(
-        f"{options.workers} workers: {spread.wall:.1f} s, {ratio:.2f} of the work divided by them"
-    )
-    print(f"pytest's own process: {1000 * each:.1f} ms and {memory / 1000:.1f} kB a gate")
+        if options.shards:
+            spread(Path(name) / "spread", options.shards, options.workers)
+        if options.echoed:
+            echo(Path(name) / "echo", options.echoed, options.workers)
 
 
-def run(folder: Path, shards: int, url: str = "", seed: int = 7) -> Cost:
+def spread(folder: Path, shards: int, workers: int) -> None:
+    """One process beside workers that do as much."""
+    alone = run(folder / "alone", shards)
+    with cluster(folder / "site", workers) as url:
+        run(folder / "first", max(2, shards // 10), url)  # Workers import what they need.
+        over = run(folder / "over", shards, url, seed=8)
+    ratio = over.wall * workers / alone.wall
+    print(f"alone: {shards} shards in {alone.wall:.1f} s, {alone.memory / 1e6:.0f} MB")
+    print(f"{workers} workers: {over.wall:.1f} s, {ratio:.2f} of the work divided by them")
+
+
+def echo(folder: Path, shards: int, workers: int) -> None:
+    """What a task and a verdict cost where pytest runs."""
+    few = max(2, shards // 10)
+    with cluster(folder / "site", workers, "--preload", "benchmarks.echo") as url:
+        run(folder / "first", 2, url)
+        small, large = (run(folder / str(n), n, url) for n in (few, shards))
+    collected = [run(folder / f"collected {n}", n, url, only="--collect-only").memory
+                 for n in (few, shards)]  # fmt: skip
+    more = shards - few
+    each = (large.processor - small.processor) / (TASKS * more)
+    growth = (large.memory - small.memory) / (GATES * more)
+    own = (collected[1] - collected[0]) / (GATES * more)
+    print(f"{TASKS * shards} tasks: {large.wall:.1f} s; of the machine that runs pytest "
+          f"{1000 * each:.1f} ms a task, {(growth - own) / 1000:.1f} kB a verdict "
+          f"({own / 1000:.1f} kB more to collect its test)")  # fmt: skip
+
+
+def run(folder: Path, shards: int, url: str = "", seed: int = 7, only: str = "") -> Cost:
     """Gate so many shards from nothing."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     text = MANIFEST.format(layers=shards, last=f"{shards - 1:02}").replace("= 7,", f"= {seed},", 1)
     (folder / "shards.toml").write_text(text)
     command = [
         sys.executable, "-m", "pytest", "-q", "-m", "gate", "--ane-shards=all", "-p",
         "no:cacheprovider", f"--rootdir={folder}", f"--ane-cache={folder / 'cache'}",
-        *([f"--ane-cluster={url}"] if url else []),
+        *([f"--ane-cluster={url}"] if url else []), *([only] if only else []),
     ]  # fmt: skip
     start = time.perf_counter()
     with (folder / "log").open("wb") as log:
@@ -95,9 +118,9 @@ def run(folder: Path, shards: int, url: str = "", seed: int = 7) -> Cost:
 
 
 @contextmanager
-def cluster(folder: Path, workers: int) -> Iterator[str]:
-    """A scheduler and a machine with so many processes; the scheduler's URL."""
-    folder.mkdir()
+def cluster(folder: Path, workers: int, *more: str) -> Iterator[str]:
+    """A scheduler, a machine with so many processes, and a replayed Mac; the scheduler's URL."""
+    folder.mkdir(parents=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"tcp://127.0.0.1:{free.getsockname()[1]}"
@@ -105,7 +128,9 @@ def cluster(folder: Path, workers: int) -> Iterator[str]:
         ["-m", "dask", "scheduler", "--host", "127.0.0.1", "--port", url.rpartition(":")[2],
          "--no-dashboard"],
         ["-m", "pytest_ane.cli", "worker", url, "--builds", str(workers), "--cache",
-         str(folder / "cache"), "--folder", str(folder)],
+         str(folder / "cache"), "--folder", str(folder), *more],
+        ["-m", "tests.cluster.mac", "worker", url, "--builds", "0", "--folder", str(folder),
+         "--preload", "tests.cluster.mac"],
     )  # fmt: skip
     processes = []
     try:
@@ -119,7 +144,7 @@ def cluster(folder: Path, workers: int) -> Iterator[str]:
                         env=os.environ | ONE_THREAD,
                     )
                 )
-        while b"connected to" not in (folder / "log").read_bytes():
+        while (folder / "log").read_bytes().count(b"connected to") < 2:
             time.sleep(0.1)
         yield url
     finally:

@@ -255,7 +255,7 @@ class Auditor:
 
     def _files(self, subject: Subject) -> dict[str, str]:
         shards = (subject,) if isinstance(subject, Shard) else subject.shards
-        return files_of({shard.id: self._project.artifact(shard).path for shard in shards})
+        return files_of({shard.id: self._project.artifact(shard) for shard in shards})
 
 
 def _far(told: Sequence[Figure], measured: Sequence[Figure]) -> Iterator[str]:

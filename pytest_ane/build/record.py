@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from pytest_ane.build.census import take_census
 from pytest_ane.build.distortion import Distortion, WeightComparison, compare_weights, typeless
-from pytest_ane.core.digests import tree_bytes, tree_digest
+from pytest_ane.core.digests import files_digest, tree_bytes, tree_files
 from pytest_ane.core.errors import BuildError, CacheError
 from pytest_ane.manifest import GOLDEN, Shard
 from pytest_ane.mil import counterpart, read_model
@@ -70,10 +71,15 @@ class Artifact:
     path: Path
     record: BuildRecord | None = None
 
+    @property
+    def files(self) -> Mapping[str, str]:
+        """SHA-256 of the package's files as they are now, by relative path."""
+        return tree_files(self.path)
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 over the package's files: its identity."""
-        return tree_digest(self.path)
+        return files_digest(self.files)
 
     @cached_property
     def size(self) -> int:

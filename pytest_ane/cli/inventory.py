@@ -189,12 +189,12 @@ class Inventory:
         """
         model = self.manifest.model_of(subject.qualified.partition(":")[0])
         shards = model.shards if isinstance(subject, Model) else (subject,)
-        files = files_of({shard.id: self._artifact(shard) for shard in shards})
+        artifacts = {shard.id: self._artifact(shard) for shard in shards}
         asked = question(gate, subject, model, lambda: self.project.model(model.name).identity)
-        package = Artifact(self._artifact(subject)) if isinstance(subject, Shard) else None
-        return files, asked, package
+        artifact = artifacts[subject.id] if isinstance(subject, Shard) else None
+        return files_of(artifacts), asked, artifact
 
-    def _artifact(self, shard: Shard) -> Path:
+    def _artifact(self, shard: Shard) -> Artifact:
         """A shard's package; `BuildError` where there is none."""
         package = self.project.package(shard)
         if package is None:
@@ -204,7 +204,7 @@ class Inventory:
             )
         if not package.exists():
             raise BuildError(f"{shard.qualified}: the artifact {package} does not exist.")
-        return package
+        return Artifact(package)
 
 
 def _names(subject: Subject) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from pytest_ane.cli.output import Output, write
 from pytest_ane.core.errors import ClusterError
 
 if TYPE_CHECKING:
-    from pytest_ane.cluster.worker import Machines
+    from pytest_ane.cluster.worker import Offer
 
 HELP = "let this machine build and measure for runs with --ane-cluster"
 EXAMPLE = "pytest-ane worker tcp://10.0.0.7:8786"
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> Output:
         ) from None
     if builds < 0:
         raise ClusterError(f"--builds={builds}: give 0 or more.")
-    machines = offered(
+    offer = offered(
         options.scheduler,
         builds,
         machine_with_ane(),
@@ -78,12 +78,12 @@ def run(options: argparse.Namespace) -> Output:
         store=options.store,
         preload=tuple(options.preload),
     )
-    if not machines.builds and machines.mac is None:
+    if not offer.builds and offer.mac is None:
         raise ClusterError("--builds=0: there is no Neural Engine here, so nothing would be done.")
-    yield str(machines)
-    serve(machines, lambda: _say(machines))
+    yield str(offer)
+    serve(offer, lambda: _say(offer))
     return None
 
 
-def _say(machines: Machines) -> None:
-    write(f"connected to {machines.url}; Ctrl-C ends")
+def _say(offer: Offer) -> None:
+    write(f"connected to {offer.url}; Ctrl-C ends")

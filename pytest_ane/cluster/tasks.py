@@ -18,11 +18,10 @@ from distributed.diagnostics.plugin import WorkerPlugin
 from pytest_ane.analysis.blame import Blame
 from pytest_ane.backends import CoreMLBackend
 from pytest_ane.backends.coreml import Machine
-from pytest_ane.build.record import BuildRecord
 from pytest_ane.cluster.job import inputs, unpacked, versions
 from pytest_ane.cluster.parcel import Parcel
+from pytest_ane.core.digests import files_digest
 from pytest_ane.core.errors import AneError, ClusterError, DiskError
-from pytest_ane.evidence.question import files_of
 from pytest_ane.families import make_importable
 from pytest_ane.gates import GATES
 from pytest_ane.manifest import Shard
@@ -35,7 +34,7 @@ PLUGIN = "pytest-ane"
 
 
 @dataclass(frozen=True)
-class Worker(WorkerPlugin):
+class WorkerSetup(WorkerPlugin):
     """What a process of `pytest-ane worker` knows of its machine.
 
     Attributes:
@@ -99,20 +98,21 @@ class Facts:
     """What a verdict needs of a package that lies elsewhere.
 
     Attributes:
-        digest: of the package, as of `Artifact`.
         size: bytes.
-        files: digests by name, as evidence has them.
-        record: of the build; None for an own package.
+        files: digests by name, as of `Artifact.files`.
         notes: what backend and cache had to tell.
         label: the worker's.
     """
 
-    digest: str
     size: int
     files: Mapping[str, str]
-    record: BuildRecord | None
     notes: tuple[str, ...] = ()
     label: str = ""
+
+    @property
+    def digest(self) -> str:
+        """Of the package, as of `Artifact`."""
+        return files_digest(self.files)
 
 
 @dataclass(frozen=True)
@@ -199,11 +199,8 @@ def build(job: str, name: str, cases: bool, *parcels: Parcel) -> Parcel:
 def look(job: str, name: str, parcel: Parcel) -> Facts:
     """What a verdict needs of a shard's package."""
     with _opened(job, [parcel]) as project:
-        shard = _shard(project, name)
-        artifact = project.artifact(shard)
-        files = files_of({shard.id: artifact.path})
-        record = artifact.record
-        return Facts(artifact.digest, artifact.size, files, record, _taken_notes(), _label())
+        artifact = project.artifact(_shard(project, name))
+        return Facts(artifact.size, dict(artifact.files), _taken_notes(), _label())
 
 
 def measure(job: str, gate: str, subject: str, device: bool, *parcels: Parcel) -> Answer:
@@ -254,9 +251,9 @@ def _taken_notes() -> tuple[str, ...]:
     return notes
 
 
-def _here() -> Worker | None:
+def _here() -> WorkerSetup | None:
     plugin = get_worker().plugins.get(PLUGIN)
-    return plugin if isinstance(plugin, Worker) else None
+    return plugin if isinstance(plugin, WorkerSetup) else None
 
 
 def _label() -> str:

@@ -15,7 +15,7 @@ from distributed import Nanny
 
 from pytest_ane.backends.coreml import Machine, without_ane
 from pytest_ane.backends.coreml.machine import has_native
-from pytest_ane.cluster.tasks import Worker
+from pytest_ane.cluster.tasks import WorkerSetup
 from pytest_ane.core.errors import ClusterError
 from pytest_ane.core.memory import available_memory, bytes_text
 from pytest_ane.core.text import printable
@@ -36,7 +36,7 @@ _ANSWER = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machines:
+class Offer:
     """What one machine gives to a cluster.
 
     Attributes:
@@ -79,35 +79,35 @@ def machine_with_ane() -> Machine | None:
     return None if without_ane(machine.device_facts()) else machine
 
 
-def offered(url: str, builds: int, mac: Machine | None, **more: Any) -> Machines:
+def offered(url: str, builds: int, mac: Machine | None, **more: Any) -> Offer:
     """What this machine gives, with its memory shared among its processes."""
     share = available_memory() // max(1, builds + (mac is not None))
     label = socket.gethostname()
-    return Machines(url=url, label=label, builds=builds, memory=share, mac=mac, **more)
+    return Offer(url=url, label=label, builds=builds, memory=share, mac=mac, **more)
 
 
-def serve(machines: Machines, joined: Callable[[], None]) -> None:
+def serve(offer: Offer, joined: Callable[[], None]) -> None:
     """Take part until the scheduler or the person ends it.
 
     Args:
-        machines: what takes part.
+        offer: what takes part.
         joined: called when all processes are connected.
 
     Raises:
         ClusterError: the scheduler does not answer, or is gone.
     """
     with dask.config.set(_SETTINGS):
-        asyncio.run(_serve(machines, joined))
+        asyncio.run(_serve(offer, joined))
 
 
-async def _serve(machines: Machines, joined: Callable[[], None]) -> None:
-    nannies = [Nanny(machines.url, **settings) for settings in _processes(machines)]
+async def _serve(offer: Offer, joined: Callable[[], None]) -> None:
+    nannies = [Nanny(offer.url, **settings) for settings in _processes(offer)]
     try:
         try:
             await asyncio.gather(*nannies)
         except Exception as error:
             raise ClusterError(
-                f"{printable(machines.url)} does not let this machine join "
+                f"{printable(offer.url)} does not let this machine join "
                 f"({printable(str(error) or type(error).__name__, 200)}); is a scheduler there? "
                 "dask scheduler starts one"
             ) from None
@@ -115,17 +115,17 @@ async def _serve(machines: Machines, joined: Callable[[], None]) -> None:
         await asyncio.gather(*(nanny.finished() for nanny in nannies))
     finally:
         await asyncio.gather(*(nanny.close(timeout=_ANSWER) for nanny in nannies))
-    raise ClusterError(f"the scheduler {machines.url} is gone; start it, and this worker again")
+    raise ClusterError(f"the scheduler {offer.url} is gone; start it, and this worker again")
 
 
-def _processes(machines: Machines) -> Iterator[dict[str, Any]]:
-    """Settings of each process."""
+def _processes(offer: Offer) -> Iterator[dict[str, Any]]:
+    """What Dask's `Nanny` takes for each process: those that build, then that for the Mac."""
     cores = os.cpu_count() or 1
-    count = machines.builds + (machines.mac is not None)
+    count = offer.builds + (offer.mac is not None)
     common: dict[str, Any] = {
         "nthreads": 1,
-        "memory_limit": machines.memory,
-        "preload": list(machines.preload),
+        "memory_limit": offer.memory,
+        "preload": list(offer.preload),
         "env": {
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, cores // count))),
             "OPENBLAS_NUM_THREADS": os.environ.get("OPENBLAS_NUM_THREADS", "1"),
@@ -133,22 +133,22 @@ def _processes(machines: Machines) -> Iterator[dict[str, Any]]:
         },
     }
     here: dict[str, Any] = {
-        "label": machines.label,
-        "folder": machines.folder,
-        "cache": machines.cache,
-        "store": machines.store,
+        "label": offer.label,
+        "folder": offer.folder,
+        "cache": offer.cache,
+        "store": offer.store,
     }
-    for number in range(machines.builds):
+    for number in range(offer.builds):
         yield {
             **common,
-            "name": f"{machines.label}-{os.getpid()}-{number}",
-            "resources": {"build": 1, "memory": machines.memory},
-            "plugins": (Worker(**here),),
+            "name": f"{offer.label}-{os.getpid()}-{number}",
+            "resources": {"build": 1, "memory": offer.memory},
+            "plugins": (WorkerSetup(**here),),
         }
-    if machines.mac is not None:
+    if offer.mac is not None:
         yield {
             **common,
-            "name": f"{machines.label}-{os.getpid()}-ane",
+            "name": f"{offer.label}-{os.getpid()}-ane",
             "resources": {"ANE": 1},
-            "plugins": (Worker(**here, machine=machines.mac),),
+            "plugins": (WorkerSetup(**here, machine=offer.mac),),
         }

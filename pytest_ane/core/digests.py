@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -146,8 +146,13 @@ def _entry_digest(root: Path, path: Path) -> str:
 
 
 def tree_digest(path: Path) -> str:
-    """One SHA-256 for a package: of the sorted `path digest` lines of its files."""
-    lines = "".join(f"{name} {digest}\n" for name, digest in tree_files(path).items())
+    """One SHA-256 for a package: its `files_digest`."""
+    return files_digest(tree_files(path))
+
+
+def files_digest(files: Mapping[str, str]) -> str:
+    """One SHA-256 for files by sorted path: of their `path digest` lines."""
+    lines = "".join(f"{name} {digest}\n" for name, digest in files.items())
     return hashlib.sha256(lines.encode()).hexdigest()
 
 

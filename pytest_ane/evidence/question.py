@@ -6,10 +6,10 @@ Recorder and verifier call the same two functions, so both mean the same things.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-from pytest_ane.core.digests import key_digest, tree_files
+from pytest_ane.build import Artifact
+from pytest_ane.core.digests import key_digest
 from pytest_ane.gates import GATES, Subject
 from pytest_ane.manifest import Model, Shard
 
@@ -17,16 +17,16 @@ _OF_MACHINE = ("versions",)
 """What a model's identity says of the machine it is read on, not of the model."""
 
 
-def files_of(artifacts: Mapping[str, Path]) -> dict[str, str]:
+def files_of(artifacts: Mapping[str, Artifact]) -> dict[str, str]:
     """SHA-256 of all files of artifacts as in-toto names them: `L01/Manifest.json`.
 
     Args:
-        artifacts: packages by shard id: the one of a shard, or all of a model's.
+        artifacts: by shard id: the one of a shard, or all of a model's.
     """
     return {
         f"{shard}/{name}": digest
-        for shard, path in artifacts.items()
-        for name, digest in tree_files(path).items()
+        for shard, artifact in artifacts.items()
+        for name, digest in artifact.files.items()
     }
 
 

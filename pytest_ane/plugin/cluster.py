@@ -12,11 +12,13 @@ from pytest_ane.core.text import LONGEST, printable
 from pytest_ane.gates import GATES
 from pytest_ane.plugin import canary, options
 from pytest_ane.plugin.items import gate_of, is_gate, subject_of
+from pytest_ane.plugin.recording import MeasurementSource
 from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.project.suite import files
 
 if TYPE_CHECKING:
     from pytest_ane.cluster.client import Cluster, Plan
+    from pytest_ane.cluster.job import Job
 
 
 def join(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item]) -> Cluster:
@@ -27,7 +29,8 @@ def join(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item]) 
     """
     try:
         from pytest_ane.cluster.client import Cluster
-        from pytest_ane.cluster.job import Job, inputs
+        from pytest_ane.cluster.job import inputs
+        from pytest_ane.cluster.workers import Workers
     except ImportError as error:
         raise ClusterError(
             f"--ane-cluster needs {error.name or 'Dask'}; run: pip install 'pytest-ane[cluster]'"
@@ -46,36 +49,36 @@ def join(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item]) 
             reporter.ensure_newline()
             reporter.write_line(printable(f"ane: {text}", LONGEST))
 
-    timeout = options.cluster_timeout(config)
-    cluster = Cluster(space.cluster_url, timeout, say, space.progress.elsewhere)
+    workers = Workers(space.cluster_url, options.cluster_timeout(config), say)
     try:
         with space.progress.showing("waiting for workers"):
-            cluster.join(
-                Job(
-                    manifest=space.manifest,
-                    shards=space.shards,
-                    identities=_identities(space),
-                    judged=frozenset(
-                        subject_of(item)
-                        for item in filter(_is_shipped, items)
-                        if gate_of(item) == "fidelity"
-                    ),
-                    store=space.store_url,
-                    units=space.units,
-                    device_timeout=space.device_timeout,
-                    memory=options.memory(config),
-                    seconds=options.seconds(config),
-                ),
-                inputs(space),
-                space.cache,
-                _plan(config, space, items),
-            )
+            job = _job(config, space, items)
+            workers.join(job, inputs(space))
+        say(workers.sentence)
+        plan, show = _plan(config, space, items), space.progress.elsewhere
+        cluster = Cluster(workers, job, space.cache, plan, say, show)
     except BaseException:
-        cluster.close()
+        workers.close()
         raise
-    say(cluster.sentence)
     space.cluster, space.elsewhere = cluster, cluster.artifact
     return cluster
+
+
+def _job(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item]) -> Job:
+    from pytest_ane.cluster.job import Job
+
+    fidelity = (item for item in filter(_is_shipped, items) if gate_of(item) == "fidelity")
+    return Job(
+        manifest=space.manifest,
+        shards=space.shards,
+        identities=_identities(space),
+        judged=frozenset(map(subject_of, fidelity)),
+        store=space.store_url,
+        units=space.units,
+        device_timeout=space.device_timeout,
+        memory=options.memory(config),
+        seconds=options.seconds(config),
+    )
 
 
 def _identities(space: Workspace) -> dict[str, dict[str, object]]:
@@ -99,6 +102,7 @@ def _plan(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item])
     from pytest_ane.cluster.client import Plan
 
     asked: dict[str, list[str]] = {}
+    on_device: dict[str, list[str]] = {}
     compared = set()
     for item in filter(_is_shipped, items):
         gate, subject = GATES[gate_of(item)], subject_of(item)
@@ -107,8 +111,15 @@ def _plan(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item])
         gates = asked.setdefault(subject, [])
         if not gate.static:
             compared.add(subject)
-        if not space.policy_of(subject).requires_evidence(gate.name):
-            gates.append(gate.name)
+        needs_evidence = space.policy_of(subject).requires_evidence(gate.name)
+        (on_device.setdefault(subject, []) if needs_evidence else gates).append(gate.name)
     canaries = canary.of(config)
     first = {s.qualified for s in space.shards if canaries.has(s) or not canaries.of(s.model)}
-    return Plan(asked, frozenset(compared), frozenset(first))
+    shards = {shard.qualified: shard for shard in space.shards}
+
+    def lacking(subject: str) -> list[tuple[str, str]]:
+        source = MeasurementSource(space, shards[subject])
+        gates = on_device.get(subject, ())
+        return [(gate, system) for gate in gates for system in source.lacking(gate)]
+
+    return Plan(asked, frozenset(compared), frozenset(first), lacking)

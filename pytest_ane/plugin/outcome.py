@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,11 +21,12 @@ from pytest_ane.plugin.enforce import enforced
 from pytest_ane.plugin.items import gate_of, is_gate, subject_of
 from pytest_ane.plugin.recording import ENVIRONMENT, RECORDED, SYSTEMS
 from pytest_ane.plugin.workspace import Workspace
+from pytest_ane.report.rows import StoredVerdict
 from pytest_ane.report.text import brief
 from pytest_ane.report.verdict import details, failure, properties, to_json
 
-VERDICT = pytest.StashKey[dict[str, Any]]()
-"""A test's verdict as JSON data."""
+VERDICT = pytest.StashKey[bytes]()
+"""A test's verdict, as of `StoredVerdict`."""
 PLACE = "ane.place"
 """The property of a test that failed without a verdict: `test_mine.py:18`."""
 
@@ -65,7 +67,7 @@ class VerdictRecorder:
             told, explained = blame.tell(self.item, self.workspace, verdict)
             self.item.user_properties.append((blame.TOLD, told))
             self.item.add_report_section("call", "ane blame", told)
-        self.item.stash[VERDICT] = to_json(explained)
+        self.item.stash[VERDICT] = StoredVerdict.pack(to_json(explained))
         if verdict.status == "passed":
             return
         if verdict.status == "unproven" and self.workspace.allows_unproven(verdict.subject):
@@ -155,4 +157,5 @@ def _has_verdict(item: pytest.Item) -> bool:
 
 
 def _properties(**facts: float | str) -> list[tuple[str, object]]:
-    return [(f"ane.{name}", value) for name, value in facts.items()]
+    # Every test has the same names; they are kept once.
+    return [(sys.intern(f"ane.{name}"), value) for name, value in facts.items()]

@@ -154,14 +154,11 @@ class MeasurementSource:
     def _proven_on_worker(self, gate: str) -> Any:
         """As `_proven`; what no evidence tells that counts, a Neural Engine of a worker does."""
         absent: UnprovenError | None = None
-        for system in systems_of(gate, self._asked_of):
+        for system in self.lacking(gate):
             try:
-                self._verified(gate, system, signed=False)
-            except UnprovenError:
-                try:
-                    self._measure_on_worker(gate, system)
-                except UnprovenError as error:
-                    absent = error
+                self._measure_on_worker(gate, system)
+            except UnprovenError as error:
+                absent = error
         try:
             return self._proven(gate)
         except UnprovenError as error:
@@ -170,13 +167,23 @@ class MeasurementSource:
             reason = str(error).partition("; ")[0]
             raise UnprovenError(f"{reason}, and {absent}", error.kind) from None
 
+    def lacking(self, gate: str) -> list[str]:
+        """The policy's systems of which no recorded evidence of a gate counts."""
+        return [
+            system for system in systems_of(gate, self._asked_of)
+            if not self._counts(gate, system)
+        ]  # fmt: skip
+
+    def _counts(self, gate: str, system: str) -> bool:
+        try:
+            return bool(self._verified(gate, system, signed=False))
+        except UnprovenError:
+            return False
+
     def _measure_on_worker(self, gate: str, system: str) -> None:
         """Record what a worker's Neural Engine tells."""
         assert self._cluster is not None
-        policy = self._policy.evidence_for(gate)
-        answer = self._cluster.measure_on_device(
-            gate, self._name, lambda os: not system or policy.system_of(os) == system
-        )
+        answer = self._cluster.measure_on_device(gate, self._name, system)
         self._write(gate, self._received(answer), system)
 
     def _opened(self, shard: Shard) -> ShardContext:

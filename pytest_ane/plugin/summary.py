@@ -15,7 +15,7 @@ from pytest_ane.plugin.blame import TOLD
 from pytest_ane.plugin.outcome import PLACE, terminal_width
 from pytest_ane.plugin.recording import NOTED
 from pytest_ane.report.evidence import Note, lines
-from pytest_ane.report.rows import Row
+from pytest_ane.report.rows import Row, StoredVerdict
 from pytest_ane.report.terminal import table
 from pytest_ane.report.text import header
 
@@ -142,7 +142,7 @@ def row_of(report: Any) -> Row | None:
         allowed=facts["ane.status"] == "unproven" and report.passed,
         reasons=tuple(filter(None, str(facts.get("ane.reasons", "")).split("\n"))),
         place=_place(str(facts.get(PLACE, ""))),
-        data=getattr(report, "ane_verdict", None),
+        data=StoredVerdict(packed) if (packed := getattr(report, "ane_verdict", None)) else None,
         marks=(
             *([str(facts["ane.variant"])] if "ane.variant" in facts else []),
             *(["synthetic"] if "ane.source" in facts else []),

@@ -118,10 +118,7 @@ class Workspace(Project):
 
     def files_of(self, shard: Shard) -> dict[str, str]:
         """Digests of the files of a shard's package, as evidence has them."""
-        artifact = self.artifact(shard)
-        if (remote := getattr(artifact, "files", None)) is not None:
-            return dict(remote)
-        return files_of({shard.id: artifact.path})
+        return files_of({shard.id: self.artifact(shard)})
 
 
 def open_workspace(config: pytest.Config) -> Workspace:

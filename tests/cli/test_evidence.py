@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ane.build import Artifact
 from pytest_ane.cli import main
 from pytest_ane.evidence import Statement, Store
 from pytest_ane.evidence.question import files_of
@@ -58,7 +59,7 @@ def recorded(shard: str) -> Statement:
     return Statement(
         gate="placement",
         subject=f"m:{shard}",
-        files=files_of({shard: Path(f"{shard}.mlpackage")}),
+        files=files_of({shard: Artifact(Path(f"{shard}.mlpackage"))}),
         environment={
             "backend": "coreml",
             "chip": "Apple M4",

@@ -95,7 +95,7 @@ class Site:
         return file.read_bytes() if file.exists() else b""
 
     def lines(self, name: str) -> list[list[str]]:
-        """Of `builds` or `begun`: shard and process id."""
+        """Of `builds` or `begun`: shard and process id; of `measured`: gate, shard and device."""
         file = self.folder / name
         return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
 

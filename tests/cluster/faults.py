@@ -25,7 +25,7 @@ def dask_setup(worker: Any) -> None:
 
 
 def _count(site: Path) -> None:
-    """Every conversion is a line of the site's `builds`."""
+    """Every conversion is a line of the site's `builds`; every measurement, of `measured`."""
     from pytest_ane.build import shard
 
     build = shard._build
@@ -37,6 +37,13 @@ def _count(site: Path) -> None:
         build(one, *args)
 
     shard._build = counted
+
+    def measured(args: tuple[Any, ...]) -> None:
+        _, gate, subject, device, *_ = args
+        with (site / "measured").open("a") as file:
+            file.write(f"{gate} {subject} {'ANE' if device else 'CPU'}\n")
+
+    _around("measure", measured)
 
 
 def _around(task: str, before: Callable[[tuple[Any, ...]], None]) -> None:

@@ -52,6 +52,35 @@ def test_a_device_is_asked_where_the_policy_requires_one(everyone: Site, runs: R
     assert _of_verdicts(alone) == _of_verdicts(first)
 
 
+def test_a_device_need_not_wait_for_pytest(site: Site, runs: Runs) -> None:
+    """What tests will ask of it, it does while pytest is at something else."""
+    site.work("plain")
+    site.work("mac", "genuine", builds=0, mac=True)
+    runs.own('[models.own.policy.placement]\nrequire = "plan"\n', good="none", other="none")
+    (runs.folder / "conftest.py").write_text(
+        "import time\n"
+        "from pathlib import Path\n\n"
+        f"measured = Path({str(site.folder / 'measured')!r})\n\n"
+        "class Hold:\n"
+        "    held = []\n"
+        "    def pytest_runtest_logreport(self, report):\n"
+        "        end = time.monotonic() + 60\n"
+        "        while report.when == 'call' and not self.held and time.monotonic() < end:\n"
+        "            if 'own:other' in measured.read_text():\n"
+        "                self.held.append(report.nodeid.rpartition('/')[2])\n\n"
+        "def pytest_configure(config):\n"
+        "    config.pluginmanager.register(Hold())\n\n"
+        "def pytest_terminal_summary(terminalreporter):\n"
+        "    terminalreporter.write_line(f'both measured at {Hold.held}')\n"
+    )
+    result = runs.run(f"--ane-cluster={site.url}", "-k", "placement")
+    assert result.code == 0, result.text
+    assert "both measured at ['test_placement.py::test_placement[own:good]']" in result.text
+    assert sorted(site.lines("measured")) == [
+        ["placement", "own:good", "ANE"], ["placement", "own:other", "ANE"],
+    ]  # fmt: skip
+
+
 def _of_verdicts(result: Result) -> list[dict[str, str]]:
     """Properties but what became of the files."""
     every = (dict(properties) for properties in result.properties.values())

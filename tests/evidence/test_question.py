@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
+from pytest_ane.build import Artifact
 from pytest_ane.core.digests import file_digest, key_digest, tree_files
 from pytest_ane.evidence.question import files_of, question
 from pytest_ane.manifest import Input, Model, Palettize, Probes, Prompt, Shard
@@ -33,7 +34,7 @@ def test_files_are_named_by_shard(tmp_path: Path) -> None:
     for shard in ("L00", "L01"):
         (tmp_path / shard / "Data").mkdir(parents=True)
         (tmp_path / shard / "Data" / "weight.bin").write_bytes(shard.encode())
-    found = files_of({"L01": tmp_path / "L01", "head.0": tmp_path / "L00"})
+    found = files_of({"L01": Artifact(tmp_path / "L01"), "head.0": Artifact(tmp_path / "L00")})
     assert found == {
         "L01/Data/weight.bin": tree_files(tmp_path / "L01")["Data/weight.bin"],
         "head.0/Data/weight.bin": tree_files(tmp_path / "L00")["Data/weight.bin"],

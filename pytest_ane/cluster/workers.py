@@ -1,0 +1,263 @@
+"""Who takes part in a run: workers that come, go, or are left out."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import TimeoutError as NotYetError
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import dask
+from distributed import Client, Future
+
+from pytest_ane.cluster import tasks
+from pytest_ane.cluster.job import Job, versions
+from pytest_ane.cluster.tasks import Introduction
+from pytest_ane.core.errors import AneError, ClusterError, UnprovenError
+from pytest_ane.core.text import printable
+from pytest_ane.manifest import Shard
+
+PAUSE = 0.25
+"""Seconds between two looks at who is there."""
+SMALL = 10
+"""Seconds that an answer may take to arrive from a worker that has it."""
+
+TaskFuture: TypeAlias = "Future[Any]"
+
+
+@dataclass(frozen=True, eq=False)
+class Worker:
+    """A worker that takes part.
+
+    Attributes:
+        address: Dask's.
+        told: what it says of itself.
+        memory: bytes that it may take.
+    """
+
+    address: str
+    told: Introduction
+    memory: int
+
+
+class Workers:
+    """The workers that take part; those that Dask's scheduler lists and that fit the run.
+
+    Args:
+        url: of the scheduler, such as `tcp://10.0.0.7:8786`.
+        timeout: seconds to wait for it, and for a first worker.
+        say: takes a sentence for the person, such as on a worker that is left out.
+
+    Raises:
+        ClusterError: no scheduler answers.
+    """
+
+    def __init__(self, url: str, timeout: float, say: Callable[[str], None]) -> None:
+        self.url, self.timeout, self._say = url, timeout, say
+        self._known: dict[str, Worker] = {}
+        self._introductions: dict[str, TaskFuture] = {}
+        self._left_out: dict[str, str] = {}
+        self._bell = threading.Event()
+        self._looked = -PAUSE
+        self._token = uuid.uuid4().hex
+        for name in ("distributed", "distributed.client", "distributed.core"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        try:
+            with warnings.catch_warnings(), dask.config.set(_settings(timeout)):
+                warnings.simplefilter("ignore")
+                self._client = Client(url, timeout=timeout, set_as_default=False)
+        except (OSError, ValueError, NotYetError, ImportError) as error:
+            raise ClusterError(
+                f"No scheduler answers at {printable(url)} ({printable(_first(error), 200)}); "
+                "start one with: dask scheduler"
+            ) from None
+
+    def join(self, job: Job, inputs: dict[str, str]) -> None:
+        """Let all workers that are there take part.
+
+        Args:
+            job: the run.
+            inputs: what this machine's checkout gives it, as of `job.inputs`.
+
+        Raises:
+            ClusterError: none is there, or none can take part.
+        """
+        self._job, self._inputs = job.packed(), inputs
+        end = time.monotonic() + self.timeout
+        while not self._known or self._introductions:
+            if time.monotonic() > end and (self._known or not self._introductions):
+                break
+            self.look()
+            if not self._known or self._introductions:
+                self.wait()
+        if not self._known:
+            raise ClusterError(self.nobody("No worker is connected to", ""))
+
+    def __iter__(self) -> Iterator[Worker]:
+        return iter([*self._known.values()])
+
+    def __contains__(self, worker: Worker) -> bool:
+        return self._known.get(worker.address) is worker
+
+    @property
+    def sentence(self) -> str:
+        """`3 workers on 2 hosts, 1 of them with a Neural Engine`."""
+        hosts = {worker.told.label for worker in self}
+        devices = sum(worker.told.machine is not None for worker in self)
+        with_ane = f", {devices} of them for a Neural Engine" if devices else ""
+        return f"{_count(len(self._known), 'worker')} on {_count(len(hosts), 'host')}{with_ane}"
+
+    def has(self, worker: Worker, name: str) -> bool:
+        """Whether a worker builds, and has what this machine has for a model or shard."""
+        return worker.told.builds and worker.told.inputs.get(name) == self._inputs.get(name)
+
+    def can_build(self, worker: Worker, shard: Shard) -> bool:
+        """Whether it has all that a shard's package is built from, or the package."""
+        own = shard.artifact is not None
+        return self.has(worker, shard.qualified) and (own or self.has(worker, shard.model))
+
+    def submit(self, task: Callable[..., Any], *args: Any, at: Sequence[Worker]) -> TaskFuture:
+        """Let a task of this run be done at one of some workers, all for the same kind of task."""
+        resource = "build" if at[0].told.builds else "ANE"
+        return self._submitted(task, *args, at=[w.address for w in at], resources={resource: 1})
+
+    def _submitted(
+        self, task: Callable[..., Any], *args: Any, at: list[str], **resources: Any
+    ) -> TaskFuture:
+        future = self._client.submit(task, self._token, *args, workers=at, pure=False, **resources)
+        future.add_done_callback(lambda _: self._bell.set())
+        return future
+
+    def wait(self) -> None:
+        """Until some task has ended, or it is time for another look."""
+        self._bell.wait(PAUSE)
+        self._bell.clear()
+
+    def require_scheduler(self) -> None:
+        """Raise `UnprovenError` where it is gone."""
+        if self._client.status != "running":
+            raise UnprovenError(
+                f"the scheduler {self.url} is gone; start it and its workers again, and run again: "
+                "what was built is kept"
+            )
+
+    def is_due(self) -> bool:
+        """Whether the last look is some time ago."""
+        return time.monotonic() - self._looked >= PAUSE
+
+    def look(self) -> list[Worker]:
+        """See who came and who went.
+
+        Returns:
+            those that took part and are gone.
+
+        Raises:
+            UnprovenError: the scheduler is gone.
+        """
+        self._looked = time.monotonic()
+        self.require_scheduler()
+        try:
+            # `scheduler_info` may give what a callback has asked meanwhile, without any workers.
+            scheduler: Any = self._client.scheduler
+            there = self._client.sync(scheduler.identity, n_workers=-1)["workers"]
+        except Exception:
+            self.require_scheduler()
+            return []
+        gone = [self._known.pop(address) for address in self._known.keys() - there.keys()]
+        for address in there.keys() - self._known.keys() - self._left_out.keys():
+            self._introduce(address, there[address]["memory_limit"])
+        return gone
+
+    def leave_out(self, address: str, why: str) -> Worker | None:
+        """Ask a worker nothing more; it is given back if it took part."""
+        worker = self._known.pop(address, None)
+        self._left_out[address] = why
+        label = worker.told.label if worker else address
+        self._say(f"the worker on {label} is left out: {why}")
+        return worker
+
+    def nobody(self, what: str, name: str) -> str:
+        """A sentence with the scheduler, why the workers there will not do, and how to add one."""
+        reasons = list(dict.fromkeys(self._left_out.values()))
+        for worker in self:
+            told = worker.told.inputs.get(name) or worker.told.inputs.get(name.partition(":")[0])
+            reasons += [told] if told and " " in told else []
+        why = f" ({'; '.join(reasons[:3])})" if reasons else ""
+        return (
+            f"{what} {self.url}{why}; in a checkout on another machine, run: "
+            f"pytest-ane worker {self.url}"
+        )
+
+    def cancel(self, futures: Iterable[TaskFuture]) -> None:
+        """Let workers not begin with what they have not begun."""
+        with suppress(Exception):
+            self._client.cancel(list(futures))
+
+    def close(self) -> None:
+        """Leave; workers finish what they have begun."""
+        self.cancel(self._introductions.values())
+        with suppress(Exception):
+            self._client.close(timeout=SMALL)
+
+    def _introduce(self, address: str, memory: int) -> None:
+        future = self._introductions.get(address)
+        if future is None:
+            future = self._submitted(tasks.introduce, self._job, versions(), at=[address])
+            self._introductions[address] = future
+        if not future.done():
+            return
+        del self._introductions[address]
+        if future.status == "error":
+            error = future.exception()
+            why = str(error) if isinstance(error, AneError) else f"{type(error).__name__}: {error}"
+            self.leave_out(address, f"it cannot take part ({why})")
+            return
+        with suppress(NotYetError):
+            told: Introduction | None = future.result(timeout=SMALL)
+            if why := _unfit(told):
+                self.leave_out(address, why)
+            else:
+                assert told is not None
+                self._known[address] = Worker(address, told, memory)
+                self._tell_lacks(told)
+
+    def _tell_lacks(self, told: Introduction) -> None:
+        """Say what a worker's checkout lacks; it takes no part in that."""
+        for name, digest in self._inputs.items():
+            own = told.inputs.get(name, "")
+            if told.builds and own != digest:
+                why = own if " " in own else "its files or weights differ from those here"
+                self._say(f"the worker on {told.label} builds nothing of {name}: {why}")
+
+
+def _settings(timeout: float) -> dict[str, Any]:
+    return {"distributed.comm.timeouts.connect": f"{timeout}s"}
+
+
+def _unfit(told: Introduction | None) -> str:
+    """Why a worker takes no part; empty if it does."""
+    if told is None:
+        return "it is one of Dask's own; start it with: pytest-ane worker"
+    here = versions()
+    differing = [name for name in here if told.versions.get(name) != here[name]]
+    if not differing:
+        return ""
+    name = differing[0]
+    return (
+        f"its {name} is {told.versions.get(name, 'unknown')}, and here it is {here[name]}; install "
+        "the same there"
+    )
+
+
+def _first(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
