@@ -1,18 +1,17 @@
 """What a run asks of a cluster's workers, and which of them does it.
 
 Each shard is one worker's: it is built, compared and measured there, so that nothing has to travel
-but what a Neural Engine or a whole stack needs. A worker has few shards at a time, and gets another
-when one is done. What a lost worker held is another's, up to three times.
+but what a Neural Engine or a whole stack needs.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as NotYetError
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,6 +21,15 @@ from distributed import KilledWorker
 from pytest_ane.analysis.blame import Blame
 from pytest_ane.build import Artifact, BuildRecord, Cache
 from pytest_ane.cluster import tasks
+from pytest_ane.cluster.assignment import (
+    AT_ONCE,
+    FACTS,
+    MOST_LOST,
+    Assignment,
+    Plan,
+    Work,
+    many_lost,
+)
 from pytest_ane.cluster.job import Job
 from pytest_ane.cluster.parcel import Parcel
 from pytest_ane.cluster.tasks import Answer, Facts, FullDiskError
@@ -30,55 +38,11 @@ from pytest_ane.core.errors import AneError, BuildError, UnprovenError
 from pytest_ane.gates import GATES
 from pytest_ane.manifest import Shard
 
-AT_ONCE = 2
-"""Tasks that a worker has: shards to build, or measurements on a device. One is at work."""
-_MOST_LOST = 3
-"""Workers that may be lost with a task before it is given up."""
 _LARGE = 600
 """Seconds that a package may take to arrive from a worker that answers."""
-_FACTS = "facts"
 
 _Question: TypeAlias = tuple[str, str, str | None]
 """A gate, a subject, and a system whose Neural Engine is asked; None for the CPU executor."""
-
-
-@dataclass(eq=False)
-class _Work:
-    """A shard at a worker: its package, facts of it, and measurements.
-
-    Attributes:
-        worker: the worker.
-        capture: hidden states that its reference needs.
-        built: the package.
-        pending: results that nobody has taken, by gate; and those facts.
-        facts: once they are taken.
-        is_done: whether nothing is left to do there.
-    """
-
-    worker: Worker
-    capture: _Capture | None
-    built: TaskFuture
-    pending: dict[str, TaskFuture] = field(default_factory=dict)
-    facts: Facts | None = None
-    is_done: bool = False
-
-    def look(self) -> None:
-        """Note that nothing is left to do; what was done stays so when more is asked."""
-        if not self.is_done:
-            self.is_done = all(future.done() for future in self.futures)
-
-    @property
-    def futures(self) -> tuple[TaskFuture, ...]:
-        """All that is held of it."""
-        return self.built, *self.pending.values()
-
-
-@dataclass(frozen=True, eq=False)
-class _Capture:
-    """A model's hidden states, recorded at any of some workers."""
-
-    workers: tuple[Worker, ...]
-    future: TaskFuture
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +50,7 @@ class _Measurement:
     """A measurement at a worker, of packages that others have built."""
 
     worker: Worker
-    works: Mapping[str, _Work]
+    works: Mapping[str, Work]
     future: TaskFuture
 
 
@@ -158,18 +122,13 @@ class Cluster:
         self._shards = {shard.qualified: shard for shard in job.shards}
         self._policies = {name: shard.policy for name, shard in self._shards.items()}
         self._policies |= {model.name: model.policy for model in job.manifest.models}
-        self._works: dict[str, _Work] = {}
-        self._at: defaultdict[Worker, dict[str, _Work]] = defaultdict(dict)
-        self._captures: dict[str, _Capture] = {}
-        self._given_up: dict[str, UnprovenError] = {}
-        self._lost: Counter[str] = Counter()
+        self._assigned = Assignment(workers, job.shards, plan)
         self._digests: dict[str, tuple[str, str]] = {}
-        self._released: set[str] = set()
         self._lacking: deque[_Question] = deque()
         self._ahead: dict[_Question, _Measurement] = {}
         self._begun_questions: set[_Question] = set()
         self._seen: set[str] = set()
-        self._has_waited = self._is_looking = False
+        self._has_waited = self._is_asking = False
         self._look(now=True)
 
     def artifact(self, shard: Shard) -> RemoteArtifact:
@@ -180,8 +139,7 @@ class Cluster:
         Raises:
             AneError: it cannot be built.
         """
-        if shard.qualified not in self._plan.first:
-            self._released.add(shard.model)  # Whoever asks has asked its canaries.
+        self._assigned.release(shard)  # Whoever asks has asked its canaries.
         facts = None
         with suppress(UnprovenError):
             facts = self._facts(shard)
@@ -197,9 +155,9 @@ class Cluster:
         if GATES[gate].scope == "model":
             return self._on_one(gate, subject)
         answer: Answer = self._asked(
-            self._shards[subject], lambda work: self._measuring(work, gate, subject)
+            self._shards[subject], lambda work: self._assigned.measuring(work, gate, subject)
         )
-        self._works[subject].pending.pop(gate, None)
+        self._assigned[subject].pending.pop(gate, None)
         return answer
 
     def measure_on_device(self, gate: str, subject: str, system: str) -> Answer:
@@ -220,27 +178,28 @@ class Cluster:
         """A recorded measurement with what a worker can tell besides, as of `Gate.beside`."""
         return self._asked(
             self._shards[subject],
-            lambda work: self._submit(work, tasks.beside, gate, subject, recorded, work.built),
+            lambda work: self._assigned.submit(
+                work, tasks.beside, gate, subject, recorded, work.built
+            ),
         )
 
     def explain(self, shard: Shard) -> Blame:
         """The weights and operations that a shard's error comes from."""
         blame: Blame = self._asked(
-            shard, lambda work: self._submit(work, tasks.explain, shard.qualified, work.built)
+            shard,
+            lambda work: self._assigned.submit(work, tasks.explain, shard.qualified, work.built),
         )
         return blame
 
     def close(self) -> None:
         """Cancel what is not begun, and leave; workers finish what they have begun."""
-        futures = [capture.future for capture in self._captures.values()]
-        futures += [future for work in self._works.values() for future in work.futures]
-        futures += [measurement.future for measurement in self._ahead.values()]
-        self._workers.cancel(futures)
+        ahead = [measurement.future for measurement in self._ahead.values()]
+        self._workers.cancel([*self._assigned.futures, *ahead])
         self._workers.close()
 
     # Shards at workers.
 
-    def _asked(self, shard: Shard, future_of: Callable[[_Work], TaskFuture]) -> Any:
+    def _asked(self, shard: Shard, future_of: Callable[[Work], TaskFuture]) -> Any:
         """What a future of a shard gives; from another worker, where one is lost."""
         while True:
             work = self._begun(shard)
@@ -260,7 +219,7 @@ class Cluster:
         name, work = shard.qualified, self._begun(shard)
         if work.facts is not None:
             return work.facts
-        facts: Facts = self._asked(shard, lambda work: work.pending[_FACTS])
+        facts: Facts = self._asked(shard, lambda work: work.pending[FACTS])
         for note in facts.notes:
             self._say(f"{facts.label}: {note}")
         digest, label = self._digests.setdefault(name, (facts.digest, facts.label))
@@ -270,112 +229,27 @@ class Cluster:
                 f"before ({digest[:12]}), so nothing is compared; see that both have the same "
                 "libraries, or give the shard to one of them."
             )
-        work = self._works[name]
+        work = self._assigned[name]
         work.facts = facts
-        del work.pending[_FACTS]
+        del work.pending[FACTS]
         return facts
 
-    def _begun(self, shard: Shard) -> _Work:
-        """A shard's work, given to a worker that has room if need be.
+    def _begun(self, shard: Shard) -> Work:
+        """A shard's work, as soon as a worker has room for it.
 
         Raises:
             UnprovenError: it was given up, or no worker can build it.
         """
-        name, end = shard.qualified, time.monotonic() + self._workers.timeout
-        while name not in self._works:
-            if name in self._given_up:
-                raise self._given_up[name]
-            if (worker := self._free(shard)) is not None:
-                self._assign(shard, worker)
-                break
-            able = any(self._workers.can_build(worker, shard) for worker in self._workers)
-            if not able and time.monotonic() > end:
-                self._given_up[name] = UnprovenError(
-                    self._workers.nobody(f"{name}: no worker can build it at", name)
-                )
+        end = time.monotonic() + self._workers.timeout
+        while (work := self._assigned.give(shard, late=time.monotonic() > end)) is None:
             self._workers.wait()
             self._look(now=True)
-        return self._works[name]
-
-    def _measuring(self, work: _Work, gate: str, name: str) -> TaskFuture:
-        if gate not in work.pending:
-            work.pending[gate] = self._submit(work, tasks.measure, gate, name, False, work.built)
-        return work.pending[gate]
-
-    def _submit(self, work: _Work, task: Callable[..., Any], *args: Any) -> TaskFuture:
-        return self._workers.submit(task, *args, at=[work.worker])
-
-    def _free(self, shard: Shard) -> Worker | None:
-        """A worker with room for a shard: one that has its package, or least to do."""
-        name = shard.qualified
-        free = (
-            worker for worker in self._workers
-            if self._workers.can_build(worker, shard) and self._has_room(worker, name)
-        )  # fmt: skip
-        return min(free, key=lambda w: (name not in w.told.built, self._busy(w)), default=None)
-
-    def _busy(self, worker: Worker) -> int:
-        """Of how many shards something is still to be done there."""
-        return sum(not work.is_done for work in self._at[worker].values())
-
-    def _has_room(self, worker: Worker, name: str) -> bool:
-        """Whether a worker takes a shard; one with which a worker was lost has it for itself."""
-        busy = self._busy(worker)
-        if self._lost[name]:
-            return not busy
-        alone = any(self._lost[n] for n, work in self._at[worker].items() if not work.is_done)
-        return busy < AT_ONCE and not alone
-
-    def _assign(self, shard: Shard, worker: Worker) -> None:
-        """Give a shard to a worker, with all that will be asked of it."""
-        name = shard.qualified
-        cases = name in self._plan.compared
-        capture = self._capture(shard.model) if cases and shard.probes.of_prompts else None
-        needs = [capture.future] if capture else []
-        built = self._workers.submit(tasks.build, name, cases, *needs, at=[worker])
-        work = self._works[name] = self._at[worker][name] = _Work(worker, capture, built)
-        work.pending[_FACTS] = self._submit(work, tasks.look, name, built)
-        for gate in self._plan.asked.get(name, ()):
-            self._measuring(work, gate, name)
-
-    def _capture(self, model: str) -> _Capture:
-        if model not in self._captures:
-            able = [worker for worker in self._workers if self._workers.has(worker, model)]
-            future = self._workers.submit(tasks.capture, model, at=able)
-            self._captures[model] = _Capture(tuple(able), future)
-        return self._captures[model]
-
-    def _lose(self, worker: Worker) -> None:
-        """Forget what a worker had that is gone; what it had at work may be the cause."""
-        for name, work in [*self._at[worker].items()]:
-            self._lost[name] += not work.is_done
-            if self._lost[name] > _MOST_LOST:
-                self._given_up[name] = _many_lost(name, worker)
-            self._drop(name)
+        return work
 
     def _leave_out(self, error: FullDiskError) -> None:
         """Ask a worker nothing more whose disk is full."""
         if (worker := self._workers.leave_out(error.address, str(error))) is not None:
-            for name in [*self._at[worker]]:
-                self._drop(name)
-
-    def _drop(self, name: str) -> None:
-        """Take a shard from its worker; what is not begun there is cancelled."""
-        work = self._works.pop(name)
-        del self._at[work.worker][name]
-        self._workers.cancel(work.futures)
-
-    def _recapture(self) -> None:
-        """Begin again with hidden states that were lost with all workers that might have them."""
-        for model, capture in [*self._captures.items()]:
-            there = any(worker in self._workers for worker in capture.workers)
-            if there or capture.future.status == "finished":
-                continue
-            del self._captures[model]
-            waiting = [n for n, w in self._works.items() if w.capture is capture]
-            for name in waiting:
-                if not self._works[name].built.done():
-                    self._drop(name)
+            self._assigned.drop_all(worker)
 
     def _fetched(self, shard: Shard) -> Artifact:
         """A shard's package in this machine's cache."""
@@ -399,8 +273,8 @@ class Cluster:
                 return answer
             except _LostError:
                 lost += worker not in self._workers
-                if lost > _MOST_LOST:
-                    raise _many_lost(subject, worker) from None
+                if lost > MOST_LOST:
+                    raise many_lost(subject, worker) from None
             except FullDiskError as error:
                 self._leave_out(error)
 
@@ -408,9 +282,7 @@ class Cluster:
         gate, subject, system = question
         self._begun_questions.add(question)
         shards = [self._shards[subject]] if subject in self._shards else self._of_model(subject)
-        for shard in shards:
-            self._facts(shard)
-        works = {shard.qualified: self._works[shard.qualified] for shard in shards}
+        works = self._built(shards)
         if worker is None:
             worker = self._stack_worker(subject) if system is None else self._device(question)
         built = [work.built for work in works.values()]
@@ -418,13 +290,24 @@ class Cluster:
         future = self._workers.submit(tasks.measure, gate, subject, on_device, *built, at=[worker])
         return _Measurement(worker, works, future)
 
+    def _built(self, shards: Sequence[Shard]) -> dict[str, Work]:
+        """Shards that are all built at the same time; workers may be lost meanwhile."""
+        while True:
+            for shard in shards:
+                self._facts(shard)
+            works = dict(self._assigned.items())
+            if all(shard.qualified in works for shard in shards):
+                return {shard.qualified: works[shard.qualified] for shard in shards}
+
     def _of_model(self, name: str) -> list[Shard]:
         return [shard for shard in self._shards.values() if shard.model == name]
 
     def _stack_worker(self, model: str) -> Worker:
         """Where a whole model is measured: at the worker with its weights and most memory."""
         able = [worker for worker in self._workers if worker.told.builds]
-        return max(able, key=lambda w: (self._workers.has(w, model), w.memory, -self._busy(w)))
+        return max(
+            able, key=lambda w: (self._workers.has(w, model), w.memory, -self._assigned.busy(w))
+        )
 
     def _device(self, question: _Question) -> Worker:
         """The worker with a Neural Engine that has least to do; waited for once in a run."""
@@ -458,20 +341,29 @@ class Cluster:
 
     def _ask_ahead(self) -> None:
         """Let Neural Engines go on with what tests will ask of shards that are built."""
-        free = [w for w in self._workers if not w.told.builds and self._queue(w) < AT_ONCE]
-        if free and len(self._lacking) < AT_ONCE:
+        if self._is_asking:  # What evidence there is cannot be seen without another look.
+            return
+        self._is_asking = True
+        try:
+            for worker in self._workers:
+                if not worker.told.builds and self._queue(worker) < AT_ONCE:
+                    self._ask_next(worker)
+        finally:
+            self._is_asking = False
+
+    def _ask_next(self, worker: Worker) -> None:
+        if len(self._lacking) < AT_ONCE:
             self._see()
-        for worker in free:
-            if question := next((q for q in self._lacking if self._will_do(worker, q)), None):
-                self._lacking.remove(question)
-                if question not in self._begun_questions:
-                    with suppress(AneError, _LostError):  # Its own test will say so.
-                        self._ahead[question] = self._begin(question, worker)
+        if question := next((q for q in self._lacking if self._will_do(worker, q)), None):
+            self._lacking.remove(question)
+            if question not in self._begun_questions:
+                with suppress(AneError):  # Its own test will say so.
+                    self._ahead[question] = self._begin(question, worker)
 
     def _see(self) -> None:
         """Find out which measurements on a device the next shards lack that are built."""
-        for name, work in [*self._works.items()]:
-            if name in self._seen or not (work.facts or work.pending[_FACTS].status == "finished"):
+        for name, work in self._assigned.items():
+            if name in self._seen or not (work.facts or work.pending[FACTS].status == "finished"):
                 continue
             self._seen.add(name)
             with suppress(AneError):
@@ -482,7 +374,7 @@ class Cluster:
     # Futures, and who is there.
 
     def _given(
-        self, future: TaskFuture, works: Mapping[str, _Work], worker: Worker | None = None
+        self, future: TaskFuture, works: Mapping[str, Work], worker: Worker | None = None
     ) -> Any:
         """A future's result, as soon as it is there.
 
@@ -498,7 +390,7 @@ class Cluster:
         patience = SMALL
         while True:
             self._look()
-            if any(self._works.get(name) is not work for name, work in works.items()):
+            if any(not self._assigned.holds(name, work) for name, work in works.items()):
                 raise _LostError
             if worker is not None and worker not in self._workers:
                 raise _LostError
@@ -521,59 +413,9 @@ class Cluster:
 
     def _look(self, *, now: bool = False) -> None:
         """See who came and who went, and give workers that have little to do more."""
-        if self._is_looking or not (now or self._workers.is_due()):
+        if not now and not self._workers.is_due():
             return
-        self._is_looking = True
-        try:
-            for work in self._works.values():
-                work.look()
-            for worker in self._workers.look():
-                self._lose(worker)
-            self._recapture()
-            self._fill()
-            self._ask_ahead()
-        finally:
-            self._is_looking = False
-        at_work = [name for name, work in self._works.items() if not work.is_done]
-        self._show(at_work, len(self._works) - len(at_work))
-
-    def _fill(self) -> None:
-        """Give the next shards to workers that have room; those whose canaries passed."""
-        for name in self._plan.rest(self._works.keys() | self._given_up.keys(), self._released):
-            shard = self._shards[name]
-            if (worker := self._free(shard)) is None:
-                return
-            self._assign(shard, worker)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a run will ask of shards, in its order.
-
-    Attributes:
-        asked: gates by qualified id that the CPU executor is to measure.
-        compared: qualified ids whose reference's outputs a gate needs, wherever it is measured.
-        first: qualified ids that need not wait for others, such as canaries.
-        lacking: gives gates and systems, of a shard that is built, whose measurement on a device
-            no recorded evidence tells.
-    """
-
-    asked: dict[str, list[str]]
-    compared: frozenset[str]
-    first: frozenset[str]
-    lacking: Callable[[str], Sequence[tuple[str, str]]]
-
-    def rest(self, begun: Iterable[str], released: set[str]) -> Iterator[str]:
-        """Shards that can be begun: those of models whose canaries have passed, and first ones."""
-        known = set(begun)
-        for name in self.asked:
-            if name not in known and (name in self.first or name.partition(":")[0] in released):
-                yield name
-
-
-def _many_lost(name: str, worker: Worker) -> UnprovenError:
-    return UnprovenError(
-        f"{name}: {_MOST_LOST + 1} workers were lost that had it, the last on "
-        f"{worker.told.label} ({worker.address}); see there why its process ended, such as for "
-        "want of memory"
-    )
+        self._assigned.look(self._workers.look())
+        self._ask_ahead()
+        at_work = self._assigned.at_work
+        self._show(at_work, len(self._assigned) - len(at_work))

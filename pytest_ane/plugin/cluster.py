@@ -17,7 +17,8 @@ from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.project.suite import files
 
 if TYPE_CHECKING:
-    from pytest_ane.cluster.client import Cluster, Plan
+    from pytest_ane.cluster.assignment import Plan
+    from pytest_ane.cluster.client import Cluster
     from pytest_ane.cluster.job import Job
 
 
@@ -99,7 +100,7 @@ def _is_shipped(item: pytest.Item) -> TypeGuard[pytest.Function]:
 
 def _plan(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item]) -> Plan:
     """What shipped gates will ask; a user's own may turn out to need less, or more."""
-    from pytest_ane.cluster.client import Plan
+    from pytest_ane.cluster.assignment import Plan
 
     asked: dict[str, list[str]] = {}
     on_device: dict[str, list[str]] = {}
