@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -38,6 +39,8 @@ _MOST_FAILURES = 3
 """In a row; then the store is not asked again, since each may take as long as its timeout."""
 _SAID = 200
 """Characters of what a library says of an error."""
+_ABANDONED = 24 * 3600.0
+"""Seconds since a file was last written of which its writer left only a part."""
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 """Errors of this machine's own disk while a file is fetched."""
 
@@ -62,6 +65,7 @@ class SharedStore:
         self._writable = _protocol(url) not in _READ_ONLY
         self._failures = 0
         self._damaged: set[str] = set()
+        self._swept: set[str] = set()
         check_url(url)
 
     def fetch(self, kind: str, key: str, folder: Path, subject: str = "") -> Path | None:
@@ -201,7 +205,9 @@ class SharedStore:
                 return False
         else:
             part = f"{target}.{uuid.uuid4().hex}.part"
-            self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
+            folder = target.rpartition("/")[0]
+            self._files.makedirs(folder, exist_ok=True)
+            self._sweep(folder)
             try:
                 self._files.put_file(str(file), part)
                 if not replace and self._files.exists(target):
@@ -215,6 +221,16 @@ class SharedStore:
                         self._files.rm_file(part)
         self._damaged.discard(name)
         return True
+
+    def _sweep(self, folder: str) -> None:
+        """Delete what writers left there that were killed; one that writes has a day for a file."""
+        if _protocol(self.url) != "file" or folder in self._swept:
+            return
+        self._swept.add(folder)
+        for part in Path(folder).glob("*.part"):
+            with suppress(OSError):
+                if time.time() - part.stat().st_mtime > _ABANDONED:
+                    part.unlink()
 
     def _rename(self, part: str, target: str, *, replace: bool) -> None:
         """Give a file its name; a folder on a disk can refuse a name that is there."""

@@ -303,6 +303,17 @@ def test_a_disk_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [path.name for path in (tmp_path / "store" / "artifacts").iterdir()] == [f"{KEY}.tar"]
 
 
+def test_what_a_killed_writer_left_is_swept_after_a_day(tmp_path: Path) -> None:
+    folder = tmp_path / "store" / "artifacts"
+    folder.mkdir(parents=True)
+    left, written_now = folder / f"{KEY}.tar.1.part", folder / f"{KEY}.tar.2.part"
+    for part in (left, written_now):
+        part.write_bytes(b"half")
+    os.utime(left, (0, 0))
+    Machine(tmp_path / "one", str(tmp_path / "store")).ask()
+    assert {path.name for path in folder.iterdir()} == {f"{KEY}.tar", written_now.name}
+
+
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *args: Any) -> None:
         pass
