@@ -179,7 +179,15 @@ class Cache:
             self.path(kind, key), lambda path: self._get_or_make(path, make, subject)
         )
 
-    def _get_or_make(self, path: Path, make: Callable[[Path], None], subject: str) -> Path:
+    def place(self, kind: str, key: str, make: Callable[[Path], None]) -> Path:
+        """As `get_or_make`, of an entry that another machine has made: the store is not asked."""
+        return self._passing_by(
+            self.path(kind, key), lambda path: self._get_or_make(path, make, "", shared=False)
+        )
+
+    def _get_or_make(
+        self, path: Path, make: Callable[[Path], None], subject: str, *, shared: bool = True
+    ) -> Path:
         entry = path.parent.name, path.name
         with self._disk_errors():
             if (wrong := self._use(path)) == "":
@@ -192,13 +200,14 @@ class Cache:
                     return path
                 if wrong:
                     self._discard(path, wrong, subject)
-                if not self._fetch(path, subject):
+                if not (shared and self._fetch(path, subject)):
                     with self._workspace(*entry) as folder, scratch(self._scratch(*entry)):
                         make(folder)
                         write_seal(folder, *entry)
                         folder.replace(path)
                     self._note_use(path)
-                    self._offer(path, subject)
+                    if shared:
+                        self._offer(path, subject)
             if self.max_size is not None:
                 self.trim(self.max_size)
             return path

@@ -7,12 +7,14 @@ another's, up to three times.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from distributed import KilledWorker
+
 from pytest_ane.cluster import tasks
-from pytest_ane.cluster.tasks import Facts
+from pytest_ane.cluster.tasks import Facts, FullDiskError
 from pytest_ane.cluster.workers import TaskFuture, Worker, Workers
 from pytest_ane.core.errors import UnprovenError
 from pytest_ane.manifest import Shard
@@ -23,6 +25,7 @@ MOST_LOST = 3
 """Workers that may be lost with a task before it is given up."""
 FACTS = "facts"
 """Among the results that are pending of a shard: what is known of its package."""
+_BROKEN = ("error", "cancelled", "lost")
 
 
 @dataclass(frozen=True)
@@ -33,21 +36,28 @@ class Plan:
         asked: gates by qualified id that the CPU executor is to measure.
         compared: qualified ids whose reference's outputs a gate needs, wherever it is measured.
         first: qualified ids that need not wait for others, such as canaries.
-        lacking: gives gates and systems, of a shard that is built, whose measurement on a device
-            no recorded evidence tells.
+        lacking: gives gates and systems whose measurement on a device no recorded evidence tells,
+            of a shard and the digests of its package's files.
     """
 
     asked: dict[str, list[str]]
     compared: frozenset[str]
     first: frozenset[str]
-    lacking: Callable[[str], Sequence[tuple[str, str]]]
+    lacking: Callable[[str, Mapping[str, str]], Sequence[tuple[str, str]]]
 
-    def rest(self, begun: Iterable[str], released: set[str]) -> Iterator[str]:
+    def rest(self, begun: Container[str], released: Container[str]) -> Iterator[str]:
         """Shards that can be begun: those of models whose canaries have passed, and first ones."""
-        known = set(begun)
         for name in self.asked:
-            if name not in known and (name in self.first or name.partition(":")[0] in released):
+            if name not in begun and (name in self.first or name.partition(":")[0] in released):
                 yield name
+
+
+@dataclass(frozen=True, eq=False)
+class Capture:
+    """A model's hidden states, recorded at any of some workers."""
+
+    workers: tuple[Worker, ...]
+    future: TaskFuture
 
 
 @dataclass(eq=False)
@@ -73,13 +83,10 @@ class Work:
         """All that is held of it."""
         return self.built, *self.pending.values()
 
-
-@dataclass(frozen=True, eq=False)
-class Capture:
-    """A model's hidden states, recorded at any of some workers."""
-
-    workers: tuple[Worker, ...]
-    future: TaskFuture
+    @property
+    def is_taken(self) -> bool:
+        """Whether all that was asked of it has been answered."""
+        return self.facts is not None and not self.pending
 
 
 class Assignment:
@@ -96,24 +103,16 @@ class Assignment:
         self._shards = {shard.qualified: shard for shard in shards}
         self._works: dict[str, Work] = {}
         self._open: dict[str, Work] = {}
+        self._taken: set[str] = set()
         self._captures: dict[str, Capture] = {}
         self._given_up: dict[str, UnprovenError] = {}
         self._lost: Counter[str] = Counter()
         self._released: set[str] = set()
 
-    def __getitem__(self, name: str) -> Work:
-        return self._works[name]
-
-    def __len__(self) -> int:
-        return len(self._works)
-
-    def items(self) -> list[tuple[str, Work]]:
-        """Shards and their works, as they are now."""
-        return [*self._works.items()]
-
-    def holds(self, name: str, work: Work) -> bool:
-        """Whether a shard's work is still there."""
-        return self._works.get(name) is work
+    @property
+    def works(self) -> Mapping[str, Work]:
+        """Shards that workers have."""
+        return self._works
 
     @property
     def at_work(self) -> list[str]:
@@ -121,67 +120,72 @@ class Assignment:
         return [*self._open]
 
     @property
+    def done(self) -> int:
+        """How many shards nothing is to be done of any more."""
+        return len(self._taken | (self._works.keys() - self._open.keys()))
+
+    @property
     def futures(self) -> list[TaskFuture]:
         """All that is held."""
         of_works = [future for work in self._works.values() for future in work.futures]
         return [*of_works, *(capture.future for capture in self._captures.values())]
+
+    def holds(self, works: Mapping[str, Work]) -> bool:
+        """Whether these are still there."""
+        return all(self._works.get(name) is work for name, work in works.items())
 
     def release(self, shard: Shard) -> None:
         """Note that a shard's canaries have passed: other shards of its model may be begun."""
         if shard.qualified not in self._plan.first:
             self._released.add(shard.model)
 
-    def give(self, shard: Shard, *, late: bool = False) -> Work | None:
+    def give(self, shard: Shard) -> Work | None:
         """A shard's work, given to a worker that has room if need be; None if none has.
 
-        Args:
-            shard: to build.
-            late: whether no worker that could build it is waited for any more.
-
         Raises:
-            UnprovenError: it was given up, or no worker can build it.
+            UnprovenError: it was given up.
         """
         name = shard.qualified
         if name in self._works:
             return self._works[name]
         if name in self._given_up:
             raise self._given_up[name]
-        if (worker := self._free(shard)) is not None:
-            return self._assign(shard, worker)
-        if late and not any(self._workers.can_build(worker, shard) for worker in self._workers):
-            self._given_up[name] = UnprovenError(
-                self._workers.nobody(f"{name}: no worker can build it at", name)
-            )
-        return None
+        worker = self._free(shard)
+        return None if worker is None else self._assign(shard, worker)
 
-    def submit(self, work: Work, task: Callable[..., Any], *args: Any) -> TaskFuture:
-        """Let a task be done where a shard is."""
-        return self._workers.submit(task, *args, at=[work.worker])
-
-    def measuring(self, work: Work, gate: str, name: str) -> TaskFuture:
-        """A gate's measurement of a shard, asked for if need be."""
-        if gate not in work.pending:
-            work.pending[gate] = self.submit(work, tasks.measure, gate, name, False, work.built)
-        return work.pending[gate]
+    def ask(self, work: Work, key: str, task: Callable[..., Any], *args: Any) -> TaskFuture:
+        """What a task tells of a shard's package, its last argument; asked if it is not yet."""
+        if key not in work.pending:
+            work.pending[key] = self._workers.submit(task, *args, work.built, at=[work.worker])
+        return work.pending[key]
 
     def busy(self, worker: Worker) -> int:
         """Of how many shards something is still to be done at a worker."""
         return sum(work.worker is worker for work in self._open.values())
 
-    def look(self, gone: Iterable[Worker]) -> None:
+    def refresh(self, gone: Iterable[Worker]) -> None:
         """Take note of what is done and of workers that are gone; give others more to do."""
         for name, work in [*self._open.items()]:
             if all(future.done() for future in work.futures):
                 del self._open[name]
         for worker in gone:
             self._lose(worker)
-        self._recapture()
+        for model in [*self._captures]:
+            self._mend(model)
         self._fill()
 
-    def drop_all(self, worker: Worker) -> None:
-        """Take all shards from a worker that is asked nothing more."""
-        for name in self._of(worker):
-            self._drop(name)
+    def leave_out(self, error: FullDiskError) -> None:
+        """Ask a worker nothing more whose disk is full."""
+        if (worker := self._workers.leave_out(error.address, str(error))) is not None:
+            for name in self._of(worker):
+                self._drop(name)
+
+    def discard(self, works: Mapping[str, Work], worker: Worker) -> None:
+        """Begin again with works of which a task failed at a worker, such as for want of it."""
+        for name, work in works.items():
+            broken = work.worker is worker or work.built.status in _BROKEN
+            if broken and self._works.get(name) is work:
+                self._drop(name)
 
     def _free(self, shard: Shard) -> Worker | None:
         """A worker with room for a shard: one that has its package, or least to do."""
@@ -203,14 +207,14 @@ class Assignment:
     def _assign(self, shard: Shard, worker: Worker) -> Work:
         """Give a shard to a worker, with all that will be asked of it."""
         name = shard.qualified
-        cases = name in self._plan.compared
+        cases = name in self._plan.compared and shard.reference == "float32"
         capture = self._capture(shard.model) if cases and shard.probes.of_prompts else None
         needs = [capture.future] if capture else []
         built = self._workers.submit(tasks.build, name, cases, *needs, at=[worker])
         work = self._works[name] = self._open[name] = Work(worker, capture, built)
-        work.pending[FACTS] = self.submit(work, tasks.look, name, built)
+        self.ask(work, FACTS, tasks.describe, name)
         for gate in self._plan.asked.get(name, ()):
-            self.measuring(work, gate, name)
+            self.ask(work, gate, tasks.measure, gate, name)
         return work
 
     def _capture(self, model: str) -> Capture:
@@ -225,8 +229,29 @@ class Assignment:
         for name in self._of(worker):
             self._lost[name] += name in self._open
             if self._lost[name] > MOST_LOST:
-                self._given_up[name] = many_lost(name, worker)
+                self._given_up[name] = many_lost(name, f"{worker.told.label} ({worker.address})")
             self._drop(name)
+
+    def _mend(self, model: str) -> None:
+        """Record hidden states again that were lost, or that filled a disk.
+
+        A model with which workers were lost again and again is given up.
+        """
+        capture = self._captures[model]
+        status = capture.future.status
+        there = any(worker in self._workers for worker in capture.workers)
+        if status == "finished" or (status == "pending" and there):
+            return
+        error = capture.future.exception() if status == "error" else None
+        del self._captures[model]
+        for name, work in [*self._works.items()]:
+            if work.capture is capture and work.built.status != "finished":
+                self._drop(name)
+        if isinstance(error, FullDiskError):
+            self.leave_out(error)
+        elif isinstance(error, KilledWorker):
+            why = many_lost(model, error.last_worker.address)
+            self._given_up |= {n: why for n, shard in self._shards.items() if shard.model == model}
 
     def _of(self, worker: Worker) -> list[str]:
         return [name for name, work in self._works.items() if work.worker is worker]
@@ -235,33 +260,29 @@ class Assignment:
         """Take a shard from its worker; what is not begun there is cancelled."""
         work = self._works.pop(name)
         self._open.pop(name, None)
+        if work.is_taken:
+            self._taken.add(name)
         self._workers.cancel(work.futures)
-
-    def _recapture(self) -> None:
-        """Begin again with hidden states that were lost with all workers that might have them."""
-        for model, capture in [*self._captures.items()]:
-            there = any(worker in self._workers for worker in capture.workers)
-            if there or capture.future.status == "finished":
-                continue
-            del self._captures[model]
-            waiting = [n for n, w in self._works.items() if w.capture is capture]
-            for name in waiting:
-                if not self._works[name].built.done():
-                    self._drop(name)
 
     def _fill(self) -> None:
         """Give the next shards to workers that have room; those whose canaries passed."""
-        for name in self._plan.rest(self._works.keys() | self._given_up.keys(), self._released):
-            shard = self._shards[name]
-            if (worker := self._free(shard)) is None:
+        begun = self._works.keys() | self._given_up.keys() | self._taken
+        for name in self._plan.rest(begun, self._released):
+            if all(self.busy(worker) >= AT_ONCE for worker in self._workers if worker.told.builds):
                 return
-            self._assign(shard, worker)
+            shard = self._shards[name]
+            if (worker := self._free(shard)) is not None:
+                self._assign(shard, worker)
 
 
-def many_lost(name: str, worker: Worker) -> UnprovenError:
-    """A shard or model with which workers were lost; the last was this one."""
+def many_lost(name: str, last: str) -> UnprovenError:
+    """A shard or model with which workers were lost.
+
+    Args:
+        name: its name.
+        last: the last of them, and its address.
+    """
     return UnprovenError(
-        f"{name}: {MOST_LOST + 1} workers were lost that had it, the last on "
-        f"{worker.told.label} ({worker.address}); see there why its process ended, such as for "
-        "want of memory"
+        f"{name}: {MOST_LOST + 1} workers were lost that had it, the last on {last}; see there "
+        "why its process ended, such as for want of memory"
     )

@@ -6,15 +6,17 @@ but what a Neural Engine or a whole stack needs.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as NotYetError
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 from distributed import KilledWorker
 
@@ -41,13 +43,18 @@ from pytest_ane.manifest import Shard
 _LARGE = 600
 """Seconds that a package may take to arrive from a worker that answers."""
 
-_Question: TypeAlias = tuple[str, str, str | None]
-"""A gate, a subject, and a system whose Neural Engine is asked; None for the CPU executor."""
+
+class _Question(NamedTuple):
+    """A gate, a subject, and a system whose Neural Engine is asked; None for the CPU executor."""
+
+    gate: str
+    subject: str
+    system: str | None
 
 
 @dataclass(frozen=True, eq=False)
-class _Measurement:
-    """A measurement at a worker, of packages that others have built."""
+class _Task:
+    """A task at a worker, that rests on shards which this one or others have."""
 
     worker: Worker
     works: Mapping[str, Work]
@@ -93,7 +100,7 @@ class RemoteArtifact(Artifact):
 
 
 class _LostError(Exception):
-    """A worker is gone; who waited for it turns to another."""
+    """A worker is gone, or the scheduler has forgotten a task."""
 
 
 class Cluster:
@@ -124,12 +131,12 @@ class Cluster:
         self._policies |= {model.name: model.policy for model in job.manifest.models}
         self._assigned = Assignment(workers, job.shards, plan)
         self._digests: dict[str, tuple[str, str]] = {}
+        self._waited_for: set[str] = set()
         self._lacking: deque[_Question] = deque()
-        self._ahead: dict[_Question, _Measurement] = {}
-        self._begun_questions: set[_Question] = set()
+        self._ahead: dict[_Question, _Task] = {}
+        self._asked: set[_Question] = set()
         self._seen: set[str] = set()
-        self._has_waited = self._is_asking = False
-        self._look(now=True)
+        self._refresh(now=True)
 
     def artifact(self, shard: Shard) -> RemoteArtifact:
         """A shard's package, which a worker has built or looked up.
@@ -150,15 +157,13 @@ class Cluster:
 
         Raises:
             UnprovenError: no worker is left that could tell.
+            BuildError: it was made of other bytes than are judged.
             AneError: it cannot be measured.
         """
         if GATES[gate].scope == "model":
-            return self._on_one(gate, subject)
-        answer: Answer = self._asked(
-            self._shards[subject], lambda work: self._assigned.measuring(work, gate, subject)
-        )
-        self._assigned[subject].pending.pop(gate, None)
-        return answer
+            return self._on_one(_Question(gate, subject, None))
+        shard = self._shards[subject]
+        return self._checked(self._told(shard, gate, tasks.measure, gate, subject))
 
     def measure_on_device(self, gate: str, subject: str, system: str) -> Answer:
         """A gate's measurement by Core ML, on a worker with a Neural Engine.
@@ -170,45 +175,40 @@ class Cluster:
 
         Raises:
             UnprovenError: no such worker is there, or it was lost.
+            BuildError: it was made of other bytes than are judged.
             AneError: it cannot be measured.
         """
-        return self._on_one(gate, subject, system)
+        return self._on_one(_Question(gate, subject, system))
 
     def beside(self, gate: str, subject: str, recorded: Any) -> Any:
         """A recorded measurement with what a worker can tell besides, as of `Gate.beside`."""
-        return self._asked(
-            self._shards[subject],
-            lambda work: self._assigned.submit(
-                work, tasks.beside, gate, subject, recorded, work.built
-            ),
-        )
+        key = f"beside {gate}"
+        return self._told(self._shards[subject], key, tasks.beside, gate, subject, recorded)
 
     def explain(self, shard: Shard) -> Blame:
         """The weights and operations that a shard's error comes from."""
-        blame: Blame = self._asked(
-            shard,
-            lambda work: self._assigned.submit(work, tasks.explain, shard.qualified, work.built),
-        )
+        blame: Blame = self._told(shard, "explain", tasks.explain, shard.qualified)
         return blame
 
     def close(self) -> None:
         """Cancel what is not begun, and leave; workers finish what they have begun."""
-        ahead = [measurement.future for measurement in self._ahead.values()]
+        ahead = [task.future for task in self._ahead.values()]
         self._workers.cancel([*self._assigned.futures, *ahead])
         self._workers.close()
 
-    # Shards at workers.
+    # Of one shard, where it is.
 
-    def _asked(self, shard: Shard, future_of: Callable[[Work], TaskFuture]) -> Any:
-        """What a future of a shard gives; from another worker, where one is lost."""
-        while True:
-            work = self._begun(shard)
-            try:
-                return self._given(future_of(work), {shard.qualified: work})
-            except _LostError:
-                continue
-            except FullDiskError as error:
-                self._leave_out(error)
+    def _told(self, shard: Shard, key: str, task: Callable[..., Any], *args: Any) -> Any:
+        """What a task tells of a shard's package; its name among what is pending is `key`."""
+
+        def begin() -> _Task:
+            work = self._work_of(shard)
+            future = self._assigned.ask(work, key, task, *args)
+            return _Task(work.worker, {shard.qualified: work}, future)
+
+        told = self._retried(shard.qualified, begin)
+        self._assigned.works[shard.qualified].pending.pop(key, None)
+        return told
 
     def _facts(self, shard: Shard) -> Facts:
         """What is known of a shard's package.
@@ -216,188 +216,226 @@ class Cluster:
         Raises:
             BuildError: another worker had built it before, with other bytes.
         """
-        name, work = shard.qualified, self._begun(shard)
-        if work.facts is not None:
-            return work.facts
-        facts: Facts = self._asked(shard, lambda work: work.pending[FACTS])
+        if (known := self._work_of(shard).facts) is not None:
+            return known
+        facts: Facts = self._told(shard, FACTS, tasks.describe, shard.qualified)
         for note in facts.notes:
             self._say(f"{facts.label}: {note}")
-        digest, label = self._digests.setdefault(name, (facts.digest, facts.label))
-        if digest != facts.digest:
-            raise BuildError(
-                f"{name}: {facts.label} built other bytes ({facts.digest[:12]}) than {label} "
-                f"before ({digest[:12]}), so nothing is compared; see that both have the same "
-                "libraries, or give the shard to one of them."
-            )
-        work = self._assigned[name]
-        work.facts = facts
-        del work.pending[FACTS]
+        self._require_same(shard.qualified, facts.digest, facts.label)
+        self._assigned.works[shard.qualified].facts = facts
         return facts
 
-    def _begun(self, shard: Shard) -> Work:
+    def _checked(self, answer: Answer) -> Answer:
+        """An answer, if it is of the bytes that are judged."""
+        for name, digest in answer.digests.items():
+            self._require_same(name, digest, answer.label)
+        return answer
+
+    def _require_same(self, name: str, digest: str, label: str) -> None:
+        known, first = self._digests.setdefault(name, (digest, label))
+        if digest != known:
+            raise BuildError(
+                f"{name}: its package on {label} has other bytes ({digest[:12]}) than on {first} "
+                f"({known[:12]}), so nothing is compared; see that both have the same files and "
+                "libraries, or give the shard to one of them."
+            )
+
+    def _work_of(self, shard: Shard) -> Work:
         """A shard's work, as soon as a worker has room for it.
+
+        One that can build it is waited for once in a run.
 
         Raises:
             UnprovenError: it was given up, or no worker can build it.
         """
-        end = time.monotonic() + self._workers.timeout
-        while (work := self._assigned.give(shard, late=time.monotonic() > end)) is None:
+        name, end = shard.qualified, self._end_of_wait("build")
+        while (work := self._assigned.give(shard)) is None:
+            if any(self._workers.can_build(worker, shard) for worker in self._workers):
+                end = self._end_of_wait("build")
+            elif time.monotonic() > end:
+                self._waited_for.add("build")
+                raise UnprovenError(
+                    self._workers.nobody(f"{name}: no worker can build it at", name)
+                )
             self._workers.wait()
-            self._look(now=True)
+            self._refresh(now=True)
         return work
 
-    def _leave_out(self, error: FullDiskError) -> None:
-        """Ask a worker nothing more whose disk is full."""
-        if (worker := self._workers.leave_out(error.address, str(error))) is not None:
-            self._assigned.drop_all(worker)
+    def _end_of_wait(self, kind: str) -> float:
+        return time.monotonic() + (0 if kind in self._waited_for else self._workers.timeout)
 
     def _fetched(self, shard: Shard) -> Artifact:
         """A shard's package in this machine's cache."""
         if shard.artifact is not None:
             return Artifact(shard.artifact)
-        parcel: Parcel = self._asked(shard, lambda work: work.built)
+
+        def begin() -> _Task:
+            work = self._work_of(shard)
+            return _Task(work.worker, {shard.qualified: work}, work.built)
+
+        parcel: Parcel = self._retried(shard.qualified, begin)
         parcel.settle(self._cache)
         key = next(name.key for name in parcel.names if name.kind == "artifacts")
         return Artifact.of_entry(self._cache.path("artifacts", key))
 
-    # Whole models, and Neural Engines.
+    # Of whole models, and on Neural Engines: at one worker, of what others have built.
 
-    def _on_one(self, gate: str, subject: str, system: str | None = None) -> Answer:
-        """Measure at one worker what others have built; with a system at a Neural Engine."""
-        lost, question = 0, (gate, subject, system)
-        while True:
-            measurement = self._ahead.pop(question, None) or self._begin(question)
-            worker = measurement.worker
-            try:
-                answer: Answer = self._given(measurement.future, measurement.works, worker)
-                return answer
-            except _LostError:
-                lost += worker not in self._workers
-                if lost > MOST_LOST:
-                    raise many_lost(subject, worker) from None
-            except FullDiskError as error:
-                self._leave_out(error)
+    def _on_one(self, question: _Question) -> Answer:
+        self._asked.add(question)
 
-    def _begin(self, question: _Question, worker: Worker | None = None) -> _Measurement:
-        gate, subject, system = question
-        self._begun_questions.add(question)
-        shards = [self._shards[subject]] if subject in self._shards else self._of_model(subject)
-        works = self._built(shards)
-        if worker is None:
-            worker = self._stack_worker(subject) if system is None else self._device(question)
+        def begin() -> _Task:
+            if (ahead := self._ahead.pop(question, None)) is not None:
+                return ahead
+            works = self._built(question.subject)
+            if question.system is None:
+                return self._submitted(question, self._stack_worker(question.subject), works)
+            return self._submitted(question, self._device(question), works)
+
+        return self._checked(self._retried(question.subject, begin))
+
+    def _submitted(self, question: _Question, worker: Worker, works: Mapping[str, Work]) -> _Task:
+        task = tasks.measure if question.system is None else tasks.measure_on_device
         built = [work.built for work in works.values()]
-        on_device = system is not None
-        future = self._workers.submit(tasks.measure, gate, subject, on_device, *built, at=[worker])
-        return _Measurement(worker, works, future)
+        future = self._workers.submit(task, question.gate, question.subject, *built, at=[worker])
+        return _Task(worker, works, future)
 
-    def _built(self, shards: Sequence[Shard]) -> dict[str, Work]:
-        """Shards that are all built at the same time; workers may be lost meanwhile."""
+    def _built(self, subject: str) -> dict[str, Work]:
+        """A shard, or all of a model, built at the same time; workers may be lost meanwhile."""
+        shards = self._of(subject)
         while True:
             for shard in shards:
                 self._facts(shard)
-            works = dict(self._assigned.items())
+            works = self._assigned.works
             if all(shard.qualified in works for shard in shards):
                 return {shard.qualified: works[shard.qualified] for shard in shards}
 
-    def _of_model(self, name: str) -> list[Shard]:
-        return [shard for shard in self._shards.values() if shard.model == name]
+    def _of(self, subject: str) -> list[Shard]:
+        if subject in self._shards:
+            return [self._shards[subject]]
+        return [shard for shard in self._shards.values() if shard.model == subject]
 
     def _stack_worker(self, model: str) -> Worker:
-        """Where a whole model is measured: at the worker with its weights and most memory."""
+        """Where a whole model is measured: at one with all its files, and most memory."""
         able = [worker for worker in self._workers if worker.told.builds]
-        return max(
-            able, key=lambda w: (self._workers.has(w, model), w.memory, -self._assigned.busy(w))
-        )
+        if not able:
+            raise UnprovenError(self._workers.nobody(f"{model}: no worker can run it at", model))
+        shards, can_build = self._of(model), self._workers.can_build
+
+        def fitness(worker: Worker) -> tuple[bool, int, int]:
+            has_all = all(can_build(worker, shard) for shard in shards)
+            return has_all, worker.memory, -self._assigned.busy(worker)
+
+        return max(able, key=fitness)
 
     def _device(self, question: _Question) -> Worker:
         """The worker with a Neural Engine that has least to do; waited for once in a run."""
-        end = time.monotonic() + (0 if self._has_waited else self._workers.timeout)
+        end = self._end_of_wait("device")
         while True:
-            able = [worker for worker in self._workers if self._will_do(worker, question)]
-            if able:
-                return min(able, key=self._queue)
+            if able := [worker for worker in self._workers if self._will_do(worker, question)]:
+                return min(able, key=lambda w: (not self._has_files(w, question), self._queue(w)))
             if time.monotonic() > end:
-                self._has_waited = True
+                self._waited_for.add("device")
                 url = self._workers.url
                 raise UnprovenError(
                     f"no worker with a Neural Engine that would do is connected to {url}; on a "
                     f"Mac, run: pytest-ane worker {url}"
                 )
             self._workers.wait()
-            self._look(now=True)
+            self._refresh(now=True)
 
     def _will_do(self, worker: Worker, question: _Question) -> bool:
         """Whether a worker has a Neural Engine, under the system that is asked for."""
-        gate, subject, system = question
-        policy, machine = self._policies[subject].evidence_for(gate), worker.told.machine
-        return machine is not None and (not system or policy.system_of(machine.os) == system)
+        machine, system = worker.told.machine, question.system
+        if machine is None or not system:
+            return machine is not None
+        return (
+            self._policies[question.subject].evidence_for(question.gate).system_of(machine.os)
+            == system
+        )
+
+    def _has_files(self, worker: Worker, question: _Question) -> bool:
+        return all(self._workers.has_files(worker, shard) for shard in self._of(question.subject))
 
     def _queue(self, worker: Worker) -> int:
         """How many measurements asked ahead a worker with a Neural Engine still has to make."""
         return sum(
-            measurement.worker is worker and not measurement.future.done()
-            for measurement in self._ahead.values()
+            task.worker is worker and not task.future.done() for task in self._ahead.values()
         )
 
+    # Ahead of the tests, so that a Neural Engine need not wait for them.
+
     def _ask_ahead(self) -> None:
-        """Let Neural Engines go on with what tests will ask of shards that are built."""
-        if self._is_asking:  # What evidence there is cannot be seen without another look.
-            return
-        self._is_asking = True
-        try:
-            for worker in self._workers:
-                if not worker.told.builds and self._queue(worker) < AT_ONCE:
-                    self._ask_next(worker)
-        finally:
-            self._is_asking = False
+        for worker in self._workers:
+            if not worker.told.builds and self._queue(worker) < AT_ONCE:
+                self._ask_next(worker)
 
     def _ask_next(self, worker: Worker) -> None:
+        """Let a Neural Engine measure what a test will ask of a shard that is built."""
         if len(self._lacking) < AT_ONCE:
-            self._see()
-        if question := next((q for q in self._lacking if self._will_do(worker, q)), None):
-            self._lacking.remove(question)
-            if question not in self._begun_questions:
-                with suppress(AneError):  # Its own test will say so.
-                    self._ahead[question] = self._begin(question, worker)
+            self._find_lacking()
+        for question in self._lacking:
+            work = self._assigned.works.get(question.subject)
+            if question in self._asked or work is None:
+                self._lacking.remove(question)
+                return
+            if self._will_do(worker, question) and self._has_files(worker, question):
+                self._lacking.remove(question)
+                self._ahead[question] = self._submitted(question, worker, {question.subject: work})
+                return
 
-    def _see(self) -> None:
+    def _find_lacking(self) -> None:
         """Find out which measurements on a device the next shards lack that are built."""
-        for name, work in self._assigned.items():
-            if name in self._seen or not (work.facts or work.pending[FACTS].status == "finished"):
+        for name, work in self._assigned.works.items():
+            if name in self._seen or (facts := _arrived(work)) is None:
                 continue
             self._seen.add(name)
-            with suppress(AneError):
-                self._lacking += [(gate, name, system) for gate, system in self._plan.lacking(name)]
+            lacking = self._plan.lacking(name, facts.files)
+            self._lacking += [_Question(gate, name, system) for gate, system in lacking]
             if len(self._lacking) >= AT_ONCE:
                 return
 
-    # Futures, and who is there.
+    # Results, and who is there.
 
-    def _given(
-        self, future: TaskFuture, works: Mapping[str, Work], worker: Worker | None = None
-    ) -> Any:
-        """A future's result, as soon as it is there.
-
-        Args:
-            future: of a task.
-            works: what it rests on.
-            worker: where it runs, if that is none of theirs.
+    def _retried(self, subject: str, begin: Callable[[], _Task]) -> Any:
+        """A task's result; it is begun again where a worker is lost, up to three times.
 
         Raises:
-            _LostError: one of these is lost.
+            UnprovenError: workers are lost with it, or their disks full, again and again; or the
+                scheduler is gone.
+        """
+        for _ in range(MOST_LOST + 1):
+            task = begin()
+            try:
+                return self._result(task)
+            except _LostError:
+                last = f"{task.worker.told.label} ({task.worker.address})"
+                failed = many_lost(subject, last)
+            except FullDiskError as error:
+                failed = UnprovenError(str(error))
+                self._assigned.leave_out(error)
+            self._assigned.discard(task.works, task.worker)
+        raise failed
+
+    def _result(self, task: _Task) -> Any:
+        """A task's result, as soon as it is there.
+
+        Raises:
+            _LostError: its worker is lost, or what it rests on.
             UnprovenError: the scheduler is gone.
         """
-        patience = SMALL
+        future, patience = task.future, SMALL
         while True:
-            self._look()
-            if any(not self._assigned.holds(name, work) for name, work in works.items()):
-                raise _LostError
-            if worker is not None and worker not in self._workers:
+            self._refresh()
+            if not self._assigned.holds(task.works) or task.worker not in self._workers:
                 raise _LostError
             if future.status == "finished":
-                with suppress(NotYetError):
+                try:
                     return future.result(timeout=patience)
-                patience = _LARGE
+                except NotYetError:
+                    patience = _LARGE
+                except (CancelledError, asyncio.CancelledError, OSError):
+                    self._workers.require_scheduler()
+                    raise _LostError from None
             elif future.status == "error":
                 error = future.exception()
                 if isinstance(error, KilledWorker):
@@ -411,11 +449,19 @@ class Cluster:
             else:
                 self._workers.wait()
 
-    def _look(self, *, now: bool = False) -> None:
+    def _refresh(self, *, now: bool = False) -> None:
         """See who came and who went, and give workers that have little to do more."""
         if not now and not self._workers.is_due():
             return
-        self._assigned.look(self._workers.look())
+        self._assigned.refresh(self._workers.refresh())
         self._ask_ahead()
-        at_work = self._assigned.at_work
-        self._show(at_work, len(self._assigned) - len(at_work))
+        self._show(self._assigned.at_work, self._assigned.done)
+
+
+def _arrived(work: Work) -> Facts | None:
+    """Facts of a package, if they are there."""
+    if work.facts is None and work.pending[FACTS].status == "finished":
+        with suppress(Exception):  # Whoever waits for them is told.
+            facts: Facts = work.pending[FACTS].result(timeout=SMALL)
+            return facts
+    return work.facts

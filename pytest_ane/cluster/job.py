@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import pickle
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest_ane
 from pytest_ane.backends import ComputeUnits
@@ -20,8 +20,20 @@ from pytest_ane.evidence.question import source_digest
 from pytest_ane.manifest import Manifest, Shard
 from pytest_ane.project.project import Project
 
-LIBRARIES = ("coremltools", "torch", "numpy", "numba")
+LIBRARIES = ("coremltools", "torch", "numpy", "numba", "tokenizers", "gguf")
 """What decides bytes and numbers, besides pytest-ane and Python."""
+
+
+class Inputs(NamedTuple):
+    """What a machine's checkout gives a run.
+
+    Attributes:
+        digests: by model, and by shard of its own files.
+        lacking: why there is none, by the same names.
+    """
+
+    digests: dict[str, str]
+    lacking: dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +50,7 @@ class Job:
         device_timeout: seconds of one call of Core ML, as in `Project`.
         memory: bytes that running a program may take; None for half of what is free there.
         seconds: of one call of a program; None for the usual time.
+        max_cache: bytes that a worker's cache may hold, as in `Project`.
     """
 
     manifest: Manifest
@@ -49,6 +62,7 @@ class Job:
     device_timeout: float | None
     memory: int | None
     seconds: float | None
+    max_cache: int | None = None
 
     def packed(self) -> bytes:
         """Pickled; paths below the manifest's folder are relative to it."""
@@ -100,29 +114,37 @@ def versions() -> dict[str, str]:
     return found
 
 
-def inputs(project: Project) -> dict[str, str]:
-    """Digests of what a machine's checkout gives a run: of models, and of shards' own files.
+def needs_weights(shard: Shard) -> bool:
+    """Whether it is built from its model's weights, or compared with them."""
+    return shard.artifact is None or shard.reference == "float32"
 
-    In place of a digest stands why there is none, as a sentence.
-    """
-    models = {shard.model for shard in project.shards if shard.artifact is None}
-    found = {name: _of_model(project, name) for name in sorted(models)}
+
+def inputs(project: Project) -> Inputs:
+    """What this machine's checkout gives a run."""
+    found = Inputs({}, {})
+    for name in sorted({shard.model for shard in project.shards if needs_weights(shard)}):
+        _find(found, name, partial(_of_model, project, name))
     for shard in project.shards:
         own = (shard.artifact, shard.reference, shard.uncompressed)
         if files := [path for path in own if isinstance(path, Path)]:
-            found[shard.qualified] = _of_files(files)
+            _find(found, shard.qualified, partial(_of_files, files))
     return found
 
 
-def _of_model(project: Project, name: str) -> str:
+def _find(inputs: Inputs, name: str, digest: Callable[[], str]) -> None:
     try:
-        return source_digest(project.model(name).identity)
+        inputs.digests[name] = digest()
     except (AneError, OSError, ImportError) as error:
-        return str(error)
+        inputs.lacking[name] = str(error)
+
+
+def _of_model(project: Project, name: str) -> str:
+    return source_digest(project.model(name).identity)
 
 
 def _of_files(files: list[Path]) -> str:
-    try:
-        return key_digest([(tree_digest if p.is_dir() else file_digest)(p) for p in files])
-    except (AneError, OSError) as error:
-        return str(error)
+    return key_digest([*map(_digest, files)])
+
+
+def _digest(path: Path) -> str:
+    return tree_digest(path) if path.is_dir() else file_digest(path)

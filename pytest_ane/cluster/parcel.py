@@ -61,8 +61,9 @@ class Parcel:
             CacheError: an entry did not arrive whole.
             BuildError: the disk is full or failing.
         """
-        for name, archive in zip(self.names, self._archives, strict=False):
-            cache.get_or_make(*name, partial(_unpack, name, archive))
+        if self._root is None:
+            for name, archive in zip(self.names, self._archives, strict=True):
+                cache.place(*name, partial(_unpack, name, archive))
         self._root, self._archives = cache.root, ()
 
     def __sizeof__(self) -> int:
@@ -71,17 +72,23 @@ class Parcel:
     def __reduce__(self) -> tuple[Any, ...]:
         archives = self._archives
         if self._root is not None:
-            archives = tuple(_archive(self._root / name.kind / name.key) for name in self.names)
+            archives = tuple(map(self._archive, self.names))
         return Parcel, (self.names, self.size, None, archives)
 
-
-def _archive(entry: Path) -> bytes:
-    file = io.BytesIO()
-    pack(entry, file)
-    return file.getvalue()
+    def _archive(self, name: Name) -> bytes:
+        """Empty for an entry that is gone, which is said where it arrives."""
+        assert self._root is not None
+        file = io.BytesIO()
+        try:
+            pack(self._root / name.kind / name.key, file)
+        except OSError:
+            return b""
+        return file.getvalue()
 
 
 def _unpack(name: Name, archive: bytes, folder: Path) -> None:
+    if not archive:
+        raise CacheError(f"{name.kind}/{name.key[:16]} is gone from the worker that made it.")
     wrong = unpacked(io.BytesIO(archive), folder) or damage(folder, name)
     if wrong:
         raise CacheError(f"{name.kind}/{name.key[:16]} did not arrive whole: {wrong}.")

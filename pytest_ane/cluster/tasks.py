@@ -5,6 +5,7 @@ A worker has one thread, and so one task at a time. Of each run it keeps its pro
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,11 +19,12 @@ from distributed.diagnostics.plugin import WorkerPlugin
 from pytest_ane.analysis.blame import Blame
 from pytest_ane.backends import CoreMLBackend
 from pytest_ane.backends.coreml import Machine
-from pytest_ane.cluster.job import inputs, unpacked, versions
+from pytest_ane.cluster.job import Inputs, inputs, unpacked, versions
 from pytest_ane.cluster.parcel import Parcel
 from pytest_ane.core.digests import files_digest
 from pytest_ane.core.errors import AneError, ClusterError, DiskError
 from pytest_ane.families import make_importable
+from pytest_ane.families.user_code import edited_since_import
 from pytest_ane.gates import GATES
 from pytest_ane.manifest import Shard
 from pytest_ane.project.blame import blame_shard
@@ -53,6 +55,10 @@ class WorkerSetup(WorkerPlugin):
     machine: Machine | None = None
     name: str = field(default=PLUGIN, init=False)
 
+    def setup(self, worker: Any) -> None:
+        """Note the code that this process has imported, before anyone can change it on disk."""
+        versions()
+
 
 class FullDiskError(ClusterError):
     """A worker's disk takes no more: the task is another's.
@@ -76,14 +82,14 @@ class Introduction:
     Attributes:
         label: its host.
         versions: of Python, libraries and code.
-        inputs: digests of what its checkout gives the run, or why there is none.
+        inputs: what its checkout gives the run.
         built: qualified ids of shards that its cache has.
         machine: its Mac, where it is for a Neural Engine, and for that alone.
     """
 
     label: str
     versions: Mapping[str, str]
-    inputs: Mapping[str, str]
+    inputs: Inputs
     built: frozenset[str]
     machine: Machine | None
 
@@ -121,17 +127,37 @@ class Answer:
 
     Attributes:
         measurement: the gate's record.
+        digests: of the packages that were measured, by shard.
         environment: the backend's provenance there.
         notes: what backend and cache had to tell.
         label: the worker's.
     """
 
     measurement: Any
+    digests: Mapping[str, str]
     environment: dict[str, str]
     notes: tuple[str, ...]
     label: str
 
 
+@dataclass(frozen=True)
+class _Opened:
+    """A run's project in this process, its budgets, and what is to be told with the next answer."""
+
+    project: Project
+    memory: int | None
+    seconds: float | None
+    notes: list[str]
+
+    def taken_notes(self) -> tuple[str, ...]:
+        """What backend and cache had to tell since the last answer."""
+        notes = tuple(self.notes)
+        self.notes.clear()
+        return notes
+
+
+_MOST_RUNS = 16
+"""Runs that a process remembers; older ones are over."""
 _jobs: dict[str, bytes] = {}
 """Runs that this process takes part in, by token."""
 
@@ -152,103 +178,117 @@ def introduce(token: str, job: bytes, asked: Mapping[str, str]) -> Introduction 
     if worker is None:
         return None
     if versions() != asked:
-        return Introduction(worker.label, versions(), {}, frozenset(), worker.machine)
+        return Introduction(worker.label, versions(), Inputs({}, {}), frozenset(), worker.machine)
+    if edited_since_import():
+        os._exit(0)  # A new process takes this one's place, and imports what is there now.
     _jobs[token] = job
-    with _opened(token) as project:
-        built = frozenset(
-            s.qualified for s in project.shards if not s.artifact and project.entry(s).is_dir()
-        )
-    with _opened(token, own=True) as project:
-        return Introduction(worker.label, versions(), inputs(project), built, worker.machine)
+    for old in [*_jobs][:-_MOST_RUNS]:
+        del _jobs[old]
+    with _opened(token) as run:
+        shards, entry = run.project.shards, run.project.entry
+        built = frozenset(s.qualified for s in shards if not s.artifact and entry(s).is_dir())
+    with _opened(token, own=True) as run:
+        given = inputs(run.project)
+        return Introduction(worker.label, versions(), given, built, worker.machine)
 
 
-def capture(job: str, model: str) -> Parcel:
+def capture(token: str, model: str) -> Parcel:
     """Record the reference's hidden states of all golden prompts, which captured probes take."""
-    with _opened(job) as project:
-        opened = project.model(model)
+    with _opened(token) as run:
+        opened = run.project.model(model)
         assert isinstance(opened, OpenModel)
-        opened.capture()
-        return Parcel.of(project.cache, project.cache.used)
+        # What is wrong with prompts or source, the gates say that need them.
+        with _but_for_the_disk():
+            opened.capture()
+        return Parcel.of(run.project.cache, run.project.cache.used)
 
 
-def build(job: str, name: str, cases: bool, *parcels: Parcel) -> Parcel:
+def build(token: str, name: str, cases: bool, *parcels: Parcel) -> Parcel:
     """Build a shard, and record its reference's outputs where gates will compare with them.
 
     Args:
-        job: the run's token.
+        token: the run's.
         name: the shard's qualified id.
         cases: whether they will.
         parcels: entries of other workers that it needs.
     """
-    with _opened(job, parcels) as project:
-        shard = _shard(project, name)
+    with _opened(token, parcels) as run:
+        project, shard = run.project, _shard(run.project, name)
         artifact = project.artifact(shard)
-        if cases and shard.reference == "float32":
-            # What is wrong with its probes or its reference, the gate says that needs them.
-            try:
+        if cases:
+            with _but_for_the_disk():
                 project.cases(shard, artifact)
-            except DiskError:
-                raise
-            except AneError:
-                pass
         known = {name for parcel in parcels for name in parcel.names}
         new = {path for path in project.cache.used if (path.parent.name, path.name) not in known}
-        return Parcel.of(project.cache, new)
+        own = {artifact.path.parent} if shard.artifact is None else set()
+        return Parcel.of(project.cache, new | own)
 
 
-def look(job: str, name: str, parcel: Parcel) -> Facts:
+def describe(token: str, name: str, parcel: Parcel) -> Facts:
     """What a verdict needs of a shard's package."""
-    with _opened(job, [parcel]) as project:
-        artifact = project.artifact(_shard(project, name))
-        return Facts(artifact.size, dict(artifact.files), _taken_notes(), _label())
+    with _opened(token, [parcel]) as run:
+        artifact = run.project.artifact(_shard(run.project, name))
+        return Facts(artifact.size, dict(artifact.files), run.taken_notes(), _label())
 
 
-def measure(job: str, gate: str, subject: str, device: bool, *parcels: Parcel) -> Answer:
-    """A gate's measurement of a shard or model.
+def measure(token: str, gate: str, subject: str, *parcels: Parcel) -> Answer:
+    """A gate's measurement of a shard or model, by the CPU executor.
 
     Args:
-        job: the run's token.
+        token: the run's.
         gate: its name.
         subject: the shard's qualified id, or the model's name.
-        device: whether Core ML and this machine's Neural Engine are asked.
         parcels: the packages, and what goes with them.
+    """
+    with _opened(token, parcels) as run:
+        return _measured(run, gate, subject)
+
+
+def measure_on_device(token: str, gate: str, subject: str, *parcels: Parcel) -> Answer:
+    """As `measure`, by Core ML and this machine's Neural Engine.
 
     Raises:
         UnprovenError: there is no Neural Engine here.
     """
-    with _opened(job, parcels, device=device) as project:
-        if isinstance(project.backend, CoreMLBackend):
-            project.backend.require_ane()
-        context = (
-            project.open_shard(_shard(project, subject))
-            if GATES[gate].scope == "shard"
-            else project.stack(subject)
-        )
-        measured = GATES[gate].measure(context)
-        return Answer(measured, project.backend.provenance(), _taken_notes(), _label())
+    with _opened(token, parcels, device=True) as run:
+        assert isinstance(run.project.backend, CoreMLBackend)
+        run.project.backend.require_ane()
+        return _measured(run, gate, subject)
 
 
-def beside(job: str, gate: str, subject: str, recorded: Any, parcel: Parcel) -> Any:
+def _measured(run: _Opened, gate: str, subject: str) -> Answer:
+    project, known = run.project, GATES[gate]
+    of_shard = known.scope == "shard"
+    shards = [s for s in project.shards if subject == (s.qualified if of_shard else s.model)]
+    context = project.open_shard(shards[0]) if of_shard else project.stack(subject)
+    digests = {s.qualified: files_digest(project.artifact(s).files) for s in shards}
+    measurement = known.measure(context)
+    environment = project.backend.provenance()
+    return Answer(measurement, digests, environment, run.taken_notes(), _label())
+
+
+def beside(token: str, gate: str, subject: str, recorded: Any, parcel: Parcel) -> Any:
     """A recorded measurement with what a machine can tell besides, as of `Gate.beside`."""
-    with _opened(job, [parcel]) as project:
-        context = project.open_shard(_shard(project, subject))
+    with _opened(token, [parcel]) as run:
+        context = run.project.open_shard(_shard(run.project, subject))
         return GATES[gate].beside(recorded, context)
 
 
-def explain(job: str, name: str, *parcels: Parcel) -> Blame:
+def explain(token: str, name: str, parcel: Parcel) -> Blame:
     """The weights and operations that a shard's error comes from."""
-    with _opened(job, parcels) as project:
-        return blame_shard(project, _shard(project, name))
+    with _opened(token, [parcel]) as run:
+        return blame_shard(run.project, _shard(run.project, name))
 
 
-_notes: list[str] = []
-"""What backends and caches had to tell since the last task that answered."""
-
-
-def _taken_notes() -> tuple[str, ...]:
-    notes = tuple(_notes)
-    _notes.clear()
-    return notes
+@contextmanager
+def _but_for_the_disk() -> Iterator[None]:
+    """Nothing is raised but errors of this machine's disk."""
+    try:
+        yield
+    except DiskError:
+        raise
+    except AneError:
+        pass
 
 
 def _here() -> WorkerSetup | None:
@@ -263,30 +303,30 @@ def _label() -> str:
 
 @contextmanager
 def _opened(
-    job: str, parcels: Sequence[Parcel] = (), *, device: bool = False, own: bool = False
-) -> Iterator[Project]:
+    token: str, parcels: Sequence[Parcel] = (), *, device: bool = False, own: bool = False
+) -> Iterator[_Opened]:
     """The run's project in this process, with entries that came from elsewhere.
 
     Args:
-        job: the run's token.
+        token: the run's.
         parcels: the entries.
         device: whether Core ML runs artifacts, not the CPU executor.
         own: whether models are what this checkout has, not what the run says.
     """
-    project, memory, seconds = _project(job, device, own)
+    run = _project(token, device, own)
     try:
-        with process_budget(memory, seconds), project.use():
-            project.cache.used.clear()
+        with process_budget(run.memory, run.seconds), run.project.use():
+            run.project.cache.used.clear()
             for parcel in parcels:
-                parcel.settle(project.cache)
-            yield project
+                parcel.settle(run.project.cache)
+            yield run
     except DiskError as error:
         raise FullDiskError(str(error), get_worker().address) from None
 
 
-@lru_cache(maxsize=6)
-def _project(token: str, device: bool, own: bool) -> tuple[Project, int | None, float | None]:
-    worker = _here()
+@lru_cache(maxsize=4)
+def _project(token: str, device: bool, own: bool) -> _Opened:
+    worker, notes = _here(), list[str]()
     assert worker is not None
     job = unpacked(_jobs[token], worker.folder)
     make_importable(job.manifest)
@@ -294,6 +334,7 @@ def _project(token: str, device: bool, own: bool) -> tuple[Project, int | None, 
         manifest=job.manifest,
         shards=job.shards,
         cache_root=worker.cache,
+        max_cache=job.max_cache,
         store=job.store if worker.store is None else worker.store,
         backend_name="coreml" if device else "cpu",
         units=job.units,
@@ -301,11 +342,11 @@ def _project(token: str, device: bool, own: bool) -> tuple[Project, int | None, 
         machine=worker.machine if device else None,
         judged=lambda shard: shard.qualified in job.judged,
         identities={} if own else job.identities,
-        notify=_notes.append,
+        notify=notes.append,
         # What the disk must hold is what this process builds next, not the whole run.
         scope=(),
     )
-    return project, job.memory, job.seconds
+    return _Opened(project, job.memory, job.seconds, notes)
 
 
 def _shard(project: Project, name: str) -> Shard:

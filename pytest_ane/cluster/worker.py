@@ -24,6 +24,8 @@ _SETTINGS = {
     # A worker's results are small, or files: nothing is to be written to disk for want of memory.
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
+    # Nor does a worker that maps large weights wait until there is less.
+    "distributed.worker.memory.pause": False,
     # Core ML runs in processes of its own, which a daemon may not have.
     "distributed.worker.daemon": False,
     "distributed.worker.multiprocessing-method": "spawn",
@@ -142,7 +144,7 @@ def _processes(offer: Offer) -> Iterator[dict[str, Any]]:
         yield {
             **common,
             "name": f"{offer.label}-{os.getpid()}-{number}",
-            "resources": {"build": 1, "memory": offer.memory},
+            "resources": {"build": 1},
             "plugins": (WorkerSetup(**here),),
         }
     if offer.mac is not None:

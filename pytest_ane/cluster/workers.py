@@ -17,7 +17,7 @@ import dask
 from distributed import Client, Future
 
 from pytest_ane.cluster import tasks
-from pytest_ane.cluster.job import Job, versions
+from pytest_ane.cluster.job import Inputs, Job, needs_weights, versions
 from pytest_ane.cluster.tasks import Introduction
 from pytest_ane.core.errors import AneError, ClusterError, UnprovenError
 from pytest_ane.core.text import printable
@@ -78,8 +78,8 @@ class Workers:
                 "start one with: dask scheduler"
             ) from None
 
-    def join(self, job: Job, inputs: dict[str, str]) -> None:
-        """Let all workers that are there take part.
+    def join(self, job: Job, inputs: Inputs) -> None:
+        """Let all workers that are there take part; those that are busy take part later.
 
         Args:
             job: the run.
@@ -90,12 +90,18 @@ class Workers:
         """
         self._job, self._inputs = job.packed(), inputs
         end = time.monotonic() + self.timeout
-        while not self._known or self._introductions:
-            if time.monotonic() > end and (self._known or not self._introductions):
-                break
-            self.look()
-            if not self._known or self._introductions:
-                self.wait()
+        while time.monotonic() < end and not (self._known and not self._introductions):
+            before = len(self._known)
+            self.refresh()
+            if self._known and not before:
+                end = min(end, time.monotonic() + SMALL)
+            self.wait()
+        if not self._known and self._introductions:
+            raise ClusterError(
+                f"{_count(len(self._introductions), 'worker')} at {self.url} did not answer, "
+                "such as for another run's work; wait for that, or add one with: "
+                f"pytest-ane worker {self.url}"
+            )
         if not self._known:
             raise ClusterError(self.nobody("No worker is connected to", ""))
 
@@ -115,12 +121,18 @@ class Workers:
 
     def has(self, worker: Worker, name: str) -> bool:
         """Whether a worker builds, and has what this machine has for a model or shard."""
-        return worker.told.builds and worker.told.inputs.get(name) == self._inputs.get(name)
+        digests = worker.told.inputs.digests
+        return worker.told.builds and digests.get(name) == self._inputs.digests.get(name)
 
     def can_build(self, worker: Worker, shard: Shard) -> bool:
-        """Whether it has all that a shard's package is built from, or the package."""
-        own = shard.artifact is not None
-        return self.has(worker, shard.qualified) and (own or self.has(worker, shard.model))
+        """Whether it has all that a shard is built from and compared with."""
+        weights = not needs_weights(shard) or self.has(worker, shard.model)
+        return weights and self.has(worker, shard.qualified)
+
+    def has_files(self, worker: Worker, shard: Shard) -> bool:
+        """Whether a shard's own files are the same there, such as those of a package."""
+        digests, name = worker.told.inputs.digests, shard.qualified
+        return digests.get(name) == self._inputs.digests.get(name)
 
     def submit(self, task: Callable[..., Any], *args: Any, at: Sequence[Worker]) -> TaskFuture:
         """Let a task of this run be done at one of some workers, all for the same kind of task."""
@@ -151,7 +163,7 @@ class Workers:
         """Whether the last look is some time ago."""
         return time.monotonic() - self._looked >= PAUSE
 
-    def look(self) -> list[Worker]:
+    def refresh(self) -> list[Worker]:
         """See who came and who went.
 
         Returns:
@@ -170,13 +182,17 @@ class Workers:
             self.require_scheduler()
             return []
         gone = [self._known.pop(address) for address in self._known.keys() - there.keys()]
+        for address in self._introductions.keys() - there.keys():
+            del self._introductions[address]
         for address in there.keys() - self._known.keys() - self._left_out.keys():
             self._introduce(address, there[address]["memory_limit"])
         return gone
 
     def leave_out(self, address: str, why: str) -> Worker | None:
-        """Ask a worker nothing more; it is given back if it took part."""
+        """Ask a worker nothing more; it is given back if it took part until now."""
         worker = self._known.pop(address, None)
+        if address in self._left_out:
+            return None
         self._left_out[address] = why
         label = worker.told.label if worker else address
         self._say(f"the worker on {label} is left out: {why}")
@@ -186,8 +202,8 @@ class Workers:
         """A sentence with the scheduler, why the workers there will not do, and how to add one."""
         reasons = list(dict.fromkeys(self._left_out.values()))
         for worker in self:
-            told = worker.told.inputs.get(name) or worker.told.inputs.get(name.partition(":")[0])
-            reasons += [told] if told and " " in told else []
+            lacking = worker.told.inputs.lacking
+            reasons += [lacking[n] for n in (name, name.partition(":")[0]) if n in lacking][:1]
         why = f" ({'; '.join(reasons[:3])})" if reasons else ""
         return (
             f"{what} {self.url}{why}; in a checkout on another machine, run: "
@@ -229,10 +245,10 @@ class Workers:
 
     def _tell_lacks(self, told: Introduction) -> None:
         """Say what a worker's checkout lacks; it takes no part in that."""
-        for name, digest in self._inputs.items():
-            own = told.inputs.get(name, "")
-            if told.builds and own != digest:
-                why = own if " " in own else "its files or weights differ from those here"
+        for name, digest in self._inputs.digests.items():
+            if told.builds and told.inputs.digests.get(name) != digest:
+                differ = "its files or weights differ from those here"
+                why = told.inputs.lacking.get(name, differ)
                 self._say(f"the worker on {told.label} builds nothing of {name}: {why}")
 
 

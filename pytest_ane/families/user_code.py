@@ -44,12 +44,30 @@ def import_code(name: str, key: str) -> ModuleType:
         ManifestError: there is none, or it fails.
     """
     try:
-        return import_module(name)
+        module = import_module(name)
+        _imported.setdefault(name, code_digests(name))
+        return module
     # A module may raise anything, SystemExit included, while it is imported.
     except (Exception, SystemExit) as error:
         raise ManifestError(
             f"{key}: {name} cannot be imported: {error_line(error, name)}."
         ) from error
+
+
+_imported: dict[str, dict[str, str]] = {}
+"""The source of each module as it was imported, as of `code_digests`."""
+
+
+def edited_since_import() -> list[str]:
+    """Modules of users whose source is no longer what this process imported and runs."""
+    return [name for name, digests in _imported.items() if _digests_now(name) != digests]
+
+
+def _digests_now(name: str) -> dict[str, str]:
+    try:
+        return code_digests(name)
+    except ManifestError:
+        return {}
 
 
 def error_line(error: BaseException, module: str) -> str:

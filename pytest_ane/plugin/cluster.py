@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeGuard
 
 import pytest
@@ -79,12 +79,15 @@ def _job(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item]) 
         device_timeout=space.device_timeout,
         memory=options.memory(config),
         seconds=options.seconds(config),
+        max_cache=space.max_cache,
     )
 
 
 def _identities(space: Workspace) -> dict[str, dict[str, object]]:
     """Of models from which something is built or compared with."""
-    needing = {s.model for s in space.shards if s.artifact is None or s.reference == "float32"}
+    from pytest_ane.cluster.job import needs_weights
+
+    needing = {shard.model for shard in space.shards if needs_weights(shard)}
     return {name: space.model(name).identity for name in sorted(needing)}
 
 
@@ -118,8 +121,8 @@ def _plan(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item])
     first = {s.qualified for s in space.shards if canaries.has(s) or not canaries.of(s.model)}
     shards = {shard.qualified: shard for shard in space.shards}
 
-    def lacking(subject: str) -> list[tuple[str, str]]:
-        source = MeasurementSource(space, shards[subject])
+    def lacking(subject: str, files: Mapping[str, str]) -> list[tuple[str, str]]:
+        source = MeasurementSource(space, shards[subject], files=files)
         gates = on_device.get(subject, ())
         return [(gate, system) for gate in gates for system in source.lacking(gate)]
 

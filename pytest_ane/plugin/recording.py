@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime, timezone
 from functools import cached_property, partial
@@ -57,6 +57,8 @@ class MeasurementSource:
         subject: a shard, or a whole model.
         item: the test that asks; what was recorded, or not used, is noted on it.
         context: what measuring takes; None for what the run opens.
+        files: digests of the shard's package, where it is not to be opened: then evidence that
+            has to be compared with the package counts.
 
     Attributes:
         statement: the recorded evidence that is judged, if any is.
@@ -69,8 +71,9 @@ class MeasurementSource:
         subject: Shard | Stack,
         item: pytest.Item | None = None,
         context: ShardContext | None = None,
+        files: Mapping[str, str] | None = None,
     ) -> None:
-        self._context = context
+        self._context, self._known_files = context, files
         self._space = space
         self._subject = subject
         self._item = item
@@ -401,7 +404,9 @@ class MeasurementSource:
     @property
     def _artifact(self) -> Artifact | None:
         subject = self._subject
-        return self._space.artifact(subject) if isinstance(subject, Shard) else None
+        if self._known_files is not None or not isinstance(subject, Shard):
+            return None
+        return self._space.artifact(subject)
 
     @cached_property
     def _files(self) -> dict[str, str]:
@@ -411,6 +416,8 @@ class MeasurementSource:
     def _files_now(self) -> dict[str, str]:
         if isinstance(self._subject, Shard):
             shard = self._subject
+            if (known := self._known_files) is not None:
+                return {f"{shard.id}/{name}": digest for name, digest in known.items()}
             return self._space.files_of(shard)
         files = (self._space.files_of(shard) for shard, _ in self._subject.artifacts)
         return {name: digest for each in files for name, digest in each.items()}

@@ -1,0 +1,175 @@
+"""What a run makes of workers and tasks that fail: it ends, and asks nobody twice for nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from distributed import KilledWorker
+
+from pytest_ane.backends.coreml import Machine
+from pytest_ane.cluster.tasks import FullDiskError
+from pytest_ane.core.errors import BuildError, UnprovenError
+from tests.cluster.fakes import FakeFuture, FakeWorkers, answer, do, finish, join, shard
+from tests.cluster.fakes import worker as worker_at
+
+MAC = cast(Machine, SimpleNamespace(os="macOS 26.1"))
+
+
+def test_what_is_done_is_taken_once() -> None:
+    workers, shards = FakeWorkers(["one", "two"], do), [shard(f"L{i:02}") for i in range(6)]
+    cluster = join(workers, shards)
+    for each in shards:
+        assert len(cluster.artifact(each).digest) == 64
+        assert cluster.measure("compression", each.qualified).measurement == "measured"
+    assert Counter(workers.asked("build")) == {each.qualified: 1 for each in shards}
+    assert len(workers.asked("measure")) == 6
+
+
+def test_a_worker_that_is_lost() -> None:
+    """What it had at work is another's; what was taken is not done again."""
+    workers, shards = FakeWorkers(["one", "two"], do), [shard(f"L{i:02}") for i in range(8)]
+    cluster = join(workers, shards)
+    for each in shards[:4]:
+        cluster.artifact(each)
+        cluster.measure("compression", each.qualified)
+    taken = {each.qualified for each in shards[:4]}
+    workers.lose("one")
+    for each in shards[4:]:
+        cluster.artifact(each)
+        cluster.measure("compression", each.qualified)
+    counts = Counter(workers.asked("build"))
+    assert {name for name, count in counts.items() if count > 1}.isdisjoint(taken)
+
+
+def test_a_worker_whose_disk_is_full() -> None:
+    workers, shards = FakeWorkers(["one", "two"], do), [shard(f"L{i:02}") for i in range(4)]
+
+    def step(now: FakeWorkers) -> None:
+        for future in now.submitted:
+            if future.status == "pending":
+                full = future.task == "build" and future.worker.address == "one"
+                future.fail(FullDiskError("full", "one")) if full else finish(future)
+
+    workers.step = step
+    cluster = join(workers, shards)
+    for each in shards:
+        cluster.artifact(each)
+        cluster.measure("compression", each.qualified)
+    assert workers.said == ["full"]
+
+
+def test_hidden_states_that_fill_a_disk_are_recorded_elsewhere() -> None:
+    def step(now: FakeWorkers) -> None:
+        for future in now.submitted:
+            if future.status != "pending":
+                continue
+            if future.task == "capture" and future.worker.address == "one":
+                future.fail(FullDiskError("full", "one"))
+            else:
+                finish(future)
+
+    workers = FakeWorkers(["one", "two"], step)
+    each = shard("L00", prompts=True)
+    assert join(workers, [each]).artifact(each).digest
+    assert workers.said == ["full"]
+    assert len(workers.asked("capture")) == 2
+
+
+def test_hidden_states_that_kill_workers_are_named_with_their_model() -> None:
+    def step(now: FakeWorkers) -> None:
+        for future in now.submitted:
+            if future.status == "pending" and future.task in ("capture", "build"):
+                last = cast(Any, SimpleNamespace(address="tcp://one"))
+                future.fail(KilledWorker("capture", last, 4))
+
+    workers, shards = FakeWorkers(["one"], step), [shard(f"L{i:02}", True) for i in range(3)]
+    cluster = join(workers, shards)
+    for each in shards:
+        assert cluster.artifact(each).digest == ""
+        with pytest.raises(UnprovenError, match=r"^m: 4 workers were lost .*tcp://one"):
+            cluster.measure("compression", each.qualified)
+
+
+def test_a_client_that_was_disconnected_asks_again() -> None:
+    """Dask has then cancelled all its tasks, and the workers are as they were."""
+    workers, each = FakeWorkers(["one"], lambda now: None), shard("L00")
+    cluster = join(workers, [each])
+    workers.cancel(workers.submitted)
+    workers.step = do
+    assert cluster.artifact(each).digest
+    assert cluster.measure("compression", "m:L00").measurement == "measured"
+    assert workers.asked("build") == ["m:L00", "m:L00"]
+
+
+def test_what_kills_its_workers_is_given_up_whatever_it_is() -> None:
+    lost = []
+
+    def step(now: FakeWorkers) -> None:
+        do(now, "explain")
+        for future in now.submitted:
+            if future.task == "explain" and future.worker in now:
+                lost.append(future.worker.address)
+                now.lose(future.worker.address, instead=f"{len(lost)}")
+
+    workers, each = FakeWorkers(["one"], step), shard("L00")
+    cluster = join(workers, [each])
+    cluster.artifact(each)
+    with pytest.raises(UnprovenError, match="4 workers were lost"):
+        cluster.explain(each)
+    assert lost == ["one", "1", "2", "3"]
+
+
+def test_other_bytes_than_those_that_are_judged() -> None:
+    """After a loss, at a Mac, or where a whole stack is measured: nothing is compared."""
+    workers, each = FakeWorkers(["one", "two"], do), shard("L00")
+    cluster = join(workers, [each])
+    cluster.artifact(each)
+    other = answer(files={"weights": "b" * 64}, label="two")
+    cast(FakeFuture, workers.submitted[-1]).finish(other)
+    with pytest.raises(BuildError, match=r"m:L00: its package on two has other bytes .* than on "):
+        cluster.measure("compression", "m:L00")
+
+
+def test_no_worker_that_could_build_is_waited_for_once() -> None:
+    workers, shards = FakeWorkers(["one"], do), [shard(f"L{i:02}") for i in range(50)]
+    workers.can = lambda name: False
+    cluster = join(workers, shards)
+    for each in shards:
+        assert cluster.artifact(each).digest == ""
+    assert workers.rounds < 300
+
+
+def test_shards_that_no_worker_can_take_hold_up_no_other() -> None:
+    shards = [shard(f"A{i}") for i in range(2)] + [shard(f"B{i}") for i in range(6)]
+    workers = FakeWorkers(["one", "two"], do, can=lambda name: "B" in name)
+    join(workers, shards)
+    assert workers.asked("build") == ["m:B0", "m:B1", "m:B2", "m:B3"]
+
+
+def _on_devices(step: Any = do) -> tuple[Any, FakeWorkers]:
+    workers = FakeWorkers(["one"], step)
+    workers.known["mac"] = worker_at("mac", MAC)
+    shards = [shard(f"L{i:02}") for i in range(3)]
+    return join(workers, shards, lambda name: [("placement", "")]), workers
+
+
+def test_a_neural_engine_is_asked_ahead_and_once() -> None:
+    cluster, workers = _on_devices()
+    for name in ("L00", "L01", "L02"):
+        cluster.artifact(shard(name))
+        assert cluster.measure_on_device("placement", f"m:{name}", "").label == "mac"
+    assert Counter(f.args[1] for f in workers.submitted if f.task == "measure_on_device") == {
+        "m:L00": 1, "m:L01": 1, "m:L02": 1,
+    }  # fmt: skip
+
+
+def test_a_neural_engine_that_is_lost_while_it_is_asked_ahead() -> None:
+    cluster, workers = _on_devices(lambda now: do(now, "measure_on_device"))
+    cluster.artifact(shard("L00"))
+    assert workers.asked("measure_on_device")
+    workers.lose("mac")
+    with pytest.raises(UnprovenError, match=r"no worker with a Neural Engine .* is connected"):
+        cluster.measure_on_device("placement", "m:L00", "")
