@@ -14,7 +14,7 @@ import tarfile
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from pytest_ane.build.seal import SEAL
+from pytest_ane.build.seal import SEAL, names_in
 from pytest_ane.core.text import printable
 
 MOST_SEAL = 16 << 20
@@ -25,10 +25,7 @@ _SAID = 200
 
 def pack(entry: Path, archive: BinaryIO) -> None:
     """Write an entry's archive, its seal first; of equal entries it has equal bytes."""
-    names = sorted(
-        path.relative_to(entry).as_posix() for path in entry.rglob("*") if path.is_file()
-    )
-    names = [SEAL, *(name for name in names if name != SEAL)]
+    names = [SEAL, *sorted(names_in(entry))]
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for name in names:
             info = tarfile.TarInfo(name)
@@ -78,7 +75,7 @@ def head_of(archive: Path) -> bytes:
 def sealed(head: bytes) -> dict[str, str] | None:
     """Digests by file, of the beginning of an archive; None where it holds no whole seal."""
     try:
-        with tarfile.open(fileobj=io.BytesIO(head)) as tar:
+        with tarfile.open(fileobj=io.BytesIO(head), mode="r:") as tar:
             first = tar.next()
             file = tar.extractfile(first) if first else None
             return dict(json.loads(file.read(MOST_SEAL))["files"]) if file else None

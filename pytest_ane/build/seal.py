@@ -24,7 +24,7 @@ _FINDER = ".DS_Store"
 
 def write_seal(folder: Path, kind: str, key: str) -> None:
     """Seal a finished entry in the folder where it was made."""
-    files = {name: file_digest(folder / name) for name in sorted(_names(folder))}
+    files = {name: file_digest(folder / name) for name in sorted(names_in(folder))}
     text = json.dumps({"kind": kind, "key": key, "files": files}, indent=1)
     (folder / SEAL).write_text(text)
 
@@ -57,7 +57,7 @@ def damage(entry: Path, name: tuple[str, str] | None = None) -> str:
 
 
 def _differences(entry: Path, sealed: dict[str, Any]) -> Iterator[str]:
-    present = set(_names(entry))
+    present = set(names_in(entry))
     for name in sorted(sealed.keys() | present):
         shown = printable(name)
         if name not in present:
@@ -70,8 +70,8 @@ def _differences(entry: Path, sealed: dict[str, Any]) -> Iterator[str]:
             yield f"{shown} has other bytes"
 
 
-def _names(entry: Path) -> Iterator[str]:
-    """Everything in an entry but folders and its seal, as relative POSIX paths; links as such."""
+def names_in(entry: Path) -> Iterator[str]:
+    """What a seal lists: all in an entry but folders and the seal, as relative POSIX paths."""
     for folder, folders, files in os.walk(entry, onerror=_raise):
         here = Path(folder)
         for name in (*files, *(n for n in folders if (here / n).is_symlink())):

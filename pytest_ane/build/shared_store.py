@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pytest_ane.build.archive import MOST_SEAL, head_of, pack, sealed, unpacked
 from pytest_ane.build.seal import damage
@@ -168,11 +168,16 @@ class SharedStore:
         except FileNotFoundError:
             self._failures = 0
         except Exception as error:
-            if isinstance(error, OSError) and error.errno in _DISK:
+            if self._is_own_disk(error):
                 raise
             self._failures += 1
             rest = "" if self._asked else "; it is not asked again"
             self.notify(f"The store {self.name} cannot be read ({self._said(error)}){rest}.")
+
+    def _is_own_disk(self, error: Exception) -> bool:
+        """Whether it is this machine's disk that fails, and not the one that a store lies on."""
+        mounted = _protocol(self.url) == "file" and getattr(error, "errno", 0) == errno.EIO
+        return isinstance(error, OSError) and error.errno in _DISK and not mounted
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[None]:
@@ -319,11 +324,13 @@ def without_credentials(url: str) -> str:
 
 def _secrets(url: str) -> list[str]:
     """What may be secret of a URL: user and password, and the query; the longest first."""
-    host = url.partition("://")[2].partition("/")[0]
-    user, at, _ = host.rpartition("@")
+    place, _, query = url.partition("://")[2].partition("?")
+    user, _, _ = place.rpartition("@")
+    if "/" in user and ":" not in user.partition("/")[0]:
+        user = user.partition("/")[0].rpartition("@")[0]  # That `@` was one of the path.
     password = user.partition(":")[2]
-    query = url.partition("?")[2]
-    return [text for text in (user if at else "", query, password) if text]
+    texts = {text for each in (user, query, password) for text in (each, unquote(each))}
+    return sorted(filter(None, texts), key=len, reverse=True)
 
 
 def _differing(theirs: dict[str, str], ours: dict[str, str]) -> str:

@@ -7,6 +7,7 @@ no file of a gate and subject, the file is fetched, and lies there like any othe
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from pytest_ane.build.shared_store import SharedStore
@@ -18,8 +19,19 @@ from pytest_ane.evidence.strict_json import MOST_BYTES
 
 
 def push(shared: SharedStore, folder: Store, statement: Statement, system: str = "") -> None:
-    """Store evidence that was written to a folder, in place of an older answer to its question."""
+    """Store evidence that was written to a folder, in place of an older answer to its question.
+
+    One that another machine recorded later stays, which is said.
+    """
     name = _name(statement.gate, statement.subject, statement.files, statement.asked, system)
+    with suppress(EvidenceError):
+        there = Statement.from_json(shared.read(name, MOST_BYTES) or b"")
+        if there.recorded > statement.recorded:
+            shared.notify(
+                f"{statement.subject}: the store {shared.name} has evidence of {statement.gate} "
+                "that was recorded later; it stays there."
+            )
+            return
     shared.write(name, folder.path(statement.gate, statement.subject, system))
 
 

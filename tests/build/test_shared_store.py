@@ -9,19 +9,20 @@ import shutil
 import tarfile
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from pytest_ane.build.cache import Cache
-from pytest_ane.build.shared_store import SharedStore
+from pytest_ane.build.shared_store import SharedStore, without_credentials
 from pytest_ane.core.errors import CacheError
 from tests.s3_server import BUCKET, FAULTS, LOST, S3Server, s3_server
 
@@ -378,11 +379,68 @@ def test_a_url_that_means_nothing(url: str, message: str) -> None:
         assert secret not in str(error.value)
 
 
-def test_no_message_holds_a_password(server: S3Server, tmp_path: Path) -> None:
-    one = Machine(tmp_path / "one", server.url.replace("//", "//user:word@") + "/none")
-    server.faults[:] = ["500"] * 9
-    assert one.ask() == "whole"
-    assert "word" not in " ".join(one.told) + SharedStore("ftp://a:word@h/p", print).name
+class _Refusing(_Quiet):
+    """A web server whose answer repeats passwords."""
+
+    def do_GET(self) -> None:
+        self.send_error(500, "not for user:p@ss, user:p%40ss or user:word")
+
+
+@pytest.mark.parametrize(
+    ("user", "secrets"), [("user:p%40ss@", ("p@ss", "p%40ss")), ("user:word@", ("word",))]
+)
+def test_no_message_holds_a_password(user: str, secrets: Sequence[str], tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        one = Machine(tmp_path / "one", f"http://{user}127.0.0.1:{server.server_port}/ane")
+        assert one.ask() == "whole"
+        server.shutdown()
+    (told,) = one.told
+    assert told.startswith(f"The store http://127.0.0.1:{server.server_port}/ane cannot be read (")
+    assert "***" in told
+    for secret in secrets:
+        assert secret not in told
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("ftp://a:word@h/p", "ftp://h/p"),
+        ("ftp://a:wo/rd@h/p", "ftp://h/p"),
+        ("s3://bucket/a@b", "s3://bucket/a@b"),
+        ("s3://key@bucket/a@b", "s3://bucket/a@b"),
+        ("memory://bucket/a?token=abc", "memory://bucket/a"),
+    ],
+)
+def test_a_store_is_named_without_credentials(url: str, shown: str) -> None:
+    assert without_credentials(url) == shown
+
+
+def test_a_disk_that_a_store_lies_on_is_not_this_machine_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails; the cache goes on."""
+    Machine(tmp_path / "one", str(tmp_path / "store")).ask()
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(LocalFileSystem, "get_file", fail)
+    two = Machine(tmp_path / "two", str(tmp_path / "store"))
+    assert two.ask(text="two") == "two"
+    assert any("cannot be read (Input/output error)" in sentence for sentence in two.told)
+
+
+def test_what_finder_leaves_in_an_entry_is_not_stored(tmp_path: Path) -> None:
+    first = Machine(tmp_path / "first", str(tmp_path / "there"))
+    first.ask()
+    (first.cache.path("artifacts", KEY) / ".DS_Store").write_bytes(b"finder")
+    again = Machine(tmp_path / "first", str(tmp_path / "store"))
+    for entry in again.cache.entries():
+        assert again.cache.push(entry)
+    two = Machine(tmp_path / "two", str(tmp_path / "store"))
+    assert two.ask(text="two") == "whole"
+    assert two.told == []
 
 
 def test_a_cache_that_is_bounded_keeps_what_is_used(tmp_path: Path) -> None:

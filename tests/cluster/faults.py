@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,13 @@ def _count(site: Path) -> None:
 
     shard._build = counted
 
-    def measured(args: tuple[Any, ...]) -> None:
-        _, gate, subject, device, *_ = args
+    def measured(device: str, args: tuple[Any, ...]) -> None:
+        _, gate, subject, *_ = args
         with (site / "measured").open("a") as file:
-            file.write(f"{gate} {subject} {'ANE' if device else 'CPU'}\n")
+            file.write(f"{gate} {subject} {device}\n")
 
-    _around("measure", measured)
+    _around("measure", partial(measured, "CPU"))
+    _around("measure_on_device", partial(measured, "ANE"))
 
 
 def _around(task: str, before: Callable[[tuple[Any, ...]], None]) -> None:
