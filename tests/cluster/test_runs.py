@@ -107,6 +107,34 @@ def test_a_red_canary_keeps_the_others_from_being_built(site: Site, runs: Runs) 
     assert {shard for shard, _ in site.lines("builds")} == {"mini:L00"}
 
 
+BUILDER = """
+import torch
+from pytest_ane.families import Conversion, Port
+
+def build(shard):
+    x = Port("x", (1, 16, "T", 1))
+    torch.manual_seed({seed})
+    return Conversion(torch.nn.Conv2d(16, 16, 1), (x,), (Port("y", x.shape),))
+"""
+OF_BUILDER = '[models.own]\nbuilder = "small_model:build"\nshards = "ffn"\nmax-tokens = 4\n'
+
+
+def test_code_that_is_edited_between_two_runs(site: Site, runs: Runs) -> None:
+    """A worker that has imported what was there before starts anew."""
+    site.work("plain")
+    module = runs.manifest(OF_BUILDER).folder / "small_model.py"
+    digests = []
+    for seed in (1, 2):
+        module.write_text(BUILDER.format(seed=seed))
+        there = runs.run(f"--ane-cluster={site.url}")
+        here = runs.run(f"--ane-cache={runs.folder / 'here'}")
+        assert (here.code, there.code) == (0, 0), there.text
+        assert there.properties == here.properties
+        compression = there.properties["gates.test_compression::test_compression[own:ffn]"]
+        digests.append(dict(compression)["ane.provenance.artifact"])
+    assert digests[0] != digests[1]
+
+
 def test_a_selection_asks_for_no_more(everyone: Site, runs: Runs) -> None:
     result = runs.mini().run(f"--ane-cluster={everyone.url}", "-k", "L01 and compression")
     assert result.code == 0
