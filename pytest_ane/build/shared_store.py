@@ -54,6 +54,7 @@ class SharedStore:
 
     Attributes:
         name: the URL without credentials.
+        is_writable: whether files can be stored; False of web servers, and once it was refused.
 
     Raises:
         CacheError: no library for the URL is installed, or it has no meaning.
@@ -62,7 +63,7 @@ class SharedStore:
     def __init__(self, url: str, notify: Callable[[str], None]) -> None:
         self.url, self.notify = url, notify
         self.name = without_credentials(url)
-        self._writable = _protocol(url) not in _READ_ONLY
+        self.is_writable = _protocol(url) not in _READ_ONLY
         self._failures = 0
         self._damaged: set[str] = set()
         self._swept: set[str] = set()
@@ -107,7 +108,7 @@ class SharedStore:
             Whether the store has the entry now, a package with these bytes.
         """
         name, archive = _name(entry.parent.name, entry.name), folder / "archive.tar"
-        if not self._writable or not self._asked:
+        if not self.is_writable or not self._asked:
             return False
         with self._writing(name):
             with archive.open("wb") as file:
@@ -128,7 +129,7 @@ class SharedStore:
 
     def write(self, name: str, file: Path) -> None:
         """Store a small file in place of an older one."""
-        if self._writable and self._asked:
+        if self.is_writable and self._asked:
             with self._writing(name):
                 self._put(file, name, replace=True)
 
@@ -186,7 +187,7 @@ class SharedStore:
         except Exception as error:
             self._failures += 1
             denied = isinstance(error, PermissionError | NotImplementedError)
-            self._writable = self._writable and not denied
+            self.is_writable = self.is_writable and not denied
             rest = "it is only read" if denied else f"{_short(name)} is kept here alone"
             self.notify(f"The store {self.name} cannot be written ({self._said(error)}); {rest}.")
         else:

@@ -71,6 +71,8 @@ def _push(options: argparse.Namespace) -> Output:
     if not options.store:
         raise CacheError("cache push needs --store=URL, such as s3://bucket/ane or a folder.")
     store = SharedStore(options.store, to_stderr)
+    if not store.is_writable:
+        raise CacheError(f"The store {store.name} can only be read; push from where it lies.")
     cache = Cache(options.cache, store=store)
     entries = [entry for entry in cache.entries() if entry.kind in KINDS]
     stored = [entry for entry in entries if cache.push(entry)]

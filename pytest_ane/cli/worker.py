@@ -57,18 +57,29 @@ def run(options: argparse.Namespace) -> Output:
 
     Raises:
         ClusterError: there is no scheduler, or nothing that this machine could give.
+        CacheError: the cache folder holds other content, or the store's URL has no meaning.
     """
+    from pytest_ane.build.cache import default_root
+    from pytest_ane.build.folder import require_cache
     from pytest_ane.build.semaphore import default_builds
+    from pytest_ane.build.shared_store import check_url
 
     builds = default_builds() if options.builds is None else options.builds
     try:
         from pytest_ane.cluster.worker import machine_with_ane, offered, serve
+        from pytest_ane.cluster.workers import check_scheduler
     except ImportError as error:
         raise ClusterError(
             f"A worker needs {error.name or 'Dask'}; run: pip install 'pytest-ane[cluster]'"
         ) from None
     if builds < 0:
         raise ClusterError(f"--builds={builds}: give 0 or more.")
+    check_scheduler(options.scheduler)
+    if not options.folder.is_dir():
+        raise ClusterError(f"--folder={options.folder} is no folder; give the checkout's.")
+    if options.store:
+        check_url(options.store)
+    require_cache((options.cache or default_root()).absolute())
     offer = offered(
         options.scheduler,
         builds,

@@ -337,8 +337,8 @@ class Cluster:
                 self._waited_for.add("device")
                 url = self._workers.url
                 raise UnprovenError(
-                    f"no worker with a Neural Engine that would do is connected to {url}; on a "
-                    f"Mac, run: pytest-ane worker {url}"
+                    f"no usable worker with a Neural Engine is connected to {url}; on a Mac, run: "
+                    f"pytest-ane worker {url}"
                 )
             self._workers.wait()
             self._refresh(now=True)

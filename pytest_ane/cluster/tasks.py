@@ -178,6 +178,8 @@ def introduce(token: str, job: bytes, asked: Mapping[str, str]) -> Introduction 
     if worker is None:
         return None
     if versions() != asked:
+        differing = ", ".join(n for n, known in versions().items() if asked.get(n) != known)
+        print(f"left out of a run, which has another version of: {differing}", flush=True)
         return Introduction(worker.label, versions(), Inputs({}, {}), frozenset(), worker.machine)
     if edited_since_import():
         os._exit(0)  # A new process takes this one's place, and imports what is there now.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -98,6 +99,7 @@ def serve(offer: Offer, joined: Callable[[], None]) -> None:
     Raises:
         ClusterError: the scheduler does not answer, or is gone.
     """
+    logging.getLogger("distributed").setLevel(logging.WARNING)
     with dask.config.set(_SETTINGS):
         asyncio.run(_serve(offer, joined))
 
@@ -109,9 +111,9 @@ async def _serve(offer: Offer, joined: Callable[[], None]) -> None:
             await asyncio.gather(*nannies)
         except Exception as error:
             raise ClusterError(
-                f"{printable(offer.url)} does not let this machine join "
-                f"({printable(str(error) or type(error).__name__, 200)}); is a scheduler there? "
-                "dask scheduler starts one"
+                f"This machine cannot join {printable(offer.url)} "
+                f"({printable(str(error) or type(error).__name__, 200)}); see whether a scheduler "
+                "is there, and what this machine's processes say above"
             ) from None
         joined()
         await asyncio.gather(*(nanny.finished() for nanny in nannies))
@@ -132,6 +134,7 @@ def _processes(offer: Offer) -> Iterator[dict[str, Any]]:
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, cores // count))),
             "OPENBLAS_NUM_THREADS": os.environ.get("OPENBLAS_NUM_THREADS", "1"),
             "GOMP_SPINCOUNT": "0",
+            "DASK_LOGGING__DISTRIBUTED": "warning",
         },
     }
     here: dict[str, Any] = {

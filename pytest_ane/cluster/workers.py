@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 import uuid
@@ -47,7 +48,7 @@ class Worker:
 
 
 class Workers:
-    """The workers that take part; those that Dask's scheduler lists and that fit the run.
+    """The workers that take part: those that Dask's scheduler lists and that fit the run.
 
     Args:
         url: of the scheduler, such as `tcp://10.0.0.7:8786`.
@@ -55,10 +56,11 @@ class Workers:
         say: takes a sentence for the person, such as on a worker that is left out.
 
     Raises:
-        ClusterError: no scheduler answers.
+        ClusterError: this is no scheduler's URL, or none answers.
     """
 
     def __init__(self, url: str, timeout: float, say: Callable[[str], None]) -> None:
+        check_scheduler(url)
         self.url, self.timeout, self._say = url, timeout, say
         self._known: dict[str, Worker] = {}
         self._introductions: dict[str, TaskFuture] = {}
@@ -103,7 +105,8 @@ class Workers:
                 f"pytest-ane worker {self.url}"
             )
         if not self._known:
-            raise ClusterError(self.nobody("No worker is connected to", ""))
+            what = "No worker can take part at" if self._left_out else "No worker is connected to"
+            raise ClusterError(self.nobody(what, ""))
 
     def __iter__(self) -> Iterator[Worker]:
         return iter([*self._known.values()])
@@ -182,6 +185,8 @@ class Workers:
             self.require_scheduler()
             return []
         gone = [self._known.pop(address) for address in self._known.keys() - there.keys()]
+        for worker in gone:
+            self._say(f"a worker on {worker.told.label} ({worker.address}) is gone")
         for address in self._introductions.keys() - there.keys():
             del self._introductions[address]
         for address in there.keys() - self._known.keys() - self._left_out.keys():
@@ -250,6 +255,18 @@ class Workers:
                 differ = "its files or weights differ from those here"
                 why = told.inputs.lacking.get(name, differ)
                 self._say(f"the worker on {told.label} builds nothing of {name}: {why}")
+
+
+def check_scheduler(url: str) -> None:
+    """See that a URL may be a scheduler's; nothing is connected.
+
+    Raises:
+        ClusterError: it has no protocol of Dask's, no host or no port.
+    """
+    if not re.fullmatch(r"(tcp|tls|ws|wss|ucx|ucxx)://[^/\s]+:\d{1,5}", url):
+        raise ClusterError(
+            f"{printable(url)} is no scheduler's address; give one such as tcp://10.0.0.7:8786."
+        )
 
 
 def _settings(timeout: float) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def remembered(folder: Path, *, rehash: bool = False) -> Iterator[None]:
     """
     global _memory
     before = _memory
-    _memory = _Memory(folder / "files.jsonl", rehash or (before is not None and before.rehash))
+    _memory = _opened(folder / "files.jsonl", rehash or (before is not None and before.rehash))
     _file_digest.cache_clear()
     try:
         yield
@@ -64,14 +64,20 @@ class _Memory:
     """
 
     def __init__(self, file: Path, rehash: bool) -> None:
-        self._file = file
+        self.file = file
         self.rehash = rehash
         self._known: dict[str, tuple[_State, str]] = {}
+        self._read = 0
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take in what was appended since, by whatever process."""
         with suppress(OSError):
-            if not rehash:
-                self._read()
-            if file.stat().st_size > _LONGEST:
+            if not self.rehash:
+                self._read_on()
+            if self.file.stat().st_size > _LONGEST:
                 self._clear()
+                self._read = 0
 
     def get(self, path: Path, state: _State) -> str | None:
         found, digest = self._known.get(str(path), ((), ""))
@@ -80,12 +86,18 @@ class _Memory:
     def put(self, path: Path, state: _State, digest: str) -> None:
         self._known[str(path)] = state, digest
         with suppress(OSError):
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            with self._file.open("ab", buffering=0) as file:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            with self.file.open("ab", buffering=0) as file:
                 file.write(_line(str(path), state, digest))
 
-    def _read(self) -> None:
-        for line in self._file.read_bytes().splitlines():
+    def _read_on(self) -> None:
+        with self.file.open("rb") as file:
+            if file.seek(0, os.SEEK_END) < self._read:  # Another process has cleared it.
+                self._read = 0
+            file.seek(self._read)
+            lines = file.read()
+        self._read += len(lines)
+        for line in lines.splitlines():
             with suppress(ValueError, TypeError, RecursionError):
                 path, state, digest = json.loads(line)
                 if len(digest) == 64 and _HEX.issuperset(digest):
@@ -94,7 +106,18 @@ class _Memory:
     def _clear(self) -> None:
         known = {path: found for path, found in self._known.items() if Path(path).exists()}
         lines = (_line(path, *found) for path, found in known.items())
-        write_atomically(self._file, b"".join(lines))
+        write_atomically(self.file, b"".join(lines))
+
+
+def _opened(file: Path, rehash: bool) -> _Memory:
+    """A list, of which a process that opens it often reads on where it was."""
+    global _latest
+    if rehash or _latest is None or _latest.file != file:
+        memory = _Memory(file, rehash)
+        _latest = _latest if rehash else memory
+        return memory
+    _latest.refresh()
+    return _latest
 
 
 def _line(path: str, state: _State, digest: str) -> bytes:
@@ -103,6 +126,7 @@ def _line(path: str, state: _State, digest: str) -> bytes:
 
 
 _memory: _Memory | None = None
+_latest: _Memory | None = None
 
 
 def _state(stat: os.stat_result) -> _State:

@@ -38,8 +38,8 @@ def join(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item]) 
         ) from None
     if any(mark.name == "bench" for item in items for mark in item.iter_markers()):
         raise ClusterError(
-            "--ane-cluster: benchmarks time the machine that pytest runs on; leave it out with "
-            "-m bench."
+            "--ane-cluster: benchmarks time the machine that pytest runs on; run them with "
+            "--ane-cluster=none."
         )
     reporter = config.pluginmanager.getplugin("terminalreporter")
 

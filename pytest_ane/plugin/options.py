@@ -32,6 +32,8 @@ BACKENDS = ("auto", "cpu", "coreml")
 UNITS = ("ALL", "CPU_AND_GPU", "CPU_AND_NE", "CPU_ONLY")
 WHERE = ("auto", "on", "off")
 BLAMES = ("always", "failed", "never")
+_NONE = "none"
+"""The cluster or store of who wants none, whatever ini file and manifest say."""
 _WAIT = 60.0
 """Seconds that a run waits for a cluster's scheduler and workers."""
 VERBS = ("missing", "stale", "all")
@@ -95,13 +97,14 @@ def add(parser: pytest.Parser) -> None:
         "--ane-store",
         metavar="URL",
         help="a store that machines share, such as s3://bucket/ane or a folder: what it has is not "
-        "built here, and what is built here is stored",
+        "built here, and what is built here is stored; 'none' for none, whatever the manifest says",
     )
     group.addoption(
         "--ane-cluster",
         metavar="URL",
         help="spread builds, references and measurements over the workers of a Dask scheduler, "
-        "such as tcp://10.0.0.7:8786; 'pytest-ane worker URL' adds one",
+        "such as tcp://10.0.0.7:8786; 'pytest-ane worker URL' adds one; 'none' for none, whatever "
+        "the manifest says",
     )
     group.addoption(
         "--ane-cluster-timeout",
@@ -294,11 +297,13 @@ def path(config: pytest.Config, name: str) -> Path | None:
 def store(config: pytest.Config) -> str | None:
     """URL, or absolute folder, of the store that machines share; None to leave the manifest's.
 
+    Empty for none: `--ane-store=none`.
+
     Raises:
         pytest.UsageError: the option is empty.
     """
-    if "://" in (value := text(config, "ane_store")):
-        return value
+    if "://" in (value := text(config, "ane_store")) or value == _NONE:
+        return value if value != _NONE else ""
     folder = path(config, "ane_store")
     return str(folder) if folder is not None else None
 
@@ -306,10 +311,13 @@ def store(config: pytest.Config) -> str | None:
 def cluster(config: pytest.Config) -> str | None:
     """URL of the scheduler over whose workers the run is spread; None to leave the manifest's.
 
+    Empty for none: `--ane-cluster=none`.
+
     Raises:
         pytest.UsageError: the option is empty.
     """
-    return text(config, "ane_cluster") or None
+    value = text(config, "ane_cluster")
+    return "" if value == _NONE else value or None
 
 
 def cluster_timeout(config: pytest.Config) -> float:
@@ -331,18 +339,18 @@ def refuse_with_cluster(config: pytest.Config) -> None:
     """
     if config.getoption("numprocesses", None) or config.getoption("tx", None):
         raise pytest.UsageError(
-            "--ane-cluster and -n: the cluster's workers already work side by side; leave out one "
-            "of the two."
+            "--ane-cluster and -n: the cluster's workers already work side by side; leave out -n, "
+            "or say --ane-cluster=none."
         )
     if text(config, "ane_backend") == "coreml":
         raise pytest.UsageError(
             "--ane-cluster: Core ML is asked on workers, where a policy requires a device; leave "
-            "--ane-backend=coreml out."
+            "--ane-backend=coreml out, or say --ane-cluster=none."
         )
     if config.getoption("ane_record", None) is not None:
         raise pytest.UsageError(
             "--ane-cluster records what workers with a Neural Engine measure by itself; leave "
-            "--ane-record out."
+            "--ane-record out, or say --ane-cluster=none."
         )
 
 

@@ -131,9 +131,11 @@ def open_workspace(config: pytest.Config) -> Workspace:
         pytest.UsageError: an option is wrong.
     """
     manifest, shards, selection = _selected(config)
-    cluster = options.cluster(config) or manifest.cluster
+    cluster = options.cluster(config)
+    cluster = manifest.cluster if cluster is None else cluster
     if cluster:
         options.refuse_with_cluster(config)
+        options.cluster_timeout(config)
     thresholds = tuple(
         read_threshold(manifest, field, text, options.origin(config, name))
         for name, field in _THRESHOLDS.items()

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 _WORTH_SHOWING = 1.0
 """Seconds of work before an estimate means something."""
+_NAMED = 4
+"""More shards than this are counted."""
 
 
 class Progress:
@@ -23,6 +25,7 @@ class Progress:
         self._total = total
         self._show = show
         self._start = time.perf_counter()
+        self._latest = (0, 0.0)
 
     @contextmanager
     def building(self, shard: str) -> Iterator[Callable[[int], None]]:
@@ -43,11 +46,17 @@ class Progress:
             self._show("")
 
     def elsewhere(self, shards: Sequence[str], done: int) -> None:
-        """Show the shards that other machines are at work on, and how many they have done."""
-        seconds = time.perf_counter() - self._start
-        names = ", ".join(shards)
-        line = words(names, done=done, total=self._total, size=0, seconds=seconds)
-        self._show(line if shards else "")
+        """Show the shards that other machines have, and how many they have done."""
+        now = time.perf_counter() - self._start
+        if done != self._latest[0]:
+            self._latest = done, now
+        names = ", ".join(shards) if len(shards) <= _NAMED else f"{len(shards)} shards"
+        parts = [f"{done} of {self._total} done"]
+        # At the pace up to the latest; so the time left falls until the next one is done.
+        left = self._latest[1] / max(done, 1) * (self._total - done) - (now - self._latest[1])
+        if 0 < done < self._total and left > 0:
+            parts.append(f"about {left:.0f} s left")
+        self._show(f"{names} at workers ({', '.join(parts)})" if shards else "")
 
     def _at_work(self, shard: str) -> None:
         seconds = time.perf_counter() - self._start

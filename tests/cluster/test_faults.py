@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -41,8 +42,9 @@ def test_a_killed_worker(site: Site, runs: Runs, alone: Result) -> None:
     kill(int(pid))
     result = runs.end(process)
     assert result.code == 0, result.text
-    assert result.properties == alone.properties
+    assert _figures(result) == _figures(alone)
     built_once(site, but=int(pid))
+    assert re.search(r"note: a worker on \S+ \(tcp://\S+\) is gone", result.text)
 
 
 def test_a_shard_that_kills_its_workers_is_named(site: Site, runs: Runs) -> None:
@@ -218,4 +220,4 @@ def test_nobody_there(site: Site, runs: Runs) -> None:
     assert "No scheduler answers at tcp://127.0.0.1:9" in none.text
     odd = runs.run("--ane-cluster=nonsense", limit)
     assert odd.code == 4
-    assert "nonsense" in odd.text
+    assert "nonsense is no scheduler's address" in odd.text

@@ -344,6 +344,24 @@ def test_processes_that_share_a_list(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("later")
+def test_a_list_that_is_opened_again_is_read_on(settled: Path, tmp_path: Path) -> None:
+    """What another process has appended meanwhile is known; so is a list that it has cleared."""
+    cache = tmp_path / "cache"
+    with remembered(cache):
+        file_digest(settled)
+    other = tmp_path / "other"
+    other.write_bytes(b"other")
+    line = json.dumps([str(other), digests._state(other.stat()), ABC])
+    with (cache / "files.jsonl").open("a") as file:
+        file.write(f"\n{line}")
+    with remembered(cache):
+        assert file_digest(other) == ABC
+    (cache / "files.jsonl").write_text("")
+    with remembered(cache):
+        assert file_digest(settled) == ABC
+
+
+@pytest.mark.usefixtures("later")
 def test_a_long_list_is_cleared_of_files_that_are_gone(
     settled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: list[str]
 ) -> None:

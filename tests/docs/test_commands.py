@@ -19,7 +19,8 @@ from tests.docs.pages import PAGES, ROOT
 from tests.docs.sessions import Command, Written
 from tests.forked import Forge
 
-CI = (ROOT / ".ci/run").read_text()
+_CI = (ROOT / ".ci/run").read_text().splitlines()
+CI = {word for line in _CI if line.startswith("make ") for word in line.split()}
 STEPS = {page: sessions.steps(page) for page in PAGES}
 _GUIDES = ("own-gate", "history", "writeup")
 SESSIONS = [
@@ -74,7 +75,7 @@ def _cases() -> Iterator[ParameterSet]:
 def test_command(line: str, page: Path, forge: Forge, project: Path, tmp_path: Path) -> None:
     program, *arguments = shlex.split(line)
     if program == "make":
-        assert f"make {arguments[0]}" in CI, f"{page}: {line} is not run by CI"
+        assert arguments[0] in CI, f"{page}: {line} is not run by CI"
     elif program == "pip":
         assert arguments[0] == "install"
     elif program == "dask":

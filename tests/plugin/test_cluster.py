@@ -15,10 +15,15 @@ CLUSTER = "--ane-cluster=tcp://127.0.0.1:9"
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("-n", "2"), "*--ane-cluster and -n: *leave out one of the two."),
-        (("--ane-backend=coreml",), "*Core ML is asked on workers*leave --ane-backend=coreml out."),
+        (("-n", "2"), "*--ane-cluster and -n: *leave out -n, or say --ane-cluster=none."),
+        (
+            ("--ane-backend=coreml",),
+            "*Core ML is asked on workers*--ane-backend=coreml out, *",
+        ),
         (("--ane-record",), "*records what workers with a Neural Engine measure by itself*"),
         (("--ane-cluster-timeout=soon",), "*--ane-cluster-timeout=soon: *"),
+        (("--ane-cluster=nonsense",), "*nonsense is no scheduler's address; give one such as *"),
+        (("--ane-cluster=tcp://127.0.0.1",), "*tcp://127.0.0.1 is no scheduler's address; *"),
         ((), "*No scheduler answers at tcp://127.0.0.1:9 (*); start one with: dask scheduler"),
     ],
 )
@@ -36,6 +41,12 @@ def test_the_manifest_names_one(project: Project) -> None:
     result = project.gate("--ane-cluster-timeout=1 s")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "No scheduler answers at tcp://127.0.0.1:9" in result.stdout.str() + result.stderr.str()
+
+
+def test_none_is_no_cluster_whatever_the_manifest_says(project: Project) -> None:
+    project.packages('[run]\ncluster = "tcp://127.0.0.1:9"\nstore = "s4://x"\n', good="none")
+    result = project.gate("--ane-cluster=none", "--ane-store=none", "-k", "compression")
+    result.assert_outcomes(passed=1, deselected=3)
 
 
 def test_benchmarks_time_this_machine(project: Project) -> None:

@@ -22,6 +22,26 @@ def test_words(done: int, size: int, seconds: float, text: str) -> None:
     assert words("m:L00", done=done, total=34, size=size, seconds=seconds) == text
 
 
+def test_what_other_machines_are_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time left is that at the pace so far, and falls until the next shard is done."""
+    now = iter([0.0, 1.0, 10.0, 14.0, 20.0, 21.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(now))
+    shown: list[str] = []
+    progress = Progress(6, shown.append)
+    progress.elsewhere(["m:L00", "m:L01"], 0)
+    progress.elsewhere(["m:L01", "m:L02"], 1)
+    progress.elsewhere(["m:L01", "m:L02"], 1)
+    progress.elsewhere([f"m:L{i:02}" for i in range(5)], 2)
+    progress.elsewhere([], 6)
+    assert shown == [
+        "m:L00, m:L01 at workers (0 of 6 done)",
+        "m:L01, m:L02 at workers (1 of 6 done, about 50 s left)",
+        "m:L01, m:L02 at workers (1 of 6 done, about 46 s left)",
+        "5 shards at workers (2 of 6 done, about 40 s left)",
+        "",
+    ]
+
+
 def test_a_line_is_shown_while_a_shard_is_built_and_then_erased() -> None:
     shown: list[str] = []
     progress = Progress(2, shown.append)

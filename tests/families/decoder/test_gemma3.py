@@ -27,7 +27,7 @@ def test_the_reference_is_transformers() -> None:
     assert max(ours.largest.values()) > 65_504
 
 
-@pytest.mark.heavy
+@pytest.mark.full
 def test_the_whole_example_is_green(tmp_path: Path) -> None:
     """As the program's types say; both arithmetics take twice as long, `make examples` has them."""
     command = [sys.executable, "-m", "pytest", f"--ane-manifest={EXAMPLE}", "--ane-shards=all"]
