@@ -33,6 +33,10 @@ _SETTINGS = {
     # A profiler holds frames, and with them coremltools' writer of packages, which has written its
     # manifest only when it is gone.
     "distributed.worker.profile.enabled": False,
+    # Each process looks after itself up to fifty times a second, which is a core's time of many.
+    "distributed.admin.tick.interval": "500ms",
+    "distributed.admin.system-monitor.interval": "2s",
+    "distributed.worker.memory.monitor-interval": "1s",
 }
 _ANSWER = 5.0
 """Seconds between two questions whether a scheduler is still there."""

@@ -24,7 +24,7 @@ from pytest_ane.core.errors import AneError, ClusterError, UnprovenError
 from pytest_ane.core.text import printable
 from pytest_ane.manifest import Shard
 
-PAUSE = 0.25
+PAUSE = 0.5
 """Seconds between two looks at who is there."""
 SMALL = 10
 """Seconds that an answer may take to arrive from a worker that has it."""
