@@ -218,6 +218,7 @@ class Assignment:
         return work
 
     def _capture(self, model: str) -> Capture:
+        self._mend(model)
         if model not in self._captures:
             able = [worker for worker in self._workers if self._workers.has(worker, model)]
             future = self._workers.submit(tasks.capture, model, at=able)
@@ -237,7 +238,8 @@ class Assignment:
 
         A model with which workers were lost again and again is given up.
         """
-        capture = self._captures[model]
+        if (capture := self._captures.get(model)) is None:
+            return
         status = capture.future.status
         there = any(worker in self._workers for worker in capture.workers)
         if status == "finished" or (status == "pending" and there):

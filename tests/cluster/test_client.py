@@ -168,7 +168,8 @@ def test_a_neural_engine_is_asked_ahead_and_once() -> None:
 
 def test_a_neural_engine_that_is_lost_while_it_is_asked_ahead() -> None:
     cluster, workers = _on_devices(lambda now: do(now, "measure_on_device"))
-    cluster.artifact(shard("L00"))
+    for name in ("L00", "L01", "L02"):
+        cluster.artifact(shard(name))
     assert workers.asked("measure_on_device")
     workers.lose("mac")
     with pytest.raises(UnprovenError, match=r"no worker with a Neural Engine .* is connected"):
