@@ -55,13 +55,17 @@ def worker(address: str, machine: Machine | None = None) -> Worker:
 
 @dataclass
 class FakeWorkers:
-    """Those that take part; `step` is what happens in each round of waiting."""
+    """Those that take part; `step` is what happens in each round of waiting.
+
+    Who looks at them is due in `every` such round.
+    """
 
     names: Sequence[str]
     step: Callable[[FakeWorkers], None]
     url: str = "tcp://x"
     timeout: float = 0.1
     rounds: int = 0
+    every: int = 7
     submitted: list[FakeFuture] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     gone: list[Worker] = field(default_factory=list)
@@ -98,7 +102,7 @@ class FakeWorkers:
     def is_due(self) -> bool:
         """Several things can happen between two looks."""
         self.wait()
-        return self.rounds % 7 == 0
+        return self.rounds % self.every == 0
 
     def refresh(self) -> list[Worker]:
         gone, self.gone = self.gone, []
