@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.cluster.job import Job, unpacked
+from pytest_ane.cluster.job import Job, inputs, needs_weights, unpacked
 from pytest_ane.cluster.tasks import FullDiskError
 from pytest_ane.core import errors
 from pytest_ane.core.errors import AneError, UnprovenError
 from pytest_ane.manifest import load
+from pytest_ane.project.project import Project
 
 MANIFEST = """
 [models.mini]
@@ -49,6 +50,25 @@ def test_paths_below_the_manifest_are_the_worker_s(tmp_path: Path) -> None:
     assert shards["own:block"].artifact == there / "packages/block.mlpackage"
     assert shards["own:block"].reference == Path("/elsewhere/block.mlpackage")
     assert unpacked(job.packed(), here) == job
+
+
+def test_what_a_checkout_gives_is_all_that_shards_are_built_of_or_compared_with(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "shards.toml").write_text(
+        MANIFEST + '\n[models.mini.shard.L00]\nartifact = "packages/mine.mlpackage"\n'
+        'reference = "float32"\n'
+    )
+    manifest = load(tmp_path / "shards.toml")
+    package = tmp_path / "packages" / "block.mlpackage"
+    package.mkdir(parents=True)
+    (package / "Manifest.json").write_text("{}")
+    of_own = [shard for shard in manifest.shards if shard.artifact is not None]
+    assert [needs_weights(shard) for shard in of_own] == [True, False]
+    given = inputs(Project(manifest=manifest, shards=tuple(of_own)))
+    assert set(given.lacking) == {"mini", "mini:L00", "own:block"}
+    assert "mini.gguf" in given.lacking["mini"]
+    assert given.digests == {}
 
 
 def _kinds(base: type[AneError] = AneError) -> list[type[AneError]]:

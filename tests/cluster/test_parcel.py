@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from pathlib import Path
 
 import pytest
 
 from pytest_ane.build import Cache
+from pytest_ane.build.shared_store import SharedStore
 from pytest_ane.cluster.parcel import Parcel
 from pytest_ane.core.errors import CacheError
 
@@ -61,3 +63,26 @@ def test_compiled_models_stay_on_their_mac(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     cache.get_or_make("compiled", KEY, lambda folder: (folder / "x").touch())
     assert Parcel.of(cache, cache.used).names == ()
+
+
+def test_an_entry_that_is_gone_is_said_where_it_would_arrive(tmp_path: Path) -> None:
+    here, there = filled(tmp_path / "here"), Cache(tmp_path / "there")
+    parcel = Parcel.of(here, here.used)
+    shutil.rmtree(here.path("artifacts", KEY))
+    sent: Parcel = pickle.loads(pickle.dumps(parcel))
+    with pytest.raises(CacheError, match=r"^artifacts/a{16} is gone from the worker that made it"):
+        sent.settle(there)
+
+
+def test_what_arrives_is_what_was_sent_whatever_the_store_has(tmp_path: Path) -> None:
+    """A store may have what another machine built, with other bytes."""
+    told: list[str] = []
+    store = SharedStore(str(tmp_path / "store"), told.append)
+    other = Cache(tmp_path / "other", store=store)
+    other.get_or_make("artifacts", KEY, lambda folder: (folder / "other").touch())
+    here = filled(tmp_path / "here")
+    sent: Parcel = pickle.loads(pickle.dumps(Parcel.of(here, here.used)))
+    there = Cache(tmp_path / "there", store=store)
+    sent.settle(there)
+    assert (there.path("artifacts", KEY) / "package" / "weights").is_file()
+    assert told == []
