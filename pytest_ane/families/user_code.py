@@ -45,7 +45,8 @@ def import_code(name: str, key: str) -> ModuleType:
     """
     try:
         module = import_module(name)
-        _imported.setdefault(name, code_digests(name))
+        if name not in _imported and name.partition(".")[0] != "pytest_ane":
+            _imported[name] = _states(name)
         return module
     # A module may raise anything, SystemExit included, while it is imported.
     except (Exception, SystemExit) as error:
@@ -54,20 +55,21 @@ def import_code(name: str, key: str) -> ModuleType:
         ) from error
 
 
-_imported: dict[str, dict[str, str]] = {}
-"""The source of each module as it was imported, as of `code_digests`."""
+_imported: dict[str, dict[str, tuple[int, int]]] = {}
+"""Size and time of change of each module's files as it was imported."""
 
 
 def edited_since_import() -> list[str]:
     """Modules of users whose source is no longer what this process imported and runs."""
-    return [name for name, digests in _imported.items() if _digests_now(name) != digests]
+    return [name for name, states in _imported.items() if _states(name) != states]
 
 
-def _digests_now(name: str) -> dict[str, str]:
+def _states(name: str) -> dict[str, tuple[int, int]]:
     try:
-        return code_digests(name)
-    except ManifestError:
+        stats = {part: file.stat() for part, file in _code_files(name).items()}
+    except (ManifestError, OSError):
         return {}
+    return {part: (stat.st_size, stat.st_mtime_ns) for part, stat in stats.items()}
 
 
 def error_line(error: BaseException, module: str) -> str:
@@ -84,6 +86,10 @@ def code_digests(module: str) -> dict[str, str]:
     These are the Python files of its top-level package, or the one file of a module that is in
     none. What it imports from elsewhere is not seen.
     """
+    return {part: file_digest(file) for part, file in _code_files(module).items()}
+
+
+def _code_files(module: str) -> dict[str, Path]:
     top = module.partition(".")[0]
     try:
         spec = find_spec(top)
@@ -92,10 +98,10 @@ def code_digests(module: str) -> dict[str, str]:
     if spec is None:
         raise ManifestError(f"{module} is neither in the manifest's folder nor installed.")
     if spec.submodule_search_locations is None:
-        return {top: file_digest(Path(spec.origin))} if spec.has_location and spec.origin else {}
+        return {top: Path(spec.origin)} if spec.has_location and spec.origin else {}
     folders = [Path(location) for location in spec.submodule_search_locations]
     return {
-        f"{top}/{file.relative_to(folder).as_posix()}": file_digest(file)
+        f"{top}/{file.relative_to(folder).as_posix()}": file
         for folder in folders
         for file in sorted(folder.rglob("*.py"))
     }
