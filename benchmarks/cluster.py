@@ -145,6 +145,8 @@ def cluster(folder: Path, workers: int, *more: str) -> Iterator[str]:
                     )
                 )
         while (folder / "log").read_bytes().count(b"connected to") < 2:
+            if any(process.poll() is not None for process in processes):
+                raise SystemExit((folder / "log").read_text()[-2000:])
             time.sleep(0.1)
         yield url
     finally:

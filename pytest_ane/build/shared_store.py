@@ -177,8 +177,9 @@ class SharedStore:
 
     def _is_own_disk(self, error: Exception) -> bool:
         """Whether it is this machine's disk that fails, and not the one that a store lies on."""
-        mounted = _protocol(self.url) == "file" and getattr(error, "errno", 0) == errno.EIO
-        return isinstance(error, OSError) and error.errno in _DISK and not mounted
+        if not isinstance(error, OSError) or error.errno not in _DISK:
+            return False
+        return error.errno != errno.EIO or _protocol(self.url) != "file"
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[None]:

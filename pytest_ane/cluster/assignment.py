@@ -111,7 +111,7 @@ class Assignment:
 
     @property
     def works(self) -> Mapping[str, Work]:
-        """Shards that workers have."""
+        """What workers have, by the shard's qualified id; those that were lost are not in it."""
         return self._works
 
     @property
@@ -126,12 +126,12 @@ class Assignment:
 
     @property
     def futures(self) -> list[TaskFuture]:
-        """All that is held."""
+        """Results that a run still holds at its workers, and what it has asked besides."""
         of_works = [future for work in self._works.values() for future in work.futures]
         return [*of_works, *(capture.future for capture in self._captures.values())]
 
     def holds(self, works: Mapping[str, Work]) -> bool:
-        """Whether these are still there."""
+        """Whether none of these was lost with its worker, or begun again, since."""
         return all(self._works.get(name) is work for name, work in works.items())
 
     def release(self, shard: Shard) -> None:
@@ -245,6 +245,8 @@ class Assignment:
         if status == "finished" or (status == "pending" and there):
             return
         error = capture.future.exception() if status == "error" else None
+        if not isinstance(error, FullDiskError | KilledWorker | None):
+            return  # Whatever is built upon it fails likewise, and says so.
         del self._captures[model]
         for name, work in [*self._works.items()]:
             if work.capture is capture and work.built.status != "finished":

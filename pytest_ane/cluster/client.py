@@ -79,7 +79,7 @@ class RemoteArtifact(Artifact):
 
     @property
     def files(self) -> Mapping[str, str]:
-        """As the worker has them."""
+        """SHA-256 by relative path, of the package as the worker described it."""
         files: Mapping[str, str] = vars(self)["_files"]
         return files
 

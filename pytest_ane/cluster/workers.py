@@ -234,6 +234,8 @@ class Workers:
         if not future.done():
             return
         del self._introductions[address]
+        if future.status in ("cancelled", "lost"):  # By a lost connection; it is asked again.
+            return
         if future.status == "error":
             error = future.exception()
             why = str(error) if isinstance(error, AneError) else f"{type(error).__name__}: {error}"

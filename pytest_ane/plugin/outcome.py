@@ -26,7 +26,7 @@ from pytest_ane.report.text import brief
 from pytest_ane.report.verdict import details, failure, properties, to_json
 
 VERDICT = pytest.StashKey[bytes]()
-"""A test's verdict, as of `StoredVerdict`."""
+"""What `StoredVerdict.pack` made of a test's verdict, for the reports of its run."""
 PLACE = "ane.place"
 """The property of a test that failed without a verdict: `test_mine.py:18`."""
 

@@ -138,6 +138,7 @@ def _spread(session: pytest.Session, space: workspace.Workspace) -> Iterator[Non
     try:
         yield
     finally:
+        space.cluster = None
         joined.close()
 
 

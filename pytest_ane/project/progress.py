@@ -9,7 +9,7 @@ from contextlib import contextmanager
 _WORTH_SHOWING = 1.0
 """Seconds of work before an estimate means something."""
 _NAMED = 4
-"""More shards than this are counted."""
+"""Shards at workers that a line names; of more it tells their number."""
 
 
 class Progress:
@@ -52,10 +52,8 @@ class Progress:
             self._latest = done, now
         names = ", ".join(shards) if len(shards) <= _NAMED else f"{len(shards)} shards"
         parts = [f"{done} of {self._total} done"]
-        # At the pace up to the latest; so the time left falls until the next one is done.
-        left = self._latest[1] / max(done, 1) * (self._total - done) - (now - self._latest[1])
-        if 0 < done < self._total and left > 0:
-            parts.append(f"about {left:.0f} s left")
+        since = now - self._latest[1]
+        parts += _left(done=done, total=self._total, seconds=self._latest[1], since=since)
         self._show(f"{names} at workers ({', '.join(parts)})" if shards else "")
 
     def _at_work(self, shard: str) -> None:
@@ -77,6 +75,13 @@ def words(shard: str, *, done: int, total: int, size: int, seconds: float) -> st
     parts = [f"{min(done + 1, total)} of {total}"]
     if size:
         parts.append(f"{size / 1e6:.1f} MB done")
-    if 0 < done < total and seconds >= _WORTH_SHOWING:
-        parts.append(f"about {seconds / done * (total - done):.0f} s left")
+    parts += _left(done=done, total=total, seconds=seconds)
     return f"{shard} ({', '.join(parts)})"
+
+
+def _left(*, done: int, total: int, seconds: float, since: float = 0.0) -> list[str]:
+    """The time left, at the pace up to the latest that is done; it falls until the next one is."""
+    if not 0 < done < total or seconds < _WORTH_SHOWING:
+        return []
+    left = seconds / done * (total - done) - since
+    return [f"about {left:.0f} s left"] if left > 0 else []

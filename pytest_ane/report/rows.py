@@ -6,6 +6,7 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 _ORDER = {"error": 0, "failed": 1, "unproven": 2, "not run": 3, "warned": 4, "passed": 5}
@@ -36,8 +37,14 @@ class StoredVerdict(Mapping[str, Any]):
         return len(self._data())
 
     def _data(self) -> dict[str, Any]:
-        data: dict[str, Any] = json.loads(zlib.decompress(self._packed))
-        return data
+        return _unpacked(self._packed)
+
+
+@lru_cache(maxsize=8)
+def _unpacked(packed: bytes) -> dict[str, Any]:
+    """The latest few are kept, of which a reader asks part by part."""
+    data: dict[str, Any] = json.loads(zlib.decompress(packed))
+    return data
 
 
 @dataclass(frozen=True)

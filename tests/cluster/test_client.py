@@ -78,6 +78,20 @@ def test_hidden_states_that_fill_a_disk_are_recorded_elsewhere() -> None:
     assert len(workers.asked("capture")) == 2
 
 
+def test_hidden_states_that_fail_otherwise_are_not_asked_for_again() -> None:
+    def step(now: FakeWorkers) -> None:
+        for future in now.submitted:
+            if future.status == "pending":
+                wrong = future.task == "capture"
+                future.fail(ZeroDivisionError("a bug")) if wrong else finish(future)
+
+    workers, each = FakeWorkers(["one"], step, every=1), shard("L00", prompts=True)
+    cluster = join(workers, [each])
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        cluster.artifact(each)
+    assert len(workers.asked("capture")) == 1
+
+
 def test_hidden_states_that_kill_workers_are_named_with_their_model() -> None:
     def step(now: FakeWorkers) -> None:
         for future in now.submitted:
