@@ -50,4 +50,4 @@ def test_tokens_are_those_of_plain_decoding(
                 found = speculate(stack.chain, ids, 32, width)
                 assert list(found.tokens) == list(plain), (text, width)
                 accepted += found.accepted
-    assert accepted > 15 * len(texts)
+    assert accepted > 9 * len(texts)
