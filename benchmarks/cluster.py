@@ -1,8 +1,8 @@
 """Tiny seeded shards over a cluster of this machine, beside one process that does them alone.
 
-    python -m benchmarks.cluster [--shards N] [--workers N] [--echoed N]
+    python -m benchmarks.cluster [--shards N] [--workers N] [--rounds N] [--echoed N]
 
-Both begin with empty caches. Workers have one thread of numpy and torch each, and so has the
+Both begin with empty caches, in turn as often as there are rounds, whose times are added. Workers have one thread of numpy and torch each, and so has the
 process alone, and a third worker is a replayed Neural Engine, which nobody asks.
 
 What the machine that runs pytest does for a task is measured with more shards (`--echoed`), of
@@ -58,24 +58,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--shards", type=int, default=240)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--echoed", type=int, default=2000)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         if options.shards:
-            spread(Path(name) / "spread", options.shards, options.workers)
+            spread(Path(name) / "spread", options.shards, options.workers, options.rounds)
         if options.echoed:
             echo(Path(name) / "echo", options.echoed, options.workers)
 
 
-def spread(folder: Path, shards: int, workers: int) -> None:
+def spread(folder: Path, shards: int, workers: int, rounds: int) -> None:
     """One process beside workers that do as much."""
-    alone = run(folder / "alone", shards)
-    with cluster(folder / "site", workers) as url:
-        run(folder / "first", max(2, shards // 10), url)  # Workers import what they need.
-        over = run(folder / "over", shards, url, seed=8)
-    ratio = over.wall * workers / alone.wall
-    print(f"alone: {shards} shards in {alone.wall:.1f} s, {alone.memory / 1e6:.0f} MB")
-    print(f"{workers} workers: {over.wall:.1f} s, {ratio:.2f} of the work divided by them")
+    alone = over = 0.0
+    for number in range(rounds):
+        here = folder / str(number)
+        one = run(here / "alone", shards)
+        with cluster(here / "site", workers) as url:
+            run(here / "first", max(2, shards // 10), url)  # Workers import what they need.
+            many = run(here / "over", shards, url, seed=8)
+        print(
+            f"alone: {shards} shards in {one.wall:.1f} s, {one.memory / 1e6:.0f} MB; "
+            f"{workers} workers: {many.wall:.1f} s, of which pytest's machine had "
+            f"{many.processor:.1f} s of a core",
+            flush=True,
+        )
+        alone, over = alone + one.wall, over + many.wall
+    print(f"{over * workers / alone:.2f} of the work divided by the workers")
 
 
 def echo(folder: Path, shards: int, workers: int) -> None:

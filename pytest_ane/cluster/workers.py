@@ -92,11 +92,14 @@ class Workers:
         """
         self._job, self._inputs = job.packed(), inputs
         end = time.monotonic() + self.timeout
-        while time.monotonic() < end and not (self._known and not self._introductions):
+        to_answer = max(end, time.monotonic() + SMALL)
+        while time.monotonic() < (to_answer if self._introductions else end):
             before = len(self._known)
             self.refresh()
+            if self._known and not self._introductions:
+                break
             if self._known and not before:
-                end = min(end, time.monotonic() + SMALL)
+                to_answer = min(to_answer, time.monotonic() + SMALL)
             self.wait()
         if not self._known and self._introductions:
             raise ClusterError(
