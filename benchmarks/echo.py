@@ -12,30 +12,24 @@ from typing import Any
 
 from pytest_ane.cluster import tasks
 from pytest_ane.cluster.parcel import Name, Parcel
+from pytest_ane.cluster.tasks import Answer, Measured
 from pytest_ane.core.digests import key_digest
 
 
 def dask_setup(worker: Any) -> None:
-    """Replace the three tasks that every shard has."""
+    """Replace the two tasks that every shard has."""
     tasks.build = _build(tasks.build)
-    tasks.describe = _once(
-        tasks.describe, lambda args: "", lambda facts, name: replace(facts, notes=())
-    )
-    tasks.measure = _once(
-        tasks.measure, lambda args: args[1], lambda answer, name: replace(answer, digests={})
-    )
+    tasks.measure_shard = _once(tasks.measure_shard, _of_none)
 
 
-def _once(
-    does: Callable[..., Any], key: Callable[[Any], str], again: Callable[[Any, str], Any]
-) -> Callable[..., Any]:
-    first: dict[str, Any] = {}
+def _once(does: Callable[..., Any], again: Callable[[Any, str], Any]) -> Callable[..., Any]:
+    first: list[Any] = []
 
     @wraps(does)
     def echo(*args: Any) -> Any:
-        if key(args) not in first:
-            first[key(args)] = does(*args)
-        return again(first[key(args)], args[1])
+        if not first:
+            first.append(does(*args))
+        return again(first[0], args[1])
 
     return echo
 
@@ -48,9 +42,14 @@ def _build(does: Callable[..., Parcel]) -> Callable[..., Parcel]:
     def other(parcel: Parcel, name: str) -> Parcel:
         return parcel if name.endswith("L00") else named(parcel, name)
 
-    return _once(does, lambda args: "", other)
+    return _once(does, other)
 
 
-def _of_none(answer: Any, name: str) -> Any:
-    """An answer that does not say which package it is of."""
-    return replace(answer, digests={})
+def _of_none(measured: Measured, name: str) -> Measured:
+    """Answers that do not say which package they are of."""
+    answers = {
+        gate: replace(answer, digests={})
+        for gate, answer in measured.answers.items()
+        if isinstance(answer, Answer)
+    }
+    return Measured(replace(measured.facts, notes=()), answers)

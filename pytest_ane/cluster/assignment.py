@@ -14,17 +14,17 @@ from typing import Any
 from distributed import KilledWorker
 
 from pytest_ane.cluster import tasks
-from pytest_ane.cluster.tasks import Facts, FullDiskError
+from pytest_ane.cluster.tasks import Answer, Facts, FullDiskError
 from pytest_ane.cluster.workers import TaskFuture, Worker, Workers
-from pytest_ane.core.errors import UnprovenError
+from pytest_ane.core.errors import AneError, UnprovenError
 from pytest_ane.manifest import Shard
 
 AT_ONCE = 2
 """Tasks that a worker has: shards to build, or measurements on a device. One is at work."""
 MOST_LOST = 3
 """Workers that may be lost with a task before it is given up."""
-FACTS = "facts"
-"""Among the results that are pending of a shard: what is known of its package."""
+MEASURED = "measured"
+"""Among the results that are pending of a shard: what its gates will ask."""
 _BROKEN = ("error", "cancelled", "lost")
 
 
@@ -68,8 +68,9 @@ class Work:
         worker: the worker.
         capture: hidden states that its reference needs.
         built: the package.
-        pending: results that nobody has taken, by gate; and those facts.
-        facts: once they are taken.
+        pending: results that nobody has taken, by what was asked.
+        facts: of the package, as soon as they are there.
+        answers: to what its gates will ask, as soon as they are there and until they are taken.
     """
 
     worker: Worker
@@ -77,6 +78,7 @@ class Work:
     built: TaskFuture
     pending: dict[str, TaskFuture] = field(default_factory=dict)
     facts: Facts | None = None
+    answers: dict[str, Answer | AneError] = field(default_factory=dict)
 
     @property
     def futures(self) -> tuple[TaskFuture, ...]:
@@ -86,7 +88,7 @@ class Work:
     @property
     def is_taken(self) -> bool:
         """Whether all that was asked of it has been answered."""
-        return self.facts is not None and not self.pending
+        return self.facts is not None and not self.pending and not self.answers
 
 
 class Assignment:
@@ -153,6 +155,12 @@ class Assignment:
         worker = self._free(shard)
         return None if worker is None else self._assign(shard, worker)
 
+    def ask_all(self, work: Work, shard: Shard) -> TaskFuture:
+        """What a run's gates will ask of a shard; asked if it is not yet."""
+        name = shard.qualified
+        gates = self._plan.asked.get(name, ())
+        return self.ask(work, MEASURED, tasks.measure_shard, name, gates)
+
     def ask(self, work: Work, key: str, task: Callable[..., Any], *args: Any) -> TaskFuture:
         """What a task tells of a shard's package, its last argument; asked if it is not yet."""
         if key not in work.pending:
@@ -212,9 +220,7 @@ class Assignment:
         needs = [capture.future] if capture else []
         built = self._workers.submit(tasks.build, name, cases, *needs, at=[worker])
         work = self._works[name] = self._open[name] = Work(worker, capture, built)
-        self.ask(work, FACTS, tasks.describe, name)
-        for gate in self._plan.asked.get(name, ()):
-            self.ask(work, gate, tasks.measure, gate, name)
+        self.ask_all(work, shard)
         return work
 
     def _capture(self, model: str) -> Capture:

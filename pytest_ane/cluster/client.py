@@ -25,7 +25,7 @@ from pytest_ane.build import Artifact, BuildRecord, Cache
 from pytest_ane.cluster import tasks
 from pytest_ane.cluster.assignment import (
     AT_ONCE,
-    FACTS,
+    MEASURED,
     MOST_LOST,
     Assignment,
     Plan,
@@ -34,7 +34,7 @@ from pytest_ane.cluster.assignment import (
 )
 from pytest_ane.cluster.job import Job
 from pytest_ane.cluster.parcel import Parcel
-from pytest_ane.cluster.tasks import Answer, Facts, FullDiskError
+from pytest_ane.cluster.tasks import Answer, Facts, FullDiskError, Measured
 from pytest_ane.cluster.workers import SMALL, TaskFuture, Worker, Workers
 from pytest_ane.core.errors import AneError, BuildError, UnprovenError
 from pytest_ane.gates import GATES
@@ -163,7 +163,11 @@ class Cluster:
         if GATES[gate].scope == "model":
             return self._on_one(_Question(gate, subject, None))
         shard = self._shards[subject]
-        return self._checked(self._told(shard, gate, tasks.measure, gate, subject))
+        self._facts(shard)
+        answer = self._assigned.works[subject].answers.pop(gate, None)
+        if isinstance(answer, AneError):
+            raise answer
+        return self._checked(answer or self._told(shard, gate, tasks.measure, gate, subject))
 
     def measure_on_device(self, gate: str, subject: str, system: str) -> Answer:
         """A gate's measurement by Core ML, on a worker with a Neural Engine.
@@ -200,29 +204,34 @@ class Cluster:
 
     def _told(self, shard: Shard, key: str, task: Callable[..., Any], *args: Any) -> Any:
         """What a task tells of a shard's package; its name among what is pending is `key`."""
+        return self._taken(shard, key, lambda work: self._assigned.ask(work, key, task, *args))
 
+    def _taken(self, shard: Shard, key: str, ask: Callable[[Work], TaskFuture]) -> Any:
         def begin() -> _Task:
             work = self._work_of(shard)
-            future = self._assigned.ask(work, key, task, *args)
-            return _Task(work.worker, {shard.qualified: work}, future)
+            return _Task(work.worker, {shard.qualified: work}, ask(work))
 
         told = self._retried(shard.qualified, begin)
         self._assigned.works[shard.qualified].pending.pop(key, None)
         return told
 
     def _facts(self, shard: Shard) -> Facts:
-        """What is known of a shard's package.
+        """What is known of a shard's package; its gates' answers come with it.
 
         Raises:
             BuildError: another worker had built it before, with other bytes.
         """
         if (known := self._work_of(shard).facts) is not None:
             return known
-        facts: Facts = self._told(shard, FACTS, tasks.describe, shard.qualified)
+        measured: Measured = self._taken(
+            shard, MEASURED, lambda work: self._assigned.ask_all(work, shard)
+        )
+        facts = measured.facts
         for note in facts.notes:
             self._say(f"{facts.label}: {note}")
         self._require_same(shard.qualified, facts.digest, facts.label)
-        self._assigned.works[shard.qualified].facts = facts
+        work = self._assigned.works[shard.qualified]
+        work.facts, work.answers = facts, dict(measured.answers)
         return facts
 
     def _checked(self, answer: Answer) -> Answer:
@@ -460,8 +469,8 @@ class Cluster:
 
 def _arrived(work: Work) -> Facts | None:
     """Facts of a package, if they are there."""
-    if work.facts is None and work.pending[FACTS].status == "finished":
+    if work.facts is None and work.pending[MEASURED].status == "finished":
         with suppress(Exception):  # Whoever waits for them is told.
-            facts: Facts = work.pending[FACTS].result(timeout=SMALL)
-            return facts
+            measured: Measured = work.pending[MEASURED].result(timeout=SMALL)
+            return measured.facts
     return work.facts

@@ -141,6 +141,20 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """A shard's package, and its measurements by the CPU executor.
+
+    Attributes:
+        facts: of the package.
+        answers: by gate, an error where it cannot be measured; without those with a bug, which
+            is shown with its traceback when they are asked alone.
+    """
+
+    facts: Facts
+    answers: Mapping[str, Answer | AneError]
+
+
+@dataclass(frozen=True)
 class _Opened:
     """A run's project in this process, its budgets, and what is to be told with the next answer."""
 
@@ -226,11 +240,26 @@ def build(token: str, name: str, cases: bool, *parcels: Parcel) -> Parcel:
         return Parcel.of(project.cache, new | own)
 
 
-def describe(token: str, name: str, parcel: Parcel) -> Facts:
-    """What a verdict needs of a shard's package."""
+def measure_shard(token: str, name: str, gates: Sequence[str], parcel: Parcel) -> Measured:
+    """What verdicts need of a shard: facts of its package, and gates' measurements.
+
+    They are one task, so that the package is read once.
+    """
     with _opened(token, [parcel]) as run:
-        artifact = run.project.artifact(_shard(run.project, name))
-        return Facts(artifact.size, dict(artifact.files), run.taken_notes(), _label())
+        shard = _shard(run.project, name)
+        artifact, context = run.project.artifact(shard), run.project.open_shard(shard)
+        facts = Facts(artifact.size, dict(artifact.files), run.taken_notes(), _label())
+        answers: dict[str, Answer | AneError] = {}
+        for gate in gates:
+            try:
+                answers[gate] = _measured(run, gate, context, {name: facts.digest})
+            except DiskError:
+                raise
+            except AneError as error:
+                answers[gate] = error
+            except Exception:
+                continue
+        return Measured(facts, answers)
 
 
 def measure(token: str, gate: str, subject: str, *parcels: Parcel) -> Answer:
@@ -243,7 +272,7 @@ def measure(token: str, gate: str, subject: str, *parcels: Parcel) -> Answer:
         parcels: the packages, and what goes with them.
     """
     with _opened(token, parcels) as run:
-        return _measured(run, gate, subject)
+        return _measured_of(run, gate, subject)
 
 
 def measure_on_device(token: str, gate: str, subject: str, *parcels: Parcel) -> Answer:
@@ -255,17 +284,20 @@ def measure_on_device(token: str, gate: str, subject: str, *parcels: Parcel) -> 
     with _opened(token, parcels, device=True) as run:
         assert isinstance(run.project.backend, CoreMLBackend)
         run.project.backend.require_ane()
-        return _measured(run, gate, subject)
+        return _measured_of(run, gate, subject)
 
 
-def _measured(run: _Opened, gate: str, subject: str) -> Answer:
-    project, known = run.project, GATES[gate]
-    of_shard = known.scope == "shard"
+def _measured_of(run: _Opened, gate: str, subject: str) -> Answer:
+    project, of_shard = run.project, GATES[gate].scope == "shard"
     shards = [s for s in project.shards if subject == (s.qualified if of_shard else s.model)]
     context = project.open_shard(shards[0]) if of_shard else project.stack(subject)
     digests = {s.qualified: files_digest(project.artifact(s).files) for s in shards}
-    measurement = known.measure(context)
-    environment = project.backend.provenance()
+    return _measured(run, gate, context, digests)
+
+
+def _measured(run: _Opened, gate: str, context: Any, digests: Mapping[str, str]) -> Answer:
+    measurement = GATES[gate].measure(context)
+    environment = run.project.backend.provenance()
     return Answer(measurement, digests, environment, run.taken_notes(), _label())
 
 

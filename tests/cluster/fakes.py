@@ -12,8 +12,9 @@ from pytest_ane.backends.coreml import Machine
 from pytest_ane.cluster.assignment import Plan
 from pytest_ane.cluster.client import Cluster
 from pytest_ane.cluster.job import Inputs, Job
-from pytest_ane.cluster.tasks import Answer, Facts, Introduction
+from pytest_ane.cluster.tasks import Answer, Facts, Introduction, Measured
 from pytest_ane.cluster.workers import Worker
+from pytest_ane.core.errors import AneError
 
 MOST_ROUNDS = 2000
 """Rounds of waiting after which a test has no end."""
@@ -177,13 +178,27 @@ def do(workers: FakeWorkers, *but: str) -> None:
             finish(future)
 
 
+def measured_as(**answers: Answer | AneError) -> Callable[[FakeWorkers], None]:
+    """All that is pending is done, and every shard is measured so."""
+
+    def step(workers: FakeWorkers) -> None:
+        for future in workers.submitted:
+            if future.status == "pending" and future.task == "measure_shard":
+                future.finish(Measured(Facts(1, FILES, (), "one"), answers))
+        do(workers)
+
+    return step
+
+
 def finish(future: FakeFuture) -> None:
     name = future.worker.address
     failed = [a for a in future.args if isinstance(a, FakeFuture) and a.status == "error"]
     if failed:
         future.fail(failed[0].value)
-    elif future.task == "describe":
-        future.finish(Facts(1, FILES, (), name))
+    elif future.task == "measure_shard":
+        subject, gates, *_ = future.args
+        answers = {gate: answer(subject, label=name) for gate in gates}
+        future.finish(Measured(Facts(1, FILES, (), name), answers))
     elif future.task in ("measure", "measure_on_device"):
         future.finish(answer(future.args[1], label=name))
     else:

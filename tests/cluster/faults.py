@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
-from functools import partial, wraps
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +38,13 @@ def _count(site: Path) -> None:
 
     shard._build = counted
 
-    def measured(device: str, args: tuple[Any, ...]) -> None:
-        _, gate, subject, *_ = args
+    def measured(device: str, gates: Sequence[str], subject: str) -> None:
         with (site / "measured").open("a") as file:
-            file.write(f"{gate} {subject} {device}\n")
+            file.writelines(f"{gate} {subject} {device}\n" for gate in gates)
 
-    _around("measure", partial(measured, "CPU"))
-    _around("measure_on_device", partial(measured, "ANE"))
+    _around("measure", lambda args: measured("CPU", [args[1]], args[2]))
+    _around("measure_shard", lambda args: measured("CPU", args[2], args[1]))
+    _around("measure_on_device", lambda args: measured("ANE", [args[1]], args[2]))
 
 
 def _around(task: str, before: Callable[[tuple[Any, ...]], None]) -> None:
@@ -73,7 +73,7 @@ def _slow(seconds: str, site: Path) -> None:
 
 def _dawdle(seconds: str, site: Path) -> None:
     """Every measurement takes so much longer."""
-    _around("measure", lambda args: time.sleep(float(seconds)))
+    _around("measure_shard", lambda args: time.sleep(float(seconds)))
 
 
 def _die(shard: str, site: Path) -> None:

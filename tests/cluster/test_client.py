@@ -12,7 +12,7 @@ from distributed import KilledWorker
 from pytest_ane.backends.coreml import Machine
 from pytest_ane.cluster.tasks import FullDiskError
 from pytest_ane.core.errors import BuildError, UnprovenError
-from tests.cluster.fakes import FakeFuture, FakeWorkers, answer, do, finish, join, shard
+from tests.cluster.fakes import FakeWorkers, answer, do, finish, join, measured_as, shard
 from tests.cluster.fakes import worker as worker_at
 
 MAC = cast(Machine, SimpleNamespace(os="macOS 26.1"))
@@ -25,7 +25,8 @@ def test_what_is_done_is_taken_once() -> None:
         assert len(cluster.artifact(each).digest) == 64
         assert cluster.measure("compression", each.qualified).measurement == "measured"
     assert Counter(workers.asked("build")) == {each.qualified: 1 for each in shards}
-    assert len(workers.asked("measure")) == 6
+    assert len(workers.asked("measure_shard")) == 6
+    assert not workers.asked("measure")
 
 
 def test_a_worker_that_is_lost() -> None:
@@ -138,13 +139,25 @@ def test_what_kills_its_workers_is_given_up_whatever_it_is() -> None:
 
 def test_other_bytes_than_those_that_are_judged() -> None:
     """After a loss, at a Mac, or where a whole stack is measured: nothing is compared."""
-    workers, each = FakeWorkers(["one", "two"], do), shard("L00")
+    other = answer(files={"weights": "b" * 64}, label="two")
+    workers, each = FakeWorkers(["one", "two"], measured_as(compression=other)), shard("L00")
     cluster = join(workers, [each])
     cluster.artifact(each)
-    other = answer(files={"weights": "b" * 64}, label="two")
-    cast(FakeFuture, workers.submitted[-1]).finish(other)
     with pytest.raises(BuildError, match=r"m:L00: its package on two has other bytes .* than on "):
         cluster.measure("compression", "m:L00")
+
+
+def test_a_gate_that_cannot_be_measured_raises_for_itself() -> None:
+    """An error comes with the shard; what is left out for a bug is asked alone, and shows it."""
+    step = measured_as(compression=UnprovenError("no palettes"))
+    workers, each = FakeWorkers(["one"], step), shard("L00")
+    cluster = join(workers, [each])
+    cluster.artifact(each)
+    with pytest.raises(UnprovenError, match="no palettes"):
+        cluster.measure("compression", "m:L00")
+    assert not workers.asked("measure")
+    assert cluster.measure("fidelity", "m:L00").measurement == "measured"
+    assert workers.asked("measure") == ["fidelity"]
 
 
 def test_no_worker_that_could_build_is_waited_for_once() -> None:
