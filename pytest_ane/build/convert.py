@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from pytest_ane.build.coremltools_quiet import import_coremltools
@@ -56,16 +58,18 @@ def convert(conversion: Conversion, *, max_tokens: int, target: str, subject: st
         with torch.no_grad():
             trace: Any = torch.jit.trace
             traced = trace(conversion.module.eval(), examples, check_trace=False)
-        converted = ct.convert(
-            traced,
-            inputs=inputs,
-            outputs=outputs,
-            states=states or None,
-            convert_to="mlprogram",
-            minimum_deployment_target=getattr(ct.target, target),
-            compute_precision=ct.precision.FLOAT16,
-            skip_model_load=True,
-        )
+        with _checked_once():
+            converted = ct.convert(
+                traced,
+                inputs=inputs,
+                outputs=outputs,
+                states=states or None,
+                convert_to="mlprogram",
+                minimum_deployment_target=getattr(ct.target, target),
+                compute_precision=ct.precision.FLOAT16,
+                skip_model_load=True,
+            )
+        converted._mil_program.validate()
         # All weights would stay in memory with it, in cycles; the package on disk has them too.
         converted._mil_program = None
         del traced
@@ -78,6 +82,23 @@ def convert(conversion: Conversion, *, max_tokens: int, target: str, subject: st
         cause = _not_a_number(conversion) or error
         why = " ".join(str(cause).split())
         raise BuildError(f"{subject} could not be converted: {why}") from error
+
+
+@contextmanager
+def _checked_once() -> Iterator[None]:
+    """Let coremltools not check its program after each pass; whoever calls it checks the last.
+
+    After each of a hundred passes it goes through the whole program, and before and after each
+    pipeline it prints it for a log that nobody reads: a third of the time of converting a block.
+    """
+    from coremltools.converters.mil.mil import Program
+
+    before = Program.validate, Program.__str__
+    Program.validate, Program.__str__ = lambda self, **options: None, lambda self: ""
+    try:
+        yield
+    finally:
+        Program.validate, Program.__str__ = before
 
 
 def _number_symbols_anew() -> None:

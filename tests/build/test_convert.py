@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 
 from pytest_ane.build.convert import convert
 from pytest_ane.build.coremltools_quiet import converter_notes
+from pytest_ane.build.shard import canonicalize
+from pytest_ane.core.digests import tree_digest
 from pytest_ane.core.errors import BuildError
 from pytest_ane.families import Conversion, Port
 from pytest_ane.mil import read_model
@@ -118,3 +121,27 @@ def test_types_of_shapes_are_shared_by_conversions(tmp_path: Path) -> None:
     known = types()
     convert_once("second")
     assert types() == known > 0
+
+
+def test_the_program_is_checked_once_and_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from coremltools.converters.mil.mil import Program
+
+    conversion = Conversion(Sum(), (X,), (Y,), (Port("total", (1, 2, 1, 1)),))
+    package(conversion, tmp_path / "once.mlpackage")
+    with monkeypatch.context() as patched:
+        patched.setattr("pytest_ane.build.convert._checked_once", nullcontext)
+        package(conversion, tmp_path / "each.mlpackage")
+    for name in ("once", "each"):
+        canonicalize(tmp_path / f"{name}.mlpackage")
+    assert tree_digest(tmp_path / "once.mlpackage") == tree_digest(tmp_path / "each.mlpackage")
+
+    def refuse(program: Program, **options: Any) -> None:
+        ops = [op.op_type for op in program.functions["main"].operations]
+        raise ValueError(f"wrong at {ops[-1]}")
+
+    monkeypatch.setattr(Program, "validate", refuse)
+    message = r"m:L00 could not be converted: wrong at add"
+    with converter_notes(), pytest.raises(BuildError, match=message):
+        convert(conversion, max_tokens=4, target="iOS18", subject="m:L00")
