@@ -44,18 +44,18 @@ def import_coremltools() -> Any:
 def importing() -> Iterator[None]:
     """While coremltools is imported: no remarks, and Ctrl-C waits.
 
-    It imports transformers to see whether it is there, which takes a second; so it is not there,
-    unless it is imported already.
+    It imports transformers and scikit-learn to see whether they are there, which takes two seconds;
+    so they are not there, unless they are imported already. Its k-means imports scikit-learn when
+    it needs it.
     """
-    hidden = "transformers" not in sys.modules
+    hidden = {"transformers", "sklearn"} - sys.modules.keys()
     with converter_notes(), held_interrupt():
-        if hidden:
-            sys.modules["transformers"] = None  # type: ignore[assignment]
+        sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
         try:
             yield
         finally:
-            if hidden:
-                del sys.modules["transformers"]
+            for name in hidden:
+                del sys.modules[name]
 
 
 @contextmanager
