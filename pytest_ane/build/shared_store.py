@@ -14,6 +14,7 @@ import os
 import shutil
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -55,6 +56,7 @@ class SharedStore:
     Attributes:
         name: the URL without credentials.
         is_writable: whether files can be stored; False of web servers, and once it was refused.
+        counts: entries that were `fetched` and `stored` since somebody took note of them.
 
     Raises:
         CacheError: no library for the URL is installed, or it has no meaning.
@@ -64,6 +66,7 @@ class SharedStore:
         self.url, self.notify = url, notify
         self.name = without_credentials(url)
         self.is_writable = _protocol(url) not in _READ_ONLY
+        self.counts: Counter[str] = Counter()
         self._failures = 0
         self._damaged: set[str] = set()
         self._swept: set[str] = set()
@@ -90,6 +93,7 @@ class SharedStore:
             wrong = unpacked(file, entry) or damage(entry, (kind, key))
         archive.unlink()
         if not wrong:
+            self.counts["fetched"] += 1
             return entry
         self._damaged.add(name)
         shutil.rmtree(entry, ignore_errors=True)
@@ -116,6 +120,7 @@ class SharedStore:
             if name in self._damaged:
                 return self._put(archive, name, replace=True)
             new = not self._files.exists(self._path(name)) and self._put(archive, name)
+            self.counts["stored"] += new
             return new or self._is_stored(archive, name, subject)
         return False
 

@@ -227,6 +227,8 @@ class Cluster:
             shard, MEASURED, lambda work: self._assigned.ask_all(work, shard)
         )
         facts = measured.facts
+        if self._cache.store is not None:
+            self._cache.store.counts.update(measured.stored)
         for note in facts.notes:
             self._say(f"{facts.label}: {note}")
         self._require_same(shard.qualified, facts.digest, facts.label)

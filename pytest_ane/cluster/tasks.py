@@ -148,10 +148,12 @@ class Measured:
         facts: of the package.
         answers: by gate, an error where it cannot be measured; without those with a bug, which
             is shown with its traceback when they are asked alone.
+        stored: counts of the store's entries, as of `SharedStore`.
     """
 
     facts: Facts
     answers: Mapping[str, Answer | AneError]
+    stored: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,14 @@ class _Opened:
         notes = tuple(self.notes)
         self.notes.clear()
         return notes
+
+    def taken_counts(self) -> dict[str, int]:
+        """Entries that the store gave and took since the last answer."""
+        if (store := self.project.cache.store) is None:
+            return {}
+        counts = dict(store.counts)
+        store.counts.clear()
+        return counts
 
 
 _MOST_RUNS = 16
@@ -259,7 +269,7 @@ def measure_shard(token: str, name: str, gates: Sequence[str], parcel: Parcel) -
                 answers[gate] = error
             except Exception:
                 continue
-        return Measured(facts, answers)
+        return Measured(facts, answers, run.taken_counts())
 
 
 def measure(token: str, gate: str, subject: str, *parcels: Parcel) -> Answer:

@@ -72,6 +72,10 @@ def note(item: pytest.Item, report: pytest.TestReport) -> None:
         report.ane_measured = measured  # type: ignore[attr-defined]
     if (data := item.stash.get(VERDICT, None)) is not None and report.when == "call":
         report.ane_verdict = data  # type: ignore[attr-defined]
+    store = workspace.of(item.config).cache.store
+    if store is not None and store.counts:
+        report.ane_store = dict(store.counts)  # type: ignore[attr-defined]
+        store.counts.clear()
     if (line := item.stash.get(LINE, None)) is not None and report.when == "call":
         report.ane_history = line  # type: ignore[attr-defined]
     if isinstance(item, pytest.Function) and collection.is_canary(item.config, item):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,10 @@ def write(reporter: TerminalReporter, config: pytest.Config) -> None:
     width = terminal_width(config)
     for note in _backend_notes(reporter):
         reporter.write_line(printable(f"note: {note}", LONGEST))
+    if counts := _store_counts(reporter):
+        store = without_credentials(workspace.of(config).store_url)
+        said = f"{counts['fetched']} entries fetched, {counts['stored']} stored"
+        reporter.write_line(printable(f"store {store}: {said}", LONGEST))
     for line in table(rows, width=width, everything=config.get_verbosity() > 0):
         color = _COLORS.get(line.status, "")
         reporter.write_line(line.text, **({color: True} if color else {}))
@@ -102,6 +107,12 @@ def _backend_notes(reporter: TerminalReporter) -> dict[str, None]:
     return {
         str(value): None for r in reports for name, value in r.user_properties if name == "ane.note"
     }
+
+
+def _store_counts(reporter: TerminalReporter) -> Counter[str]:
+    """Entries that the store gave and took, in all processes of the run."""
+    reports = (report for group in reporter.stats.values() for report in group)
+    return sum((Counter(getattr(report, "ane_store", {})) for report in reports), Counter())
 
 
 def _evidence(reporter: TerminalReporter, config: pytest.Config) -> None:

@@ -164,7 +164,8 @@ def join(
         frozenset(names),
         lambda name, files: lacking(name),
     )
-    return Cluster(cast(Any, workers), job, cast(Any, None), plan, workers.said.append)
+    cache = cast(Any, SimpleNamespace(store=None))
+    return Cluster(cast(Any, workers), job, cache, plan, workers.said.append)
 
 
 def answer(name: str = "m:L00", files: dict[str, str] = FILES, label: str = "one") -> Answer:

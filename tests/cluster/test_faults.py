@@ -132,6 +132,7 @@ def test_a_store_that_fails(
             assert result.code == 0, result.text
             assert _figures(result) == _figures(alone)
         assert len(site.lines("builds")) == before
+        assert re.search(r"^store s3://.*: [1-9]\d* entries fetched, 0 stored$", result.text, re.M)
 
 
 def _figures(result: Result) -> list[dict[str, str]]:

@@ -43,6 +43,7 @@ def filled(project: Project) -> Project:
         "--ane-cache=first", "--ane-store=store", "--junitxml=first.xml", shards="head.0"
     )
     result.assert_outcomes(passed=3, deselected=1)
+    result.stdout.fnmatch_lines(["store */store: 0 entries fetched, 4 stored"])
     return project
 
 
@@ -55,7 +56,11 @@ def test_a_second_machine_builds_nothing_and_judges_alike(
     )
     second.assert_outcomes(passed=3, deselected=1)
     second.stdout.fnmatch_lines(
-        ["*cache *second · store */store*", "ane: 1 shard to fetch from */store or to build, *"]
+        [
+            "*cache *second · store */store*",
+            "ane: 1 shard to fetch from */store or to build, *",
+            "store */store: 3 entries fetched, 0 stored",
+        ]
     )
     assert figures(filled, "second.xml") == figures(filled, "first.xml")
 
