@@ -266,7 +266,7 @@ def measure_shard(token: str, name: str, gates: Sequence[str], parcel: Parcel) -
             except DiskError:
                 raise
             except AneError as error:
-                answers[gate] = error
+                answers[gate] = error.with_traceback(None)  # It would keep what was measured.
             except Exception:
                 continue
         return Measured(facts, answers, run.taken_counts())
