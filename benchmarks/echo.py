@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 from pytest_ane.cluster import tasks
@@ -37,7 +38,7 @@ def _once(does: Callable[..., Any], again: Callable[[Any, str], Any]) -> Callabl
 def _build(does: Callable[..., Parcel]) -> Callable[..., Parcel]:
     def named(parcel: Parcel, shard: str) -> Parcel:
         """A package of as many bytes, under another name."""
-        return Parcel([Name("artifacts", key_digest(shard))], parcel.size)
+        return Parcel([Name("artifacts", key_digest(shard))], parcel.size, Path())
 
     def other(parcel: Parcel, name: str) -> Parcel:
         return parcel if name.endswith("L00") else named(parcel, name)

@@ -48,15 +48,18 @@ class Canaries:
     def __init__(self, space: Workspace, root: Path) -> None:
         self._space = space
         self._root = root
+        self._selected: dict[str, tuple[Shard, ...]] = {}
         self._known: dict[tuple[str, str], str] = {}
         self._collected: dict[tuple[str, str], list[pytest.Function]] = {}
 
     def of(self, model: str) -> tuple[Shard, ...]:
         """The canaries that are selected, if other shards of the model are selected too."""
-        chosen = [shard for shard in self._space.shards if shard.model == model]
-        named = self._space.manifest.model_of(model).canary
-        canaries = tuple(shard for shard in chosen if shard.id in named)
-        return canaries if len(canaries) < len(chosen) else ()
+        if model not in self._selected:
+            chosen = [shard for shard in self._space.shards if shard.model == model]
+            named = self._space.manifest.model_of(model).canary
+            canaries = tuple(shard for shard in chosen if shard.id in named)
+            self._selected[model] = canaries if len(canaries) < len(chosen) else ()
+        return self._selected[model]
 
     def has(self, shard: Shard) -> bool:
         """Whether others wait for this shard."""

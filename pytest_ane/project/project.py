@@ -189,9 +189,12 @@ class Project:
 
     def policy_of(self, subject: str) -> Policy:
         """The policy of a selected shard, by qualified id, or of a model, by name."""
+        return self._policies[subject]
+
+    @cached_property
+    def _policies(self) -> dict[str, Policy]:
         policies = {shard.qualified: shard.policy for shard in self.shards}
-        policies |= {model.name: model.policy for model in self.manifest.models}
-        return policies[subject]
+        return policies | {model.name: model.policy for model in self.manifest.models}
 
     def synthetic(self, subject: str) -> str:
         """How the weights of a shard or model were made up; empty for real ones."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from pytest_ane.analysis.bisect import most_evaluations
+from tests.forked import Forge
 from tests.suite.conftest import SOURCE
 
 SHARDS = 34
@@ -36,37 +35,33 @@ granularity = "per_tensor"
 """
 
 
-def run(folder: Path, cache: Path, command: str, spoilt: Sequence[str]) -> list[str]:
+def run(forge: Forge, folder: Path, cache: Path, command: str, spoilt: Sequence[str]) -> list[str]:
     text = SOURCE + PALETTES + "".join(SPOILT.format(shard=shard) for shard in spoilt)
     (folder / "shards.toml").write_text(text)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest_ane.cli", command, f"--ane-cache={cache}"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = forge.run(["pytest_ane.cli", command, f"--ane-cache={cache}"], folder)
+    assert done.returncode == 0, done.stdout
     return done.stdout.splitlines()
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("seed", "count"), [(1, 1), (2, 2)])
-def test_spoilt_shards_are_named(tmp_path: Path, cache_root: Path, seed: int, count: int) -> None:
+def test_spoilt_shards_are_named(
+    forge: Forge, tmp_path: Path, cache_root: Path, seed: int, count: int
+) -> None:
     guilty = sorted(random.Random(seed).sample([f"L{i:02d}" for i in range(30)], count))
 
-    *trials, says = run(tmp_path, cache_root, "bisect", guilty)
+    *trials, says = run(forge, tmp_path, cache_root, "bisect", guilty)
     assert " exact: none - red (" in trials[0]
     named, _, _ = says.partition(" is to blame" if count == 1 else " are to blame")
     assert named == ", ".join(guilty)
     assert len(trials) <= most_evaluations(SHARDS, count)
 
-    *_, stack, says = run(tmp_path, cache_root, "drift", guilty)
+    *_, stack, says = run(forge, tmp_path, cache_root, "drift", guilty)
     assert stack.startswith("stack failed: ")
     named, _, _ = says.partition(" breaks it" if count == 1 else " break it")
     assert sorted(named.split(" and ")) == guilty
 
 
 @pytest.mark.heavy
-def test_without_a_spoilt_shard_it_is_green(tmp_path: Path, cache_root: Path) -> None:
-    assert "green as it is" in run(tmp_path, cache_root, "bisect", [])[-1]
+def test_without_a_spoilt_shard_it_is_green(forge: Forge, tmp_path: Path, cache_root: Path) -> None:
+    assert "green as it is" in run(forge, tmp_path, cache_root, "bisect", [])[-1]

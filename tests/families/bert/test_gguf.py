@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +34,7 @@ from tests.families.bert.oracle import (
     prompt,
     referred,
 )
+from tests.forked import Forge
 from tests.project.scaffold.test_scaffold import WORDS
 
 ERF = tuple(case for case in CASES if case.changes.get("hidden_act", "gelu") == "gelu")
@@ -249,7 +248,7 @@ def write_words(folder: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_the_first_manifest_of_a_file_is_green(tmp_path: Path) -> None:
+def test_the_first_manifest_of_a_file_is_green(tmp_path: Path, forge: Forge) -> None:
     wide = {
         "hidden_size": 64, "intermediate_size": 128, "initializer_range": 0.1, "vocab_size": 200,
         "max_position_embeddings": 128,
@@ -260,9 +259,8 @@ def test_the_first_manifest_of_a_file_is_green(tmp_path: Path) -> None:
     write_gguf_of(tmp_path / "model", tmp_path / "model.gguf")
 
     def run(*arguments: str) -> str:
-        command = [sys.executable, "-m", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = forge.run(arguments, tmp_path)
+        assert done.returncode == 0, done.stdout
         return done.stdout
 
     told = run("pytest_ane.cli", "init", "--from", "model.gguf", "--no-gates")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from tests.families.bert import oracle as bert
 from tests.families.decoder.cases import CASES
 from tests.families.decoder.gguf_files import write_gguf_of
 from tests.families.decoder.oracle import Case
+from tests.forked import Forge
 from tests.project.scaffold.test_scaffold import WORDS
 from tests.sources.checkpoints import write_tokenizer
 
@@ -30,13 +30,9 @@ WIDER = {
 OF_EACH_FAMILY = (*{case.family: case for case in reversed(CASES)}.values(), bert.CASES[0])
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-
-
-def gates(folder: Path, shards: str) -> subprocess.CompletedProcess[str]:
-    return run(folder, "pytest", f"--ane-shards={shards}", "-m", "gate", "--ane-cache=cache")
+def gates(forge: Forge, folder: Path, shards: str) -> subprocess.CompletedProcess[str]:
+    command = ["pytest", f"--ane-shards={shards}", "-m", "gate", "--ane-cache=cache"]
+    return forge.run(command, folder)
 
 
 def palettized(package: Path) -> list[ProgramWeight]:
@@ -61,28 +57,28 @@ def spoil(package: Path) -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("case", OF_EACH_FAMILY, ids=lambda case: getattr(case, "family", "bert"))
 def test_the_first_manifest_is_green_and_a_spoilt_weight_red(
-    case: Case | bert.Case, tmp_path: Path
+    case: Case | bert.Case, tmp_path: Path, forge: Forge
 ) -> None:
     replace(case, changes={**case.changes, **WIDER}).save(tmp_path / "model")
     write_tokenizer(tmp_path / "model", WORDS)
-    green_then_red(tmp_path, "model")
+    green_then_red(forge, tmp_path, "model")
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("family", ["gemma3", "qwen3"])
-def test_a_gguf_file_likewise(family: str, tmp_path: Path) -> None:
+def test_a_gguf_file_likewise(family: str, tmp_path: Path, forge: Forge) -> None:
     (case, *_) = (case for case in CASES if case.family == family)
     replace(case, changes={**case.changes, **WIDER}).save(tmp_path / "model")
     write_gguf_of(tmp_path / "model", tmp_path / "model.gguf")
-    green_then_red(tmp_path, "model.gguf")
+    green_then_red(forge, tmp_path, "model.gguf")
 
 
-def green_then_red(tmp_path: Path, source: str) -> None:
+def green_then_red(forge: Forge, tmp_path: Path, source: str) -> None:
     """A source's first manifest passes all gates; with one spoilt palette fidelity fails."""
-    done = run(tmp_path, "pytest_ane.cli", "init", "--from", source, "--no-gates")
-    assert done.returncode == 0, done.stderr
+    done = forge.run(["pytest_ane.cli", "init", "--from", source, "--no-gates"], tmp_path)
+    assert done.returncode == 0, done.stdout
     (model,) = load(tmp_path / "shards.toml").models
-    green = gates(tmp_path, "all")
+    green = gates(forge, tmp_path, "all")
     assert green.returncode == 0, green.stdout
     count = len(model.shards)
     assert (
@@ -96,7 +92,7 @@ def green_then_red(tmp_path: Path, source: str) -> None:
     with (tmp_path / "shards.toml").open("a") as manifest:
         manifest.write(f'\n[models.{model.name}.shard."{shard}"]\n')
         manifest.write('artifact = "spoilt.mlpackage"\nreference = "float32"\n')
-    red = gates(tmp_path, shard)
+    red = gates(forge, tmp_path, shard)
     assert red.returncode == 1, red.stdout
     assert f"FAILED   {model.name}:{shard}" in red.stdout
     assert "fidelity" in red.stdout

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +17,7 @@ from tests.families.decoder.oracle import (
     prompt,
     referred,
 )
+from tests.forked import Forge
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_family"
 CHANGES = {"head_dim": 10, "sliding_window": 5, "query_pre_attn_scalar": 20}
@@ -58,11 +57,9 @@ def test_the_page_shows_it() -> None:
 
 
 @pytest.mark.slow
-def test_gates_of_its_example(tmp_path: Path) -> None:
+def test_gates_of_its_example(tmp_path: Path, forge: Forge) -> None:
     command = ["pytest", f"--ane-manifest={EXAMPLE / 'shards.toml'}", "--ane-shards=L00,head.0"]
     command += ["-m", "gate", f"--ane-cache={tmp_path / 'cache'}"]
-    done = subprocess.run(
-        [sys.executable, "-m", *command], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = forge.run(command, tmp_path)
     assert done.returncode == 0, done.stdout
     assert "passed: compression 2/2, fidelity 2/2, placement 2/2" in done.stdout
