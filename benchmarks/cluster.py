@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--shards", type=int, default=240)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--echoed", type=int, default=2000)
+    parser.add_argument("--echoed", type=int, default=5000)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         if options.shards:

@@ -52,21 +52,23 @@ class SharedStore:
     Args:
         url: of a folder, such as `s3://bucket/ane`, `https://host/ane` or `/mnt/ane`.
         notify: receives a sentence on each file that is damaged, differs, or cannot be had.
+        counts: receives how many entries were `fetched` and `stored`.
 
     Attributes:
         name: the URL without credentials.
         is_writable: whether files can be stored; False of web servers, and once it was refused.
-        counts: entries that were `fetched` and `stored` since somebody took note of them.
 
     Raises:
         CacheError: no library for the URL is installed, or it has no meaning.
     """
 
-    def __init__(self, url: str, notify: Callable[[str], None]) -> None:
+    def __init__(
+        self, url: str, notify: Callable[[str], None], counts: Counter[str] | None = None
+    ) -> None:
         self.url, self.notify = url, notify
+        self.counts = Counter[str]() if counts is None else counts
         self.name = without_credentials(url)
         self.is_writable = _protocol(url) not in _READ_ONLY
-        self.counts: Counter[str] = Counter()
         self._failures = 0
         self._damaged: set[str] = set()
         self._swept: set[str] = set()

@@ -148,7 +148,7 @@ class Measured:
         facts: of the package.
         answers: by gate, an error where it cannot be measured; without those with a bug, which
             is shown with its traceback when they are asked alone.
-        stored: counts of the store's entries, as of `SharedStore`.
+        stored: entries that the store gave and took, as of `Project.exchanged`.
     """
 
     facts: Facts
@@ -173,10 +173,8 @@ class _Opened:
 
     def taken_counts(self) -> dict[str, int]:
         """Entries that the store gave and took since the last answer."""
-        if (store := self.project.cache.store) is None:
-            return {}
-        counts = dict(store.counts)
-        store.counts.clear()
+        counts = dict(self.project.exchanged)
+        self.project.exchanged.clear()
         return counts
 
 

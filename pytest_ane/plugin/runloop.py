@@ -72,10 +72,9 @@ def note(item: pytest.Item, report: pytest.TestReport) -> None:
         report.ane_measured = measured  # type: ignore[attr-defined]
     if (data := item.stash.get(VERDICT, None)) is not None and report.when == "call":
         report.ane_verdict = data  # type: ignore[attr-defined]
-    cache = vars(workspace.of(item.config)).get("cache")  # One that cannot be opened is not, here.
-    if cache is not None and (store := cache.store) is not None and store.counts:
-        report.ane_store = dict(store.counts)  # type: ignore[attr-defined]
-        store.counts.clear()
+    if exchanged := workspace.of(item.config).exchanged:
+        report.ane_store = dict(exchanged)  # type: ignore[attr-defined]
+        exchanged.clear()
     if (line := item.stash.get(LINE, None)) is not None and report.when == "call":
         report.ane_history = line  # type: ignore[attr-defined]
     if isinstance(item, pytest.Function) and collection.is_canary(item.config, item):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -81,6 +82,8 @@ class Project:
             not be.
         elsewhere: gives a shard's package that other machines build; None to build here.
         identities: what models depend on, by name, where another machine has found that out.
+        exchanged: how many entries the store gave (`fetched`) and took (`stored`) since the last
+            look at them.
     """
 
     manifest: Manifest
@@ -100,6 +103,7 @@ class Project:
     before_build: Callable[[Shard], None] = lambda shard: None
     elsewhere: Callable[[Shard], Artifact] | None = None
     identities: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    exchanged: Counter[str] = field(default_factory=Counter)
     _models: dict[str, Opened] = field(default_factory=dict)
     _artifacts: dict[str, Artifact] = field(default_factory=dict)
     _stacks: dict[str, Stack] = field(default_factory=dict)
@@ -144,7 +148,7 @@ class Project:
             self.cache_root,
             self.builds,
             self._notify,
-            SharedStore(url, self._notify) if url else None,
+            SharedStore(url, self._notify, self.exchanged) if url else None,
             self.manifest.max_cache if self.max_cache is None else self.max_cache,
         )
 
