@@ -27,14 +27,14 @@ TEXTS = (
 
 
 @pytest.mark.parametrize(
-    "texts",
+    ("texts", "floor"),
     [
-        pytest.param(TEXTS[:2], id="two", marks=pytest.mark.heavy),
-        pytest.param(TEXTS[2:], id="rest", marks=pytest.mark.full),
+        pytest.param(TEXTS[:2], 30, id="two", marks=pytest.mark.heavy),
+        pytest.param(TEXTS[2:], 90, id="rest", marks=pytest.mark.full),
     ],
 )
 def test_tokens_are_those_of_plain_decoding(
-    texts: Sequence[str], tmp_path: Path, cache_root: Path
+    texts: Sequence[str], floor: int, tmp_path: Path, cache_root: Path
 ) -> None:
     from pytest_ane.chain.decode import decode
     from pytest_ane.cli.stack import open_stack
@@ -50,4 +50,4 @@ def test_tokens_are_those_of_plain_decoding(
                 found = speculate(stack.chain, ids, 32, width)
                 assert list(found.tokens) == list(plain), (text, width)
                 accepted += found.accepted
-    assert accepted > 9 * len(texts)
+    assert accepted > floor
