@@ -6,7 +6,11 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from types import NoneType
 from typing import Any
+
+_AS_THEY_ARE = frozenset({str, int, bool, NoneType})
 
 
 def parse_json(text: str) -> Any:
@@ -29,14 +33,18 @@ def strict(value: Any) -> Any:
     """Data that strict JSON can hold; what JSON has no form for becomes text.
 
     NaN and infinities become `"NaN"`, `"Infinity"` and `"-Infinity"`, which pydantic reads as
-    numbers; tuples become lists.
+    numbers; tuples become lists, and dataclasses objects.
     """
+    if type(value) in _AS_THEY_ARE:
+        return value
     if isinstance(value, Mapping):
         return {str(key): strict(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [strict(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if is_dataclass(value):
+        return {field.name: strict(getattr(value, field.name)) for field in fields(value)}
     return value if isinstance(value, str | int | float | None) else str(value)
 
 

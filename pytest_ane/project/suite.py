@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -23,9 +24,10 @@ def own(root: Path) -> Path | None:
     return folder if any((folder / file.name).is_file() for file in files()) else None
 
 
-def files() -> list[Path]:
+@cache
+def files() -> tuple[Path, ...]:
     """The shipped suite's files of gates."""
-    return sorted(shipped().glob("test_*.py"))
+    return tuple(sorted(shipped().glob("test_*.py")))
 
 
 def in_use(root: Path, name: str) -> Path:

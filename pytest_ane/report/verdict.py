@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from itertools import groupby
 from typing import Any, TypeAlias
 
@@ -108,17 +107,17 @@ def to_json(verdict: Verdict) -> dict[str, Any]:
     Texts have escapes as on a terminal, and at most 4,000 characters.
     """
     words = {"status": verdict.status, "summary": row(verdict), "reasons": reasons(verdict)}
-    data: dict[str, Any] = shown(strict(asdict(verdict) | words))
+    data: dict[str, Any] = shown(strict(verdict) | words)
     return data
 
 
 def shown(value: Any) -> Any:
     """JSON data with every text as people may read it."""
+    if isinstance(value, str):
+        return printable(value, LONGEST)
     if isinstance(value, dict):
         return {printable(key, LONGEST): shown(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [shown(inner) for inner in value]
-    return printable(value, LONGEST) if isinstance(value, str) else value
+    return [shown(inner) for inner in value] if isinstance(value, list) else value
 
 
 def parse_shown(text: str) -> Any:

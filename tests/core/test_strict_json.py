@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 
 from pytest_ane.core.strict_json import parse_json, strict
+from pytest_ane.core.verdict import Finding, Where
 
 
 def test_what_json_has_no_form_for_becomes_text() -> None:
@@ -15,3 +17,9 @@ def test_what_json_has_no_form_for_becomes_text() -> None:
     assert parse_json(text) == {
         "1": ["NaN", "Infinity", "-Infinity", 0.5], "path": "a", "none": None, "yes": True
     }  # fmt: skip
+
+
+def test_dataclasses_become_objects_at_any_depth() -> None:
+    finding = Finding("note", "warm", Where(op="conv", position=3))
+    assert strict({"found": (finding,)})["found"] == [asdict(finding)]
+    assert strict(finding)["where"]["position"] == 3
