@@ -11,7 +11,11 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
+from importlib import import_module
+from types import ModuleType
 from typing import Any
+
+_TRAINING = "coremltools.optimize.torch"
 
 
 class _Collector(logging.Handler):
@@ -46,16 +50,29 @@ def importing() -> Iterator[None]:
 
     It imports transformers and scikit-learn to see whether they are there, which takes two seconds;
     so they are not there, unless they are imported already. Its k-means imports scikit-learn when
-    it needs it.
+    it needs it. What compresses models while they are trained is half of the rest: it is imported
+    when someone asks for it.
     """
     hidden = {"transformers", "sklearn"} - sys.modules.keys()
+    later = set() if "coremltools" in sys.modules else {_TRAINING}
     with converter_notes(), held_interrupt():
         sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+        sys.modules.update((name, ModuleType(name)) for name in later)
         try:
             yield
         finally:
-            for name in hidden:
+            for name in hidden | later:
                 del sys.modules[name]
+            if later and (optimize := sys.modules.get(_TRAINING.rpartition(".")[0])):
+                vars(optimize).pop("torch", None)
+                vars(optimize)["__getattr__"] = _asked_of_optimize
+
+
+def _asked_of_optimize(name: str) -> Any:
+    """`coremltools.optimize.torch`, which Python asks for here when it is not imported yet."""
+    if name != "torch":
+        raise AttributeError(f"module 'coremltools.optimize' has no attribute {name!r}")
+    return import_module(_TRAINING)
 
 
 @contextmanager

@@ -58,6 +58,10 @@ def test_importing_coremltools_says_nothing() -> None:
         "assert gc.get_freeze_count() <= frozen\n"
         "assert not {'transformers', 'sklearn'} & sys.modules.keys()\n"
         "import transformers, sklearn\n"
+        "import coremltools\n"
+        "assert 'coremltools.optimize.torch' not in sys.modules\n"
+        "assert coremltools.optimize.torch.palettization.DKMPalettizer\n"
+        "from coremltools.optimize.torch.quantization import LinearQuantizer\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
