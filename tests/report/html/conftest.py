@@ -14,12 +14,14 @@ from filelock import FileLock
 
 from pytest_ane.report.run import Run, read_run
 from tests.forked import Forge
+from tests.gate_all import gate_all
 from tests.report.html.recipes import RECIPES, Recipe, make
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+_WHOLE = "smollm2"
 _MISSING = "no browser is on PATH; install one, on Debian with `apt-get install chromium`."
 
 
@@ -53,10 +55,15 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(
     scope="package",
-    params=[pytest.param(recipe, id=recipe.name, marks=pytest.mark.heavy) for recipe in RECIPES],
+    params=[
+        *(pytest.param(recipe, id=recipe.name, marks=pytest.mark.heavy) for recipe in RECIPES),
+        pytest.param(None, id=_WHOLE, marks=pytest.mark.heavy),
+    ],
 )
 def report(request: pytest.FixtureRequest, forge: Forge, shared_path: Path) -> Report:
-    """The report of each recipe, made once."""
+    """The report of each recipe, and of the whole default model; made once."""
+    if request.param is None:
+        return Report(_WHOLE, gate_all(forge, ".html"), read_run(gate_all(forge, ".json")))
     return made(request.param, forge, shared_path)
 
 

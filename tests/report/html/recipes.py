@@ -196,7 +196,6 @@ RECIPES = (
     Recipe("hazards", hazards),
     Recipe("bench", bench, ("--ane-shards=all", "-m", "bench", *_QUICK)),
     Recipe("many", many, ("--ane-shards=all", "-m", "gate or bench", *_QUICK, "-k", "not Tmax")),
-    Recipe("smollm2", nothing, _of("shards.toml", "all"), cache=""),
     Recipe("zaya", nothing, _of("examples/zaya1-8b.toml", "L01"), cache=""),
 )
 

@@ -1,0 +1,31 @@
+"""What `make gate-all` leaves of the whole default model, which tests need not gate again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from filelock import FileLock
+
+from tests.forked import Forge
+
+ROOT = Path(__file__).parents[1]
+_STEM = ROOT / "build/gate-all"
+COMMAND = ("pytest", "--ane-shards=all", "-m", "gate", "-p", "no:cacheprovider")
+
+
+def gate_all(forge: Forge, ending: str) -> Path:
+    """Its JUnit file or report by the name's ending; made now where the code is newer."""
+    file = _STEM.with_suffix(ending)
+    _STEM.parent.mkdir(exist_ok=True)
+    with FileLock(f"{_STEM}.lock"):
+        if not _is_of_today(file):
+            reports = [f"--ane-report={_STEM}{each}" for each in (".html", ".json")]
+            done = forge.run([*COMMAND, f"--junitxml={_STEM}.xml", *reports], ROOT)
+            assert done.returncode == 0, done.stdout
+    return file
+
+
+def _is_of_today(file: Path) -> bool:
+    """Whether it was made by the code that is tested."""
+    code = max(each.stat().st_mtime for each in (ROOT / "pytest_ane").rglob("*.py"))
+    return file.exists() and file.stat().st_mtime > code
