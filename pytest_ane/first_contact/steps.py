@@ -477,7 +477,8 @@ def arithmetic(setup: Setup) -> Facts:
     """The programs of `record-arithmetic`; their rows go to `arithmetic.csv`."""
     from pytest_ane.experiments import EXPERIMENTS, record, to_csv
 
-    recordings = [record(make(), setup.machine) for make in EXPERIMENTS.values()]
+    device = Device()
+    recordings = [record(make(), setup.machine, device=device) for make in EXPERIMENTS.values()]
     rows = [row for recording in recordings for row in recording.rows]
     (setup.folder / "arithmetic.csv").write_bytes(
         to_csv(rows, [f"first-contact on {setup.machine}"])
