@@ -58,6 +58,7 @@ class _Reader:
 
     def __init__(self, file: Path, function: str) -> None:
         self.where = f"{file}: function {function!r}"
+        self._types: dict[bytes, ValueType] = {}
 
     def at(self, operation: Operation | None) -> str:
         return self.where if operation is None else self.spot(operation.op, operation.name)
@@ -99,31 +100,39 @@ class _Reader:
     def named(self, messages: Iterable[Any]) -> tuple[Named, ...]:
         return tuple(Named(m.name, self.type(m.type, self.where)) for m in messages)
 
-    def type(self, message: Any, where: str, depth: int = 0) -> ValueType:
+    def type(self, message: Any, where: str) -> ValueType:
+        """Read once of equal messages: a program has few types, and says them everywhere."""
+        if (known := self._types.get(key := message.SerializeToString())) is None:
+            known = self._types[key] = self._type(message, where)
+        return known
+
+    def _type(self, message: Any, where: str, depth: int = 0) -> ValueType:
         kind = message.WhichOneof("type")
         if depth > DEEPEST:
             raise ProgramError(f"{where}: types nest deeper than {DEEPEST}.")
         if kind == "tensorType":
             return self.tensor(message.tensorType, where)
         if kind == "stateType":
-            wrapped = self.type(message.stateType.wrappedType, where, depth + 1)
+            wrapped = self._type(message.stateType.wrappedType, where, depth + 1)
             if isinstance(wrapped, TensorType):
                 return StateType(wrapped)
         if kind == "listType":
             list_type = message.listType
             length = list_type.length.constant.size if list_type.HasField("length") else None
-            return ListType(self.type(list_type.type, where, depth + 1), length or None)
+            return ListType(self._type(list_type.type, where, depth + 1), length or None)
         if kind == "tupleType":
-            return TupleType(tuple(self.type(t, where, depth + 1) for t in message.tupleType.types))
+            types = message.tupleType.types
+            return TupleType(tuple(self._type(t, where, depth + 1) for t in types))
         if kind == "dictionaryType":
             d = message.dictionaryType
             return DictionaryType(
-                self.type(d.keyType, where, depth + 1), self.type(d.valueType, where, depth + 1)
+                self._type(d.keyType, where, depth + 1), self._type(d.valueType, where, depth + 1)
             )
         raise ProgramError(f"{where}: a value has no known type.")
 
     def tensor(self, message: Any, where: str) -> TensorType:
-        name = mil().DataType.Name(message.dataType) if message.dataType in _known() else "?"
+        known = message.dataType in mil().DataType.values()
+        name = mil().DataType.Name(message.dataType) if known else "?"
         if name not in DTYPES:
             raise ProgramError(f"{where}: element type {name} ({message.dataType}) is not known.")
         shape = tuple(
@@ -135,8 +144,3 @@ class _Reader:
                 f"{where}: a type of rank {message.rank} lists {len(shape)} dimensions."
             )
         return tensor_type(DTYPES[name], shape, where)
-
-
-def _known() -> Iterable[int]:
-    values: Iterable[int] = mil().DataType.values()
-    return values
