@@ -37,7 +37,7 @@ MACS: Mapping[str, Case] = {
             "machine": "This is a virtual machine (VirtualMac2,1), which proves nothing of the ANE",
             "arithmetic": "not run: This is a virtual machine (VirtualMac2,1)",
             "evidence": "recorded: nothing of the ANE",
-            "workers": "This is a virtual machine (VirtualMac2,1); on its CPU: ",
+            "gates": "the gates ran on the CPU alone",
         },
     ),
     "translated": Case(
