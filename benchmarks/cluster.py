@@ -2,9 +2,9 @@
 
     python -m benchmarks.cluster [--shards N] [--workers N] [--rounds N] [--echoed N]
 
-Both begin with empty caches, in turn as often as there are rounds, whose times are added. Workers
-have one thread of numpy and torch each, and so has the process alone, and a third worker is a
-replayed Neural Engine, which nobody asks.
+Both begin with empty caches. Their times are added over the rounds, and which of them is first
+alternates. Workers have one thread of numpy and torch each, and so has the process alone, and a
+third worker is a replayed Neural Engine, which nobody asks.
 
 What the machine that runs pytest does for a task is measured with more shards (`--echoed`), of
 which workers build few and repeat their answers (`benchmarks.echo`): its processor time beyond
@@ -70,22 +70,30 @@ def main() -> None:
 
 
 def spread(folder: Path, shards: int, workers: int, rounds: int) -> None:
-    """One process beside workers that do as much."""
-    alone = over = 0.0
+    """One process beside workers that do as much; first the one, then the others, and so on."""
+    total = {alone: 0.0, over: 0.0}
     for number in range(rounds):
-        here = folder / str(number)
-        one = run(here / "alone", shards)
-        with cluster(here / "site", workers) as url:
-            run(here / "first", max(2, shards // 10), url)  # Workers import what they need.
-            many = run(here / "over", shards, url, seed=8)
-        print(
-            f"alone: {shards} shards in {one.wall:.1f} s, {one.memory / 1e6:.0f} MB; "
-            f"{workers} workers: {many.wall:.1f} s, of which pytest's machine had "
-            f"{many.processor:.1f} s of a core",
-            flush=True,
-        )
-        alone, over = alone + one.wall, over + many.wall
-    print(f"{over * workers / alone:.2f} of the work divided by the workers")
+        for measure in (alone, over)[:: -1 if number % 2 else 1]:
+            cost = measure(folder / str(number), shards, workers)
+            total[measure] += cost.wall
+            print(
+                f"{measure.__name__}: {shards} shards in {cost.wall:.1f} s; pytest's process had "
+                f"{cost.processor:.1f} s of a core, {cost.memory / 1e6:.0f} MB",
+                flush=True,
+            )
+    print(f"{total[over] * workers / total[alone]:.2f} of the work divided by the workers")
+
+
+def alone(folder: Path, shards: int, workers: int) -> Cost:
+    """In one process."""
+    return run(folder / "alone", shards)
+
+
+def over(folder: Path, shards: int, workers: int) -> Cost:
+    """Over workers of a cluster of its own."""
+    with cluster(folder / "site", workers) as url:
+        run(folder / "first", max(2, shards // 10), url)  # Workers import what they need.
+        return run(folder / "over", shards, url, seed=8)
 
 
 def echo(folder: Path, shards: int, workers: int) -> None:
