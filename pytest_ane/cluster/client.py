@@ -187,7 +187,9 @@ class Cluster:
     def beside(self, gate: str, subject: str, recorded: Any) -> Any:
         """A recorded measurement with what a worker can tell besides, as of `Gate.beside`."""
         key = f"beside {gate}"
-        return self._told(self._shards[subject], key, tasks.beside, gate, subject, recorded)
+        told = self._told(self._shards[subject], key, tasks.beside, gate, subject, recorded)
+        self._assigned.works[subject].answers.pop(gate, None)  # In its place.
+        return told
 
     def explain(self, shard: Shard) -> Blame:
         """The weights and operations that a shard's error comes from."""

@@ -45,6 +45,19 @@ def test_a_worker_that_is_lost() -> None:
     assert {name for name, count in counts.items() if count > 1}.isdisjoint(taken)
 
 
+def test_what_evidence_told_is_not_done_again() -> None:
+    """A shard that is judged by it, and whose worker is lost then."""
+    workers, shards = FakeWorkers(["one", "two"], do), [shard(f"L{i:02}") for i in range(8)]
+    cluster = join(workers, shards)
+    first = shards[0].qualified
+    cluster.artifact(shards[0])
+    cluster.beside("compression", first, "recorded")
+    workers.lose(workers.submitted[0].worker.address)
+    for each in shards[1:]:
+        cluster.artifact(each)
+    assert workers.asked("build").count(first) == 1
+
+
 def test_a_worker_whose_disk_is_full() -> None:
     workers, shards = FakeWorkers(["one", "two"], do), [shard(f"L{i:02}") for i in range(4)]
 
