@@ -274,11 +274,16 @@ class Assignment:
             self._taken.add(name)
         self._workers.cancel(work.futures)
 
+    def _somebody_has_room(self) -> bool:
+        return any(self.busy(worker) < AT_ONCE for worker in self._workers if worker.told.builds)
+
     def _fill(self) -> None:
         """Give the next shards to workers that have room; those whose canaries passed."""
+        if not self._somebody_has_room():
+            return
         begun = self._works.keys() | self._given_up.keys() | self._taken
         for name in self._plan.rest(begun, self._released):
-            if all(self.busy(worker) >= AT_ONCE for worker in self._workers if worker.told.builds):
+            if not self._somebody_has_room():
                 return
             shard = self._shards[name]
             if (worker := self._free(shard)) is not None:

@@ -463,8 +463,9 @@ class Cluster:
                 self._workers.wait()
 
     def _refresh(self, *, now: bool = False) -> None:
-        """See who came and who went, and give workers that have little to do more."""
+        """Give workers that have little to do more; see now and then who came and who went."""
         if not now and not self._workers.is_due():
+            self._assigned.refresh(())
             return
         self._assigned.refresh(self._workers.refresh())
         self._ask_ahead()

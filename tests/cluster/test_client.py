@@ -29,6 +29,15 @@ def test_what_is_done_is_taken_once() -> None:
     assert not workers.asked("measure")
 
 
+def test_a_worker_that_has_done_a_shard_gets_another_at_once() -> None:
+    """Not at the next look at who is there, until when it would have nothing to do."""
+    workers, shards = FakeWorkers(["one"], do, every=10**9), [shard(f"L{i:02}") for i in range(4)]
+    cluster = join(workers, shards)
+    for each in shards[:2]:
+        cluster.artifact(each)
+    assert "m:L02" in workers.asked("build")
+
+
 def test_a_worker_that_is_lost() -> None:
     """What it had at work is another's; what was taken is not done again."""
     workers, shards = FakeWorkers(["one", "two"], do), [shard(f"L{i:02}") for i in range(8)]
