@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TypeAlias
@@ -140,7 +140,7 @@ class LedgerWriter:
         self._append("end", Closing(exit_code, self._entries))
 
     def _append(self, kind: str, line: Line) -> None:
-        data = {"kind": kind, **strict(asdict(line)), "previous": self._previous}
+        data = {"kind": kind, **strict(line), "previous": self._previous}
         text = json.dumps(data).encode() + b"\n"
         try:
             with self._path.open("ab") as file:

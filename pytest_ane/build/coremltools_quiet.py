@@ -63,9 +63,9 @@ def importing() -> Iterator[None]:
         finally:
             for name in hidden | later:
                 del sys.modules[name]
-            if later and (optimize := sys.modules.get(_TRAINING.rpartition(".")[0])):
-                vars(optimize).pop("torch", None)
-                vars(optimize)["__getattr__"] = _asked_of_optimize
+            optimize = vars(sys.modules.get("coremltools.optimize", ModuleType("none")))
+            if later and optimize.pop("torch", None):  # It is absent where torch is.
+                optimize["__getattr__"] = _asked_of_optimize
 
 
 def _asked_of_optimize(name: str) -> Any:

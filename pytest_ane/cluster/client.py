@@ -464,12 +464,11 @@ class Cluster:
 
     def _refresh(self, *, now: bool = False) -> None:
         """Give workers that have little to do more; see now and then who came and who went."""
-        if not now and not self._workers.is_due():
-            self._assigned.refresh(())
-            return
-        self._assigned.refresh(self._workers.refresh())
-        self._ask_ahead()
-        self._show(self._assigned.at_work, self._assigned.done)
+        look = now or self._workers.is_due()
+        self._assigned.refresh(self._workers.refresh() if look else ())
+        if look:
+            self._ask_ahead()
+            self._show(self._assigned.at_work, self._assigned.done)
 
 
 def _arrived(work: Work) -> Facts | None:

@@ -102,6 +102,11 @@ def test_the_first_assumption_of_a_step(
     assert found(step, facts).holds is holds
 
 
+def test_four_processes_on_a_virtual_machine_prove_nothing() -> None:
+    finding = found("workers", ran(no_ane="a virtual machine"))
+    assert finding.found.startswith("This is a virtual machine; on its CPU: ")
+
+
 def compiled(added: dict[str, int], removed: dict[str, int]) -> dict[str, Any]:
     by = {"ops": [], "added": added, "removed": removed}
     return {"conv": {"package": [], "system": by}}
