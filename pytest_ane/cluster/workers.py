@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import threading
@@ -16,6 +17,7 @@ from typing import Any, TypeAlias
 
 import dask
 from distributed import Client, Future
+from distributed.client import AllExit
 
 from pytest_ane.cluster import tasks
 from pytest_ane.cluster.job import Inputs, Job, needs_weights, versions
@@ -79,6 +81,8 @@ class Workers:
                 f"No scheduler answers at {printable(url)} ({printable(_first(error), 200)}); "
                 "start one with: dask scheduler"
             ) from None
+        loop: Any = self._client.loop
+        loop.asyncio_loop.set_exception_handler(_but_for_abandoned)
 
     def join(self, job: Job, inputs: Inputs) -> None:
         """Let all workers that are there take part; those that are busy take part later.
@@ -276,6 +280,15 @@ def check_scheduler(url: str) -> None:
 
 def _settings(timeout: float) -> dict[str, Any]:
     return {"distributed.comm.timeouts.connect": f"{timeout}s"}
+
+
+def _but_for_abandoned(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what no task of a loop takes, but not that a result is lost that nobody waits for.
+
+    Dask waits for it in a task of its own, which it leaves behind when that wait ends.
+    """
+    if not isinstance(context.get("exception"), AllExit):
+        loop.default_exception_handler(context)
 
 
 def _unfit(told: Introduction | None) -> str:
