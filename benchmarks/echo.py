@@ -49,8 +49,8 @@ def _build(does: Callable[..., Parcel]) -> Callable[..., Parcel]:
 def _of_none(measured: Measured, name: str) -> Measured:
     """Answers that do not say which package they are of."""
     answers = {
-        gate: replace(answer, digests={})
-        for gate, answer in measured.answers.items()
-        if isinstance(answer, Answer)
+        gate: tasks.pickled(replace(answer, digests={}))
+        for gate, data in measured.answers.items()
+        if isinstance(answer := tasks.unpickled(data), Answer)
     }
     return Measured(replace(measured.facts, notes=()), answers)

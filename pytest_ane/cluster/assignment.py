@@ -14,9 +14,9 @@ from typing import Any
 from distributed import KilledWorker
 
 from pytest_ane.cluster import tasks
-from pytest_ane.cluster.tasks import Answer, Facts, FullDiskError
+from pytest_ane.cluster.tasks import Facts, FullDiskError
 from pytest_ane.cluster.workers import TaskFuture, Worker, Workers
-from pytest_ane.core.errors import AneError, UnprovenError
+from pytest_ane.core.errors import UnprovenError
 from pytest_ane.manifest import Shard
 
 AT_ONCE = 2
@@ -70,7 +70,8 @@ class Work:
         built: the package.
         pending: results that nobody has taken, by what was asked.
         facts: of the package, as soon as they are there.
-        answers: to what its gates will ask, as soon as they are there and until they are taken.
+        answers: to what its gates will ask, as soon as they are there and until they are taken;
+            pickled, as in `Measured`.
     """
 
     worker: Worker
@@ -78,7 +79,7 @@ class Work:
     built: TaskFuture
     pending: dict[str, TaskFuture] = field(default_factory=dict)
     facts: Facts | None = None
-    answers: dict[str, Answer | AneError] = field(default_factory=dict)
+    answers: dict[str, bytes] = field(default_factory=dict)
 
     @property
     def futures(self) -> tuple[TaskFuture, ...]:

@@ -164,10 +164,13 @@ class Cluster:
             return self._on_one(_Question(gate, subject, None))
         shard = self._shards[subject]
         self._facts(shard)
-        answer = self._assigned.works[subject].answers.pop(gate, None)
+        data = self._assigned.works[subject].answers.pop(gate, None)
+        if data is None:
+            return self._checked(self._told(shard, gate, tasks.measure, gate, subject))
+        answer = tasks.unpickled(data)
         if isinstance(answer, AneError):
             raise answer
-        return self._checked(answer or self._told(shard, gate, tasks.measure, gate, subject))
+        return self._checked(answer)
 
     def measure_on_device(self, gate: str, subject: str, system: str) -> Answer:
         """A gate's measurement by Core ML, on a worker with a Neural Engine.

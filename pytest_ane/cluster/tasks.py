@@ -6,6 +6,8 @@ A worker has one thread, and so one task at a time. Of each run it keeps its pro
 from __future__ import annotations
 
 import os
+import pickle
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -146,14 +148,25 @@ class Measured:
 
     Attributes:
         facts: of the package.
-        answers: by gate, an error where it cannot be measured; without those with a bug, which
-            is shown with its traceback when they are asked alone.
+        answers: by gate, as of `pickled`, an error where it cannot be measured; without those with
+            a bug, which is shown with its traceback when they are asked alone.
         stored: entries that the store gave and took, as of `Project.exchanged`.
     """
 
     facts: Facts
-    answers: Mapping[str, Answer | AneError]
+    answers: Mapping[str, bytes]
     stored: Mapping[str, int] = field(default_factory=dict)
+
+
+def pickled(answer: Answer | AneError) -> bytes:
+    """An answer as it waits for its test: all shards have one gate's tests before another's."""
+    return zlib.compress(pickle.dumps(answer), level=1)
+
+
+def unpickled(data: bytes) -> Answer | AneError:
+    """An answer of a worker, which is trusted."""
+    answer: Answer | AneError = pickle.loads(zlib.decompress(data))
+    return answer
 
 
 @dataclass(frozen=True)
@@ -257,14 +270,14 @@ def measure_shard(token: str, name: str, gates: Sequence[str], parcel: Parcel) -
         shard = _shard(run.project, name)
         artifact, context = run.project.artifact(shard), run.project.open_shard(shard)
         facts = Facts(artifact.size, dict(artifact.files), run.taken_notes(), _label())
-        answers: dict[str, Answer | AneError] = {}
+        answers: dict[str, bytes] = {}
         for gate in gates:
             try:
-                answers[gate] = _measured(run, gate, context, {name: facts.digest})
+                answers[gate] = pickled(_measured(run, gate, context, {name: facts.digest}))
             except DiskError:
                 raise
             except AneError as error:
-                answers[gate] = error.with_traceback(None)  # It would keep what was measured.
+                answers[gate] = pickled(error)
             except Exception:
                 continue
         return Measured(facts, answers, run.taken_counts())

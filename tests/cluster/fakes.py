@@ -12,7 +12,7 @@ from pytest_ane.backends.coreml import Machine
 from pytest_ane.cluster.assignment import Plan
 from pytest_ane.cluster.client import Cluster
 from pytest_ane.cluster.job import Inputs, Job
-from pytest_ane.cluster.tasks import Answer, Facts, Introduction, Measured
+from pytest_ane.cluster.tasks import Answer, Facts, Introduction, Measured, pickled
 from pytest_ane.cluster.workers import Worker
 from pytest_ane.core.errors import AneError
 
@@ -181,11 +181,12 @@ def do(workers: FakeWorkers, *but: str) -> None:
 
 def measured_as(**answers: Answer | AneError) -> Callable[[FakeWorkers], None]:
     """All that is pending is done, and every shard is measured so."""
+    data = {gate: pickled(answer) for gate, answer in answers.items()}
 
     def step(workers: FakeWorkers) -> None:
         for future in workers.submitted:
             if future.status == "pending" and future.task == "measure_shard":
-                future.finish(Measured(Facts(1, FILES, (), "one"), answers))
+                future.finish(Measured(Facts(1, FILES, (), "one"), data))
         do(workers)
 
     return step
@@ -198,7 +199,7 @@ def finish(future: FakeFuture) -> None:
         future.fail(failed[0].value)
     elif future.task == "measure_shard":
         subject, gates, *_ = future.args
-        answers = {gate: answer(subject, label=name) for gate in gates}
+        answers = {gate: pickled(answer(subject, label=name)) for gate in gates}
         future.finish(Measured(Facts(1, FILES, (), name), answers))
     elif future.task in ("measure", "measure_on_device"):
         future.finish(answer(future.args[1], label=name))
