@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,30 @@ def read_package(
     Raises:
         ProgramError: missing, damaged, hostile, or not an ML Program; says which file and where.
     """
-    file, message = parse_package(path)
+    file = _model_file(path)
+    data = read_file(file)
+    read = _read if len(data) <= _MOST_KEPT else _read.__wrapped__
+    model = read(data, path, file, function)
+    if weights:
+        for part in model.parts if isinstance(model, Pipeline) else (model,):
+            if isinstance(part, MLModel):
+                check_blobs(part)
+    return model
+
+
+_MOST_KEPT = 1 << 20
+"""Bytes of a model file whose records are kept: as Python has them, they take ten times as much."""
+
+
+# Gates ask for a package again and again. Equal bytes are the same model, whatever wrote them.
+@lru_cache(maxsize=8)
+def _read(data: bytes, path: Path, file: Path, function: str | None) -> MLModel | Pipeline:
+    message = _parse(data, file)
     body = _pipeline(message)
     if body is None:
-        return _model(message, str(path), file, weights=weights, function=function)
+        return _model(message, str(path), file, function=function)
     description = message.description
-    parts = tuple(
-        _part(part, path, file, i, weights=weights) for i, part in enumerate(body.models, 1)
-    )
+    parts = tuple(_part(part, path, file, i) for i, part in enumerate(body.models, 1))
     pipeline = Pipeline(
         path=str(path),
         specification_version=message.specificationVersion,
@@ -53,11 +70,11 @@ def read_package(
     return pipeline if function is None else chosen_part(pipeline, function, file)
 
 
-def _part(message: Any, path: Path, file: Path, number: int, *, weights: bool) -> Part:
+def _part(message: Any, path: Path, file: Path, number: int) -> Part:
     name = f"{path}, part {number}"
     if message.WhichOneof("Type") == "nonMaximumSuppression":
         return read_suppression(message, name, file)
-    model = _model(message, name, file, weights=weights, part=f"part {number} of the pipeline ")
+    model = _model(message, name, file, part=f"part {number} of the pipeline ")
     return replace(model, part=f"model{number - 1}")
 
 
@@ -67,16 +84,8 @@ def parse_package(path: Path) -> tuple[Path, Any]:
     Raises:
         ProgramError: missing or damaged.
     """
-    if path.suffix == ".mlmodel" and path.is_file():
-        raise ProgramError(
-            f"{path}: is one file, not an .mlpackage of an ML Program; convert it again with "
-            'convert_to="mlprogram".'
-        )
-    if not path.is_dir():
-        hint = "it is a file" if path.exists() else "no such folder"
-        raise ProgramError(f"{path}: not an .mlpackage ({hint}).")
     file = _model_file(path)
-    return file, _parse(file)
+    return file, _parse(read_file(file), file)
 
 
 def _pipeline(message: Any) -> Any:
@@ -90,13 +99,7 @@ def _pipeline(message: Any) -> Any:
 
 
 def _model(
-    message: Any,
-    path: str,
-    file: Path,
-    *,
-    weights: bool,
-    function: str | None = None,
-    part: str = "",
+    message: Any, path: str, file: Path, *, function: str | None = None, part: str = ""
 ) -> MLModel:
     kind = message.WhichOneof("Type")
     if kind != "mlProgram":
@@ -119,8 +122,6 @@ def _model(
         function=name,
     )
     check_boundary(model, file)
-    if weights:
-        check_blobs(model)
     return model
 
 
@@ -161,6 +162,14 @@ _MOST_MANIFEST = 1 << 26
 
 
 def _model_file(path: Path) -> Path:
+    if path.suffix == ".mlmodel" and path.is_file():
+        raise ProgramError(
+            f"{path}: is one file, not an .mlpackage of an ML Program; convert it again with "
+            'convert_to="mlprogram".'
+        )
+    if not path.is_dir():
+        hint = "it is a file" if path.exists() else "no such folder"
+        raise ProgramError(f"{path}: not an .mlpackage ({hint}).")
     manifest = path / "Manifest.json"
     try:
         entries = json.loads(read_file(manifest, _MOST_MANIFEST))
@@ -188,9 +197,8 @@ def _is_file(file: Path) -> bool:
         raise ProgramError(f"{file}: cannot be read ({error.strerror}).") from None
 
 
-def _parse(file: Path) -> Any:
+def _parse(data: bytes, file: Path) -> Any:
     model = definitions().Model
-    data = read_file(file)
     # protobuf's own DecodeError is not part of its typed interface, and depth raises another.
     try:
         return model.FromString(data)

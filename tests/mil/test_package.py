@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,6 +49,20 @@ def test_structure_alone_needs_no_weights(tmp_path: Path) -> None:
         "P/Data/com.apple.CoreML/weights/weight.bin: the weights file is missing; "
         "copy the whole package."
     )
+
+
+def test_equal_bytes_are_read_once_and_others_whatever_their_time(tmp_path: Path) -> None:
+    program = doubling()
+    program.model.description.metadata.userDefined["source"] = "hand"
+    package = program.save(tmp_path)
+    first, file = read_model(package), model_file(package)
+    assert read_model(package) is first
+    status = file.stat()
+    file.write_bytes(file.read_bytes().replace(b"hand", b"mind"))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert read_model(package).metadata == {"source": "mind"}
+    weight_file(package).unlink()
+    assert "the weights file is missing" in complaint(package)
 
 
 def test_no_such_folder(tmp_path: Path) -> None:
