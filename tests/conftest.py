@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from copy import deepcopy
 from functools import cache
@@ -46,6 +47,18 @@ def _no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 def pytest_collection_finish() -> None:
     """Thousands of tests are no garbage: no later collection looks through them."""
     gc.freeze()
+
+
+_modules = 0
+"""How many there were when what they hold was last frozen."""
+
+
+def pytest_runtest_setup() -> None:
+    """Nor is what tests have imported; coremltools collects garbage after each conversion."""
+    global _modules
+    if len(sys.modules) > _modules + 100:
+        gc.freeze()
+        _modules = len(sys.modules)
 
 
 @pytest.fixture(scope="session", autouse=True)

