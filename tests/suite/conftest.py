@@ -26,6 +26,15 @@ text = "The capital of France is Paris. The Seine runs through the city."
 name = "chat"
 chat = "What is the capital of Japan?"
 """
+UNIFORM = """
+[models.smollm2.compression]
+method = "palettize"
+mode = "uniform"
+nbits = 8
+granularity = "per_grouped_channel"
+group_size = 32
+"""
+"""Palettes that take a third of the time of k-means."""
 
 
 @dataclass(frozen=True)

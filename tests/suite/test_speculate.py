@@ -7,18 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.suite.conftest import SOURCE
+from tests.suite.conftest import SOURCE, UNIFORM
 
 STATES = "stateful = true\ncontext = 256\n"
-QUICK = """
-[models.smollm2.compression]
-method = "palettize"
-mode = "uniform"
-nbits = 8
-granularity = "per_grouped_channel"
-group_size = 32
-"""
-"""A third of the time of k-means; what is asked holds of any weights."""
 TEXTS = (
     "1. apple\n2. banana\n3. apple\n4.",
     "a b c d a b c d a b c",
@@ -50,7 +41,7 @@ def test_tokens_are_those_of_plain_decoding(
     from pytest_ane.gates.throughput.speculate import speculate
 
     (tmp_path / "shards.toml").write_text(
-        SOURCE.replace("shards =", f"{STATES}shards =", 1) + QUICK
+        SOURCE.replace("shards =", f"{STATES}shards =", 1) + UNIFORM
     )
     accepted = 0
     with open_stack(tmp_path / "shards.toml", None, cache_root) as stack:

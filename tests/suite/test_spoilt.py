@@ -10,16 +10,10 @@ import pytest
 
 from pytest_ane.analysis.bisect import most_evaluations
 from tests.forked import Forge
-from tests.suite.conftest import SOURCE
+from tests.suite.conftest import SOURCE, UNIFORM
 
 SHARDS = 34
-PALETTES = """
-[models.smollm2.compression]
-method = "palettize"
-mode = "uniform"
-nbits = 8
-granularity = "per_grouped_channel"
-group_size = 32
+POLICY = """
 [models.smollm2.policy.behaviour]
 min-top1 = 0.9
 max-kl = 0.04
@@ -36,7 +30,7 @@ granularity = "per_tensor"
 
 
 def run(forge: Forge, folder: Path, cache: Path, command: str, spoilt: Sequence[str]) -> list[str]:
-    text = SOURCE + PALETTES + "".join(SPOILT.format(shard=shard) for shard in spoilt)
+    text = SOURCE + UNIFORM + POLICY + "".join(SPOILT.format(shard=shard) for shard in spoilt)
     (folder / "shards.toml").write_text(text)
     done = forge.run(["pytest_ane.cli", command, f"--ane-cache={cache}"], folder)
     assert done.returncode == 0, done.stdout
