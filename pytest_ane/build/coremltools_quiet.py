@@ -63,9 +63,10 @@ def importing() -> Iterator[None]:
         finally:
             for name in hidden | later:
                 del sys.modules[name]
-            optimize = vars(sys.modules.get("coremltools.optimize", ModuleType("none")))
-            if later and optimize.pop("torch", None):  # It is absent where torch is.
-                optimize["__getattr__"] = _asked_of_optimize
+            optimize = sys.modules.get("coremltools.optimize")
+            # It has no training part where torch is absent.
+            if later and optimize and vars(optimize).pop("torch", None):
+                vars(optimize)["__getattr__"] = _asked_of_optimize
 
 
 def _asked_of_optimize(name: str) -> Any:

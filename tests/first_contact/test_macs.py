@@ -20,6 +20,8 @@ from tests.cli.conftest import AsJson
 from tests.first_contact.macs import MACS
 
 pytestmark = pytest.mark.heavy
+SLOW = ("arithmetic", "workers", "gates", "evidence")
+"""Steps of half a minute together."""
 
 
 def first_contact(folder: Path, script: Script, *more: str) -> list[str]:
@@ -40,7 +42,7 @@ def archive_of(folder: Path) -> Path:
 @pytest.mark.parametrize("name", MACS)
 def test_a_mac_and_its_table(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     case = MACS[name]
-    options = [] if name == "well" else skipping(set(STEPS) - case.sentences.keys())
+    options = [] if name == "well" else skipping(set(SLOW) - case.sentences.keys())
     options += ["--seconds=20"] if name == "hanging" else []
     assert main(first_contact(tmp_path, case.script, *options)) == 0
     capsys.readouterr()
@@ -58,7 +60,7 @@ def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path: Path, as_json: AsJs
     arguments = first_contact(tmp_path, Script(), *skipping(("arithmetic", "workers")))
     command = [sys.executable, "-m", "pytest_ane.cli", *arguments]
     moments = random.Random(20)
-    for _ in range(6):
+    for _ in range(10):
         run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         try:
             run.wait(moments.uniform(0.5, 12))

@@ -48,7 +48,7 @@ def test_int4_blocks_of_32_leave_the_ane_though_their_numbers_are_right(gate: Ga
     assert fidelity.number("cosine.captured.min") >= 0.97
 
 
-@pytest.mark.full
+@pytest.mark.heavy
 def test_int4_blocks_of_32_pass_shard_by_shard_and_fail_as_a_stack(gate: Gate) -> None:
     """All blocks are faithful on real inputs, with a head in fp16, and the text is another."""
     run = gate(INT4 + '[models.smollm2.shard."head.*"]\ncompression.method = "none"\n', "all")
