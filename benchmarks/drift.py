@@ -46,11 +46,11 @@ def main() -> None:
 
 def report(guilty: list[str], cache: Path | None) -> None:
     """Open, drift, bisect: seconds of each, and what they said."""
-    from pytest_ane.analysis.bisect import bisect, most_evaluations
-    from pytest_ane.analysis.drift import find_causes, measure_drift
-    from pytest_ane.cli.stack import open_stack
-    from pytest_ane.report.bisect import sentence as found_sentence
-    from pytest_ane.report.drift import sentence
+    from pytest_ane.tools._bisect_analysis import bisect, most_evaluations
+    from pytest_ane.tools._bisect_words import sentence as found_sentence
+    from pytest_ane.tools._drift_analysis import find_causes, measure_drift
+    from pytest_ane.tools._drift_words import sentence
+    from pytest_ane.tools._stack import open_stack
 
     with TemporaryDirectory() as name:
         manifest = Path(name, "shards.toml")

@@ -1,43 +1,26 @@
-"""The commands of `pytest-ane`: a module each, imported when the command runs."""
+"""The commands of `pytest-ane`: a module of the tools each, imported when the command runs."""
 
 from __future__ import annotations
 
 import argparse
 from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
 from typing import Protocol, cast
 
 from pytest_ane import __version__
 from pytest_ane.cli.output import Output
 
-COMMANDS = (
-    "init",
-    "schema",
-    "doctor",
-    "cache",
-    "explain",
-    "plan",
-    "evidence",
-    "history",
-    "report",
-    "verify-run",
-    "golden",
-    "recommend",
-    "compress",
-    "weights",
-    "run",
-    "diff",
-    "blame",
-    "bound",
-    "drift",
-    "bisect",
-    "calibrate",
-    "speculate",
-    "writeup",
-    "record-arithmetic",
-    "first-contact",
-    "worker",
+_TOOLS = Path(__file__).parents[1] / "tools"
+_ELSEWHERE = {"worker": "pytest_ane.cluster.command"}
+"""Commands of rooms that build on the tools."""
+COMMANDS = tuple(
+    sorted(
+        {m.name.replace("_", "-") for m in iter_modules([str(_TOOLS)]) if m.name[0] != "_"}
+        | _ELSEWHERE.keys()
+    )
 )
-"""Modules of this package in the order of `pytest-ane --help`."""
+"""Every public module of the tools is a command."""
 
 
 class Command(Protocol):
@@ -64,7 +47,8 @@ class Command(Protocol):
 
 def load(name: str) -> Command:
     """The module of a command."""
-    return cast(Command, import_module(f"pytest_ane.cli.{name.replace('-', '_')}"))
+    module = _ELSEWHERE.get(name) or f"pytest_ane.tools.{name.replace('-', '_')}"
+    return cast(Command, import_module(module))
 
 
 def parser(command: str | None = None) -> argparse.ArgumentParser:

@@ -10,8 +10,8 @@ from collections.abc import Generator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
-from pytest_ane.core.errors import AneError, OutputError
-from pytest_ane.core.text import LONGEST, printable
+from pytest_ane.mlprogram.errors import AneError, OutputError
+from pytest_ane.mlprogram.text import LONGEST, printable
 
 Output: TypeAlias = Generator[str, None, Any]
 """What a command's `run` gives: it yields lines, and returns records or plain data for JSON.
@@ -68,7 +68,7 @@ def to_json(data: object) -> str:
     """
     from pydantic_core import to_jsonable_python
 
-    from pytest_ane.core.strict_json import strict
+    from pytest_ane.mlprogram.strict_json import strict
 
     text = json.dumps(strict(to_jsonable_python(_sound(data), fallback=_plain)), indent=2)
     return text.replace("##", "\\u0023#")  # Only a text can hold these.

@@ -6,7 +6,7 @@ import argparse
 import shutil
 import sys
 
-from pytest_ane.core.text import printable
+from pytest_ane.mlprogram.text import printable
 
 
 def terminal_width() -> int | None:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
 from pytest_ane.manifest.base import Form, OrText, Record
-from pytest_ane.manifest.ids import ID
+from pytest_ane.mlprogram.text import ID
 
 STREAM = r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}"
 _SLICE = rf"({STREAM})(?:\[(\d{{1,9}})(?::(\d{{1,9}}))?\])?"

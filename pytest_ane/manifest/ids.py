@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from itertools import product
 
-ID = r"[A-Za-z][A-Za-z0-9_.\-]{0,63}"
-"""Short ASCII: fit for test ids, file names and selections (no colon, comma, bracket, space)."""
+from pytest_ane.mlprogram.text import ID
+
 MODEL = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,63}"
 """Names of models, fit for the same."""
 GLOB = r"[A-Za-z*?\[][A-Za-z0-9_.\-*?\[\]!]{0,63}"

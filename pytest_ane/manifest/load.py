@@ -11,7 +11,6 @@ from typing import Literal, TypeVar
 
 from pydantic import ValidationError
 
-from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest.base import KeyPath, Record, Table, TOMLDecodeError, loads
 from pytest_ane.manifest.checks import (
     behaviour_problems,
@@ -50,6 +49,7 @@ from pytest_ane.manifest.tables import (
     RunTable,
     ShardTable,
 )
+from pytest_ane.mlprogram.errors import ManifestError
 
 _PLACE = re.compile(r"(?P<what>.*?) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|.*)\)", re.S)
 

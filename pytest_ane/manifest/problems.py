@@ -12,9 +12,9 @@ from typing import Any, get_args, get_origin
 
 from pydantic_core import ErrorDetails
 
-from pytest_ane.core.text import printable
 from pytest_ane.manifest.base import KeyPath, Record, loads, one_of
 from pytest_ane.manifest.layers import Layers, value_at, written
+from pytest_ane.mlprogram.text import printable
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _LONGEST = 60

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from random import Random
 
-from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest.base import KeyPath
 from pytest_ane.manifest.ids import ALL, as_range, is_glob, nearest, without_function
 from pytest_ane.manifest.problems import Problem, at_value, label
 from pytest_ane.manifest.records import Manifest, Shard
+from pytest_ane.mlprogram.errors import ManifestError
 
 _SAMPLE = "sample"
 

@@ -18,10 +18,11 @@ from pydantic import BeforeValidator, ConfigDict, Field, Strict, WithJsonSchema
 from pytest_ane.manifest.base import Form, OrText, Record
 from pytest_ane.manifest.chain import ChainEntry, Embedding
 from pytest_ane.manifest.compression import Compression
-from pytest_ane.manifest.ids import GLOB, ID, MODEL, as_range, expand
+from pytest_ane.manifest.ids import GLOB, MODEL, as_range, expand
 from pytest_ane.manifest.inputs import Input
 from pytest_ane.manifest.policy import Policy, Size
 from pytest_ane.manifest.records import Arithmetics, OwnPort, Probes, Prompt, SourceTable, Target
+from pytest_ane.mlprogram.text import ID
 
 
 def _texts(value: object, message: str) -> list[str]:

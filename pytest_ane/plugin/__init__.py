@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ane.core.errors import AneError, UnprovenError
+from pytest_ane.mlprogram.errors import AneError, UnprovenError
 from pytest_ane.plugin import bench, collection, compare, options
 from pytest_ane.plugin.bench import (
     ane_against_baseline,
@@ -241,7 +241,7 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
     try:
         summary.write(terminalreporter, config)
     except Exception as error:
-        from pytest_ane.core.text import printable
+        from pytest_ane.mlprogram.text import printable
 
         text = printable(f"ane: the table of verdicts failed: {error!r}")
         terminalreporter.write_line(text, yellow=True)

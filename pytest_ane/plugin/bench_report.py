@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pytest_benchmark.session import PerformanceRegression
 
-from pytest_ane.core.text import LONGEST, printable
 from pytest_ane.gates.throughput.speed import KEY
+from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.plugin import workspace
 from pytest_ane.plugin.bench_options import is_requested
 from pytest_ane.report.throughput import lines

@@ -7,12 +7,12 @@ from functools import partial
 
 import pytest
 
-from pytest_ane.core.errors import AneError
-from pytest_ane.core.text import printable
-from pytest_ane.core.verdict import Verdict
+from pytest_ane.gates.verdict import Verdict
+from pytest_ane.mlprogram.errors import AneError
+from pytest_ane.mlprogram.text import printable
 from pytest_ane.plugin.workspace import Workspace
-from pytest_ane.project.blame import blame_shard
-from pytest_ane.report.blame import cause, lines, tables
+from pytest_ane.tools._blame_project import blame_shard
+from pytest_ane.tools._blame_words import cause, lines, tables
 
 TOLD = "ane.blame"
 """Name of the test property that holds the cause."""

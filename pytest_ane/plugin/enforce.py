@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_ane.backends import CoreMLBackend
-from pytest_ane.core.errors import UnprovenError
-from pytest_ane.core.verdict import Finding, Verdict
 from pytest_ane.gates import GATES, Gate
+from pytest_ane.gates.verdict import Finding, Verdict
 from pytest_ane.manifest import Policy
 from pytest_ane.manifest.evidence import WITH_ANE
+from pytest_ane.mlprogram.errors import UnprovenError
 from pytest_ane.report.figures import figure_text
 
 if TYPE_CHECKING:

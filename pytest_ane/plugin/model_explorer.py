@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.core.errors import AneError
-from pytest_ane.core.files import write_atomically
 from pytest_ane.manifest import Shard
-from pytest_ane.mil import read_any
+from pytest_ane.mlprogram.atomic import write_atomically
+from pytest_ane.mlprogram.errors import AneError
+from pytest_ane.mlprogram.model import read_any
 from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.report.html.subjects import Subject, subjects
 from pytest_ane.report.model_explorer import collection, node_data

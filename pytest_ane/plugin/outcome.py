@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.core.errors import AneError, NotRunError, UnprovenError
-from pytest_ane.core.text import LONGEST, printable
-from pytest_ane.core.verdict import Finding, Verdict, nothing
 from pytest_ane.evidence.judge import with_origin
 from pytest_ane.gates import GATES
+from pytest_ane.gates.verdict import Finding, Verdict, nothing
+from pytest_ane.mlprogram.errors import AneError, NotRunError, UnprovenError
+from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.plugin import blame, history, workspace
 from pytest_ane.plugin.enforce import enforced
 from pytest_ane.plugin.items import gate_of, is_gate, subject_of

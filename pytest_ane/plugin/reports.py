@@ -13,25 +13,25 @@ from tempfile import NamedTemporaryFile
 import pytest
 
 from pytest_ane.audit.ledger import versions
-from pytest_ane.core.digests import file_digest
-from pytest_ane.core.errors import HistoryError, ReportError
-from pytest_ane.core.files import write_atomically
-from pytest_ane.core.git import checkout
-from pytest_ane.core.text import LONGEST, printable
 from pytest_ane.history.earlier import courses, last_before
 from pytest_ane.history.memory import Memory
 from pytest_ane.manifest import Manifest
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.problems import key_lines, line_of
+from pytest_ane.mlprogram.atomic import write_atomically
+from pytest_ane.mlprogram.digests import file_digest
+from pytest_ane.mlprogram.errors import HistoryError, ReportError
+from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.plugin import due, model_explorer, options, workspace
 from pytest_ane.plugin.run import is_worker
 from pytest_ane.plugin.summary import header_line, row_of
 from pytest_ane.plugin.workspace import Workspace
-from pytest_ane.project.writeup import FOLDER, writeups
+from pytest_ane.records.git import checkout
 from pytest_ane.report.formats import format_of
 from pytest_ane.report.github import ROOM, Place, commands, summary
 from pytest_ane.report.rows import Row
 from pytest_ane.report.run import Facts, Run, against, places_of
+from pytest_ane.tools._writeup_data import FOLDER, writeups
 
 
 def add_to(config: pytest.Config) -> None:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ane.build import Artifact
-from pytest_ane.chain.decode import Decoding
-from pytest_ane.core.errors import AneError, ExecutionError, UnprovenError
 from pytest_ane.gates.throughput import machine
 from pytest_ane.gates.throughput.inputs import CallInputs, Tokens, hidden_inputs, package_inputs
 from pytest_ane.gates.throughput.speed import KEY, Speed, What
+from pytest_ane.make import Artifact
 from pytest_ane.manifest import Prompt, Shard
+from pytest_ane.mlprogram.errors import AneError, ExecutionError, UnprovenError
+from pytest_ane.models.decode import Decoding
 from pytest_ane.plugin.bench_options import BY_OPTION, has_limit, off, rounds
 from pytest_ane.probes.package import seeded_inputs
 from pytest_ane.project.models import OpenModel

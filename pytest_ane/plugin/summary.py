@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ane.backends.coreml import without_ane
-from pytest_ane.build.shared_store import without_credentials
-from pytest_ane.core.text import LONGEST, printable
+from pytest_ane.make.shared_store import without_credentials
+from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.plugin import canary, due, workspace
 from pytest_ane.plugin.blame import TOLD
 from pytest_ane.plugin.outcome import PLACE, terminal_width

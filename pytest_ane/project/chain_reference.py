@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from pytest_ane.chain.chain import lead, likeliest_token
-from pytest_ane.chain.golden import GoldenPrompt
-from pytest_ane.core.arrays import FloatArray
-from pytest_ane.core.errors import BuildError, GoldenError
-from pytest_ane.families.user_code import error_line, import_code
 from pytest_ane.manifest import Model
 from pytest_ane.manifest.chain import LOGITS
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.mlprogram.errors import BuildError, GoldenError
+from pytest_ane.models.chain import lead, likeliest_token
+from pytest_ane.models.families.user_code import error_line, import_code
+from pytest_ane.probes.golden_prompts import GoldenPrompt
 from pytest_ane.probes.recording import TokenPrompt
 
 

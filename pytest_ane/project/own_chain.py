@@ -12,29 +12,29 @@ import numpy as np
 
 import pytest_ane
 from pytest_ane.backends import Backend, CpuBackend, Runner
-from pytest_ane.build import Artifact, Cache
-from pytest_ane.chain.chain import Chain, ChainStep
-from pytest_ane.chain.golden import GoldenPrompt
-from pytest_ane.chain.packages import PackageLayout, stream_widths
-from pytest_ane.chain.sequence import ShardSequence
-from pytest_ane.core.arrays import FloatArray
-from pytest_ane.core.digests import file_digest, key_digest, tree_digest
-from pytest_ane.core.errors import BuildError, SourceError, UnprovenError
-from pytest_ane.families import Conversion, LanguageModel, Reference, Wire
-from pytest_ane.families.user_code import code_digests
+from pytest_ane.make import Artifact, Cache
 from pytest_ane.manifest import GOLDEN, Model, Shard
 from pytest_ane.manifest.chain import FIRST, LOGITS, ChainEntry, channels
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.inputs import questions
-from pytest_ane.mil import counterpart, read_model
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.mlprogram.digests import file_digest, key_digest, tree_digest
+from pytest_ane.mlprogram.errors import BuildError, SourceError, UnprovenError
+from pytest_ane.mlprogram.model import counterpart, read_model
+from pytest_ane.models.chain import Chain, ChainStep
+from pytest_ane.models.families import Conversion, LanguageModel, Reference, Wire
+from pytest_ane.models.families.user_code import code_digests
+from pytest_ane.models.sources.base import Source, Tokenizer
+from pytest_ane.models.sources.identity import digests
+from pytest_ane.models.sources.rows import RowTable, open_rows
+from pytest_ane.models.sources.tokenizer import read_tokenizer
 from pytest_ane.probes.domains import domains
+from pytest_ane.probes.golden_prompts import GoldenPrompt
 from pytest_ane.probes.recording import RECORDING_VERSION, Embeds, check_finite, load, save
 from pytest_ane.project.chain_reference import GoldenLogits, OwnReference
 from pytest_ane.project.models import OpenModel
-from pytest_ane.sources.base import Source, Tokenizer
-from pytest_ane.sources.identity import digests
-from pytest_ane.sources.rows import RowTable, open_rows
-from pytest_ane.sources.tokenizer import read_tokenizer
+from pytest_ane.project.package_chain import PackageLayout, stream_widths
+from pytest_ane.project.sequence import ShardSequence
 
 _SAME_FUNCTION = 0.02
 """Relative L2 above which a package is another function, as `max-algebra` has it: weights in fp16

@@ -16,8 +16,8 @@ from typing import Any
 
 from filelock import FileLock
 
-from pytest_ane.build import Cache
-from pytest_ane.core.files import write_atomically
+from pytest_ane.make import Cache
+from pytest_ane.mlprogram.atomic import write_atomically
 
 
 class RunFolder:

@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_ane.core.errors import BuildError
-from pytest_ane.report.blame import CAUSE
+from pytest_ane.mlprogram.errors import BuildError
+from pytest_ane.tools._blame_words import CAUSE
 from tests.plugin.conftest import Project
 
 TWO_BITS = """

@@ -1,1 +1,1 @@
-"""Tests of `pytest_ane.probes`."""
+"""Probes and references."""

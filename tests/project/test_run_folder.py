@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.build import Cache
+from pytest_ane.make import Cache
 from pytest_ane.project.run_folder import RunFolder
 
 

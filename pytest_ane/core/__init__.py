@@ -1,1 +1,0 @@
-"""Errors, verdicts, digests, files: what every other package may use; standard library only."""

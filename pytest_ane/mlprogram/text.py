@@ -1,0 +1,39 @@
+"""Text made by others - names in files, messages of tools - so that it can be shown to people."""
+
+from __future__ import annotations
+
+import re
+
+LONGEST = 4000
+"""Characters of a line that is shown to people; GitHub's runner cuts at 4,096."""
+NAME = 200
+"""Characters of a name in a table or a list."""
+
+ID = r"[A-Za-z][A-Za-z0-9_.\-]{0,63}"
+"""Names of parts and shards: fit for test ids, files and selections (no colon, comma, space)."""
+_COMMAND = re.compile(r"^(\s*):(?=:)|#(?=#\w*\[)")
+"""How commands for a CI's log begin: `::error::` at the start of a line, indented or not, and
+`##[error]` or `##vso[...]` anywhere in it (github.com/actions/runner, `ActionCommand.cs`)."""
+
+
+def printable(text: str, longest: int = 1000) -> str:
+    """A text in which characters that a terminal would obey are escapes, as Python writes them.
+
+    Line breaks are among them, so the result is one line; so are lone surrogates, which no file
+    can hold, and the mark by which a CI would take the line for a command. A text of more than
+    `longest` characters loses its middle to `...`.
+    """
+    if text.isprintable() and len(text) <= longest and not _COMMAND.search(text):
+        return text
+    # Shortened before too: a name may be as long as its file.
+    shown = (c if c.isprintable() else ascii(c)[1:-1] for c in _shortened(text, longest))
+    return _shortened(_COMMAND.sub(_escaped, "".join(shown)), longest)
+
+
+def _escaped(mark: re.Match[str]) -> str:
+    return f"{mark[1] or ''}\\x{ord(mark[0][-1]):02x}"
+
+
+def _shortened(text: str, longest: int) -> str:
+    half = (longest - 3) // 2
+    return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"

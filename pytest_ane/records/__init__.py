@@ -1,0 +1,1 @@
+"""Records of measurements: runs, evidence, history, ledgers."""

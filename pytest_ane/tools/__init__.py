@@ -1,0 +1,1 @@
+"""Tools: a command each, with what it works out and the words it says."""

@@ -1,0 +1,1 @@
+"""Models: sources, families, chains."""
