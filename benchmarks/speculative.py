@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from pytest_ane.project import threads
+from pytest_ane.project import process as threads
 
 if TYPE_CHECKING:
     from pytest_ane.models.chain import Chain
@@ -71,7 +71,7 @@ def row(
     chain: Chain, ids: Sequence[int], tokens: int, width: int, rounds: int, timer: Timer
 ) -> str:
     """One text at one width; `off` and `worst` are the prediction's relative errors."""
-    from pytest_ane.tools._speculate_analysis import run_trial
+    from pytest_ane.tools._speculate import run_trial
 
     trials = [run_trial(chain, ids, tokens, width, timer=timer) for _ in range(rounds)]
     shown = sorted(trials, key=lambda trial: trial.speedup)[rounds // 2]

@@ -10,7 +10,7 @@ from pytest_ane.cli.commands import parser
 from pytest_ane.cli.options import budget
 from pytest_ane.cli.output import complain, execute, write
 from pytest_ane.mlprogram.errors import OutputError
-from pytest_ane.project.signals import TERMINATED, on_terminate
+from pytest_ane.project.process import TERMINATED, on_terminate
 
 __all__ = ["main", "parser"]
 

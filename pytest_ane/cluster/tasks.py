@@ -32,7 +32,7 @@ from pytest_ane.models.families.user_code import edited_since_import
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.project import Project
 from pytest_ane.tools._blame_analysis import Blame
-from pytest_ane.tools._blame_project import blame_shard
+from pytest_ane.tools._blame_words import blame_shard
 
 PLUGIN = "pytest-ane"
 

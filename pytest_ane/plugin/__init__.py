@@ -34,7 +34,7 @@ from pytest_ane.plugin.fixtures import (
     ane_shard,
 )
 from pytest_ane.plugin.options import wanted
-from pytest_ane.project import threads
+from pytest_ane.project import process as threads
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter

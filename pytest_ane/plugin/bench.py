@@ -173,7 +173,7 @@ def prepare(config: pytest.Config, space: Workspace) -> None:
     """Before pytest-benchmark is configured: name its folder, and register the report."""
     if not is_wanted(config):
         return
-    from pytest_ane.plugin.bench_report import BenchReport
+    from pytest_ane.plugin.stopwatch import BenchReport
 
     compare.quiet_warnings(config)
     compare.use_baselines(config, space)

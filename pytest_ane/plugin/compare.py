@@ -19,7 +19,7 @@ from pytest_ane.mlprogram.errors import UnprovenError
 from pytest_ane.plugin import options
 from pytest_ane.plugin.bench_options import COMPARE, is_compared, is_recording, is_requested
 from pytest_ane.plugin.options import wanted
-from pytest_ane.project import threads
+from pytest_ane.project import process as threads
 
 if TYPE_CHECKING:
     from pytest_ane.gates.throughput.speed import Speed

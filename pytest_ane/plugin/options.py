@@ -17,7 +17,7 @@ import pytest
 
 from pytest_ane.gates.words import GATE_WORDS
 from pytest_ane.mlprogram.arithmetic import Arithmetic, read_arithmetics
-from pytest_ane.project.ci import in_ci
+from pytest_ane.project.process import in_ci
 
 if TYPE_CHECKING:
     from pytest_ane.backends import ComputeUnits

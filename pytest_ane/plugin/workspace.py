@@ -28,8 +28,8 @@ from pytest_ane.plugin.progress import progress_of
 from pytest_ane.plugin.run import run_id
 from pytest_ane.project.choose import check_behaviour
 from pytest_ane.project.entries import expanded, read_manifest
+from pytest_ane.project.progress import RunFolder
 from pytest_ane.project.project import Project
-from pytest_ane.project.run_folder import RunFolder
 from pytest_ane.project.thresholds import Threshold, overridden, read_threshold
 from pytest_ane.records.git import checkout
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pytest_ane.cli.terminal import tell
+from pytest_ane.cli.output import tell
 from pytest_ane.manifest import Prompt
 from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.mlprogram.arithmetic import Arithmetic

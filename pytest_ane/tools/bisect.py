@@ -6,13 +6,12 @@ import argparse
 from typing import TYPE_CHECKING
 
 from pytest_ane.cli.options import add_manifest_arithmetic, add_stack
-from pytest_ane.cli.output import Output
-from pytest_ane.cli.terminal import tell
+from pytest_ane.cli.output import Output, tell
 from pytest_ane.mlprogram.arithmetic import SIMULATED, label
 from pytest_ane.mlprogram.errors import ExecutionError
 
 if TYPE_CHECKING:
-    from pytest_ane.tools._bisect_analysis import StackEvaluation
+    from pytest_ane.tools._bisect import StackEvaluation
 
 HELP = "find the fewest shards to blame for a red stack"
 EXAMPLE = "pytest-ane bisect --model smollm2 --most 2"
@@ -29,14 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Output:
     """The fewest shards whose exact versions make a red stack green."""
-    from pytest_ane.project import threads
+    from pytest_ane.project import process as threads
 
     if options.most < 1:
         raise ExecutionError(f"--most {options.most}: give a number from 1 on.")
     threads.choose()
     from pytest_ane.report.arithmetic import rules_lines
-    from pytest_ane.tools._bisect_analysis import bisect
-    from pytest_ane.tools._bisect_words import evaluation_line, sentence
+    from pytest_ane.tools._bisect import bisect, evaluation_line, sentence
     from pytest_ane.tools._stack import judged, open_stack
 
     evaluations: list[StackEvaluation] = []

@@ -37,8 +37,7 @@ def run(options: argparse.Namespace) -> Output:
     Raises:
         AneError: there is nothing to compare with, or something cannot be built or run.
     """
-    from pytest_ane.tools._blame_project import blame_shard
-    from pytest_ane.tools._blame_words import lines
+    from pytest_ane.tools._blame_words import blame_shard, lines
 
     project = _project(options.shards, options.against, options.manifest, options.cache)
     blames: dict[str, Blame] = {}

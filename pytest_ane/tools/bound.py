@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ane.cli.options import add_cache, add_manifest, count, positive
-from pytest_ane.cli.output import Output
-from pytest_ane.cli.terminal import tell
+from pytest_ane.cli.output import Output, tell
 from pytest_ane.mlprogram.errors import BackendError, ManifestError
 
 if TYPE_CHECKING:
     from pytest_ane.make import Cache
     from pytest_ane.manifest import Model, Shard
-    from pytest_ane.tools._bound_analysis import CallBound, Group
+    from pytest_ane.tools._bound import CallBound, Group
+    from pytest_ane.tools._bound_words import Measured
     from pytest_ane.tools._devices import Device
-    from pytest_ane.tools._measured import Measured
 
 HELP = "bound each kind of shards by bandwidth and compute, and show what would help"
 EXAMPLE = "pytest-ane bound shards.toml --device 'M4 Max' --measured 9.25"
@@ -67,7 +66,7 @@ def run(options: argparse.Namespace) -> Output:
     """
     from pytest_ane.make import Cache
     from pytest_ane.mlprogram.executor.shapes import largest_tokens
-    from pytest_ane.tools._bound_analysis import Group, bound_call, costs_of
+    from pytest_ane.tools._bound import Group, bound_call, costs_of
     from pytest_ane.tools._bound_words import lines
 
     path = _path(options)
@@ -131,7 +130,7 @@ def _chip() -> str:
 
 
 def _measured(text: str, model: str, device: Device) -> Measured:
-    from pytest_ane.tools._measured import Measured, read_measured
+    from pytest_ane.tools._bound_words import Measured, read_measured
 
     if text.endswith(".json"):
         return read_measured(Path(text), model, device)
@@ -158,7 +157,7 @@ def _model(path: Path, name: str | None, cache: Path | None) -> tuple[str, list[
     from pytest_ane.project.models import OpenModel
     from pytest_ane.project.progress import Progress
     from pytest_ane.project.project import read_project
-    from pytest_ane.tools._bound_analysis import counted, same_costs
+    from pytest_ane.tools._bound import counted, same_costs
 
     project = read_project(path, cache)
     model = choose_model(project.manifest, name)

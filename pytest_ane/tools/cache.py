@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from pytest_ane.cli.options import add_cache, add_yes
-from pytest_ane.cli.output import Output
-from pytest_ane.cli.terminal import confirmed
+from pytest_ane.cli.output import Output, confirmed
 from pytest_ane.mlprogram.errors import CacheError
 
 if TYPE_CHECKING:

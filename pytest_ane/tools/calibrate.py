@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_ane.cli.options import add_backend, add_project, add_shards
-from pytest_ane.cli.output import Output
-from pytest_ane.cli.terminal import tell
+from pytest_ane.cli.output import Output, tell
 from pytest_ane.mlprogram.errors import UnprovenError
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_ane.cli.output import Failed, Output
-from pytest_ane.cli.terminal import tell, terminal_width
+from pytest_ane.cli.output import Failed, Output, tell, terminal_width
 from pytest_ane.mlprogram.errors import BuildError, ManifestError
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 from pytest_ane.cli.options import add_manifest_arithmetic, add_stack
-from pytest_ane.cli.output import Output
-from pytest_ane.cli.terminal import tell
+from pytest_ane.cli.output import Output, tell
 from pytest_ane.mlprogram.arithmetic import label
 
 HELP = "measure what each shard does to the hidden states"
@@ -21,11 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Output:
     """How hidden states drift along a stack, and what each shard alone does to it."""
-    from pytest_ane.project import threads
+    from pytest_ane.project import process as threads
 
     threads.choose()
-    from pytest_ane.tools._drift_analysis import find_causes, in_ane, measure_drift
-    from pytest_ane.tools._drift_words import lines
+    from pytest_ane.tools._drift import find_causes, in_ane, lines, measure_drift
     from pytest_ane.tools._stack import judged, open_stack
 
     with open_stack(

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ane.cli.options import add_project, add_shards, add_yes
-from pytest_ane.cli.output import Failed, Output
-from pytest_ane.cli.terminal import confirmed, terminal_width
+from pytest_ane.cli.output import Failed, Output, confirmed, terminal_width
 from pytest_ane.mlprogram.arithmetic import SIMULATED
 from pytest_ane.mlprogram.errors import AneError, EvidenceError
 

@@ -148,12 +148,12 @@ def _made(options: argparse.Namespace, manifest: Path) -> Made:
             "--from and --package were both given; a manifest is of one or the other."
         )
     if options.source is not None:
-        from pytest_ane.tools._scaffold import scaffold
+        from pytest_ane.tools._init import scaffold
 
         found = scaffold(options.source, manifest)
         return Made(found.text, tuple(found.lines()), found.facts)
     if options.package or options.reference:
-        from pytest_ane.tools._scaffold.packages import of_packages
+        from pytest_ane.tools._init_packages import of_packages
 
         text, lines, last = of_packages(options.package, options.reference, manifest)
         return Made(text, (*lines, last), {"packages": lines})

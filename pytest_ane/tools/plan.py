@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pytest_ane.cli.output import Output
-from pytest_ane.cli.terminal import terminal_width
+from pytest_ane.cli.output import Output, terminal_width
 
 HELP = "count where a recorded compute plan runs operations, and what that proves"
 EXAMPLE = "pytest-ane plan plan.json --package encoder.mlmodelc"

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ane.cli.options import add_arithmetics, add_budget, add_project, positive
-from pytest_ane.cli.output import Failed, Output
-from pytest_ane.cli.terminal import tell
+from pytest_ane.cli.output import Failed, Output, tell
 from pytest_ane.mlprogram.errors import ManifestError
 
 if TYPE_CHECKING:
     from pytest_ane.manifest import Model
-    from pytest_ane.tools._recommend.search import Candidate
+    from pytest_ane.tools._recommend_search import Candidate
 
 HELP = "search the smallest compression that passes every gate"
 EXAMPLE = "pytest-ane recommend smollm2 --minutes 30"
@@ -42,18 +41,15 @@ def run(options: argparse.Namespace) -> Output:
 
     It fails where no candidate passes.
     """
-    from pytest_ane.project import threads
+    from pytest_ane.project import process as threads
 
     threads.choose()
     from pytest_ane.project.choose import choose_model
     from pytest_ane.project.models import OpenModel
     from pytest_ane.project.project import read_project
-    from pytest_ane.tools._recommend.evaluate import ModelEvaluator
-    from pytest_ane.tools._recommend.log import Log
-    from pytest_ane.tools._recommend.menu import menu_of
-    from pytest_ane.tools._recommend.rewrite import diff, rewritten, save
-    from pytest_ane.tools._recommend.search import best, best_single, recommend
-    from pytest_ane.tools._recommend_words import line, table
+    from pytest_ane.tools._recommend_builds import diff, menu_of, rewritten, save
+    from pytest_ane.tools._recommend_evaluate import Log, ModelEvaluator, line, table
+    from pytest_ane.tools._recommend_search import best, best_single, recommend
 
     file = options.manifest or Path("shards.toml")
     project = read_project(file, options.cache, backend_name="cpu", arithmetic=options.arithmetic)
@@ -161,7 +157,7 @@ def _context(opened: Any, backend: Any) -> dict[str, Any]:
     """What decides a measurement besides the candidate: the log is valid for these alone."""
     from pytest_ane.make.shard import BUILD_VERSION
     from pytest_ane.probes.recording import RECORDING_VERSION
-    from pytest_ane.tools._recommend.gates import GATES_VERSION
+    from pytest_ane.tools._recommend_evaluate import GATES_VERSION
 
     model = opened.model
     return {

@@ -10,14 +10,13 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from pytest_ane.cli.options import add_stack, count, positive
-from pytest_ane.cli.output import Output
-from pytest_ane.cli.terminal import tell
+from pytest_ane.cli.output import Output, tell
 from pytest_ane.mlprogram.errors import ExecutionError, ManifestError
 
 if TYPE_CHECKING:
     from pytest_ane.probes.recording import TokenPrompt
     from pytest_ane.project.models import OpenModel
-    from pytest_ane.tools._speculate_analysis import Trial
+    from pytest_ane.tools._speculate import Trial
 
 HELP = "measure whether drafts by prompt lookup make decoding faster"
 EXAMPLE = "pytest-ane speculate --prompt france --width 4 --tokens 40"
@@ -78,11 +77,11 @@ def run(options: argparse.Namespace) -> Output:
     Raises:
         AneError: one sentence.
     """
-    from pytest_ane.project import threads
+    from pytest_ane.project import process as threads
 
     threads.choose()
-    from pytest_ane.gates.throughput.breakeven import BreakEven
-    from pytest_ane.tools import _speculate_words as report
+    from pytest_ane.tools import _speculate as report
+    from pytest_ane.tools._speculate import BreakEven
 
     width, tokens, margin = options.width, options.tokens, options.margin
     _check(width, tokens, margin, options.prompt, options.prompt_ids)
@@ -92,7 +91,7 @@ def run(options: argparse.Namespace) -> Output:
         yield report.break_even(cost)
         return {"command": "speculate", "cost": cost}
     from pytest_ane.manifest import Prompt
-    from pytest_ane.tools._speculate_analysis import MARGIN, Lookup, run_trial, yield_of
+    from pytest_ane.tools._speculate import MARGIN, Lookup, run_trial, yield_of
     from pytest_ane.tools._stack import open_stack
 
     def check(opened: OpenModel) -> None:
@@ -157,7 +156,7 @@ def _check(
     prompt_ids: tuple[int, ...] | None,
 ) -> None:
     """Check the options that need no model."""
-    from pytest_ane.tools._speculate_analysis import check_width
+    from pytest_ane.tools._speculate import check_width
 
     check_width(width, None, goes_on=True)
     if width > _WIDEST:
@@ -175,7 +174,7 @@ def _check(
 def _check_model(opened: OpenModel, name: str | None, width: int, tokens: int) -> None:
     """Check the options against the model, before anything is built."""
     from pytest_ane.models.decode import check_fits
-    from pytest_ane.tools._speculate_analysis import check_width
+    from pytest_ane.tools._speculate import check_width
 
     model = opened.model
     names = [prompt.name for prompt in model.prompts]

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 from pytest_ane.cli.options import add_project
-from pytest_ane.cli.output import Failed, Output
-from pytest_ane.cli.terminal import terminal_width
+from pytest_ane.cli.output import Failed, Output, terminal_width
 from pytest_ane.mlprogram.errors import EvidenceError
 
 HELP = "judge a run again from its ledger, by the base branch's rules"

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ane.cli.options import add_function
-from pytest_ane.cli.output import Output
-from pytest_ane.cli.terminal import terminal_width
+from pytest_ane.cli.output import Output, terminal_width
 
 if TYPE_CHECKING:
     from pytest_ane.make import BuildRecord, Distortion

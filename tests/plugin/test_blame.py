@@ -112,7 +112,7 @@ def test_a_package_without_compressed_weights(project: Project) -> None:
 def test_what_goes_wrong_hides_nothing(
     project: Project, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
 ) -> None:
-    from pytest_ane.plugin import blame
+    from pytest_ane.plugin import outcome as blame
 
     def no(*_: object, **__: object) -> None:
         raise error

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from pytest_ane.project.signals import on_terminate
+from pytest_ane.project.process import on_terminate
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals")
 

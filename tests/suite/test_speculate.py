@@ -37,7 +37,7 @@ def test_tokens_are_those_of_plain_decoding(
     widths: Mapping[str, tuple[int, ...]], floor: int, tmp_path: Path, cache_root: Path
 ) -> None:
     from pytest_ane.models.decode import decode
-    from pytest_ane.tools._speculate_analysis import speculate
+    from pytest_ane.tools._speculate import speculate
     from pytest_ane.tools._stack import open_stack
 
     (tmp_path / "shards.toml").write_text(

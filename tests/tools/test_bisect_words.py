@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_ane.gates.verdict import Figure, Verdict, nothing
-from pytest_ane.tools._bisect_analysis import Bisection, StackEvaluation
-from pytest_ane.tools._bisect_words import evaluation_line, sentence
+from pytest_ane.tools._bisect import Bisection, StackEvaluation, evaluation_line, sentence
 
 
 @pytest.mark.parametrize(

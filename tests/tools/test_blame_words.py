@@ -12,8 +12,7 @@ from pytest_ane.manifest import Linear, Palettize, Settings, Uncompressed
 from pytest_ane.mlprogram.census import Stage, Weight
 from pytest_ane.tools._blame_analysis import Blame, Culprit
 from pytest_ane.tools._blame_words import CAUSE, cause, describe, lines, override, share, tables
-from pytest_ane.tools._operations import Suspect
-from pytest_ane.tools._remedies import Remedy
+from pytest_ane.tools._operations import Remedy, Suspect
 
 STAGE = Stage("constexpr_lut_to_dense", 2, 6)
 MEND = Remedy(Palettize(nbits=4, group_size=16), 0.0142, 27_792)

@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 
 from pytest_ane.manifest import Linear, Shard
 from pytest_ane.mlprogram.errors import ProgramError
-from pytest_ane.tools._bound_analysis import (
+from pytest_ane.tools._bound import (
+    Costs,
     Group,
+    OpCost,
     bound_call,
     costs_of,
     counted,
     roofline,
     same_costs,
 )
-from pytest_ane.tools._costs import Costs, OpCost
 from pytest_ane.tools._devices import Device, published
 from tests.packages import save_conv
 
@@ -210,7 +211,7 @@ def conv(tmp_path: Path) -> Path:
 
 
 def test_costs_are_counted_once(conv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_ane.tools import _bound_analysis as module
+    from pytest_ane.tools import _bound as module
 
     reads: list[Path] = []
     read: Callable[..., object] = module.read_model

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pytest_ane.tools._bound_analysis import Group, bound_call
-from pytest_ane.tools._bound_words import lines
-from pytest_ane.tools._costs import Costs, OpCost
+from pytest_ane.tools._bound import Costs, Group, OpCost, bound_call
+from pytest_ane.tools._bound_words import Measured, lines
 from pytest_ane.tools._devices import Device
-from pytest_ane.tools._measured import Measured
 
 DEVICE = Device(name="M0", bandwidth=100, peak=10, lanes=4)
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ane.gates.verdict import Finding, Verdict
-from pytest_ane.tools._drift_analysis import Causes, ShardEffect
-from pytest_ane.tools._drift_words import chart, sentence
+from pytest_ane.tools._drift import Causes, ShardEffect, chart, sentence
 
 Status = Literal["passed", "failed", "unproven"]
 

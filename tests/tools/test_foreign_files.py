@@ -19,7 +19,7 @@ from pytest_ane.cli import main
 from pytest_ane.make import Cache
 from pytest_ane.make.folder import KINDS
 from pytest_ane.mlprogram.errors import CacheError
-from pytest_ane.project.run_folder import RunFolder
+from pytest_ane.project.progress import RunFolder
 from tests.evidence.makers import statement
 
 KEY, RUN, MINE = "a" * 64, f"run-{'0' * 32}", "b" * 64

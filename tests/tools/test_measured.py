@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pytest_ane.mlprogram.errors import AneError, ManifestError
+from pytest_ane.tools._bound_words import read_measured
 from pytest_ane.tools._devices import Device, published
-from pytest_ane.tools._measured import read_measured
 from tests.gates.throughput.runs import run
 from tests.gates.throughput.runs import speed as timed
 

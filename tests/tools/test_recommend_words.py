@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from pytest_ane.tools._recommend.search import Candidate
-from pytest_ane.tools._recommend_words import line, pareto, table
+from pytest_ane.tools._recommend_evaluate import line, pareto, table
+from pytest_ane.tools._recommend_search import Candidate
 
 FACTS = {"cosine": 0.98, "top1": 0.95, "centred_cosine.min": 0.97}
 FOUR = Candidate("4-bit", {}, 70_000_000, 0.5, False, ("Mean KL is high.", "And so on."))

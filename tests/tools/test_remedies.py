@@ -10,7 +10,7 @@ import pytest
 from pytest_ane.manifest import Settings
 from pytest_ane.mlprogram.census import Stage, Weight
 from pytest_ane.tools._blame_words import describe
-from pytest_ane.tools._remedies import accepted, candidates, find_remedy, has_even_steps
+from pytest_ane.tools._operations import accepted, candidates, find_remedy, has_even_steps
 
 SHAPE = (64, 32, 1, 1)
 

@@ -13,7 +13,7 @@ from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.models.chain import Chain, ChainStep
 from pytest_ane.models.decode import decode
 from pytest_ane.models.families import Wire
-from pytest_ane.tools._speculate_analysis import (
+from pytest_ane.tools._speculate import (
     Drafter,
     Lookup,
     Speculated,

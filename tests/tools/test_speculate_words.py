@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.gates.throughput.breakeven import BreakEven
-from pytest_ane.tools._speculate_analysis import Speculated, Trial
-from pytest_ane.tools._speculate_words import break_even, costs, counters, outcome
+from pytest_ane.tools._speculate import (
+    BreakEven,
+    Speculated,
+    Trial,
+    break_even,
+    costs,
+    counters,
+    outcome,
+)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping
 from random import Random
 
-from pytest_ane.tools._recommend.search import Candidate, ShardFailure
-from pytest_ane.tools._recommend.units import Choice, Option, Unit
+from pytest_ane.tools._recommend_search import Candidate, Choice, Option, ShardFailure, Unit
 
 BITS = {"4": 4, "6": 6, "8": 8}
 

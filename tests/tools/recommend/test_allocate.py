@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.tools._recommend.search import allocate, allowed, predicted
+from pytest_ane.tools._recommend_search import allocate, allowed, predicted
 from tests.tools.recommend.simulated import BITS, model, size_of, unit
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.tools._recommend.search import allocate, best, best_single, repaired, search
+from pytest_ane.tools._recommend_search import allocate, best, best_single, repaired, search
 from tests.tools.recommend.simulated import SimulatedEvaluator, model, single, size_of, unit
 
 

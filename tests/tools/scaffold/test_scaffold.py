@@ -18,12 +18,9 @@ from pytest_ane.mlprogram.digests import file_digest, tree_bytes
 from pytest_ane.mlprogram.errors import AneError, SourceError
 from pytest_ane.models.sources import locate
 from pytest_ane.project.project import Project
-from pytest_ane.tools._scaffold import Scaffold, scaffold
-from pytest_ane.tools._scaffold.compression import choose
-from pytest_ane.tools._scaffold.prompts import _PROMPTS
-from pytest_ane.tools._scaffold.shapes import ShardShapes, Weight, slices_of
-from pytest_ane.tools._scaffold.sizes import measure
-from pytest_ane.tools._scaffold.text import model_name, quoted, ranges
+from pytest_ane.tools._init import Scaffold, measure, scaffold
+from pytest_ane.tools._init_shapes import ShardShapes, Weight, choose_compression, slices_of
+from pytest_ane.tools._init_text import _PROMPTS, model_name, quoted, ranges
 from tests.models.families.bert import oracle as bert
 from tests.models.families.decoder.cases import CASES
 from tests.models.families.decoder.oracle import Case
@@ -228,14 +225,14 @@ def test_groups_divide_the_channels_of_every_weight() -> None:
         ShardShapes("L01", "block", (weight("q_proj_weight", 576, 576), weight("v", 200, 576))),
         ShardShapes("head.0", "head", (weight("head_weight", 9_831, 576),)),
     ]
-    scheme = choose(shards)
+    scheme = choose_compression(shards)
     assert (scheme.grouping, scheme.head, dict(scheme.overrides)) == (32, None, {"v*": 8})
-    assert choose(shards[:2]).head == 32
+    assert choose_compression(shards[:2]).head == 32
 
 
 def test_a_palette_that_is_larger_than_what_it_saves_is_one_for_the_whole_weight() -> None:
     narrow = ShardShapes("L00", "block", (weight("mix_weight", 4_096, 2),))
-    assert choose([narrow]).grouping is None
+    assert choose_compression([narrow]).grouping is None
 
 
 def test_norms_and_routers_stay_fp16_where_they_would_be_compressed() -> None:
@@ -246,7 +243,7 @@ def test_norms_and_routers_stay_fp16_where_they_would_be_compressed() -> None:
     query, expert = weight("q_proj_weight", 64, 64), weight("gate_proj_weight", 64, 64)
 
     def kept(*weights: Weight) -> tuple[str, ...]:
-        return choose([ShardShapes("L00", "block", (query, expert, *weights))]).keep
+        return choose_compression([ShardShapes("L00", "block", (query, expert, *weights))]).keep
 
     assert kept(small) == ()
     assert kept(large) == ("*norm*",)
@@ -295,7 +292,7 @@ def test_sizes_are_those_of_the_packages(name: str, tmp_path: Path) -> None:
 def test_what_will_not_suffice_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, manifest = made(make_llama(tmp_path / "mini.gguf"), tmp_path)
     monkeypatch.setattr("pytest_ane.make.disk.shutil.disk_usage", lambda _: Usage(1000))
-    monkeypatch.setattr("pytest_ane.tools._scaffold.sizes.free_memory", lambda: 10**6)
+    monkeypatch.setattr("pytest_ane.tools._init.free_memory", lambda: 10**6)
     sizes = measure(found.sizes.shards, manifest.models[0], tmp_path / "cache")
     disk, memory = list(sizes.lines())[-2:]
     assert disk.startswith("the disk will not hold all of it (")
@@ -316,9 +313,9 @@ def test_states_take_a_part_of_the_memory(tmp_path: Path, monkeypatch: pytest.Mo
     replace(CASES[0], changes={"max_position_embeddings": 4096}).save(tmp_path / "model")
     assert made(tmp_path / "model", tmp_path)[1].models[0].context == 512
     # 3 layers, keys and values of 2 heads of 8 channels: 192 bytes a position.
-    monkeypatch.setattr("pytest_ane.tools._scaffold.shapes.free_memory", lambda: 8 * 192 * 256 + 1)
+    monkeypatch.setattr("pytest_ane.tools._init_shapes.free_memory", lambda: 8 * 192 * 256 + 1)
     assert made(tmp_path / "model", tmp_path)[1].models[0].context == 256
-    monkeypatch.setattr("pytest_ane.tools._scaffold.shapes.free_memory", lambda: 0)
+    monkeypatch.setattr("pytest_ane.tools._init_shapes.free_memory", lambda: 0)
     assert made(tmp_path / "model", tmp_path)[1].models[0].context == 32
 
 
@@ -385,7 +382,7 @@ def test_gguf_of_another_architecture(tmp_path: Path) -> None:
 
 def test_shapes_need_no_memory() -> None:
     """A block of 10^12 numbers is described, not made."""
-    from pytest_ane.tools._scaffold.shapes import _hollow
+    from pytest_ane.tools._init_shapes import _hollow
 
     hollow = _hollow((10**6, 10**6), "float32")
     assert (hollow.shape, prod(hollow.strides)) == ((10**6, 10**6), 0)

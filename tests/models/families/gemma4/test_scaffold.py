@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tomlkit
 
-from pytest_ane.tools._scaffold import scaffold
+from pytest_ane.tools._init import scaffold
 from tests.models.families.gemma4.tiny import tiny_source
 from tests.models.sources.checkpoints import bf16, write_checkpoint
 

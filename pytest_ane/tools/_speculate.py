@@ -1,10 +1,4 @@
-"""Speculative decoding: prompt lookup drafts tokens, one call of the chain verifies them.
-
-A verifier of width w takes the last token and w - 1 drafts in one call. Greedy and exact: a draft
-counts only where it is the chain's own likeliest token. Sources: Leviathan, Kalman and Matias,
-"Fast Inference from Transformers via Speculative Decoding", arXiv 2211.17192, with drafts that are
-certain; Saxena, "Prompt Lookup Decoding" (2023), n-gram speculation in vLLM and transformers.
-"""
+"""Speculative decoding in words: the break-even, the counters, and the speed reached."""
 
 from __future__ import annotations
 
@@ -12,15 +6,125 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
+from math import isfinite
 from typing import TypeAlias
 
 import numpy as np
 
-from pytest_ane.gates.throughput.breakeven import BreakEven
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.models.chain import Chain, Decoder, Marks, lead
 from pytest_ane.models.decode import Timer, check_fits, decode, next_token
+
+# When speculative decoding pays: pure functions of what its calls cost and yield.
+#
+# A verifier call of width w takes the last token and w - 1 drafts, and yields 1 to w tokens: the
+# drafts up to the first that is wrong, and one token of its own. With t1 the seconds of a plain
+# step and tv those of a call, it pays where it yields more than E = tv / t1 tokens: no guess
+# about drafts is in that. The expected yield under independent acceptance, each draft being right
+# with probability a given that those before it are, is 1 + a + ... + a^(w-1) = (1 - a^w) / (1 -
+# a) (Leviathan, Kalman and Matias, arXiv 2211.17192, equation 1). No call yields more than w, so
+# that the best speed-up is w t1 / tv, and where that is below 1 no acceptance is enough.
+
+
+@dataclass(frozen=True)
+class BreakEven:
+    """A verifier against plain steps.
+
+    Attributes:
+        t1: seconds of a plain step.
+        tv: seconds of a call.
+        width: its positions.
+
+    Raises:
+        ValueError: a time is not above 0, or the width is below 2.
+    """
+
+    t1: float
+    tv: float
+    width: int
+
+    def __post_init__(self) -> None:
+        if not all(isfinite(t) and t > 0 for t in (self.t1, self.tv)) or self.width < 2:
+            raise ValueError(f"no verifier: t1 {self.t1}, tv {self.tv}, width {self.width}")
+
+    @property
+    def tokens_needed(self) -> float:
+        """Tokens that a call must yield on average to be as fast as plain steps: E = tv / t1."""
+        return self.tv / self.t1
+
+    @property
+    def best(self) -> float:
+        """Speed-up where every draft is right: w t1 / tv."""
+        return self.width / self.tokens_needed
+
+    @property
+    def reachable(self) -> bool:
+        """Whether there is an acceptance at which it is as fast as plain steps."""
+        return self.best >= 1
+
+    @property
+    def most_tv(self) -> float:
+        """Seconds of a call above which it cannot pay: w t1."""
+        return self.width * self.t1
+
+    @property
+    def share_needed(self) -> float | None:
+        """Share of all drafts that must become tokens, (E - 1) / (w - 1); None: unreachable.
+
+        This is `accepted / drafted` as it is counted, of any drafts, independent or not.
+        """
+        if not self.reachable:
+            return None
+        return max(0.0, (self.tokens_needed - 1) / (self.width - 1))
+
+    @property
+    def acceptance_needed(self) -> float | None:
+        """The a at which independent drafts yield E tokens a call; None: unreachable."""
+        if not self.reachable:
+            return None
+        return acceptance(self.tokens_needed, self.width)
+
+    def tok_s(self, calls: int, accepted: int, steps: int, again: int = 0) -> float:
+        """Tokens a second of a run of calls and plain steps.
+
+        Args:
+            calls: verifier calls, each of one token and those accepted.
+            accepted: drafts of all calls that became tokens.
+            steps: for lack of a draft, each of one token.
+            again: steps run again, which add none.
+        """
+        seconds = calls * self.tv + (steps + again) * self.t1
+        return (calls + accepted + steps) / seconds
+
+
+def expected_tokens(a: float, width: int) -> float:
+    """Tokens of a call at independent acceptance `a`: 1 + a + ... + a^(w-1)."""
+    return sum(a**i for i in range(width))
+
+
+def acceptance(tokens: float, width: int) -> float:
+    """The independent acceptance at which a call yields `tokens`: 0 for one, 1 for `width`.
+
+    By bisection, as the yield rises with it; 0 for fewer than one, 1 for more than `width`.
+    """
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if expected_tokens(middle, width) < tokens:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+# Speculative decoding: prompt lookup drafts tokens, one call of the chain verifies them.
+#
+# A verifier of width w takes the last token and w - 1 drafts in one call. Greedy and exact: a
+# draft counts only where it is the chain's own likeliest token. Sources: Leviathan, Kalman and
+# Matias, "Fast Inference from Transformers via Speculative Decoding", arXiv 2211.17192, with
+# drafts that are certain; Saxena, "Prompt Lookup Decoding" (2023), n-gram speculation in vLLM and
+# transformers.
 
 MARGIN = 0.0625
 """Leads below this are near ties; see docs/explanations/speculative.md for what was measured."""
@@ -422,3 +526,64 @@ def run_trial(
         chain, ids, count, width, margin=margin, draft=Lookup(ngram_min), timer=timer
     )
     return Trial(tuple(plain.tokens), plain.seconds, tuple(calls), drafted, width)
+
+
+# Speculative decoding in words: the break-even, the counters, and the speed reached.
+
+
+def break_even(cost: BreakEven) -> str:
+    """The tokens and drafts that a call needs, or why none is enough."""
+    needs = f"break-even: a call must yield {cost.tokens_needed:.2f} tokens"
+    if cost.share_needed is None or cost.acceptance_needed is None:
+        return (
+            f"{needs}, and one of width {cost.width} yields at most {cost.width}: unreachable, "
+            f"at best {cost.best:.2f}x; below {_ms(cost.most_tv)} a call it would be reachable"
+        )
+    if cost.tokens_needed <= 1:
+        return (
+            f"{needs}, and every call yields one: it pays whatever the drafts; at best "
+            f"{cost.best:.2f}x, all accepted"
+        )
+    return (
+        f"{needs}: {cost.share_needed:.1%} of all drafts accepted, or each with probability "
+        f"{cost.acceptance_needed:.2f} if independent; at best {cost.best:.2f}x, all accepted"
+    )
+
+
+def costs(trial: Trial) -> str:
+    """The cost of a plain step and of a call."""
+    cost = trial.cost
+    return (
+        f"plain: {_ms(cost.t1)} a token, {1 / cost.t1:.2f} tok/s "
+        f"({_times(len(trial.steps), 'step')}) · verifier of width {cost.width}: "
+        f"{_ms(cost.tv)} a call ({_times(len(trial.calls), 'call')})"
+    )
+
+
+def counters(counted: Speculated) -> str:
+    """The counters in one line, as published logs have them."""
+    share = "none" if counted.acceptance is None else f"{counted.acceptance:.1%}"
+    return (
+        f"verifier_calls={counted.verifier_calls} drafted={counted.drafted} "
+        f"accepted={counted.accepted} fallbacks={counted.fallbacks} acceptance={share} "
+        f"replayed={len(counted.replays)}"
+    )
+
+
+def outcome(trial: Trial) -> str:
+    """The speed reached, against plain steps, and against the prediction of its counters."""
+    calls, replays = trial.speculated.calls, len(trial.speculated.replays)
+    ties = f"; without {replays} steps again {trial.without_ties:.2f}x" if replays else ""
+    a_call = f"{_ms(float(np.median(calls)))} a call, " if calls else ""
+    return (
+        f"speculative: {a_call}{trial.tok_s:.2f} tok/s, {trial.speedup:.2f}x plain; "
+        f"predicted {trial.predicted:.2f} tok/s ({trial.predicted / trial.tok_s - 1:+.1%}){ties}"
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.4g} ms"
+
+
+def _times(count: int, name: str) -> str:
+    return f"median of {count} {name}s" if count > 1 else f"1 {name}"

@@ -1,17 +1,4 @@
-"""The fewest shards whose exact versions make a red stack green.
-
-A stack is red if too much is wrong with it, and with more shards exact less is wrong: the verdict
-is monotone in the set of exact shards. The search is by binary splitting. Of the suspects, the
-worst first, it finds the shortest beginning that restores the verdict; the last of that beginning
-is to blame, for without it all before do not suffice. It stays exact, and the search goes on among
-those before it until the shards to blame suffice. So none of them can be spared; where
-each is enough to break the stack, or errors add up in the order of suspicion, no smaller set
-restores the verdict.
-
-Sources: F. K. Hwang, A method for detecting all defective members in a population by group testing,
-J. Am. Stat. Assoc. 67 (1972), for splitting groups whose size follows from the tests that are
-left; U. Junker, QuickXplain, AAAI 2004, for minimal sets under a monotone test.
-"""
+"""Lines about a search for the shards to blame."""
 
 from __future__ import annotations
 
@@ -36,7 +23,22 @@ from pytest_ane.probes.exact_chain import (
     teacher_forced,
 )
 from pytest_ane.probes.golden_prompts import GoldenPrompt
-from pytest_ane.tools._drift_analysis import compare_rows
+from pytest_ane.report.verdict import reasons, row
+from pytest_ane.tools._drift import compare_rows
+
+# The fewest shards whose exact versions make a red stack green.
+#
+# A stack is red if too much is wrong with it, and with more shards exact less is wrong: the
+# verdict is monotone in the set of exact shards. The search is by binary splitting. Of the
+# suspects, the worst first, it finds the shortest beginning that restores the verdict; the last
+# of that beginning is to blame, for without it all before do not suffice. It stays exact, and the
+# search goes on among those before it until the shards to blame suffice. So none of them can be
+# spared; where each is enough to break the stack, or errors add up in the order of suspicion, no
+# smaller set restores the verdict.
+#
+# Sources: F. K. Hwang, A method for detecting all defective members in a population by group
+# testing, J. Am. Stat. Assoc. 67 (1972), for splitting groups whose size follows from the tests
+# that are left; U. Junker, QuickXplain, AAAI 2004, for minimal sets under a monotone test.
 
 Exact: TypeAlias = frozenset[str]
 """Shards whose reference stands in for them."""
@@ -276,3 +278,50 @@ class StackRunner:
 
 def _bytes(streams: list[Streams]) -> int:
     return sum(array.nbytes for stream in streams for array in stream.values())
+
+
+# Lines about a search for the shards to blame.
+
+_NAMED = 6
+
+
+def evaluation_line(evaluation: StackEvaluation, number: int, shards: int) -> str:
+    """One stack that was evaluated: `3. exact: L07 - green (top-1 95.1%, KL 0.0265, ...)`."""
+    values = evaluation.verdict.values
+    colour = "green" if evaluation.verdict.status == "passed" else "red"
+    numbers = row(evaluation.verdict)
+    if {"top1", "kl.mean", "greedy.agreed"} <= values.keys():
+        greedy = f"{values['greedy.agreed']} greedy tokens"
+        numbers = f"top-1 {values['top1']:.1%}, KL {values['kl.mean']:.4f}, {greedy}"
+    return f"{number:>2}. exact: {_exact(evaluation.exact, shards)} - {colour} ({numbers})"
+
+
+def sentence(result: Bisection, model: str, shards: int, last: Verdict | None = None) -> str:
+    """The shards to blame, and how many stacks the search took; `last` is the last verdict."""
+    took = f"{result.evaluations} stack evaluation{'s' if result.evaluations > 1 else ''}"
+    if result.outcome == "green":
+        return f"{model} is green as it is: no shard is to blame ({took})."
+    if result.outcome == "reference":
+        why = f": {reasons(last)[0]}" if last is not None and last.reasons else "."
+        return f"The reference itself does not meet the policy{why} ({took})"
+    if result.outcome == "many":
+        return (
+            f"More than {len(result.shards)} shards are to blame, so a search for a few ends here: "
+            f"the {result.enough} worst of {shards} have to be exact for a green verdict; "
+            f"pytest-ane drift shows what each contributes ({took})."
+        )
+    if len(result.shards) == 1:
+        return f"{result.shards[0]} is to blame: exact, it restores the verdict ({took})."
+    names = ", ".join(sorted(result.shards))
+    return (
+        f"{names} are to blame: exact, they restore the verdict, and none can be spared ({took})."
+    )
+
+
+def _exact(names: Sequence[str], shards: int) -> str:
+    if not names:
+        return "none"
+    if len(names) == shards:
+        return "all"
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

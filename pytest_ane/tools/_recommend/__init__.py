@@ -1,1 +1,0 @@
-"""The smallest compression that passes every gate: a search in which only measurements count."""
