@@ -11,6 +11,12 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.executor.ane import (  # noqa: F401 - their rules register themselves
+    activations,
+    compositions,
+    elementwise,
+    integers,
+)
 from pytest_ane.mlprogram.executor.ane.accumulator import Sums
 from pytest_ane.mlprogram.executor.ane.factors import Factors
 from pytest_ane.mlprogram.executor.ane.grades import REGISTERED, Grade, Rule
