@@ -1,4 +1,4 @@
-"""Recorded outputs of the ANE against the rules of `pytest_ane.reference.ane`.
+"""Recorded outputs of the ANE against the rules of `pytest_ane.mlprogram.executor.ane`.
 
     python -m benchmarks.ane_arithmetic [--rows FILE.csv]
 
@@ -9,7 +9,7 @@ from the pattern `first` on. So `pytest-ane record-arithmetic` writes them, too.
 Prints a table by operation, every mismatch, what is not scored and why, and which of some
 candidates fits what has no rule (`benchmarks.ane_candidates`); the total is the last line. Exits 1
 where a scored row is not reproduced or none is scored, 2 where the file cannot be read. The default
-file is tests/reference/ane/recorded.csv.
+file is tests/mlprogram/executor/ane/recorded.csv.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.core.arrays import FloatArray
-from pytest_ane.reference.ane.accumulator import Weight, sums
-from pytest_ane.reference.ane.elementwise import add, maximum, minimum, mul, sub
-from pytest_ane.reference.ane.integers import quantize, w8a8
-from pytest_ane.reference.ane.simulation import rules
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.mlprogram.executor.ane.accumulator import Weight, sums
+from pytest_ane.mlprogram.executor.ane.elementwise import add, maximum, minimum, mul, sub
+from pytest_ane.mlprogram.executor.ane.integers import quantize, w8a8
+from pytest_ane.mlprogram.executor.ane.simulation import rules
 
 Row = Mapping[str, Any]
-ROWS = Path(__file__).parents[1] / "tests/reference/ane/recorded.csv"
+ROWS = Path(__file__).parents[1] / "tests/mlprogram/executor/ane/recorded.csv"
 NOT_SCORED = {"act_": "a summary of a whole curve", "_cliff": "a summary of a sweep"}
 OTHER_GENERATIONS = ("M1", "M2", "M3")
 NO_EVIDENCE = "not counted as ANE evidence"

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks import ane_arithmetic as rows
-from pytest_ane.core.arrays import DoubleArray, FloatArray
-from pytest_ane.reference.ane.accumulator import Weight, sums
-from pytest_ane.reference.ane.activations import exp, inverse
-from pytest_ane.reference.ane.fp16 import decode, r16
-from pytest_ane.reference.ane.integers import scaled_after
+from pytest_ane.mlprogram.arrays import DoubleArray, FloatArray
+from pytest_ane.mlprogram.executor.ane.accumulator import Weight, sums
+from pytest_ane.mlprogram.executor.ane.activations import exp, inverse
+from pytest_ane.mlprogram.executor.ane.fp16 import decode, r16
+from pytest_ane.mlprogram.executor.ane.integers import scaled_after
 
 Operands = Mapping[str, Any]
 

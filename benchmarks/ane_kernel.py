@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from pytest_ane.reference.ane.accumulator import Weight, sums
+from pytest_ane.mlprogram.executor.ane.accumulator import Weight, sums
 
 SHAPES = ((1536, 576), (576, 1536), (8192, 2048))
 POSITIONS = (1, 8, 64)

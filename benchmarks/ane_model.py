@@ -33,21 +33,21 @@ import numpy as np
 from benchmarks.compression_search import CANDIDATES, manifest
 from pytest_ane.backends import CpuBackend
 from pytest_ane.backends.cpu import CpuRunner
-from pytest_ane.chain.golden import GoldenPrompt
-from pytest_ane.core.arrays import Array
-from pytest_ane.metrics.logits import LogitSummary, compare_logits
-from pytest_ane.mil import read_model
-from pytest_ane.mil.records import MLModel, Operation, Ref
+from pytest_ane.mlprogram.arrays import Array
+from pytest_ane.mlprogram.executor.ane import factors
+from pytest_ane.mlprogram.executor.ane.accumulator import Sums, Weight, sums
+from pytest_ane.mlprogram.executor.ane.activations import tanh
+from pytest_ane.mlprogram.executor.ane.elementwise import add, mul
+from pytest_ane.mlprogram.executor.ane.grades import REGISTERED, Grade, Rule
+from pytest_ane.mlprogram.executor.ane.losses import losses
+from pytest_ane.mlprogram.executor.ane.simulation import rules
+from pytest_ane.mlprogram.metrics.logits import LogitSummary, compare_logits
+from pytest_ane.mlprogram.model import read_model
+from pytest_ane.mlprogram.records import MLModel, Operation, Ref
+from pytest_ane.probes.golden_prompts import GoldenPrompt
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.project import Project, read_project
 from pytest_ane.project.stack import Stack
-from pytest_ane.reference.ane import factors
-from pytest_ane.reference.ane.accumulator import Sums, Weight, sums
-from pytest_ane.reference.ane.activations import tanh
-from pytest_ane.reference.ane.elementwise import add, mul
-from pytest_ane.reference.ane.grades import REGISTERED, Grade, Rule
-from pytest_ane.reference.ane.losses import losses
-from pytest_ane.reference.ane.simulation import rules
 
 MODEL = "smollm2"
 TEXT, TOKENS = Path(__file__).with_name("alice.txt"), 512

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.ane_model import MODEL, RuledBackend, logits_of, opened, silu_by_tanh
-from pytest_ane.core.arithmetic import SIMULATED
 from pytest_ane.gates.fidelity import Fidelity, measure
-from pytest_ane.mil import read_model
+from pytest_ane.mlprogram.arithmetic import SIMULATED
+from pytest_ane.mlprogram.executor.ane.grades import Grade, Rule
+from pytest_ane.mlprogram.executor.ane.simulation import rules
+from pytest_ane.mlprogram.model import read_model
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.project import Project
 from pytest_ane.project.stack import Stack
-from pytest_ane.reference.ane.grades import Grade, Rule
-from pytest_ane.reference.ane.simulation import rules
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARDS = (("zaya1-8b.toml", "L01"), ("gemma4.toml", "L00.p0"))

@@ -20,16 +20,16 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from pytest_ane.build.cache import Cache
-from pytest_ane.build.seal import damage
-from pytest_ane.core.digests import remembered
+from pytest_ane.make.cache import Cache
+from pytest_ane.make.seal import damage
+from pytest_ane.mlprogram.digests import remembered
 from tests.plugin.projects import LLAMA, make_llama
 
 SIZES = (10**5, 10**6, 10**7, 10**8)
 REPEAT = 5
 PLUGIN = """
 import json, time
-from pytest_ane.build import cache
+from pytest_ane.make import cache
 
 def timed(entry, damage=cache.damage, spent=[0.0, 0]):
     start = time.perf_counter()

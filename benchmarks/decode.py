@@ -42,13 +42,13 @@ import torch  # noqa: E402
 
 from benchmarks.eager_llama import EagerLlama  # noqa: E402
 from pytest_ane.backends.cpu import CpuBackend, CpuRunner  # noqa: E402
-from pytest_ane.chain.chain import Decoder  # noqa: E402
+from pytest_ane.mlprogram.executor import Session  # noqa: E402
+from pytest_ane.mlprogram.executor.steps import Compute  # noqa: E402
+from pytest_ane.models.chain import Decoder  # noqa: E402
 from pytest_ane.project.choose import choose_model  # noqa: E402
 from pytest_ane.project.models import OpenModel  # noqa: E402
 from pytest_ane.project.project import read_project  # noqa: E402
 from pytest_ane.project.stack import Stack  # noqa: E402
-from pytest_ane.reference import Session  # noqa: E402
-from pytest_ane.reference.steps import Compute  # noqa: E402
 
 READ = 256 << 20
 """Bytes of one read: many times what the caches hold."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
-from pytest_ane.project import threads
+from pytest_ane.project import process as threads
 
 ROOT = Path(__file__).resolve().parents[1]
 SPOILT = """
@@ -46,11 +46,10 @@ def main() -> None:
 
 def report(guilty: list[str], cache: Path | None) -> None:
     """Open, drift, bisect: seconds of each, and what they said."""
-    from pytest_ane.analysis.bisect import bisect, most_evaluations
-    from pytest_ane.analysis.drift import find_causes, measure_drift
-    from pytest_ane.cli.stack import open_stack
-    from pytest_ane.report.bisect import sentence as found_sentence
-    from pytest_ane.report.drift import sentence
+    from pytest_ane.tools._bisect import bisect, most_evaluations
+    from pytest_ane.tools._bisect import sentence as found_sentence
+    from pytest_ane.tools._drift import find_causes, measure_drift, sentence
+    from pytest_ane.tools._stack import open_stack
 
     with TemporaryDirectory() as name:
         manifest = Path(name, "shards.toml")

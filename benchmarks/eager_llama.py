@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pytest_ane.families.decoder import DecoderConfig, DecoderModel
-from pytest_ane.families.decoder.weights import BlockWeights
+from pytest_ane.models.families.decoder import DecoderConfig, DecoderModel
+from pytest_ane.models.families.decoder.weights import BlockWeights
 
 MAPS = ("q", "k", "v", "o", "gate", "up", "down")
 

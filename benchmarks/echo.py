@@ -14,7 +14,7 @@ from typing import Any
 from pytest_ane.cluster import tasks
 from pytest_ane.cluster.parcel import Name, Parcel
 from pytest_ane.cluster.tasks import Answer, Measured
-from pytest_ane.core.digests import key_digest
+from pytest_ane.mlprogram.digests import key_digest
 
 
 def dask_setup(worker: Any) -> None:

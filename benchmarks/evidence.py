@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pytest_ane.core.digests import remembered, tree_files
 from pytest_ane.evidence import Statement, Store
 from pytest_ane.gates.fidelity import Comparison, Fidelity
+from pytest_ane.mlprogram.digests import remembered, tree_files
 
 _WEIGHTS = "Data/com.apple.CoreML/weights/weight.bin"
 _POSITIONS = 64

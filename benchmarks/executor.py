@@ -27,8 +27,8 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np  # noqa: E402 - after the threads are chosen
 
 from benchmarks.zaya_shard import WIDTH, Shard  # noqa: E402
-from pytest_ane.mil import read_model  # noqa: E402
-from pytest_ane.reference import Session  # noqa: E402
+from pytest_ane.mlprogram.executor import Session  # noqa: E402
+from pytest_ane.mlprogram.model import read_model  # noqa: E402
 
 POSITIONS = 8
 
@@ -62,7 +62,7 @@ def main() -> None:
 
 def overhead() -> None:
     """The cost of an operation on a tensor of one element, in a chain of 1000."""
-    from tests.mil.packages import Program
+    from tests.mlprogram.packages import Program
 
     program = Program()
     program.input("x", (1,))

@@ -17,9 +17,16 @@ import numpy as np
 import torch
 import transformers
 
-from tests.families.bert import oracle as bert
-from tests.families.decoder.cases import CASES
-from tests.families.decoder.oracle import Case, Converted, difference, expected, prompt, referred
+from tests.models.families.bert import oracle as bert
+from tests.models.families.decoder.cases import CASES
+from tests.models.families.decoder.oracle import (
+    Case,
+    Converted,
+    difference,
+    expected,
+    prompt,
+    referred,
+)
 
 LENGTH, CALL = 60, 6
 TEXT = 7

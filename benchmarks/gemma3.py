@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from pytest_ane.core.arrays import FloatArray
-from pytest_ane.families import Cut, apply_output, get_family, shard_input
 from pytest_ane.manifest import load
-from pytest_ane.sources import open_source
-from tests.families.decoder.oracle import difference
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.models.families import Cut, apply_output, get_family, shard_input
+from pytest_ane.models.sources import open_source
+from tests.models.families.decoder.oracle import difference
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 

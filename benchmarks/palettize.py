@@ -28,17 +28,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.build import compare_weights
-from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
-from pytest_ane.build.palettize.choose import constants
-from pytest_ane.build.palettize.package import palettize
-from pytest_ane.build.palettize.palettes import palette
+from pytest_ane.make import compare_weights
+from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
+from pytest_ane.make.palettize.choose import constants
+from pytest_ane.make.palettize.package import palettize
+from pytest_ane.make.palettize.palettes import palette
 from pytest_ane.manifest import Palettize
-from pytest_ane.mil.blob import load
-from pytest_ane.mil.package import read_package
-from pytest_ane.mil.proto import set_name
-from pytest_ane.mil.records import Argument, MLModel, Value
-from tests.mil.packages import Program
+from pytest_ane.mlprogram.blob import load
+from pytest_ane.mlprogram.package import read_package
+from pytest_ane.mlprogram.proto import set_name
+from pytest_ane.mlprogram.records import Argument, MLModel, Value
+from tests.mlprogram.packages import Program
 
 GROUP, NBITS, ROUTER, EXPERTS = 32, 4, 128, 16
 MODES = {"gemma": "kmeans", "zaya": "uniform"}

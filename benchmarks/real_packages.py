@@ -27,11 +27,11 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.cli import main as command
-from pytest_ane.core.errors import AneError
-from pytest_ane.mil import read_model
-from pytest_ane.mil.compiled import write_compiled
+from pytest_ane.mlprogram.compiled import write_compiled
+from pytest_ane.mlprogram.errors import AneError
+from pytest_ane.mlprogram.executor import Session
+from pytest_ane.mlprogram.model import read_model
 from pytest_ane.probes.package import seeded_inputs
-from pytest_ane.reference import Session
 
 DISTRIBUTIONS = {
     "basic-pitch": "Apache-2.0",

@@ -15,11 +15,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pytest_ane.backends import CpuBackend
-from pytest_ane.build.shard import converted_package
-from pytest_ane.core.verdict import Verdict
-from pytest_ane.error_budget import ErrorBudget
 from pytest_ane.gates import GATES
+from pytest_ane.gates.verdict import Verdict
+from pytest_ane.make.shard import converted_package
 from pytest_ane.manifest import Shard
+from pytest_ane.probes.error_budget import ErrorBudget
 from pytest_ane.project.budgets import built_budget
 from pytest_ane.project.project import OpenShard, Project, read_project
 from pytest_ane.report.verdict import reasons

@@ -19,11 +19,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from pytest_ane.project import threads
+from pytest_ane.project import process as threads
 
 if TYPE_CHECKING:
-    from pytest_ane.chain.chain import Chain
-    from pytest_ane.chain.decode import Timer
+    from pytest_ane.models.chain import Chain
+    from pytest_ane.models.decode import Timer
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXTS = {
@@ -51,7 +51,7 @@ def main() -> None:
     options = parser.parse_args()
     threads.choose()
     timer = time.perf_counter if options.wall else time.process_time
-    from pytest_ane.cli.stack import open_stack
+    from pytest_ane.tools._stack import open_stack
 
     print(
         f"{'text':<8} w  step ms  call ms  needed  accepted  speedup  predicted   off worst  same"
@@ -71,7 +71,7 @@ def row(
     chain: Chain, ids: Sequence[int], tokens: int, width: int, rounds: int, timer: Timer
 ) -> str:
     """One text at one width; `off` and `worst` are the prediction's relative errors."""
-    from pytest_ane.gates.throughput.speculate import run_trial
+    from pytest_ane.tools._speculate import run_trial
 
     trials = [run_trial(chain, ids, tokens, width, timer=timer) for _ in range(rounds)]
     shown = sorted(trials, key=lambda trial: trial.speedup)[rounds // 2]

@@ -79,7 +79,7 @@ def report(found: dict[str, dict[str, Any]]) -> None:
 
 def cut() -> Any:
     """The shard alone, in the notes' form."""
-    from pytest_ane.families import Cut
+    from pytest_ane.models.families import Cut
 
     return Cut((SHARD,), 4, variant="notes")
 
@@ -114,11 +114,11 @@ def build(folder: Path, compression: str = UNIFORM, name: str = "cache") -> dict
     """Generate, convert, palettize and save."""
     import torch  # noqa: F401
 
-    from pytest_ane.build import Cache, build_shard
-    from pytest_ane.build.coremltools_quiet import import_coremltools
-    from pytest_ane.families import Cut, get_family
-    from pytest_ane.mil import read_model
-    from pytest_ane.sources import open_source
+    from pytest_ane.make import Cache, build_shard
+    from pytest_ane.make.coremltools_quiet import import_coremltools
+    from pytest_ane.mlprogram.model import read_model
+    from pytest_ane.models.families import Cut, get_family
+    from pytest_ane.models.sources import open_source
 
     import_coremltools()
     model = manifest(compression).models[0]
@@ -153,8 +153,8 @@ def checkpoint(folder: Path) -> dict[str, Any]:
     """The layer's seeded tensors as a checkpoint, as a user would have the published ones."""
     from safetensors.numpy import save_file
 
-    from pytest_ane.families import get_family
-    from pytest_ane.sources import SeededSource
+    from pytest_ane.models.families import get_family
+    from pytest_ane.models.sources import SeededSource
 
     family = get_family("zaya")
     kept: dict[str, Any] = {}
@@ -193,12 +193,12 @@ def ours(folder: Path) -> dict[str, Any]:
     import torch
 
     from pytest_ane.backends import CpuBackend
-    from pytest_ane.families import get_family
-    from pytest_ane.families.zaya import reference  # noqa: F401
     from pytest_ane.gates.fidelity import measure
     from pytest_ane.manifest import SourceTable
+    from pytest_ane.models.families import get_family
+    from pytest_ane.models.families.zaya import reference  # noqa: F401
+    from pytest_ane.models.sources import open_source, safetensors  # noqa: F401
     from pytest_ane.probes.hidden import HiddenProbe
-    from pytest_ane.sources import open_source, safetensors  # noqa: F401
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     inputs = probes()
@@ -252,7 +252,7 @@ def theirs(folder: Path) -> dict[str, Any]:
     import torch
     from safetensors.torch import load_file
 
-    from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
+    from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
 
     ct = import_coremltools()
     inputs = probes()

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.mil.packages import Program
+from tests.mlprogram.packages import Program
 
 WIDTH, HIDDEN, ROUTER, EXPERTS, GROUP = 2048, 4096, 256, 16, 32
 

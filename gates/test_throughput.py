@@ -7,8 +7,8 @@ from typing import Literal
 
 import pytest
 
-from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates.throughput.speed import Speed
+from pytest_ane.gates.verdict import Verdict
 from pytest_ane.plugin.outcome import VerdictRecorder
 
 pytestmark = pytest.mark.bench

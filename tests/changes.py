@@ -87,7 +87,7 @@ def changes() -> list[Change]:
             ("pytest_ane/gates/{}/__init__.py", "gates/test_{}.py"),
             4,
             # Other words for `-k` and `-m`, which no gate needs.
-            optional=("pytest_ane/core/gate_words.py",),
+            optional=("pytest_ane/gates/words.py",),
         ),
         Change(
             "a metric",
@@ -121,7 +121,7 @@ def changes() -> list[Change]:
         Change(
             "an operation",
             {name: (name,) for name in ("gelu", "cumsum", "topk", "conv", "lstm", "softmax")},
-            ("pytest_ane/reference/ops/{}.py", "tests/reference/ops/test_{}.py"),
+            ("pytest_ane/mlprogram/executor/ops/{}.py", "tests/mlprogram/executor/ops/test_{}.py"),
             2,
         ),
     ]

@@ -16,7 +16,7 @@ def _decoder() -> tuple[Any, str]:
     """The specification of `image [1, 3, 32, 32]` to 64 rows of 3 confidences and of 4 numbers."""
     import torch
 
-    from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
+    from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
 
     ct = import_coremltools()
     rng = np.random.default_rng(5)
@@ -61,7 +61,7 @@ def detector(path: Path, *, spoilt: float = 1.0, names: bool = False, **settings
         names: whether the pipeline names its parts.
         settings: of `suppression`.
     """
-    from pytest_ane.build.coremltools_quiet import import_coremltools
+    from pytest_ane.make.coremltools_quiet import import_coremltools
 
     ct = import_coremltools()
     spec, weights = _decoder()
@@ -134,7 +134,7 @@ def suppression(
 
 def _scale(spec: Any, factor: float) -> None:
     """Put a multiplication by a factor between the confidences' convolution and its sigmoid."""
-    from tests.mil.packages import set_type
+    from tests.mlprogram.packages import set_type
 
     block = next(iter(spec.mlProgram.functions["main"].block_specializations.values()))
     at = next(i for i, op in enumerate(block.operations) if op.type == "sigmoid")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
+from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
 
 
 def save(folder: Path) -> dict[str, Path]:

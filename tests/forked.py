@@ -81,7 +81,7 @@ def _serve() -> None:
         from numba.core.registry import cpu_target
 
         import pytest_ane
-        from pytest_ane.build.coremltools_quiet import import_coremltools
+        from pytest_ane.make.coremltools_quiet import import_coremltools
 
         import_coremltools()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from hypothesis import strategies as st
 
-from pytest_ane.core.text import LONGEST
+from pytest_ane.mlprogram.text import LONGEST
 
 _NASTY = (
     "::error::x", "\n::error::x", "::stop-commands::token", "  ::add-mask::a", "##[error]x",

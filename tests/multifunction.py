@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
-from pytest_ane.mil import read_functions, read_model
-from pytest_ane.mil.compiled import write_compiled
+from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
+from pytest_ane.mlprogram.compiled import write_compiled
+from pytest_ane.mlprogram.model import read_functions, read_model
 
 FUNCTIONS = {"decode": 1, "verify4": 4}
 """Functions, and the positions that a call of each takes."""

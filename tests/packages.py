@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.mil.packages import Program
+from tests.mlprogram.packages import Program
 
 
 @cache
@@ -25,7 +25,7 @@ def published(distribution: str, name: str) -> Path:
 
 def save_conv(path: Path) -> None:
     """A package of one 1x1 convolution, 8 to 16 channels, on a flexible `x [1, 8, 1..4, 1]`."""
-    from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
+    from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
 
     ct = import_coremltools()
     import torch

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_ane.families.decoder import DecoderConfig, DecoderFamily, Settings, layers_of, plain
+from pytest_ane.models.families.decoder import (
+    DecoderConfig,
+    DecoderFamily,
+    Settings,
+    layers_of,
+    plain,
+)
 
 
 def configure(s: Settings, positions: int) -> DecoderConfig:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pytest_ane.families import Conversion, Port
+from pytest_ane.models.families import Conversion, Port
 
 WIDTH, INNER, CLASSES = 128, 256, 32
 

@@ -14,13 +14,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from pytest_ane.audit.ledger import gate_files
-from pytest_ane.core.digests import file_digest, tree_digest
-from pytest_ane.core.errors import ManifestError
 from pytest_ane.evidence.verify import differences
 from pytest_ane.gates import GATES
 from pytest_ane.manifest import Manifest, Model, load
 from pytest_ane.manifest.load import parse
 from pytest_ane.manifest.tables import FAMILIES
+from pytest_ane.mlprogram.digests import file_digest, tree_digest
+from pytest_ane.mlprogram.errors import ManifestError
 
 _MOST = 20
 _LONGEST = 80

@@ -17,11 +17,11 @@ from typing import TypeAlias
 from pydantic import TypeAdapter, ValidationError
 
 import pytest_ane
-from pytest_ane.core.digests import file_digest, key_digest
-from pytest_ane.core.errors import EvidenceError
-from pytest_ane.core.git import checkout
-from pytest_ane.core.strict_json import parse_json, strict
+from pytest_ane.mlprogram.digests import file_digest, key_digest
+from pytest_ane.mlprogram.errors import EvidenceError
+from pytest_ane.mlprogram.strict_json import parse_json, strict
 from pytest_ane.project.suite import FOLDER, files, in_use
+from pytest_ane.records.git import checkout
 
 _FORMAT = 1
 _MOST_BYTES = 1 << 30

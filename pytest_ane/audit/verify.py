@@ -20,21 +20,21 @@ from typing import Any
 from pytest_ane.audit.base import Base
 from pytest_ane.audit.ledger import Entry, Ledger, Pair, gate_files, plugin_digest
 from pytest_ane.backends.coreml import without_ane
-from pytest_ane.core.arithmetic import SIMULATED
-from pytest_ane.core.errors import AneError, UnprovenError
-from pytest_ane.core.git import checkout
-from pytest_ane.core.verdict import Figure, Finding, Verdict, nothing
 from pytest_ane.evidence import FOLDER, Statement, Store
 from pytest_ane.evidence.question import files_of, question
 from pytest_ane.evidence.statement import plain
 from pytest_ane.evidence.systems import Answer, answers, combined, worst
 from pytest_ane.evidence.verify import verify
-from pytest_ane.families import make_importable
 from pytest_ane.gates import GATES, Gate, Subject
+from pytest_ane.gates.verdict import Figure, Finding, Verdict, nothing
 from pytest_ane.manifest import Manifest, Shard, load
 from pytest_ane.manifest.evidence import WITH_ANE
+from pytest_ane.mlprogram.arithmetic import SIMULATED
+from pytest_ane.mlprogram.errors import AneError, UnprovenError
+from pytest_ane.models.families import make_importable
 from pytest_ane.project.entries import expanded
 from pytest_ane.project.project import Project
+from pytest_ane.records.git import checkout
 
 _SHARE, _LEAST = 0.01, 1e-3
 """How far a figure measured again may be from the ledger's: other processors round differently."""

@@ -10,12 +10,12 @@ from typing import Any, Protocol
 from pytest_ane.backends.coreml import CoreMLBackend, Machine
 from pytest_ane.backends.coreml.process import DEVICE_TIMEOUT, Device
 from pytest_ane.backends.cpu import CpuBackend
-from pytest_ane.build import Cache
-from pytest_ane.core.arithmetic import RuleShares
-from pytest_ane.core.arrays import Array, Arrays, FloatArray
+from pytest_ane.make import Cache
 from pytest_ane.manifest import ComputeUnits
-from pytest_ane.mil import counterpart
-from pytest_ane.mil.records import Feature, MLModel, Pipeline
+from pytest_ane.mlprogram.arithmetic import RuleShares
+from pytest_ane.mlprogram.arrays import Array, Arrays, FloatArray
+from pytest_ane.mlprogram.model import counterpart
+from pytest_ane.mlprogram.records import Feature, MLModel, Pipeline
 
 __all__ = [
     "Backend",

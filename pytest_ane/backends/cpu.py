@@ -10,14 +10,14 @@ from weakref import WeakSet
 import numpy as np
 
 import pytest_ane
-from pytest_ane.core.arithmetic import SIMULATED, Arithmetic, RuleShares
-from pytest_ane.core.arrays import Array, Arrays
-from pytest_ane.core.errors import ExecutionError
-from pytest_ane.mil import read_any
-from pytest_ane.mil.records import Feature, Pipeline
-from pytest_ane.reference import PipelineSession, Session, open_session
-from pytest_ane.reference.dtypes import Precision
-from pytest_ane.reference.state import States
+from pytest_ane.mlprogram.arithmetic import SIMULATED, Arithmetic, RuleShares
+from pytest_ane.mlprogram.arrays import Array, Arrays
+from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.executor import PipelineSession, Session, open_session
+from pytest_ane.mlprogram.executor.dtypes import Precision
+from pytest_ane.mlprogram.executor.state import States
+from pytest_ane.mlprogram.model import read_any
+from pytest_ane.mlprogram.records import Feature, Pipeline
 
 MEMORY_BUDGET = 64 << 20
 """Bytes of decoded weights that a runner holds; what is beyond is decoded in every call."""

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pytest_ane.cli.commands import parser
 from pytest_ane.cli.options import budget
 from pytest_ane.cli.output import complain, execute, write
-from pytest_ane.core.errors import OutputError
-from pytest_ane.core.signals import TERMINATED, on_terminate
+from pytest_ane.mlprogram.errors import OutputError
+from pytest_ane.project.process import TERMINATED, on_terminate
 
 __all__ = ["main", "parser"]
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import cast
 
-from pytest_ane.core.arithmetic import Arithmetic, read_arithmetic, read_arithmetics
+from pytest_ane.mlprogram.arithmetic import Arithmetic, read_arithmetic, read_arithmetics
 
 
 def add_manifest(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +86,7 @@ def budget(options: argparse.Namespace) -> AbstractContextManager[None]:
     """The budget that a command's options set, while it runs."""
     if not hasattr(options, "memory"):
         return nullcontext()
-    from pytest_ane.reference.budget import process_budget
+    from pytest_ane.mlprogram.executor.budget import process_budget
 
     return process_budget(options.memory, options.time)
 

@@ -5,13 +5,46 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 from collections.abc import Generator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
-from pytest_ane.core.errors import AneError, OutputError
-from pytest_ane.core.text import LONGEST, printable
+from pytest_ane.mlprogram.errors import AneError, OutputError
+from pytest_ane.mlprogram.text import LONGEST, printable
+
+# The terminal: its width, a status line on stderr, and a question before anything is deleted.
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that stdout is; None in a pipe or a file."""
+    return shutil.get_terminal_size().columns if sys.stdout and sys.stdout.isatty() else None
+
+
+def tell(text: str, *, stays: bool = False) -> None:
+    """Replace the status line on stderr, if that is a terminal; an empty text erases it.
+
+    One that stays is a line of its own, whole.
+    """
+    if sys.stderr and sys.stderr.isatty():
+        line = f"{printable(text)}\n" if stays else printable(text)[:79]
+        sys.stderr.write(f"\r\x1b[K{line}")
+        sys.stderr.flush()
+
+
+def confirmed(question: str, options: argparse.Namespace) -> bool:
+    """Whether to delete: by `--yes`, or by an answer at the terminal; without either, no."""
+    if options.yes:
+        return True
+    # `None` where a stream was closed before Python started.
+    if options.json or not all(stream and stream.isatty() for stream in (sys.stdin, sys.stdout)):
+        return False
+    try:
+        return input(f"{printable(question)} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
+
 
 Output: TypeAlias = Generator[str, None, Any]
 """What a command's `run` gives: it yields lines, and returns records or plain data for JSON.
@@ -68,7 +101,7 @@ def to_json(data: object) -> str:
     """
     from pydantic_core import to_jsonable_python
 
-    from pytest_ane.core.strict_json import strict
+    from pytest_ane.mlprogram.strict_json import strict
 
     text = json.dumps(strict(to_jsonable_python(_sound(data), fallback=_plain)), indent=2)
     return text.replace("##", "\\u0023#")  # Only a text can hold these.

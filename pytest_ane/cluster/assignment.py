@@ -16,8 +16,8 @@ from distributed import KilledWorker
 from pytest_ane.cluster import tasks
 from pytest_ane.cluster.tasks import Facts, FullDiskError
 from pytest_ane.cluster.workers import TaskFuture, Worker, Workers
-from pytest_ane.core.errors import UnprovenError
 from pytest_ane.manifest import Shard
+from pytest_ane.mlprogram.errors import UnprovenError
 
 AT_ONCE = 2
 """Tasks that a worker has: shards to build, or measurements on a device. One is at work."""

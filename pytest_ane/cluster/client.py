@@ -20,8 +20,6 @@ from typing import Any, NamedTuple
 
 from distributed import KilledWorker
 
-from pytest_ane.analysis.blame import Blame
-from pytest_ane.build import Artifact, BuildRecord, Cache
 from pytest_ane.cluster import tasks
 from pytest_ane.cluster.assignment import (
     AT_ONCE,
@@ -36,9 +34,11 @@ from pytest_ane.cluster.job import Job
 from pytest_ane.cluster.parcel import Parcel
 from pytest_ane.cluster.tasks import Answer, Facts, FullDiskError, Measured
 from pytest_ane.cluster.workers import SMALL, TaskFuture, Worker, Workers
-from pytest_ane.core.errors import AneError, BuildError, UnprovenError
 from pytest_ane.gates import GATES
+from pytest_ane.make import Artifact, BuildRecord, Cache
 from pytest_ane.manifest import Shard
+from pytest_ane.mlprogram.errors import AneError, BuildError, UnprovenError
+from pytest_ane.tools._blame_analysis import Blame
 
 _LARGE = 600
 """Seconds that a package may take to arrive from a worker that answers."""

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import pytest_ane
 from pytest_ane.backends import ComputeUnits
-from pytest_ane.core.digests import file_digest, key_digest, tree_digest
-from pytest_ane.core.errors import AneError
 from pytest_ane.evidence.question import source_digest
 from pytest_ane.manifest import Manifest, Shard
+from pytest_ane.mlprogram.digests import file_digest, key_digest, tree_digest
+from pytest_ane.mlprogram.errors import AneError
 from pytest_ane.project.project import Project
 
 LIBRARIES = ("coremltools", "torch", "numpy", "numba", "tokenizers", "gguf")

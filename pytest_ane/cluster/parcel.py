@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pytest_ane.build import Cache
-from pytest_ane.build.archive import pack, unpacked
-from pytest_ane.build.seal import damage
-from pytest_ane.build.shared_store import KINDS
-from pytest_ane.core.digests import tree_bytes
-from pytest_ane.core.errors import CacheError
+from pytest_ane.make import Cache
+from pytest_ane.make.archive import pack, unpacked
+from pytest_ane.make.seal import damage
+from pytest_ane.make.shared_store import KINDS
+from pytest_ane.mlprogram.digests import tree_bytes
+from pytest_ane.mlprogram.errors import CacheError
 
 
 class Name(NamedTuple):

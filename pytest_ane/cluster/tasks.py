@@ -18,21 +18,21 @@ from typing import Any
 from distributed import get_worker
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from pytest_ane.analysis.blame import Blame
 from pytest_ane.backends import CoreMLBackend
 from pytest_ane.backends.coreml import Machine
 from pytest_ane.cluster.job import Inputs, inputs, unpacked, versions
 from pytest_ane.cluster.parcel import Parcel
-from pytest_ane.core.digests import files_digest
-from pytest_ane.core.errors import AneError, ClusterError, DiskError
-from pytest_ane.families import make_importable
-from pytest_ane.families.user_code import edited_since_import
 from pytest_ane.gates import GATES
 from pytest_ane.manifest import Shard
-from pytest_ane.project.blame import blame_shard
+from pytest_ane.mlprogram.digests import files_digest
+from pytest_ane.mlprogram.errors import AneError, ClusterError, DiskError
+from pytest_ane.mlprogram.executor.budget import process_budget
+from pytest_ane.models.families import make_importable
+from pytest_ane.models.families.user_code import edited_since_import
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.project import Project
-from pytest_ane.reference.budget import process_budget
+from pytest_ane.tools._blame_analysis import Blame
+from pytest_ane.tools._blame_words import blame_shard
 
 PLUGIN = "pytest-ane"
 

@@ -17,9 +17,9 @@ from distributed import Nanny
 from pytest_ane.backends.coreml import Machine, without_ane
 from pytest_ane.backends.coreml.machine import has_native
 from pytest_ane.cluster.tasks import WorkerSetup
-from pytest_ane.core.errors import ClusterError
-from pytest_ane.core.memory import available_memory, bytes_text
-from pytest_ane.core.text import printable
+from pytest_ane.mlprogram.errors import ClusterError
+from pytest_ane.mlprogram.memory import available_memory, bytes_text
+from pytest_ane.mlprogram.text import printable
 
 _SETTINGS = {
     # A worker's results are small, or files: nothing is to be written to disk for want of memory.

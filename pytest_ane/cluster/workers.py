@@ -22,9 +22,9 @@ from distributed.client import AllExit
 from pytest_ane.cluster import tasks
 from pytest_ane.cluster.job import Inputs, Job, needs_weights, versions
 from pytest_ane.cluster.tasks import Introduction
-from pytest_ane.core.errors import AneError, ClusterError, UnprovenError
-from pytest_ane.core.text import printable
 from pytest_ane.manifest import Shard
+from pytest_ane.mlprogram.errors import AneError, ClusterError, UnprovenError
+from pytest_ane.mlprogram.text import printable
 
 PAUSE = 0.5
 """Seconds between two looks at who is there."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.core.errors import EvidenceError, UnprovenError
 from pytest_ane.evidence.store import read_file
 from pytest_ane.evidence.strict_json import parse
 from pytest_ane.manifest.problems import label
+from pytest_ane.mlprogram.errors import EvidenceError, UnprovenError
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 MOST_SIGNATURES = 32

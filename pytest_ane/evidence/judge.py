@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pytest_ane.core.arithmetic import SIMULATED
-from pytest_ane.core.verdict import Verdict
 from pytest_ane.evidence.statement import Statement, plain, to_data
 from pytest_ane.gates import GATES, Subject
+from pytest_ane.gates.verdict import Verdict
+from pytest_ane.mlprogram.arithmetic import SIMULATED
 
 _LONGEST = 100
 

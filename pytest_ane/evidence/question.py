@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pytest_ane.build import Artifact
-from pytest_ane.core.digests import key_digest
 from pytest_ane.gates import GATES, Subject
+from pytest_ane.make import Artifact
 from pytest_ane.manifest import Model, Shard
+from pytest_ane.mlprogram.digests import key_digest
 
 _OF_MACHINE = ("versions",)
 """What a model's identity says of the machine it is read on, not of the model."""

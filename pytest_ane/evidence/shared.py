@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from pytest_ane.build.shared_store import SharedStore
-from pytest_ane.core.digests import key_digest
-from pytest_ane.core.errors import EvidenceError
 from pytest_ane.evidence.statement import Statement, plain
 from pytest_ane.evidence.store import Store
 from pytest_ane.evidence.strict_json import MOST_BYTES
+from pytest_ane.make.shared_store import SharedStore
+from pytest_ane.mlprogram.digests import key_digest
+from pytest_ane.mlprogram.errors import EvidenceError
 
 
 def push(shared: SharedStore, folder: Store, statement: Statement, system: str = "") -> None:

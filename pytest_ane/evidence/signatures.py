@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_ane.core.errors import ManifestError, UnprovenError
 from pytest_ane.evidence.envelope import PAYLOAD_TYPE, Envelope, read_envelope
 from pytest_ane.evidence.store import SIGNATURES, signature
 from pytest_ane.manifest.problems import label
+from pytest_ane.mlprogram.errors import ManifestError, UnprovenError
 
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey

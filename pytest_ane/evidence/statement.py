@@ -16,11 +16,11 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from pytest_ane.core.digests import key_digest
-from pytest_ane.core.errors import EvidenceError
-from pytest_ane.core.strict_json import strict
 from pytest_ane.evidence.strict_json import parse, pretty
 from pytest_ane.gates import GATES
+from pytest_ane.mlprogram.digests import key_digest
+from pytest_ane.mlprogram.errors import EvidenceError
+from pytest_ane.mlprogram.strict_json import strict
 
 TYPE = "https://in-toto.io/Statement/v1"
 _PREDICATE = "https://github.com/pytest-ane/pytest-ane/evidence/{}/v1"

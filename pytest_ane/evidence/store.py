@@ -8,11 +8,11 @@ from pathlib import Path
 from stat import S_ISREG
 from tempfile import NamedTemporaryFile
 
-from pytest_ane.core.errors import EvidenceError
-from pytest_ane.core.files import write_atomically
 from pytest_ane.evidence.statement import TYPE, Statement
 from pytest_ane.evidence.strict_json import MOST_BYTES, parse
 from pytest_ane.manifest.ids import MODEL, is_subject
+from pytest_ane.mlprogram.atomic import write_atomically
+from pytest_ane.mlprogram.errors import EvidenceError
 
 FOLDER = "evidence"
 """The folder's name, beside the manifest, unless another is given."""

@@ -6,8 +6,8 @@ import json
 import re
 from typing import Any
 
-from pytest_ane.core.errors import EvidenceError
-from pytest_ane.core.strict_json import parse_json
+from pytest_ane.mlprogram.errors import EvidenceError
+from pytest_ane.mlprogram.strict_json import parse_json
 
 MOST_BYTES = 16 << 20
 _DEEPEST = 32

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_ane.core.errors import UnprovenError
-from pytest_ane.core.verdict import Finding, Verdict, nothing
 from pytest_ane.evidence.judge import judge
 from pytest_ane.evidence.statement import Statement
 from pytest_ane.gates import GATES, Subject
+from pytest_ane.gates.verdict import Finding, Verdict, nothing
+from pytest_ane.mlprogram.errors import UnprovenError
 
 STATUSES = ("failed", "unproven", "passed")
 """The worst first."""

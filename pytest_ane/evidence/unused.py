@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from pytest_ane.core.errors import EvidenceError, UnprovenError
 from pytest_ane.evidence.envelope import read_envelope
 from pytest_ane.evidence.statement import Statement
 from pytest_ane.evidence.store import SIGNATURES, Store, read_file, signature
 from pytest_ane.evidence.systems import systems_of
 from pytest_ane.gates import Subject, recordable
 from pytest_ane.manifest import Manifest
+from pytest_ane.mlprogram.errors import EvidenceError, UnprovenError
 
 Place: TypeAlias = tuple[str, Subject, str]
 """What a file is evidence of: gate, subject, and system where the policy names several."""

@@ -13,18 +13,18 @@ from shlex import quote
 from typing import Any
 
 from pytest_ane.backends.coreml import without_ane
-from pytest_ane.build import Artifact
-from pytest_ane.core.arithmetic import SIMULATED
-from pytest_ane.core.errors import EvidenceError, UnprovenError, UnprovenKind
 from pytest_ane.evidence.judge import simulated
 from pytest_ane.evidence.signatures import same_value, signed_payloads, signing_command
 from pytest_ane.evidence.statement import Statement, plain, sealed
 from pytest_ane.evidence.store import Store, read_file, without_system
 from pytest_ane.evidence.strict_json import parse
 from pytest_ane.gates import GATES, Subject
+from pytest_ane.make import Artifact
 from pytest_ane.manifest import EvidencePolicy
 from pytest_ane.manifest.evidence import WITH_ANE, covers
 from pytest_ane.manifest.problems import label, toml_value
+from pytest_ane.mlprogram.arithmetic import SIMULATED
+from pytest_ane.mlprogram.errors import EvidenceError, UnprovenError, UnprovenKind
 
 DEVICES = ("coreml",)
 """Backends that ask a device; what the CPU executor computes is no evidence of one."""

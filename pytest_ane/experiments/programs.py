@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
-from pytest_ane.core.arrays import DoubleArray, FloatArray
 from pytest_ane.experiments.rows import operand, pattern
+from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
+from pytest_ane.mlprogram.arrays import DoubleArray, FloatArray
 
 SEED = 20261122
 _LARGE = (1, 64, 256, 256)

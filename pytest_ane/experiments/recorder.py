@@ -15,13 +15,13 @@ from pytest_ane.backends import CoreMLBackend
 from pytest_ane.backends.coreml import Machine, without_ane
 from pytest_ane.backends.coreml.machine import has_native, is_replaced
 from pytest_ane.backends.coreml.process import Device
-from pytest_ane.build import Cache
-from pytest_ane.core.arrays import Array
-from pytest_ane.core.errors import AneError, BackendError, ExecutionError
 from pytest_ane.experiments.programs import Experiment, Sample
 from pytest_ane.experiments.rows import Row, patterns, to_json
 from pytest_ane.gates.placement.measure import plan_on_device
-from pytest_ane.mil import read_model
+from pytest_ane.make import Cache
+from pytest_ane.mlprogram.arrays import Array
+from pytest_ane.mlprogram.errors import AneError, BackendError, ExecutionError
+from pytest_ane.mlprogram.model import read_model
 
 NO_EVIDENCE = "not counted as ANE evidence"
 """In a row's note; who scores rows leaves such a row out."""

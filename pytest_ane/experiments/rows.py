@@ -1,4 +1,4 @@
-"""Rows of recorded outputs: the columns of tests/reference/ane/recorded.csv."""
+"""Rows of recorded outputs: the columns of tests/mlprogram/executor/ane/recorded.csv."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.core.arrays import Array
+from pytest_ane.mlprogram.arrays import Array
 
 
 @dataclass(frozen=True)

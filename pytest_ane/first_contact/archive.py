@@ -15,10 +15,10 @@ from typing import Any
 from urllib.parse import quote
 from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo
 
-from pytest_ane.core.errors import ExecutionError
-from pytest_ane.core.files import replacing
-from pytest_ane.core.strict_json import parse_json
 from pytest_ane.first_contact.steps import STEPS, Facts
+from pytest_ane.mlprogram.atomic import replacing
+from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.strict_json import parse_json
 
 _NAME = re.compile(
     r"steps/[a-z0-9-]{1,40}\.json|log\.txt|arithmetic\.csv"

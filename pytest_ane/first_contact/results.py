@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.core.errors import ExecutionError
-from pytest_ane.core.files import write_atomically
-from pytest_ane.core.strict_json import strict
 from pytest_ane.first_contact.steps import STEPS, Facts, Setup
+from pytest_ane.mlprogram.atomic import write_atomically
+from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.strict_json import strict
 
 _SETUP, _RUNNING = "setup.json", "running.json"
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import filelock
 
-from pytest_ane.core.errors import ExecutionError
 from pytest_ane.first_contact.results import Results
 from pytest_ane.first_contact.steps import STEPS, Facts, Setup
+from pytest_ane.mlprogram.errors import ExecutionError
 
 _LONGEST = 86_400.0
 """Seconds; an alarm takes no time without end."""

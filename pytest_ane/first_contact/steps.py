@@ -28,9 +28,9 @@ from pytest_ane.backends.coreml.compiled import compile_package
 from pytest_ane.backends.coreml.errors import explain
 from pytest_ane.backends.coreml.machine import coremltools, is_replaced
 from pytest_ane.backends.coreml.process import Device
-from pytest_ane.core.errors import AneError
 from pytest_ane.first_contact.packages import PIXELS, SHAPE, package
-from pytest_ane.mil import read_model
+from pytest_ane.mlprogram.errors import AneError
+from pytest_ane.mlprogram.model import read_model
 
 LOADS, READS = 240, 1000
 _TOOL_SECONDS = 60
@@ -406,7 +406,7 @@ def load_again_and_again(setup: Setup) -> None:
     import signal
 
     from pytest_ane.backends import CoreMLBackend
-    from pytest_ane.build import Cache
+    from pytest_ane.make import Cache
 
     # A shell lets what it starts with `&` ignore Ctrl-C; a run at a terminal does not.
     signal.signal(signal.SIGINT, signal.default_int_handler)

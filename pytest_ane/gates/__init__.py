@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from pytest_ane.core.errors import ManifestError
 from pytest_ane.gates.base import Gate, ModelContext, Move, ShardContext, Subject
 from pytest_ane.gates.behaviour import BEHAVIOUR
 from pytest_ane.gates.compression import COMPRESSION
@@ -14,6 +13,7 @@ from pytest_ane.gates.fidelity import FIDELITY
 from pytest_ane.gates.hazards import HAZARDS
 from pytest_ane.gates.placement import PLACEMENT
 from pytest_ane.gates.throughput import THROUGHPUT
+from pytest_ane.mlprogram.errors import ManifestError
 
 __all__ = ["GATES", "Gate", "ModelContext", "Move", "ShardContext", "Subject", "find", "recordable"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
-from pytest_ane.core.arithmetic import SIMULATED, Arithmetic, RuleShares
-from pytest_ane.core.verdict import Figure, Finding, Limits, Verdict
+from pytest_ane.gates.verdict import Figure, Finding, Limits, Verdict
+from pytest_ane.mlprogram.arithmetic import SIMULATED, Arithmetic, RuleShares
 
 PREFIX = "ane."
 """Of the names of figures and tables that hold in the ANE's arithmetic alone."""

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from pytest_ane.backends import Backend
-from pytest_ane.build import Artifact
-from pytest_ane.chain.chain import Chain
-from pytest_ane.chain.exact import ReferenceStates
-from pytest_ane.chain.golden import GoldenPrompt
-from pytest_ane.core.arithmetic import RuleShares
-from pytest_ane.core.gate_words import GATE_WORDS
-from pytest_ane.core.verdict import Figure, Limits, Verdict
-from pytest_ane.error_budget import ErrorBudget
-from pytest_ane.families import Ports
+from pytest_ane.gates.verdict import Figure, Limits, Verdict
+from pytest_ane.gates.words import GATE_WORDS
+from pytest_ane.make import Artifact
 from pytest_ane.manifest import Model, Policy, Shard
-from pytest_ane.mil.records import MLModel, Pipeline
+from pytest_ane.mlprogram.arithmetic import RuleShares
+from pytest_ane.mlprogram.records import MLModel, Pipeline
+from pytest_ane.models.chain import Chain
+from pytest_ane.models.families import Ports
 from pytest_ane.probes.cases import Case
+from pytest_ane.probes.error_budget import ErrorBudget
+from pytest_ane.probes.exact_chain import ReferenceStates
+from pytest_ane.probes.golden_prompts import GoldenPrompt
 
 M = TypeVar("M")
 Subject: TypeAlias = Shard | Model

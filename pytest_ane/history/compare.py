@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pytest_ane.core.errors import HistoryError
 from pytest_ane.history.memory import Memory, matches
 from pytest_ane.history.steps import ROUNDING, change, rank
+from pytest_ane.mlprogram.errors import HistoryError
 
 _FACTS = ("commit", "chip", "machine", "os", "compute_units", "backend", "arithmetic", "versions")
 _PREFIX = re.compile(r"[0-9a-f]{4,64}")

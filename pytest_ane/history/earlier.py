@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from pytest_ane.core.gate_words import TIMED
+from pytest_ane.gates.words import TIMED
 from pytest_ane.history.memory import Memory, Series
 from pytest_ane.history.order import Run
 from pytest_ane.history.overview import turns

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from pytest_ane.core.verdict import Bound, Limits
 from pytest_ane.gates import GATES, Subject
+from pytest_ane.gates.verdict import Bound, Limits
 from pytest_ane.history.memory import Memory, Series, matches
 from pytest_ane.history.order import Run
 from pytest_ane.manifest import Manifest

@@ -17,9 +17,9 @@ from typing import Any
 
 from filelock import FileLock
 
-from pytest_ane.core.errors import HistoryError
-from pytest_ane.core.git import git
-from pytest_ane.core.strict_json import strict
+from pytest_ane.mlprogram.errors import HistoryError
+from pytest_ane.mlprogram.strict_json import strict
+from pytest_ane.records.git import git
 
 FOLDER = "history"
 """The folder's name beside the manifest."""

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pytest_ane.core.errors import HistoryError
-from pytest_ane.core.gate_words import TIMED
+from pytest_ane.gates.words import TIMED
 from pytest_ane.history.lines import FORMAT
 from pytest_ane.history.order import Commits, Run, ordered
 from pytest_ane.manifest.ids import as_range, nearest
+from pytest_ane.mlprogram.errors import HistoryError
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 
-from pytest_ane.core.git import git
+from pytest_ane.records.git import git
 
 _ID = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 from pytest_ane.manifest.compression import (
     Compression,
     Linear,
+    LinearStep,
     Override,
     Palettize,
+    PalettizeStep,
     Prune,
+    PruneStep,
     Settings,
+    Step,
     Uncompressed,
 )
 from pytest_ane.manifest.evidence import ComputeUnits, EvidencePolicy
+from pytest_ane.manifest.ids import select
 from pytest_ane.manifest.inputs import Input
 from pytest_ane.manifest.load import (
     load,
@@ -24,8 +29,6 @@ from pytest_ane.manifest.policy import (
     Policy,
 )
 from pytest_ane.manifest.records import GOLDEN, Manifest, Model, Probes, Prompt, Shard, SourceTable
-from pytest_ane.manifest.selection import select
-from pytest_ane.manifest.steps import LinearStep, PalettizeStep, PruneStep, Step
 from pytest_ane.manifest.tables import FAMILIES, json_schema
 
 __all__ = [

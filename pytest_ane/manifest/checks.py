@@ -10,12 +10,11 @@ from pathlib import Path
 
 from pytest_ane.manifest.base import KeyPath, Table
 from pytest_ane.manifest.chain import FIRST, LOGITS, unknown_stream
+from pytest_ane.manifest.compression import unsupported
 from pytest_ane.manifest.evidence import EvidencePolicy, under
 from pytest_ane.manifest.ids import nearest
-from pytest_ane.manifest.layers import Layers
 from pytest_ane.manifest.policy import GATES, Policy
-from pytest_ane.manifest.problems import Problem, at_key, at_table, at_value, dotted
-from pytest_ane.manifest.steps import unsupported
+from pytest_ane.manifest.problems import Layers, Problem, at_key, at_table, at_value, dotted
 from pytest_ane.manifest.tables import (
     ENCODERS,
     FAMILIES,

@@ -8,8 +8,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, JsonValue, Strict, model_validator
 
-from pytest_ane.core.digests import file_digest
 from pytest_ane.manifest.base import Form, Record, kebab, misplaced
+from pytest_ane.mlprogram.digests import file_digest
 
 InputKind: TypeAlias = Literal[
     "normal", "uniform", "positive", "ids", "causal-mask", "one-hot", "positions", "rope-cos",

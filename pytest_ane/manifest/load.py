@@ -6,12 +6,12 @@ All that is wrong is said at once, a line for each problem.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from pydantic import ValidationError
 
-from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest.base import KeyPath, Record, Table, TOMLDecodeError, loads
 from pytest_ane.manifest.checks import (
     behaviour_problems,
@@ -25,23 +25,32 @@ from pytest_ane.manifest.checks import (
     unmatched,
 )
 from pytest_ane.manifest.compression import Compression, Uncompressed
-from pytest_ane.manifest.encoders import encoder_problems, prompts_of, read_sentences
-from pytest_ane.manifest.ids import ALL, NO_ALL, is_glob, is_id
-from pytest_ane.manifest.layers import Layers, only, without
+from pytest_ane.manifest.ids import ALL, NO_ALL, canaries, canary_problems, is_glob, is_id
 from pytest_ane.manifest.problems import (
+    Layers,
     Problem,
     at_key,
     at_table,
     at_value,
     dotted,
     label,
+    only,
     problem,
     report,
+    without,
 )
-from pytest_ane.manifest.records import GOLDEN, OF_FAMILIES, Manifest, Model, Shard, SourceTable
-from pytest_ane.manifest.selection import canaries, canary_problems
+from pytest_ane.manifest.records import (
+    GOLDEN,
+    OF_FAMILIES,
+    Manifest,
+    Model,
+    Prompt,
+    Shard,
+    SourceTable,
+)
 from pytest_ane.manifest.tables import (
     ENCODERS,
+    FAMILIES,
     VARIANTS,
     Common,
     Defaults,
@@ -50,6 +59,73 @@ from pytest_ane.manifest.tables import (
     RunTable,
     ShardTable,
 )
+from pytest_ane.mlprogram.errors import ManifestError
+
+# What an encoder's model may say, and the sentences that its prompts rank.
+
+_FEWEST, _MOST = 3, 1000
+_LONGEST = 1 << 20
+
+
+def encoder_problems(here: KeyPath, model: ModelTable) -> Iterator[Problem]:
+    """Keys of decoders in an encoder's model, and the other way round."""
+    if model.family not in ENCODERS:
+        if model.sentences is not None and (model.family is None or model.family in FAMILIES):
+            named = " or ".join(map(repr, ENCODERS))
+            yield at_key((*here, "sentences"), f"'sentences' needs an encoder: family {named}")
+        return
+    if model.stateful:
+        yield at_key((*here, "stateful"), "'stateful' is for decoders; an encoder keeps no states")
+    for index, prompt in enumerate(model.prompts):
+        at = (*here, "prompts", index)
+        if prompt.greedy and "greedy" in prompt.model_fields_set:
+            message = "must be left out, or 0: an encoder continues no text"
+            yield at_value((*at, "greedy"), prompt.greedy, message)
+        if prompt.chat is not None:
+            yield at_key((*at, "chat"), "'chat' is for decoders; give an encoder's prompt as text")
+
+
+def prompts_of(model: ModelTable) -> tuple[Prompt, ...]:
+    """A model's prompts; an encoder continues none."""
+    if model.family not in ENCODERS:
+        return model.prompts
+    return tuple(prompt.model_copy(update={"greedy": 0}) for prompt in model.prompts)
+
+
+def read_sentences(
+    here: KeyPath, model: ModelTable, folder: Path
+) -> tuple[tuple[str, ...], list[Problem]]:
+    """The lines of the file that `sentences` names, or what is wrong with it.
+
+    Args:
+        here: the model's table.
+        model: as the user wrote it.
+        folder: of the manifest.
+    """
+    if model.sentences is None:
+        return (), []
+    path, key = folder / model.sentences.expanduser(), (*here, "sentences")
+
+    def wrong(message: str) -> tuple[tuple[str, ...], list[Problem]]:
+        return (), [at_value(key, str(model.sentences), message)]
+
+    try:
+        if path.stat().st_size > _LONGEST:
+            return wrong(f"{path} is longer than 1 MiB; name a short list of sentences")
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        return wrong(f"{path} cannot be read as UTF-8 text ({why}); put a sentence a line there")
+    sentences = tuple(line.strip() for line in lines if line.strip())
+    if not _FEWEST <= len(sentences) <= _MOST:
+        message = f"{path} has {len(sentences)} sentences; give {_FEWEST} to {_MOST:,}"
+        return wrong(f"{message}, one a line")
+    taken = {prompt.name for prompt in model.prompts}
+    for number, sentence in enumerate(sentences):
+        if sentence in sentences[:number] or sentence in taken:
+            return wrong(f"{path} has {sentence!r:.60} twice, or as a prompt's name; leave one")
+    return sentences, []
+
 
 _PLACE = re.compile(r"(?P<what>.*?) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|.*)\)", re.S)
 

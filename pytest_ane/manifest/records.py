@@ -16,12 +16,12 @@ from pydantic import (
     model_validator,
 )
 
-from pytest_ane.core.arithmetic import Arithmetic, read_arithmetic
 from pytest_ane.manifest.base import Form, Record
 from pytest_ane.manifest.chain import ChainEntry, Embedding
 from pytest_ane.manifest.compression import Compression, Uncompressed
 from pytest_ane.manifest.inputs import Input
 from pytest_ane.manifest.policy import Policy
+from pytest_ane.mlprogram.arithmetic import Arithmetic, read_arithmetic
 
 Target = Literal["iOS16", "iOS17", "iOS18"]
 

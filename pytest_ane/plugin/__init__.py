@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ane.core.errors import AneError, UnprovenError
+from pytest_ane.mlprogram.errors import AneError, UnprovenError
 from pytest_ane.plugin import bench, collection, compare, options
 from pytest_ane.plugin.bench import (
     ane_against_baseline,
@@ -34,7 +34,7 @@ from pytest_ane.plugin.fixtures import (
     ane_shard,
 )
 from pytest_ane.plugin.options import wanted
-from pytest_ane.project import threads
+from pytest_ane.project import process as threads
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -241,7 +241,7 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
     try:
         summary.write(terminalreporter, config)
     except Exception as error:
-        from pytest_ane.core.text import printable
+        from pytest_ane.mlprogram.text import printable
 
         text = printable(f"ane: the table of verdicts failed: {error!r}")
         terminalreporter.write_line(text, yellow=True)

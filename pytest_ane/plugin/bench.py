@@ -22,9 +22,9 @@ from pytest_ane.plugin.options import wanted
 from pytest_ane.project import suite
 
 if TYPE_CHECKING:
-    from pytest_ane.build import Artifact
-    from pytest_ane.core.verdict import Verdict
     from pytest_ane.gates.throughput.speed import Speed
+    from pytest_ane.gates.verdict import Verdict
+    from pytest_ane.make import Artifact
     from pytest_ane.manifest import Shard
     from pytest_ane.plugin.stopwatch import Stopwatch
     from pytest_ane.plugin.workspace import Workspace
@@ -173,7 +173,7 @@ def prepare(config: pytest.Config, space: Workspace) -> None:
     """Before pytest-benchmark is configured: name its folder, and register the report."""
     if not is_wanted(config):
         return
-    from pytest_ane.plugin.bench_report import BenchReport
+    from pytest_ane.plugin.stopwatch import BenchReport
 
     compare.quiet_warnings(config)
     compare.use_baselines(config, space)

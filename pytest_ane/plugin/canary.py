@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.core.errors import AneError, NotRunError, UnprovenError
-from pytest_ane.core.verdict import Verdict, nothing
 from pytest_ane.gates import GATES
+from pytest_ane.gates.verdict import Verdict, nothing
 from pytest_ane.manifest import Shard
-from pytest_ane.plugin.enforce import enforced
+from pytest_ane.mlprogram.errors import AneError, NotRunError, UnprovenError
+from pytest_ane.plugin.outcome import enforced
 from pytest_ane.plugin.recording import MeasurementSource
 from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.project.suite import in_use, load

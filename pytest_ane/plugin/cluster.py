@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, TypeGuard
 
 import pytest
 
-from pytest_ane.core.errors import ClusterError
-from pytest_ane.core.text import LONGEST, printable
 from pytest_ane.gates import GATES
+from pytest_ane.mlprogram.errors import ClusterError
+from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.plugin import canary, options
 from pytest_ane.plugin.items import gate_of, is_gate, subject_of
 from pytest_ane.plugin.recording import MeasurementSource

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from pytest_ane.core.gate_words import GATE_WORDS
+from pytest_ane.gates.words import GATE_WORDS
 from pytest_ane.plugin import bench, options
 from pytest_ane.plugin.items import gate_of, is_gate
 from pytest_ane.plugin.options import names_gates, wanted
@@ -129,8 +129,8 @@ def wake(config: pytest.Config) -> None:
     file = options.path(config, "ane_manifest") or config.rootpath / "shards.toml"
     if wanted(config) or not nodes or not file.is_file():
         return
-    from pytest_ane.core.errors import ManifestError
     from pytest_ane.manifest.ids import nearest
+    from pytest_ane.mlprogram.errors import ManifestError
     from pytest_ane.project.entries import read_manifest
 
     manifest = read_manifest(file)

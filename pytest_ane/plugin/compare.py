@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ane.core.errors import UnprovenError
+from pytest_ane.mlprogram.errors import UnprovenError
 from pytest_ane.plugin import options
 from pytest_ane.plugin.bench_options import COMPARE, is_compared, is_recording, is_requested
 from pytest_ane.plugin.options import wanted
-from pytest_ane.project import threads
+from pytest_ane.project import process as threads
 
 if TYPE_CHECKING:
-    from pytest_ane.core.verdict import Verdict
     from pytest_ane.gates.throughput.speed import Speed
     from pytest_ane.gates.throughput.stored import Storage, StoredRun
+    from pytest_ane.gates.verdict import Verdict
     from pytest_ane.manifest import Manifest
     from pytest_ane.plugin.workspace import Workspace
 
@@ -52,8 +52,8 @@ def select(config: pytest.Config, *, named: bool) -> None:
         return
     threads.choose()
     from pytest_ane.backends import get_backend
-    from pytest_ane.build import Cache
     from pytest_ane.gates.throughput.machine import identity
+    from pytest_ane.make import Cache
     from pytest_ane.project.entries import read_manifest
 
     manifest = read_manifest(file)
@@ -113,10 +113,10 @@ def judged(item: pytest.Item, space: Workspace, speed: Speed, benchmark: Any) ->
     Raises:
         UnprovenError: a stored run that would be the baseline is damaged.
     """
-    from pytest_ane.core.verdict import Finding
     from pytest_ane.gates.throughput import THROUGHPUT, Throughput, Timing, judge
     from pytest_ane.gates.throughput.baseline import find
     from pytest_ane.gates.throughput.speed import KEY
+    from pytest_ane.gates.verdict import Finding
     from pytest_ane.plugin.stopwatch import CONFIRM
 
     config, policy = item.config, space.policy_of(speed.subject).throughput

@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_ane.backends import Backend
-    from pytest_ane.build import Artifact
-    from pytest_ane.error_budget import ErrorBudget
-    from pytest_ane.families import Ports
+    from pytest_ane.make import Artifact
     from pytest_ane.manifest import Probes, Shard
-    from pytest_ane.mil.records import MLModel, Pipeline
+    from pytest_ane.mlprogram.records import MLModel, Pipeline
+    from pytest_ane.models.families import Ports
     from pytest_ane.plugin.outcome import VerdictRecorder
     from pytest_ane.plugin.recording import MeasurementSource
     from pytest_ane.plugin.workspace import Workspace
     from pytest_ane.probes.cases import Case
+    from pytest_ane.probes.error_budget import ErrorBudget
     from pytest_ane.project.stack import Stack
 
 
@@ -38,7 +38,7 @@ def ane_artifact(request: pytest.FixtureRequest, ane_shard: Shard) -> Artifact:
 @pytest.fixture
 def ane_program(ane_shard: Shard, ane_artifact: Artifact) -> MLModel | Pipeline:
     """The artifact's program, its structure only: weights are not decoded."""
-    from pytest_ane.mil import read_any
+    from pytest_ane.mlprogram.model import read_any
 
     return read_any(ane_artifact.path, function=ane_shard.function)
 

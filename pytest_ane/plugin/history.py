@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ane.core.digests import key_digest
-from pytest_ane.core.errors import AneError, HistoryError
-from pytest_ane.core.git import checkout
-from pytest_ane.core.text import LONGEST, printable
-from pytest_ane.core.verdict import Verdict
 from pytest_ane.evidence import Statement
 from pytest_ane.evidence.question import question
 from pytest_ane.gates import GATES, Subject
+from pytest_ane.gates.verdict import Verdict
 from pytest_ane.history.lines import History, Line, machine_of
+from pytest_ane.mlprogram.digests import key_digest
+from pytest_ane.mlprogram.errors import AneError, HistoryError
+from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.plugin import options
 from pytest_ane.plugin.items import gate_of, part_of, subject_of
 from pytest_ane.plugin.run import is_worker
+from pytest_ane.records.git import checkout
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pytest
 
-from pytest_ane.core.arithmetic import Arithmetic, read_arithmetics
-from pytest_ane.core.ci import in_ci
-from pytest_ane.core.gate_words import GATE_WORDS
+from pytest_ane.gates.words import GATE_WORDS
+from pytest_ane.mlprogram.arithmetic import Arithmetic, read_arithmetics
+from pytest_ane.project.process import in_ci
 
 if TYPE_CHECKING:
     from pytest_ane.backends import ComputeUnits

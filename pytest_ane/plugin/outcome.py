@@ -6,24 +6,139 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ane.core.errors import AneError, NotRunError, UnprovenError
-from pytest_ane.core.text import LONGEST, printable
-from pytest_ane.core.verdict import Finding, Verdict, nothing
+from pytest_ane.backends import CoreMLBackend
 from pytest_ane.evidence.judge import with_origin
-from pytest_ane.gates import GATES
-from pytest_ane.plugin import blame, history, workspace
-from pytest_ane.plugin.enforce import enforced
+from pytest_ane.gates import GATES, Gate
+from pytest_ane.gates.verdict import Finding, Verdict, nothing
+from pytest_ane.manifest import Policy
+from pytest_ane.manifest.evidence import WITH_ANE
+from pytest_ane.mlprogram.errors import AneError, NotRunError, UnprovenError
+from pytest_ane.mlprogram.text import LONGEST, printable
+from pytest_ane.plugin import history, workspace
 from pytest_ane.plugin.items import gate_of, is_gate, subject_of
 from pytest_ane.plugin.recording import ENVIRONMENT, RECORDED, SYSTEMS
 from pytest_ane.plugin.workspace import Workspace
+from pytest_ane.report.figures import figure_text
 from pytest_ane.report.rows import StoredVerdict
 from pytest_ane.report.text import brief
 from pytest_ane.report.verdict import details, failure, properties, to_json
+from pytest_ane.tools._blame_words import blame_shard, cause, lines, tables
+
+if TYPE_CHECKING:
+    from pytest_ane.plugin.workspace import Workspace
+
+
+# The cause of a shard's error, beside its verdict.
+
+TOLD = "ane.blame"
+"""Name of the test property that holds the cause."""
+_AT_MOST = 3
+"""Failed shards that one process explains: each has its uncompressed package built."""
+_COUNT = pytest.StashKey[int]()
+
+
+def is_wanted(verdict: Verdict, when: str) -> bool:
+    """Whether a verdict is to be explained: `always`, `failed` or `never`."""
+    return verdict.gate == "fidelity" and (
+        when == "always" or (when == "failed" and verdict.status == "failed")
+    )
+
+
+def tell(item: pytest.Item, space: Workspace, verdict: Verdict) -> tuple[str, Verdict]:
+    """The cause of a shard's error, or one line on why it is unknown.
+
+    Returns:
+        What people read, and the verdict with the cause as a finding and tables.
+    """
+    done = item.config.stash.get(_COUNT, 0)
+    if space.blame != "always" and done >= _AT_MOST:
+        return (
+            f"{done} shards were explained already; for this one run: "
+            f"pytest-ane blame {verdict.subject}"
+        ), verdict
+    item.config.stash[_COUNT] = done + 1
+    try:
+        shard = next(s for s in space.shards if s.qualified == verdict.subject)
+        with space.progress.showing(f"searching the cause in {shard.qualified}"):
+            blame = (space.cluster.explain if space.cluster else partial(blame_shard, space))(shard)
+        text = "\n".join(lines(blame, on_device=space.backend.name == "coreml"))
+        findings, found = (*verdict.findings, cause(blame)), (*verdict.tables, *tables(blame))
+        return text, replace(verdict, findings=findings, tables=found)
+    except AneError as error:
+        return f"cause not found: {error}", verdict
+    # The verdict stands, whatever goes wrong here.
+    except Exception as error:
+        why = printable(repr(error))
+        return f"internal error while searching the cause (please report): {why}", verdict
+
+
+# Enforces policy keys even if a user-written gate ignores them.
+
+
+def enforced(verdict: Verdict, space: Workspace, *, recorded: bool) -> Verdict:
+    """The verdict; unproven where it passes without the device that the policy requires.
+
+    So it is where Core ML was allowed an ANE that this machine does not have.
+    A verdict of a user's own gate is failed where a figure is beyond its limit and no finding is.
+
+    Args:
+        verdict: what a gate said.
+        space: the run's workspace.
+        recorded: whether verified evidence was judged.
+    """
+    gate = GATES.get(verdict.gate)
+    if gate is None and verdict.status == "passed":
+        beyond = tuple(
+            Finding("failed", figure_text(figure), figure=figure.name)
+            for figure in verdict.figures
+            if not figure.passes
+        )
+        return replace(verdict, findings=(*beyond, *verdict.findings))
+    if verdict.status != "passed" or gate is None or recorded:
+        return verdict
+    if gate.by_device and (error := _absent_ane(space)):
+        reason, _, remedy = str(error).partition("; ")
+        absent = Finding("unproven", reason, remedy=remedy)
+        return replace(verdict, findings=(absent, *verdict.findings))
+    if not gate.recordable:
+        return verdict
+    policy = space.policy_of(verdict.subject)
+    if not policy.requires_evidence(gate.name):
+        return verdict
+    if not (lack := _lack(gate, verdict, policy, space)):
+        return verdict
+    reason = f"policy.{gate.name}.require asks for {gate.requires}, and {lack}"
+    return replace(verdict, findings=(Finding("unproven", reason), *verdict.findings))
+
+
+def _absent_ane(space: Workspace) -> UnprovenError | None:
+    """Why what Core ML measures here proves nothing of an ANE that it may use."""
+    try:
+        if isinstance(space.backend, CoreMLBackend):
+            space.backend.require_ane()
+    except UnprovenError as error:
+        return error
+    return None
+
+
+def _lack(gate: Gate[Any], verdict: Verdict, policy: Policy, space: Workspace) -> str:
+    instead = f"let it judge what ane_evidence.of({gate.name!r}) gives"
+    if not space.backend.on_device:
+        return f"this gate measured on the backend {space.backend.name}; {instead}"
+    if "native" in space.backend.provenance():
+        return "the answers are replayed, so no device was asked"
+    if lack := gate.proves(verdict):
+        return f"{lack}; {instead}"
+    if space.units not in (policy.evidence_for(gate.name).compute_units or WITH_ANE):
+        return f"--ane-compute-units={space.units} is none that the policy takes"
+    return ""
+
 
 VERDICT = pytest.StashKey[bytes]()
 """What `StoredVerdict.pack` made of a test's verdict, for the reports of its run."""
@@ -63,9 +178,9 @@ class VerdictRecorder:
         if text := "\n".join(details(verdict, terminal_width(self.item.config))).strip("\n"):
             self.item.add_report_section("call", f"ane {verdict.gate}", text)
         explained = verdict
-        if blame.is_wanted(verdict, self.workspace.blame):
-            told, explained = blame.tell(self.item, self.workspace, verdict)
-            self.item.user_properties.append((blame.TOLD, told))
+        if is_wanted(verdict, self.workspace.blame):
+            told, explained = tell(self.item, self.workspace, verdict)
+            self.item.user_properties.append((TOLD, told))
             self.item.add_report_section("call", "ane blame", told)
         self.item.stash[VERDICT] = StoredVerdict.pack(to_json(explained))
         if verdict.status == "passed":

@@ -11,8 +11,8 @@ from types import TracebackType
 
 import pytest
 
-from pytest_ane.core.signals import TERMINATED, on_terminate
 from pytest_ane.plugin.run import is_worker
+from pytest_ane.project.process import TERMINATED, on_terminate
 
 
 def provide_output() -> None:

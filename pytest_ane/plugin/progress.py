@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_ane.plugin.run import is_worker, worker
-from pytest_ane.project.progress import Progress, words
-from pytest_ane.project.run_folder import RunFolder
+from pytest_ane.project.progress import Progress, RunFolder, words
 
 _ROOM = 12
 """Fewer columns than this show nothing of use."""

@@ -12,10 +12,6 @@ import pytest
 
 from pytest_ane.backends import CoreMLBackend
 from pytest_ane.backends.coreml import without_ane
-from pytest_ane.build import Artifact
-from pytest_ane.core.digests import file_digest
-from pytest_ane.core.errors import EvidenceError, UnprovenError
-from pytest_ane.core.verdict import Finding
 from pytest_ane.evidence import Statement, changes
 from pytest_ane.evidence.judge import machine
 from pytest_ane.evidence.question import question
@@ -23,7 +19,11 @@ from pytest_ane.evidence.shared import fetch, push
 from pytest_ane.evidence.systems import Answer, answers, others, systems_of, worst
 from pytest_ane.evidence.verify import verify
 from pytest_ane.gates import GATES, ShardContext, Subject
+from pytest_ane.gates.verdict import Finding
+from pytest_ane.make import Artifact
 from pytest_ane.manifest import Policy, Shard
+from pytest_ane.mlprogram.digests import file_digest
+from pytest_ane.mlprogram.errors import EvidenceError, UnprovenError
 from pytest_ane.project.stack import Stack
 from pytest_ane.project.suite import in_use
 

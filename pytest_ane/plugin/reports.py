@@ -2,36 +2,85 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import Any
 
 import pytest
 
 from pytest_ane.audit.ledger import versions
-from pytest_ane.core.digests import file_digest
-from pytest_ane.core.errors import HistoryError, ReportError
-from pytest_ane.core.files import write_atomically
-from pytest_ane.core.git import checkout
-from pytest_ane.core.text import LONGEST, printable
 from pytest_ane.history.earlier import courses, last_before
 from pytest_ane.history.memory import Memory
-from pytest_ane.manifest import Manifest
+from pytest_ane.manifest import Manifest, Shard
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.problems import key_lines, line_of
-from pytest_ane.plugin import due, model_explorer, options, workspace
+from pytest_ane.mlprogram.atomic import write_atomically
+from pytest_ane.mlprogram.digests import file_digest
+from pytest_ane.mlprogram.errors import AneError, HistoryError, ReportError
+from pytest_ane.mlprogram.model import read_any
+from pytest_ane.mlprogram.text import LONGEST, printable
+from pytest_ane.plugin import due, options, workspace
 from pytest_ane.plugin.run import is_worker
 from pytest_ane.plugin.summary import header_line, row_of
 from pytest_ane.plugin.workspace import Workspace
-from pytest_ane.project.writeup import FOLDER, writeups
+from pytest_ane.records.git import checkout
 from pytest_ane.report.formats import format_of
 from pytest_ane.report.github import ROOM, Place, commands, summary
+from pytest_ane.report.html.subjects import Subject, subjects
+from pytest_ane.report.model_explorer import collection, node_data
 from pytest_ane.report.rows import Row
 from pytest_ane.report.run import Facts, Run, against, places_of
+from pytest_ane.tools._writeup_data import FOLDER, writeups
+
+# Writes the judged shards' programs as graphs for Google's Model Explorer.
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+_LONGEST = 120
+"""Characters of a file's name before its end."""
+
+
+def write(folder: Path, run: Run, space: Workspace) -> Iterator[str]:
+    """A graph and its node data for every shard that a gate judged; what could not be written.
+
+    Args:
+        folder: made where it does not exist. Files of shards that were not judged stay.
+        run: with its verdicts.
+        space: knows where packages are.
+    """
+    shards = {shard.qualified: shard for shard in space.shards}
+    for subject in subjects(run):
+        shard = shards.get(subject.name)
+        if shard is None or all(one.verdict is None for one in subject.judged):
+            continue
+        try:
+            _write(folder, subject, shard, space)
+        except AneError as error:
+            yield f"ane: no graph of {subject.name}: {error}"
+        except OSError as error:
+            yield f"ane: the graph of {subject.name} cannot be written: {error.strerror or error}"
+
+
+def _write(folder: Path, subject: Subject, shard: Shard, space: Workspace) -> None:
+    path = space.package(shard)
+    if path is None:
+        return
+    made = collection(subject.name, read_any(path, weights=False, function=shard.function))
+    name = _UNSAFE.sub("_", subject.name)[:_LONGEST]
+    folder.mkdir(parents=True, exist_ok=True)
+    _save(folder / f"{name}.json", made)
+    for word, data in node_data(subject, made["graphs"]).items():
+        _save(folder / f"{name}.{word}.json", data)
+
+
+def _save(file: Path, data: Any) -> None:
+    write_atomically(file, json.dumps(data, allow_nan=False).encode())
 
 
 def add_to(config: pytest.Config) -> None:
@@ -121,7 +170,7 @@ class Reports:
         for file in self._files:
             self._write_file(file, format_of(file).text(run))
         if self._graphs is not None:
-            for line in model_explorer.write(self._graphs, run, space):
+            for line in write(self._graphs, run, space):
                 self._say(line)
         if not options.github(self._config):
             return

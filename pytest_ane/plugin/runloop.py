@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.core.errors import AneError, CacheError
 from pytest_ane.manifest import Shard
+from pytest_ane.mlprogram.errors import AneError, CacheError
 from pytest_ane.plugin import canary, cluster, collection, due, workspace
 from pytest_ane.plugin.history import LINE
 from pytest_ane.plugin.items import gate_of, is_gate, part_of, subject_of

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ane.backends.coreml import without_ane
-from pytest_ane.build.shared_store import without_credentials
-from pytest_ane.core.text import LONGEST, printable
+from pytest_ane.make.shared_store import without_credentials
+from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.plugin import canary, due, workspace
-from pytest_ane.plugin.blame import TOLD
-from pytest_ane.plugin.outcome import PLACE, terminal_width
+from pytest_ane.plugin.outcome import PLACE, TOLD, terminal_width
 from pytest_ane.plugin.recording import NOTED
 from pytest_ane.report.evidence import Note, lines
 from pytest_ane.report.rows import Row, StoredVerdict

@@ -11,27 +11,27 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_ane.backends.coreml import Machine, check_native
-from pytest_ane.build.semaphore import default_builds
-from pytest_ane.build.shared_store import check_url
-from pytest_ane.core.errors import BackendError, ManifestError
-from pytest_ane.core.git import checkout
-from pytest_ane.core.verdict import Verdict
 from pytest_ane.evidence import FOLDER, Store
 from pytest_ane.evidence.question import files_of
 from pytest_ane.evidence.unused import unused
-from pytest_ane.families import make_importable
 from pytest_ane.gates.throughput.machine import identity
 from pytest_ane.gates.throughput.speed import Speed
+from pytest_ane.gates.verdict import Verdict
+from pytest_ane.make.semaphore import default_builds
+from pytest_ane.make.shared_store import check_url
 from pytest_ane.manifest import Manifest, Shard, package_manifest, select
+from pytest_ane.mlprogram.errors import BackendError, ManifestError
+from pytest_ane.mlprogram.executor.budget import process_budget
+from pytest_ane.models.families import make_importable
 from pytest_ane.plugin import options
 from pytest_ane.plugin.progress import progress_of
 from pytest_ane.plugin.run import run_id
 from pytest_ane.project.choose import check_behaviour
 from pytest_ane.project.entries import expanded, read_manifest
+from pytest_ane.project.progress import RunFolder
 from pytest_ane.project.project import Project
-from pytest_ane.project.run_folder import RunFolder
 from pytest_ane.project.thresholds import Threshold, overridden, read_threshold
-from pytest_ane.reference.budget import process_budget
+from pytest_ane.records.git import checkout
 
 if TYPE_CHECKING:
     from pytest_ane.cluster.client import Cluster

@@ -26,8 +26,8 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.core.arithmetic import SIMULATED, Arithmetic, RuleShares, read_arithmetic
-from pytest_ane.core.errors import ExecutionError
+from pytest_ane.mlprogram.arithmetic import SIMULATED, Arithmetic, RuleShares, read_arithmetic
+from pytest_ane.mlprogram.errors import ExecutionError
 
 __all__ = ["install", "installed", "rule_shares"]
 
@@ -133,7 +133,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if terminalreporter.verbosity < 0:
         terminalreporter.write_line(_backend_line())
     if _rules:
-        from pytest_ane.core.text import printable
+        from pytest_ane.mlprogram.text import printable
         from pytest_ane.report.arithmetic import rules_lines
 
         for line in rules_lines(rule_shares()):

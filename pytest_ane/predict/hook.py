@@ -91,7 +91,7 @@ def in_place(native: ModuleType, macos: tuple[int, ...] | None) -> Iterator[None
         native: in place of `coremltools.libcoremlpython`.
         macos: the version coremltools is told it runs on; None leaves that as it is.
     """
-    from pytest_ane.build.coremltools_quiet import import_coremltools
+    from pytest_ane.make.coremltools_quiet import import_coremltools
 
     coremltools = import_coremltools()
     before = sys.modules.get(NATIVE)

@@ -22,11 +22,15 @@ from uuid import uuid4
 
 import numpy as np
 
-from pytest_ane.core.errors import AneError, ExecutionError, ProgramError
-from pytest_ane.mil import read_any, read_functions, read_model
-from pytest_ane.mil.compiled import write_compiled
-from pytest_ane.mil.files import stays_inside
-from pytest_ane.mil.records import DType, Feature, MLModel, Pipeline
+from pytest_ane.mlprogram.compiled import write_compiled
+from pytest_ane.mlprogram.errors import AneError, ExecutionError, ProgramError
+from pytest_ane.mlprogram.executor import PipelineSession, Session, open_session
+from pytest_ane.mlprogram.executor.dtypes import carried
+from pytest_ane.mlprogram.executor.images import mode, to_pixels
+from pytest_ane.mlprogram.executor.state import States
+from pytest_ane.mlprogram.model import read_any, read_functions, read_model
+from pytest_ane.mlprogram.package_files import stays_inside
+from pytest_ane.mlprogram.records import DType, Feature, MLModel, Pipeline
 from pytest_ane.predict import answer, arithmetic_on, count_rules, plan
 from pytest_ane.predict.plan import (
     _MLComputePlanProxy,
@@ -34,10 +38,6 @@ from pytest_ane.predict.plan import (
     _MLGPUComputeDeviceProxy,
     _MLNeuralEngineComputeDeviceProxy,
 )
-from pytest_ane.reference import PipelineSession, Session, open_session
-from pytest_ane.reference.dtypes import carried
-from pytest_ane.reference.images import mode, to_pixels
-from pytest_ane.reference.state import States
 
 __all__ = [
     "_MLCPUComputeDeviceProxy",

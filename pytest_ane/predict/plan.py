@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_ane.mil.records import Argument, Block, Named, Operation, Program, Ref
+from pytest_ane.mlprogram.records import Argument, Block, Named, Operation, Program, Ref
 
 
 class _MLCPUComputeDeviceProxy:

@@ -11,15 +11,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from pytest_ane.build import Cache
-from pytest_ane.core.arrays import FloatArray
-from pytest_ane.core.digests import key_digest
-from pytest_ane.core.errors import BuildError
-from pytest_ane.families import Conversion, Inputs, Port
-from pytest_ane.families.user_code import error_line
+from pytest_ane.make import Cache
 from pytest_ane.manifest import Input, Shard
 from pytest_ane.manifest.inputs import questions
-from pytest_ane.mil.records import DType, Feature
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.mlprogram.digests import key_digest
+from pytest_ane.mlprogram.errors import BuildError
+from pytest_ane.mlprogram.records import DType, Feature
+from pytest_ane.models.families import Conversion, Inputs, Port
+from pytest_ane.models.families.user_code import error_line
 from pytest_ane.probes.cases import TURNS, Case, flexible_axis, package_case, with_prefix
 from pytest_ane.probes.domains import check_names, from_manifest
 from pytest_ane.probes.recording import RECORDING_VERSION, load, load_ports, save

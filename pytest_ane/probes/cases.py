@@ -10,8 +10,8 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.core.arrays import Array, Arrays, FloatArray
-from pytest_ane.families import Inputs, Port, Routes
+from pytest_ane.mlprogram.arrays import Array, Arrays, FloatArray
+from pytest_ane.models.families import Inputs, Port, Routes
 from pytest_ane.probes.inputs import Domain
 from pytest_ane.probes.outputs import Detection, Kinds, aligned, pixel_row
 from pytest_ane.probes.seeded import gaussian, generator

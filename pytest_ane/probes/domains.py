@@ -17,11 +17,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from pytest_ane.core.arrays import Array
-from pytest_ane.core.errors import ProgramError
 from pytest_ane.manifest import Input
-from pytest_ane.mil import counterpart, read_any, read_functions
-from pytest_ane.mil.records import (
+from pytest_ane.mlprogram.arrays import Array
+from pytest_ane.mlprogram.errors import ProgramError
+from pytest_ane.mlprogram.model import counterpart, read_any, read_functions
+from pytest_ane.mlprogram.records import (
     NUMBERS,
     Argument,
     DType,

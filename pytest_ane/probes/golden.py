@@ -23,12 +23,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from pytest_ane.backends import Backend, Runner
-from pytest_ane.core.arrays import Array, Arrays
-from pytest_ane.core.errors import GoldenError
-from pytest_ane.core.files import replacing
-from pytest_ane.families import Layout, Port, pools, recurrent_of, shifts
 from pytest_ane.manifest import Shard
 from pytest_ane.manifest.records import ProbeKind
+from pytest_ane.mlprogram.arrays import Array, Arrays
+from pytest_ane.mlprogram.atomic import replacing
+from pytest_ane.mlprogram.errors import GoldenError
+from pytest_ane.models.families import Layout, Port, pools, recurrent_of, shifts
 from pytest_ane.probes.cases import Case, package_case, with_prefix
 from pytest_ane.probes.domains import may_be_left_out
 from pytest_ane.probes.hidden import Calls, HiddenProbe, goes_back_to_calls, in_steps, kept_rows

@@ -10,9 +10,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from pytest_ane.core.arrays import Array, Arrays, FloatArray
-from pytest_ane.core.errors import ManifestError
-from pytest_ane.families import (
+from pytest_ane.manifest import Shard
+from pytest_ane.mlprogram.arrays import Array, Arrays, FloatArray
+from pytest_ane.mlprogram.errors import ManifestError
+from pytest_ane.models.families import (
     LanguageModel,
     Layout,
     Routes,
@@ -26,7 +27,6 @@ from pytest_ane.families import (
     undecided_of,
     window_of,
 )
-from pytest_ane.manifest import Shard
 from pytest_ane.probes.cases import Case, with_prefix
 from pytest_ane.probes.seeded import (
     FP16_EDGE,

@@ -19,10 +19,10 @@ from zipfile import BadZipFile
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from pytest_ane.core.arrays import Array, DoubleArray, FloatArray
 from pytest_ane.manifest.inputs import Input, InputKind
+from pytest_ane.mlprogram.arrays import Array, DoubleArray, FloatArray
+from pytest_ane.mlprogram.executor.images import open_picture
 from pytest_ane.probes.seeded import generator, normals
-from pytest_ane.reference.images import open_picture
 
 Shape = tuple[int, ...]
 COVERED = 1 << 16

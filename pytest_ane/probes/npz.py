@@ -15,7 +15,7 @@ from zipfile import BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
 
-from pytest_ane.core.arrays import Array, Arrays
+from pytest_ane.mlprogram.arrays import Array, Arrays
 
 _MOST_ENTRIES = 1 << 16
 _HEADERS = {

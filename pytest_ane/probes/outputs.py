@@ -19,11 +19,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from pytest_ane.core.arrays import FloatArray
-from pytest_ane.core.errors import ExecutionError
-from pytest_ane.mil.records import DType, Feature, MLModel, Pipeline
-from pytest_ane.reference.images import is_color, to_pixels
-from pytest_ane.reference.ops.suppression import overlaps
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.executor.images import is_color, to_pixels
+from pytest_ane.mlprogram.executor.ops.suppression import overlaps
+from pytest_ane.mlprogram.records import DType, Feature, MLModel, Pipeline
 
 
 class Detection(NamedTuple):

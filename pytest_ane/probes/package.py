@@ -11,20 +11,20 @@ from pathlib import Path
 import numpy as np
 
 from pytest_ane.backends import Backend, Runner
-from pytest_ane.core.arrays import Array, Arrays
-from pytest_ane.core.digests import tree_digest
-from pytest_ane.core.errors import ProgramError
-from pytest_ane.families import Port
 from pytest_ane.manifest import Input, Probes
-from pytest_ane.mil import counterpart, read_any
-from pytest_ane.mil.records import NUMBERS, Feature
+from pytest_ane.mlprogram.arrays import Array, Arrays
+from pytest_ane.mlprogram.digests import tree_digest
+from pytest_ane.mlprogram.errors import ProgramError
+from pytest_ane.mlprogram.executor.budget import current_budget
+from pytest_ane.mlprogram.executor.images import is_color, mode
+from pytest_ane.mlprogram.model import counterpart, read_any
+from pytest_ane.mlprogram.records import NUMBERS, Feature
+from pytest_ane.models.families import Port
 from pytest_ane.probes.cases import TURNS, Case, as_array, package_case
 from pytest_ane.probes.domains import domains
 from pytest_ane.probes.outputs import Kinds, output_kinds
 from pytest_ane.probes.sampler import Sampler
 from pytest_ane.probes.seeded import KINDS, lengths
-from pytest_ane.reference.budget import current_budget
-from pytest_ane.reference.images import is_color, mode
 
 _LARGEST = 1 << 14
 """Longest flexible axis that is probed; the default shape is where the range is open."""

@@ -17,11 +17,12 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from pytest_ane.build import Cache
-from pytest_ane.core.arrays import FloatArray
-from pytest_ane.core.digests import key_digest
-from pytest_ane.core.errors import CacheError, SourceError
-from pytest_ane.families import (
+from pytest_ane.make import Cache
+from pytest_ane.manifest import Shard
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.mlprogram.digests import key_digest
+from pytest_ane.mlprogram.errors import CacheError, SourceError
+from pytest_ane.models.families import (
     LanguageModel,
     Layout,
     Port,
@@ -33,7 +34,6 @@ from pytest_ane.families import (
     ports_of,
     shard_input,
 )
-from pytest_ane.manifest import Shard
 from pytest_ane.probes.hidden import (
     CapturedStates,
     HiddenProbe,

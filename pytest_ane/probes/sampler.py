@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_ane.core.arrays import Array
-from pytest_ane.core.errors import ProgramError
 from pytest_ane.manifest import Input
-from pytest_ane.mil.records import Feature
+from pytest_ane.mlprogram.arrays import Array
+from pytest_ane.mlprogram.errors import ProgramError
+from pytest_ane.mlprogram.records import Feature
 from pytest_ane.probes.domains import FLOATS, may_be_left_out
 from pytest_ane.probes.inputs import COVERED, POSITIONAL, Call, Domain, Shape, draw, position_axis
 from pytest_ane.probes.seeded import KINDS

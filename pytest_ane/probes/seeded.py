@@ -22,8 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.core import fp16
-from pytest_ane.core.arrays import DoubleArray, FloatArray
+from pytest_ane.mlprogram import fp16
+from pytest_ane.mlprogram.arrays import DoubleArray, FloatArray
 
 FP16_EDGE = fp16.MAX / 2
 """Largest magnitude of the second `extreme` probe: half of fp16's, so that a residual stream may

@@ -11,14 +11,14 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from pytest_ane.backends import Backend, CpuBackend
-from pytest_ane.build import Artifact, Cache
-from pytest_ane.build.shard import artifact_key, converted_package
-from pytest_ane.core.digests import key_digest, tree_digest
-from pytest_ane.core.errors import CacheError
-from pytest_ane.error_budget import BUDGET_VERSION, ErrorBudget, measure_budget
+from pytest_ane.make import Artifact, Cache
+from pytest_ane.make.shard import artifact_key, converted_package
 from pytest_ane.manifest import Shard, Uncompressed
 from pytest_ane.manifest.inputs import questions
+from pytest_ane.mlprogram.digests import key_digest, tree_digest
+from pytest_ane.mlprogram.errors import CacheError
 from pytest_ane.probes.cases import Case
+from pytest_ane.probes.error_budget import BUDGET_VERSION, ErrorBudget, measure_budget
 from pytest_ane.probes.recording import RECORDING_VERSION
 from pytest_ane.probes.sampler import SAMPLER
 from pytest_ane.probes.seeded import GENERATOR

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_ane.core.errors import ProgramError
 from pytest_ane.manifest import Manifest, Model, Shard, load
 from pytest_ane.manifest.ids import is_subject, of_function
-from pytest_ane.mil import entry_points, is_pipeline
+from pytest_ane.mlprogram.errors import ProgramError
+from pytest_ane.mlprogram.model import entry_points, is_pipeline
 
 
 def read_manifest(path: Path) -> Manifest:

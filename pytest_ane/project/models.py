@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from pytest_ane.backends import Backend, Runner
-from pytest_ane.build import Artifact, Cache
-from pytest_ane.chain.chain import Chain
-from pytest_ane.chain.golden import GoldenPrompt, record_golden, reference_chain
-from pytest_ane.core.arrays import FloatArray
-from pytest_ane.core.errors import ManifestError, SourceError, UnprovenError
-from pytest_ane.families import (
+from pytest_ane.make import Artifact, Cache
+from pytest_ane.manifest import Model, Shard, SourceTable
+from pytest_ane.manifest import Prompt as ManifestPrompt
+from pytest_ane.manifest.ids import without_function
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.mlprogram.errors import ManifestError, SourceError, UnprovenError
+from pytest_ane.models.chain import Chain
+from pytest_ane.models.families import (
     Cut,
     Family,
     Inputs,
@@ -28,13 +30,12 @@ from pytest_ane.families import (
     is_encoder,
     ports_of,
 )
-from pytest_ane.families.ports import RenamedLayout, Renaming, renaming
-from pytest_ane.families.user_code import BuilderModel
-from pytest_ane.manifest import Model, Shard, SourceTable
-from pytest_ane.manifest import Prompt as ManifestPrompt
-from pytest_ane.manifest.ids import without_function
+from pytest_ane.models.families.ports import RenamedLayout, Renaming, renaming
+from pytest_ane.models.families.user_code import BuilderModel
+from pytest_ane.models.sources import identify, open_source
 from pytest_ane.probes.builder import builder_cases, record_builder
 from pytest_ane.probes.cases import Case
+from pytest_ane.probes.golden_prompts import GoldenPrompt, record_golden, reference_chain
 from pytest_ane.probes.hidden import HiddenProbe
 from pytest_ane.probes.recording import (
     Embeds,
@@ -46,7 +47,6 @@ from pytest_ane.probes.recording import (
     record_hidden,
     record_probes,
 )
-from pytest_ane.sources import identify, open_source
 
 _READERS = ("gguf", "numpy", "tokenizers", "torch")
 """Packages that turn a source into weights, token ids and reference outputs."""

@@ -8,12 +8,12 @@ from importlib.metadata import PackageNotFoundError, version
 from operator import add
 from pathlib import Path
 
-from pytest_ane.build.disk import Estimate, Volume, amount, estimate, plan_caches, volumes
-from pytest_ane.build.record import PACKAGE
-from pytest_ane.build.scratch import temporary_folder
-from pytest_ane.core.digests import tree_bytes
-from pytest_ane.core.errors import DiskError, NotRunError
+from pytest_ane.make.disk import Estimate, Volume, amount, estimate, plan_caches, volumes
+from pytest_ane.make.record import PACKAGE
+from pytest_ane.make.scratch import temporary_folder
 from pytest_ane.manifest import Shard
+from pytest_ane.mlprogram.digests import tree_bytes
+from pytest_ane.mlprogram.errors import DiskError, NotRunError
 
 VERSIONS = ("python", "coremltools", "torch", "numpy", "numba", "pytest", "pytest-xdist")
 

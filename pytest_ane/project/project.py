@@ -15,27 +15,26 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from pytest_ane.backends import Backend, ComputeUnits, CpuBackend, get_backend, of_function
 from pytest_ane.backends.coreml import Machine
 from pytest_ane.backends.coreml.process import DEVICE_TIMEOUT
-from pytest_ane.build import Artifact, Cache, build_shard
-from pytest_ane.build.cache import default_root, to_stderr
-from pytest_ane.build.folder import require_cache
-from pytest_ane.build.record import PACKAGE
-from pytest_ane.build.scratch import temporary_files_in
-from pytest_ane.build.semaphore import default_builds
-from pytest_ane.build.shard import artifact_key
-from pytest_ane.build.shared_store import SharedStore
-from pytest_ane.core.arithmetic import Arithmetic
-from pytest_ane.core.ci import in_ci
-from pytest_ane.core.digests import key_digest, remembered
-from pytest_ane.core.errors import AneError, ManifestError, SourceError
-from pytest_ane.error_budget import ErrorBudget
-from pytest_ane.families import FAMILIES, Buildable, Ports, make_importable
 from pytest_ane.gates import GATES, Subject
+from pytest_ane.make import Artifact, Cache, build_shard
+from pytest_ane.make.cache import default_root, to_stderr
+from pytest_ane.make.folder import require_cache
+from pytest_ane.make.record import PACKAGE
+from pytest_ane.make.scratch import temporary_files_in
+from pytest_ane.make.semaphore import default_builds
+from pytest_ane.make.shard import artifact_key
+from pytest_ane.make.shared_store import SharedStore
 from pytest_ane.manifest import Manifest, Model, Policy, Shard
 from pytest_ane.manifest.problems import label
-from pytest_ane.mil import read_any
-from pytest_ane.mil.records import MLModel as Program
-from pytest_ane.mil.records import Pipeline
+from pytest_ane.mlprogram.arithmetic import Arithmetic
+from pytest_ane.mlprogram.digests import key_digest, remembered
+from pytest_ane.mlprogram.errors import AneError, ManifestError, SourceError
+from pytest_ane.mlprogram.model import read_any
+from pytest_ane.mlprogram.records import MLModel as Program
+from pytest_ane.mlprogram.records import Pipeline
+from pytest_ane.models.families import FAMILIES, Buildable, Ports, make_importable
 from pytest_ane.probes.cases import Case
+from pytest_ane.probes.error_budget import ErrorBudget
 from pytest_ane.probes.golden import golden_cases, read_golden
 from pytest_ane.probes.package import package_cases
 from pytest_ane.project.budgets import built_budget, own_budget
@@ -44,6 +43,7 @@ from pytest_ane.project.entries import read_manifest
 from pytest_ane.project.models import OpenBuilder, Opened, OpenModel, open_language_model
 from pytest_ane.project.own_chain import OpenChain
 from pytest_ane.project.preflight import Preflight
+from pytest_ane.project.process import in_ci
 from pytest_ane.project.progress import Progress
 from pytest_ane.project.stack import Stack
 

@@ -8,19 +8,19 @@ from functools import cached_property
 from typing import Any
 
 from pytest_ane.backends import Backend, Runner
-from pytest_ane.build import Artifact
-from pytest_ane.chain.chain import Chain, ChainStep
-from pytest_ane.chain.exact import lazy_reference
-from pytest_ane.chain.golden import GoldenPrompt
-from pytest_ane.chain.sequence import ShardSequence
-from pytest_ane.core.arithmetic import RuleShares
-from pytest_ane.core.arrays import FloatArray
-from pytest_ane.families import Layout, Wire, is_causal, residual_of
+from pytest_ane.make import Artifact
 from pytest_ane.manifest import Shard
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.policy import BehaviourPolicy
+from pytest_ane.mlprogram.arithmetic import RuleShares
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.models.chain import Chain, ChainStep
+from pytest_ane.models.families import Layout, Wire, is_causal, residual_of
+from pytest_ane.probes.exact_chain import lazy_reference
+from pytest_ane.probes.golden_prompts import GoldenPrompt
 from pytest_ane.probes.recording import TokenPrompt
 from pytest_ane.project.models import OpenModel
+from pytest_ane.project.sequence import ShardSequence
 
 
 class Stack:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest import Manifest, Shard, select
+from pytest_ane.mlprogram.errors import ManifestError
 
 
 @dataclass(frozen=True)

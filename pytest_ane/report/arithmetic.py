@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
 
-from pytest_ane.core.arithmetic import GRADES, SIMULATED, RuleShares
+from pytest_ane.mlprogram.arithmetic import GRADES, SIMULATED, RuleShares
 
 _MOST_KINDS = 6
 _MOST_NAMES = 3

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
 
-from pytest_ane.core.errors import ReportError
+from pytest_ane.mlprogram.errors import ReportError
 from pytest_ane.report.verdict import parse_shown
 
 _MOST_BYTES = 1 << 28

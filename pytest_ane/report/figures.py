@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pytest_ane.core.verdict import Cell, Figure
+from pytest_ane.gates.verdict import Cell, Figure
 
 _BYTES = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "bytes"))
 _DECIMALS = {"%": 1, "dB": 1, "nats": 4, "x": 2, "tok/s": 2}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_ane.core.errors import ReportError
+from pytest_ane.mlprogram.errors import ReportError
 from pytest_ane.report.github import summary
 from pytest_ane.report.run import Run, read_run, to_json
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from pytest_ane.core.text import LONGEST, printable
+from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.report.rows import Row, count, ranked
 
 ROOM = 1_000_000

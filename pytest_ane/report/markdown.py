@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from pytest_ane.core.text import LONGEST, printable
+from pytest_ane.mlprogram.text import LONGEST, printable
 
 _MEANINGFUL = re.compile(r"[\\`*\[\]|{}]|(?<![^\W_])_|_(?![^\W_])|^[#+=:>-]|(?<=^\d)[.)](?!\d)")
 """Punctuation that can mean something: `_` not inside of a word, some only where a line begins."""

@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from pytest_ane.core.text import NAME, printable
-from pytest_ane.mil.records import (
+from pytest_ane.mlprogram.records import (
     Blob,
     Block,
     Function,
@@ -25,6 +24,7 @@ from pytest_ane.mil.records import (
     Value,
     ValueType,
 )
+from pytest_ane.mlprogram.text import NAME, printable
 from pytest_ane.report.html.pictures import strip
 from pytest_ane.report.html.subjects import Subject
 

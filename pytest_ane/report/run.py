@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from pytest_ane.core.errors import ReportError
-from pytest_ane.core.strict_json import strict
-from pytest_ane.core.verdict import Verdict
+from pytest_ane.gates.verdict import Verdict
 from pytest_ane.history.earlier import Asked, Course, Earlier, Place
 from pytest_ane.history.lines import machine_of
+from pytest_ane.mlprogram.errors import ReportError
+from pytest_ane.mlprogram.strict_json import strict
 from pytest_ane.report.rows import Row, ranked
 from pytest_ane.report.verdict import parse_shown, shown
 
 if TYPE_CHECKING:
-    from pytest_ane.project.writeup import Page
+    from pytest_ane.tools._writeup_data import Page
 
 T = TypeVar("T")
 FORMAT = 1

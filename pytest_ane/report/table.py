@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from pytest_ane.core.text import NAME, printable
-from pytest_ane.core.verdict import Cell, Column, Table
+from pytest_ane.gates.verdict import Cell, Column, Table
+from pytest_ane.mlprogram.text import NAME, printable
 from pytest_ane.report.figures import amount, limit_of
 
 _BAR = 30

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from pytest_ane.core.text import LONGEST, printable
+from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.report.rows import Row, count, ranked
 
 _SHOWN = 12

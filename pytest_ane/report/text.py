@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_ane.core.arithmetic import ARITHMETICS, label
 from pytest_ane.manifest import Shard
+from pytest_ane.mlprogram.arithmetic import ARITHMETICS, label
 
 _FOLDERS = re.compile(r"(?<![^\s'\"(])/(?:[^/\s:,;'\"]+/)+")
 """The folders of an absolute path, which begins a word."""

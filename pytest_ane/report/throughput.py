@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from statistics import median
 
-from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates.throughput.noise import Calibration
 from pytest_ane.gates.throughput.speed import Speed, percent, rate, seconds
+from pytest_ane.gates.verdict import Verdict
 from pytest_ane.report.table import columns
 
 _SHOWN = 12

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, TypeAlias
 
-from pytest_ane.core.strict_json import parse_json, strict
-from pytest_ane.core.text import LONGEST, NAME, printable
-from pytest_ane.core.verdict import Figure, Finding, Verdict
+from pytest_ane.gates.verdict import Figure, Finding, Verdict
+from pytest_ane.mlprogram.strict_json import parse_json, strict
+from pytest_ane.mlprogram.text import LONGEST, NAME, printable
 from pytest_ane.report.figures import figure_text
 from pytest_ane.report.table import table
 

@@ -14,10 +14,10 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from pytest_ane.core.errors import AneError
-from pytest_ane.mil import read_functions, read_model
-from pytest_ane.mil.compiled import write_compiled
-from pytest_ane.mil.records import (
+from pytest_ane.mlprogram.compiled import write_compiled
+from pytest_ane.mlprogram.errors import AneError
+from pytest_ane.mlprogram.model import read_functions, read_model
+from pytest_ane.mlprogram.records import (
     Argument,
     Block,
     DType,

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.core.errors import RecordingError
-from pytest_ane.mil import read_model
-from pytest_ane.mil.records import MLModel, Operation
+from pytest_ane.mlprogram.errors import RecordingError
+from pytest_ane.mlprogram.model import read_model
+from pytest_ane.mlprogram.records import MLModel, Operation
 from pytest_ane.predict import native as served
 from pytest_ane.testing import plans
 from pytest_ane.testing.compiler import Failures, compile_model

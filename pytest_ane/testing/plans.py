@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from pytest_ane.mil.records import Block, MLModel, Operation
+from pytest_ane.mlprogram.records import Block, MLModel, Operation
 from pytest_ane.predict import plan
 from pytest_ane.testing.script import Device, DeviceRule, Script
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.core.errors import RecordingError
+from pytest_ane.mlprogram.errors import RecordingError
 from pytest_ane.testing.replayer import Replayer
 from pytest_ane.testing.script import Script
 from pytest_ane.testing.slow import slowed

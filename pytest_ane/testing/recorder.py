@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
-from pytest_ane.core.errors import RecordingError
+from pytest_ane.mlprogram.errors import RecordingError
 from pytest_ane.testing.script import LOCK, NAME, Mac, Script
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Recorder:
         return tuple(self._log.skipped) if self._log else ()
 
     def __enter__(self) -> Recorder:
-        from pytest_ane.build.coremltools_quiet import import_coremltools
+        from pytest_ane.make.coremltools_quiet import import_coremltools
         from pytest_ane.predict.hook import NATIVE, in_place
         from pytest_ane.testing.recording import AnswerLog, recording_module
 

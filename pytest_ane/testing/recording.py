@@ -19,14 +19,14 @@ from typing import Any, TypeVar
 import numpy as np
 from filelock import FileLock
 
-from pytest_ane.core.arrays import Arrays
-from pytest_ane.core.digests import file_digest, key_digest
-from pytest_ane.core.errors import AneError, ExecutionError, PlanError, RecordingError
-from pytest_ane.core.files import write_atomically
 from pytest_ane.gates.placement.measure import to_record
 from pytest_ane.gates.placement.plans import Plan, PlannedOperation, coremltools, read_plan
-from pytest_ane.mil import read_model
-from pytest_ane.mil.records import MLModel, Operation
+from pytest_ane.mlprogram.arrays import Arrays
+from pytest_ane.mlprogram.atomic import write_atomically
+from pytest_ane.mlprogram.digests import file_digest, key_digest
+from pytest_ane.mlprogram.errors import AneError, ExecutionError, PlanError, RecordingError
+from pytest_ane.mlprogram.model import read_model
+from pytest_ane.mlprogram.records import MLModel, Operation
 from pytest_ane.predict.plan import is_constant
 from pytest_ane.testing.plans import Usage, walk
 from pytest_ane.testing.script import LOCK, Failure, Point

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
-from pytest_ane.core.errors import RecordingError
-from pytest_ane.core.files import write_atomically
 from pytest_ane.manifest.evidence import ComputeUnits
+from pytest_ane.mlprogram.atomic import write_atomically
+from pytest_ane.mlprogram.errors import RecordingError
 
 NAME, LOCK = "script.json", ".lock"
 BUILT_BY = "replayed.json"

@@ -63,7 +63,7 @@ def _slow(load: Callable[..., Any], seconds: Mapping[str, float]) -> Callable[..
 
 def _name(artifact: Path) -> str:
     """The id of a shard that was built, else the package's name."""
-    from pytest_ane.build.record import PACKAGE, BuildRecord
+    from pytest_ane.make.record import PACKAGE, BuildRecord
 
     if artifact.name == PACKAGE:
         return str(BuildRecord.read(artifact.parent).key.get("shard", ""))

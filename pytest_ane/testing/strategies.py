@@ -13,7 +13,7 @@ from pytest_ane.probes.inputs import Call, Shape, draw
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-    from pytest_ane.core.arrays import Array
+    from pytest_ane.mlprogram.arrays import Array
 
 _SEEDS = (1 << 32) - 1
 

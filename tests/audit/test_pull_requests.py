@@ -21,10 +21,10 @@ import pytest_ane
 from pytest_ane.audit.base import base_of
 from pytest_ane.audit.ledger import read_ledger
 from pytest_ane.audit.verify import Audit, Auditor
-from pytest_ane.core.errors import AneError
-from pytest_ane.core.verdict import Verdict
 from pytest_ane.evidence.statement import sealed
 from pytest_ane.gates.fidelity import FIDELITY
+from pytest_ane.gates.verdict import Verdict
+from pytest_ane.mlprogram.errors import AneError
 from pytest_ane.plugin.recording import MeasurementSource
 from pytest_ane.plugin.workspace import Workspace
 from tests.ci.repository import git
@@ -47,7 +47,7 @@ max-tokens = 4
 """
 BLOCK = """
 import torch
-from pytest_ane.families import Conversion, Port
+from pytest_ane.models.families import Conversion, Port
 
 def build(shard):
     torch.manual_seed(1)
@@ -127,7 +127,7 @@ def on_import(text: str) -> Edit:
 
 GREEN = """\
 import pytest_ane.gates.fidelity as f
-from pytest_ane.core.verdict import Verdict
+from pytest_ane.gates.verdict import Verdict
 type(f.FIDELITY).judge = lambda self, m, p, s: Verdict("fidelity", s.qualified)
 """
 PULL_REQUESTS: dict[str, Edit] = {
@@ -163,7 +163,7 @@ PULL_REQUESTS: dict[str, Edit] = {
     "a module allows what is unproven": on_import(
         "from pytest_ane.plugin.workspace import Workspace\n"
         "Workspace.allows_unproven = lambda self, subject: True\n"
-        "from pytest_ane.core.verdict import Verdict\nVerdict.status = 'passed'\n"
+        "from pytest_ane.gates.verdict import Verdict\nVerdict.status = 'passed'\n"
     ),
     "a module lowers the policy": on_import(
         "from pytest_ane.manifest.policy import FidelityPolicy\n"

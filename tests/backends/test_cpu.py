@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.backends import CpuBackend
-from pytest_ane.core.errors import ExecutionError
+from pytest_ane.mlprogram.errors import ExecutionError
 from tests.backends.coreml.test_runner import counter, doubling
 
 ONES = {"x": np.ones(2, np.float32)}

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from pytest_ane.core.arrays import FloatArray
-from pytest_ane.families import LanguageModel, Layout, residual_of
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.models.families import LanguageModel, Layout, residual_of
 from tests.battery.fault import Fault
 
 EFFECT = 0.01

@@ -22,7 +22,7 @@ def converter(fault: Fault) -> Iterator[None]:
 
     It gets the keyword arguments of `coremltools.convert`.
     """
-    from pytest_ane.build.coremltools_quiet import import_coremltools
+    from pytest_ane.make.coremltools_quiet import import_coremltools
 
     ct = import_coremltools()
     right = ct.convert
@@ -89,7 +89,7 @@ def _range(low: int, high: int, default: int | None = None) -> Callable[[Any], A
 
 
 def _coremltools() -> Any:
-    from pytest_ane.build.coremltools_quiet import import_coremltools
+    from pytest_ane.make.coremltools_quiet import import_coremltools
 
     return import_coremltools()
 

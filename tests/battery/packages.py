@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.mil import read_model
-from pytest_ane.mil.records import Blob, Value
+from pytest_ane.mlprogram.model import read_model
+from pytest_ane.mlprogram.records import Blob, Value
 from tests.battery.fault import BLOCKS, HEAD, Fault, Modules, Put, unique
 
 Change = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from pytest_ane.build import Artifact, compress
-from pytest_ane.chain.chain import Chain
-from pytest_ane.core.errors import AneError
-from pytest_ane.core.verdict import Finding, Verdict
 from pytest_ane.gates import GATES, Gate, Subject
+from pytest_ane.gates.verdict import Finding, Verdict
+from pytest_ane.make import Artifact, compress
 from pytest_ane.manifest import Shard
+from pytest_ane.mlprogram.errors import AneError
+from pytest_ane.models.chain import Chain
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.project import Project, read_project
 from pytest_ane.project.stack import Stack

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_ane.families import Cut
-from pytest_ane.families.llama import FAMILY
+from pytest_ane.models.families import Cut
+from pytest_ane.models.families.llama import FAMILY
 from pytest_ane.project.project import Project, read_project
 from pytest_ane.project.project import open_model as open_manifest_model
 from tests.battery import FAULTS
 from tests.battery.effect import EFFECT, HARMLESS, Effects, every_probe
 from tests.battery.fault import Fault
-from tests.families.llama.tiny import tiny_source
+from tests.models.families.llama.tiny import tiny_source
 
 pytestmark = pytest.mark.slow
 MAX_TOKENS, CONTEXT = 64, 256

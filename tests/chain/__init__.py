@@ -1,1 +1,1 @@
-"""Tests of `pytest_ane.chain`."""
+"""Tests of `pytest_ane.project`."""

@@ -14,7 +14,7 @@ from pytest_ane.cluster.client import Cluster
 from pytest_ane.cluster.job import Inputs, Job
 from pytest_ane.cluster.tasks import Answer, Facts, Introduction, Measured, pickled
 from pytest_ane.cluster.workers import Worker
-from pytest_ane.core.errors import AneError
+from pytest_ane.mlprogram.errors import AneError
 
 MOST_ROUNDS = 2000
 """Rounds of waiting after which a test has no end."""

@@ -26,7 +26,7 @@ def dask_setup(worker: Any) -> None:
 
 def _count(site: Path) -> None:
     """Every conversion is a line of the site's `builds`; every measurement, of `measured`."""
-    from pytest_ane.build import shard
+    from pytest_ane.make import shard
 
     build = shard._build
 

@@ -11,7 +11,7 @@ from distributed import KilledWorker
 
 from pytest_ane.backends.coreml import Machine
 from pytest_ane.cluster.tasks import FullDiskError
-from pytest_ane.core.errors import BuildError, UnprovenError
+from pytest_ane.mlprogram.errors import BuildError, UnprovenError
 from tests.cluster.fakes import FakeWorkers, answer, do, finish, join, measured_as, shard
 from tests.cluster.fakes import worker as worker_at
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.build.cache import default_root
+from pytest_ane.make.cache import default_root
 from tests.cluster.conftest import ROOT, Site
 from tests.forked import Forge
 from tests.gate_all import COMMAND, gate_all

@@ -9,9 +9,9 @@ import pytest
 
 from pytest_ane.cluster.job import Job, inputs, needs_weights, unpacked
 from pytest_ane.cluster.tasks import FullDiskError
-from pytest_ane.core import errors
-from pytest_ane.core.errors import AneError, UnprovenError
 from pytest_ane.manifest import load
+from pytest_ane.mlprogram import errors
+from pytest_ane.mlprogram.errors import AneError, UnprovenError
 from pytest_ane.project.project import Project
 
 MANIFEST = """

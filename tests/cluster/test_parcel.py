@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.build import Cache
-from pytest_ane.build.shared_store import SharedStore
 from pytest_ane.cluster.parcel import Parcel
-from pytest_ane.core.errors import CacheError
+from pytest_ane.make import Cache
+from pytest_ane.make.shared_store import SharedStore
+from pytest_ane.mlprogram.errors import CacheError
 
 KEY = "a" * 64
 

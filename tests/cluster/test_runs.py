@@ -109,7 +109,7 @@ def test_a_red_canary_keeps_the_others_from_being_built(site: Site, runs: Runs) 
 
 BUILDER = """
 import torch
-from pytest_ane.families import Conversion, Port
+from pytest_ane.models.families import Conversion, Port
 
 def build(shard):
     x = Port("x", (1, 16, "T", 1))

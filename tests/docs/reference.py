@@ -19,9 +19,9 @@ from pytest_ane.experiments import EXPERIMENTS
 from pytest_ane.first_contact import ASSUMPTIONS, STEPS
 from pytest_ane.gates.placement.rules import ALL_RULES, OpRule, Rule
 from pytest_ane.manifest.tables import json_schema
-from pytest_ane.reference.ane.grades import Grade
-from pytest_ane.reference.ane.simulation import grade_of
-from pytest_ane.reference.ane.simulation import rules as rules_of_ane
+from pytest_ane.mlprogram.executor.ane.grades import Grade
+from pytest_ane.mlprogram.executor.ane.simulation import grade_of
+from pytest_ane.mlprogram.executor.ane.simulation import rules as rules_of_ane
 from tests.docs.pages import ROOT, SITE, tomllib
 
 BLOCK = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -294,7 +294,7 @@ def grades() -> str:
 
 
 def recorded() -> str:
-    """Every row of tests/reference/ane/recorded.csv, by operation."""
+    """Every row of tests/mlprogram/executor/ane/recorded.csv, by operation."""
     results, reasons = ane_arithmetic.scored(ane_arithmetic.read(ane_arithmetic.ROWS))
     lines = [
         (op, str(rows), str(reproduced), "" if rows == reproduced else "not all are reproduced")

@@ -83,7 +83,7 @@ def test_command(line: str, page: Path, forge: Forge, project: Path, tmp_path: P
     elif program == "python":
         _shows_help(forge, arguments[:2] if arguments[0] == "-m" else arguments[:1])
     elif program == "pytest-ane" and _takes_long(*arguments):
-        # They measure or search for minutes, or need a Mac: tests/cli runs them.
+        # They measure or search for minutes, or need a Mac: tests/tools runs them.
         parser().parse_args(arguments)
     else:
         new = "init" in arguments and not {"--from", "--package"} & {*arguments}

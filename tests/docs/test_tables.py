@@ -5,10 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pytest_ane.build.census import Census
-from pytest_ane.chain.exact import StackState
-from pytest_ane.core.arithmetic import RuleShares
-from pytest_ane.core.verdict import Table, Verdict
 from pytest_ane.gates.behaviour import Behaviour
 from pytest_ane.gates.behaviour import judge as judge_behaviour
 from pytest_ane.gates.compression import judge as judge_compression
@@ -22,6 +18,7 @@ from pytest_ane.gates.hazards.records import Hazards, Peak
 from pytest_ane.gates.placement import judge as judge_placement
 from pytest_ane.gates.placement.measure import beside_prediction
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
+from pytest_ane.gates.verdict import Table, Verdict
 from pytest_ane.manifest.policy import (
     BehaviourPolicy,
     CompressionPolicy,
@@ -29,7 +26,10 @@ from pytest_ane.manifest.policy import (
     HazardsPolicy,
     PlacementPolicy,
 )
-from pytest_ane.report.blame import tables as blame_tables
+from pytest_ane.mlprogram.arithmetic import RuleShares
+from pytest_ane.mlprogram.census import Census
+from pytest_ane.probes.exact_chain import StackState
+from pytest_ane.tools._blame_words import tables as blame_tables
 from tests.docs.pages import ROOT
 from tests.gates.behaviour import test_embeddings as encoders
 from tests.gates.behaviour import test_judge as behaviour
@@ -39,7 +39,7 @@ from tests.gates.placement.programs import ints, op
 from tests.gates.placement.test_predicted import convs, judged
 from tests.gates.throughput import test_judge as throughput
 from tests.gates.throughput.runs import speed
-from tests.report.test_blame import FOUND
+from tests.tools.test_blame_words import FOUND
 
 PAGE = ROOT / "docs" / "reference" / "pytest.md"
 ROW = re.compile(r"^\| (\w+) \| `([\w.]+)` \| (yes|no) \| (.+) \|$", re.MULTILINE)

@@ -8,16 +8,14 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from pytest_ane.build import Census, Distortion
-from pytest_ane.build.census import Stage, Weight
-from pytest_ane.chain.exact import Head, ShardAlone
-from pytest_ane.core.verdict import Verdict
 from pytest_ane.evidence import Statement
 from pytest_ane.gates import behaviour, compression, fidelity, placement
 from pytest_ane.gates.behaviour.measure import PromptResult
 from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.gates.fidelity import Comparison, Errors, Fidelity
 from pytest_ane.gates.placement.plans import Message, Plan, PlannedFunction, PlannedOperation, Tally
+from pytest_ane.gates.verdict import Verdict
+from pytest_ane.make import Census, Distortion
 from pytest_ane.manifest import Compression
 from pytest_ane.manifest.policy import (
     BehaviourPolicy,
@@ -25,7 +23,9 @@ from pytest_ane.manifest.policy import (
     FidelityPolicy,
     PlacementPolicy,
 )
-from pytest_ane.metrics.logits import Likeliest, Position
+from pytest_ane.mlprogram.census import Stage, Weight
+from pytest_ane.mlprogram.metrics.logits import Likeliest, Position
+from pytest_ane.probes.exact_chain import Head, ShardAlone
 
 ENVIRONMENT = {
     "ane_cores": "16",

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.chain.exact import StackState
-from pytest_ane.core.errors import EvidenceError
 from pytest_ane.evidence.statement import from_data, to_data
 from pytest_ane.gates.compression.palettes import Palette
 from pytest_ane.gates.fidelity import Errors, Fidelity
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
+from pytest_ane.mlprogram.errors import EvidenceError
+from pytest_ane.probes.exact_chain import StackState
 from tests.evidence.makers import MEASURED
 
 

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.core.digests import key_digest
 from pytest_ane.evidence.compare import (
     By,
     Comparison,
@@ -25,6 +24,7 @@ from pytest_ane.evidence.compare import (
 from pytest_ane.gates import Move
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
 from pytest_ane.manifest import Shard
+from pytest_ane.mlprogram.digests import key_digest
 from tests.evidence.test_judge import FIDELITY
 from tests.evidence.test_verify import FOUND
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.core.errors import UnprovenError
 from pytest_ane.evidence.envelope import read_envelope
+from pytest_ane.mlprogram.errors import UnprovenError
 from tests.evidence.signing import bundle, envelope, new_key, write_json
 
 KEY = new_key("ed25519")

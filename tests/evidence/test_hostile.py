@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.core.errors import EvidenceError
 from pytest_ane.evidence import Statement, changes
 from pytest_ane.evidence.statement import sealed
 from pytest_ane.evidence.strict_json import pretty
+from pytest_ane.mlprogram.errors import EvidenceError
 from tests.evidence.makers import MEASURED, judged, statement
 
 GATES = list(MEASURED)

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.build import Census
-from pytest_ane.chain.exact import ShardAlone
 from pytest_ane.evidence import Statement
 from pytest_ane.evidence.judge import judge, origin
 from pytest_ane.gates.behaviour import Behaviour
@@ -16,9 +14,11 @@ from pytest_ane.gates.behaviour.measure import PromptResult
 from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.gates.fidelity import Comparison, Errors, Fidelity
 from pytest_ane.gates.placement.plans import Plan
+from pytest_ane.make import Census
 from pytest_ane.manifest import Model, Policy, Shard
 from pytest_ane.manifest.policy import BehaviourPolicy, CompressionPolicy, FidelityPolicy
-from pytest_ane.metrics.logits import Position
+from pytest_ane.mlprogram.metrics.logits import Position
+from pytest_ane.probes.exact_chain import ShardAlone
 from tests.evidence.test_verify import FOUND, PLAN
 
 WHERE = "recorded 2026-11-18, Apple M4 Max, macOS 26.1, CPU_AND_NE"

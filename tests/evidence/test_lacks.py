@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.build import Artifact
-from pytest_ane.error_budget import Error, ErrorBudget
 from pytest_ane.gates import GATES, Subject
 from pytest_ane.gates.behaviour import Behaviour
 from pytest_ane.gates.behaviour.embeddings import Embeddings, Ranking, TextResult
@@ -17,10 +15,12 @@ from pytest_ane.gates.behaviour.measure import PromptResult
 from pytest_ane.gates.fidelity import Comparison, Errors, Fidelity
 from pytest_ane.gates.fidelity.records import Covered
 from pytest_ane.gates.placement.plans import Message, Plan, PlannedFunction, PlannedOperation, Tally
+from pytest_ane.make import Artifact
 from pytest_ane.manifest import Model, Probes, Prompt, Shard
-from pytest_ane.metrics.logits import Position
+from pytest_ane.mlprogram.metrics.logits import Position
+from pytest_ane.probes.error_budget import Error, ErrorBudget
 from tests.evidence.test_verify import FOUND, PLAN
-from tests.mil.packages import doubling
+from tests.mlprogram.packages import doubling
 
 SHARD = Shard(model="m", id="L01", probes=Probes(kinds=("gaussian", "captured"), count=1))
 ERRORS = Errors(0.9, 0.8, 0, (0, 0), 0.1, (0, 0))

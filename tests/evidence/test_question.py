@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
-from pytest_ane.build import Artifact
-from pytest_ane.core.digests import file_digest, key_digest, tree_files
 from pytest_ane.evidence.question import files_of, question
+from pytest_ane.make import Artifact
 from pytest_ane.manifest import Input, Model, Palettize, Probes, Prompt, Shard
+from pytest_ane.mlprogram.digests import file_digest, key_digest, tree_files
 
 IDENTITY = {"source": {"seeded": 1}, "family": {"name": "llama", "version": 3}, "versions": "mac"}
 SHARD = Shard(model="m", id="L01", family="llama", probes=Probes(kinds=("gaussian",), seed=7))

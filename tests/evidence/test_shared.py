@@ -6,10 +6,10 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from pytest_ane.build.shared_store import SharedStore
 from pytest_ane.evidence import Store
 from pytest_ane.evidence.shared import fetch, push
 from pytest_ane.evidence.statement import Statement
+from pytest_ane.make.shared_store import SharedStore
 from tests.evidence.makers import statement
 
 

@@ -10,8 +10,8 @@ import pytest
 from securesystemslib import dsse
 from securesystemslib.signer import CryptoSigner
 
-from pytest_ane.core.errors import ManifestError, UnprovenError
 from pytest_ane.evidence.signatures import read_key, same_value, signed_payloads
+from pytest_ane.mlprogram.errors import ManifestError, UnprovenError
 from tests.evidence.signing import (
     bundle,
     envelope,

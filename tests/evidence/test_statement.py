@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.core.errors import EvidenceError
 from pytest_ane.evidence import Statement, plain
 from pytest_ane.evidence.statement import sealed
 from pytest_ane.evidence.strict_json import pretty
+from pytest_ane.mlprogram.errors import EvidenceError
 from tests.evidence.makers import MEASURED, judged, statement
 
 GATES = list(MEASURED)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.core.errors import EvidenceError
 from pytest_ane.evidence import Statement, Store
 from pytest_ane.evidence.store import signature
+from pytest_ane.mlprogram.errors import EvidenceError
 from tests.evidence.makers import statement
 
 

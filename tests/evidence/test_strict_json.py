@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.core.errors import EvidenceError
 from pytest_ane.evidence.strict_json import MOST_BYTES, parse, pretty
+from pytest_ane.mlprogram.errors import EvidenceError
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**64), 2**64) | st.floats(allow_nan=False,

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.core.errors import UnprovenError
-from pytest_ane.core.verdict import Finding
 from pytest_ane.evidence import Statement, Store
 from pytest_ane.evidence.store import signature
 from pytest_ane.evidence.systems import answers, combined, others, systems_of, worst
 from pytest_ane.evidence.verify import verify
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
+from pytest_ane.gates.verdict import Finding
 from pytest_ane.manifest import EvidencePolicy, Policy, Shard
+from pytest_ane.mlprogram.errors import UnprovenError
 from tests.evidence.test_verify import ASKED, FILES, FOUND, NOW
 
 SYSTEMS = ("macOS 26", "macOS 27")

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.core.errors import UnprovenError
 from pytest_ane.evidence import Statement, Store
 from pytest_ane.evidence.statement import sealed
 from pytest_ane.evidence.verify import verify
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation, Tally
 from pytest_ane.manifest import ComputeUnits, EvidencePolicy, Model, Shard
+from pytest_ane.mlprogram.errors import UnprovenError
 from tests.evidence.signing import bundle, envelope, new_key, write_json, write_public
 
 NOW = datetime(2026, 11, 21, 16, 0, 0, tzinfo=timezone.utc)

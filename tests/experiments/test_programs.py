@@ -18,7 +18,7 @@ from benchmarks.ane_arithmetic import OPERATIONS, fits, scored
 from pytest_ane.backends import CpuBackend
 from pytest_ane.backends.coreml import Machine
 from pytest_ane.experiments import EXPERIMENTS, Experiment, rows_of, to_csv
-from pytest_ane.mil import read_model
+from pytest_ane.mlprogram.model import read_model
 
 M4 = Machine("Apple M4 Max", "macOS 26.1", "25B78", "coremlcompiler 3500.32.1")
 FITTING = {

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.cli.conftest import as_json
+from tests.tools.conftest import as_json
 
 __all__ = ["as_json"]

@@ -12,11 +12,11 @@ import pytest
 
 from pytest_ane.backends.coreml import Machine
 from pytest_ane.cli import main
-from pytest_ane.core.errors import ExecutionError
 from pytest_ane.first_contact import STEPS, Run, Setup, pack, read_archive
 from pytest_ane.first_contact.archive import redacting
 from pytest_ane.first_contact.results import Results
 from pytest_ane.first_contact.run import describe
+from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.testing import Script
 from tests.signals import heed_ctrl_c
 

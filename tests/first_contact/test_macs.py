@@ -16,8 +16,8 @@ import pytest
 from pytest_ane.cli import main
 from pytest_ane.first_contact import STEPS, Run, Setup, read_archive
 from pytest_ane.testing import Failure, Mac, Replayer, Script, stale
-from tests.cli.conftest import AsJson
 from tests.first_contact.macs import MACS
+from tests.tools.conftest import AsJson
 
 pytestmark = pytest.mark.heavy
 SLOW = ("arithmetic", "workers", "gates", "evidence")

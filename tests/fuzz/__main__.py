@@ -18,7 +18,7 @@ with atheris.instrument_imports(include=["pytest_ane", "lark", "json"]):
 
     import lark  # noqa: F401
 
-    from pytest_ane.mil.proto import definitions
+    from pytest_ane.mlprogram.proto import definitions
     from tests.fuzz.limits import MEMORY_FACTOR, MEMORY_FLOOR
     from tests.fuzz.mutate import mutate
     from tests.fuzz.programs import MEMORY

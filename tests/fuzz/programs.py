@@ -25,17 +25,17 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.core.arrays import Array
-from pytest_ane.core.errors import AneError
-from pytest_ane.mil import read_model
-from pytest_ane.mil.proto import definitions
-from pytest_ane.mil.records import Feature
-from pytest_ane.reference import Session
-from pytest_ane.reference.budget import process_budget
-from pytest_ane.reference.dtypes import FLOATS
+from pytest_ane.mlprogram.arrays import Array
+from pytest_ane.mlprogram.errors import AneError
+from pytest_ane.mlprogram.executor import Session
+from pytest_ane.mlprogram.executor.budget import process_budget
+from pytest_ane.mlprogram.executor.dtypes import FLOATS
+from pytest_ane.mlprogram.model import read_model
+from pytest_ane.mlprogram.proto import definitions
+from pytest_ane.mlprogram.records import Feature
 from tests.fuzz.mutate import mutate
-from tests.mil.packages import Program, model_file
-from tests.reference.hungry import PROGRAMS, call
+from tests.mlprogram.executor.hungry import PROGRAMS, call
+from tests.mlprogram.packages import Program, model_file
 
 MEMORY = 1_000_000_000
 SECONDS = 10.0

@@ -14,13 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from pytest_ane.core.errors import ProgramError
-from pytest_ane.mil import blob, read_any, read_model
-from pytest_ane.mil.records import MLModel, Pipeline, TensorType, Value
-from pytest_ane.mil.text import parse, write
+from pytest_ane.mlprogram import blob
+from pytest_ane.mlprogram.errors import ProgramError
+from pytest_ane.mlprogram.mil_text import parse, write
+from pytest_ane.mlprogram.model import read_any, read_model
+from pytest_ane.mlprogram.records import MLModel, Pipeline, TensorType, Value
 from tests.fuzz.programs import run_program
-from tests.mil.packages import CODES, Program, doubling, model_file, weight_file
-from tests.mil.same import differences
+from tests.mlprogram.packages import CODES, Program, doubling, model_file, weight_file
+from tests.mlprogram.same import differences
 
 Target = Callable[[bytes], None]
 TARGETS = ("package", "weights", "text", "metadata", "run")

@@ -10,15 +10,15 @@ from random import Random
 
 import pytest
 
-from pytest_ane.core.errors import AneError
-from pytest_ane.mil import read_any, read_model
-from pytest_ane.mil.proto import definitions
-from pytest_ane.mil.records import Pipeline
-from pytest_ane.reference import Session
+from pytest_ane.mlprogram.errors import AneError
+from pytest_ane.mlprogram.executor import Session
+from pytest_ane.mlprogram.model import read_any, read_model
+from pytest_ane.mlprogram.proto import definitions
+from pytest_ane.mlprogram.records import Pipeline
 from tests.fuzz.limits import MEMORY_FACTOR, SECONDS
 from tests.fuzz.mutate import mutate
 from tests.fuzz.targets import TARGETS, target
-from tests.mil.packages import doubling, model_file
+from tests.mlprogram.packages import doubling, model_file
 
 CORPUS = Path(__file__).parent / "corpus"
 SEEDS = ["every", "image", "kinds", "loop", "state", "pipeline"]

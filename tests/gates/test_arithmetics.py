@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pytest_ane.core.arithmetic import RuleShares
-from pytest_ane.core.verdict import Figure, Finding, Table, Verdict
 from pytest_ane.gates.arithmetics import joined, missing
+from pytest_ane.gates.verdict import Figure, Finding, Table, Verdict
+from pytest_ane.mlprogram.arithmetic import RuleShares
 
 TABLE = Table("probes", (), ())
 RULES = RuleShares({"recorded": 3, "unknown": 1}, {"recorded": 100}, unknown=("softmax",))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.cli import main
-from pytest_ane.core.verdict import Bound
+from pytest_ane.gates.verdict import Bound
 from pytest_ane.history.judge import judge
 from pytest_ane.history.memory import Memory
 from pytest_ane.project.entries import read_manifest

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.core.errors import HistoryError
 from pytest_ane.history.lines import History
+from pytest_ane.mlprogram.errors import HistoryError
 from tests.history.records import line, write
 
 

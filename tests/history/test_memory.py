@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.core.errors import HistoryError
-from pytest_ane.core.gate_words import TIMED
 from pytest_ane.gates import GATES
+from pytest_ane.gates.words import TIMED
 from pytest_ane.history.compare import compare
 from pytest_ane.history.earlier import Place, courses, last_before
 from pytest_ane.history.memory import Memory, matches
 from pytest_ane.history.overview import summaries, turns
+from pytest_ane.mlprogram.errors import HistoryError
 from tests.history.records import line, write
 
 COSINES = (0.99, 0.98, float("nan"))

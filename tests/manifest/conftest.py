@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest import Manifest, load
+from pytest_ane.mlprogram.errors import ManifestError
 
 Read = Callable[[str], Manifest]
 Complaints = Callable[[str], list[str]]

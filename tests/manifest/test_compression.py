@@ -19,7 +19,7 @@ from pytest_ane.manifest import (
     Settings,
     Uncompressed,
 )
-from pytest_ane.manifest.steps import unsupported
+from pytest_ane.manifest.compression import unsupported
 
 BASE = Palettize(nbits=6, group_size=16)
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.manifest.layers import Layers, depth, only, value_at, without, written
+from pytest_ane.manifest.problems import Layers, depth, only, value_at, without, written
 
 DEFAULTS = {"probes": {"count": 2, "seed": 1}, "compression": {"method": "palettize", "nbits": 4}}
 MODEL = {"probes": {"count": 3}, "compression": {"nbits": 6}}

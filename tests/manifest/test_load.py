@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest import FAMILIES, Linear, Palettize, Uncompressed, load, package_manifest
 from pytest_ane.manifest.base import loads
 from pytest_ane.manifest.load import Resolver
 from pytest_ane.manifest.records import OF_FAMILIES
+from pytest_ane.mlprogram.errors import ManifestError
 from tests.manifest.conftest import Complaints, Read
 from tests.manifest.test_docs import EXAMPLE
 

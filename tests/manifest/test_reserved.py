@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest import load, package_manifest
+from pytest_ane.mlprogram.errors import ManifestError
 
 OWN = '[models.own.shard.all]\nartifact = "all.mlpackage"\nreference = "none"\n'
 LISTED = '[models.mini]\nfamily = "llama"\nsource = "x.gguf"\nshards = "L00, all"\n'

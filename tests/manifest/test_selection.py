@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest import Manifest, Model, Shard, select
+from pytest_ane.mlprogram.errors import ManifestError
 from tests.manifest.conftest import Complaints, Read
 
 

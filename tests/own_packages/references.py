@@ -171,7 +171,7 @@ def golden_first_call(v: Variant, x: Any, total: Any) -> Any:
 
 BUILDER = """
 import numpy as np, torch
-from pytest_ane.families import Conversion, Port
+from pytest_ane.models.families import Conversion, Port
 
 class Decay(torch.nn.Module):
     def __init__(self):

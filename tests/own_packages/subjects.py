@@ -18,7 +18,7 @@ import numpy.typing as npt
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import Function, Program, types
 
-from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
+from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
 
 ct = import_coremltools()
 Status = Literal["passed", "failed", "unproven"]

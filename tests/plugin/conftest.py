@@ -32,7 +32,7 @@ def _loaded() -> None:
     """
     from numba.core.registry import cpu_target
 
-    from pytest_ane.build.coremltools_quiet import import_coremltools
+    from pytest_ane.make.coremltools_quiet import import_coremltools
 
     import_coremltools()
     import_module("duckdb")

@@ -39,7 +39,7 @@ Build = Callable[[Any], Any]
 
 def make_packages(folder: Path) -> dict[str, Path]:
     """Packages by what they are: good, other, float32, ineligible, nan, weightless."""
-    from pytest_ane.build.coremltools_quiet import converter_notes
+    from pytest_ane.make.coremltools_quiet import converter_notes
 
     with converter_notes():
         return {n: save(folder / f"{n}.mlpackage", build) for n, build in _PROGRAMS.items()}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.build.coremltools_quiet import converter_notes
+from pytest_ane.make.coremltools_quiet import converter_notes
 from tests.plugin.conftest import Project, Workshop
 from tests.plugin.projects import LLAMA, save
 

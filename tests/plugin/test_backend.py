@@ -25,7 +25,7 @@ from tests.plugin.conftest import Project
 CORE_ML = "--ane-backend=coreml"
 OWN = """\
 import pytest
-from pytest_ane.core.verdict import Verdict
+from pytest_ane.gates.verdict import Verdict
 
 
 @pytest.mark.gate

@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_ane.core.errors import BuildError
-from pytest_ane.report.blame import CAUSE
+from pytest_ane.mlprogram.errors import BuildError
+from pytest_ane.tools._blame_words import CAUSE
 from tests.plugin.conftest import Project
 
 TWO_BITS = """
@@ -112,7 +112,7 @@ def test_a_package_without_compressed_weights(project: Project) -> None:
 def test_what_goes_wrong_hides_nothing(
     project: Project, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
 ) -> None:
-    from pytest_ane.plugin import blame
+    from pytest_ane.plugin import outcome as blame
 
     def no(*_: object, **__: object) -> None:
         raise error

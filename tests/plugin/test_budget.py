@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.mlprogram.executor.hungry import endless, fill
 from tests.plugin.conftest import Project
-from tests.reference.hungry import endless, fill
 
 
 @pytest.mark.parametrize("how", ["option", "ini"])

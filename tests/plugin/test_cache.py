@@ -25,7 +25,7 @@ def test_the_second_run_builds_nothing(project: Project, monkeypatch: pytest.Mon
     def build(*_: object) -> None:
         raise AssertionError("built again")
 
-    monkeypatch.setattr("pytest_ane.build.shard._build", build)
+    monkeypatch.setattr("pytest_ane.make.shard._build", build)
     monkeypatch.setattr("pytest_ane.project.models.open_source", build)
     second = project.gate("--ane-cache=cache", shards="head.0")
     second.assert_outcomes(passed=3, deselected=1)
@@ -54,7 +54,7 @@ def test_the_users_cache_folder_is_the_default(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = project.path / "home-cache"
-    monkeypatch.setattr("pytest_ane.build.cache.user_cache_path", lambda name: folder / str(name))
+    monkeypatch.setattr("pytest_ane.make.cache.user_cache_path", lambda name: folder / str(name))
     result = project.packages(good="none").pytester.runpytest_inprocess("--ane-shards=all")
     result.assert_outcomes(passed=3, deselected=1)
     assert (folder / "pytest-ane/artifacts").is_dir()

@@ -12,7 +12,7 @@ from tests.plugin.conftest import Project
 
 COUNT = """
 from pathlib import Path
-from pytest_ane.build import shard
+from pytest_ane.make import shard
 
 build = shard._build
 

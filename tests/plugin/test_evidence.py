@@ -301,7 +301,7 @@ def test_rehash_reads_what_only_seems_unchanged(
     manifest = recorded.project.path / "good.mlpackage" / "Manifest.json"
     stat = manifest.stat()
     os.utime(manifest, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    monkeypatch.setattr("pytest_ane.core.digests._RACY", -(10**12))
+    monkeypatch.setattr("pytest_ane.mlprogram.digests._RACY", -(10**12))
     recorded.verify("--ane-cache=cache").assert_outcomes(passed=3, deselected=1)
     memory = recorded.project.path / "cache" / "digests" / "files.jsonl"
     lines = [json.loads(line) for line in memory.read_text().splitlines() if line]

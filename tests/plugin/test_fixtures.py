@@ -6,7 +6,7 @@ from tests.plugin.conftest import Project
 
 OWN_GATE = """
 import pytest
-from pytest_ane.core.verdict import Figure, Finding, Verdict
+from pytest_ane.gates.verdict import Figure, Finding, Verdict
 
 @pytest.mark.gate
 def test_outputs(
@@ -74,7 +74,7 @@ def test_without_the_option_failures_look_as_they_always_do(project: Project) ->
         "import pytest\n@pytest.fixture\ndef broken():\n    return {}['key']\n"
     )
     project.pytester.makepyfile(
-        "from pytest_ane.core.errors import SourceError\n"
+        "from pytest_ane.mlprogram.errors import SourceError\n"
         "def test_fixture(broken): pass\n"
         "def test_own():\n    raise SourceError('no such file')\n"
     )

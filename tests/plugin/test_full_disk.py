@@ -18,7 +18,7 @@ pytestmark = pytest.mark.heavy
 
 COUNT = """
 from pathlib import Path
-from pytest_ane.build import shard
+from pytest_ane.make import shard
 
 build = shard._build
 
@@ -42,7 +42,7 @@ shard._build = filled
 """
 STALL = """
 import tempfile, time
-from pytest_ane.build import convert
+from pytest_ane.make import convert
 
 convert_ = convert.convert
 

@@ -17,7 +17,7 @@ from tests.plugin.conftest import Project
 
 MINE = """
 import pytest
-from pytest_ane.core.verdict import Figure, Verdict, nothing
+from pytest_ane.gates.verdict import Figure, Verdict, nothing
 
 @pytest.mark.gate
 def test_mine(ane_shard, ane_gate):

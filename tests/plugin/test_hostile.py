@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.cli.test_hostile import NAMES, hostile_package
 from tests.hostile import check_lines
 from tests.plugin.conftest import Project
+from tests.tools.test_hostile import NAMES, hostile_package
 
 
 @pytest.mark.parametrize("more", [("-v",), ("-n1",)])

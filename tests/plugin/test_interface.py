@@ -28,7 +28,7 @@ def convert_block(
     import coremltools as ct
     import torch
 
-    from pytest_ane.build.coremltools_quiet import converter_notes
+    from pytest_ane.make.coremltools_quiet import converter_notes
     from pytest_ane.project.project import read_project
 
     project.llama()
@@ -90,7 +90,7 @@ def _rows_first(module: Any) -> Any:
     """The block on `hidden_in [1, T, C]`, which gives `hidden_out [1, C, T, 1]`."""
     import torch
 
-    from pytest_ane.families import Port
+    from pytest_ane.models.families import Port
 
     class RowsFirst(torch.nn.Module):
         def __init__(self) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import TypeAdapter
 
-from pytest_ane.build.compress import compress
+from pytest_ane.make.compress import compress
 from pytest_ane.manifest import Compression, Linear
-from tests.build.test_optimize import TENSOR, linear, network
+from tests.make.test_optimize import TENSOR, linear, network
 from tests.plugin.conftest import Project
 from tests.plugin.test_junit import properties
 

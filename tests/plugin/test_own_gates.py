@@ -38,7 +38,7 @@ def test_fidelity(ane_shard, ane_artifact, ane_reference, ane_backend, ane_gate)
 """
 VERDICT = """
 import pytest
-from pytest_ane.core.verdict import Figure, Finding, Verdict
+from pytest_ane.gates.verdict import Figure, Finding, Verdict
 pytestmark = pytest.mark.gate
 def test_size(ane_shard, ane_artifact, ane_gate):
     size = Figure("size", ane_artifact.size, "bytes", limit=2, good="below")

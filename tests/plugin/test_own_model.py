@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_ane.sources import SeededSource, Spread
+from pytest_ane.models.sources import SeededSource, Spread
 from tests.forked import Forge
+from tests.models.sources.checkpoints import bf16, write_checkpoint
 from tests.plugin.conftest import Project
-from tests.sources.checkpoints import bf16, write_checkpoint
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_model"
 SMALL = """
 import torch
-from pytest_ane.families import Conversion, Port
+from pytest_ane.models.families import Conversion, Port
 
 def build(shard):
     with open("calls.txt", "a") as file:
@@ -38,8 +38,8 @@ FAMILY = """
 from dataclasses import dataclass
 import numpy as np
 import torch
-from pytest_ane.families import Conversion, Port, Wire
-from pytest_ane.sources import Spread
+from pytest_ane.models.families import Conversion, Port, Wire
+from pytest_ane.models.sources import Spread
 
 VERSION = "linear/1"
 
@@ -181,7 +181,7 @@ def test_another_reference_is_what_the_shard_is_held_against(project: Project) -
             "return module",
             "",
             "own:ffn.0: builder 'small_model:build' gave a Conv2d; return a "
-            "pytest_ane.families.Conversion.",
+            "pytest_ane.models.families.Conversion.",
         ),
         (
             "module = build",

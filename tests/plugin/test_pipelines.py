@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.detectors import detector
-from tests.mil.compiled_pipelines import save_compiled
+from tests.mlprogram.compiled_pipelines import save_compiled
 from tests.plugin.conftest import Project
 
 pytestmark = pytest.mark.slow

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.build import shard as building
-from pytest_ane.build.disk import PlanCache
-from pytest_ane.build.record import BuildRecord
-from pytest_ane.core.digests import key_digest
+from pytest_ane.make import shard as building
+from pytest_ane.make.disk import PlanCache
+from pytest_ane.make.record import BuildRecord
+from pytest_ane.mlprogram.digests import key_digest
 from tests.plugin.conftest import Project
 
 BUDGET = "\n[models.mini.policy.compression]\nmax-bytes = {}\n"
@@ -90,7 +90,7 @@ def test_a_disk_that_is_plainly_too_small_is_refused_before_anything_is_built(
     def build(*_: object) -> None:
         raise AssertionError("built")
 
-    monkeypatch.setattr("pytest_ane.build.shard._build", build)
+    monkeypatch.setattr("pytest_ane.make.shard._build", build)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10**9))
     project.llama(BUDGET.format('"1 GB"'))
     result = project.gate("--ane-cache=cache", "-k", "placement", shards="L00-L01,head.0")

@@ -69,7 +69,7 @@ TOGETHER = """
 import os
 import time
 from pathlib import Path
-from pytest_ane.build import shard
+from pytest_ane.make import shard
 
 build = shard._build
 

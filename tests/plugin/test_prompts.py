@@ -54,7 +54,7 @@ def test_a_prompt_longer_than_the_shards_take(project: Project, kind: str) -> No
 def test_tokens_beyond_the_vocabulary(
     project: Project, monkeypatch: pytest.MonkeyPatch, form: str, sentence: str
 ) -> None:
-    from pytest_ane.sources.tokenizer import SourceTokenizer
+    from pytest_ane.models.sources.tokenizer import SourceTokenizer
 
     monkeypatch.setattr(SourceTokenizer, "encode", lambda self, text: [1, 66, 2])
     result = prompted(project, "alien", form).gate("-k", "fidelity or behaviour")

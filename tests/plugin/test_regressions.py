@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates.throughput import baseline
 from pytest_ane.gates.throughput.baseline import Baseline
 from pytest_ane.gates.throughput.noise import Calibration, Noise, write
 from pytest_ane.gates.throughput.speed import KEY, Speed
 from pytest_ane.gates.throughput.stored import open_storage
+from pytest_ane.gates.verdict import Verdict
 from pytest_ane.manifest import Policy
 from pytest_ane.plugin import compare
 from pytest_ane.plugin.stopwatch import CONFIRM

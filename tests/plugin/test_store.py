@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.build import Cache
-from pytest_ane.build.shared_store import KINDS, SharedStore
+from pytest_ane.make import Cache
+from pytest_ane.make.shared_store import KINDS, SharedStore
 from pytest_ane.testing import Replayer, Script
 from tests.plugin.conftest import Project
 
@@ -50,7 +50,7 @@ def filled(project: Project) -> Project:
 def test_a_second_machine_builds_nothing_and_judges_alike(
     filled: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_ane.build.shard._build", refuse)
+    monkeypatch.setattr("pytest_ane.make.shard._build", refuse)
     second = filled.gate(
         "--ane-cache=second", "--ane-store=store", "--junitxml=second.xml", shards="head.0"
     )
@@ -78,7 +78,7 @@ def test_a_file_that_was_spoilt_is_said_built_here_and_replaced(
     second.assert_outcomes(passed=3, deselected=1)
     second.stdout.fnmatch_lines(["note: *head.0: artifacts/* in the store */store is damaged: *"])
     assert figures(filled, "second.xml") == figures(filled, "first.xml")
-    monkeypatch.setattr("pytest_ane.build.shard._build", refuse)
+    monkeypatch.setattr("pytest_ane.make.shard._build", refuse)
     third = filled.gate("--ane-cache=third", "--ane-store=store", shards="head.0")
     third.assert_outcomes(passed=3, deselected=1)
 
@@ -159,7 +159,7 @@ def test_the_store_of_the_ini_file_and_of_the_manifest(
     else:
         manifest = filled.path / "shards.toml"
         manifest.write_text(f'[run]\nstore = "store"\n{manifest.read_text()}')
-    monkeypatch.setattr("pytest_ane.build.shard._build", refuse)
+    monkeypatch.setattr("pytest_ane.make.shard._build", refuse)
     filled.gate("--ane-cache=second", shards="head.0").assert_outcomes(passed=3, deselected=1)
 
 

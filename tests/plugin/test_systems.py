@@ -9,7 +9,7 @@ import pytest
 
 from pytest_ane.cli import main
 from pytest_ane.testing import VIRTUAL, DeviceRule, Mac, Replayer, Script
-from tests.mil.packages import Program
+from tests.mlprogram.packages import Program
 from tests.plugin.conftest import Project
 
 pytestmark = pytest.mark.usefixtures("genuine")

@@ -27,7 +27,7 @@ def test_it_is_made_and_used_and_left_empty(
     def build(*_: object) -> None:
         seen.append(Path(tempfile.gettempdir()))
 
-    monkeypatch.setattr("pytest_ane.build.shard._build", build)
+    monkeypatch.setattr("pytest_ane.make.shard._build", build)
     llama(project, "scratch/here").gate("--ane-cache=cache", "-k", "placement", shards="L01")
     assert seen[0].parent == project.path / "scratch" / "here"
     assert list(seen[0].parent.iterdir()) == []

@@ -16,7 +16,7 @@ from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 from PIL import Image
 
-from pytest_ane.core.errors import AneError
+from pytest_ane.mlprogram.errors import AneError
 
 OPTIONS = {"minimum_deployment_target": ct.target.iOS18, "compute_precision": ct.precision.FLOAT32}
 RNG = np.random.default_rng(0)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import pytest_ane.predict
-from pytest_ane.core.errors import ExecutionError
+from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.predict import hook
 
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from pytest_ane import predict
-from pytest_ane.core.errors import AneError, ExecutionError
-from pytest_ane.mil.records import DType, Feature, Pipeline
+from pytest_ane.mlprogram.errors import AneError, ExecutionError
+from pytest_ane.mlprogram.records import DType, Feature, Pipeline
 from pytest_ane.predict import native
 from pytest_ane.predict.native import declared_inputs, returned_outputs
-from tests.mil.packages import Program, doubling
-from tests.reference.ane.test_simulation import program
+from tests.mlprogram.executor.ane.test_simulation import program
+from tests.mlprogram.packages import Program, doubling
 
 X = np.ones((2, 3), np.float32)
 

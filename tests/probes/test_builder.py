@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_ane.build import Cache
-from pytest_ane.core.errors import BuildError, ProgramError
-from pytest_ane.families import Conversion, Port
+from pytest_ane.make import Cache
 from pytest_ane.manifest import Input, Probes, Shard
+from pytest_ane.mlprogram.errors import BuildError, ProgramError
+from pytest_ane.models.families import Conversion, Port
 from pytest_ane.probes.builder import builder_cases, record_builder
 
 X, Y = Port("x", (1, 3, "T", 1)), Port("y", (1, 2, "T", 1))

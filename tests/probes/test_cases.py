@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.families.layout import AneLayout, Rotary
+from pytest_ane.models.families.layout import AneLayout, Rotary
 from pytest_ane.probes.cases import package_case
 from pytest_ane.probes.hidden import HiddenProbe, in_steps, kept_rows
 

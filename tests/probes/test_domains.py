@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from pytest_ane.backends import CpuBackend
-from pytest_ane.core.errors import ProgramError
 from pytest_ane.manifest import Input, Probes
-from pytest_ane.mil import read_model
-from pytest_ane.mil.records import DType, Feature
+from pytest_ane.mlprogram.errors import ProgramError
+from pytest_ane.mlprogram.model import read_model
+from pytest_ane.mlprogram.records import DType, Feature
 from pytest_ane.probes.domains import derived, domains, implied
 from pytest_ane.probes.package import package_cases
-from tests.reference.programs import build
+from tests.mlprogram.executor.programs import build
 
 
 def table(rows: int) -> Any:

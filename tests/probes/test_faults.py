@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pytest_ane.core.arrays import Arrays, DoubleArray
-from pytest_ane.families.decoder import DecoderModel
-from pytest_ane.families.decoder.ane import StatefulBlock
 from pytest_ane.manifest import Probes, Shard
+from pytest_ane.mlprogram.arrays import Arrays, DoubleArray
+from pytest_ane.models.families.decoder import DecoderModel
+from pytest_ane.models.families.decoder.ane import StatefulBlock
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.hidden import HiddenProbe, answered_probes, in_steps
 from pytest_ane.probes.seeded import gaussian, generator
-from tests.families.llama.tiny import tiny_model
+from tests.models.families.llama.tiny import tiny_model
 
 pytestmark = pytest.mark.slow
 BOUND = 0.02

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from pytest_ane.core.errors import GoldenError
+from pytest_ane.mlprogram.errors import GoldenError
 from pytest_ane.probes.golden import read_golden, write_golden
 
 ROWS = np.arange(6, dtype=np.float32).reshape(3, 2)

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.core.errors import GoldenError
-from pytest_ane.families.bert.model import BertLayout
-from pytest_ane.families.layout import AneLayout, Rotary
 from pytest_ane.manifest import Shard
-from pytest_ane.mil.records import DType, Feature
+from pytest_ane.mlprogram.errors import GoldenError
+from pytest_ane.mlprogram.records import DType, Feature
+from pytest_ane.models.families.bert.model import BertLayout
+from pytest_ane.models.families.layout import AneLayout, Rotary
 from pytest_ane.probes.golden import GoldenTensors, golden_cases, read_golden, write_golden
 
 SHARD = Shard(model="m", id="L01", family="llama", max_tokens=4, context=8)

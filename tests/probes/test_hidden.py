@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest import Probes, Shard
+from pytest_ane.mlprogram.errors import ManifestError
 from pytest_ane.probes.hidden import (
     answered_probes,
     draw_probes,
@@ -22,10 +22,10 @@ from pytest_ane.probes.hidden import (
     rewrite_calls,
     to_tensors,
 )
-from tests.families.gemma4.tiny import tiny_model as gemma
-from tests.families.llama.tiny import tiny_model as llama
-from tests.families.zaya.tiny import CONTEXT
-from tests.families.zaya.tiny import tiny_model as zaya
+from tests.models.families.gemma4.tiny import tiny_model as gemma
+from tests.models.families.llama.tiny import tiny_model as llama
+from tests.models.families.zaya.tiny import CONTEXT
+from tests.models.families.zaya.tiny import tiny_model as zaya
 
 ALL = ("gaussian", "unit-norm", "captured", "outlier", "extreme", "massive")
 

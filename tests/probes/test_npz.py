@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.core.errors import GoldenError
+from pytest_ane.mlprogram.errors import GoldenError
 from pytest_ane.probes.golden import read_golden, write_golden
 from pytest_ane.probes.npz import read_npz
 from tests.probes.test_golden import HIDDEN, PACKAGE, ROWS, refused, written

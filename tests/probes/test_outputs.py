@@ -12,12 +12,12 @@ from PIL import Image
 from torch import Tensor, nn
 
 from pytest_ane.backends import CpuBackend
-from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
-from pytest_ane.core.errors import ExecutionError
-from pytest_ane.families import Port
 from pytest_ane.gates.fidelity import judge, measure
+from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
 from pytest_ane.manifest import Policy, Probes
-from pytest_ane.mil.records import DType, Feature
+from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.records import DType, Feature
+from pytest_ane.models.families import Port
 from pytest_ane.probes.cases import as_array, port_rows
 from pytest_ane.probes.outputs import pixel_row
 from pytest_ane.probes.package import package_cases

@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 
 from pytest_ane.backends import CpuBackend
-from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
-from pytest_ane.core.errors import ProgramError
 from pytest_ane.gates.fidelity import judge, measure
 from pytest_ane.gates.fidelity.measure import coverage
 from pytest_ane.gates.fidelity.records import Covered
+from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
 from pytest_ane.manifest import Input, Policy, Probes
-from pytest_ane.mil import read_model
-from pytest_ane.mil.records import DType, Feature
+from pytest_ane.mlprogram.errors import ProgramError
+from pytest_ane.mlprogram.model import read_model
+from pytest_ane.mlprogram.records import DType, Feature
 from pytest_ane.probes.domains import exercised
 from pytest_ane.probes.inputs import Domain
 from pytest_ane.probes.package import package_cases, seeded_inputs
 from pytest_ane.probes.sampler import Sampler
+from tests.mlprogram.executor.programs import build
 from tests.probes.test_states import Attention, convert
-from tests.reference.programs import build
 
 PROBES = Probes(kinds=("gaussian",), count=2)
 RNG = np.random.default_rng(0)

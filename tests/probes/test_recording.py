@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_ane.build import Cache
-from pytest_ane.core.errors import BuildError
+from pytest_ane.make import Cache
+from pytest_ane.mlprogram.errors import BuildError
 from pytest_ane.probes.recording import load, save
 
 KEY = "a" * 64

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from pytest_ane.backends import CpuBackend
-from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
 from pytest_ane.gates.fidelity import measure
+from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
 from pytest_ane.manifest import Probes
 from pytest_ane.probes.cases import TURNS, Case
 from pytest_ane.probes.package import package_cases

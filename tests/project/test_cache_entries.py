@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_ane.build.seal import SEAL
-from pytest_ane.core.digests import remembered
-from pytest_ane.core.errors import CacheError
+from pytest_ane.make.seal import SEAL
 from pytest_ane.manifest import Shard
+from pytest_ane.mlprogram.digests import remembered
+from pytest_ane.mlprogram.errors import CacheError
 from pytest_ane.probes.recording import load, read_metadata, save
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.project import Project, read_project

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.core.errors import ManifestError
 from pytest_ane.manifest import Manifest, Model, Shard
+from pytest_ane.mlprogram.errors import ManifestError
 from pytest_ane.project.choose import choose_model, is_complete
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.core.errors import CacheError, ManifestError, NotRunError
 from pytest_ane.manifest import Manifest, Model, Shard
+from pytest_ane.mlprogram.errors import CacheError, ManifestError, NotRunError
 from pytest_ane.project.progress import Progress
 from pytest_ane.project.project import Project, read_project
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from pytest_ane.backends import CpuBackend
-from pytest_ane.build.convert import convert
-from pytest_ane.build.coremltools_quiet import converter_notes
-from pytest_ane.chain.sequence import ShardSequence
-from tests.families.gemma4.tiny import tiny_model as tiny_gemma
-from tests.families.llama.tiny import tiny_model as tiny_llama
-from tests.families.zaya.tiny import tiny_model as tiny_zaya
+from pytest_ane.make.convert import convert
+from pytest_ane.make.coremltools_quiet import converter_notes
+from pytest_ane.project.sequence import ShardSequence
+from tests.models.families.gemma4.tiny import tiny_model as tiny_gemma
+from tests.models.families.llama.tiny import tiny_model as tiny_llama
+from tests.models.families.zaya.tiny import tiny_model as tiny_zaya
 
 pytestmark = pytest.mark.slow
 

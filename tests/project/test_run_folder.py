@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.build import Cache
-from pytest_ane.project.run_folder import RunFolder
+from pytest_ane.make import Cache
+from pytest_ane.project.progress import RunFolder
 
 
 @pytest.fixture

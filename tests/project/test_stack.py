@@ -7,9 +7,9 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from pytest_ane.chain.chain import Chain, ChainStep, Rewinding
-from pytest_ane.core.arrays import FloatArray
-from pytest_ane.families import Wire
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.models.chain import Chain, ChainStep, Rewinding
+from pytest_ane.models.families import Wire
 from pytest_ane.project.stack import _step
 
 VOCABULARY = 5

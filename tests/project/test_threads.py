@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pytest_ane.project import threads
+from pytest_ane.project import process as threads
 
 NAMES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "GOMP_SPINCOUNT")
 

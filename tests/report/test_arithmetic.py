@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.core.arithmetic import RuleShares
+from pytest_ane.mlprogram.arithmetic import RuleShares
 from pytest_ane.report.arithmetic import rules_line, rules_lines
 
 

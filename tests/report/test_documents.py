@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.core.errors import ReportError
+from pytest_ane.mlprogram.errors import ReportError
 from pytest_ane.report.charts.picture import spec
 from pytest_ane.report.charts.run import pictures_of
 from pytest_ane.report.documents import read_document

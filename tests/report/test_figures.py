@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.core.verdict import Figure
+from pytest_ane.gates.verdict import Figure
 from pytest_ane.report.figures import amount, figure_text
 
 

@@ -10,8 +10,8 @@ from _pytest.junitxml import bin_xml_escape
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.core.text import LONGEST
-from pytest_ane.core.verdict import Column, Figure, Finding, Table, Verdict, Where
+from pytest_ane.gates.verdict import Column, Figure, Finding, Table, Verdict, Where
+from pytest_ane.mlprogram.text import LONGEST
 from pytest_ane.report.formats import FORMATS
 from pytest_ane.report.github import ROOM, Place, commands
 from pytest_ane.report.rows import Row

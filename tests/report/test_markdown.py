@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from markdown_it import MarkdownIt
 
-from pytest_ane.core.text import LONGEST, printable
+from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.report.markdown import code, fenced, prose, table
 from tests.hostile import HOSTILE
 

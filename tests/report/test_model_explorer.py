@@ -10,16 +10,25 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from pytest_ane.core.verdict import Column, Table, Verdict
-from pytest_ane.mil import read_any
-from pytest_ane.mil.records import Block, DType, Function, Named, Operation, Ref, TensorType, Value
+from pytest_ane.gates.verdict import Column, Table, Verdict
+from pytest_ane.mlprogram.model import read_any
+from pytest_ane.mlprogram.records import (
+    Block,
+    DType,
+    Function,
+    Named,
+    Operation,
+    Ref,
+    TensorType,
+    Value,
+)
 from pytest_ane.report.html.subjects import Judged, Subject
 from pytest_ane.report.model_explorer import collection, graph, graph_id, node_data
 from pytest_ane.report.rows import Row
 from tests.hostile import HOSTILE, check_lines
-from tests.mil.packages import doubling
-from tests.mil.pipelines import three
-from tests.mil.programs import functions
+from tests.mlprogram.packages import doubling
+from tests.mlprogram.pipelines import three
+from tests.mlprogram.programs import functions
 from tests.packages import save_conv
 from tests.report.explorer import check, check_data
 

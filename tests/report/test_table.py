@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ane.core.verdict import Column, Table
+from pytest_ane.gates.verdict import Column, Table
 from pytest_ane.report.table import columns, table
 
 PROBES = Table(

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from pytest_ane.core.verdict import Column, Figure, Finding, Table, Verdict, Where
+from pytest_ane.gates.verdict import Column, Figure, Finding, Table, Verdict, Where
 from pytest_ane.report.verdict import compact, details, failure, properties, reasons, row, to_json
 
 COSINE = Figure("cosine.min", 0.95, label="cosine", limit=0.97, good="above", note="worst of 2")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.sources import locate
+from pytest_ane.models.sources import locate
 from tests.signals import heed_ctrl_c
 from tests.suite.conftest import SOURCE, Gate, Run
 
@@ -98,7 +98,7 @@ def test_cache_that_cannot_be_written(gate: Gate, tmp_path: Path) -> None:
 def test_full_disk_during_a_build(gate: Gate, tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
         "import errno\n"
-        "from pytest_ane.build.record import BuildRecord\n"
+        "from pytest_ane.make.record import BuildRecord\n"
         "def full(self, folder):\n"
         "    raise OSError(errno.ENOSPC, 'No space left on device')\n"
         "BuildRecord.write = full\n"
@@ -136,7 +136,7 @@ def test_two_processes_build_a_shard_once(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     (tmp_path / "conftest.py").write_text(
         "from pathlib import Path\n"
-        "from pytest_ane.build import shard\n"
+        "from pytest_ane.make import shard\n"
         "build = shard._build\n"
         "def counted(*arguments):\n"
         f"    with Path({str(tmp_path / 'builds')!r}).open('a') as file:\n"

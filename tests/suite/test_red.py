@@ -143,13 +143,13 @@ def _build_squaring_block(path: Path) -> None:
     """Block 3 with the RMSNorm most exports have: x * rsqrt(mean(x^2) + eps)."""
     from torch import Tensor, nn
 
-    from pytest_ane.build.convert import convert
-    from pytest_ane.build.coremltools_quiet import converter_notes
-    from pytest_ane.families import Cut
-    from pytest_ane.families.decoder import ane
-    from pytest_ane.families.llama import FAMILY
-    from pytest_ane.sources import locate
-    from pytest_ane.sources.gguf import GGUFSource
+    from pytest_ane.make.convert import convert
+    from pytest_ane.make.coremltools_quiet import converter_notes
+    from pytest_ane.models.families import Cut
+    from pytest_ane.models.families.decoder import ane
+    from pytest_ane.models.families.llama import FAMILY
+    from pytest_ane.models.sources import locate
+    from pytest_ane.models.sources.gguf import GGUFSource
 
     class SquaringRMSNorm(nn.Module):
         def __init__(self, weight: Tensor, epsilon: float, axis: int = 1) -> None:

@@ -36,9 +36,9 @@ TEXTS = (
 def test_tokens_are_those_of_plain_decoding(
     widths: Mapping[str, tuple[int, ...]], floor: int, tmp_path: Path, cache_root: Path
 ) -> None:
-    from pytest_ane.chain.decode import decode
-    from pytest_ane.cli.stack import open_stack
-    from pytest_ane.gates.throughput.speculate import speculate
+    from pytest_ane.models.decode import decode
+    from pytest_ane.tools._speculate import speculate
+    from pytest_ane.tools._stack import open_stack
 
     (tmp_path / "shards.toml").write_text(
         SOURCE.replace("shards =", f"{STATES}shards =", 1) + UNIFORM

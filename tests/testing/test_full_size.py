@@ -9,17 +9,17 @@ from typing import TypeVar
 import pytest
 
 from pytest_ane.backends.coreml.process import Device
-from pytest_ane.build import Cache
-from pytest_ane.build.shard import build_shard
 from pytest_ane.gates.placement.judge import judge
 from pytest_ane.gates.placement.measure import plan_on_device
 from pytest_ane.gates.placement.plans import Plan, summarise
+from pytest_ane.make import Cache
+from pytest_ane.make.shard import build_shard
 from pytest_ane.manifest import load
 from pytest_ane.manifest.policy import PlacementPolicy
-from pytest_ane.mil import read_model
+from pytest_ane.mlprogram.model import read_model
 from pytest_ane.project.models import OpenModel
 from pytest_ane.testing import DeviceRule, Replayer, Script
-from tests.mil.packages import Program
+from tests.mlprogram.packages import Program
 
 T = TypeVar("T")
 EXAMPLES = Path(__file__).parents[2] / "examples"

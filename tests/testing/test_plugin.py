@@ -14,7 +14,7 @@ import pytest
 from pytest_ane.backends import CpuBackend
 from pytest_ane.testing import DeviceRule, Mac, Script
 from pytest_ane.testing.slow import SlowRunner, slowed
-from tests.mil.packages import doubling
+from tests.mlprogram.packages import doubling
 
 PLUGIN = ("-p", "pytest_ane.testing.plugin")
 ASKS = """
@@ -59,7 +59,7 @@ ONE = """
 @pytest.fixture(scope="module", autouse=True)
 def _loaded() -> None:
     """Pytester drops what a run in this process imports, and numpy cannot be imported twice."""
-    from pytest_ane.build.coremltools_quiet import import_coremltools
+    from pytest_ane.make.coremltools_quiet import import_coremltools
     from pytest_ane.testing import native, recording  # noqa: F401
 
     import_coremltools()

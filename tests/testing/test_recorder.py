@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.build.coremltools_quiet import import_coremltools
-from pytest_ane.core.errors import RecordingError
 from pytest_ane.gates.placement.measure import to_record
 from pytest_ane.gates.placement.plans import Plan, read_plan
-from pytest_ane.mil import read_model
+from pytest_ane.make.coremltools_quiet import import_coremltools
+from pytest_ane.mlprogram.errors import RecordingError
+from pytest_ane.mlprogram.model import read_model
 from pytest_ane.predict import native
 from pytest_ane.predict.hook import in_place
 from pytest_ane.testing import DeviceRule, Failure, Mac, Recorder, Replayer, Script, code_14

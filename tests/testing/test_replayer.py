@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.build.coremltools_quiet import import_coremltools
-from pytest_ane.core.errors import RecordingError
-from pytest_ane.mil import read_model
+from pytest_ane.make.coremltools_quiet import import_coremltools
+from pytest_ane.mlprogram.errors import RecordingError
+from pytest_ane.mlprogram.model import read_model
 from pytest_ane.testing import (
     INTEL,
     TRANSLATED,
@@ -28,7 +28,7 @@ from pytest_ane.testing import (
     code_14,
     stale,
 )
-from tests.mil.packages import doubling
+from tests.mlprogram.packages import doubling
 
 X = {"x": np.ones((2, 3), np.float32)}
 NATIVE = "coremltools.libcoremlpython"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.core.errors import RecordingError
+from pytest_ane.mlprogram.errors import RecordingError
 from pytest_ane.testing import DeviceRule, Failure, Mac, Script, code_14, stale
 
 

@@ -12,7 +12,7 @@ from hypothesis import find, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pytest_ane.core.arrays import Array
+from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.testing.strategies import inputs
 
 

@@ -24,15 +24,15 @@ from pytest_ane.backends.coreml.machine import (
     without_ane,
 )
 from pytest_ane.backends.coreml.process import Device
-from pytest_ane.build.cache import Cache
-from pytest_ane.core.arrays import Array, Arrays, FloatArray
-from pytest_ane.core.errors import ExecutionError, UnprovenError
+from pytest_ane.make.cache import Cache
 from pytest_ane.manifest import ComputeUnits
 from pytest_ane.manifest.evidence import WITH_ANE
-from pytest_ane.mil import read_any
-from pytest_ane.mil.compiled import is_compiled
-from pytest_ane.mil.records import NUMBERS, DType, Feature, MLModel, Pipeline
-from pytest_ane.reference.interface import bind_inputs, to_picture
+from pytest_ane.mlprogram.arrays import Array, Arrays, FloatArray
+from pytest_ane.mlprogram.compiled import is_compiled
+from pytest_ane.mlprogram.errors import ExecutionError, UnprovenError
+from pytest_ane.mlprogram.executor.interface import bind_inputs, to_picture
+from pytest_ane.mlprogram.model import read_any
+from pytest_ane.mlprogram.records import NUMBERS, DType, Feature, MLModel, Pipeline
 
 T = TypeVar("T")
 _READ = (DType.FP16, DType.FP32, DType.FP64, DType.INT32)

@@ -19,9 +19,9 @@ from typing import Any
 from pytest_ane.backends.coreml.errors import explain
 from pytest_ane.backends.coreml.machine import XCODE, Machine, coremltools
 from pytest_ane.backends.coreml.process import Device
-from pytest_ane.build.cache import Cache, Entry
-from pytest_ane.core.digests import key_digest, tree_digest
-from pytest_ane.core.errors import ExecutionError
+from pytest_ane.make.cache import Cache, Entry
+from pytest_ane.mlprogram.digests import key_digest, tree_digest
+from pytest_ane.mlprogram.errors import ExecutionError
 
 KIND = "compiled"
 MODEL = "model.mlmodelc"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from pytest_ane.core.text import printable
+from pytest_ane.mlprogram.text import printable
 
 _REASONS = tuple(
     re.compile(rf'{key}"?\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^;}}]+))')

@@ -15,7 +15,7 @@ from importlib.machinery import PathFinder
 from importlib.metadata import version
 from typing import Any
 
-from pytest_ane.core.errors import BackendError
+from pytest_ane.mlprogram.errors import BackendError
 
 XCODE = "coremlcompiler"
 _SECONDS = 60
@@ -248,7 +248,7 @@ def coremltools() -> Any:
         BackendError: it has no native module here, or one that cannot be loaded.
     """
     check_native()
-    from pytest_ane.build.coremltools_quiet import importing
+    from pytest_ane.make.coremltools_quiet import importing
 
     with importing():
         import coremltools

@@ -36,8 +36,8 @@ from typing import IO, Any, TypeVar
 import numpy as np
 
 from pytest_ane.backends.coreml.machine import NAME, coremltools
-from pytest_ane.core.arrays import Array, Arrays
-from pytest_ane.core.errors import AneError, BackendError, ExecutionError
+from pytest_ane.mlprogram.arrays import Array, Arrays
+from pytest_ane.mlprogram.errors import AneError, BackendError, ExecutionError
 
 T = TypeVar("T")
 DEVICE_TIMEOUT = 600.0

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from pytest_ane.build import Artifact
-from pytest_ane.core.verdict import Figure, Limits, Verdict
-from pytest_ane.families import is_encoder
 from pytest_ane.gates.base import Gate, ModelContext, Subject
 from pytest_ane.gates.behaviour.embeddings import LEAST
 from pytest_ane.gates.behaviour.judge import figures, judge, limits
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult, measure
+from pytest_ane.gates.verdict import Figure, Limits, Verdict
+from pytest_ane.make import Artifact
 from pytest_ane.manifest import Model
 from pytest_ane.manifest.policy import BehaviourPolicy
+from pytest_ane.models.families import is_encoder
 
 __all__ = ["BEHAVIOUR", "Behaviour", "PromptResult", "judge", "measure"]
 

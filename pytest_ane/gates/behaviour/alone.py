@@ -6,8 +6,8 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 
-from pytest_ane.chain.exact import ShardAlone, StackState
-from pytest_ane.core.verdict import Column, Finding, Table, Where, rounded
+from pytest_ane.gates.verdict import Column, Finding, Table, Where, rounded
+from pytest_ane.probes.exact_chain import ShardAlone, StackState
 
 _STANDS_OUT = 2.5
 """Times the median error of the other shards of its kind, from which a shard alone is named. Shards

@@ -10,12 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.chain.chain import Chain
-from pytest_ane.chain.exact import ReferenceStates, ShardAlone, forced
-from pytest_ane.chain.golden import GoldenPrompt
-from pytest_ane.core.arithmetic import RuleShares
-from pytest_ane.core.arrays import FloatArray
-from pytest_ane.core.verdict import (
+from pytest_ane.gates.behaviour.alone import note, table
+from pytest_ane.gates.verdict import (
     Column,
     Figure,
     Finding,
@@ -27,10 +23,14 @@ from pytest_ane.core.verdict import (
     limited,
     nothing,
 )
-from pytest_ane.gates.behaviour.alone import note, table
 from pytest_ane.manifest.policy import BehaviourPolicy
-from pytest_ane.metrics.cosine import cosine, is_cosine
-from pytest_ane.metrics.error import relative_l2
+from pytest_ane.mlprogram.arithmetic import RuleShares
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.mlprogram.metrics.cosine import cosine, is_cosine
+from pytest_ane.mlprogram.metrics.error import relative_l2
+from pytest_ane.models.chain import Chain
+from pytest_ane.probes.exact_chain import ReferenceStates, ShardAlone, forced
+from pytest_ane.probes.golden_prompts import GoldenPrompt
 
 LEAST = 3
 """Sentences that have an order worth comparing."""

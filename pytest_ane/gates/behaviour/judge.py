@@ -8,9 +8,15 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Literal
 
-from pytest_ane.chain.chain import NO_TOKEN
-from pytest_ane.core.arithmetic import SIMULATED, Arithmetic
-from pytest_ane.core.verdict import (
+from pytest_ane.gates.arithmetics import joined, joined_limits, missing
+from pytest_ane.gates.behaviour.alone import drift_table, note, table, worst_first
+from pytest_ane.gates.behaviour.embeddings import COMMON, Embeddings, judge_embeddings
+from pytest_ane.gates.behaviour.embeddings import figures as figures_of_embeddings
+from pytest_ane.gates.behaviour.embeddings import limits as limits_of_embeddings
+from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult
+from pytest_ane.gates.behaviour.positions import first_bad, positions_table
+from pytest_ane.gates.behaviour.reference import most_perplexity, wrong_reference
+from pytest_ane.gates.verdict import (
     Column,
     Figure,
     Finding,
@@ -22,16 +28,10 @@ from pytest_ane.core.verdict import (
     limited,
     nothing,
 )
-from pytest_ane.gates.arithmetics import joined, joined_limits, missing
-from pytest_ane.gates.behaviour.alone import drift_table, note, table, worst_first
-from pytest_ane.gates.behaviour.embeddings import COMMON, Embeddings, judge_embeddings
-from pytest_ane.gates.behaviour.embeddings import figures as figures_of_embeddings
-from pytest_ane.gates.behaviour.embeddings import limits as limits_of_embeddings
-from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult
-from pytest_ane.gates.behaviour.positions import first_bad, positions_table
-from pytest_ane.gates.behaviour.reference import most_perplexity, wrong_reference
 from pytest_ane.manifest.policy import BehaviourPolicy
-from pytest_ane.metrics.logits import LogitSummary, Position
+from pytest_ane.mlprogram.arithmetic import SIMULATED, Arithmetic
+from pytest_ane.mlprogram.metrics.logits import LogitSummary, Position
+from pytest_ane.models.chain import NO_TOKEN
 
 _COMMON = ("positions", "reference", "perplexity.reference")
 """How the names of figures begin that do not depend on the executor's arithmetic."""

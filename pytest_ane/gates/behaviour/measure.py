@@ -6,8 +6,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_ane.chain.chain import NO_TOKEN, Answer, Chain
-from pytest_ane.chain.exact import (
+from pytest_ane.gates.behaviour.embeddings import (
+    Embeddings,
+    SimulatedEmbeddings,
+    measure_embeddings,
+    simulate_embeddings,
+)
+from pytest_ane.mlprogram.arithmetic import RuleShares
+from pytest_ane.mlprogram.metrics.logits import (
+    Likeliest,
+    LogitSummary,
+    Position,
+    compare_logits,
+    likeliest,
+)
+from pytest_ane.models.chain import NO_TOKEN, Answer, Chain
+from pytest_ane.probes.exact_chain import (
     Forced,
     Head,
     ReferenceStates,
@@ -16,15 +30,7 @@ from pytest_ane.chain.exact import (
     StackState,
     forced,
 )
-from pytest_ane.chain.golden import GoldenPrompt
-from pytest_ane.core.arithmetic import RuleShares
-from pytest_ane.gates.behaviour.embeddings import (
-    Embeddings,
-    SimulatedEmbeddings,
-    measure_embeddings,
-    simulate_embeddings,
-)
-from pytest_ane.metrics.logits import Likeliest, LogitSummary, Position, compare_logits, likeliest
+from pytest_ane.probes.golden_prompts import GoldenPrompt
 
 
 @dataclass(frozen=True)

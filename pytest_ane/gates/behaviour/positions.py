@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_ane.core.verdict import Column, Table, rounded
 from pytest_ane.gates.behaviour.measure import PromptResult
+from pytest_ane.gates.verdict import Column, Table, rounded
 from pytest_ane.manifest.policy import BehaviourPolicy
-from pytest_ane.metrics.logits import Position
+from pytest_ane.mlprogram.metrics.logits import Position
 
 
 def is_bad(p: Position, policy: BehaviourPolicy) -> bool:

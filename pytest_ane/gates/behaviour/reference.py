@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from pytest_ane.core.verdict import Finding
 from pytest_ane.gates.behaviour.measure import Behaviour
+from pytest_ane.gates.verdict import Finding
 from pytest_ane.manifest.policy import BehaviourPolicy
-from pytest_ane.metrics.logits import perplexity_bound
+from pytest_ane.mlprogram.metrics.logits import perplexity_bound
 
 
 def most_perplexity(

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.core.digests import key_digest, tree_files
-from pytest_ane.core.verdict import Figure, Limits, Verdict
 from pytest_ane.gates.base import Gate, ShardContext, Subject
 from pytest_ane.gates.compression.judge import figures, judge, limits, weights_table
 from pytest_ane.gates.compression.measure import CompressionMeasurement, measure
+from pytest_ane.gates.verdict import Figure, Limits, Verdict
 from pytest_ane.manifest import GOLDEN, Model, Shard
 from pytest_ane.manifest.policy import CompressionPolicy
-from pytest_ane.mil import only_program
+from pytest_ane.mlprogram.digests import key_digest, tree_files
+from pytest_ane.mlprogram.model import only_program
 
 __all__ = ["COMPRESSION", "CompressionMeasurement", "judge", "measure", "weights_table"]
 

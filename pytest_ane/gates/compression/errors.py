@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from pytest_ane.build.distortion import FP16, Distortion
-from pytest_ane.core.verdict import Figure, Finding, Limits, Where, bounds
 from pytest_ane.gates.compression.measure import CompressionMeasurement
+from pytest_ane.gates.verdict import Figure, Finding, Limits, Where, bounds
+from pytest_ane.make.distortion import FP16, Distortion
 from pytest_ane.manifest import Compression
 from pytest_ane.manifest.policy import CompressionPolicy
 

@@ -6,10 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from pytest_ane.build.census import SPARSE, Census, Stage, Weight
-from pytest_ane.build.distortion import Distortion
-from pytest_ane.build.yardstick import steps_for
-from pytest_ane.core.verdict import (
+from pytest_ane.gates.compression import errors
+from pytest_ane.gates.compression.measure import CompressionMeasurement
+from pytest_ane.gates.compression.palettes import palettes_table
+from pytest_ane.gates.verdict import (
     Cell,
     Column,
     Figure,
@@ -22,9 +22,8 @@ from pytest_ane.core.verdict import (
     bounds,
     limited,
 )
-from pytest_ane.gates.compression import errors
-from pytest_ane.gates.compression.measure import CompressionMeasurement
-from pytest_ane.gates.compression.palettes import palettes_table
+from pytest_ane.make.distortion import Distortion
+from pytest_ane.make.yardstick import steps_for
 from pytest_ane.manifest import (
     Compression,
     LinearStep,
@@ -34,6 +33,7 @@ from pytest_ane.manifest import (
     Uncompressed,
 )
 from pytest_ane.manifest.policy import CompressionPolicy
+from pytest_ane.mlprogram.census import SPARSE, Census, Stage, Weight
 
 _REMEDY = "choose a setting that fits its shape, or name it in compression.keep"
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.build.census import ProgramWeight, constants_of, find_weights
-from pytest_ane.build.decompress import decompress
-from pytest_ane.core.arrays import DoubleArray
-from pytest_ane.core.errors import ExecutionError, ProgramError
-from pytest_ane.core.verdict import Column, Table, rounded
-from pytest_ane.mil.blob import load
-from pytest_ane.mil.records import MLModel
-from pytest_ane.reference.palettes import Packed, count, stored
-from pytest_ane.reference.weights import StreamedWeight
+from pytest_ane.gates.verdict import Column, Table, rounded
+from pytest_ane.mlprogram.arrays import DoubleArray
+from pytest_ane.mlprogram.blob import load
+from pytest_ane.mlprogram.census import ProgramWeight, constants_of, find_weights
+from pytest_ane.mlprogram.decompress import decompress
+from pytest_ane.mlprogram.errors import ExecutionError, ProgramError
+from pytest_ane.mlprogram.executor.palettes import Packed, count, stored
+from pytest_ane.mlprogram.executor.weights import StreamedWeight
+from pytest_ane.mlprogram.records import MLModel
 
 _ENTRIES = 16
 """Entries of the largest palette that is kept as it is, and bins of any other histogram."""

@@ -7,20 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.build import Artifact
-from pytest_ane.core.arithmetic import RuleShares
-from pytest_ane.core.digests import file_digest, key_digest, tree_files
-from pytest_ane.core.verdict import Figure, Limits, Verdict
 from pytest_ane.gates.base import Gate, ShardContext, Subject
 from pytest_ane.gates.fidelity.interface import differences, other_settings
 from pytest_ane.gates.fidelity.judge import figures, judge, limits
 from pytest_ane.gates.fidelity.measure import coverage, measure
 from pytest_ane.gates.fidelity.records import Comparison, Covered, Errors, Fidelity
+from pytest_ane.gates.verdict import Figure, Limits, Verdict
+from pytest_ane.make import Artifact
 from pytest_ane.manifest import Model, Shard
 from pytest_ane.manifest.inputs import questions
 from pytest_ane.manifest.policy import FidelityPolicy
-from pytest_ane.mil import counterpart, entry_points, only_program, read_any
-from pytest_ane.mil.records import Pipeline
+from pytest_ane.mlprogram.arithmetic import RuleShares
+from pytest_ane.mlprogram.digests import file_digest, key_digest, tree_files
+from pytest_ane.mlprogram.model import counterpart, entry_points, only_program, read_any
+from pytest_ane.mlprogram.records import Pipeline
 from pytest_ane.probes.sampler import SAMPLER
 from pytest_ane.probes.seeded import GENERATOR, MASSIVE
 from pytest_ane.probes.seeded import KINDS as SEEDED

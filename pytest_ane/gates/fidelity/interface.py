@@ -11,8 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.families import Port, Ports
-from pytest_ane.mil.records import DType, Feature, MLModel, NonMaximumSuppression, Pipeline, Ref
+from pytest_ane.mlprogram.records import (
+    DType,
+    Feature,
+    MLModel,
+    NonMaximumSuppression,
+    Pipeline,
+    Ref,
+)
+from pytest_ane.models.families import Port, Ports
 
 _NAMED = 3
 """Lengths and labels that are named; the rest is counted."""

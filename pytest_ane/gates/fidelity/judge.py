@@ -9,10 +9,6 @@ from typing import Literal
 
 import numpy as np
 
-from pytest_ane.core import fp16
-from pytest_ane.core.arithmetic import Arithmetic
-from pytest_ane.core.verdict import Bound, Figure, Finding, Limits, Verdict, Where, nothing
-from pytest_ane.error_budget import Error
 from pytest_ane.gates.arithmetics import joined, joined_limits, missing
 from pytest_ane.gates.fidelity.metrics import (
     CONTRIBUTIONS,
@@ -35,7 +31,11 @@ from pytest_ane.gates.fidelity.split import (
     split_limits,
 )
 from pytest_ane.gates.fidelity.tables import Groups, tables
+from pytest_ane.gates.verdict import Bound, Figure, Finding, Limits, Verdict, Where, nothing
 from pytest_ane.manifest.policy import FidelityPolicy, OutputPolicy
+from pytest_ane.mlprogram import fp16
+from pytest_ane.mlprogram.arithmetic import Arithmetic
+from pytest_ane.probes.error_budget import Error
 
 _BURIED = 256
 """How many times larger a residual path may be; beyond, what is left is fp16's rounding."""

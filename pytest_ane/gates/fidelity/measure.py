@@ -13,11 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.backends import Runner
-from pytest_ane.core.arithmetic import RuleShares
-from pytest_ane.core.arrays import DoubleArray, FloatArray
-from pytest_ane.core.errors import ExecutionError
-from pytest_ane.error_budget import ErrorBudget, difference, total_error
-from pytest_ane.error_budget.runs import Run, nearest, run_cases
 from pytest_ane.gates.fidelity.records import (
     GROUP,
     Comparison,
@@ -26,7 +21,10 @@ from pytest_ane.gates.fidelity.records import (
     Fidelity,
     Simulated,
 )
-from pytest_ane.metrics.cosine import (
+from pytest_ane.mlprogram.arithmetic import RuleShares
+from pytest_ane.mlprogram.arrays import DoubleArray, FloatArray
+from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.metrics.cosine import (
     Contributions,
     contributions,
     contributions_off_input,
@@ -36,16 +34,18 @@ from pytest_ane.metrics.cosine import (
     group_products,
     zeros,
 )
-from pytest_ane.metrics.error import (
+from pytest_ane.mlprogram.metrics.error import (
     WorstError,
     finite_fraction,
     relative_l2,
     worst_abs_error,
     worst_rel_error,
 )
-from pytest_ane.mil.records import MLModel, Pipeline
+from pytest_ane.mlprogram.records import MLModel, Pipeline
 from pytest_ane.probes.cases import Case, Rows
 from pytest_ane.probes.domains import Exercised, exercised
+from pytest_ane.probes.error_budget import ErrorBudget, difference, total_error
+from pytest_ane.probes.error_budget.runs import Run, nearest, run_cases
 
 
 def measure(

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pytest_ane.core.arithmetic import RuleShares
-from pytest_ane.error_budget import Error, ErrorBudget
-from pytest_ane.metrics.cosine import is_cosine
+from pytest_ane.mlprogram.arithmetic import RuleShares
+from pytest_ane.mlprogram.metrics.cosine import is_cosine
+from pytest_ane.probes.error_budget import Error, ErrorBudget
 
 T = TypeVar("T")
 

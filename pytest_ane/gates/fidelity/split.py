@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_ane.core.arithmetic import SIMULATED
-from pytest_ane.core.verdict import Figure, Finding, Limits, Where, bounds, limited
-from pytest_ane.error_budget import Error, ErrorBudget
 from pytest_ane.gates.fidelity.records import Fidelity, Simulated
+from pytest_ane.gates.verdict import Figure, Finding, Limits, Where, bounds, limited
 from pytest_ane.manifest.policy import FidelityPolicy
-from pytest_ane.metrics.error import in_words
+from pytest_ane.mlprogram.arithmetic import SIMULATED
+from pytest_ane.mlprogram.metrics.error import in_words
+from pytest_ane.probes.error_budget import Error, ErrorBudget
 
 DEVICE_ROUNDING = 0.03
 """Root mean square that rounding may take where another machine adds up: fp16 noise of 1 to 4 ulp

@@ -8,9 +8,9 @@ from typing import Literal
 
 import numpy as np
 
-from pytest_ane.core.verdict import Cell, Column, Table, rounded
 from pytest_ane.gates.fidelity.metrics import METRICS, MIN_COSINE, Group
 from pytest_ane.gates.fidelity.records import Comparison, Fidelity
+from pytest_ane.gates.verdict import Cell, Column, Table, rounded
 from pytest_ane.manifest.policy import OutputPolicy
 
 Groups = Mapping[OutputPolicy, Group]

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 
 from pytest_ane.gates.hazards.records import Hazard, Role
-from pytest_ane.mil.records import Operation, Ref
+from pytest_ane.mlprogram.records import Operation, Ref
 
 PRODUCTS = frozenset(("conv", "linear", "matmul"))
 _ATTENTION = frozenset(("matmul", "einsum", "scaled_dot_product_attention"))

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_ane.core.arithmetic import SIMULATED
-from pytest_ane.core.fp16 import MAX
-from pytest_ane.core.verdict import (
+from pytest_ane.gates.arithmetics import rule_figures, unknown_rules
+from pytest_ane.gates.hazards.records import Hazard, Hazards, Peak
+from pytest_ane.gates.verdict import (
     Bound,
     Cell,
     Column,
@@ -23,9 +23,9 @@ from pytest_ane.core.verdict import (
     limited,
     nothing,
 )
-from pytest_ane.gates.arithmetics import rule_figures, unknown_rules
-from pytest_ane.gates.hazards.records import Hazard, Hazards, Peak
 from pytest_ane.manifest.policy import HazardsPolicy
+from pytest_ane.mlprogram.arithmetic import SIMULATED
+from pytest_ane.mlprogram.fp16 import MAX
 
 ACCUMULATOR = 32768.0
 """Limit of a sum of products, bias and partial sums included."""

@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytest_ane.backends.cpu import CpuRunner
-from pytest_ane.core import fp16
-from pytest_ane.core.arithmetic import RuleShares
-from pytest_ane.core.arrays import Array, DoubleArray
-from pytest_ane.error_budget.runs import run_cases
 from pytest_ane.gates.hazards.graph import PRODUCTS, Graph
 from pytest_ane.gates.hazards.records import Hazard, Hazards, Peak
-from pytest_ane.mil.records import MLModel, Operation
+from pytest_ane.mlprogram import fp16
+from pytest_ane.mlprogram.arithmetic import RuleShares
+from pytest_ane.mlprogram.arrays import Array, DoubleArray
+from pytest_ane.mlprogram.records import MLModel, Operation
 from pytest_ane.probes.cases import Case
+from pytest_ane.probes.error_budget.runs import run_cases
 
 if TYPE_CHECKING:
     # Importing it compiles kernels, which takes a second: only a simulation does.
-    from pytest_ane.reference.ane.accumulator import Sums, Weight
-    from pytest_ane.reference.ane.factors import Factors
-    from pytest_ane.reference.ane.losses import Columns
-    from pytest_ane.reference.ane.simulation import Computed
+    from pytest_ane.mlprogram.executor.ane.accumulator import Sums, Weight
+    from pytest_ane.mlprogram.executor.ane.factors import Factors
+    from pytest_ane.mlprogram.executor.ane.losses import Columns
+    from pytest_ane.mlprogram.executor.ane.simulation import Computed
 
 _TABLES = frozenset(
     ("erf", "exp", "exp2", "gelu", "inverse", "log", "rsqrt", "sigmoid", "silu", "sqrt", "tanh")
@@ -161,8 +161,8 @@ class Observer:
 
     def _losses(self, run: Computed, weight: Weight, vectors: Array) -> DoubleArray:
         """Dropped products, all products, and the sums of |w x| of both."""
-        from pytest_ane.reference.ane.accumulator import Weight
-        from pytest_ane.reference.ane.losses import Columns
+        from pytest_ane.mlprogram.executor.ane.accumulator import Weight
+        from pytest_ane.mlprogram.executor.ane.losses import Columns
 
         factors, name = _constant(run), run.op.name
         if factors is not None and weight.factors.size < math.prod(factors.shape):
@@ -229,7 +229,7 @@ def _constant(run: Computed) -> Factors | None:
 
 def _scales(factors: Factors) -> Array | None:
     """Scale of each row; None unless the weight is whole numbers times them."""
-    from pytest_ane.reference.ane.factors import Codes
+    from pytest_ane.mlprogram.executor.ane.factors import Codes
 
     assert factors.scale is not None
     layout = factors.width, factors.groups, factors.transposed

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from pytest_ane.core.arithmetic import RuleShares
+from pytest_ane.mlprogram.arithmetic import RuleShares
 
 Hazard: TypeAlias = Literal[
     "sum", "order", "infinity", "softplus", "logsumexp", "dropped", "table", "late-scale"

@@ -9,17 +9,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
-from pytest_ane.build import Artifact
-from pytest_ane.core.verdict import Figure, Verdict
 from pytest_ane.gates.base import Gate, Move, ShardContext, Subject
 from pytest_ane.gates.placement.forecast import Forecast, Match, forecast
 from pytest_ane.gates.placement.judge import figures, judge
 from pytest_ane.gates.placement.measure import Placement, PredictedPlan, beside_prediction, measure
 from pytest_ane.gates.placement.plans import Plan, PlannedOperation
 from pytest_ane.gates.placement.plans.join import NEVER_FOLDED
+from pytest_ane.gates.verdict import Figure, Verdict
+from pytest_ane.make import Artifact
 from pytest_ane.manifest import Shard
 from pytest_ane.manifest.policy import PlacementPolicy
-from pytest_ane.mil import read_model
+from pytest_ane.mlprogram.model import read_model
 
 __all__ = [
     "PLACEMENT",

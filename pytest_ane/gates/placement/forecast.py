@@ -16,13 +16,13 @@ from typing import Any, Literal
 
 import numpy.typing as npt
 
-from pytest_ane.core.errors import ProgramError
-from pytest_ane.core.text import printable
 from pytest_ane.gates.placement.graph import Graph, Read, Site
 from pytest_ane.gates.placement.rules import OP_RULES, PROGRAM_RULES, SIZE_RULE, Outcome, too_large
 from pytest_ane.gates.placement.rules.ops import mil_ops
 from pytest_ane.gates.placement.segmenter import Predicted
-from pytest_ane.mil.records import Blob, MLModel, TensorType, Value
+from pytest_ane.mlprogram.errors import ProgramError
+from pytest_ane.mlprogram.records import Blob, MLModel, TensorType, Value
+from pytest_ane.mlprogram.text import printable
 
 _plain = partial(printable, longest=300)
 _READ_AT_MOST = 2**24
@@ -226,7 +226,7 @@ def _reader(model: MLModel) -> Read:
             return None
         if prod(extent or 0 for extent in kind.shape) > _READ_AT_MOST:
             return None
-        from pytest_ane.mil import blob
+        from pytest_ane.mlprogram import blob
 
         try:
             return blob.load(model, value)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.mil.records import (
+from pytest_ane.mlprogram.records import (
     Argument,
     DType,
     Function,

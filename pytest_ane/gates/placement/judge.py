@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from pytest_ane.core.verdict import Column, Figure, Finding, Severity, Table, Verdict, Where
 from pytest_ane.gates.placement.forecast import Forecast, Match, allows
 from pytest_ane.gates.placement.measure import Placement, PredictedPlan
 from pytest_ane.gates.placement.plans import Plan, Summary, plain, summarise
@@ -16,6 +15,7 @@ from pytest_ane.gates.placement.predicted import (
 )
 from pytest_ane.gates.placement.program import forecast_table, plan_table
 from pytest_ane.gates.placement.rules import find
+from pytest_ane.gates.verdict import Column, Figure, Finding, Severity, Table, Verdict, Where
 from pytest_ane.manifest.policy import PlacementPolicy
 
 

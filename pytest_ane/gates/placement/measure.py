@@ -12,9 +12,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 from pytest_ane.backends import Backend, CoreMLBackend
-from pytest_ane.build.coremltools_quiet import import_coremltools
-from pytest_ane.build.functions import extract_function
-from pytest_ane.core.errors import ExecutionError, UnprovenError
 from pytest_ane.gates.placement.forecast import Forecast, forecast
 from pytest_ane.gates.placement.plans import (
     Plan,
@@ -26,8 +23,11 @@ from pytest_ane.gates.placement.plans import (
 from pytest_ane.gates.placement.plans.fields import op_type
 from pytest_ane.gates.placement.plans.record import RETRIED, Device, Wires
 from pytest_ane.gates.placement.segmenter import Predicted, predict_model
-from pytest_ane.mil import read_model
-from pytest_ane.mil.records import MLModel, Program
+from pytest_ane.make.coremltools_quiet import import_coremltools
+from pytest_ane.make.functions import extract_function
+from pytest_ane.mlprogram.errors import ExecutionError, UnprovenError
+from pytest_ane.mlprogram.model import read_model
+from pytest_ane.mlprogram.records import MLModel, Program
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_ane.core.verdict import Column, Figure, Finding, Severity, Table, Where
 from pytest_ane.gates.placement.forecast import allows
 from pytest_ane.gates.placement.plans import Plan, plain
 from pytest_ane.gates.placement.segmenter import Placed, Predicted
+from pytest_ane.gates.verdict import Column, Figure, Finding, Severity, Table, Where
 
 _REMEDY = (
     "see `pytest-ane explain` for remedies, or name what may be off the ANE in "

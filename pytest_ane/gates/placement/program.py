@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from pytest_ane.core.verdict import Cell, Column, Table, rounded
 from pytest_ane.gates.placement.forecast import Forecast, Match
 from pytest_ane.gates.placement.plans import Plan, PlannedOperation, plain
 from pytest_ane.gates.placement.predicted import reason_of
 from pytest_ane.gates.placement.rules import find
 from pytest_ane.gates.placement.segmenter import Placed, Predicted
+from pytest_ane.gates.verdict import Cell, Column, Table, rounded
 
 _COLUMNS = (
     *map(Column, ("op", "type", "function", "forecast", "predicted", "recorded")),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pytest_ane.core.verdict import Figure, Limits, Verdict
 from pytest_ane.gates.base import Gate, Subject
 from pytest_ane.gates.throughput.judge import Throughput, figures, is_suspect, judge, limits
+from pytest_ane.gates.verdict import Figure, Limits, Verdict
 from pytest_ane.manifest.policy import ThroughputPolicy
 
 __all__ = ["THROUGHPUT", "Throughput", "Timing", "judge"]

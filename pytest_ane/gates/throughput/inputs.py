@@ -8,10 +8,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy.typing as npt
 
-from pytest_ane.core.errors import ExecutionError
-from pytest_ane.families import Layout
 from pytest_ane.manifest import Input
-from pytest_ane.mil.records import Feature
+from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.records import Feature
+from pytest_ane.models.families import Layout
 from pytest_ane.probes.package import seeded_inputs
 from pytest_ane.probes.seeded import gaussian, generator
 

@@ -11,7 +11,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from pytest_ane.core.verdict import (
+from pytest_ane.gates.throughput.baseline import Baseline, Missing, differences
+from pytest_ane.gates.throughput.noise import Limit, limit_of
+from pytest_ane.gates.throughput.speed import Speed, percent, seconds
+from pytest_ane.gates.throughput.stored import RECORD
+from pytest_ane.gates.verdict import (
     Cell,
     Column,
     Figure,
@@ -25,10 +29,6 @@ from pytest_ane.core.verdict import (
     limited,
     rounded,
 )
-from pytest_ane.gates.throughput.baseline import Baseline, Missing, differences
-from pytest_ane.gates.throughput.noise import Limit, limit_of
-from pytest_ane.gates.throughput.speed import Speed, percent, seconds
-from pytest_ane.gates.throughput.stored import RECORD
 from pytest_ane.manifest.policy import ThroughputPolicy
 
 

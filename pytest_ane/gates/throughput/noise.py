@@ -11,12 +11,12 @@ from typing import Annotated, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pytest_ane.core.digests import key_digest
-from pytest_ane.core.errors import UnprovenError
-from pytest_ane.core.files import write_atomically
 from pytest_ane.gates.throughput.speed import Speed, What, percent
 from pytest_ane.gates.throughput.stored import LONGEST, SHORTEST, Storage, damaged, folder_of
 from pytest_ane.manifest.policy import CALIBRATED, ThroughputPolicy
+from pytest_ane.mlprogram.atomic import write_atomically
+from pytest_ane.mlprogram.digests import key_digest
+from pytest_ane.mlprogram.errors import UnprovenError
 
 COMMAND = "pytest-ane calibrate"
 SIGMAS = 2.8

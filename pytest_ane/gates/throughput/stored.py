@@ -15,8 +15,8 @@ from typing import Annotated, Any, Protocol, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pytest_ane.core.errors import UnprovenError
 from pytest_ane.gates.throughput.speed import KEY, Speed
+from pytest_ane.mlprogram.errors import UnprovenError
 
 RECORD = "pytest -m bench --ane-shards=all --benchmark-autosave"
 """The command that records a run."""

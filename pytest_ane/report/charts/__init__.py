@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from pytest_ane.core.errors import ReportError
+from pytest_ane.mlprogram.errors import ReportError
 
 
 def _require() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from pytest_ane.core.verdict import Column, Side, Table
+from pytest_ane.gates.verdict import Column, Side, Table
 from pytest_ane.report.charts.picture import (
     WIDTH,
     Datum,

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 import altair as alt
 import vl_convert
 
-from pytest_ane.core.text import LONGEST, printable
-from pytest_ane.core.verdict import Cell, Table
+from pytest_ane.gates.verdict import Cell, Table
+from pytest_ane.mlprogram.text import LONGEST, printable
 
 WIDTH = 640
 """Pixels of a chart without its axes."""

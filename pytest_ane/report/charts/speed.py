@@ -10,7 +10,7 @@ from typing import Any
 
 import altair as alt
 
-from pytest_ane.core.verdict import Column, Table
+from pytest_ane.gates.verdict import Column, Table
 from pytest_ane.report.charts.picture import (
     TICKS,
     WIDTH,

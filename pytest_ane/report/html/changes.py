@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from pytest_ane.core.verdict import Cell, Figure
+from pytest_ane.gates.verdict import Cell, Figure
 from pytest_ane.history.earlier import Earlier
 from pytest_ane.report.figures import amount, limit_of
 from pytest_ane.report.html.subjects import Judged, Subject

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from pytest_ane.core.verdict import Cell, Figure, Finding, Table, Verdict
+from pytest_ane.gates.verdict import Cell, Figure, Finding, Table, Verdict
 from pytest_ane.history.earlier import Earlier
-from pytest_ane.report.blame import CAUSE
 from pytest_ane.report.figures import amount, figure_text, limit_of
 from pytest_ane.report.html import pictures
 from pytest_ane.report.html.changes import before, changes_of
 from pytest_ane.report.html.subjects import Judged, Subject, gates, subjects
 from pytest_ane.report.rows import count
 from pytest_ane.report.run import Run
+from pytest_ane.tools._blame_words import CAUSE
 
 if TYPE_CHECKING:
     from pytest_ane.report.charts.picture import Picture

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from itertools import groupby
 
-from pytest_ane.core.verdict import Cell, Column, Table
+from pytest_ane.gates.verdict import Cell, Column, Table
 from pytest_ane.report.figures import amount
 from pytest_ane.report.html.subjects import Subject
 from pytest_ane.report.table import cell, head

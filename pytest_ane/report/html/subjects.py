@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from pytest_ane.core.arithmetic import SIMULATED
-from pytest_ane.core.verdict import Cell, Figure, Table, Verdict
+from pytest_ane.gates.verdict import Cell, Figure, Table, Verdict
+from pytest_ane.mlprogram.arithmetic import SIMULATED
 from pytest_ane.report.figures import amount
 from pytest_ane.report.rows import Row, ranked
 from pytest_ane.report.run import Run, verdict_of

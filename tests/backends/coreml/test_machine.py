@@ -15,7 +15,7 @@ from pytest_ane.backends.coreml import Machine, check_native, machine, without_a
 from pytest_ane.backends.coreml.compiled import compile_package
 from pytest_ane.backends.coreml.machine import NAME, has_native
 from pytest_ane.backends.coreml.process import Device
-from pytest_ane.core.errors import BackendError, ExecutionError
+from pytest_ane.mlprogram.errors import BackendError, ExecutionError
 from pytest_ane.testing import INTEL, TRANSLATED, VIRTUAL, Mac, Replayer, Script
 
 

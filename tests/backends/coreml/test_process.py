@@ -16,13 +16,13 @@ import pytest
 
 from pytest_ane.backends import CoreMLBackend
 from pytest_ane.backends.coreml import process
-from pytest_ane.build import Cache
-from pytest_ane.core.errors import ExecutionError
 from pytest_ane.gates.placement.measure import plan_on_device
-from pytest_ane.mil import read_model
+from pytest_ane.make import Cache
+from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.model import read_model
 from pytest_ane.testing import Failure, Mac, Script
 from tests.backends.coreml.test_runner import counter
-from tests.mil.packages import Program, doubling
+from tests.mlprogram.packages import Program, doubling
 from tests.signals import heed_ctrl_c
 
 X = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
@@ -217,7 +217,7 @@ from pathlib import Path
 import numpy as np
 from pytest_ane.backends import CoreMLBackend
 from pytest_ane.backends.coreml.process import Device
-from pytest_ane.build import Cache
+from pytest_ane.make import Cache
 from pytest_ane.testing import Failure, Mac, Replayer, Script
 package, cache = map(Path, sys.argv[1:])
 with Replayer(Script(Mac(compiler=""), failures=(Failure("predict", effect="hang"),))):

@@ -12,14 +12,14 @@ import pytest
 
 from pytest_ane.backends import CpuBackend
 from pytest_ane.backends.coreml.backend import CoreMLRunner, _load
-from pytest_ane.build.coremltools_quiet import import_coremltools
-from pytest_ane.core.errors import ExecutionError
 from pytest_ane.first_contact.packages import package
-from pytest_ane.mil import read_any, read_model
+from pytest_ane.make.coremltools_quiet import import_coremltools
+from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.model import read_any, read_model
 from pytest_ane.testing import Failure, Script
 from tests.backends.coreml.conftest import Backend
 from tests.detectors import detector
-from tests.mil.packages import Program, doubling
+from tests.mlprogram.packages import Program, doubling
 
 FP16, INT32 = 65552, 131104
 

@@ -11,14 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pytest_ane.chain.chain import Chain, ChainStep
-from pytest_ane.chain.exact import ShardAlone
-from pytest_ane.chain.golden import GoldenPrompt
-from pytest_ane.core.arrays import FloatArray
-from pytest_ane.core.errors import ExecutionError
-from pytest_ane.core.verdict import Verdict
 from pytest_ane.evidence.statement import from_data, to_data
-from pytest_ane.families import Wire
 from pytest_ane.gates.behaviour import Behaviour, judge, measure
 from pytest_ane.gates.behaviour.embeddings import (
     Embeddings,
@@ -27,8 +20,15 @@ from pytest_ane.gates.behaviour.embeddings import (
     TextResult,
     kendall,
 )
+from pytest_ane.gates.verdict import Verdict
 from pytest_ane.manifest.chain import EMBEDDING
 from pytest_ane.manifest.policy import BehaviourPolicy
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.models.chain import Chain, ChainStep
+from pytest_ane.models.families import Wire
+from pytest_ane.probes.exact_chain import ShardAlone
+from pytest_ane.probes.golden_prompts import GoldenPrompt
 
 NAN = math.nan
 GOOD = TextResult("music", 0.995, 0.1)

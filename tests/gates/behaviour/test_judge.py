@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.chain.chain import NO_TOKEN
-from pytest_ane.chain.exact import Head, ShardAlone
-from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates.behaviour import Behaviour, judge
 from pytest_ane.gates.behaviour.measure import PromptResult
+from pytest_ane.gates.verdict import Verdict
 from pytest_ane.manifest.policy import BehaviourPolicy
-from pytest_ane.metrics.logits import Position
+from pytest_ane.mlprogram.metrics.logits import Position
+from pytest_ane.models.chain import NO_TOKEN
+from pytest_ane.probes.exact_chain import Head, ShardAlone
 
 NAN = math.nan
 FIRST = Position(0.5, 9.0, False, 700)

@@ -9,24 +9,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_ane.analysis.drift import measure_drift
-from pytest_ane.chain.chain import NO_TOKEN, Chain
-from pytest_ane.chain.exact import Head, forced
-from pytest_ane.chain.golden import GoldenPrompt
-from pytest_ane.core.arrays import FloatArray
 from pytest_ane.gates.behaviour import measure
 from pytest_ane.gates.behaviour.measure import PromptResult
-from tests.chain.test_chain import (
-    COUNTING,
-    VOCABULARY,
-    block,
-    embed,
-    following,
-    head,
-    identity,
-)
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.models.chain import NO_TOKEN, Chain
+from pytest_ane.probes.exact_chain import Head, forced
+from pytest_ane.probes.golden_prompts import GoldenPrompt
+from pytest_ane.tools._drift import measure_drift
 from tests.gates.behaviour.toys import embed as embed_toy
 from tests.gates.behaviour.toys import golden, states_of, toy
+from tests.models.test_chain import COUNTING, VOCABULARY, block, embed, following, head, identity
 
 IDS = (2, 3)
 GOLDEN = GoldenPrompt("count", IDS, COUNTING.logits(IDS), (4, 5, 6), (2.0, 2.0, 2.0), "4 5 6")

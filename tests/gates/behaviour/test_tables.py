@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pytest_ane.chain.exact import StackState
-from pytest_ane.core.arithmetic import RuleShares
-from pytest_ane.core.verdict import Cell, Verdict
 from pytest_ane.gates.behaviour import Behaviour, judge
 from pytest_ane.gates.behaviour.measure import Simulated
+from pytest_ane.gates.verdict import Cell, Verdict
 from pytest_ane.manifest.policy import BehaviourPolicy
-from pytest_ane.metrics.logits import Position
+from pytest_ane.mlprogram.arithmetic import RuleShares
+from pytest_ane.mlprogram.metrics.logits import Position
+from pytest_ane.probes.exact_chain import StackState
 from pytest_ane.report.verdict import details, to_json
 from tests.gates.behaviour.test_judge import ALONE, FIRST, GOOD, NAN, OTHER, SAME, of
 

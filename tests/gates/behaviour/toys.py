@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from pytest_ane.chain.chain import Chain, ChainStep, Decoder
-from pytest_ane.chain.exact import ReferenceStates
-from pytest_ane.chain.golden import GoldenPrompt
-from pytest_ane.core.arrays import FloatArray
-from pytest_ane.families import Streams, Wire, apply_output, shard_input
 from pytest_ane.manifest.policy import BehaviourPolicy
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.models.chain import Chain, ChainStep, Decoder
+from pytest_ane.models.families import Streams, Wire, apply_output, shard_input
+from pytest_ane.probes.exact_chain import ReferenceStates
+from pytest_ane.probes.golden_prompts import GoldenPrompt
 
 WIDTH, VOCABULARY = 12, 10
 POLICY = BehaviourPolicy(min_greedy=2, min_positions=1)

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from pytest_ane.build import Census, Distortion
-from pytest_ane.build.census import Stage, Weight
-from pytest_ane.build.record import Against
-from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates.compression import judge
 from pytest_ane.gates.compression.measure import CompressionMeasurement
+from pytest_ane.gates.verdict import Verdict
+from pytest_ane.make import Census, Distortion
+from pytest_ane.make.record import Against
 from pytest_ane.manifest import Compression
 from pytest_ane.manifest.policy import CompressionPolicy
+from pytest_ane.mlprogram.census import Stage, Weight
 
 LUT = "constexpr_lut_to_dense"
 SCALE = "constexpr_blockwise_shift_scale"

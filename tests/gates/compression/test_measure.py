@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.build import Artifact, BuildRecord, Distortion, WeightComparison, take_census
-from pytest_ane.build.census import Census, Weight
 from pytest_ane.gates.compression import judge, measure
 from pytest_ane.gates.compression.judge import figures
 from pytest_ane.gates.compression.measure import CompressionMeasurement
+from pytest_ane.make import Artifact, BuildRecord, Distortion, WeightComparison, take_census
 from pytest_ane.manifest import Shard
 from pytest_ane.manifest.policy import CompressionPolicy
-from pytest_ane.mil import read_model
+from pytest_ane.mlprogram.census import Census, Weight
+from pytest_ane.mlprogram.model import read_model
 from tests import multifunction
-from tests.build.test_distortion import package
+from tests.make.test_distortion import package
 
 ERRORS = (Distortion("u", 1.5, 25.0),)
 

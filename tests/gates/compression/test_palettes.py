@@ -12,20 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from pytest_ane.build.census import take_census
-from pytest_ane.build.compress import compress
 from pytest_ane.gates.compression import judge, palettes
 from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.gates.compression.palettes import Palette, measure_palettes, palettes_table
+from pytest_ane.make.compress import compress
 from pytest_ane.manifest import Compression
 from pytest_ane.manifest.policy import CompressionPolicy
-from pytest_ane.mil import read_model
-from pytest_ane.mil.records import MLModel
+from pytest_ane.mlprogram.census import take_census
+from pytest_ane.mlprogram.model import read_model
+from pytest_ane.mlprogram.records import MLModel
 from pytest_ane.report.verdict import details
-from tests.build.test_distortion import CASES, dense, loaded, palette
-from tests.build.test_optimize import network
-from tests.mil.packages import Program
-from tests.reference.test_palettes import pack
+from tests.make.test_distortion import CASES, dense, loaded, palette
+from tests.make.test_optimize import network
+from tests.mlprogram.executor.test_palettes import pack
+from tests.mlprogram.packages import Program
 
 
 def palettized(folder: Path, indices: Any, tables: Any, *, name: str = "w") -> MLModel:

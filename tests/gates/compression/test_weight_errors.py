@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from pytest_ane.build import Artifact
-from pytest_ane.build.census import find_weights
-from pytest_ane.build.compress import compress
-from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
-from pytest_ane.core.arrays import Array, HalfArray
-from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates.compression import judge, measure
+from pytest_ane.gates.verdict import Verdict
+from pytest_ane.make import Artifact
+from pytest_ane.make.compress import compress
+from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
 from pytest_ane.manifest import Compression, Shard
 from pytest_ane.manifest.policy import CompressionPolicy
-from pytest_ane.mil import read_model
-from pytest_ane.mil.blob import packed
-from pytest_ane.sources import Source
+from pytest_ane.mlprogram.arrays import Array, HalfArray
+from pytest_ane.mlprogram.blob import packed
+from pytest_ane.mlprogram.census import find_weights
+from pytest_ane.mlprogram.model import read_model
+from pytest_ane.models.sources import Source
 
 WIDTH, ROWS, BITS = 576, 64, 6
 KMEANS = {"method": "palettize", "nbits": BITS, "group_size": 16}

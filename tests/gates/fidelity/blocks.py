@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.build.palettize.package import palettize
+from pytest_ane.make.palettize.package import palettize
 from pytest_ane.manifest import Palettize
-from pytest_ane.mil import read_model
-from pytest_ane.mil.records import MLModel
+from pytest_ane.mlprogram.executor import Session
+from pytest_ane.mlprogram.model import read_model
+from pytest_ane.mlprogram.records import MLModel
 from pytest_ane.probes.cases import Case
-from pytest_ane.reference import Session
-from tests.mil.packages import Program
+from tests.mlprogram.packages import Program
 
 WIDTH = 32
 NAMES = ("first", "second", "third")

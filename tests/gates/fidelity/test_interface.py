@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pytest_ane.build.convert import convert
-from pytest_ane.build.coremltools_quiet import converter_notes
-from pytest_ane.families import Conversion, Port, Ports
 from pytest_ane.gates.fidelity import Fidelity, judge
 from pytest_ane.gates.fidelity.interface import differences
+from pytest_ane.make.convert import convert
+from pytest_ane.make.coremltools_quiet import converter_notes
 from pytest_ane.manifest.policy import FidelityPolicy
-from pytest_ane.mil import read_model
-from pytest_ane.mil.compiled import write_compiled
-from pytest_ane.mil.records import DType, Feature, MLModel, Program
+from pytest_ane.mlprogram.compiled import write_compiled
+from pytest_ane.mlprogram.model import read_model
+from pytest_ane.mlprogram.records import DType, Feature, MLModel, Program
+from pytest_ane.models.families import Conversion, Port, Ports
 from tests.gates.fidelity.verdicts import GOOD
 
 PORTS = Ports(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.core.verdict import Verdict, Where
+from pytest_ane.gates.verdict import Verdict, Where
 from tests.gates.fidelity.verdicts import BLOCK, CAPTURED, GOOD, NAN, comparison, of, passing
 
 NOT_FINITE = "give NaN or infinite values"

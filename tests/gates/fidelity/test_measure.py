@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.core.errors import ExecutionError
 from pytest_ane.gates.fidelity import FIDELITY, Comparison, Fidelity, judge, measure
 from pytest_ane.manifest.policy import FidelityPolicy
+from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.probes.cases import Case
 
 X = np.array([[1, 2], [3, 4], [5, 6]], np.float32)

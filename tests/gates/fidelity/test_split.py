@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.core.verdict import Verdict
-from pytest_ane.error_budget import Error, ErrorBudget
 from pytest_ane.gates.fidelity import Fidelity, judge
+from pytest_ane.gates.verdict import Verdict
 from pytest_ane.manifest.policy import FidelityPolicy
+from pytest_ane.probes.error_budget import Error, ErrorBudget
 from tests.gates.fidelity.verdicts import CAPTURED, GOOD, comparison
 
 SMALL = Error(0.001, 0.0005, "gaussian T=2 #0", "y")

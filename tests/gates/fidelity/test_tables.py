@@ -9,7 +9,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.core.verdict import Cell
+from pytest_ane.gates.verdict import Cell
 from pytest_ane.report.verdict import details
 from tests.gates.fidelity.verdicts import CAPTURED, GOOD, NAN, comparison, of
 

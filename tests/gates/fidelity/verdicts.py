@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from pytest_ane.core.verdict import Finding, Verdict
 from pytest_ane.gates.fidelity import Comparison, Errors, Fidelity, judge
+from pytest_ane.gates.verdict import Finding, Verdict
 from pytest_ane.manifest.policy import FidelityPolicy
 
 NAN = math.nan

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from pytest_ane.backends.cpu import CpuRunner
-from pytest_ane.core.arrays import Array
 from pytest_ane.gates.hazards import Hazards, measure
-from pytest_ane.mil.records import DType, Feature, MLModel, Operation, TensorType
+from pytest_ane.mlprogram.arrays import Array
+from pytest_ane.mlprogram.executor import Session
+from pytest_ane.mlprogram.records import DType, Feature, MLModel, Operation, TensorType
 from pytest_ane.probes.cases import package_case
-from pytest_ane.reference import Session
 from tests.gates.placement.programs import const, function, half, model, op, value
 
 Inputs = Mapping[str, Array]

@@ -7,11 +7,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
-from pytest_ane.core.arithmetic import SIMULATED
-from pytest_ane.core.verdict import Finding, Verdict
 from pytest_ane.gates.hazards import judge
+from pytest_ane.gates.verdict import Finding, Verdict
 from pytest_ane.manifest.policy import HazardsPolicy
-from pytest_ane.mil.records import MLModel
+from pytest_ane.mlprogram.arithmetic import SIMULATED
+from pytest_ane.mlprogram.records import MLModel
 from tests.gates.hazards import programs
 from tests.gates.hazards.programs import Inputs, hazards
 from tests.gates.placement.programs import half, op
@@ -141,7 +141,7 @@ def test_nothing_by_a_rule_is_unproven() -> None:
 
 
 def test_no_probe_is_unproven() -> None:
-    from pytest_ane.core.arithmetic import RuleShares
     from pytest_ane.gates.hazards import Hazards
+    from pytest_ane.mlprogram.arithmetic import RuleShares
 
     assert judge(Hazards((), RuleShares(), 0), HazardsPolicy(), "m:L00").status == "unproven"

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from pytest_ane.backends.cpu import CpuRunner
-from pytest_ane.core.arrays import Array
 from pytest_ane.gates.hazards import Hazards, Peak, measure
+from pytest_ane.mlprogram.arrays import Array
+from pytest_ane.mlprogram.executor import Session
+from pytest_ane.mlprogram.executor.ane import factors
+from pytest_ane.mlprogram.executor.weights import StreamedWeight
 from pytest_ane.probes.cases import package_case
-from pytest_ane.reference import Session
-from pytest_ane.reference.ane import factors
-from pytest_ane.reference.weights import StreamedWeight
 from tests.gates.hazards import programs
 from tests.gates.placement.programs import const, half, op, value
 

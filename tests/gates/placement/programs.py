@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pytest_ane.gates.placement import Forecast, forecast
-from pytest_ane.mil.records import (
+from pytest_ane.mlprogram.records import (
     Argument,
     Block,
     DType,

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.build.coremltools_quiet import converter_notes, import_coremltools
-from pytest_ane.core.digests import tree_bytes
 from pytest_ane.gates.placement import Forecast, forecast
-from pytest_ane.mil import read_model
+from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
+from pytest_ane.mlprogram.digests import tree_bytes
+from pytest_ane.mlprogram.model import read_model
 
 LABELS = ["cat", "dog", "bird", "fish"]
 

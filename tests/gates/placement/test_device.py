@@ -14,15 +14,15 @@ import pytest
 
 from pytest_ane.backends.coreml import CoreMLBackend
 from pytest_ane.backends.coreml.process import Device
-from pytest_ane.build import Cache
-from pytest_ane.core.errors import ExecutionError, UnprovenError
-from pytest_ane.core.verdict import Verdict
 from pytest_ane.first_contact.packages import package
 from pytest_ane.gates.placement import judge
 from pytest_ane.gates.placement.measure import measure, plan_on_device, to_record
 from pytest_ane.gates.placement.plans import Plan, coremltools, summarise
+from pytest_ane.gates.verdict import Verdict
+from pytest_ane.make import Cache
 from pytest_ane.manifest.policy import PlacementPolicy
-from pytest_ane.mil import read_model
+from pytest_ane.mlprogram.errors import ExecutionError, UnprovenError
+from pytest_ane.mlprogram.model import read_model
 from pytest_ane.testing import DeviceRule, Replayer, Rewrite, Script, code_14, stale
 from tests import device_models
 

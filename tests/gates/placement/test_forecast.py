@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import pytest_ane.mil
-from pytest_ane.core.errors import ManifestError, ProgramError
+import pytest_ane.mlprogram.model
 from pytest_ane.gates.placement import Forecast, Match, forecast
-from pytest_ane.mil.records import Blob, Block, MLModel, Named, Operation, Value
+from pytest_ane.mlprogram.errors import ManifestError, ProgramError
+from pytest_ane.mlprogram.records import Blob, Block, MLModel, Named, Operation, Value
 from tests.gates.placement.programs import const, foretell, full, function, half, model, op, value
 
 BLOCK = (
@@ -157,8 +157,8 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> list[Value]:
         return np.full(4, -np.inf, np.float16)
 
     blob = SimpleNamespace(load=load)
-    monkeypatch.setitem(sys.modules, "pytest_ane.mil.blob", blob)
-    monkeypatch.setattr(pytest_ane.mil, "blob", blob, raising=False)
+    monkeypatch.setitem(sys.modules, "pytest_ane.mlprogram.blob", blob)
+    monkeypatch.setattr(pytest_ane.mlprogram.model, "blob", blob, raising=False)
     return read
 
 

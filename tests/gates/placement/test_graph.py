@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.gates.placement.graph import Depends, Graph, Origin, Site
-from pytest_ane.mil.records import Block, Named, Operation, Ref, Value
+from pytest_ane.mlprogram.records import Block, Named, Operation, Ref, Value
 from tests.gates.placement.programs import const, function, half, ints, op, value
 
 IN = {"x": half(1, 8, 1, None), "n": ints(1)}

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.core.errors import ManifestError
-from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates.placement import Forecast, Match, judge
 from pytest_ane.gates.placement.rules import ALL_RULES
+from pytest_ane.gates.verdict import Verdict
 from pytest_ane.manifest.policy import PlacementPolicy
+from pytest_ane.mlprogram.errors import ManifestError
 from pytest_ane.report.verdict import details, reasons, row
 
 LEFT_OUT = {"const": 44, "constexpr_lut_to_dense": 4, "boundary cast": 2}

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates.placement import Forecast, PredictedPlan, beside_prediction, forecast, judge
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
 from pytest_ane.gates.placement.segmenter import predict_model
+from pytest_ane.gates.verdict import Verdict
 from pytest_ane.manifest.policy import PlacementPolicy
-from pytest_ane.mil.records import DType, Feature, Function, MLModel, Operation
-from pytest_ane.reference.budget import process_budget
+from pytest_ane.mlprogram.executor.budget import process_budget
+from pytest_ane.mlprogram.records import DType, Feature, Function, MLModel, Operation
 from pytest_ane.report.verdict import reasons, row
 from tests.gates.placement.programs import const, function, half, ints, model, op, value
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_ane.core.verdict import Cell, Verdict
 from pytest_ane.gates.placement import forecast, judge
 from pytest_ane.gates.placement.measure import beside_prediction
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
+from pytest_ane.gates.verdict import Cell, Verdict
 from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.report.verdict import details
 from tests.gates.placement.programs import ints, op

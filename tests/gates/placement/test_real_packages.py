@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.core.digests import tree_bytes
 from pytest_ane.gates.placement import Forecast, forecast, judge
 from pytest_ane.manifest.policy import PlacementPolicy
-from pytest_ane.mil import read_model
+from pytest_ane.mlprogram.digests import tree_bytes
+from pytest_ane.mlprogram.model import read_model
 from tests.packages import published
 
 MODELS = os.environ.get("PYTEST_ANE_MODELS")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.gates.throughput.breakeven import BreakEven, acceptance, expected_tokens
+from pytest_ane.tools._speculate import BreakEven, acceptance, expected_tokens
 
 SHARES = st.floats(0, 1)
 WIDTHS = st.integers(2, 12)

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_ane.core.errors import ExecutionError
-from pytest_ane.families.layout import AneLayout, Rotary
 from pytest_ane.gates.throughput.inputs import hidden_inputs, package_inputs
-from pytest_ane.mil.records import DType, Feature
+from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.records import DType, Feature
+from pytest_ane.models.families.layout import AneLayout, Rotary
 
 FILE = Path("some.mlpackage")
 

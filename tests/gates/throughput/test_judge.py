@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates.throughput.baseline import Baseline, Missing
 from pytest_ane.gates.throughput.judge import Change, Throughput, is_suspect, judge
 from pytest_ane.gates.throughput.noise import DEFAULT, Limit, Noise
 from pytest_ane.gates.throughput.speed import Speed
+from pytest_ane.gates.verdict import Verdict
 from pytest_ane.manifest.policy import ThroughputPolicy
 from tests.gates.throughput.runs import HERE, THERE, slower, speed
 

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pytest_ane.core.errors import UnprovenError
 from pytest_ane.gates.throughput.noise import (
     Calibration,
     Noise,
@@ -23,6 +22,7 @@ from pytest_ane.gates.throughput.noise import (
     write,
 )
 from pytest_ane.gates.throughput.stored import files_of
+from pytest_ane.mlprogram.errors import UnprovenError
 from tests.gates.throughput.runs import HERE, THERE, speed, storage, store
 
 

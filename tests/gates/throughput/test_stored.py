@@ -20,9 +20,9 @@ from pytest_benchmark.storage.file import FileStorage
 from pytest_benchmark.table import TableResults
 from pytest_benchmark.utils import DEFAULT_COLUMNS, consistent_dumps, report_noprogress
 
-from pytest_ane.core.errors import UnprovenError
 from pytest_ane.gates.throughput.speed import KEY
 from pytest_ane.gates.throughput.stored import files_of, folder_of, open_storage, read_stored
+from pytest_ane.mlprogram.errors import UnprovenError
 from tests.gates.throughput.runs import run, speed, storage, store
 
 SPEED = speed(4.0, 4.1, artifacts={"L00": "a"}, prompt=(2, 42), profile={"block": 0.08})

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.chain.chain import Chain, ChainStep
-from pytest_ane.families import Wire
+from pytest_ane.models.chain import Chain, ChainStep
+from pytest_ane.models.families import Wire
 
 VOCABULARY = 5
 Call = tuple[int, int]

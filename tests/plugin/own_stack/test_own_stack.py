@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.core.errors import AneError
-from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates import GATES
+from pytest_ane.gates.verdict import Verdict
+from pytest_ane.mlprogram.errors import AneError
 from pytest_ane.project.project import Project, read_project
 from tests.plugin.own_stack.faults import FAULTS, Fault
 

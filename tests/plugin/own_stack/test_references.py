@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from pytest_ane.core.errors import AneError
 from pytest_ane.gates import GATES
 from pytest_ane.gates.behaviour import Behaviour
+from pytest_ane.mlprogram.errors import AneError
 from pytest_ane.project.project import read_project
 from pytest_ane.testing import Replayer, Script
 from tests.plugin.conftest import Project

@@ -137,7 +137,7 @@ def test_the_script_names_itself_and_its_licence() -> None:
 def test_without_the_extra_one_sentence_says_so() -> None:
     code = (
         "import sys; sys.modules['altair'] = None\n"
-        "from pytest_ane.core.errors import ReportError\n"
+        "from pytest_ane.mlprogram.errors import ReportError\n"
         "try:\n    from pytest_ane.report.charts import picture\n"
         "except ReportError as error:\n    print(error)\n"
     )

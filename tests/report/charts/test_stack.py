@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.chain.exact import StackState
 from pytest_ane.gates.behaviour import Behaviour, judge
 from pytest_ane.gates.behaviour.measure import PromptResult
 from pytest_ane.manifest.policy import BehaviourPolicy
-from pytest_ane.metrics.logits import Position
+from pytest_ane.mlprogram.metrics.logits import Position
+from pytest_ane.probes.exact_chain import StackState
 from pytest_ane.report.charts.picture import spec
 from pytest_ane.report.charts.stack import drift, kl
 from pytest_ane.report.verdict import to_json

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.build.coremltools_quiet import converter_notes
-from tests.mil.packages import Program
+from pytest_ane.make.coremltools_quiet import converter_notes
+from tests.mlprogram.packages import Program
 from tests.plugin.projects import LLAMA, make_llama, save
 
 ROOT = Path(__file__).parents[3]
@@ -136,7 +136,7 @@ IDS = ("<script>alert(1)</script>", "%", "%zz", "__proto__", "a%26b&c=d#e?f", "\
 
 def hostile(folder: Path, ask: Ask) -> None:
     """Packages whose every name is hostile, and tests with hostile ids."""
-    from tests.cli.test_hostile import hostile_package
+    from tests.tools.test_hostile import hostile_package
 
     sound = hostile_package(folder / "sound", "sound")
     shards = {}

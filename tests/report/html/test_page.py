@@ -12,9 +12,8 @@ from html.parser import HTMLParser
 
 from hypothesis import HealthCheck, given, settings
 
-from pytest_ane.core.verdict import Column, Figure, Finding, Table, Verdict, Where
+from pytest_ane.gates.verdict import Column, Figure, Finding, Table, Verdict, Where
 from pytest_ane.history.earlier import Earlier
-from pytest_ane.project.writeup import Page
 from pytest_ane.report.html import page
 from pytest_ane.report.html.pictures import grid, histograms, palettes, prompts, strip
 from pytest_ane.report.html.subjects import Judged, Subject, gates, subjects
@@ -22,6 +21,7 @@ from pytest_ane.report.rows import Row
 from pytest_ane.report.run import Facts, Run, against, from_json, verdict_of
 from pytest_ane.report.run import to_json as run_json
 from pytest_ane.report.verdict import reasons, row, to_json
+from pytest_ane.tools._writeup_data import Page
 from tests.hostile import HOSTILE
 
 COSINE = Figure("cosine.min", 0.98, label="cosine", limit=0.97, good="above", shown=True)

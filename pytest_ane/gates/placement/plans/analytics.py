@@ -16,13 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pytest_ane.core.errors import PlanError, ProgramError
 from pytest_ane.gates.placement.plans import fields
 from pytest_ane.gates.placement.plans.join import walk
 from pytest_ane.gates.placement.plans.record import Device, Plan, PlannedFunction, PlannedOperation
 from pytest_ane.gates.placement.segmenter.model import models
-from pytest_ane.mil.records import Function, Operation, Ref
-from pytest_ane.mil.text import parse
+from pytest_ane.mlprogram.errors import PlanError, ProgramError
+from pytest_ane.mlprogram.mil_text import parse
+from pytest_ane.mlprogram.records import Function, Operation, Ref
 
 _BACKENDS: Mapping[str, Device] = {
     "ane": "ANE",

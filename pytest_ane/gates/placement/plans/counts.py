@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_ane.core.errors import PlanError
 from pytest_ane.gates.placement.plans import fields
 from pytest_ane.gates.placement.plans.record import Plan, PlannedFunction, PlannedOperation, Tally
+from pytest_ane.mlprogram.errors import PlanError
 
 _KEYS = ("aneOps", "ane_ops")
 _OPERATION = re.compile(

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from pytest_ane.core import strict_json
-from pytest_ane.core.errors import PlanError
 from pytest_ane.gates.placement.plans.record import Device
+from pytest_ane.mlprogram import strict_json
+from pytest_ane.mlprogram.errors import PlanError
 
 MOST_NESTED = 64
 _PREFIX = re.compile(r"ios\d{1,3}\.")

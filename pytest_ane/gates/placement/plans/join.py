@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from pytest_ane.gates.placement.graph import Graph, Site
 from pytest_ane.gates.placement.plans.record import Plan, PlannedFunction, PlannedOperation
-from pytest_ane.mil.records import Block, Function, MLModel, Operation, Ref
+from pytest_ane.mlprogram.records import Block, Function, MLModel, Operation, Ref
 
 _Scope = tuple[tuple[str, int], ...]
 _TARGETS = {6: "iOS 15", 7: "iOS 16", 8: "iOS 17"}

@@ -8,9 +8,9 @@ from pathlib import Path
 from stat import S_ISREG
 
 from pytest_ane.backends.coreml.errors import recognise
-from pytest_ane.core.errors import PlanError
 from pytest_ane.gates.placement.plans import analytics, coremltools, counts, fields
 from pytest_ane.gates.placement.plans.record import Message, Plan
+from pytest_ane.mlprogram.errors import PlanError
 
 _MOST_BYTES = 64 << 20
 _FORMATS = "coremltools compute-plan JSON, analytics.mil, counts of operations, a log of Core ML"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from pytest_ane.core.text import printable
 from pytest_ane.gates.placement.plans.record import RETRIED, Device, Plan, PlannedOperation
+from pytest_ane.mlprogram.text import printable
 
 Outcome = Literal["resident", "not resident", "inconclusive"]
 plain = partial(printable, longest=200)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pytest_ane.core import fp16
 from pytest_ane.gates.placement.graph import Site
 from pytest_ane.gates.placement.rules.base import AUTHORING, OpRule
-from pytest_ane.mil.records import Ref
+from pytest_ane.mlprogram import fp16
+from pytest_ane.mlprogram.records import Ref
 
 _FILLS = {
     "add": ("x", "y"),

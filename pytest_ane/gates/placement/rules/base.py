@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from pytest_ane.gates.placement.graph import Site
-from pytest_ane.mil.records import MLModel
+from pytest_ane.mlprogram.records import MLModel
 
 DISPATCH = (
     "751K/Apple-Neural-Engine-Microarchitecture-Study-M6, notes/coreml_dispatch.md (M4: plan and "

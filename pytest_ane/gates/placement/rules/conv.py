@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_ane.gates.placement.graph import Depends, Site
 from pytest_ane.gates.placement.rules.base import AUTHORING, DISPATCH, OpRule
 from pytest_ane.gates.placement.segmenter.support import wide_kernel, wide_window
-from pytest_ane.mil.records import TensorType
+from pytest_ane.mlprogram.records import TensorType
 
 _GUIDE = "sbryngelson/ane-guide@9eb1afe, appendix A and chapter 17 (arXiv 2606.22283)"
 _CONV = frozenset({"conv"})

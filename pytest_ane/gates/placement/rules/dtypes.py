@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from pytest_ane.core import fp16
 from pytest_ane.gates.placement.graph import Depends, Site
 from pytest_ane.gates.placement.rules.base import AUTHORING, DISPATCH, OpRule
 from pytest_ane.gates.placement.rules.ops import RECURRENT
-from pytest_ane.mil.records import DType, TensorType
+from pytest_ane.mlprogram import fp16
+from pytest_ane.mlprogram.records import DType, TensorType
 
 _INTS = frozenset({DType.INT32, DType.INT64, DType.UINT32, DType.UINT64})
 # Ops whose integers have a rule of their own.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pytest_ane.gates.placement.graph import Depends, Site
 from pytest_ane.gates.placement.rules.base import OpRule, ProgramRule, Subject
-from pytest_ane.mil.records import MLModel, StateType
+from pytest_ane.mlprogram.records import MLModel, StateType
 
 _MASKS = {"begin": "begin_mask", "end": "end_mask"}
 

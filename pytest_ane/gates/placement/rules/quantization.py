@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pytest_ane.gates.placement.graph import Site
 from pytest_ane.gates.placement.rules.base import OpRule
-from pytest_ane.mil.records import Dim, DType, Operation, TensorType
+from pytest_ane.mlprogram.records import Dim, DType, Operation, TensorType
 
 _BLOCKWISE = frozenset(
     {"constexpr_blockwise_shift_scale", "constexpr_sparse_blockwise_shift_scale"}

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from pytest_ane.core.errors import ManifestError
 from pytest_ane.gates.placement.graph import Depends, Site
 from pytest_ane.gates.placement.rules.base import AUTHORING, DISPATCH, OpRule, Rule
 from pytest_ane.gates.placement.segmenter.support import limit
-from pytest_ane.mil.records import TensorType
+from pytest_ane.mlprogram.errors import ManifestError
+from pytest_ane.mlprogram.records import TensorType
 
 _GIB = 2**30
 _OS = re.compile(r"(macOS|iOS|iPadOS)\s+(\d{1,3})(\.\d+)*", re.IGNORECASE)

@@ -7,7 +7,7 @@ from math import prod
 
 from pytest_ane.gates.placement.graph import Site
 from pytest_ane.gates.placement.rules.base import AUTHORING, OpRule, ProgramRule, Subject
-from pytest_ane.mil.records import DType, MLModel, StateType, TensorType
+from pytest_ane.mlprogram.records import DType, MLModel, StateType, TensorType
 
 _WIDTH = 32
 """Elements of fp16 in 64 bytes, which rows of ANE tensors are aligned to."""

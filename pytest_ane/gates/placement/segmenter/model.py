@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pytest_ane.core.errors import ManifestError
-from pytest_ane.core.text import printable
 from pytest_ane.gates.placement.segmenter.records import Backend
 from pytest_ane.manifest.base import loads
+from pytest_ane.mlprogram.errors import ManifestError
+from pytest_ane.mlprogram.text import printable
 
 Certainty = Literal["recorded", "exact", "fitted", "one point", "assumed"]
 Counts = Literal["io", "in", "bytes", "flops"]

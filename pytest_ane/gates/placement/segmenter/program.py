@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from pytest_ane.core.errors import AneError
 from pytest_ane.gates.placement.graph import EXTENT_PARAMETERS, Depends, Graph, Site
 from pytest_ane.gates.placement.segmenter.predict import predict
 from pytest_ane.gates.placement.segmenter.records import (
@@ -17,8 +16,9 @@ from pytest_ane.gates.placement.segmenter.records import (
     Tensor,
     Units,
 )
-from pytest_ane.mil.records import Argument, Function, MLModel, Program, Ref, TensorType
-from pytest_ane.reference.shapes import token_range, value_shapes
+from pytest_ane.mlprogram.errors import AneError
+from pytest_ane.mlprogram.executor.shapes import token_range, value_shapes
+from pytest_ane.mlprogram.records import Argument, Function, MLModel, Program, Ref, TensorType
 
 Shapes = Mapping[str, Sequence[int]]
 

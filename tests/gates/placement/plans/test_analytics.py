@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.core.errors import PlanError
 from pytest_ane.gates.placement.plans import PlannedOperation, join, parse_plan, summarise
 from pytest_ane.gates.placement.plans.analytics import path_ms
+from pytest_ane.mlprogram.errors import PlanError
 from pytest_ane.report.placement import explain_plan
 from tests.gates.placement.plans.samples import ANALYTICS
 from tests.gates.placement.programs import function, half, model, op

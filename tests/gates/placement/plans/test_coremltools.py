@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.core.errors import PlanError
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation, parse_plan
 from pytest_ane.gates.placement.plans.coremltools import read, write
+from pytest_ane.mlprogram.errors import PlanError
 from tests.gates.placement.plans.samples import COREMLTOOLS, info, path
 
 
@@ -35,7 +35,7 @@ def test_what_is_written_is_read_again() -> None:
 
 
 def test_coremltools_reads_what_is_written() -> None:
-    from pytest_ane.build.coremltools_quiet import import_coremltools
+    from pytest_ane.make.coremltools_quiet import import_coremltools
 
     import_coremltools()
     from coremltools.models.ml_program.experimental.remote_device import ComputePlan

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.core.errors import PlanError
 from pytest_ane.gates.placement.plans import parse_plan, summarise
+from pytest_ane.mlprogram.errors import PlanError
 from tests.gates.placement.plans import samples
 
 

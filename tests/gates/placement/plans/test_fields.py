@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.core.errors import PlanError
 from pytest_ane.gates.placement.plans import fields
+from pytest_ane.mlprogram.errors import PlanError
 
 
 @pytest.mark.parametrize(

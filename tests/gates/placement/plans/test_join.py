@@ -12,7 +12,7 @@ from pytest_ane.gates.placement.plans import (
     summarise,
 )
 from pytest_ane.gates.placement.plans.record import Wires
-from pytest_ane.mil.records import Block, Named, Operation
+from pytest_ane.mlprogram.records import Block, Named, Operation
 from tests.gates.placement.programs import const, full, function, half, model, op
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.core.errors import PlanError
 from pytest_ane.gates.placement.plans import parse_plan, read_plan
+from pytest_ane.mlprogram.errors import PlanError
 from pytest_ane.report.placement import explain_plan
 from tests.gates.placement.plans.samples import ALL, COREMLTOOLS, LOG
 

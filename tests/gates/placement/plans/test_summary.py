@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ane.core.verdict import Verdict
 from pytest_ane.gates.placement import judge
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation, summarise
+from pytest_ane.gates.verdict import Verdict
 from pytest_ane.manifest.policy import PlacementPolicy
 
 CONSTS = tuple(PlannedOperation(f"w{i}", "const") for i in range(44))

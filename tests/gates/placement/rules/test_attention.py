@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_ane.mil.records import Operation, TensorType
+from pytest_ane.mlprogram.records import Operation, TensorType
 from tests.gates.placement.programs import const, foretell, full, half, op, rules, value
 
 QKV = {"q": half(1, 2, 4, 8), "m": half(1, 1, 4, 4)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_ane.mil.records import Operation
+from pytest_ane.mlprogram.records import Operation
 from tests.gates.placement.programs import const, half, op, rules, value
 
 

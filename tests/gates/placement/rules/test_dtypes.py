@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_ane.mil.records import DType, Operation, TensorType
+from pytest_ane.mlprogram.records import DType, Operation, TensorType
 from tests.gates.placement.programs import const, foretell, full, half, ints, op, rules, value
 
 IN = {"x": full(1, 8, 1, 4)}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.gates.placement import Forecast, forecast
-from pytest_ane.mil.records import DType, Feature, Operation, StateType, ValueType
+from pytest_ane.mlprogram.records import DType, Feature, Operation, StateType, ValueType
 from tests.gates.placement.programs import (
     const,
     foretell,

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_ane.gates.placement.segmenter.program import function_ops
 from pytest_ane.gates.placement.segmenter.support import obstacle
-from pytest_ane.mil.records import DType, Operation, TensorType, ValueType
+from pytest_ane.mlprogram.records import DType, Operation, TensorType, ValueType
 from tests.gates.placement.programs import foretell, full, function, half, ints, op, value
 
 

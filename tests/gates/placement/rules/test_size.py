@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.core.errors import ManifestError
 from pytest_ane.gates.placement.rules import limit_bytes, too_large
+from pytest_ane.mlprogram.errors import ManifestError
 
 GIB = 2**30
 

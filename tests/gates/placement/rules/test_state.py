@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.mil.records import Operation, StateType, TensorType
+from pytest_ane.mlprogram.records import Operation, StateType, TensorType
 from tests.gates.placement.programs import foretell, full, half, op, rules, value
 
 

@@ -6,13 +6,13 @@ from importlib.resources import files
 
 import pytest
 
-from pytest_ane.core.errors import ManifestError
 from pytest_ane.gates.placement.segmenter.model import (
     chip_named,
     launch_bounds,
     models,
     parse_models,
 )
+from pytest_ane.mlprogram.errors import ManifestError
 
 TEXT = files("pytest_ane.gates.placement.segmenter").joinpath("model.toml").read_text("utf-8")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.core.errors import ManifestError
 from pytest_ane.gates.placement.segmenter import Off, Op, Prediction, Tensor, predict
+from pytest_ane.mlprogram.errors import ManifestError
 
 IMAGE = Tensor((1, 64, 32, 32))
 

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_ane.gates.placement.segmenter import Op, Tensor, predict_program
 from pytest_ane.gates.placement.segmenter.program import function_ops
-from pytest_ane.mil.records import Block, Operation, Program, ValueType
+from pytest_ane.mlprogram.records import Block, Operation, Program, ValueType
 from tests.gates.placement.programs import const, function, half, ints, op, value
 
 X: Mapping[str, ValueType] = {"x": half(1, 8, 4, 4)}

@@ -1,1 +1,0 @@
-"""Why a model is red or slow: drift, blame, bisect, diff, bound."""

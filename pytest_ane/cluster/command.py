@@ -1,0 +1,100 @@
+"""`pytest-ane worker`: let this machine take part in runs of a cluster."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_ane.cli.options import add_cache
+from pytest_ane.cli.output import Output, write
+from pytest_ane.mlprogram.errors import ClusterError
+
+if TYPE_CHECKING:
+    from pytest_ane.cluster.worker import Offer
+
+HELP = "let this machine build and measure for runs with --ane-cluster"
+EXAMPLE = "pytest-ane worker tcp://10.0.0.7:8786"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The scheduler, and what the machine gives."""
+    parser.add_argument("scheduler", metavar="URL", help="of Dask's scheduler, which is started "
+                        "with: dask scheduler")  # fmt: skip
+    parser.add_argument(
+        "--builds",
+        "--ane-builds",
+        type=int,
+        metavar="N",
+        help="processes that build and run shards on the CPU executor (default: as many as memory "
+        "holds at 3 GB each, at most one a core); 0 for a Mac's Neural Engine alone",
+    )
+    add_cache(parser)
+    parser.add_argument(
+        "--store",
+        "--ane-store",
+        metavar="URL",
+        help="the store that machines share (default: the run's)",
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="the checkout, where the manifest's weights and packages are (default: this one)",
+    )
+    parser.add_argument(
+        "--preload",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="import this first in each process, as with dask worker",
+    )
+
+
+def run(options: argparse.Namespace) -> Output:
+    """Take part until the scheduler ends, or Ctrl-C.
+
+    Raises:
+        ClusterError: there is no scheduler, or nothing that this machine could give.
+        CacheError: the cache folder holds other content, or the store's URL has no meaning.
+    """
+    from pytest_ane.make.cache import default_root
+    from pytest_ane.make.folder import require_cache
+    from pytest_ane.make.semaphore import default_builds
+    from pytest_ane.make.shared_store import check_url
+
+    builds = default_builds() if options.builds is None else options.builds
+    try:
+        from pytest_ane.cluster.worker import machine_with_ane, offered, serve
+        from pytest_ane.cluster.workers import check_scheduler
+    except ImportError as error:
+        raise ClusterError(
+            f"A worker needs {error.name or 'Dask'}; run: pip install 'pytest-ane[cluster]'"
+        ) from None
+    if builds < 0:
+        raise ClusterError(f"--builds={builds}: give 0 or more.")
+    check_scheduler(options.scheduler)
+    if not options.folder.is_dir():
+        raise ClusterError(f"--folder={options.folder} is no folder; give the checkout's.")
+    if options.store:
+        check_url(options.store)
+    require_cache((options.cache or default_root()).absolute())
+    offer = offered(
+        options.scheduler,
+        builds,
+        machine_with_ane(),
+        folder=options.folder.absolute(),
+        cache=options.cache,
+        store=options.store,
+        preload=tuple(options.preload),
+    )
+    if not offer.builds and offer.mac is None:
+        raise ClusterError("--builds=0: there is no Neural Engine here, so nothing would be done.")
+    yield str(offer)
+    serve(offer, lambda: _say(offer))
+    return None
+
+
+def _say(offer: Offer) -> None:
+    write(f"connected to {offer.url}; Ctrl-C ends")

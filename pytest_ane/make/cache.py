@@ -1,0 +1,505 @@
+"""The content-addressed cache: whatever takes long is done once, by one process, and kept whole.
+
+An entry is a folder `<root>/<kind>/<key>`. It is made and sealed in `<root>/tmp` and moved into
+place with one rename, so that an entry that exists is complete, whatever killed the process before.
+Whenever an entry is used it is compared with its seal (`seal.py`). One of another user's that may
+not be read or replaced is passed by: this user's own is made beside it. Only what has the form of a
+name made here is ever deleted (`folder.py`).
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import math
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from filelock import FileLock
+from platformdirs import user_cache_path
+
+from pytest_ane.make.folder import (
+    ENTRY,
+    KEY,
+    KINDS,
+    RUN,
+    TAG,
+    TAG_TEXT,
+    USER,
+    is_tagged,
+    own,
+    require_cache,
+)
+from pytest_ane.make.scratch import leftovers, scratch, temporary_folder
+from pytest_ane.make.seal import damage, write_seal
+from pytest_ane.make.semaphore import Semaphore
+from pytest_ane.make.shared_store import KINDS as SHARED
+from pytest_ane.make.shared_store import SharedStore
+from pytest_ane.mlprogram.digests import tree_bytes
+from pytest_ane.mlprogram.errors import BuildError, CacheError, DiskError
+
+_WRITER = "[MIL FileWriter]"
+"""How coremltools' writer of weights begins when the system refuses to write; it is no OSError."""
+_NUMBER = re.compile(r"^\[Errno \d+\] ")
+_MARGIN = 60 * 10**9
+"""Nanoseconds: clocks of file systems may be behind the machine's."""
+_WORDS = {
+    "artifacts": "package",
+    "budgets": "error budget",
+    "compiled": "compiled model",
+    "recordings": "recorded reference",
+}
+"""What messages call an entry of each kind."""
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""Errors that no free space helps against."""
+
+T = TypeVar("T")
+
+
+class _ForeignEntryError(CacheError):
+    """An entry is another user's and may not be read, locked or replaced."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry as `pytest-ane cache list` shows it: size in bytes, last use in epoch seconds."""
+
+    kind: str
+    key: str
+    path: Path
+    size: int
+    used: float
+
+
+class Cache:
+    """A cache folder, the user's own by default.
+
+    Args:
+        root: the folder.
+        builds: how many entries processes that share the folder make at once; `None` for any.
+        notify: receives a sentence on each entry that was damaged or edited; `to_stderr` by
+            default.
+        store: asked for an entry before it is made, and offered what was made.
+        max_size: bytes of all entries, above which those not in use are deleted, the least
+            recently used first; `None` for any.
+
+    Attributes:
+        unwritable: why the folder can only be read; empty where it can be written.
+        used: entries that this object gave or made, for who hands them on.
+
+    Raises:
+        CacheError: the folder holds other content and no tag, or cannot be made or written and
+            was no cache before.
+    """
+
+    def __init__(
+        self,
+        root: Path | None = None,
+        builds: int | None = None,
+        notify: Callable[[str], None] | None = None,
+        store: SharedStore | None = None,
+        max_size: int | None = None,
+    ) -> None:
+        self.root = (root or default_root()).absolute()
+        self.notify = notify or to_stderr
+        self.store, self.max_size = store, max_size
+        self.unwritable = ""
+        self.slots = Semaphore(self.root / "locks", builds) if builds else None
+        self._user: FileLock | None = None
+        self.used: set[Path] = set()
+        require_cache(self.root)
+        try:
+            for name in (*KINDS, "locks", "tmp"):
+                (self.root / name).mkdir(parents=True, exist_ok=True)
+            probe = self.root / "tmp" / f".write-{os.getpid()}"
+            probe.touch()
+            if not is_tagged(self.root):
+                probe.write_text(TAG_TEXT)
+                with suppress(FileNotFoundError):  # Another process swept it away.
+                    probe.replace(self.root / TAG)
+            probe.unlink(missing_ok=True)
+        except OSError as error:
+            if not is_tagged(self.root):
+                raise CacheError(
+                    f"The cache folder {self.root} cannot be written ({error.strerror}); "
+                    "choose another with --ane-cache=DIR."
+                ) from error
+            self.unwritable = error.strerror or str(error)
+
+    def path(self, kind: str, key: str) -> Path:
+        """Where an entry is or would be."""
+        assert kind in KINDS, kind
+        assert re.fullmatch(KEY, key), key
+        return self.root / kind / key
+
+    def get(self, kind: str, key: str, subject: str = "") -> Path | None:
+        """A finished entry's folder, or None; `prune` keeps it until this process ends.
+
+        An entry that differs from its seal is none, which is said; `subject` is whose it is.
+
+        Raises:
+            CacheError: the entry cannot be read.
+        """
+        return self._passing_by(self.path(kind, key), lambda path: self._get(path, subject))
+
+    def _get(self, path: Path, subject: str) -> Path | None:
+        if (wrong := self._use(path)) == "":
+            return path
+        if wrong:
+            self.notify(f"{self._sentence(path, wrong, subject)}; it is not used.")
+        elif self.store is not None and not self.unwritable:
+            with self._disk_errors(), self._locked(path):
+                return (
+                    path
+                    if self._use(path, locked=True) == "" or self._fetch(path, subject)
+                    else None
+                )
+        return None
+
+    def get_or_make(
+        self, kind: str, key: str, make: Callable[[Path], None], subject: str = ""
+    ) -> Path:
+        """A finished entry, made by `make(folder)` if there is none; two processes make it once.
+
+        An entry that differs from its seal is made again, which is said; `subject` is whose it is.
+
+        Raises:
+            BuildError: the disk is full or failing; the unfinished entry is removed.
+            CacheError: the entry cannot be read, or is missing in a folder that cannot be written.
+        """
+        return self._passing_by(
+            self.path(kind, key), lambda path: self._get_or_make(path, make, subject)
+        )
+
+    def place(self, kind: str, key: str, make: Callable[[Path], None]) -> Path:
+        """As `get_or_make`, of an entry that another machine has made: the store is not asked."""
+        return self._passing_by(
+            self.path(kind, key), lambda path: self._get_or_make(path, make, "", shared=False)
+        )
+
+    def _get_or_make(
+        self, path: Path, make: Callable[[Path], None], subject: str, *, shared: bool = True
+    ) -> Path:
+        entry = path.parent.name, path.name
+        with self._disk_errors():
+            if (wrong := self._use(path)) == "":
+                return path
+            if self.unwritable:
+                raise self._unwritable_error(path, wrong, subject)
+            # The slot first: who waits for an entry may hold one, who makes it has one already.
+            with self._slot(), self._locked(path):
+                if (wrong := self._use(path, locked=True)) == "":
+                    return path
+                if wrong:
+                    self._discard(path, wrong, subject)
+                if not (shared and self._fetch(path, subject)):
+                    with self._workspace(*entry) as folder, scratch(self._scratch(*entry)):
+                        make(folder)
+                        write_seal(folder, *entry)
+                        folder.replace(path)
+                    self._note_use(path)
+                    if shared:
+                        self._offer(path, subject)
+            if self.max_size is not None:
+                self.trim(self.max_size)
+            return path
+
+    def _fetch(self, path: Path, subject: str) -> bool:
+        """Take an entry from the store, under its lock; whether the store had it whole."""
+        if not (store := self._store_of(path)):
+            return False
+        kind, key = path.parent.name, path.name
+        with self._workspace(kind, key) as folder:
+            entry = store.fetch(kind, key, folder, subject)
+            if entry is not None:
+                entry.replace(path)
+                self._note_use(path)
+        return entry is not None
+
+    def _offer(self, path: Path, subject: str) -> bool:
+        """Give the store an entry that was made here, under its lock; whether it has it now."""
+        if not (store := self._store_of(path)):
+            return False
+        with self._workspace(path.parent.name, path.name) as folder:
+            return store.offer(path, folder, subject)
+
+    def _store_of(self, path: Path) -> SharedStore | None:
+        """The store, of entries that other machines can use under the same name."""
+        shared = path.parent.name in SHARED and re.fullmatch(r"[0-9a-f]{64}", path.name)
+        return self.store if shared else None
+
+    def push(self, entry: Entry) -> bool:
+        """Offer the store an entry that lies here; whether the store has it now as it is here.
+
+        One that is damaged, which is said, gone, or of this machine alone is not offered.
+        """
+        with self._locked(entry.path):
+            if wrong := self._use(entry.path, locked=True):
+                self.notify(f"{self._sentence(entry.path, wrong, '')}; it is not stored.")
+            return wrong == "" and self._offer(entry.path, "")
+
+    def _passing_by(self, path: Path, use: Callable[[Path], T]) -> T:
+        """Use an entry; or this user's own beside it, where that one is another user's."""
+        try:
+            return use(path)
+        except _ForeignEntryError:
+            user = os.getuid() if hasattr(os, "getuid") else 0
+            return use(path.with_name(f"{path.name}-u{user}"))
+
+    @contextmanager
+    def _locked(self, path: Path) -> Iterator[None]:
+        """Hold an entry's lock, whose file may be another user's."""
+        lock = self.lock(f"{path.parent.name}-{path.name}")
+        try:
+            lock.acquire()
+        except PermissionError as error:
+            raise _ForeignEntryError(f"{lock.lock_file}: {_said(error)}") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def entries(self) -> list[Entry]:
+        """All finished entries, least recently used first."""
+        found = [
+            Entry(kind, path.name, path, tree_bytes(path), path.stat().st_mtime)
+            for kind in KINDS
+            for path in self.folders(kind)
+        ]
+        return sorted(found, key=lambda entry: entry.used)
+
+    def folders(self, kind: str) -> list[Path]:
+        """The folders of all finished entries of a kind."""
+        return [path for path in own(self.root, kind) if path.is_dir()]
+
+    def surplus(self, most: int) -> list[Entry]:
+        """Entries beyond so many bytes, least recently used first, that no process uses."""
+        entries, since = self.entries(), self.in_use_since()
+        held, surplus = sum(entry.size for entry in entries), []
+        for entry in entries:
+            if held > most and entry.used < since:
+                surplus.append(entry)
+                held -= entry.size
+        return surplus
+
+    def trim(self, most: int) -> None:
+        """Delete the surplus; what may not be deleted stays."""
+        for entry in self.surplus(most):
+            with suppress(OSError):
+                self.remove(entry)
+
+    def remove(self, entry: Entry) -> bool:
+        """Delete an entry, unless it was used since it was listed; whether it is gone.
+
+        It is renamed away first, so that no reader sees half of it.
+        """
+        with self.lock(f"{entry.kind}-{entry.key}"):
+            if not entry.path.is_dir():
+                return True
+            if entry.path.stat().st_mtime != entry.used:
+                return False
+            self._remove(entry.path)
+        return True
+
+    def in_use_since(self) -> float:
+        """When the first of the processes that use entries now began to; infinity without any.
+
+        An entry that one of them uses was last used after that (seconds of the epoch).
+        """
+        held = (re.fullmatch(USER, lock.stem) for lock in own(self.root, "locks"))
+        starts = [match for match in held if match and not self._is_free(match[0])]
+        return min((int(match["start"]) / 1e9 for match in starts), default=math.inf)
+
+    def lock(self, name: str) -> FileLock:
+        """A lock between processes, free again when its holder is gone, however it went."""
+        return FileLock(self.root / "locks" / f"{name}.lock")
+
+    def sweep(self) -> None:
+        """Delete what killed processes left, here and in the temporary folder.
+
+        What another process is making stays, and what may not be deleted.
+        """
+        if self.unwritable:
+            return
+        mark = self._scratch()
+        form = rf"{re.escape(mark)}-{ENTRY}"
+        named = [(left.name.partition(".")[0], left) for left in own(self.root, "tmp")]
+        for left in leftovers(form):
+            named.append((left.name.removeprefix(f"{mark}-").rpartition("-")[0], left))
+        for name, left in named:
+            if not name:  # A test of whether the folder can be written.
+                with suppress(OSError):
+                    left.unlink()
+                continue
+            with suppress(OSError), self.lock(name).acquire(timeout=0):
+                shutil.rmtree(left, ignore_errors=True)
+        for lock in own(self.root, "locks"):
+            if re.fullmatch(f"{RUN}|{USER}", lock.stem) and self._is_free(lock.stem):
+                with suppress(OSError):
+                    lock.unlink()
+
+    def _use(self, path: Path, *, locked: bool = False) -> str | None:
+        """Use an entry: how it differs from its seal, empty if it does not; None without one.
+
+        Raises:
+            CacheError: it cannot be read.
+        """
+        try:
+            if not path.is_dir():
+                return None
+            with ExitStack() as stack:
+                if not locked:
+                    with suppress(OSError):  # A shared cache may have locks of another user's.
+                        stack.enter_context(self.lock(f"{path.parent.name}-{path.name}"))
+                self._note_use(path)
+            return damage(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            refused = isinstance(error, PermissionError)
+            raise (_ForeignEntryError if refused else CacheError)(
+                f"{path} cannot be read ({_said(error)}); see that it may be read, or choose "
+                "another folder with --ane-cache=DIR."
+            ) from error
+
+    def _note_use(self, path: Path) -> None:
+        """Note that this process uses an entry, for `prune`; under the entry's lock."""
+        self.used.add(path)
+        if self._user is None:
+            start = time.time_ns() - _MARGIN
+            self._user = self.lock(f"use-{start}-{os.getpid()}")
+            with suppress(OSError):
+                self._user.acquire()
+        try:
+            os.utime(path)
+        except FileNotFoundError:
+            raise
+        except OSError:  # Another user's, or in a folder that cannot be written.
+            pass
+
+    def _discard(self, path: Path, wrong: str, subject: str) -> None:
+        """Remove an entry that differs from its seal, under its lock, and say so."""
+        sentence = self._sentence(path, wrong, subject)
+        try:
+            self._remove(path)
+        except OSError as error:
+            # In a folder with the sticky bit another user's entry stays, and others may be added.
+            foreign = isinstance(error, PermissionError) and _is_writable(path.parent)
+            raise (_ForeignEntryError if foreign else CacheError)(
+                f"{sentence}, and cannot be replaced ({error.strerror}); delete {path}, or choose "
+                "another folder with --ane-cache=DIR."
+            ) from error
+        self.notify(f"{sentence}; it is made again.")
+
+    def _remove(self, path: Path) -> None:
+        """Rename an entry away, so that no reader sees half of it, and delete it."""
+        name = f"{path.parent.name}-{path.name}.removed-{os.getpid()}"
+        shutil.rmtree(path.replace(self.root / "tmp" / name), ignore_errors=True)
+
+    def _sentence(self, path: Path, wrong: str, subject: str) -> str:
+        whose = f"{subject}: its" if subject else "A"
+        kind = path.parent.name
+        return (
+            f"{whose} {_WORDS[kind]} in the cache ({kind}/{path.name[:16]}) was damaged or edited: "
+            f"{wrong}"
+        )
+
+    def _unwritable_error(self, path: Path, wrong: str | None, subject: str) -> CacheError:
+        whose = f"{subject}: its" if subject else "A"
+        missing = f"{whose} {_WORDS[path.parent.name]} is not in the cache"
+        return CacheError(
+            f"{self._sentence(path, wrong, subject) if wrong else missing}, and the cache folder "
+            f"{self.root} cannot be written ({self.unwritable}); choose another with "
+            "--ane-cache=DIR."
+        )
+
+    def _is_free(self, name: str) -> bool:
+        """Whether nobody holds a lock."""
+        try:
+            with self.lock(name).acquire(timeout=0):
+                return True
+        except OSError:  # Held, or another user's.
+            return False
+
+    def _slot(self) -> AbstractContextManager[None]:
+        return self.slots.held() if self.slots else nullcontext()
+
+    def _scratch(self, *entry: str) -> str:
+        """What folders of temporary files are called: by this cache folder, then by the entry."""
+        own = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:12]
+        return "-".join(("pytest-ane", own, *entry))
+
+    @contextmanager
+    def _workspace(self, kind: str, key: str) -> Iterator[Path]:
+        """A fresh folder for an entry under its lock; leftovers of a killed process go first."""
+        folder = self.root / "tmp" / f"{kind}-{key}"
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            folder.mkdir()
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    @contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        """Say what the system said, and where.
+
+        The converter also writes to the temporary folder, and copies with `shutil`, whose errors
+        carry no number; so all of them are caught alike.
+        """
+        try:
+            yield
+        except OSError as error:
+            if error.errno in _REFUSED:
+                raise BuildError(
+                    f"Building into {self.root} failed: {_said(error)}; see that it may be read "
+                    "and written, or choose other folders with --ane-cache=DIR and TMPDIR."
+                ) from error
+            raise self._disk_error(_said(error)) from error
+        except BuildError as error:
+            if _WRITER not in str(error):
+                raise
+            raise self._disk_error(str(error).rstrip(".")) from error
+
+    def _disk_error(self, said: str) -> DiskError:
+        temporary = temporary_folder()
+        free, room = (shutil.disk_usage(path).free / 1e9 for path in (self.root, temporary))
+        return DiskError(
+            f"Building into {self.root} failed: {said} ({free:.1f} GB free there, {room:.1f} GB in "
+            f"the temporary folder {temporary}); free some space (pytest-ane cache prune), or "
+            "choose other folders with --ane-cache=DIR and TMPDIR. What was finished before is "
+            "kept."
+        )
+
+
+def to_stderr(text: str) -> None:
+    """Write a line where it spoils no output."""
+    print(text, file=sys.stderr)
+
+
+def default_root() -> Path:
+    """The user's own cache folder."""
+    return user_cache_path("pytest-ane")
+
+
+def _is_writable(folder: Path) -> bool:
+    effective = os.access in os.supports_effective_ids
+    return os.access(folder, os.W_OK, effective_ids=effective)
+
+
+def _said(error: OSError) -> str:
+    """`No space left on device: /some/file`; the first of the errors that `shutil` collected."""
+    if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list):
+        _, target, why = error.args[0][0]
+        return f"{_NUMBER.sub('', str(why)).partition(': ')[0]}: {target}"
+    if error.strerror is None:
+        return str(error)
+    return f"{error.strerror}: {error.filename}" if error.filename else error.strerror

@@ -1,0 +1,321 @@
+"""Compression of a Core ML model by the manifest's settings, and of one weight alone.
+
+Scalar palettes are made on disk by `palettize`, from the saved package; all else goes before that
+through coremltools, on the model in memory.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import numpy as np
+
+from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
+from pytest_ane.make.functions import extract_function
+from pytest_ane.make.optimize import passes
+from pytest_ane.make.palettize.choose import constants
+from pytest_ane.make.scratch import temporary_files_in
+from pytest_ane.make.yardstick import Rows, quantized
+from pytest_ane.manifest import Compression, Linear, Palettize, Settings, Uncompressed
+from pytest_ane.mlprogram.arrays import Array, FloatArray, HalfArray
+from pytest_ane.mlprogram.errors import AneError, BuildError
+from pytest_ane.mlprogram.package import package_functions, parse_package
+
+if TYPE_CHECKING:
+    from pytest_ane.make.palettize.package import Progress
+
+
+def compress(
+    model: Any,
+    compression: Compression,
+    package: Path,
+    subject: str,
+    errors: dict[str, Rows] | None = None,
+) -> tuple[str, ...]:
+    """Compress a converted model's weights and save it as `package`.
+
+    Args:
+        model: coremltools' own, converted.
+        compression: as requested.
+        package: where it goes; must not exist.
+        subject: what errors call it.
+        errors: to be filled with the squared error of each row of every weight that our own engine
+            palettizes, by the weight's name.
+
+    Returns:
+        coremltools' notes, such as a weight that was declined.
+
+    Raises:
+        BuildError: a setting is refused, or a weight cannot be compressed.
+    """
+    notes: tuple[str, ...] = ()
+    if not _all_fast(compression):
+        model, notes = _through_coremltools(model, compression, subject)
+    with TemporaryDirectory(dir=package.parent) as folder:
+        saved = Path(folder, package.name)
+        with converter_notes():
+            model.save(str(saved))
+        if settings := _palettes(saved, compression):
+            return notes + _palettize(saved, package, settings, subject, errors)
+        saved.replace(package)
+    return notes
+
+
+def compress_package(
+    source: Path,
+    compression: Compression,
+    package: Path,
+    subject: str,
+    errors: dict[str, Rows] | None = None,
+    progress: Progress = lambda name, done, total: None,
+) -> tuple[str, ...]:
+    """As `compress`, of a package on disk, which stays as it is; `progress` as of `palettize`.
+
+    Raises:
+        BuildError: a setting is refused, or a weight cannot be compressed.
+    """
+    if not _all_fast(compression):
+        with converter_notes():
+            model = import_coremltools().models.MLModel(str(source), skip_model_load=True)
+        return compress(model, compression, package, subject, errors)
+    if settings := _palettes(source, compression):
+        return _palettize(source, package, settings, subject, errors, progress)
+    shutil.copytree(source, package)
+    return ()
+
+
+def compress_own_package(
+    source: Path, compression: Compression, package: Path, progress: Progress
+) -> tuple[str, ...]:
+    """Compress a package that anyone made; all but its program and its weights stays as it is.
+
+    Args:
+        source: an `.mlpackage` of one ML Program, of one function or several.
+        compression: as requested; weights that are compressed already stay as they are.
+        package: where it goes; must not exist. Unfinished after an error.
+        progress: as of `palettize`; not called where coremltools compresses.
+
+    Returns:
+        Notes, such as on a weight that was declined.
+
+    Raises:
+        ProgramError: the source is damaged, or no ML Program.
+        BuildError: a setting is refused, or a weight cannot be compressed.
+    """
+    subject = str(source)
+    if _all_fast(compression):
+        return compress_package(source, compression, package, subject, progress=progress)
+    with TemporaryDirectory(dir=package.parent) as folder, temporary_files_in(Path(folder)):
+        made = Path(folder, package.name)
+        with _failing_as(subject):
+            if names := package_functions(source):
+                notes = _function_by_function(source, names, compression, made)
+            else:
+                notes = compress_package(source, compression, made, subject)
+        _replace_program(source, made, package)
+    return notes
+
+
+def _function_by_function(
+    source: Path, names: Sequence[str], compression: Compression, made: Path
+) -> tuple[str, ...]:
+    """Through coremltools, which compresses packages of one function only; then they are joined."""
+    joined = import_coremltools().utils.MultiFunctionDescriptor()
+    joined.default_function_name, notes = names[0], list[str]()
+    for number, name in enumerate(names):
+        single = extract_function(source, name, made.with_name(f"{number}-plain.mlpackage"))
+        small = made.with_name(f"{number}.mlpackage")
+        notes += compress_package(single, compression, small, f"{source}[{name}]")
+        joined.add_function(str(small), "main", name)
+    with converter_notes():
+        import_coremltools().utils.save_multifunction(joined, str(made))
+    return tuple(dict.fromkeys(notes))
+
+
+def _replace_program(source: Path, made: Path, package: Path) -> None:
+    """Write a copy of `source` with the program and the weights of `made`."""
+    (file, message), (_, new) = parse_package(source), parse_package(made)
+    message.mlProgram.CopyFrom(new.mlProgram)
+    message.specificationVersion = new.specificationVersion
+    shutil.copytree(source, package, ignore=shutil.ignore_patterns("weights"))
+    target = package / file.relative_to(source)
+    target.write_bytes(message.SerializeToString())
+    for weights in made.rglob("weight.bin"):
+        (target.parent / "weights").mkdir(exist_ok=True)
+        weights.replace(target.parent / "weights" / weights.name)
+
+
+def _all_fast(compression: Compression) -> bool:
+    """Whether our own engine compresses all weights that are compressed."""
+    return all(_fast(each) or isinstance(each, Uncompressed) for each in compression.every())
+
+
+def _palettes(saved: Path, compression: Compression) -> dict[str, Palettize]:
+    """The weights of a saved package that our own engine palettizes."""
+    methods = {n: compression.for_weight(n, ops) for n, ops in constants(saved).items()}
+    return {name: method for name, method in methods.items() if _fast(method)}
+
+
+def _palettize(
+    source: Path,
+    package: Path,
+    settings: dict[str, Palettize],
+    subject: str,
+    errors: dict[str, Rows] | None,
+    progress: Progress = lambda name, done, total: None,
+) -> tuple[str, ...]:
+    from pytest_ane.make.palettize.package import palettize
+
+    return palettize(source, package, settings, subject=subject, errors=errors, progress=progress)
+
+
+def _fast(method: Settings) -> TypeGuard[Palettize]:
+    """Whether our own engine makes these palettes."""
+    return (
+        isinstance(method, Palettize)
+        and method.engine == "fast"
+        and method.cluster_dim == 1
+        and not method.enable_per_channel_scale
+        and not method.joint
+    )
+
+
+def _through_coremltools(
+    model: Any, compression: Compression, subject: str
+) -> tuple[Any, tuple[str, ...]]:
+    """Compress the weights that our own engine does not palettize."""
+    cto = import_coremltools().optimize.coreml
+    with converter_notes():
+        weights = cto.get_weights_metadata(model, weight_threshold=0)
+    methods = {
+        name: compression.for_weight(name, {op.op_type for op in weight.child_ops})
+        for name, weight in weights.items()
+    }
+    methods = {name: method for name, method in methods.items() if not _fast(method)}
+    for name, method in methods.items():
+        _check_finite(weights[name].val, method, f"{subject}: {name}")
+    notes: list[str] = []
+    with _failing_as(subject):
+        for each in passes(cto, methods):
+            with converter_notes() as lines:
+                model = each.run(model, cto)
+            notes += lines
+    return model, tuple(notes)
+
+
+def _check_finite(values: Any, method: Settings, weight: str) -> None:
+    """Refuse NaN, of which coremltools makes scales that are NaN, or a channel of zeros."""
+    least = min((step.weight_threshold for step in method.steps), default=math.inf)
+    if values.size > least and not np.isfinite(values).all():
+        raise BuildError(
+            f"{weight} holds a NaN or an infinity; it cannot be compressed, so repair its source "
+            "or name it in compression.keep."
+        )
+
+
+@contextmanager
+def _failing_as(subject: str) -> Iterator[None]:
+    """Whatever goes wrong inside coremltools, an AssertionError or an IndexError too, as ours."""
+    try:
+        yield
+    except (AneError, OSError):
+        raise
+    except Exception as error:
+        message = str(error) or type(error).__name__
+        raise BuildError(f"{subject} could not be compressed: {message}") from error
+
+
+def stored_bytes(shape: tuple[int, ...], settings: Settings, axis: int = 0) -> int:
+    """Bytes of a compressed weight's data, tables and scales, as `Weight.compressed_bytes`.
+
+    N weights take 2N bytes in fp16; as indices of b bits N b / 8, and 2^b values of 2 bytes for
+    each table; as integers of b bits N b / 8, and for each scale 2 bytes, and the bits of an offset
+    with `mode = "linear"`.
+
+    Args:
+        shape: of the weight.
+        settings: palettes of single values, integers with scales, or none.
+        axis: of the output channels.
+
+    Raises:
+        BuildError: settings of another kind.
+    """
+    size = math.prod(shape)
+    if isinstance(settings, Uncompressed):
+        return 2 * size
+    if isinstance(settings, Palettize) and settings.mode != "unique":
+        tables = _tables(shape, settings, axis)
+        return -(-size * settings.nbits // 8) + tables * 2 * 2**settings.nbits
+    if isinstance(settings, Linear) and settings.granularity != "per_block":
+        scales = shape[axis] if settings.granularity == "per_channel" else 1
+        offsets = -(-scales * settings.nbits // 8) if settings.mode == "linear" else 0
+        return -(-size * settings.nbits // 8) + 2 * scales + offsets
+    raise BuildError(f"no formula says what {settings.method} takes on disk.")
+
+
+def compress_weight(weight: Array, settings: Settings, *, axis: int = 0) -> FloatArray:
+    """A weight's values, float32, after it was compressed and decompressed again.
+
+    Args:
+        weight: taken as the fp16 values it is stored as.
+        settings: palettes of single values, integers with scales, or none.
+        axis: of the output channels.
+
+    Raises:
+        BuildError: a value is NaN or infinite, or the groups do not fit the shape.
+    """
+    with np.errstate(over="ignore"):
+        half = weight.astype(np.float16)
+    if isinstance(settings, Uncompressed):
+        return half.astype(np.float32)
+    if isinstance(settings, Linear):
+        if not np.isfinite(half).all():
+            raise BuildError(f"A weight {list(half.shape)} holds a NaN or an infinity.")
+        return quantized(half.astype(np.float32), settings, _scales(half.shape, settings, axis))
+    assert isinstance(settings, Palettize), settings
+    return _palettized(half, settings, axis)
+
+
+def _tables(shape: tuple[int, ...], settings: Palettize, axis: int) -> int:
+    if settings.granularity == "per_tensor":
+        return 1
+    if shape[axis] % settings.group_size:
+        raise BuildError(
+            f"{shape[axis]} output channels are not divisible by group_size {settings.group_size}."
+        )
+    return shape[axis] // settings.group_size
+
+
+def _palettized(half: HalfArray, settings: Palettize, axis: int) -> FloatArray:
+    from pytest_ane.make.palettize.palettes import find_palettes
+
+    groups = _tables(half.shape, settings, axis)
+    try:
+        palettes = find_palettes(
+            half, settings.mode, settings.nbits, groups=groups, axis=axis, threads=1
+        )
+    except ValueError as why:
+        raise BuildError(f"A weight {list(half.shape)} {why}.") from None
+    return palettes.values()
+
+
+def _scales(shape: tuple[int, ...], settings: Linear, axis: int) -> tuple[int, ...]:
+    """Scales along each axis; blocks lie along the other one of the first two."""
+    grid = [1] * len(shape)
+    if settings.granularity != "per_tensor":
+        grid[axis] = shape[axis]
+    if settings.granularity == "per_block":
+        inputs = 0 if axis else 1
+        if shape[inputs] % settings.block_size:
+            raise BuildError(
+                f"{shape[inputs]} input channels are not divisible by block_size "
+                f"{settings.block_size}."
+            )
+        grid[inputs] = shape[inputs] // settings.block_size
+    return tuple(grid)

@@ -1,0 +1,313 @@
+"""What compression did to each weight: squared error against the uncompressed one, by row.
+
+Weights are decoded as the executor decodes them, a block of rows at a time: none is ever held whole
+in a wider type where its rows can be decoded alone. A row is an index along the first axis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.make.yardstick import (
+    Rows,
+    has_yardstick,
+    is_kmeans,
+    reached,
+    rows_of_a_table,
+    scheme_words,
+    squares,
+    steps_for,
+)
+from pytest_ane.manifest import Compression
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.mlprogram.blob import load
+from pytest_ane.mlprogram.census import (
+    ProgramWeight,
+    Weight,
+    bits_of,
+    constant_name,
+    find_weights,
+    plain_name,
+)
+from pytest_ane.mlprogram.decompress import decompress
+from pytest_ane.mlprogram.executor.weights import StreamedWeight
+from pytest_ane.mlprogram.records import MLModel, TensorType
+
+_AT_ONCE = 1 << 18
+"""Elements compared at a time: three buffers of 1 MB stay in the cache."""
+_SPREAD = 3.0
+"""Times the mean error of the rows that share a k-means table, what any row is taken to need where
+another engine may have made the table: that is best for all of its rows together, and one that is
+nearly as good may leave a row's outliers out. 4-bit tables of coremltools' own k-means cost a row
+of SmolLM2 up to 8 times this mean.
+"""
+_HALF_STEP = 2.0**-22, 2.0**-50
+"""Squared error of rounding to fp16: of a value's square at most the first, and never below the
+second (half a step among subnormal numbers)."""
+_MARKED = 2.0
+"""Rows next to the worst that are named with it lose more than this times what is reached."""
+_FEW = 8
+"""Elements up to which a constant may be left out, for converters fold them in various ways."""
+FP16 = "fp16"
+"""The scheme of weights that are not compressed."""
+
+
+@dataclass(frozen=True)
+class Distortion:
+    """One weight's squared error from compression.
+
+    Attributes:
+        name: the weight's, before compression.
+        sse: sum of squared differences from the uncompressed weight; NaN where either is not
+            finite.
+        energy: sum of squares of the uncompressed weight.
+        scheme: how it was to be stored, in words: `6-bit k-means`; `fp16` for a weight that is not
+            compressed; empty where nobody knows.
+        reached: the sum of squares that the scheme reaches on the uncompressed weight, not below
+            what rounding to fp16 costs; for `fp16` that of one step of each element. None where
+            there is no yardstick for the scheme.
+        row_error: the greatest ratio of a row's squared error to what the scheme reaches there; for
+            `fp16` of an element's to that of one step.
+        rows: first and last row of those that lose much, about the worst.
+    """
+
+    name: str
+    sse: float
+    energy: float
+    scheme: str = ""
+    reached: float | None = None
+    row_error: float | None = None
+    rows: tuple[int, int] = (0, 0)
+
+    def __post_init__(self) -> None:
+        if self.sse < 0 or self.energy < 0 or (self.reached or 0) < 0:
+            raise ValueError("a sum of squares is negative")
+        if (self.row_error or 0) < 0 or not 0 <= self.rows[0] <= self.rows[1]:
+            raise ValueError("a ratio or a row is negative")
+        if (self.reached is None) != (self.row_error is None):
+            raise ValueError("of a weight's and its rows' yardstick there is one only")
+
+    @property
+    def snr(self) -> float:
+        """Signal-to-noise ratio in dB, `10 log10(energy / sse)`; infinite where nothing is lost."""
+        if not math.isfinite(self.sse) or not math.isfinite(self.energy):
+            return math.nan
+        if not self.sse:
+            return math.inf
+        ratio = self.energy / self.sse
+        return 10 * math.log10(ratio) if ratio else -math.inf
+
+    @property
+    def error(self) -> float | None:
+        """`sse / reached`, None without a yardstick; 0 where nothing is lost."""
+        if self.reached is None or not self.sse:
+            return None if self.reached is None else 0.0
+        return self.sse / self.reached if self.reached else math.inf
+
+
+@dataclass(frozen=True)
+class WeightComparison:
+    """A package's weights against those of its uncompressed form.
+
+    Attributes:
+        distortions: of every weight that both have under one name and in one shape, in program
+            order.
+        missing: names of the weights that the package lacks.
+        extra: names of the weights that its uncompressed form lacks.
+        changed: names of single numbers that differ by more than two steps of fp16.
+    """
+
+    distortions: tuple[Distortion, ...] = ()
+    missing: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+
+
+def compare_weights(
+    model: MLModel,
+    against: MLModel,
+    compression: Compression | None = None,
+    errors: Mapping[str, Rows] | None = None,
+) -> WeightComparison:
+    """Compare a package's weights with those of its uncompressed form.
+
+    Args:
+        model: the compressed package.
+        against: the same program, uncompressed.
+        compression: as requested; without it compressed weights have no yardstick.
+        errors: squared error by row that compression itself reached, by the weight's name, where
+            that is known; for all others the scheme is applied to the uncompressed weight.
+
+    Raises:
+        ProgramError: a weight is not where its package says.
+        ExecutionError: a weight cannot be decoded.
+    """
+    originals, weights = _by_name(against), _by_name(model)
+    known = errors or {}
+    results: dict[str, Distortion] = {}
+    for (name, shape), places in weights.items():
+        exact = originals.get((name, shape), [])
+        for number, weight in enumerate(places if exact else ()):
+            pair = _Pair(model, weight, against, exact[min(number, len(exact) - 1)])
+            made = pair.distortion(compression, known.get(weight.weight.name))
+            if name not in results or _worse(made, results[name]):
+                results[name] = made
+    return WeightComparison(
+        tuple(results.values()),
+        _lacking(originals, weights),
+        _lacking(weights, originals),
+        tuple(_changed(model, against)),
+    )
+
+
+_Places = Mapping[tuple[str, tuple[int, ...]], list[ProgramWeight]]
+
+
+def distortion(
+    model: MLModel, weight: ProgramWeight, against: MLModel, original: ProgramWeight
+) -> Distortion:
+    """A weight's squared error against another one of the same shape, without a yardstick.
+
+    Raises:
+        ProgramError: a weight is not where its package says.
+        ExecutionError: a weight cannot be decoded.
+    """
+    return _Pair(model, weight, against, original).distortion(None, None)
+
+
+def _by_name(model: MLModel) -> _Places:
+    """A program's weights by name and shape; one entry for each function that has it."""
+    places: dict[tuple[str, tuple[int, ...]], list[ProgramWeight]] = {}
+    for weight in find_weights(model):
+        name = typeless(plain_name(constant_name(weight.operation)))
+        places.setdefault((name, weight.weight.shape), []).append(weight)
+    return places
+
+
+def typeless(name: str) -> str:
+    """A constant's name as a program in float32 has it; one in fp16 appends a suffix."""
+    return name.removesuffix("_to_fp16")
+
+
+def _lacking(of: _Places, by: _Places) -> tuple[str, ...]:
+    lacking = (places[0].weight for key, places in of.items() if key not in by)
+    return tuple(weight.name for weight in lacking if weight.elements > _FEW)
+
+
+def _worse(first: Distortion, second: Distortion) -> bool:
+    return not math.isfinite(first.sse) or (first.row_error or 0) > (second.row_error or 0)
+
+
+def _changed(model: MLModel, against: MLModel) -> Iterator[str]:
+    """Single floating-point numbers, such as a scale or an epsilon."""
+    numbers, originals = dict(_numbers(model)), dict(_numbers(against))
+    for name in numbers.keys() & originals.keys():
+        a, b = np.float16(numbers[name]), np.float16(originals[name])
+        if a != b and not abs(np.float32(a) - np.float32(b)) <= 2 * abs(np.spacing(b)):
+            yield name
+
+
+def _numbers(model: MLModel) -> Iterator[tuple[str, float]]:
+    for label, function in model.program.functions.items():
+        for op in function.walk():
+            value = op.attributes.get("val") if op.op == "const" else None
+            kind = value.type if value is not None else None
+            if value is None or not isinstance(kind, TensorType) or kind.shape:
+                continue
+            if kind.dtype.value in ("fp16", "fp32") and bits_of(kind):
+                yield f"{label}/{typeless(op.name)}", float(np.asarray(load(model, value)))
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A weight of a package, and the uncompressed one."""
+
+    model: MLModel
+    weight: ProgramWeight
+    against: MLModel
+    original: ProgramWeight
+
+    def distortion(self, compression: Compression | None, errors: Rows | None) -> Distortion:
+        kind = self.weight.weight
+        values = decompress(self.model, self.weight)
+        exact = decompress(self.against, self.original)
+        lost, energy, worst = _compare(kind, values, exact)
+        sse, whole = float(lost.sum()), float(energy.sum())
+        if not math.isfinite(sse) or not math.isfinite(whole):
+            return Distortion(kind.name, sse, whole)
+        if not kind.stages:
+            step = 4 * (_HALF_STEP[0] * whole + _HALF_STEP[1] * kind.elements)
+            most = float(worst.max())
+            return Distortion(kind.name, sse, whole, FP16, step, most, _extent(worst))
+        settings = compression and compression.for_weight(kind.name, kind.op_types)
+        schemes = steps_for(kind, settings) if settings else ()
+        scheme, spread = scheme_words(schemes), 0.0
+        if errors is None and has_yardstick(schemes):
+            errors = reached(lambda start, stop: _read(exact, kind, start, stop), kind, schemes)
+            spread = _SPREAD * any(is_kmeans(step) for step in schemes)
+        if errors is None or errors.shape != lost.shape:
+            return Distortion(kind.name, sse, whole, scheme)
+        rounding = _HALF_STEP[0] * energy + _HALF_STEP[1] * kind.elements / len(lost)
+        least = np.maximum(np.maximum(errors, spread * _shared(errors, kind)), rounding)
+        ratios = lost / least
+        total = max(float(errors.sum()), float(rounding.sum()))
+        return Distortion(
+            kind.name, sse, whole, scheme, total, float(ratios.max()), _extent(ratios)
+        )
+
+
+def _compare(kind: Weight, values: Any, exact: Any) -> tuple[Rows, Rows, Rows]:
+    """By row: squared error, energy; and the largest of an element, in squares of a step of fp16.
+
+    The last is for weights that are not compressed only.
+    """
+    height, width = kind.shape[0], math.prod(kind.shape[1:])
+    step = max(1, min(height, _AT_ONCE // max(width, 1)))
+    buffers = np.empty((2, step, *kind.shape[1:]), np.float32)
+    lost, energy, worst = (np.zeros(height) for _ in range(3))
+    for start in range(0, height, step):
+        rows = slice(start, min(start + step, height))
+        a = _rows(values, rows.start, rows.stop, buffers[0, : rows.stop - start])
+        b = _rows(exact, rows.start, rows.stop, buffers[1, : rows.stop - start])
+        with np.errstate(all="ignore"):
+            energy[rows] = squares(b)
+            np.subtract(a, b, out=a)
+            lost[rows] = squares(a)
+            if not kind.stages and lost[rows].any():
+                steps = np.maximum(np.abs(b) * 2.0**-10, 2.0**-24)
+                worst[rows] = np.square(a / steps).reshape(len(a), -1).max(1)
+    return lost, energy, worst
+
+
+def _shared(errors: Rows, kind: Weight) -> Rows:
+    """Of each row, the mean error of the rows that share its table."""
+    together = rows_of_a_table(kind)
+    return np.repeat(errors.reshape(-1, together).mean(1), together)
+
+
+def _extent(ratios: Rows) -> tuple[int, int]:
+    """The worst row, and those next to it that are marked too."""
+    first = last = int(ratios.argmax())
+    while first and ratios[first - 1] > _MARKED:
+        first -= 1
+    while last + 1 < len(ratios) and ratios[last + 1] > _MARKED:
+        last += 1
+    return first, last
+
+
+def _read(exact: Any, kind: Weight, start: int, stop: int) -> FloatArray:
+    rows = np.empty((stop - start, *kind.shape[1:]), np.float32)
+    return _rows(exact, start, stop, rows)
+
+
+def _rows(weight: Any, start: int, stop: int, out: FloatArray) -> FloatArray:
+    if isinstance(weight, StreamedWeight):
+        weight.rows(start, stop, out)
+    else:
+        np.copyto(out, weight[start:stop])
+    return out

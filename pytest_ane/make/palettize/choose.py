@@ -1,0 +1,130 @@
+"""Which weights are palettized, and along which axis: the choices of coremltools 9.0.
+
+Source: `need_compress_const` in optimize/coreml/_quantization_passes.py and
+`select_input_output_channel_axis` in optimize/_utils.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_ane.manifest import Palettize
+from pytest_ane.mlprogram.census import constant_name
+from pytest_ane.mlprogram.package import read_package
+from pytest_ane.mlprogram.records import (
+    Blob,
+    Block,
+    DType,
+    Function,
+    MLModel,
+    Operation,
+    Ref,
+    TensorType,
+    Value,
+)
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """How a weight is palettized: `groups` of channels along `axis`, a palette each."""
+
+    method: Palettize
+    groups: int
+    axis: int
+
+
+@dataclass(frozen=True)
+class Use:
+    """An operation that takes a weight, and the parameter that it is."""
+
+    op: Operation
+    parameter: str
+
+
+class Uses:
+    """The uses of a function's values, by name."""
+
+    def __init__(self, function: Function) -> None:
+        self.ops: dict[str, list[Use]] = {}
+        self.constants: dict[str, Value] = {}
+        self.results = {name for block in _blocks(function.block) for name in block.outputs}
+        for op in function.walk():
+            if op.op == "const":
+                self.constants[op.name] = op.attributes["val"]
+            for parameter, arguments in op.inputs.items():
+                for argument in arguments:
+                    if isinstance(argument, Ref):
+                        self.ops.setdefault(argument.name, []).append(Use(op, parameter))
+
+    def channels(self, name: str, rank: int) -> int | None:
+        """The axis of a weight's output channels; None where its uses do not agree on the axes."""
+        axes = {self._axes(use, rank) for use in self.ops[name]}
+        return axes.pop()[0] if len(axes) == 1 else None
+
+    def _axes(self, use: Use, rank: int) -> tuple[int, int]:
+        """Axes of output and input channels."""
+        if use.op.op == "conv_transpose":
+            return 1, 0
+        if use.op.op == "matmul":
+            transposed = self._flag(use.op, f"transpose_{use.parameter}")
+            last = (rank - 2, rank - 1)
+            return last if transposed == (use.parameter == "y") else last[::-1]
+        return 0, 1
+
+    def _flag(self, op: Operation, parameter: str) -> bool:
+        for argument in op.inputs.get(parameter, ()):
+            value = self.constants.get(argument.name) if isinstance(argument, Ref) else argument
+            return value is not None and bool(value.data)
+        return False
+
+
+def constants(package: Path) -> dict[str, frozenset[str]]:
+    """Names of a package's constants, and which kinds of operations take each."""
+    model = read_package(package, weights=False)
+    takers: dict[str, frozenset[str]] = {}
+    for function in model.program.functions.values() if isinstance(model, MLModel) else ():
+        uses = Uses(function)
+        for op in function.walk():
+            if op.op == "const":
+                kinds = frozenset(use.op.op for use in uses.ops.get(op.name, ()))
+                takers[constant_name(op)] = takers.get(constant_name(op), frozenset()) | kinds
+    return takers
+
+
+def choose(op: Operation, settings: Mapping[str, Palettize], uses: Uses) -> Grouping | str | None:
+    """How a constant is palettized; a reason if it cannot be; None if no setting names it."""
+    kind, method = op.outputs[0].type, settings.get(constant_name(op))
+    if method is None or not isinstance(kind, TensorType):
+        return None
+    shape = tuple(int(d or 0) for d in kind.shape)
+    stored = isinstance(op.attributes["val"].data, Blob)
+    if not stored or math.prod(shape) <= method.weight_threshold:
+        return None
+    if kind.dtype is DType.FP32:
+        return "is of fp32, which only engine = 'coremltools' palettizes"
+    if kind.dtype is not DType.FP16:
+        return None
+    if len(shape) < 2:
+        return "is a vector, which Core ML takes uncompressed only"
+    if op.name in uses.results or op.name not in uses.ops:
+        return "is a result of the program"
+    if any(use.op.op.startswith("constexpr_") for use in uses.ops[op.name]):
+        return "is part of a compressed weight"
+    axis = uses.channels(op.name, len(shape))
+    if axis is None:
+        return "is used along different axes"
+    if method.granularity == "per_tensor":
+        return Grouping(method, 1, 0)
+    if shape[axis] % method.group_size:
+        return f"{shape[axis]} output channels are not divisible by group_size {method.group_size}"
+    return Grouping(method, shape[axis] // method.group_size, axis)
+
+
+def _blocks(block: Block) -> Iterator[Block]:
+    yield block
+    for op in block.operations:
+        for inner in op.blocks:
+            yield from _blocks(inner)

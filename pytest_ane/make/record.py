@@ -1,0 +1,178 @@
+"""Artifacts: a shard's package on disk, and the record of its build."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from pytest_ane.make.distortion import Distortion, WeightComparison, compare_weights, typeless
+from pytest_ane.manifest import GOLDEN, Shard
+from pytest_ane.mlprogram.census import take_census
+from pytest_ane.mlprogram.digests import files_digest, tree_bytes, tree_files
+from pytest_ane.mlprogram.errors import BuildError, CacheError
+from pytest_ane.mlprogram.model import counterpart, read_model
+from pytest_ane.mlprogram.records import MLModel
+
+RECORD = "build.json"
+PACKAGE = "shard.mlpackage"
+Against: TypeAlias = Literal["build", "changed", "uncompressed", "reference", "itself", "nothing"]
+"""What an artifact's weights are compared with: see `weights_against`."""
+
+
+@dataclass(frozen=True)
+class BuildRecord:
+    """How a shard was built, stored beside its package.
+
+    Attributes:
+        key: everything the package depends on; its digest names the cache entry.
+        description: the family's configuration, from which its layout is rebuilt.
+        notes: the converter's remarks on single weights, such as declining one.
+        seconds: wall time of the build.
+        weights: what compression did to each weight, against the uncompressed package.
+        digest: of the package whose weights these are.
+        shard: qualified id of the shard that was built, for people; another model with the same
+            source may share the package.
+    """
+
+    key: dict[str, Any]
+    description: dict[str, Any]
+    notes: tuple[str, ...]
+    seconds: float
+    weights: WeightComparison = field(default_factory=WeightComparison)
+    shard: str = ""
+    digest: str = ""
+
+    def write(self, folder: Path) -> None:
+        """Store as `build.json` in an entry's folder."""
+        (folder / RECORD).write_text(json.dumps(asdict(self), indent=1, sort_keys=True))
+
+    @classmethod
+    def read(cls, folder: Path) -> BuildRecord:
+        """Read an entry's `build.json`; `CacheError` where it is damaged."""
+        try:
+            fields = json.loads((folder / RECORD).read_text())
+            fields["notes"] = tuple(fields["notes"])
+            fields["weights"] = _comparison(**fields["weights"])
+            return cls(**fields)
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise CacheError(
+                f"{folder / RECORD} is damaged ({error}); delete the folder {folder} and run again."
+            ) from error
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A shard's package on disk; `record` is None where the user brought it."""
+
+    path: Path
+    record: BuildRecord | None = None
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """SHA-256 of the package's files as they are now, by relative path."""
+        return tree_files(self.path)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over the package's files: its identity."""
+        return files_digest(self.files)
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes on disk, all files."""
+        return tree_bytes(self.path)
+
+    @classmethod
+    def of_entry(cls, folder: Path) -> Artifact:
+        """The artifact of a cache entry's folder; `CacheError` where its record is damaged."""
+        return cls(folder / PACKAGE, BuildRecord.read(folder))
+
+
+def _comparison(distortions: list[Any], **names: list[str]) -> WeightComparison:
+    """From JSON, which has lists for tuples."""
+    each = (Distortion(**d | {"rows": tuple(d["rows"])}) for d in distortions)
+    return WeightComparison(tuple(each), **{key: tuple(value) for key, value in names.items()})
+
+
+def weights_against(
+    shard: Shard, artifact: Artifact, program: MLModel
+) -> tuple[Against, WeightComparison]:
+    """What an artifact's weights are compared with, and the result.
+
+    Args:
+        shard: the artifact's.
+        artifact: the shard's package.
+        program: the artifact's.
+
+    Returns:
+        `build`: they were compared when the shard was built; `changed`: the package has other bytes
+        than its build measured, so nothing is known. For packages of the user's: `uncompressed`,
+        which the manifest names; `reference`, a package of the same program; `itself`, for it is
+        not compressed. `nothing` is known to be its uncompressed form: weights that a reference
+        package has too are compared with those all the same, without a yardstick.
+
+    Raises:
+        ProgramError: a package cannot be read.
+        BuildError: what is named as uncompressed is not.
+    """
+    if (record := artifact.record) is not None:
+        same = record.digest == artifact.digest
+        return ("build", record.weights) if same else ("changed", WeightComparison())
+    plain, reference = uncompressed_package(shard, artifact, program), shard.reference
+    if plain is not None and plain != artifact.path:
+        against: Against = "reference" if shard.uncompressed is None else "uncompressed"
+        return against, compare_weights(program, _read(plain, shard), shard.compression)
+    weights = WeightComparison()
+    if isinstance(reference, Path) and reference.suffix not in GOLDEN and reference.exists():
+        weights = compare_weights(program, _read(reference, shard))
+    return ("nothing" if plain is None else "itself"), WeightComparison(weights.distortions)
+
+
+def _read(package: Path, shard: Shard) -> MLModel:
+    """What a shard is compared with of a package: the function of its own name, or the only one."""
+    return read_model(package, function=counterpart(package, shard.function))
+
+
+def uncompressed_package(shard: Shard, artifact: Artifact, program: MLModel) -> Path | None:
+    """The package that holds an artifact's program before compression.
+
+    It is the manifest's `uncompressed`; or the artifact, where no weight of it is compressed; or a
+    reference package of the same program: one without compressed weights that has every weight of
+    the artifact, by name and shape.
+
+    Args:
+        shard: the artifact's.
+        artifact: the shard's package.
+        program: the artifact's.
+
+    Returns:
+        None where there is no such package; a shard that is built was measured against its own
+        when it was built.
+
+    Raises:
+        ProgramError: the artifact, the reference or the uncompressed package cannot be read.
+        BuildError: what is named as uncompressed is not.
+    """
+    if (plain := shard.uncompressed) is not None:
+        for weight in take_census(_read(plain, shard)).weights:
+            if weight.stages:
+                raise BuildError(
+                    f"{shard.qualified}: 'uncompressed' names {plain}, but its {weight.name} is "
+                    f"stored as {weight.storage}; name the program before compression."
+                )
+        return plain
+    weights = take_census(program).weights
+    if not any(weight.stages for weight in weights):
+        return artifact.path
+    reference = shard.reference
+    if not isinstance(reference, Path) or reference.suffix in GOLDEN or not reference.exists():
+        return None
+    others = take_census(_read(reference, shard)).weights
+    if any(weight.stages for weight in others):
+        return None
+    mine, its = ({(typeless(w.name), w.shape) for w in of} for of in (weights, others))
+    return reference if mine <= its else None

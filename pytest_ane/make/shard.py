@@ -1,0 +1,239 @@
+"""One shard's artifact: the user's own package, or one built from its source and cached."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeAlias
+from uuid import NAMESPACE_URL, uuid5
+
+from pytest_ane.make.cache import Cache
+from pytest_ane.make.record import PACKAGE, Artifact, BuildRecord
+from pytest_ane.manifest import Shard, Uncompressed
+from pytest_ane.mlprogram.digests import file_digest, key_digest, tree_digest
+from pytest_ane.mlprogram.errors import BuildError, ProgramError
+from pytest_ane.mlprogram.model import read_model
+from pytest_ane.mlprogram.package import parse_package
+from pytest_ane.mlprogram.package_files import stays_inside
+from pytest_ane.mlprogram.proto import canonical_bytes
+from pytest_ane.models.families import Buildable
+
+Examine: TypeAlias = Callable[[Path, Path], None]
+BUILD_VERSION = 7
+"""Raised whenever a change in this package alters what is built."""
+_OF_COREMLTOOLS = "com.github.apple.coremltools."
+"""The metadata keys that coremltools 9.0 sets itself (`models/model.py`)."""
+
+
+def build_shard(
+    shard: Shard,
+    cache: Cache,
+    *,
+    identity: dict[str, Any],
+    model: Callable[[], Buildable],
+    source: Artifact | None = None,
+    examine: Examine = lambda plain, built: None,
+) -> Artifact:
+    """The shard's artifact from the cache, built first if it is not there.
+
+    Args:
+        shard: what to build; one with an `artifact` of its own is only looked up.
+        cache: where artifacts are kept.
+        identity: what the model's weights and family depend on, part of the cache key.
+        model: opens the model; called only when something must be built.
+        source: the shard as `uncompressed` builds it, compressed instead of converted once more;
+            the result has the same bytes.
+        examine: called with the uncompressed package and the built one, while both are there.
+
+    Raises:
+        BuildError: conversion or compression failed, or the disk is full.
+    """
+    if shard.artifact is not None:
+        if not shard.artifact.exists():
+            raise BuildError(
+                f"{shard.qualified}: the artifact {shard.artifact} does not exist; "
+                "check the path in shards.toml."
+            )
+        return Artifact(shard.artifact)
+    key = artifact_key(shard, identity)
+    folder = cache.get_or_make(
+        "artifacts",
+        key_digest(key),
+        lambda folder: (
+            _compress(shard, source, key, folder, examine)
+            if source is not None
+            else _build(shard, key, model(), folder, examine)
+        ),
+        subject=shard.qualified,
+    )
+    return Artifact.of_entry(folder)
+
+
+def uncompressed(
+    shard: Shard, cache: Cache, *, identity: dict[str, Any], model: Callable[[], Buildable]
+) -> Artifact:
+    """The shard as converted, all weights in fp16, from the cache or converted now."""
+    plain = shard.model_copy(update={"compression": Uncompressed()})
+    return build_shard(plain, cache, identity=identity, model=model)
+
+
+def compressed(shard: Shard, source: Artifact, folder: Path) -> Artifact:
+    """As `build_shard` with a source, into a folder of the caller's instead of the cache.
+
+    Raises:
+        BuildError: a setting is refused, or a weight cannot be compressed.
+    """
+    _compress(shard, source, {}, folder, lambda plain, built: None)
+    return Artifact.of_entry(folder)
+
+
+def converted_package(shard: Shard, model: Buildable) -> Path:
+    """A shard's uncompressed package among the temporary files.
+
+    Raises:
+        BuildError: it cannot be converted.
+    """
+    from pytest_ane.make.coremltools_quiet import converter_notes
+
+    with converter_notes():
+        return Path(_converted(shard, model).package_path)
+
+
+def _compress(
+    shard: Shard, source: Artifact, key: dict[str, Any], folder: Path, examine: Examine
+) -> None:
+    from pytest_ane.make.compress import compress_package
+
+    assert source.record is not None
+    start, errors = time.perf_counter(), dict[str, Any]()
+    notes = compress_package(
+        source.path, shard.requested, folder / PACKAGE, shard.qualified, errors
+    )
+    record = BuildRecord(key, source.record.description, notes, 0.0, shard=shard.qualified)
+    _finish(shard, folder, source.path, record, start, errors)
+    examine(source.path, folder / PACKAGE)
+
+
+def artifact_key(shard: Shard, identity: dict[str, Any]) -> dict[str, Any]:
+    """Everything a built package depends on; its digest names the cache entry."""
+    return {
+        **identity,
+        "build": BUILD_VERSION,
+        "shard": shard.id,
+        "max_tokens": shard.max_tokens,
+        "context": shard.context,
+        "target": shard.target,
+        "compression": shard.requested.model_dump(mode="json"),
+        "coremltools": version("coremltools"),
+        "torch": version("torch"),
+    }
+
+
+def _converted(shard: Shard, model: Buildable) -> Any:
+    from pytest_ane.make.convert import convert
+
+    return convert(
+        model.conversion(shard.id),
+        max_tokens=shard.max_tokens,
+        target=shard.target,
+        subject=shard.qualified,
+    )
+
+
+def _build(
+    shard: Shard, key: dict[str, Any], model: Buildable, folder: Path, examine: Examine
+) -> None:
+    from pytest_ane.make.compress import compress
+    from pytest_ane.make.coremltools_quiet import converter_notes
+
+    start, errors = time.perf_counter(), dict[str, Any]()
+    with converter_notes():
+        converted = _converted(shard, model)
+    notes = compress(converted, shard.requested, folder / PACKAGE, shard.qualified, errors)
+    record = BuildRecord(key, model.description, notes, 0.0, shard=shard.qualified)
+    plain = Path(converted.package_path)
+    _finish(shard, folder, plain, record, start, errors)
+    examine(plain, folder / PACKAGE)
+
+
+def _finish(
+    shard: Shard,
+    folder: Path,
+    plain: Path,
+    record: BuildRecord,
+    start: float,
+    errors: dict[str, Any],
+) -> None:
+    """Give the package its one form, check it, and measure it against the uncompressed one."""
+    from pytest_ane.make.distortion import compare_weights
+    from pytest_ane.mlprogram.blob import check_blobs
+
+    canonicalize(folder / PACKAGE)
+    # A package that the disk cut short must not become an entry.
+    check_blobs(built := read_model(folder / PACKAGE))
+    weights = compare_weights(built, read_model(plain), shard.requested, errors)
+    digest, seconds = tree_digest(folder / PACKAGE), round(time.perf_counter() - start, 3)
+    replace(record, seconds=seconds, weights=weights, digest=digest).write(folder)
+
+
+def canonicalize(package: Path) -> None:
+    """Rewrite an `.mlpackage`'s model file and manifest in their one form; weights stay.
+
+    Two builds of a shard would differ in the random identifiers of `Manifest.json`, the order of
+    protobuf's maps, the day, and the kind of torch. Evidence names files by digest, and a shard is
+    built where its evidence is recorded and again where it is verified.
+
+    The model's maps are sorted by key, and its metadata loses the day of conversion and what marks
+    a torch as a build for one machine (`2.13.0+cpu`). An item's identifier is the UUID (version 5)
+    of its path and its content's digest.
+
+    Raises:
+        ProgramError: the package is damaged.
+    """
+    file, message = parse_package(package)
+    _without_machine(message)
+    file.write_bytes(canonical_bytes(message))
+    manifest = package / "Manifest.json"
+    try:
+        text = _identified(json.loads(manifest.read_text()), package / "Data")
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ProgramError(
+            f"{manifest}: damaged ({error!r:.200}); save the package again."
+        ) from None
+    manifest.write_text(text)
+
+
+def _without_machine(message: Any) -> None:
+    """The metadata say it for people, the program's `buildInfo` says it again."""
+    metadata = message.description.metadata.userDefined
+    metadata.pop(f"{_OF_COREMLTOOLS}conversion_date", None)
+    if source := metadata.get(key := f"{_OF_COREMLTOOLS}source"):
+        metadata[key] = _public(source)
+    if "buildInfo" in (attributes := message.mlProgram.attributes):
+        for pair in attributes["buildInfo"].immediateValue.dictionary.values:
+            texts = pair.value.immediateValue.tensor.strings.values
+            texts[:] = map(_public, texts)
+
+
+def _public(version: str) -> str:
+    """A version without what follows the plus sign: its local part (PEP 440)."""
+    return version.partition("+")[0]
+
+
+def _identified(manifest: dict[str, Any], data: Path) -> str:
+    items = manifest["itemInfoEntries"]
+    names = {old: _identifier(item["path"], data / item["path"]) for old, item in items.items()}
+    manifest["itemInfoEntries"] = {names[old]: item for old, item in items.items()}
+    manifest["rootModelIdentifier"] = names[manifest["rootModelIdentifier"]]
+    return json.dumps(manifest, indent=4, sort_keys=True) + "\n"
+
+
+def _identifier(name: str, path: Path) -> str:
+    if not stays_inside(name):
+        raise ValueError(f"{name!r} lies outside the package")
+    digest = tree_digest(path) if path.is_dir() else file_digest(path)
+    return str(uuid5(NAMESPACE_URL, f"{name} {digest}"))

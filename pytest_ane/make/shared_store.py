@@ -1,0 +1,349 @@
+"""The store that machines share: whole cache entries, and evidence, wherever fsspec reaches.
+
+An entry `<kind>/<key>` of the cache is the file `<kind>/<key>.tar` below the store's URL: the seal
+first, then the other files by name, without times and owners, so that equal entries are equal
+bytes. An archive is unpacked beside the cache and compared with its seal before anything reads it.
+A file appears under its name in one step, and the first writer of a name wins. What the store does
+not give, or gives with other bytes, is made here: a store never makes a run fail.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pytest_ane.make.archive import MOST_SEAL, head_of, pack, sealed, unpacked
+from pytest_ane.make.seal import damage
+from pytest_ane.mlprogram.errors import CacheError
+from pytest_ane.mlprogram.text import printable
+
+KINDS = ("artifacts", "budgets", "recordings")
+"""Kinds of entries that any machine can use; compiled models are of one Mac."""
+_READ_ONLY = ("http", "https")
+_OBJECTS = ("abfs", "az", "gcs", "gs", "hf", "s3", "s3a")
+"""Protocols whose files appear whole, or not at all."""
+_EXTRAS = {"s3": "s3", "s3a": "s3", "http": "http", "https": "http"}
+"""Extras of pytest-ane that have what a protocol needs."""
+_RECORD = "build.json"
+"""It tells how long a build took, and differs from build to build."""
+_MOST_FAILURES = 3
+"""In a row; then the store is not asked again, since each may take as long as its timeout."""
+_SAID = 200
+"""Characters of what a library says of an error."""
+_ABANDONED = 24 * 3600.0
+"""Seconds since a file was last written of which its writer left only a part."""
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+"""Errors of this machine's own disk while a file is fetched."""
+
+
+class SharedStore:
+    """Entries and small files below a URL.
+
+    Args:
+        url: of a folder, such as `s3://bucket/ane`, `https://host/ane` or `/mnt/ane`.
+        notify: receives a sentence on each file that is damaged, differs, or cannot be had.
+        counts: receives how many entries were `fetched` and `stored`.
+
+    Attributes:
+        name: the URL without credentials.
+        is_writable: whether files can be stored; False of web servers, and once it was refused.
+
+    Raises:
+        CacheError: no library for the URL is installed, or it has no meaning.
+    """
+
+    def __init__(
+        self, url: str, notify: Callable[[str], None], counts: Counter[str] | None = None
+    ) -> None:
+        self.url, self.notify = url, notify
+        self.counts = Counter[str]() if counts is None else counts
+        self.name = without_credentials(url)
+        self.is_writable = _protocol(url) not in _READ_ONLY
+        self._failures = 0
+        self._damaged: set[str] = set()
+        self._swept: set[str] = set()
+        check_url(url)
+
+    def fetch(self, kind: str, key: str, folder: Path, subject: str = "") -> Path | None:
+        """An entry, unpacked and compared with its seal; None where the store has no whole one.
+
+        Args:
+            kind: of the entry, one of `KINDS`.
+            key: its digest.
+            folder: an empty one on the disk of the cache.
+            subject: whose entry it is, for messages.
+
+        Raises:
+            OSError: the disk of `folder` is full or fails.
+        """
+        archive, entry = folder / "archive.tar", folder / "entry"
+        name = _name(kind, key)
+        if not self._download(name, archive):
+            return None
+        entry.mkdir()
+        with archive.open("rb") as file:
+            wrong = unpacked(file, entry) or damage(entry, (kind, key))
+        archive.unlink()
+        if not wrong:
+            self.counts["fetched"] += 1
+            return entry
+        self._damaged.add(name)
+        shutil.rmtree(entry, ignore_errors=True)
+        self.notify(f"{self._file(name, subject)} is damaged: {wrong}; it is not used.")
+        return None
+
+    def offer(self, entry: Path, folder: Path, subject: str = "") -> bool:
+        """Store an entry that the store lacks; compare it with what another writer stored.
+
+        Args:
+            entry: sealed, `<kind>/<key>`.
+            folder: an empty one for the archive.
+            subject: whose entry it is, for messages.
+
+        Returns:
+            Whether the store has the entry now, a package with these bytes.
+        """
+        name, archive = _name(entry.parent.name, entry.name), folder / "archive.tar"
+        if not self.is_writable or not self._asked:
+            return False
+        with self._writing(name):
+            with archive.open("wb") as file:
+                pack(entry, file)
+            if name in self._damaged:
+                return self._put(archive, name, replace=True)
+            new = not self._files.exists(self._path(name)) and self._put(archive, name)
+            self.counts["stored"] += new
+            return new or self._is_stored(archive, name, subject)
+        return False
+
+    def read(self, name: str, most: int) -> bytes | None:
+        """The first `most` bytes of a small file; None where there is none, or it cannot be had."""
+        if not self._asked:
+            return None
+        with self._reading():
+            return self._head(name, most)
+        return None
+
+    def write(self, name: str, file: Path) -> None:
+        """Store a small file in place of an older one."""
+        if self.is_writable and self._asked:
+            with self._writing(name):
+                self._put(file, name, replace=True)
+
+    @cached_property
+    def _opened(self) -> tuple[Any, str]:
+        """The file system, and the path in it; some connect at once, which can fail."""
+        import fsspec
+
+        files, root = fsspec.core.url_to_fs(self.url, use_listings_cache=False)
+        return files, str(root).rstrip("/")
+
+    @property
+    def _files(self) -> Any:
+        return self._opened[0]
+
+    @property
+    def _asked(self) -> bool:
+        return self._failures < _MOST_FAILURES
+
+    def _path(self, name: str) -> str:
+        return f"{self._opened[1]}/{name}"
+
+    def _download(self, name: str, target: Path) -> bool:
+        if not self._asked:
+            return False
+        with self._reading():
+            self._files.get_file(self._path(name), str(target))
+            return target.is_file()
+        return False
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Nothing is raised but errors of this machine's disk; what fails is said."""
+        try:
+            yield
+            self._failures = 0
+        except FileNotFoundError:
+            self._failures = 0
+        except Exception as error:
+            if self._is_own_disk(error):
+                raise
+            self._failures += 1
+            rest = "" if self._asked else "; it is not asked again"
+            self.notify(f"The store {self.name} cannot be read ({self._said(error)}){rest}.")
+
+    def _is_own_disk(self, error: Exception) -> bool:
+        """Whether it is this machine's disk that fails, and not the one that a store lies on."""
+        if not isinstance(error, OSError) or error.errno not in _DISK:
+            return False
+        return error.errno != errno.EIO or _protocol(self.url) != "file"
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._failures += 1
+            denied = isinstance(error, PermissionError | NotImplementedError)
+            self.is_writable = self.is_writable and not denied
+            rest = "it is only read" if denied else f"{_short(name)} is kept here alone"
+            self.notify(f"The store {self.name} cannot be written ({self._said(error)}); {rest}.")
+        else:
+            self._failures = 0
+
+    def _said(self, error: Exception) -> str:
+        """What happened, without what a URL holds of passwords and tokens."""
+        said = (isinstance(error, OSError) and error.strerror) or str(error)
+        first = next(iter(str(said).strip().splitlines()), "")
+        for secret in _secrets(self.url):
+            first = first.replace(secret, "***")
+        return printable(first.rstrip(".") or type(error).__name__, _SAID)
+
+    def _put(self, file: Path, name: str, *, replace: bool = False) -> bool:
+        """Store a file in one step; whether it was, and no other lay there."""
+        target = self._path(name)
+        if _protocol(self.url) in _OBJECTS:
+            try:
+                self._files.put_file(str(file), target, mode="overwrite" if replace else "create")
+            except FileExistsError:
+                return False
+        else:
+            part = f"{target}.{uuid.uuid4().hex}.part"
+            folder = target.rpartition("/")[0]
+            self._files.makedirs(folder, exist_ok=True)
+            self._sweep(folder)
+            try:
+                self._files.put_file(str(file), part)
+                if not replace and self._files.exists(target):
+                    return False
+                self._rename(part, target, replace=replace)
+            except FileExistsError:
+                return False
+            finally:
+                with suppress(Exception):
+                    if self._files.exists(part):
+                        self._files.rm_file(part)
+        self._damaged.discard(name)
+        return True
+
+    def _sweep(self, folder: str) -> None:
+        """Delete what writers left there that were killed; one that writes has a day for a file."""
+        if _protocol(self.url) != "file" or folder in self._swept:
+            return
+        self._swept.add(folder)
+        for part in Path(folder).glob("*.part"):
+            with suppress(OSError):
+                if time.time() - part.stat().st_mtime > _ABANDONED:
+                    part.unlink()
+
+    def _rename(self, part: str, target: str, *, replace: bool) -> None:
+        """Give a file its name; a folder on a disk can refuse a name that is there."""
+        if _protocol(self.url) != "file":
+            self._files.mv(part, target)
+            return
+        if not replace:
+            try:
+                os.link(part, target)
+                return
+            except FileExistsError:
+                raise
+            except OSError:  # No hard links there.
+                pass
+        Path(part).replace(target)
+
+    def _is_stored(self, archive: Path, name: str, subject: str) -> bool:
+        """Whether the stored package is the same by its seal; one that is not whole is replaced."""
+        own = head_of(archive)
+        size = self._files.info(self._path(name))["size"]
+        if size == archive.stat().st_size and self._head(name, len(own)) == own:
+            return True
+        theirs = sealed(self._head(name, min(size, MOST_SEAL)))
+        if theirs in (None, sealed(own)):
+            self.notify(f"{self._file(name, subject)} is damaged; it is replaced.")
+            return self._put(archive, name, replace=True)
+        differing = _differing(theirs or {}, sealed(own) or {})
+        # Sums in float32, of which recordings and budgets are made, differ between machines.
+        if not differing or not name.startswith("artifacts/"):
+            return True
+        self.notify(
+            f"{self._file(name, subject)} has other bytes than were made here "
+            f"({differing}); the store keeps its own, and this run uses the one made here."
+        )
+        return False
+
+    def _file(self, name: str, subject: str) -> str:
+        """A file as messages have it."""
+        return f"{f'{subject}: ' if subject else ''}{_short(name)} in the store {self.name}"
+
+    def _head(self, name: str, end: int) -> bytes:
+        """The first bytes of a file; a range of an empty file is an error of some stores."""
+        return bytes(self._files.cat_file(self._path(name), start=0, end=end)) if end else b""
+
+
+def _name(kind: str, key: str) -> str:
+    return f"{kind}/{key}.tar"
+
+
+def _short(name: str) -> str:
+    """A file as messages have it."""
+    return name.removesuffix(".tar")[:32]
+
+
+def _protocol(url: str) -> str:
+    return url.partition("://")[0] if "://" in url else "file"
+
+
+def check_url(url: str) -> None:
+    """See that a URL may name a store; nothing is connected.
+
+    Raises:
+        CacheError: as of `SharedStore`.
+    """
+    import fsspec
+
+    protocol, name = _protocol(url), without_credentials(url)
+    if protocol in _READ_ONLY and urlsplit(url).query:
+        raise CacheError(f"The store {name} has a query, which no folder has; leave it out.")
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except ImportError as error:
+        extra = _EXTRAS.get(protocol)
+        how = f"run: pip install 'pytest-ane[{extra}]'" if extra else str(error).rstrip(".")
+        raise CacheError(f"The store {name} needs another library; {how}.") from None
+    except ValueError as error:
+        raise CacheError(f"The store {name} is no URL that fsspec knows ({error}).") from None
+
+
+def without_credentials(url: str) -> str:
+    """A URL as messages have it."""
+    for secret in _secrets(url):
+        url = url.replace(f"{secret}@", "").replace(f"?{secret}", "")
+    return printable(url, _SAID)
+
+
+def _secrets(url: str) -> list[str]:
+    """What may be secret of a URL: user and password, and the query; the longest first."""
+    place, _, query = url.partition("://")[2].partition("?")
+    user, _, _ = place.rpartition("@")
+    if "/" in user and ":" not in user.partition("/")[0]:
+        user = user.partition("/")[0].rpartition("@")[0]  # That `@` was one of the path.
+    password = user.partition(":")[2]
+    texts = {text for each in (user, query, password) for text in (each, unquote(each))}
+    return sorted(filter(None, texts), key=len, reverse=True)
+
+
+def _differing(theirs: dict[str, str], ours: dict[str, str]) -> str:
+    """In which files two entries differ, by their seals; empty where the same was built."""
+    files = sorted({*theirs, *ours} - {_RECORD})
+    names = [name for name in files if theirs.get(name) != ours.get(name)]
+    return printable(", ".join(names[:3]), _SAID) + (" and more" if len(names) > 3 else "")

@@ -1,0 +1,147 @@
+"""What must hold of a model that is read: its names, what it declares, its place in a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeAlias
+
+from pytest_ane.mlprogram.errors import ProgramError
+from pytest_ane.mlprogram.records import (
+    Block,
+    Function,
+    MLModel,
+    Named,
+    Operation,
+    Pipeline,
+    Ref,
+    StateType,
+)
+
+DEEPEST = 32
+"""Blocks, and types, that nest deeper are refused; real ones nest two or three deep."""
+
+Where: TypeAlias = "Callable[[Operation | None], str]"
+
+
+def check_names(function: Function, where: Where) -> None:
+    """Check every name and constant of a function.
+
+    Args:
+        function: as read, nested at most as deep as Python's stack allows.
+        where: what begins a complaint: the file and the operation, or the function for None.
+
+    Raises:
+        ProgramError: an undefined or doubly defined name, a constant without a value, or blocks
+            nested deeper than 32.
+    """
+    _Names(where).function(function)
+
+
+class _Names:
+    def __init__(self, where: Where) -> None:
+        self.where = where
+        self.scope: set[str] = set()
+
+    def function(self, function: Function) -> None:
+        self.scope |= self.distinct(function.inputs)
+        self.block(function.block, 0)
+
+    def block(self, block: Block, depth: int) -> None:
+        if depth > DEEPEST:
+            raise ProgramError(f"{self.where(None)}: blocks nest deeper than {DEEPEST}.")
+        mine = self.distinct(block.inputs) - self.scope
+        self.scope |= mine
+        for operation in block.operations:
+            self.operation(operation, depth)
+            for output in operation.outputs:
+                if output.name in self.scope:
+                    raise self.twice(output.name, operation)
+                self.scope.add(output.name)
+                mine.add(output.name)
+        for name in block.outputs:
+            if name not in self.scope:
+                raise ProgramError(f"{self.where(None)}: its output {name!r} is not defined.")
+        # What a nested block defines ends with it.
+        self.scope -= mine
+
+    def operation(self, operation: Operation, depth: int) -> None:
+        if operation.op == "const" and "val" not in operation.attributes:
+            raise ProgramError(f"{self.where(operation)}: a constant holds no value.")
+        if operation.op == "const" and (count := len(operation.outputs)) != 1:
+            raise ProgramError(f"{self.where(operation)}: a constant has {count} results.")
+        for arguments in operation.inputs.values():
+            for argument in arguments:
+                if isinstance(argument, Ref) and argument.name not in self.scope:
+                    raise ProgramError(
+                        f"{self.where(operation)}: its input {argument.name!r} is not defined "
+                        "before it."
+                    )
+        for nested in operation.blocks:
+            self.block(nested, depth + 1)
+
+    def distinct(self, inputs: Iterable[Named]) -> set[str]:
+        names: set[str] = set()
+        for named in inputs:
+            if named.name in names:
+                raise self.twice(named.name, None)
+            names.add(named.name)
+        return names
+
+    def twice(self, name: str, operation: Operation | None) -> ProgramError:
+        return ProgramError(f"{self.where(operation)}: {name!r} is defined twice.")
+
+
+def check_boundary(model: MLModel, file: Path) -> None:
+    """Check that the program has what the model declares: what it lacked could not be bound.
+
+    Raises:
+        ProgramError: a function it does not have, or an input, state or output that the function
+            does not.
+    """
+    if model.function and model.function not in model.program.functions:
+        raise ProgramError(
+            f"{file}: the model declares the function {model.function!r}, which its program does "
+            "not have."
+        )
+    function = model.main
+    states = {i.name for i in function.inputs if isinstance(i.type, StateType)}
+    for word, features, names in (
+        ("input", model.inputs, {i.name for i in function.inputs} - states),
+        ("state", model.states, states),
+        ("output", model.outputs, set(function.block.outputs)),
+    ):
+        for feature in features:
+            if feature.name not in names:
+                raise ProgramError(
+                    f"{file}: the model declares the {word} {feature.name!r}, "
+                    "which its program does not have."
+                )
+
+
+def check_pipeline(pipeline: Pipeline, file: Path) -> None:
+    """Check that every part's inputs, and the outputs of the whole, come from somewhere.
+
+    Raises:
+        ProgramError: names the part and the feature.
+    """
+    if not pipeline.parts:
+        raise ProgramError(f"{file}: is a pipeline of no models.")
+    available = {feature.name for feature in pipeline.inputs}
+    for i, part in enumerate(pipeline.parts, 1):
+        if isinstance(part, MLModel) and part.states:
+            raise ProgramError(
+                f"{file}: part {i} of the pipeline keeps states, which pipelines cannot pass on."
+            )
+        for feature in part.inputs:
+            if feature.name not in available and not feature.optional:
+                raise ProgramError(
+                    f"{file}: part {i} of the pipeline takes {feature.name!r}, which nothing "
+                    "before it gives."
+                )
+        available |= {feature.name for feature in part.outputs}
+    for feature in pipeline.outputs:
+        if feature.name not in available:
+            raise ProgramError(
+                f"{file}: the pipeline declares the output {feature.name!r}, which no part gives."
+            )

@@ -1,0 +1,385 @@
+"""Compiled models on disk: the program's text, its weights, and what the compiler says of it.
+
+A `.mlmodelc` folder holds `model.mil` (the program), `weights/weight.bin` (as in a package) and
+`metadata.json` (inputs, outputs, states), or only `coremldata.bin` for these. That of a pipeline
+holds such a folder for each part, `model0`, `model1` and so on. What is written here is not
+optimised, as Core ML's compiler would, and only tools that read `model.mil` can use it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count, takewhile
+from pathlib import Path
+from typing import Any
+
+from pytest_ane.mlprogram.blob import check_blobs
+from pytest_ane.mlprogram.checks import check_boundary, check_pipeline
+from pytest_ane.mlprogram.coremldata import NAME as COREMLDATA
+from pytest_ane.mlprogram.coremldata import ModelData, read_names
+from pytest_ane.mlprogram.errors import ProgramError
+from pytest_ane.mlprogram.features import checked, image_dtype
+from pytest_ane.mlprogram.mil_text.write import write
+from pytest_ane.mlprogram.package_files import read_file
+from pytest_ane.mlprogram.pipeline import no_such_part, part_names
+from pytest_ane.mlprogram.records import DType, Feature, MLModel, Pipeline, Program
+
+_PROGRAM = "model.mil"
+_NETWORK = "model.espresso.net"
+_KIND = "mlProgram"
+_PART = "model"
+
+
+def is_compiled(path: Path) -> bool:
+    """Whether a folder is a compiled model, by its name or by what lies in it."""
+    if path.suffix == ".mlmodelc":
+        return True
+    return not (path / "Manifest.json").exists() and any(
+        (path / name).is_file() for name in (_PROGRAM, _NETWORK, f"{_PART}0/{_PROGRAM}")
+    )
+
+
+def read_compiled(
+    path: Path, *, weights: bool = True, function: str | None = None
+) -> MLModel | Pipeline:
+    """Read an `.mlmodelc`.
+
+    Args:
+        path: the compiled model's folder.
+        function: which function of several, read without the others, or which program of a
+            pipeline; None for all of them, of which the default one runs, and the whole pipeline.
+        weights: check that every weight lies inside its file.
+
+    Raises:
+        ProgramError: missing, damaged, hostile, or not an ML Program; says which file and where.
+    """
+    if not path.is_dir():
+        hint = "it is a file" if path.exists() else "no such folder"
+        raise ProgramError(f"{path}: not an .mlmodelc ({hint}).")
+    if _parts(path):
+        return _pipeline(path, weights=weights, part=function)
+    return _model(path, weights=weights, function=function)
+
+
+def _parts(path: Path) -> list[Path]:
+    """The folders of a pipeline's models, in order; none of a single model."""
+    if (path / _PROGRAM).exists() or (path / _NETWORK).exists():
+        return []
+    folders = (path / f"{_PART}{i}" for i in count())
+    return list(takewhile(Path.is_dir, folders))
+
+
+def _pipeline(path: Path, *, weights: bool, part: str | None) -> MLModel | Pipeline:
+    """A pipeline, or one of its programs, whatever the other parts are."""
+    folders = _parts(path)
+    names = _names(path, folders)
+    programs = [name for name, f in zip(names, folders, strict=True) if (f / _PROGRAM).exists()]
+    if part is not None:
+        if part not in programs:
+            raise no_such_part(path, part, programs)
+        return _part(folders[names.index(part)], weights=weights)
+    for i, folder in enumerate(folders, 1):
+        if not (folder / _PROGRAM).exists():
+            raise ProgramError(_refused(path, i, folder))
+    metadata = _described_in(path)
+    parts = tuple(_part(folder, weights=weights) for folder in folders)
+    pipeline = Pipeline(
+        path=str(path),
+        specification_version=metadata.specification_version,
+        inputs=metadata.features("", "inputSchema"),
+        outputs=metadata.features("", "outputSchema"),
+        parts=parts,
+        names=names,
+    )
+    check_pipeline(pipeline, metadata.file)
+    return pipeline
+
+
+def _part(folder: Path, *, weights: bool) -> MLModel:
+    return replace(_model(folder, weights=weights), part=folder.name)
+
+
+def _names(path: Path, folders: Sequence[Path]) -> tuple[str, ...]:
+    return part_names(len(folders), read_names(path / "modelNames" / COREMLDATA))
+
+
+def _refused(path: Path, number: int, folder: Path) -> str:
+    """Why a part cannot be read, and what to do."""
+    kind = "neuralNetwork" if (folder / _NETWORK).exists() else ""
+    with suppress(FileNotFoundError, ProgramError):
+        kind = kind or ModelData(folder / COREMLDATA).kind
+    if kind == "nonMaximumSuppression":
+        return (
+            f"{path}: part {number} of the pipeline is a nonMaximumSuppression, whose thresholds a "
+            "compiled model keeps in a form that is not published; name the .mlpackage that it was "
+            "compiled from."
+        )
+    if kind in ("", _KIND):
+        return f"{folder / _PROGRAM}: missing; the compiled model is incomplete."
+    return (
+        f"{path}: part {number} of the pipeline is a {kind}, not an ML Program; convert it again "
+        'with convert_to="mlprogram".'
+    )
+
+
+def _model(path: Path, *, weights: bool = True, function: str | None = None) -> MLModel:
+    """One ML Program."""
+    metadata = _metadata(path)
+    program = _program(path / _PROGRAM)
+    several = len(program.functions) > 1
+    name = function or metadata.default or program.main.name
+    if name not in program.functions:
+        raise ProgramError(
+            f"{path / _PROGRAM}: has no function {name!r}; it has {', '.join(program.functions)}."
+        )
+    if several and not metadata.describes(name):
+        raise ProgramError(
+            f"{metadata.file}: does not describe the function {name!r} of {_PROGRAM}; compile the "
+            "package again."
+        )
+    model = MLModel(
+        path=str(path),
+        weights=str(path / "weights"),
+        specification_version=metadata.specification_version,
+        inputs=metadata.features(name, "inputSchema"),
+        outputs=metadata.features(name, "outputSchema"),
+        states=metadata.features(name, "stateSchema"),
+        program=program.only(name) if function else program,
+        metadata=metadata.user_defined,
+        function=name if several else "",
+    )
+    check_boundary(model, metadata.file)
+    if weights:
+        check_blobs(model)
+    return model
+
+
+def compiled_functions(path: Path) -> tuple[str, ...]:
+    """Names of the functions of an `.mlmodelc`, by the lines of its program that begin them.
+
+    Of a pipeline, those of its ML Programs.
+
+    Raises:
+        ProgramError: its program is missing or cannot be read.
+    """
+    if folders := _parts(path):
+        named = zip(_names(path, folders), folders, strict=True)
+        return tuple(name for name, folder in named if (folder / _PROGRAM).exists())
+    try:
+        text = read_file(path / _PROGRAM)
+    except FileNotFoundError:
+        raise ProgramError(
+            f"{path / _PROGRAM}: missing; the compiled model is incomplete."
+        ) from None
+    return tuple(name.decode() for name in _FUNCTION.findall(text))
+
+
+def is_compiled_pipeline(path: Path) -> bool:
+    """Whether an `.mlmodelc` holds a pipeline."""
+    return bool(_parts(path))
+
+
+_FUNCTION = re.compile(rb"^ *func +([A-Za-z_]\w*) *<", re.MULTILINE)
+
+
+def _described_in(path: Path) -> Metadata | ModelData:
+    """What a compiled model declares: `metadata.json`, which some compilers leave out, or else."""
+    file = path / "metadata.json"
+    with suppress(FileNotFoundError):
+        return Metadata(file)
+    try:
+        return ModelData(path / COREMLDATA)
+    except FileNotFoundError:
+        raise ProgramError(f"{file}: missing; the compiled model is incomplete.") from None
+
+
+def _metadata(path: Path) -> Metadata | ModelData:
+    kind = "neuralNetwork"
+    if (path / "metadata.json").exists() or not (path / _NETWORK).exists():
+        metadata = _described_in(path)
+        kind = metadata.kind or ("neuralNetwork" if (path / _NETWORK).exists() else _KIND)
+    if kind != _KIND:
+        raise ProgramError(
+            f'{path}: is a {kind}, not an ML Program; convert it again with convert_to="mlprogram".'
+        )
+    return metadata
+
+
+def _program(file: Path) -> Program:
+    # The grammar is made when the first compiled model is read, and not before.
+    from pytest_ane.mlprogram.mil_text.parse import parse
+
+    try:
+        data = read_file(file)
+        return parse(data.decode(), file)
+    except FileNotFoundError:
+        raise ProgramError(f"{file}: missing; the compiled model is incomplete.") from None
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ProgramError(f"{file}:{line}: not UTF-8; the file is damaged.") from None
+
+
+_MOST_BYTES = 1 << 26
+_ARRAYS = {"Float16": DType.FP16, "Float32": DType.FP32, "Float64": DType.FP64,
+           "Double": DType.FP64, "Int32": DType.INT32, "Int8": DType.INT8}  # fmt: skip
+# Types that are no arrays, by the compiler's name: the name in the protobuf, and what it holds.
+_SCALARS = {"Int64": ("int64Type", DType.INT64), "Double": ("doubleType", DType.FP64),
+            "String": ("stringType", DType.STRING),
+            "Dictionary": ("dictionaryType", DType.STRING)}  # fmt: skip
+_ARRAY_NAMES = {dtype: name for name, dtype in _ARRAYS.items()}
+_SCALAR_NAMES = {kind: name for name, (kind, _) in _SCALARS.items()}
+_DAMAGED = (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError,
+            ValueError)  # fmt: skip
+
+
+class Metadata:
+    """`metadata.json`, read.
+
+    Raises:
+        ProgramError: damaged; or, from `features`, an element type that Core ML does not define.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        try:
+            (self._content,) = json.loads(read_file(file, _MOST_BYTES))
+            self.kind = str(self._content.get("modelType", {}).get("name", "")).rpartition("_")[2]
+            self.specification_version = int(self._content.get("specificationVersion", 0))
+            user = self._content.get("userDefinedMetadata", {})
+            self.user_defined = {str(key): str(value) for key, value in user.items()}
+            self.default = str(self._content.get("defaultFunctionName", ""))
+            self._functions = {str(f["name"]): f for f in self._content.get("functions", ())}
+        except _DAMAGED as error:
+            raise self._damaged(error) from None
+
+    def describes(self, function: str) -> bool:
+        """Whether it holds a function's features: in a table, or as the default function's."""
+        return function in self._functions or function == (self.default or "main")
+
+    def features(self, function: str, schema: str) -> tuple[Feature, ...]:
+        """The features of `inputSchema`, `outputSchema` or `stateSchema` of a function.
+
+        A model of several functions has a table for each of them; others have one for all.
+        """
+        try:
+            entries = self._functions.get(function, self._content).get(schema, ())
+            return tuple(checked(self._feature(entry), self.file) for entry in entries)
+        except _DAMAGED as error:
+            raise self._damaged(error) from None
+
+    def _feature(self, entry: Mapping[str, Any]) -> Feature:
+        name, kind = str(entry["name"]), str(entry["type"])
+        optional = str(entry.get("isOptional", "0")) == "1"
+        if kind in ("MultiArray", "State"):
+            return self._array(name, "state" if kind == "State" else "tensor", optional, entry)
+        if kind == "Image":
+            size = (int(entry["height"]), int(entry["width"]))
+            color = str(entry.get("colorspace", "")).upper()
+            dtype = image_dtype(color)
+            return Feature(name, dtype, size, kind="image", optional=optional, color=color)
+        kind, dtype = _SCALARS.get(kind, (kind, DType.STRING))
+        return Feature(name, dtype, (), kind=kind, optional=optional)
+
+    def _array(self, name: str, kind: str, optional: bool, entry: Mapping[str, Any]) -> Feature:
+        if (dtype := str(entry["dataType"])) not in _ARRAYS:
+            raise ProgramError(f"{self.file}: feature {name!r} has the unknown type {dtype}.")
+        shape = _extents(_listed(entry.get("shape")))
+        shapes = tuple(map(_extents, _listed(entry.get("enumeratedShapes"))))
+        ranges = tuple(
+            (int(low), int(high) if high >= 0 else None)
+            for low, high in _listed(entry.get("shapeRange"))
+        )
+        return Feature(name, _ARRAYS[dtype], shape, ranges, shapes, kind, optional)
+
+    def _damaged(self, error: Exception) -> ProgramError:
+        return ProgramError(f"{self.file}: damaged ({error!r:.200}); compile the model again.")
+
+
+def _listed(text: Any) -> Any:
+    """A list: the compiler writes it as a text, such as `"[[1, 1], [1, 32000]]"`."""
+    return json.loads(text) if isinstance(text, str) else text or ()
+
+
+def _extents(shape: Any) -> tuple[int, ...]:
+    return tuple(int(d) for d in shape)
+
+
+def write_compiled(model: MLModel, folder: Path, functions: Sequence[MLModel] = ()) -> Path:
+    """Write `folder`, an `.mlmodelc` that `read_model` reads as the same model.
+
+    Args:
+        model: with all of its functions.
+        folder: to be made.
+        functions: of several, the same model read for each of them.
+
+    Raises:
+        ProgramError: the folder cannot be written.
+    """
+    try:
+        (folder / "weights").mkdir(parents=True)
+        (folder / "model.mil").write_text(write(model.program), encoding="utf-8")
+        (folder / "metadata.json").write_text(json.dumps([_described(model, functions)], indent=2))
+        weights = Path(model.weights)
+        for file in weights.iterdir() if weights.is_dir() else ():
+            _place(file, folder / "weights" / file.name)
+    except OSError as error:
+        raise ProgramError(f"{folder}: cannot be written ({error.strerror or error}).") from None
+    return folder
+
+
+def _place(source: Path, target: Path) -> None:
+    """A link to a file where the disk allows it, else a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _described(model: MLModel, functions: Sequence[MLModel]) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "metadataOutputVersion": "3.0",
+        "specificationVersion": model.specification_version,
+        "modelType": {"name": "MLModelType_mlProgram"},
+        "userDefinedMetadata": dict(model.metadata),
+        **_schemas(model),
+    }
+    if model.function:
+        described["defaultFunctionName"] = model.function
+        described["functions"] = [{"name": each.function, **_schemas(each)} for each in functions]
+    return described
+
+
+def _schemas(model: MLModel) -> dict[str, Any]:
+    return {
+        "inputSchema": [_entry(f) for f in model.inputs],
+        "outputSchema": [_entry(f) for f in model.outputs],
+        "stateSchema": [_entry(f) for f in model.states],
+    }
+
+
+def _entry(feature: Feature) -> dict[str, Any]:
+    entry: dict[str, Any] = {"name": feature.name, "isOptional": str(int(feature.optional))}
+    if feature.kind == "image":
+        height, width = feature.shape
+        return {**entry, "type": "Image", "height": str(height), "width": str(width),
+                "colorspace": feature.color}  # fmt: skip
+    if feature.kind not in ("tensor", "state"):
+        return {**entry, "type": _SCALAR_NAMES.get(feature.kind, feature.kind)}
+    entry |= {
+        "type": "State" if feature.kind == "state" else "MultiArray",
+        "dataType": _ARRAY_NAMES[feature.dtype],
+        "shape": json.dumps(list(feature.shape)),
+        "hasShapeFlexibility": str(int(bool(feature.ranges or feature.enumerated))),
+    }
+    if feature.ranges:
+        ends = [[low, -1 if high is None else high] for low, high in feature.ranges]
+        entry["shapeRange"] = json.dumps(ends)
+    if feature.enumerated:
+        entry["enumeratedShapes"] = json.dumps([list(shape) for shape in feature.enumerated])
+    return entry

@@ -1,0 +1,227 @@
+"""SHA-256 digests of files and packages: the identity of everything that is measured."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import TypeAlias
+
+from pytest_ane.mlprogram.atomic import write_atomically
+from pytest_ane.mlprogram.errors import ProgramError
+
+_CHUNK = 1 << 20
+_State: TypeAlias = tuple[int, ...]
+"""Size, times of change in ns, inode and device: the same again means the same bytes."""
+
+_RACY = 2 * 10**9
+"""Nanoseconds in which a second change may leave a file's time as it is; FAT counts in 2 s."""
+_LONGEST = 16 << 20
+"""Bytes of a list of digests; a longer one, some 50,000 lines, is cleared of what is gone."""
+_HEX = frozenset("0123456789abcdef")
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's bytes in hex; a file that did not change is read once per process.
+
+    Within `remembered`, one that an earlier process read is not read at all.
+    """
+    path = path.absolute()
+    return _file_digest(path, _state(path.stat()))
+
+
+@contextmanager
+def remembered(folder: Path, *, rehash: bool = False) -> Iterator[None]:
+    """Keep digests of files in a folder, for this process and later ones.
+
+    A file is taken for unchanged if its path, size, times of change, inode and device are; one
+    that was changed less than two seconds before it was read is not remembered. Whatever is
+    wrong with the folder or the list in it costs time, not the run.
+
+    Args:
+        folder: made if need be; processes may share it.
+        rehash: read every file once more, and remember anew; holds for what is nested in it too.
+    """
+    global _memory
+    before = _memory
+    _memory = _opened(folder / "files.jsonl", rehash or (before is not None and before.rehash))
+    _file_digest.cache_clear()
+    try:
+        yield
+    finally:
+        _memory = before
+
+
+class _Memory:
+    """A list of `[path, state, digest]`, one a line, later lines over earlier ones.
+
+    Every line is appended in one write, so that processes need no lock; a damaged one is skipped.
+    """
+
+    def __init__(self, file: Path, rehash: bool) -> None:
+        self.file = file
+        self.rehash = rehash
+        self._known: dict[str, tuple[_State, str]] = {}
+        self._read = 0
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take in what was appended since, by whatever process."""
+        with suppress(OSError):
+            if not self.rehash:
+                self._read_on()
+            if self.file.stat().st_size > _LONGEST:
+                self._clear()
+                self._read = 0
+
+    def get(self, path: Path, state: _State) -> str | None:
+        found, digest = self._known.get(str(path), ((), ""))
+        return digest if found == state else None
+
+    def put(self, path: Path, state: _State, digest: str) -> None:
+        self._known[str(path)] = state, digest
+        with suppress(OSError):
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            with self.file.open("ab", buffering=0) as file:
+                file.write(_line(str(path), state, digest))
+
+    def _read_on(self) -> None:
+        with self.file.open("rb") as file:
+            if file.seek(0, os.SEEK_END) < self._read:  # Another process has cleared it.
+                self._read = 0
+            file.seek(self._read)
+            lines = file.read()
+        self._read += len(lines)
+        for line in lines.splitlines():
+            with suppress(ValueError, TypeError, RecursionError):
+                path, state, digest = json.loads(line)
+                if len(digest) == 64 and _HEX.issuperset(digest):
+                    self._known[path] = tuple(state), digest
+
+    def _clear(self) -> None:
+        known = {path: found for path, found in self._known.items() if Path(path).exists()}
+        lines = (_line(path, *found) for path, found in known.items())
+        write_atomically(self.file, b"".join(lines))
+
+
+def _opened(file: Path, rehash: bool) -> _Memory:
+    """A list, of which a process that opens it often reads on where it was."""
+    global _latest
+    if rehash or _latest is None or _latest.file != file:
+        memory = _Memory(file, rehash)
+        _latest = _latest if rehash else memory
+        return memory
+    _latest.refresh()
+    return _latest
+
+
+def _line(path: str, state: _State, digest: str) -> bytes:
+    # The break comes first: the line before may have been cut short by a full disk.
+    return f"\n{json.dumps([path, state, digest])}".encode()
+
+
+_memory: _Memory | None = None
+_latest: _Memory | None = None
+
+
+def _state(stat: os.stat_result) -> _State:
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev
+
+
+@lru_cache(maxsize=4096)
+def _file_digest(path: Path, state: _State) -> str:
+    if _memory and (known := _memory.get(path, state)):
+        return known
+    begun = time.time_ns()
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    _, modified, changed, *_ = state
+    settled = begun - max(modified, changed) > _RACY
+    if _memory and settled and _state(path.stat()) == state:
+        _memory.put(path, state, digest.hexdigest())
+    return digest.hexdigest()
+
+
+def tree_files(path: Path) -> dict[str, str]:
+    """SHA-256 of every file below a folder by relative POSIX path, sorted by path.
+
+    A link to a file counts as the file; one to a folder, whose files count where they are, as the
+    folder's path. Nothing is read before all links are seen to stay inside.
+
+    Raises:
+        ProgramError: a link leads out of the folder.
+    """
+    files = sorted(_files(path))
+    return {p.relative_to(path).as_posix(): _entry_digest(path, p) for p in files}
+
+
+def _entry_digest(root: Path, path: Path) -> str:
+    if not path.is_dir():
+        return file_digest(path)
+    target = os.path.relpath(path.resolve(), root.resolve())
+    return hashlib.sha256(os.fsencode(f"link to {Path(target).as_posix()}")).hexdigest()
+
+
+def tree_digest(path: Path) -> str:
+    """One SHA-256 for a package: its `files_digest`."""
+    return files_digest(tree_files(path))
+
+
+def files_digest(files: Mapping[str, str]) -> str:
+    """One SHA-256 for files by sorted path: of their `path digest` lines."""
+    lines = "".join(f"{name} {digest}\n" for name, digest in files.items())
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def tree_bytes(path: Path) -> int:
+    """Bytes of all files below a folder; links count for nothing."""
+    files = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
+    return sum(f.stat().st_size for f in files if f.is_file() and not f.is_symlink())
+
+
+def check_links(path: Path) -> None:
+    """Check that no link in a package leads out of it; the package itself may be a link.
+
+    Whoever reads a package follows its links: one to `/usr` or `/proc` would be read for minutes,
+    and one to a private file would be part of what is shown.
+
+    Raises:
+        ProgramError: names the link.
+    """
+    for _ in _files(path):
+        pass
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """All files below a folder, and links to folders, which are not entered."""
+    root = os.path.realpath(path)
+    for folder, folders, names in os.walk(path):
+        for entry in map(Path(folder).joinpath, (*folders, *names)):
+            if entry.is_symlink():
+                _check_link(entry, root)
+                if entry.exists():
+                    yield entry
+            elif entry.is_file():
+                yield entry
+
+
+def _check_link(link: Path, root: str) -> None:
+    target = os.path.realpath(link)
+    if os.path.commonpath((root, target)) != root:
+        raise ProgramError(
+            f"{link}: links to {target}, outside of its package, and is not followed; put a copy "
+            "in its place, of all links with: cp -RL PACKAGE COPY"
+        )
+
+
+def key_digest(parts: object) -> str:
+    """SHA-256 of a JSON-serialisable value in canonical form: the key of a cache entry."""
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,150 @@
+"""Sums of products in the ANE's Q15.16 accumulator: convolutions 1x1, linear layers, matmul.
+
+Source: 751K/Apple-Neural-Engine-Microarchitecture-Study-M6, final_report/en.md chapter 8 and
+data/06_numerics; M6 (h18g), the basic set again on M4 (h16g). Grade: recorded (546 outputs).
+
+With an fp16 number as +-m * 2^(e - 10), m of 11 bits and e of a subnormal -14, and LSB = 2^-16:
+
+1. A product is exact: m_x m_w, exponent e = e_x + e_w.
+2. e <= -17: dropped whole; else rounded to whole LSB, ties away from zero.
+3. The accumulator starts with the bias, rounded in the same way, and adds 32-bit integers.
+4. |accumulator| >= 2^31 (32768.0) at any time gives an infinity of its sign, and it stays.
+5. The result is `r16(accumulator * LSB)`; an accumulator of 0 gives +0.
+
+The order of summation is unknown, and matters only where some orders overflow and others do not.
+Every partial sum lies between bias + all negative products and bias + all positive ones, so both
+within the limit means that no order overflows; a sum beyond the limit on one side, with the other
+within, that all do. Elsewhere the sum is taken in order of k, and named `may_overflow`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pytest_ane.mlprogram.arrays import Array, BoolArray, DoubleArray, FloatArray
+from pytest_ane.mlprogram.executor.ane.fp16 import decode, r16
+from pytest_ane.mlprogram.executor.ane.kernel import measure, products, scale
+from pytest_ane.mlprogram.executor.kernels import Patterns
+
+LSB = 2.0**-16
+
+
+@dataclass(frozen=True, eq=False)
+class Weight:
+    """Factors `[B, O, K]` prepared for `sums`: as fp16 patterns, or as float32 once decoded.
+
+    Attributes:
+        factors: uint16 patterns of fp16 numbers, or float32 that hold fp16 numbers.
+        totals: sum of |w| of each row `[B, O]`; not finite where a number is not.
+        norms: Euclidean norm of each row `[B, O]`, likewise.
+    """
+
+    factors: Patterns | FloatArray
+    totals: DoubleArray
+    norms: DoubleArray
+
+    @classmethod
+    def of(cls, factors: Array) -> Weight:
+        """Prepare patterns (uint16), fp16 or float32 numbers `[B, O, K]`."""
+        if factors.dtype != np.uint16:
+            is_half = factors.dtype == np.float16
+            factors = factors.view(np.uint16) if is_half else factors.astype(np.float32, copy=False)
+        factors = np.require(factors, requirements=("C", "A"))
+        totals, norms = np.empty((2, *factors.shape[:2]))
+        measure(factors, totals, norms)
+        if not np.isfinite(totals).all():
+            wide = factors.view(np.float16) if factors.dtype == np.uint16 else factors
+            return cls.of(decode(wide))
+        return cls(factors, totals, norms)
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """What an accumulator gives.
+
+    Attributes:
+        values: fp16 numbers `[B, O, P]` as float32.
+        may_overflow: where some orders of summation overflow and others do not; None for nowhere.
+        products: how many were summed.
+        infinite: values that overflowed.
+        operands: factors and vectors; of factors that are decoded in parts, those of the last one.
+    """
+
+    values: FloatArray
+    may_overflow: BoolArray | None
+    products: int
+    infinite: int = 0
+    operands: tuple[Weight, Array] | None = None
+
+    def map(self, arrange: Callable[[Array], Array]) -> Sums:
+        """The same with its arrays in another shape."""
+        mask = self.may_overflow
+        mask = None if mask is None else arrange(mask)
+        return replace(self, values=arrange(self.values), may_overflow=mask)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Sums]) -> Sums:
+        """Those of some rows after the other, `[B, O, P]`."""
+        if all(part.may_overflow is None for part in parts):
+            mask = None
+        else:
+            mask = np.concatenate([part.mask for part in parts], 1)
+        return cls(
+            np.concatenate([part.values for part in parts], 1),
+            mask,
+            sum(part.products for part in parts),
+            sum(part.infinite for part in parts),
+            parts[-1].operands,
+        )
+
+    @property
+    def mask(self) -> BoolArray:
+        """Where some orders of summation overflow and others do not."""
+        nowhere = np.zeros(self.values.shape, np.bool_)
+        return nowhere if self.may_overflow is None else self.may_overflow
+
+
+def sums(weight: Weight, vectors: Array, bias: Array | None = None) -> Sums:
+    """`weight [B, O, K]` times `vectors [B, P, K]`, over K, plus `bias [B, O]`.
+
+    Args:
+        weight: prepared factors.
+        vectors: fp16 numbers in any floating type; infinities and NaN are decoded.
+        bias: fp16 numbers.
+    """
+    x, least, start = prepare(weight, vectors, bias)
+    totals = np.empty((*weight.factors.shape[:2], x.shape[1]))
+    mask = np.zeros(totals.shape, np.bool_)
+    counts = np.zeros(2, np.int64)
+    products(weight.factors, weight.totals, weight.norms, x, least, start, totals, mask, counts)
+    values = r16(np.multiply(totals, LSB, out=totals))
+    depends, infinite = counts.tolist()
+    may_overflow = mask if depends else None
+    return Sums(values, may_overflow, totals.size * x.shape[-1], infinite, (weight, vectors))
+
+
+def prepare(
+    weight: Weight, vectors: Array, bias: Array | None
+) -> tuple[FloatArray, FloatArray, DoubleArray]:
+    """Vectors in LSB, the least |factor| for each of their numbers, and what sums start with.
+
+    Raises:
+        ValueError: the shapes do not fit.
+    """
+    numbers = np.ascontiguousarray(vectors, np.float32)
+    rows, (groups, _, width) = weight.factors.shape[:2], numbers.shape
+    if weight.factors.shape != (groups, rows[1], width):
+        raise ValueError(f"factors {weight.factors.shape} and vectors {numbers.shape} do not fit")
+    start = np.zeros(rows) if bias is None else starts(bias).reshape(rows)
+    x, least = np.empty_like(numbers), np.empty_like(numbers)
+    scale(numbers, x, least)
+    return x, least, start
+
+
+def starts(bias: Array) -> DoubleArray:
+    """What an accumulator starts with: a bias in whole LSB, ties away from zero, as float64."""
+    steps = np.abs(decode(bias).astype(np.float64)) / LSB
+    return np.asarray(np.copysign(np.floor(steps + 0.5), decode(bias)) + 0.0)

@@ -1,0 +1,200 @@
+"""The executor's operations in the ANE's arithmetic, and by which rules they were computed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.executor.ane import activations, compositions, elementwise, integers  # noqa: F401 - their rules register themselves
+from pytest_ane.mlprogram.executor.ane.accumulator import Sums
+from pytest_ane.mlprogram.executor.ane.factors import Factors
+from pytest_ane.mlprogram.executor.ane.grades import REGISTERED, Grade, Rule
+from pytest_ane.mlprogram.executor.ane.patterns import OPERANDS, Patterns, Reader
+from pytest_ane.mlprogram.executor.dtypes import load_kernels
+from pytest_ane.mlprogram.executor.weights import HalfWeight
+from pytest_ane.mlprogram.records import DType, Operation, TensorType
+
+_ORDER = {grade: i for i, grade in enumerate(Grade)}
+
+
+def rules() -> Mapping[str, Rule]:
+    """All rules by operation; what is not among them is of unknown arithmetic."""
+    return REGISTERED
+
+
+def grade_of(op: str) -> Grade:
+    """The grade of an operation's rule."""
+    return REGISTERED[op].grade if op in REGISTERED else Grade.UNKNOWN
+
+
+@dataclass
+class Tally:
+    """What ran by which rules; it adds up over runs.
+
+    Attributes:
+        operations: runs of operations by grade; those that only move numbers are not counted.
+        products: multiply-accumulates by grade.
+        kinds: grade of each kind of operation, the worst of those that ran.
+        may_overflow: outputs that overflow in some orders of summation only, by operation's name.
+        infinite: outputs of sums that overflowed, by operation's name.
+    """
+
+    operations: Counter[Grade] = field(default_factory=Counter)
+    products: Counter[Grade] = field(default_factory=Counter)
+    kinds: dict[str, Grade] = field(default_factory=dict)
+    may_overflow: Counter[str] = field(default_factory=Counter)
+    infinite: Counter[str] = field(default_factory=Counter)
+
+    def add(self, op: str, grade: Grade, products: int) -> None:
+        """Count one run of an operation."""
+        self.operations[grade] += 1
+        if products:
+            self.products[grade] += products
+        known = self.kinds.get(op)
+        if known is not grade and (known is None or _ORDER[grade] > _ORDER[known]):
+            self.kinds[op] = grade
+
+    def shares(self, what: Counter[Grade]) -> dict[Grade, float]:
+        """Each grade's part of `operations` or of `products`; all 0 where nothing ran."""
+        total = what.total()
+        return {grade: what[grade] / total if total else 0.0 for grade in Grade}
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A run of an operation by its rule.
+
+    Attributes:
+        op: the operation.
+        parameters: by MIL's names, constant ones too.
+        result: fp16 numbers as float32, or sums.
+        typed: its function as the program's types say.
+    """
+
+    op: Operation
+    parameters: Mapping[str, Any]
+    result: Any
+    typed: Callable[..., Any]
+
+
+class Simulation:
+    """Binds a program's operations to the rules of the ANE.
+
+    Attributes:
+        tally: what ran.
+        watch: called after each run of an operation that has a rule, where there is anybody to.
+
+    Raises:
+        ExecutionError: this processor has no instructions for fp16.
+    """
+
+    def __init__(self, makers: Mapping[str, Operation], *, scale_after: bool = False) -> None:
+        if load_kernels() is None:
+            raise ExecutionError(
+                "arithmetic 'ane' needs a processor that converts fp16 numbers (f16c, or arm64); "
+                "use arithmetic 'typed'."
+            )
+        self.tally = Tally()
+        self.watch: Callable[[Computed], None] | None = None
+        self._rules = rules()
+        self._patterns = Patterns(makers, scale_after=scale_after)
+
+    def bind(
+        self, op: Operation, typed: Callable[..., Any], constants: dict[str, Any], read: Reader
+    ) -> Callable[..., Any]:
+        """The function that computes an operation, and counts it.
+
+        Args:
+            op: the operation.
+            typed: its function as the program's types say, for what has no rule.
+            constants: its constant parameters; factors of products are replaced by prepared ones.
+            read: parameters of constant operations.
+        """
+        rule = self._rules.get(op.op) if self._is_fp16(op) else None
+        if rule is None:
+            return self._counted(op.op, typed)
+        grade = rule.grade
+        # A bias that is computed is not among the constants.
+        has_bias = "bias" in op.inputs and bool(np.any(constants.get("bias", 1)))
+        for key in OPERANDS.get(op.op, ()):
+            if key in constants and constants[key].ndim > 1:
+                constants[key] = factors = self._patterns.factors(op, key, constants, read)
+                grade = factors.grade(self._grade(op, key, grade), has_bias)
+        return self._ruled(op, rule, grade, typed)
+
+    def _is_fp16(self, op: Operation) -> bool:
+        """Whether it computes in fp16: what is of another type does not run on the ANE."""
+        if op.op == "quantize":
+            return self._patterns.dtype(op, "scale") is DType.FP16
+        kinds = [out.type for out in op.outputs]
+        return all(isinstance(kind, TensorType) and kind.dtype is DType.FP16 for kind in kinds)
+
+    def _grade(self, op: Operation, key: str, usual: Grade) -> Grade:
+        """Of sums of fp16 numbers; inferred for weights that are compressed."""
+        maker = self._patterns.maker(op, key)
+        is_packed = maker is not None and maker.op.startswith("constexpr_")
+        return Grade.INFERRED if is_packed and usual is Grade.RECORDED else usual
+
+    def _counted(self, op: str, typed: Callable[..., Any]) -> Callable[..., Any]:
+        """An operation without a rule."""
+
+        def compute(**parameters: Any) -> Any:
+            result = typed(**parameters)
+            self.tally.add(op, Grade.UNKNOWN, multiplications(op, parameters, result))
+            return result
+
+        return compute
+
+    def _ruled(
+        self, op: Operation, rule: Rule, grade: Grade, typed: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        unknown = self._counted(op.op, typed)
+
+        def compute(**parameters: Any) -> Any:
+            result = rule.compute(**parameters)
+            if result is None:
+                return unknown(**{key: _plain(value) for key, value in parameters.items()})
+            if self.watch is not None:
+                self.watch(Computed(op, parameters, result, typed))
+            if not isinstance(result, Sums):
+                self.tally.add(op.op, grade, 0)
+                return result
+            self.tally.add(op.op, grade, result.products)
+            if result.may_overflow is not None:
+                self.tally.may_overflow[op.name] += int(result.may_overflow.sum())
+            if result.infinite:
+                self.tally.infinite[op.name] += result.infinite
+            return result.values
+
+        return compute
+
+
+def _plain(value: Any) -> Any:
+    """A parameter as the typed functions take it."""
+    if not isinstance(value, Factors):
+        return value
+    return np.asarray(value.source) if isinstance(value.source, HalfWeight) else value.source
+
+
+def multiplications(op: str, parameters: Mapping[str, Any], result: Any) -> int:
+    """Multiply-accumulates of an operation that sums products; 0 for any other."""
+    size = int(np.size(result)) if isinstance(result, (np.ndarray, np.generic)) else 0
+    if op in ("conv", "linear"):
+        return size * int(math.prod(parameters["weight"].shape[1:]))
+    if op == "matmul":
+        return size * int(parameters["x"].shape[-2 if parameters.get("transpose_x") else -1])
+    if op == "conv_transpose":
+        return int(np.size(parameters["x"])) * int(math.prod(parameters["weight"].shape[1:]))
+    if op == "einsum":
+        return size * int(parameters["values"][0].shape[-1])
+    if op == "scaled_dot_product_attention":
+        query, key = parameters["query"], parameters["key"]
+        scores = int(np.size(query)) * int(key.shape[-2])
+        return scores + size * int(key.shape[-2])
+    return 0

@@ -1,0 +1,122 @@
+"""Lists of tensors, and states (iOS 18).
+
+Every operation on a list gives a new list, and shares the elements. One that was never written
+reads as zeros of the list's element shape. States are read and written by reference.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.mlprogram.arrays import Array
+from pytest_ane.mlprogram.executor.ops.spatial import integers
+from pytest_ane.mlprogram.executor.registry import register
+from pytest_ane.mlprogram.executor.state import State
+
+_DTYPES = {"bool": np.bool_, "fp16": np.float32, "fp32": np.float32, "int32": np.int32}
+
+
+@dataclass(frozen=True, eq=False)
+class TensorList:
+    """A list's elements, `None` where nothing was written.
+
+    Attributes:
+        shape: of an element; a text stands for a dimension that the first write decides.
+        dynamic: it grows as needed.
+    """
+
+    elements: tuple[Array | None, ...]
+    shape: tuple[int | str, ...]
+    dtype: Any
+    dynamic: bool
+
+    def at(self, index: int) -> Array:
+        """An element; zeros where nothing was written."""
+        element = self.elements[self._checked(index)]
+        return np.zeros(self._shape(), self.dtype) if element is None else element
+
+    def element_size(self) -> int:
+        """Elements of the tensor at an index."""
+        return math.prod(self._shape())
+
+    def written(self, indices: Any, values: Any) -> TensorList:
+        """The list with these values at these indices; a dynamic one grows to hold them."""
+        places = integers(indices)
+        elements = list(self.elements)
+        if self.dynamic and places:
+            elements += [None] * (max(places) + 1 - len(elements))
+        for place, value in zip(places, values, strict=True):
+            if not 0 <= place < len(elements):
+                raise IndexError(f"index {place} into a list of {len(elements)} elements")
+            elements[place] = np.asarray(value)
+        return TensorList(tuple(elements), self.shape, self.dtype, self.dynamic)
+
+    def _checked(self, index: int) -> int:
+        if not -len(self.elements) <= index < len(self.elements):
+            raise IndexError(f"index {index} into a list of {len(self.elements)} elements")
+        return index
+
+    def _shape(self) -> tuple[int, ...]:
+        for element in self.elements:
+            if element is not None:
+                return element.shape
+        return tuple(0 if isinstance(d, str) else d for d in self.shape)
+
+
+@register("make_list")
+def make_list(
+    elem_shape: tuple[Any, ...],
+    init_length: int = 1,
+    dynamic_length: bool = True,
+    dtype: str = "fp32",
+) -> TensorList:
+    """A list of `init_length` elements of one shape."""
+    shape = tuple(d if isinstance(d, str) else int(d) for d in elem_shape)
+    return TensorList((None,) * int(init_length), shape, _DTYPES[dtype], bool(dynamic_length))
+
+
+@register("list_length")
+def list_length(ls: TensorList) -> Any:
+    """The number of elements, written or not, as int32."""
+    return np.int32(len(ls.elements))
+
+
+@register("list_read", moves=True)
+def list_read(ls: TensorList, index: Any) -> Any:
+    """The element at an index; negative ones count from the end."""
+    return ls.at(int(index))
+
+
+@register("list_write", moves=True)
+def list_write(ls: TensorList, index: Any, value: Any) -> TensorList:
+    """The list with another element at an index."""
+    return ls.written(int(index), [value])
+
+
+@register("list_gather", moves=True)
+def list_gather(ls: TensorList, indices: Any) -> Any:
+    """The elements at these indices, stacked along a new first axis."""
+    return np.stack([ls.at(i) for i in integers(indices)])
+
+
+@register("list_scatter", moves=True)
+def list_scatter(ls: TensorList, indices: Any, value: Any) -> TensorList:
+    """The list with `value[i]` at `indices[i]`."""
+    return ls.written(indices, value)
+
+
+@register("read_state", opset="iOS18", moves=True)
+def read_state(input: State) -> Any:
+    """The state's present value, read-only: a later write replaces it and leaves it alone."""
+    return input.read()
+
+
+@register("write_state", opset="iOS18", moves=True)
+def write_state(input: State, data: Any) -> tuple[()]:
+    """Replace the state's value; the operation has no result."""
+    input.take(data)
+    return ()

@@ -1,0 +1,93 @@
+"""Reductions along axes (all axes where none are given), and running sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.mlprogram.executor.ops.spatial import integers
+from pytest_ane.mlprogram.executor.registry import register
+
+
+def _axes(axes: Any) -> tuple[int, ...] | None:
+    return None if axes is None else tuple(integers(axes))
+
+
+def _register(name: str, function: Any) -> None:
+    @register(f"reduce_{name}", moves=name in _CHOOSE)
+    def compute(x: Any, axes: Any = None, keep_dims: bool = False) -> Any:
+        return function(x, axis=_axes(axes), keepdims=keep_dims)
+
+
+_CHOOSE = frozenset(("max", "min"))
+
+
+def _mean(x: Any, axis: Any, keepdims: bool) -> Any:
+    """The quotient that `np.mean` computes, without the calls around it."""
+    total = np.add.reduce(x, axis=axis, keepdims=keepdims)
+    return total / (x.size // max(total.size, 1))
+
+
+def _sum_square(x: Any, axis: Any, keepdims: bool) -> Any:
+    return np.square(x).sum(axis=axis, keepdims=keepdims)
+
+
+def _log_sum_exp(x: Any, axis: Any, keepdims: bool) -> Any:
+    top = x.max(axis=axis, keepdims=True)
+    top = np.where(np.isinf(top), x.dtype.type(0), top)  # Infinity less infinity would be NaN.
+    total = np.log(np.exp(x - top).sum(axis=axis, keepdims=True)) + top
+    return total if keepdims else np.squeeze(total, axis=axis)
+
+
+_FUNCTIONS = {
+    "l1_norm": lambda x, axis, keepdims: np.abs(x).sum(axis=axis, keepdims=keepdims),
+    "l2_norm": lambda x, axis, keepdims: np.sqrt(_sum_square(x, axis, keepdims)),
+    "log_sum": lambda x, axis, keepdims: np.log(x.sum(axis=axis, keepdims=keepdims)),
+    "log_sum_exp": _log_sum_exp,
+    "max": np.maximum.reduce,
+    "mean": _mean,
+    "min": np.minimum.reduce,
+    "prod": np.multiply.reduce,
+    "sum": np.add.reduce,
+    "sum_square": _sum_square,
+}
+for _name, _function in _FUNCTIONS.items():
+    _register(_name, _function)
+
+
+def _register_arg(name: str, function: Any) -> None:
+    @register(f"reduce_{name}")
+    def compute(
+        x: Any, axis: int = -1, keep_dims: bool = False, output_dtype: str = "int32"
+    ) -> Any:
+        if output_dtype.lower() not in ("int32", "uint16"):
+            raise ValueError(f"unknown output_dtype {output_dtype!r}; there are: int32, uint16")
+        return np.asarray(function(x, axis=axis, keepdims=keep_dims)).astype(output_dtype.lower())
+
+
+_register_arg("argmax", np.argmax)
+_register_arg("argmin", np.argmin)
+
+
+@register("cumsum")
+def cumsum(x: Any, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Any:
+    """Sums of all elements up to each along an axis.
+
+    Args:
+        x: rank 1 or more.
+        axis: may be negative.
+        exclusive: leave out the element itself, so that the first sum is 0.
+        reverse: sum from the last element on.
+
+    Raises:
+        ValueError: the axis is out of bounds.
+    """
+    x = np.asarray(x)
+    if reverse:
+        return np.flip(cumsum(np.flip(x, axis), axis, exclusive), axis)
+    sums = np.cumsum(x, axis=axis, dtype=x.dtype)
+    if exclusive:
+        sums = np.roll(sums, 1, axis)
+        np.moveaxis(sums, axis, 0)[:1] = 0
+    return sums

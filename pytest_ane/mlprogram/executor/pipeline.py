@@ -1,0 +1,221 @@
+"""Pipelines: sessions run one after the other, outputs of one the inputs of the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
+from pytest_ane.mlprogram.arrays import Array, Arrays
+from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.executor.dtypes import Precision, carried
+from pytest_ane.mlprogram.executor.images import to_pixels
+from pytest_ane.mlprogram.executor.interface import check_names, present
+from pytest_ane.mlprogram.executor.ops.suppression import select_boxes
+from pytest_ane.mlprogram.executor.session import Session
+from pytest_ane.mlprogram.executor.state import States
+from pytest_ane.mlprogram.records import Feature, MLModel, NonMaximumSuppression, Part, Pipeline
+
+if TYPE_CHECKING:
+    from pytest_ane.mlprogram.executor.ane.simulation import Computed
+
+
+class SuppressionSession:
+    """Runs Core ML's own non-maximum suppression, in float64 whatever the inputs are."""
+
+    def __init__(self, model: NonMaximumSuppression) -> None:
+        self.model = model
+
+    def predict(self, inputs: Arrays) -> dict[str, Array]:
+        """Confidences `[K, C]` and boxes `[K, 4]` of those that are kept, the best first.
+
+        Args:
+            inputs: confidences `[N, C]`; boxes `[N, 4]`, each (x, y, width, height) with its
+                centre; and perhaps thresholds in place of the model's own.
+
+        Raises:
+            ExecutionError: shapes that do not belong together, NaN, or a threshold below 0.
+        """
+        model = self.model
+        scores = self._finite(inputs, model.confidence[0])
+        boxes = self._finite(inputs, model.coordinates[0])
+        of_classes = scores.ndim == 2 and scores.shape[1] == (len(model.labels) or scores.shape[1])
+        if not of_classes or boxes.shape != (len(scores), 4):
+            raise self._error(
+                f"takes confidences [N, {len(model.labels) or 'C'}] and coordinates [N, 4], and "
+                f"was given {list(scores.shape)} and {list(boxes.shape)}"
+            )
+        iou = self._threshold(inputs, model.iou_input, model.iou_threshold)
+        least = self._threshold(
+            inputs, model.confidence_threshold_input, model.confidence_threshold
+        )
+        low, high = self._rows
+        most = len(scores) if high is None else high
+        kept = select_boxes(boxes, scores, iou, least, most, model.per_class) if scores.size else []
+        outputs = {model.confidence[1]: scores[kept], model.coordinates[1]: boxes[kept]}
+        missing = max(low - len(kept), 0)
+        return {f.name: np.pad(outputs[f.name], ((0, missing), (0, 0))).astype(carried(f.dtype))
+                for f in model.outputs if f.name in outputs}  # fmt: skip
+
+    @property
+    def _rows(self) -> tuple[int, int | None]:
+        """The fewest rows of the outputs, and the most; either output may declare them."""
+        for feature in self.model.outputs:
+            if feature.ranges:
+                low, high = feature.ranges[0]
+                if low or high is not None:
+                    return low, high
+            elif feature.shape:
+                return feature.shape[0], feature.shape[0]
+        return 0, None
+
+    def _finite(self, inputs: Arrays, name: str) -> Array:
+        values = np.asarray(inputs[name], np.float64)
+        if not np.isfinite(values).all():
+            raise self._error(f"was given NaN or infinite values of {name!r}, by the part before")
+        return values
+
+    def _threshold(self, inputs: Arrays, name: str, default: float) -> float:
+        value = np.asarray(inputs.get(name, default), np.float64)
+        if value.size != 1 or not value.item() >= 0:
+            raise self._error(f"takes one number from 0 on as {name!r}, and was given {value}")
+        return float(value.item())
+
+    def _error(self, problem: str) -> ExecutionError:
+        return ExecutionError(f"{self.model.path}: the suppression {problem}.")
+
+
+class PipelineSession:
+    """Runs the models of a pipeline, as `Session` runs one.
+
+    Args:
+        model: a pipeline as `mil.read_any` gives it.
+        precision, memory_budget, arithmetic, scale_after: those of `Session`, for all parts.
+
+    Raises:
+        ExecutionError: a part cannot be prepared.
+    """
+
+    def __init__(
+        self,
+        model: Pipeline,
+        precision: Precision = "as-typed",
+        memory_budget: int | None = None,
+        arithmetic: Arithmetic = "typed",
+        scale_after: bool = False,
+    ) -> None:
+        self.model = model
+        self.precision = precision
+
+        def session(part: Part) -> Session | SuppressionSession:
+            if isinstance(part, MLModel):
+                return Session(
+                    part, precision, memory_budget, arithmetic=arithmetic, scale_after=scale_after
+                )
+            return SuppressionSession(part)
+
+        self.parts = tuple(map(session, model.parts))
+
+    @property
+    def rule_shares(self) -> RuleShares | None:
+        """By which rules all parts computed so far; None with arithmetic `typed`."""
+        parts = [p.rule_shares for p in self.parts if isinstance(p, Session) and p.rule_shares]
+        return sum(parts, RuleShares()) if parts else None
+
+    def watch(self, watch: Callable[[Computed], None]) -> None:
+        """As `Session.watch`, of all parts."""
+        for part in self.parts:
+            if isinstance(part, Session):
+                part.watch(watch)
+
+    def known(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Of what a caller has ready, the inputs that the pipeline takes."""
+        names = {feature.name for feature in self.model.inputs}
+        return {name: x for name, x in inputs.items() if name in names}
+
+    def make_state(self) -> States:
+        """Empty: a pipeline has no states."""
+        return States()
+
+    def predict(
+        self,
+        inputs: Mapping[str, Any],
+        state: States | None = None,
+        outputs: Sequence[str] | None = None,
+    ) -> dict[str, Any]:
+        """Run every part once; a part takes the outputs of those before it by name.
+
+        Args:
+            inputs: every declared input by name, of the declared type and an allowed shape.
+            state: None, or what `make_state` gave.
+            outputs: names of any part's declared outputs; None for the pipeline's own.
+
+        Raises:
+            ExecutionError: an input is missing, unknown, or of another dtype, rank or shape.
+        """
+        del state
+        self._check(inputs)
+        values = dict(inputs)
+        results: dict[str, Any] = {}
+        for part in self.parts:
+            features = part.model.inputs
+            outcome = part.predict({f.name: values[f.name] for f in features if f.name in values})
+            results |= outcome
+            values |= {
+                f.name: _passed(part.model.path, f, outcome[f.name]) for f in part.model.outputs
+            }
+        names = self.model.output_names if outputs is None else outputs
+        for name in names:
+            if name not in results:
+                raise ExecutionError(
+                    f"{self.model.path}: no value {name!r}; outputs are: {', '.join(results)}."
+                )
+        return {name: results[name] for name in names}
+
+    def predict_all(
+        self,
+        inputs: Sequence[Mapping[str, Any]],
+        states: Sequence[States | None] | None = None,
+        outputs: Sequence[str] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Run once on each of several inputs, one after the other."""
+        del states
+        return [self.predict(x, outputs=outputs) for x in inputs]
+
+    def _check(self, inputs: Mapping[str, Any]) -> None:
+        check_names(self.model.path, self.model.inputs, inputs)
+        for feature in self.model.inputs:
+            if feature.name not in inputs and not feature.optional:
+                raise ExecutionError(
+                    f"{self.model.path}: input {feature.name!r} is missing; "
+                    f"it takes {present(feature)}."
+                )
+
+
+def open_session(
+    model: MLModel | Pipeline,
+    precision: Precision = "as-typed",
+    memory_budget: int | None = None,
+    arithmetic: Arithmetic = "typed",
+    scale_after: bool = False,
+) -> Session | PipelineSession:
+    """The session that runs what `mil.read_any` gives.
+
+    Raises:
+        ExecutionError: as `Session`.
+    """
+    if isinstance(model, Pipeline):
+        return PipelineSession(model, precision, memory_budget, arithmetic, scale_after)
+    return Session(model, precision, memory_budget, arithmetic=arithmetic, scale_after=scale_after)
+
+
+def _passed(path: str, feature: Feature, value: Any) -> Any:
+    """An output in the form that a later part takes as input: an image as pixels."""
+    if feature.kind != "image":
+        return value
+    try:
+        return to_pixels(feature, value)
+    except ValueError as error:
+        raise ExecutionError(f"{path}: output {feature.name!r} has {error}.") from None

@@ -1,0 +1,251 @@
+"""Shapes without arithmetic: of inputs at a T, and of every value of a program.
+
+The program runs on zeros, with one number in place of each weight and shapes in place of matrix
+products, so that neither bytes nor arithmetic take time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.mlprogram.arrays import Array
+from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.executor.budget import Meter
+from pytest_ane.mlprogram.executor.dtypes import carried
+from pytest_ane.mlprogram.executor.ops.conv import conv as convolve
+from pytest_ane.mlprogram.executor.ops.linear import matmul as multiply
+from pytest_ane.mlprogram.executor.session import Session
+from pytest_ane.mlprogram.executor.steps import Compute
+from pytest_ane.mlprogram.model import read_model
+from pytest_ane.mlprogram.records import (
+    Blob,
+    Feature,
+    Function,
+    MLModel,
+    Operation,
+    TensorType,
+    Value,
+)
+
+Shape = tuple[int, ...]
+Parameters = Mapping[str, Any]
+"""Arrays and constants of one call by MIL's names."""
+
+
+def input_shapes(model: MLModel, tokens: int) -> tuple[dict[str, Shape], bool]:
+    """Shapes of all inputs by name, with `tokens` along every flexible axis; whether there is one.
+
+    Raises:
+        ExecutionError: an input does not take so many, or its shape is left open.
+    """
+    features = {feature.name: feature for feature in model.inputs}
+    shapes, flexible = {}, False
+    for named in model.main.inputs:
+        if isinstance(named.type, TensorType):
+            shape, bends = _shape(model, named.name, named.type, features, tokens)
+            shapes[named.name], flexible = shape, flexible or bends
+    return shapes, flexible
+
+
+def largest_tokens(package: Path, most: int, function: str | None = None) -> int:
+    """The largest T, up to `most`, that every flexible axis of a function takes; 1 without any.
+
+    Raises:
+        ProgramError: it cannot be read.
+    """
+    return token_range(read_model(package, weights=False, function=function), most)[1]
+
+
+def token_range(model: MLModel, most: int) -> tuple[int, int]:
+    """The least T that every flexible axis takes, and the greatest up to `most`; 1, 1 without any.
+
+    An axis that starts beyond `most` has its least T for both.
+    """
+    lows, highs = [1], list[int]()
+    for feature in model.inputs:
+        axes = zip(*feature.enumerated, strict=True) if feature.enumerated else ()
+        varying = [axis for axis in axes if len(set(axis)) > 1]
+        lows += [min(axis) for axis in varying]
+        highs += [max(axis) for axis in varying]
+        ranges = [(low, high) for low, high in feature.ranges if low != high]
+        lows += [low for low, _ in ranges]
+        highs += [most if high is None else high for _, high in ranges]
+    least = max(lows)
+    return least, max(least, min([most, *highs])) if highs else 1
+
+
+def _shape(
+    model: MLModel, name: str, kind: TensorType, features: dict[str, Feature], tokens: int
+) -> tuple[Shape, bool]:
+    if all(d is not None for d in kind.shape):
+        return tuple(int(d or 0) for d in kind.shape), False
+    feature = features.get(name)
+    if feature is None or len(feature.shape) != len(kind.shape):
+        raise ExecutionError(f"{model.path}: input {name!r} has the open shape {kind}.")
+    if feature.enumerated:
+        return _enumerated(model, feature, tokens), True
+    ranges = feature.ranges or tuple((d, d) for d in feature.shape)
+    for low, high in ranges:
+        if low != high and not (low <= tokens and (high is None or tokens <= high)):
+            raise ExecutionError(
+                f"{model.path}: T is {tokens}, and input {name!r} takes "
+                f"{low} to {'any' if high is None else high}."
+            )
+    return tuple(low if low == high else tokens for low, high in ranges), True
+
+
+def _enumerated(model: MLModel, feature: Feature, tokens: int) -> Shape:
+    """The listed shape whose varying axes all are `tokens`."""
+    varies = [len(set(axis)) > 1 for axis in zip(*feature.enumerated, strict=True)]
+    for shape in feature.enumerated:
+        if all(d == tokens for d, free in zip(shape, varies, strict=True) if free):
+            return shape
+    raise ExecutionError(
+        f"{model.path}: T is {tokens}, and input {feature.name!r} takes the shapes "
+        f"{', '.join(map(str, map(list, feature.enumerated)))}."
+    )
+
+
+def zeros(shape: Shape, dtype: Any = np.float32) -> Array:
+    """Zeros that take the memory of one; read-only."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def _conv(x: Any, weight: Any, bias: Any = None, groups: int = 1, **spatial: Any) -> Array:
+    """The extents are those of one channel's convolution with one kernel."""
+    one = convolve(zeros((1, 1, *x.shape[2:])), zeros((1, 1, *weight.shape[2:])), **spatial)
+    return zeros((len(x), weight.shape[0], *one.shape[2:]))
+
+
+def _linear(x: Any, weight: Any, bias: Any = None) -> Array:
+    return zeros((*x.shape[:-1], weight.shape[0]))
+
+
+def _matmul(x: Any, y: Any, transpose_x: bool = False, transpose_y: bool = False) -> Array:
+    """The extents are those of a product that sums over one element only."""
+    x = x[..., :1, :] if transpose_x and x.ndim > 1 else x[..., :1]
+    y = y[..., :1] if transpose_y and y.ndim > 1 else y[..., :1, :] if y.ndim > 1 else y[:1]
+    return zeros(np.shape(multiply(x, y, transpose_x, transpose_y)))
+
+
+STAND_INS: Mapping[str, Callable[..., Array]] = {
+    "conv": _conv,
+    "linear": _linear,
+    "matmul": _matmul,
+}
+"""By operation; they take what the operation takes."""
+
+
+class ShapeRun:
+    """A run of a model's main function on stand-ins.
+
+    Args:
+        model: as `mil.read_model` gives it; `weights=False` suffices.
+        shapes: of all inputs by name.
+
+    Raises:
+        ExecutionError: an operation is unknown, or what runs depends on values.
+    """
+
+    def __init__(self, model: MLModel, shapes: Mapping[str, Shape]) -> None:
+        self._function = model.main
+        for op in self._function.block.operations:
+            if op.blocks:
+                raise ExecutionError(
+                    f"{model.path}: {op.name!r} is a {op.op}: what it costs depends on values, not "
+                    "on the program alone."
+                )
+        stand_ins = _stand_ins(self._function)
+        self._session = Session(model, "float32", overrides=stand_ins)
+        self._values = list(self._session.template)
+        self._fill(shapes)
+        # Nothing is freed: arrays are small or take no memory, and outputs are needed later.
+        self._keep = frozenset(range(len(self._values)))
+
+    def operations(self) -> Iterator[tuple[Operation, Parameters | None]]:
+        """Every operation in order with what it computes from, and None for one of constants.
+
+        Its results have shapes once it is yielded.
+
+        Raises:
+            BudgetError: its values take more memory than the session's budget.
+        """
+        steps = iter(self._session.block.steps)
+        budget = Meter(self._session.budget, lambda: self._values)
+        for op in self._function.block.operations:
+            if op.outputs and op.outputs[0].name not in self._session.slots:
+                yield op, None
+                continue
+            step = next(steps)
+            assert isinstance(step, Compute)
+            assert isinstance(step.compute, partial)
+            parameters = step.compute.keywords | {
+                key: self._values[at] if isinstance(at, int) else [self._values[s] for s in at]
+                for key, at in step.inputs
+            }
+            if (stand_in := STAND_INS.get(op.op)) is not None:
+                step = replace(step, compute=partial(stand_in, **step.compute.keywords))
+            with np.errstate(all="ignore"):
+                # What stands in for a product takes no memory.
+                step.run(self._values, self._keep, None if stand_in else budget)
+            yield op, parameters
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a value is computed when the program runs."""
+        return name in self._session.slots
+
+    def shape(self, name: str) -> Shape:
+        """Of a value that is in the run, once it is computed."""
+        return np.shape(self._values[self._session.slots[name]])
+
+    def _fill(self, shapes: Mapping[str, Shape]) -> None:
+        """The slots before the first operation: zeros for inputs, fresh states."""
+        session = self._session
+        try:
+            states = session.make_state()
+        except (MemoryError, ValueError) as error:
+            path = session.model.path
+            raise ExecutionError(f"{path}: its states are too large ({error}).") from None
+        for named in self._function.inputs:
+            self._values[session.slots[named.name]] = (
+                zeros(shapes[named.name], carried(named.type.dtype, "float32"))
+                if isinstance(named.type, TensorType)
+                else states[named.name]
+            )
+
+
+def value_shapes(model: MLModel, tokens: int = 1) -> dict[str, Shape]:
+    """Shapes of the main function's values by name, those of constants left out.
+
+    Args:
+        model: as `mil.read_model` gives it; `weights=False` suffices.
+        tokens: T of the inputs' flexible axes; ignored where there are none.
+
+    Raises:
+        ExecutionError: the inputs take no such T, an operation is unknown, or what runs depends on
+            values.
+    """
+    run = ShapeRun(model, input_shapes(model, tokens)[0])
+    names = [named.name for named in model.main.inputs]
+    for op, _ in run.operations():
+        names += [named.name for named in op.outputs]
+    return {name: run.shape(name) for name in names if name in run}
+
+
+def _stand_ins(function: Function) -> dict[Operation, Array]:
+    """Zeros for all that lies in the weights file or is decompressed."""
+    arrays = {}
+    for op in function.block.operations:
+        kind = op.outputs[0].type if op.outputs else None
+        value: Value | None = op.attributes.get("val")
+        stored = op.op == "const" and value is not None and isinstance(value.data, Blob)
+        if isinstance(kind, TensorType) and (stored or op.op.startswith("constexpr_")):
+            shape = tuple(int(d or 0) for d in kind.shape)
+            arrays[op] = zeros(shape, carried(kind.dtype, "float32"))
+    return arrays

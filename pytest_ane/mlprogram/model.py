@@ -1,0 +1,104 @@
+"""ML Programs: packages and compiled models as one set of records; weights stay mapped on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pytest_ane.mlprogram.blob import byte_size, load
+from pytest_ane.mlprogram.compiled import (
+    compiled_functions,
+    is_compiled,
+    is_compiled_pipeline,
+    read_compiled,
+)
+from pytest_ane.mlprogram.digests import check_links
+from pytest_ane.mlprogram.errors import ProgramError
+from pytest_ane.mlprogram.package import is_pipeline_package, package_functions, read_package
+from pytest_ane.mlprogram.records import MLModel, Pipeline
+
+__all__ = ["byte_size", "counterpart", "entry_points", "is_pipeline", "load", "only_program",
+           "read_any", "read_functions", "read_model"]  # fmt: skip
+
+
+def entry_points(path: Path) -> tuple[str, ...]:
+    """Names of a model's functions where it has several, else none; weights are not looked at.
+
+    Of a pipeline, names of its ML Programs, even of a single one.
+
+    Raises:
+        ProgramError: missing or damaged.
+    """
+    check_links(path)
+    names = (compiled_functions if is_compiled(path) else package_functions)(path)
+    return names if len(names) > 1 or is_pipeline(path) else ()
+
+
+def is_pipeline(path: Path) -> bool:
+    """Whether a model is a pipeline; errors as of `entry_points`."""
+    return (is_compiled_pipeline if is_compiled(path) else is_pipeline_package)(path)
+
+
+def counterpart(path: Path, function: str | None) -> str | None:
+    """The function of a model that another model's function is compared with.
+
+    It is the one of the same name of several, and the only one where there are no others.
+
+    Raises:
+        ProgramError: missing or damaged, or none of several has the name.
+    """
+    names = entry_points(path)
+    if function is None or not names:
+        return None
+    if function not in names:
+        raise ProgramError(
+            f"{path}: has no function {function!r} to compare with; it has {', '.join(names)}."
+        )
+    return function
+
+
+def read_functions(path: Path) -> tuple[MLModel, ...]:
+    """A model of several functions, read for each of them; nothing where there is one."""
+    return tuple(read_model(path, weights=False, function=name) for name in entry_points(path))
+
+
+def read_model(path: Path | str, *, weights: bool = True, function: str | None = None) -> MLModel:
+    """Read an `.mlpackage`, or a compiled `.mlmodelc`.
+
+    Args:
+        path: the model's folder.
+        function: which function of several, read without the others, or which program of a
+            pipeline; None for all of them, of which the default one runs, and the whole pipeline.
+        weights: check that every weight lies inside its file; False reads structure only, so
+            that a model whose weights are absent can still be forecast.
+
+    Raises:
+        ProgramError: missing, damaged, hostile, or not an ML Program; says which file and where.
+    """
+    return only_program(read_any(Path(path), weights=weights, function=function))
+
+
+def only_program(model: MLModel | Pipeline) -> MLModel:
+    """A model that is one ML Program.
+
+    Raises:
+        ProgramError: it is a pipeline.
+    """
+    if isinstance(model, Pipeline):
+        raise ProgramError(
+            f"{model.path}: is a pipeline of {len(model.parts)} models, not one ML Program; "
+            f"choose one of {', '.join(model.programs)}."
+        )
+    return model
+
+
+def read_any(
+    path: Path, *, weights: bool = True, function: str | None = None
+) -> MLModel | Pipeline:
+    """Read what `read_model` reads, or a whole pipeline.
+
+    Raises:
+        ProgramError: as `read_model`; in a pipeline, of a part too.
+    """
+    check_links(path)
+    read = read_compiled if is_compiled(path) else read_package
+    return read(path, weights=weights, function=function)

@@ -1,0 +1,261 @@
+"""A chain: all shards of a model wired into a stack, from token ids to logits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+
+from pytest_ane.manifest.chain import EMBEDDING, LOGITS
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.models.families import Reference, Streams, Wire, apply_output, shard_input
+
+ShardRun: TypeAlias = Callable[[FloatArray], FloatArray]
+"""A shard at some point of one sequence: maps the next positions `[T, C]` to `[T, C']`."""
+
+NO_TOKEN = -1
+"""Stands for a token whose logits are not finite, and for all after it; no reference has it."""
+
+
+@runtime_checkable
+class Rewinding(Protocol):
+    """A `ShardRun` that can go back to an earlier position of its sequence."""
+
+    def __call__(self, hidden: FloatArray) -> FloatArray:
+        """The next positions `[T, C]`."""
+
+    def mark(self) -> Any:
+        """Save the state of the sequence, for `back`."""
+
+    def back(self, mark: Any, keep: int = 0) -> None:
+        """Restore the state saved by `mark`, keeping the first `keep` positions run since."""
+
+
+Watch: TypeAlias = "Callable[[Wire, Streams], None]"
+"""Called after each block with its wire and the streams, of all positions."""
+
+Residual: TypeAlias = Callable[[Sequence[FloatArray]], "list[FloatArray] | None"]
+"""What the residual path alone gives of sequences `[T, C]`; None where there is none."""
+
+
+def no_residual(hidden: Sequence[FloatArray]) -> None:
+    """Of a shard without a residual path, or whose family does not tell it."""
+
+
+@dataclass(frozen=True)
+class ChainStep:
+    """One shard of a chain and its place in it.
+
+    Attributes:
+        open: begins a sequence; what it returns maps the next positions `[T, C]` to `[T, C']`.
+        sees: as `Layout.sees`; where it is `call`, a sequence has to be given at once.
+        together: several whole sequences at once, where that is cheaper than one by one.
+        residual: what the residual path alone gives.
+        causal: whether position 0 sees itself alone.
+    """
+
+    wire: Wire
+    open: Callable[[], ShardRun]
+    sees: Literal["itself", "call", "state"] = "call"
+    together: Reference | None = None
+    residual: Residual = no_residual
+    causal: bool = True
+
+    def all(self, sequences: Sequence[FloatArray]) -> list[FloatArray]:
+        """Outputs for whole sequences `[T, C]`, each from position 0."""
+        if self.together is not None:
+            return self.together(sequences)
+        return [self.open()(sequence) for sequence in sequences]
+
+    @property
+    def shard(self) -> str:
+        """The shard's id, `L00`."""
+        return self.wire.shard
+
+    @property
+    def is_head(self) -> bool:
+        """Whether it gives the logits, or a slice of them."""
+        return self.wire.is_head
+
+
+class Answer(NamedTuple):
+    """A chain's logits for a text and its greedy continuation.
+
+    Attributes:
+        logits: `[T, V]` of the text's own positions.
+        tokens: the likeliest continuation, `NO_TOKEN` from where a logit is not finite.
+        leads: of each token, the best logit minus the second: a small one is a near tie.
+    """
+
+    logits: FloatArray
+    tokens: tuple[int, ...]
+    leads: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Shards in running order.
+
+    Attributes:
+        embed: token ids to hidden states `[T, C]`.
+        positions: the longest sequence that they can take, if there is an end.
+        widest: the largest T of a call, if there is one; longer inputs are several calls.
+    """
+
+    embed: Callable[[Sequence[int]], FloatArray]
+    steps: tuple[ChainStep, ...]
+    positions: int | None = None
+    widest: int | None = None
+
+    @property
+    def blocks(self) -> tuple[ChainStep, ...]:
+        """All steps but the head's slices, in running order."""
+        return tuple(step for step in self.steps if not step.is_head)
+
+    @property
+    def embeds(self) -> bool:
+        """Whether it gives a text's embedding, and no logits."""
+        return any(step.wire.gives == EMBEDDING for step in self.steps)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a sequence may be given piece by piece: what a block sees is in its states."""
+        return not any(step.sees == "call" for step in self.blocks)
+
+    def opened(self) -> list[tuple[ChainStep, ShardRun]]:
+        """Every step with its shard at the start of a sequence."""
+        return [(step, step.open()) for step in self.steps]
+
+    def logits(self, ids: Sequence[int]) -> FloatArray:
+        """Float32 logits `[T, V]` for every position of a sequence of T tokens."""
+        return Decoder(self, ids).logits(len(ids))
+
+    def embedding(self, ids: Sequence[int]) -> FloatArray:
+        """An encoder's float32 embedding `[1, C]` of a text."""
+        decoder = Decoder(self, ids)
+        return decoder.finished(decoder.streams())[EMBEDDING]
+
+    def answer(
+        self,
+        ids: Sequence[int],
+        count: int,
+        guess: Sequence[int] = (),
+        watch: Watch | None = None,
+    ) -> Answer:
+        """Logits `[T, V]` of a text, and the `count` likeliest next tokens one by one.
+
+        A chain with states is given the text, then one new token at a time; any other the whole
+        text again for every token. As no position sees a later one, such a chain is given a good
+        `guess` of the tokens at once: those that it agrees with cost one run in all. `watch` sees
+        the text's own positions alone.
+        """
+        decoder = Decoder(self, ids)
+        logits = decoder.logits(len(ids), watch)
+        rows, tokens = [logits[-1]], [likeliest_token(logits[-1])]
+        if count > 1 and not self.goes_on and tokens[0] in guess[:1]:
+            decoder.ids = [*ids, *guess[: count - 1]]
+            for row in decoder.logits(len(guess[: count - 1])):
+                if tokens[-1] != guess[len(tokens) - 1]:
+                    break
+                rows.append(row)
+                tokens.append(likeliest_token(row))
+        while len(tokens) < count and tokens[-1] != NO_TOKEN:
+            decoder.ids = [*ids, *tokens]
+            rows.append(decoder.logits()[0])
+            tokens.append(likeliest_token(rows[-1]))
+        leads, lost = list(map(lead, rows)), count - len(tokens)
+        tokens, leads = tokens + [NO_TOKEN] * lost, leads + [math.nan] * lost
+        return Answer(logits, tuple(tokens[:count]), tuple(leads[:count]))
+
+
+Marks: TypeAlias = list[tuple[Rewinding, Any]]
+
+
+class Decoder:
+    """A text that grows, and its logits: the one loop body of greedy decoding.
+
+    Attributes:
+        ids: the text so far; append to it, or replace what follows the positions already run.
+        done: positions that the chain has run, where it goes on from its states.
+    """
+
+    def __init__(self, chain: Chain, ids: Sequence[int]) -> None:
+        self.ids, self.done = list(ids), 0
+        self._chain, self._runs = chain, chain.opened()
+
+    def logits(self, count: int = 1, watch: Watch | None = None) -> FloatArray:
+        """Logits `[count, V]` of the last positions.
+
+        A chain with states runs the new positions only, any other the whole text again.
+
+        Raises:
+            ExecutionError: it is an encoder.
+        """
+        if self._chain.embeds:
+            raise ExecutionError("an encoder gives embeddings and no logits, so no text goes on.")
+        if not self._chain.goes_on:
+            self._runs, self.done = self._chain.opened(), 0
+        return self.finished(last(self.streams(watch), count))[LOGITS]
+
+    def streams(self, watch: Watch | None = None) -> Streams:
+        """The streams after the last block, `[T, C]` for the new positions; no head runs."""
+        streams: Streams = {"x": self._chain.embed(self.ids[self.done :])}
+        self.done = len(self.ids)
+        self._run(streams, head=False, watch=watch)
+        return streams
+
+    def finished(self, streams: Streams) -> Streams:
+        """The streams after the head, which takes all their positions."""
+        self._run(streams, head=True)
+        return streams
+
+    def mark(self) -> Marks:
+        """Save the states of all shards after `done` positions, for `back`.
+
+        Raises:
+            ExecutionError: a shard cannot go back in a sequence.
+        """
+        marks: Marks = []
+        for step, run in self._runs:
+            if step.sees == "itself":
+                continue
+            if not isinstance(run, Rewinding):
+                raise ExecutionError(
+                    f"{step.shard} cannot go back in a sequence, so no draft can be rejected."
+                )
+            marks.append((run, run.mark()))
+        return marks
+
+    def back(self, marks: Marks, done: int, keep: int = 0) -> None:
+        """Restore the states of `marks`, made after `done` positions; keep `keep` run since."""
+        for run, mark in marks:
+            run.back(mark, keep)
+        self.done = done + keep
+
+    def _run(self, streams: Streams, *, head: bool, watch: Watch | None = None) -> None:
+        for step, run in self._runs:
+            if step.is_head == head:
+                apply_output(streams, step.wire, run(shard_input(streams, step.wire)))
+                if watch is not None:
+                    watch(step.wire, streams)
+
+
+def last(streams: Streams, count: int = 1) -> Streams:
+    """The last `count` positions of every stream."""
+    return {name: rows[len(rows) - count :] for name, rows in streams.items()}
+
+
+def likeliest_token(logits: FloatArray) -> int:
+    """The first of the best logits; `NO_TOKEN` if one is not finite, where `argmax` finds any."""
+    return int(logits.argmax()) if np.isfinite(logits).all() else NO_TOKEN
+
+
+def lead(logits: FloatArray) -> float:
+    """The best logit minus the second; NaN if both are infinite."""
+    second, best = np.partition(logits, -2)[-2:]
+    with np.errstate(invalid="ignore"):
+        return float(best - second)

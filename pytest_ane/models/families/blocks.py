@@ -1,0 +1,99 @@
+"""Shard ids of a plain stack: blocks `L00`, `L01`..., vocabulary slices `head.0`, `head.1`..."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pytest_ane.mlprogram.errors import ManifestError, SourceError
+from pytest_ane.models.families.base import Port, Wire
+
+_BLOCK = re.compile(r"L(\d+)")
+_HEAD = re.compile(r"head\.(\d+)")
+
+
+def wiring(shards: Sequence[str], family: str) -> tuple[Wire, ...]:
+    """Blocks one after another, then the head's slices.
+
+    Raises:
+        ManifestError: a shard id is neither.
+    """
+    for shard in shards:
+        if not (_BLOCK.fullmatch(shard) or _HEAD.fullmatch(shard)):
+            raise ManifestError(
+                f"Family {family!r} has no shard {shard!r}; blocks are L00, L01, ... and "
+                "vocabulary slices of the head are head.0, head.1, ..."
+            )
+    blocks = sorted((s for s in shards if _BLOCK.fullmatch(s)), key=block_index)
+    heads = sorted((s for s in shards if _HEAD.fullmatch(s)), key=head_index)
+    slices = (Wire(shard, gives="logits", mode="append", kind="head") for shard in heads)
+    return (*map(Wire, blocks), *slices)
+
+
+def starts_whole(shards: Sequence[str]) -> bool:
+    """Whether the blocks form a contiguous prefix of the model: `L00`, `L01`..."""
+    blocks = sorted(block_index(s) for s in shards if is_block(s))
+    return blocks == list(range(len(blocks)))
+
+
+def missing(shards: Sequence[str], layers: int) -> list[str]:
+    """Blocks of a model of so many layers that are not among these shards."""
+    listed = {block_index(shard) for shard in shards if is_block(shard)}
+    return [f"L{i:02d}" for i in range(layers) if i not in listed]
+
+
+def slices(shards: Sequence[str]) -> int:
+    """How many slices the head is cut into, at least one.
+
+    Raises:
+        ManifestError: they are not `head.0`, `head.1`... without a gap.
+    """
+    heads = sorted((s for s in shards if is_head(s)), key=head_index)
+    if [head_index(shard) for shard in heads] != list(range(len(heads))):
+        raise ManifestError(
+            f"The head's slices are {', '.join(heads)}; number them head.0 to "
+            f"head.{len(heads) - 1}, so that together they are the whole vocabulary."
+        )
+    return max(len(heads), 1)
+
+
+def check_depth(label: str, shards: Sequence[str], layers: int) -> None:
+    """`SourceError` for the first block that a model of so many layers does not have."""
+    for shard in shards:
+        if is_block(shard) and block_index(shard) >= layers:
+            raise SourceError(f"{label}: has {layers} layers, so no shard {shard}.")
+
+
+def slice_bounds(vocabulary: int, parts: int, index: int) -> tuple[int, int]:
+    """First and one past the last vocabulary row of a slice; slices differ by one row at most."""
+    return vocabulary * index // parts, vocabulary * (index + 1) // parts
+
+
+def head_port(vocabulary: int, parts: int, shard: str) -> Port:
+    """The output of a head slice: its rows of the vocabulary."""
+    start, end = slice_bounds(vocabulary, parts, head_index(shard))
+    return Port("y", (1, end - start, "T", 1))
+
+
+def block_index(shard: str) -> int:
+    """Block number of a shard name: `L07` -> 7."""
+    match = _BLOCK.fullmatch(shard)
+    assert match is not None
+    return int(match[1])
+
+
+def head_index(shard: str) -> int:
+    """Slice number of a shard name: `head.2` -> 2."""
+    match = _HEAD.fullmatch(shard)
+    assert match is not None
+    return int(match[1])
+
+
+def is_block(shard: str) -> bool:
+    """Whether a shard is a block."""
+    return _BLOCK.fullmatch(shard) is not None
+
+
+def is_head(shard: str) -> bool:
+    """Whether a shard is a vocabulary slice of the head."""
+    return _HEAD.fullmatch(shard) is not None

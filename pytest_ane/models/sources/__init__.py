@@ -1,0 +1,123 @@
+"""Where weights come from: GGUF, published safetensors checkpoints, or a seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pytest_ane.manifest import SourceTable
+from pytest_ane.mlprogram.errors import SourceError
+from pytest_ane.models.sources.base import Source, Spread, Tokenizer
+from pytest_ane.models.sources.identity import locate, locate_snapshot
+from pytest_ane.models.sources.seeded import GENERATOR, SeededSource, SpreadOf
+
+__all__ = [
+    "SeededSource",
+    "Source",
+    "Spread",
+    "SpreadOf",
+    "Tokenizer",
+    "identify",
+    "locate",
+    "open_source",
+    "source_path",
+]
+
+
+def open_source(table: SourceTable, spread: SpreadOf) -> Source:
+    """Open what a manifest names as a model's source.
+
+    Args:
+        table: the manifest's table, its path absolute.
+        spread: how a family's tensors are distributed; only seeded sources need it.
+
+    Raises:
+        SourceError: a file is missing, broken or of a kind that is not read.
+    """
+    if table.seeded is not None:
+        return SeededSource(table.seeded, spread, table.config)
+    path = source_path(table)
+    if _is_checkpoint(path):
+        from pytest_ane.models.sources.safetensors import SafetensorsSource
+
+        return SafetensorsSource(path, table.config)
+    from pytest_ane.models.sources.gguf import GGUFSource
+
+    return GGUFSource(path)
+
+
+def identify(table: SourceTable, root: Path) -> dict[str, Any]:
+    """What a model's weights depend on, JSON-serialisable: a part of every cache key.
+
+    Of files the SHA-256 digests (`identity.digests` says what is trusted), of a seeded source the
+    seed and the generator's version; of all the manifest's `config`. Of a hub's repository also the
+    commit.
+
+    Args:
+        table: the manifest's table, its path absolute.
+        root: the cache folder, where digests of large files are remembered.
+
+    Raises:
+        SourceError: a file is missing or, with a `sha256` in the manifest, another one.
+    """
+    if table.seeded is not None:
+        return {"seeded": table.seeded, "generator": GENERATOR, "config": table.config}
+    from pytest_ane.models.sources.identity import digests
+
+    path = source_path(table)
+    sums = digests(_files(path), root)
+    if table.sha256 not in (None, sums.get(path.name)):
+        raise SourceError(_wrong_digest(table.sha256, path, sums.get(path.name)))
+    identity = {"files": sums, "config": table.config}
+    if table.hub is not None:
+        identity["hub"] = {"id": table.hub, "commit": _snapshot(table).name}
+    return identity
+
+
+def source_path(table: SourceTable) -> Path:
+    """The file or folder of a manifest's source that is not seeded; `SourceError` if missing."""
+    if table.hub is not None:
+        return _snapshot(table) / (table.file or "")
+    path = table.path or locate(table.package or "", table.file or "")
+    if not path.exists():
+        raise SourceError(f"{path}: no such file; check the source in shards.toml.")
+    return path
+
+
+def _snapshot(table: SourceTable) -> Path:
+    assert table.hub is not None
+    return locate_snapshot(table.hub, table.revision, table.file)
+
+
+def _is_checkpoint(path: Path) -> bool:
+    from pytest_ane.models.sources.checkpoint import refuse_pickle
+
+    refuse_pickle(path)
+    return path.is_dir() or path.suffix in (".safetensors", ".json")
+
+
+def _files(path: Path) -> dict[str, Path]:
+    """Every file that weights, configuration and tokenizer come from, by name."""
+    if not _is_checkpoint(path):
+        return {path.name: path}
+    from pytest_ane.models.sources.checkpoint import COMPANIONS, INDEX, Checkpoint
+    from pytest_ane.models.sources.identity import existing
+    from pytest_ane.models.sources.modules import module_files
+
+    checkpoint = Checkpoint.find(path)
+    # Of two files with a tensor of one name, the index says which one is read.
+    index = [] if checkpoint.index is None else [path.name if path.is_file() else INDEX]
+    companions = (*COMPANIONS, *module_files(checkpoint.folder))
+    return existing(checkpoint.folder, (*checkpoint.files, *index, *companions))
+
+
+def _wrong_digest(expected: str | None, path: Path, actual: str | None) -> str:
+    if actual is None:
+        return (
+            f"{path}: sha256 is the digest of one weights file, and this is none; leave it out of "
+            "shards.toml's source."
+        )
+    return (
+        f"{path}: its SHA-256 is {actual}, not {expected} as shards.toml says; the file is "
+        "damaged, incomplete or another version."
+    )

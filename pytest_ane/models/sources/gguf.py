@@ -1,0 +1,220 @@
+"""GGUF files: weights, metadata and tokenizer, memory-mapped through the `gguf` package."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Collection, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+
+from pytest_ane.mlprogram.arrays import Array
+from pytest_ane.mlprogram.errors import SourceError
+from pytest_ane.models.sources.base import ONE_MODEL, Tokenizer
+from pytest_ane.models.sources.tokenizer import SourceTokenizer
+
+_MAGIC = b"GGUF"
+_ARRAY = int(gguf.GGUFValueType.ARRAY)
+_MOST_ITEMS = 1 << 22
+"""Longest array of metadata: the largest vocabularies have some 260,000 tokens."""
+
+
+class GGUFSource:
+    """A GGUF file, opened once; tensors are dequantized when they are read.
+
+    Raises:
+        SourceError: the file is missing, is no GGUF file, ends too early, or has an empty tensor.
+    """
+
+    synthetic = False
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._reader = _open(path)
+        self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
+        for name in self._tensors:
+            if 0 in self.shape(name):
+                raise SourceError(
+                    f"{path}: tensor {name!r} has shape {self.shape(name)}, an axis of 0; fetch "
+                    "the file again."
+                )
+
+    @property
+    def label(self) -> str:
+        """The file's path, for messages."""
+        return str(self._path)
+
+    @property
+    def names(self) -> Collection[str]:
+        """Names of all tensors in the file."""
+        return self._tensors.keys()
+
+    @property
+    def keys(self) -> Collection[str]:
+        """Keys of all metadata."""
+        return tuple(self._reader.fields)
+
+    def value(self, key: str) -> Any:
+        """A metadata value by its full key, such as `llama.block_count`."""
+        field = self._reader.get_field(key)
+        if field is None:
+            raise SourceError(
+                f"{self._path}: no metadata key {key!r}; is this the right GGUF file?"
+            )
+        try:
+            return field.contents()
+        except UnicodeDecodeError as error:
+            raise SourceError(
+                f"{self._path}: the metadata key {key!r} is not UTF-8 text; fetch the file again."
+            ) from error
+
+    def tensor(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
+        """A tensor in float32 or float16; quantized blocks are expanded by `gguf.dequantize`."""
+        return self._dequantize(name, shape, slice(None), dtype)
+
+    def rows(
+        self,
+        name: str,
+        index: Sequence[int],
+        width: int,
+        height: int | None = None,
+        dtype: npt.DTypeLike = np.float32,
+    ) -> Array:
+        """Rows of a matrix, dequantizing only those; of more axes, all but the last are rows."""
+        stored = self.shape(name)
+        rows = math.prod(stored[:-1] or stored)
+        if len(stored) < 2 or stored[-1] != width or height not in (None, rows):
+            expected = (rows if height is None else height, width)
+            raise self._misshapen(name, expected)
+        for row in index:
+            if not 0 <= row < rows:
+                raise SourceError(f"{self._path}: {name} has rows 0 to {rows - 1}, not {row}.")
+        return self._dequantize(name, stored, np.asarray(index, dtype=np.int64), dtype)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer stored in the file's metadata."""
+        return SourceTokenizer.from_metadata(self.value, str(self._path))
+
+    def _get(self, name: str) -> gguf.ReaderTensor:
+        if name not in self._tensors:
+            raise SourceError(
+                f"{self._path}: no tensor {name!r} among its {len(self._tensors)}; "
+                "does the family in shards.toml fit this file?"
+            )
+        return self._tensors[name]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Rows outermost; GGUF lists the innermost axis first."""
+        return tuple(int(n) for n in reversed(self._get(name).shape))
+
+    def _dequantize(
+        self, name: str, shape: tuple[int, ...], rows: Any, dtype: npt.DTypeLike
+    ) -> Array:
+        tensor = self._get(name)
+        if self.shape(name) != shape:
+            raise self._misshapen(name, shape)
+        try:
+            stored = tensor.data if isinstance(rows, slice) else _matrix(tensor.data)
+            data = gguf.dequantize(stored[rows], tensor.tensor_type)
+        except NotImplementedError as error:
+            raise SourceError(
+                f"{self._path}: tensor {name!r} is stored as {tensor.tensor_type.name}, which the "
+                "gguf package cannot expand; use a file in another quantization."
+            ) from error
+        # A copy: F32 tensors come as views of the read-only map, which torch cannot wrap.
+        with np.errstate(over="ignore"):
+            return np.array(data, dtype=dtype)
+
+    def _misshapen(self, name: str, expected: tuple[int, ...]) -> SourceError:
+        return SourceError(
+            f"{self._path}: tensor {name!r} has shape {self.shape(name)}, and by its configuration "
+            f"{expected}; {ONE_MODEL}"
+        )
+
+
+class _Reader(gguf.GGUFReader):  # type: ignore[misc]
+    """gguf's reader, which trusts every length in the file, with those lengths checked."""
+
+    data: Any
+
+    def _get(self, offset: int, dtype: Any, count: Any = 1, override_order: Any = None) -> Any:
+        if isinstance(self.data, np.memmap):
+            # The same mapped bytes; a slice of a memmap costs several times one of an array.
+            self.data = self.data.view(np.ndarray)
+        try:
+            items = super()._get(offset, dtype, count, override_order)
+        except ValueError:  # Not a whole number of items is left.
+            items = ()
+        if len(items) < count:
+            raise ValueError(f"it ends within what begins at byte {offset:,}")
+        return items
+
+    def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
+        # An array begins with its element type in 4 bytes and its length in 8.
+        if int(raw_type) != _ARRAY:
+            return super()._get_field_parts(orig_offs, raw_type)
+        kind = gguf.GGUFValueType(self._get(orig_offs, np.uint32)[0])
+        length = int(self._get(orig_offs + 4, np.uint64)[0])
+        if length > _MOST_ITEMS:
+            raise ValueError(f"it has an array of {length:,} items")
+        if kind == _ARRAY or not length:
+            return super()._get_field_parts(orig_offs, raw_type)
+        # gguf's reader reads one item after another, at a second for the strings of a vocabulary.
+        begin = orig_offs + 12
+        if kind == gguf.GGUFValueType.STRING:
+            items, end = self._strings(begin, length)
+        else:
+            items = [self._get(begin, self.gguf_scalar_to_np[kind], length)]
+            end = begin + items[0].nbytes
+        return end - orig_offs, items, list(range(len(items))), [gguf.GGUFValueType.ARRAY, kind]
+
+    def _strings(self, begin: int, length: int) -> tuple[list[Array], int]:
+        """The bytes of so many strings, each after its size in 8 bytes, and where they end."""
+        size, items = (
+            struct.Struct(">Q" if self.endianess == gguf.GGUFEndian.BIG else "<Q").unpack_from,
+            [],
+        )
+        try:
+            for _ in range(length):
+                end = begin + 8 + size(self.data, begin)[0]
+                items.append(self.data[begin + 8 : end])
+                begin = end
+        except struct.error as error:
+            raise ValueError(f"it ends within what begins at byte {begin:,}") from error
+        if begin > len(self.data):
+            raise ValueError(f"it ends before byte {begin:,}")
+        return items, begin
+
+
+def _matrix(data: Array) -> Array:
+    """All axes but the last as one."""
+    return data.reshape(-1, data.shape[-1])
+
+
+def _open(path: Path) -> gguf.GGUFReader:
+    if not path.is_file():
+        raise SourceError(f"{path}: no such file; give the GGUF file's path in shards.toml.")
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read ({error.strerror}).") from error
+    if magic != _MAGIC:
+        raise SourceError(
+            f"{path}: not a GGUF file, for it begins with {magic!r}, not {_MAGIC!r}; "
+            "fetch it again."
+        )
+    try:
+        return _Reader(path)
+    # A damaged file surfaces as whatever numpy or the reader raises on what it finds there.
+    except Exception as error:
+        raise SourceError(
+            f"{path}: the GGUF file is damaged or incomplete ({path.stat().st_size:,} bytes; "
+            f"{error}); fetch it again."
+        ) from error

@@ -1,0 +1,131 @@
+"""Rows of one table by number, from the file that an `[models.NAME.embedding]` table names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from zipfile import BadZipFile
+
+import numpy as np
+
+from pytest_ane.manifest.chain import Embedding
+from pytest_ane.mlprogram.arrays import Array, FloatArray
+from pytest_ane.mlprogram.errors import SourceError
+
+Read: TypeAlias = Callable[[Sequence[int]], Array]
+_BFLOAT16 = "bfloat16"
+
+
+@dataclass(frozen=True)
+class RowTable:
+    """A table whose rows are read by number; only these are.
+
+    Attributes:
+        label: the file and the tensor, for messages.
+        height: how many rows it has.
+        width: numbers of a row.
+    """
+
+    label: str
+    height: int
+    width: int
+    scale: float
+    _read: Read
+
+    def rows(self, index: Sequence[int]) -> FloatArray:
+        """Float32 `[len(index), width]`.
+
+        Raises:
+            SourceError: there is no such row, or a value is NaN or infinite.
+        """
+        for row in index:
+            if not 0 <= row < self.height:
+                raise SourceError(f"{self.label}: has rows 0 to {self.height - 1}, not {row}.")
+        rows: FloatArray = np.asarray(self._read(index), np.float32) * np.float32(self.scale)
+        if not np.isfinite(rows).all():
+            raise SourceError(f"{self.label}: one of the rows {list(index)[:4]} is not finite.")
+        return rows
+
+
+def open_rows(table: Embedding) -> RowTable:
+    """Open a table; its values are read later.
+
+    Raises:
+        SourceError: the file is missing or broken, or the tensor is no matrix of numbers.
+    """
+    path = table.path
+    if not path.is_file():
+        raise SourceError(f"{path}: no such file; check the embedding in shards.toml.")
+    if path.suffix == ".gguf":
+        return _of_gguf(table)
+    if path.suffix == ".safetensors":
+        return _of_safetensors(table)
+    try:
+        array = _mapped(table)
+    except (OSError, ValueError, EOFError, KeyError, BadZipFile) as error:
+        raise SourceError(f"{table.file}: cannot be read ({error}).") from None
+    height, width = _matrix(table.file, array.shape)
+    if array.dtype.kind not in "fiu":
+        raise SourceError(f"{table.file}: holds {array.dtype}, not numbers.")
+    if table.dtype == _BFLOAT16:
+        return RowTable(table.file, height, width, table.scale, lambda i: _widened(array[list(i)]))
+    return RowTable(table.file, height, width, table.scale, lambda i: array[list(i)])
+
+
+def _of_gguf(table: Embedding) -> RowTable:
+    from pytest_ane.models.sources.gguf import GGUFSource
+
+    source = GGUFSource(table.path)
+    height, width = _matrix(table.file, source.shape(table.name))
+    return RowTable(
+        table.file, height, width, table.scale, lambda index: source.rows(table.name, index, width)
+    )
+
+
+def _of_safetensors(table: Embedding) -> RowTable:
+    from pytest_ane.models.sources.safetensors import TensorFile
+
+    file = TensorFile(table.path)
+    if table.name not in file.entries:
+        raise SourceError(f"{table.path}: no tensor {table.name!r} among its {len(file.entries)}.")
+    height, width = _matrix(table.file, file.shape(table.name))
+    return RowTable(
+        table.file,
+        height,
+        width,
+        table.scale,
+        lambda index: file.rows(table.name, index, np.float32),
+    )
+
+
+def _mapped(table: Embedding) -> Array:
+    """The array of a file that numpy reads, raw bfloat16 as the bits of each number."""
+    if not table.raw:
+        stored: Any = np.load(table.path, mmap_mode="r", allow_pickle=False)
+        array: Array = stored[table.name] if table.name else stored
+        return array
+    assert table.dtype is not None
+    assert table.width is not None
+    kind = np.dtype("<u2" if table.dtype == _BFLOAT16 else table.dtype)
+    size = table.path.stat().st_size
+    if not size or size % (table.width * kind.itemsize):
+        raise ValueError(f"{size:,} bytes are no rows of {table.width} numbers in {table.dtype}")
+    return np.memmap(table.path, kind, "r").reshape(-1, table.width)
+
+
+def _widened(bits: Array) -> FloatArray:
+    """Bfloat16, whose bits are the upper half of float32's."""
+    rows: FloatArray = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return rows
+
+
+def _matrix(label: str, shape: Sequence[int]) -> tuple[int, int]:
+    """Rows and columns; axes of 1 are left out."""
+    extents = [extent for extent in shape if extent != 1]
+    if len(extents) != 2:
+        raise SourceError(f"{label}: has the shape {list(shape)}, which is no table of rows.")
+    if len(shape) != 2 and math.prod(shape[:-1]) != extents[0]:
+        raise SourceError(f"{label}: has the shape {list(shape)}; let a row be the last axis.")
+    return extents[0], extents[1]

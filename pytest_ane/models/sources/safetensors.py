@@ -1,0 +1,224 @@
+"""Published checkpoints: safetensors files memory-mapped, `config.json`, and the tokenizer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+
+from pytest_ane.mlprogram.arrays import Array
+from pytest_ane.mlprogram.errors import SourceError
+from pytest_ane.models.sources.base import ONE_MODEL, Tokenizer
+from pytest_ane.models.sources.checkpoint import Checkpoint, read_json
+from pytest_ane.models.sources.modules import read_modules
+from pytest_ane.models.sources.settings import lookup, overridden
+from pytest_ane.models.sources.tokenizer import read_tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_CONFIG = "config.json"
+
+
+class SafetensorsSource:
+    """A checkpoint in the published layout; tensors in bf16, fp16 or fp32, read one at a time.
+
+    Args:
+        path: a folder, an index, or one `.safetensors` file.
+        config: values over those of `config.json`, nested tables key by key.
+
+    Raises:
+        SourceError: a file is missing or broken, or is none that is read without running
+            code.
+    """
+
+    synthetic = False
+
+    def __init__(self, path: Path, config: Mapping[str, Any] | None = None) -> None:
+        self._checkpoint = Checkpoint.find(path)
+        self._overrides = config or {}
+        if (self._checkpoint.folder / _CONFIG).is_file():
+            # Now, for families take a key that cannot be had for one that is not there.
+            _ = self._config
+        folder = self._checkpoint.folder
+        self._files = {name: TensorFile(folder / name) for name in self._checkpoint.files}
+
+    @property
+    def label(self) -> str:
+        """The path as the manifest names it."""
+        return str(self._checkpoint.path)
+
+    @cached_property
+    def names(self) -> Collection[str]:
+        """Names of all tensors, from the index or the one file's header."""
+        return self._homes.keys()
+
+    @property
+    def keys(self) -> Collection[str]:
+        """Keys of `config.json`."""
+        return self._config.keys()
+
+    def value(self, key: str) -> Any:
+        """A value of `config.json`; dots lead into its tables, as in `text_config.hidden_size`."""
+        absent = (
+            f"{self.label}: no key {key!r} in config.json; does the family fit this checkpoint?"
+        )
+        return lookup(self._config, key, absent)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """A tensor's shape as stored; `SourceError` where it is absent."""
+        return self._file(name).shape(name)
+
+    def tensor(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
+        """A tensor, copied out of its file."""
+        file = self._file(name)
+        if (stored := file.shape(name)) != tuple(shape):
+            raise SourceError(
+                f"{file.path}: tensor {name!r} has shape {stored}, and by its configuration "
+                f"{tuple(shape)}; {ONE_MODEL}"
+            )
+        return file.read(name, dtype)
+
+    def rows(
+        self,
+        name: str,
+        index: Sequence[int],
+        width: int,
+        height: int | None = None,
+        dtype: npt.DTypeLike = np.float32,
+    ) -> Array:
+        """Rows of a matrix, and only these; of more axes, all but the last count as rows."""
+        file = self._file(name)
+        stored = file.shape(name)
+        count = math.prod(stored[:-1])
+        if len(stored) < 2 or stored[-1] != width or height not in (None, count):
+            rows = "rows" if height is None else f"{height} rows"
+            raise SourceError(
+                f"{file.path}: tensor {name!r} has shape {stored}, and by its configuration "
+                f"{rows} of {width}; {ONE_MODEL}"
+            )
+        if len(index) and not 0 <= min(index) <= max(index) < count:
+            row = min(index) if min(index) < 0 else max(index)
+            raise SourceError(f"{file.path}: {name} has rows 0 to {count - 1}, not {row}.")
+        return file.rows(name, index, dtype)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of `tokenizer.json`; `SourceError` where there is none."""
+        return read_tokenizer(self._checkpoint.folder)
+
+    @cached_property
+    def _config(self) -> dict[str, Any]:
+        path = self._checkpoint.folder / _CONFIG
+        if not path.is_file() and not self._overrides:
+            raise SourceError(
+                f"{path}: no such file; add the configuration that was published with the weights."
+            )
+        published = read_json(path) if path.is_file() else {}
+        modules = read_modules(self._checkpoint.folder)
+        return overridden({**published, **modules}, self._overrides)
+
+    @cached_property
+    def _homes(self) -> Mapping[str, str]:
+        """The file of every tensor."""
+        if self._checkpoint.index is not None:
+            return self._checkpoint.index
+        return {name: file for file in self._files for name in self._files[file].entries}
+
+    def _file(self, name: str) -> TensorFile:
+        if name not in self._homes:
+            close = get_close_matches(name, self._homes, n=3)
+            raise SourceError(
+                f"{self.label}: no tensor {name!r} among its {len(self._homes)}; "
+                + (f"nearest: {', '.join(close)}." if close else "does the family fit this file?")
+            )
+        file = self._files[self._homes[name]]
+        if name not in file.entries:
+            raise SourceError(
+                f"{file.path}: tensor {name!r} is not in this file, where the index has it; index "
+                "and files are of different downloads."
+            )
+        return file
+
+
+_STORED = ("BF16", "F16", "F32")
+_POINTER = b"version https://git-lfs"
+
+
+class TensorFile:
+    """A safetensors file, opened at the first read and mapped; the library checks its header."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @cached_property
+    def entries(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Every tensor's stored type and shape; needs no torch.
+
+        Raises:
+            SourceError: the file is missing, damaged, incomplete, or no safetensors file.
+        """
+        try:
+            with self.path.open("rb") as file:
+                if file.read(len(_POINTER)) == _POINTER:
+                    raise SourceError(
+                        f"{self.path}: a Git LFS pointer and not the weights; run: git lfs pull"
+                    )
+            with safe_open(self.path, framework="numpy") as opened:
+                tensors = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
+                return {n: (t.get_dtype(), tuple(t.get_shape())) for n, t in tensors.items()}
+        except OSError as error:
+            raise SourceError(
+                f"{self.path}: cannot be read ({error.strerror or error})."
+            ) from error
+        except (SafetensorError, ValueError, RecursionError) as error:
+            raise SourceError(
+                f"{self.path}: the safetensors file is damaged or incomplete "
+                f"({self.path.stat().st_size:,} bytes; {str(error).rpartition('header: ')[2]}); "
+                "fetch it again."
+            ) from error
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """A tensor's shape as stored; `KeyError` for a name that is not in the file."""
+        return self.entries[name][1]
+
+    def read(self, name: str, dtype: npt.DTypeLike) -> Array:
+        """A whole tensor, as a copy in float16 or float32."""
+        return _copy(self._mapped(name), dtype)
+
+    def rows(self, name: str, index: Sequence[int], dtype: npt.DTypeLike) -> Array:
+        """Rows as `read` copies them; all axes but the last count as one."""
+        run = isinstance(index, range) and index.step == 1
+        where: Any = slice(index[0], index[-1] + 1) if run and len(index) else list(index)
+        return _copy(self._mapped(name).flatten(0, -2)[where], dtype)
+
+    def _mapped(self, name: str) -> Tensor:
+        """The tensor as it lies in the file; nothing is read yet."""
+        stored = self.entries[name][0]
+        if stored not in _STORED:
+            raise SourceError(
+                f"{self.path}: tensor {name!r} is stored as {stored}; read are "
+                f"{', '.join(_STORED)}, so use a checkpoint in one of these."
+            )
+        tensor: Tensor = self._opened.get_tensor(name)
+        return tensor
+
+    @cached_property
+    def _opened(self) -> Any:
+        return safe_open(self.path, framework="pt")
+
+
+def _copy(tensor: Tensor, dtype: npt.DTypeLike) -> Array:
+    """To nearest even, by torch: numpy converts fp16 one value after another, 15 times slower."""
+    import torch
+
+    out = np.empty(tuple(tensor.shape), dtype)
+    torch.from_numpy(out).copy_(tensor)
+    return out

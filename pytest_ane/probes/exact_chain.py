@@ -1,0 +1,271 @@
+"""Exact shards: chains with the float32 reference in some places, and teacher forcing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from pytest_ane.mlprogram.arrays import DoubleArray, FloatArray
+from pytest_ane.mlprogram.metrics.cosine import cosine, is_cosine
+from pytest_ane.mlprogram.metrics.logits import LogitSummary, compare_logits
+from pytest_ane.models.chain import Chain, ChainStep, Watch
+from pytest_ane.models.families import LanguageModel, Streams, Wire, apply_output, shard_input
+from pytest_ane.probes.golden_prompts import GoldenPrompt
+
+ReferenceStates: TypeAlias = Callable[[str, str], tuple[FloatArray, FloatArray]]
+"""`states(prompt, shard)`: the reference's hidden states that enter and leave a block."""
+
+
+def exact_chain(chain: Chain, reference: Chain, exact: Collection[str]) -> Chain:
+    """`chain` with the steps of `reference` for the shards in `exact`.
+
+    A reference keeps no state, so an exact shard takes a sequence at once unless its positions
+    do not see each other.
+
+    Raises:
+        ValueError: a shard is in none of the chains, or their wires differ.
+    """
+    if [step.wire for step in chain.steps] != [step.wire for step in reference.steps]:
+        raise ValueError("the chains are wired differently")
+    if unknown := set(exact) - {step.shard for step in chain.steps}:
+        raise ValueError(f"no shard {min(unknown)} in the chain")
+
+    def choose(own: ChainStep, other: ChainStep) -> ChainStep:
+        if own.shard not in exact:
+            return own
+        return replace(other, sees="itself" if own.sees == "itself" else "call")
+
+    return replace(chain, steps=tuple(map(choose, chain.steps, reference.steps)))
+
+
+def lazy_reference(model: LanguageModel, wiring: Sequence[Wire]) -> Chain:
+    """The float32 modules as a chain that holds the weights of one shard at a time.
+
+    Weights are read whenever a step runs, so give it many sequences at once.
+    """
+
+    def step(wire: Wire) -> ChainStep:
+        def together(sequences: Sequence[FloatArray]) -> list[FloatArray]:
+            return model.reference(wire.shard)(sequences) if sequences else []
+
+        return ChainStep(wire, lambda: lambda hidden: together([hidden])[0], together=together)
+
+    return Chain(model.embed, tuple(map(step, wiring)))
+
+
+@dataclass(frozen=True, eq=False)
+class ForcedShard:
+    """One shard on the reference's states of every golden prompt: none has another's error.
+
+    Attributes:
+        streams: the reference's, before the shard, by prompt.
+        own: the shard's outputs, float32 `[T, C]` by prompt; `exact` the reference's.
+    """
+
+    step: ChainStep
+    streams: list[Streams]
+    own: list[FloatArray]
+    exact: list[FloatArray]
+
+
+def teacher_forced(
+    chain: Chain, golden: Sequence[GoldenPrompt], states: ReferenceStates
+) -> Iterator[ForcedShard]:
+    """Every shard on recorded states, blocks first; no reference runs."""
+    streams: list[Streams] = [{"x": chain.embed(prompt.ids)} for prompt in golden]
+    for step in chain.blocks:
+        exact = [states(prompt.name, step.shard)[1] for prompt in golden]
+        yield ForcedShard(step, list(map(dict, streams)), _outputs(step, streams), exact)
+        for stream, output in zip(streams, exact, strict=True):
+            apply_output(stream, step.wire, output)
+    start = 0
+    for step in chain.steps:
+        if step.is_head:
+            own = _outputs(step, streams)
+            end = start + own[0].shape[1] if own else start
+            exact = [prompt.logits[:, start:end] for prompt in golden]
+            yield ForcedShard(step, list(map(dict, streams)), own, exact)
+            start = end
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head on the reference's own last states, position 0 left out: its error alone.
+
+    Whatever is worse in the whole stack comes from the blocks.
+    """
+
+    top1: float
+    kl: float
+    centred_cosine: float
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.top1 <= 1 and is_cosine(self.centred_cosine)) or self.kl < -1e-6:
+            raise ValueError("the head alone has a share, a divergence or a cosine that is none")
+
+
+@dataclass(frozen=True)
+class ShardAlone:
+    """One shard under teacher forcing: on the reference's own states.
+
+    Attributes:
+        kind: as of its wire: shards of one kind have errors of one size.
+        error: relative L2 of what it contributes, over all positions but 0 (the attention sink of a
+            causal shard, if there are others); of its whole output where no residual path is known.
+        cosine: the lowest of its output at a position; NaN where one is undefined.
+    """
+
+    shard: str
+    kind: str
+    error: float
+    cosine: float
+
+    def __post_init__(self) -> None:
+        if not is_cosine(self.cosine) or self.error < 0:
+            raise ValueError("a shard alone has a cosine or an error that is none")
+
+    @property
+    def undefined(self) -> bool:
+        """Whether it gave NaN, or only zeros where the reference did not."""
+        return math.isnan(self.cosine) or math.isnan(self.error)
+
+
+@dataclass(frozen=True)
+class Forced:
+    """Figures of every shard under teacher forcing.
+
+    Attributes:
+        shards: in running order, without those that rightly give only zeros.
+        heads: by prompt; None for a prompt of one position.
+    """
+
+    shards: tuple[ShardAlone, ...]
+    heads: tuple[Head | None, ...]
+
+
+def forced(chain: Chain, golden: Sequence[GoldenPrompt], states: ReferenceStates) -> Forced:
+    """Figures of every shard of a chain under teacher forcing, in the prompts' order."""
+    shards: list[ShardAlone] = []
+    slices: list[list[FloatArray]] = [[] for _ in golden]
+    for shard in teacher_forced(chain, golden, states):
+        pairs = list(zip(shard.own, shard.exact, strict=True))
+        cosines = np.concatenate([_cosines(own, exact) for own, exact in pairs] or [np.empty(0)])
+        if len(cosines):
+            wire, error = shard.step.wire, _error_of_contribution(shard)
+            shards.append(ShardAlone(wire.shard, wire.kind, error, float(cosines.min())))
+        if shard.step.is_head:
+            for logits, own in zip(slices, shard.own, strict=True):
+                logits.append(own)
+    heads = (_head(prompt.logits, parts) for prompt, parts in zip(golden, slices, strict=True))
+    return Forced(tuple(shards), tuple(heads))
+
+
+@dataclass(frozen=True)
+class StackState:
+    """The hidden states after a shard of the stack as it is, against the reference's.
+
+    Attributes:
+        error: relative L2 over all positions of all prompts, but for the prompts' first ones.
+        cosine: the lowest of a position; NaN where one is undefined, None where both sides are zero
+            throughout.
+    """
+
+    shard: str
+    error: float
+    cosine: float | None
+
+    def __post_init__(self) -> None:
+        if self.error < 0 or not (self.cosine is None or is_cosine(self.cosine)):
+            raise ValueError("a state of the stack has a cosine or an error that is none")
+
+
+class StackDrift:
+    """How far a chain's hidden states are from the reference's, while it answers prompts.
+
+    It holds the reference's streams of one prompt, and three numbers for each shard.
+    """
+
+    def __init__(self, chain: Chain, states: ReferenceStates) -> None:
+        self._chain, self._states = chain, states
+        self._sums: dict[str, tuple[float, float, float | None]] = {}
+
+    def watching(self, prompt: GoldenPrompt) -> Watch:
+        """What `Chain.answer` is to call for a prompt."""
+        exact: Streams = {"x": self._chain.embed(prompt.ids)}
+
+        def watch(wire: Wire, streams: Streams) -> None:
+            apply_output(exact, wire, self._states(prompt.name, wire.shard)[1])
+            if len(prompt.ids) > 1:
+                self._add(wire.shard, streams[wire.gives][1:], exact[wire.gives][1:])
+
+        return watch
+
+    def _add(self, shard: str, own: FloatArray, exact: FloatArray) -> None:
+        error, norm, lowest = self._sums.get(shard, (0.0, 0.0, None))
+        with np.errstate(invalid="ignore", over="ignore"):
+            lost = float(np.linalg.norm(np.subtract(own, exact, dtype=np.float64)))
+        whole = float(np.linalg.norm(exact.astype(np.float64)))
+        if len(cosines := _cosines(own, exact)):
+            least = float(cosines.min())
+            lowest = least if lowest is None else float(np.minimum(lowest, least))
+        self._sums[shard] = math.hypot(error, lost), math.hypot(norm, whole), lowest
+
+    @property
+    def states(self) -> tuple[StackState, ...]:
+        """Blocks in running order, over all prompts so far."""
+        return tuple(
+            StackState(shard, _relative(error, norm), lowest)
+            for shard, (error, norm, lowest) in self._sums.items()
+        )
+
+
+def run_all(step: ChainStep, streams: Sequence[Streams]) -> None:
+    """Let a shard take from and give to the streams of several sequences."""
+    for stream, output in zip(streams, _outputs(step, streams), strict=True):
+        apply_output(stream, step.wire, output)
+
+
+def _outputs(step: ChainStep, streams: Sequence[Streams]) -> list[FloatArray]:
+    return step.all([shard_input(stream, step.wire) for stream in streams])
+
+
+def _head(expected: FloatArray, slices: Sequence[FloatArray]) -> Head | None:
+    if not slices or len(expected) < 2:
+        return None
+    positions = compare_logits(expected, np.concatenate(slices, axis=1))[1:]
+    summary = LogitSummary.of(positions)
+    return Head(summary.top1, summary.kl, summary.centred_cosine.min)
+
+
+def _error_of_contribution(shard: ForcedShard) -> float:
+    """|own - exact| / |exact - residual|, Frobenius norms over the rows of all prompts."""
+    entering = [shard_input(stream, shard.step.wire) for stream in shard.streams]
+    paths = shard.step.residual(entering) or [np.float32(0)] * len(entering)
+    first = int(shard.step.causal and any(len(rows) > 1 for rows in shard.exact))
+
+    def norm(pairs: Iterable[tuple[FloatArray, FloatArray | np.float32]]) -> float:
+        with np.errstate(invalid="ignore"):
+            differences = [np.subtract(a, b, dtype=np.float64)[first:] for a, b in pairs]
+        return math.hypot(*(float(np.linalg.norm(rows)) for rows in differences))
+
+    error = norm(zip(shard.own, shard.exact, strict=True))
+    contribution = norm(zip(shard.exact, paths, strict=True))
+    return _relative(error, contribution)
+
+
+def _relative(error: float, norm: float) -> float:
+    """Without a norm infinite; 0 where there is no error either; NaN of NaN."""
+    return error / norm if norm else math.inf if error > 0 else 0.0 * error
+
+
+def _cosines(output: FloatArray, expected: FloatArray) -> DoubleArray:
+    """By position, without those where both sides are zero.
+
+    A pack of experts of which none was chosen gives zeros: there is nothing to compare.
+    """
+    live = output.any(axis=1) | expected.any(axis=1)
+    return cosine(output[live], expected[live])

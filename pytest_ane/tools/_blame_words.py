@@ -1,0 +1,288 @@
+"""The report of a blame: weights, remedies for them, operations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pytest_ane.backends import CpuBackend
+from pytest_ane.gates.verdict import Cell, Column, Finding, Table, Where, rounded
+from pytest_ane.make import Artifact, uncompressed_package
+from pytest_ane.manifest import Linear, Palettize, Settings, Shard, Uncompressed
+from pytest_ane.mlprogram.arithmetic import SIMULATED, Arithmetic
+from pytest_ane.mlprogram.metrics.error import in_words
+from pytest_ane.mlprogram.model import counterpart, read_model
+from pytest_ane.mlprogram.records import MLModel
+from pytest_ane.mlprogram.text import printable
+from pytest_ane.project.project import Project
+from pytest_ane.report.arithmetic import rules_lines
+from pytest_ane.report.table import columns
+from pytest_ane.tools._blame_analysis import WORST, Blame, Culprit, blame
+from pytest_ane.tools._operations import Remedy, Suspect
+
+# Where a shard's error comes from: its packages and cases, for `analysis.blame`.
+
+
+def blame_shard(project: Project, shard: Shard, arithmetic: Arithmetic | None = None) -> Blame:
+    """Find the weights and operations that a shard's error comes from.
+
+    All is run by the CPU executor, references included; the uncompressed package is built if need
+    be.
+
+    Args:
+        project: builds, and opens references.
+        shard: whose error.
+        arithmetic: how its package is computed; by default `ane` where the shard's names it.
+
+    Raises:
+        AneError: the packages or the reference cannot be had or run.
+    """
+    artifact = project.artifact(shard)
+    program = read_model(artifact.path, function=shard.function)
+    plain, why_none = _uncompressed(project, shard, artifact, program)
+    return blame(
+        program,
+        None if plain is None else read_model(plain, function=counterpart(plain, shard.function)),
+        project.cases(shard, artifact, CpuBackend()),
+        without=why_none,
+        arithmetic=arithmetic or ("ane" if "ane" in shard.arithmetic else "typed"),
+    )
+
+
+def _uncompressed(
+    project: Project, shard: Shard, artifact: Artifact, program: MLModel
+) -> tuple[Path | None, str]:
+    """A shard's uncompressed package, or why there is none."""
+    if shard.artifact is None:
+        plain = shard.model_copy(update={"compression": Uncompressed()})
+        return project.build(plain).path, ""
+    if (package := uncompressed_package(shard, artifact, program)) is not None:
+        return package, ""
+    return None, (
+        f"{shard.qualified} has no uncompressed package to take weights from; name one as its "
+        "'uncompressed', or with --against."
+    )
+
+
+_RUN_BY = "run by the CPU executor"
+_DEVICE = f"{_RUN_BY}, not by the device: this explains compression and arithmetic, no more"
+_WEIGHT = ("weight", "stored as", "restored", "alone", "share", "remedy")
+_ENGINE = "as typed"
+"""Head of the column of operations' errors without the ANE's arithmetic."""
+_OPERATION = ("operation", "result", "own error", "arrives with", "leaves with", "")
+_CAUSES = {
+    "engine": "the ANE's arithmetic: as typed, less than half of the error is left",
+    "function": "wrong function: exact weights in float32 leave most of the error, so that neither "
+    "compression nor fp16 is its cause",
+    "fp16": "fp16: exact weights leave most of the error, and float32 does not",
+    "compression": "compression: exact weights leave less than half of the error",
+}
+CAUSE = "are the cause of the error"
+"""The kind of the finding that names a cause."""
+_HALF = 0.5
+_NAMED = 3
+"""Probes that are named."""
+
+
+def lines(blame: Blame, *, on_device: bool = False) -> Iterator[str]:
+    """A few lines and two tables of at most five rows; `on_device` says where the gate ran."""
+    yield from map(printable, _lines(blame, on_device=on_device))
+
+
+def cause(blame: Blame) -> Finding:
+    """The cause in a sentence, and where to begin: a weight with its remedy, or an operation."""
+    by_weights = blame.cause not in ("engine", "function", "fp16")
+    worst = next((c for c in blame.weights if c.remedy is not None), None) if by_weights else None
+    remedy = ""
+    if worst is not None and worst.remedy is not None:
+        entry = override(worst.weight.name, worst.remedy)
+        remedy = f"for compression.overrides in shards.toml: {{ {entry} }}"
+    names = [c.weight.name for c in (worst, *blame.weights) if c] if by_weights else []
+    operations = [s.name for s in blame.operations if s.own > 0 or math.isnan(s.own)]
+    where = Where(weight=names[0]) if names else Where(op=next(iter(operations), ""))
+    reason = _CAUSES.get(blame.cause, "the cause of the error is not known")
+    return Finding("note", reason, where, remedy, CAUSE)
+
+
+def tables(blame: Blame) -> tuple[Table, ...]:
+    """All weights and all operations, the worst first."""
+    weights = ("weight", "stored as", "restored", "alone", "share")
+    operations = ("op", "type", "own error", "as typed", "arrives with", "leaves with", "note")
+    return (
+        Table(
+            "weights that the error comes from",
+            (
+                *(Column(head, "%" if head == "share" else "") for head in weights),
+                *map(Column, ("remedy", "error with it")),
+                Column("more", "bytes"),
+            ),
+            tuple(map(_weight_cells, blame.weights)),
+            "blame.weights",
+            listed=False,
+        ),
+        Table(
+            "operations that the error comes from",
+            tuple(map(Column, operations)),
+            tuple(map(_operation_cells, blame.operations)),
+            "blame.operations",
+            listed=False,
+        ),
+    )
+
+
+def _weight_cells(culprit: Culprit) -> tuple[Cell, ...]:
+    name, stored, *_ = _weight(culprit)
+    errors = map(rounded, (culprit.restored, culprit.alone, culprit.share))
+    if (remedy := culprit.remedy) is None:
+        return (name, stored, *errors, None, None, None)
+    return (name, stored, *errors, describe(remedy.settings), rounded(remedy.error), remedy.more)
+
+
+def _operation_cells(suspect: Suspect) -> tuple[Cell, ...]:
+    typed = None if math.isnan(suspect.typed) else rounded(suspect.typed)
+    own, inputs, output = map(rounded, (suspect.own, suspect.inputs, suspect.output))
+    return (suspect.name, suspect.op, own, typed, inputs, output, _note(suspect))
+
+
+def _lines(blame: Blame, *, on_device: bool) -> Iterator[str]:
+    yield from _errors(blame, on_device=on_device)
+    if blame.without:
+        yield blame.without
+    if blame.weights and blame.cause not in ("engine", "function", "fp16"):
+        yield from _weights(blame)
+    if blame.absent and not blame.without:
+        yield (
+            f"{len(blame.absent)} more have no counterpart in the uncompressed package and stayed "
+            f"compressed: {_named(blame.absent)}"
+        )
+    yield from _operations(blame.operations)
+    yield from _hazards(blame.hazards)
+
+
+def _errors(blame: Blame, *, on_device: bool) -> Iterator[str]:
+    what = "contribution" if blame.contribution else "output"
+    if cause := blame.cause:
+        yield _CAUSES[cause]
+    yield (
+        f"relative error of the {what} on the worst {len(blame.probes)} of {blame.of} probes "
+        f"({_named(blame.probes)})"
+    )
+    exact = "" if math.isnan(blame.exact) else f", {in_words(blame.exact)} with every weight exact"
+    algebra = "" if math.isnan(blame.algebra) else f", {in_words(blame.algebra)} in float32 as well"
+    typed = "" if blame.rules is None else f" as {SIMULATED}, {in_words(blame.typed)} as typed"
+    by = _DEVICE if on_device else _RUN_BY
+    yield f"{in_words(blame.error)}{typed or ' as it is'}{exact}{algebra}; {by}"
+    if blame.rules is not None:
+        yield from rules_lines(blame.rules)
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (" ..." if len(names) > _NAMED else "")
+
+
+def _weights(blame: Blame) -> Iterator[str]:
+    shown = blame.weights[:WORST]
+    yield from columns([_WEIGHT, *map(_weight, shown)], words=2, last=True)
+    if more := len(blame.weights) - len(shown):
+        left = sum(c.share for c in blame.weights[WORST:])
+        yield f"... and {more} more weights, together {share(left)}"
+    if shown[0].share < _HALF:
+        yield (
+            f"no weight makes half of the squared error: the worst {len(shown)} make "
+            f"{share(sum(c.share for c in shown))}"
+        )
+    remedies = ((c.weight.name, c.remedy) for c in shown if c.remedy is not None)
+    if (first := next(remedies, None)) is not None:
+        entry = override(*first)
+        yield f"for compression.overrides in shards.toml: {{ {entry} }}"
+
+
+def _weight(culprit: Culprit) -> tuple[str, ...]:
+    weight = culprit.weight
+    bits = f"{weight.storage.removeprefix('constexpr_')}, {weight.nbits} bits"
+    groups = f" x {weight.groups * weight.blocks}" if weight.groups else ""
+    return (
+        weight.name,
+        bits + groups,
+        in_words(culprit.restored),
+        in_words(culprit.alone),
+        share(culprit.share),
+        "-" if culprit.remedy is None else _remedy(culprit.remedy),
+    )
+
+
+def _remedy(remedy: Remedy) -> str:
+    return f"{describe(remedy.settings)}: {in_words(remedy.error)}, {remedy.more:+,} bytes"
+
+
+def describe(settings: Settings) -> str:
+    """`6-bit kmeans, groups of 16`, `int8 per channel` or `fp16`."""
+    if isinstance(settings, Palettize):
+        tensor = settings.granularity == "per_tensor"
+        return f"{settings.nbits}-bit {settings.mode}, " + (
+            "one table" if tensor else f"groups of {settings.group_size}"
+        )
+    if isinstance(settings, Linear):
+        return f"{settings.dtype} {settings.granularity.replace('_', ' ')}"
+    return "fp16"
+
+
+def override(name: str, remedy: Remedy) -> str:
+    """The keys of an entry of `compression.overrides` in TOML: `weights = "u", nbits = 6`."""
+    settings = remedy.settings
+    keys: dict[str, object] = {"weights": name, "method": settings.method}
+    if isinstance(settings, Palettize):
+        keys |= {
+            "mode": settings.mode,
+            "nbits": settings.nbits,
+            "granularity": settings.granularity,
+        }
+        if settings.granularity != "per_tensor":
+            keys["group_size"] = settings.group_size
+    elif isinstance(settings, Linear):
+        keys |= {"dtype": settings.dtype, "granularity": settings.granularity}
+    return ", ".join(
+        f'{key} = "{value}"' if isinstance(value, str) else f"{key} = {value}"
+        for key, value in keys.items()
+    )
+
+
+def _operations(suspects: Sequence[Suspect]) -> Iterator[str]:
+    shown = [suspect for suspect in suspects[:WORST] if suspect.own > 0 or math.isnan(suspect.own)]
+    if not shown:
+        yield f"all {len(suspects)} operations agree with float32 on the same inputs"
+        return
+    rows = [_OPERATION, *map(_operation, shown)]
+    if not math.isnan(shown[0].typed):
+        engine = [_ENGINE, *(in_words(suspect.typed) for suspect in shown)]
+        rows = [(*row[:3], typed, *row[3:]) for row, typed in zip(rows, engine, strict=True)]
+    yield from columns(rows, words=2, last=True)
+
+
+def _hazards(hazards: Sequence[Finding]) -> Iterator[str]:
+    """What the ANE's arithmetic met, with rewrites."""
+    for finding in hazards[:WORST]:
+        word = "hazard" if finding.severity == "failed" else "near a hazard"
+        yield f"{word}: {finding.reason.removeprefix(f'{SIMULATED}: ')}; {finding.remedy}"
+    if len(hazards) > WORST:
+        yield f"... and {len(hazards) - WORST} more, which the hazards gate names"
+
+
+def _operation(suspect: Suspect) -> tuple[str, ...]:
+    own, inputs, output = map(in_words, (suspect.own, suspect.inputs, suspect.output))
+    return (suspect.op, suspect.name, own, inputs, output, _note(suspect))
+
+
+def _note(suspect: Suspect) -> str:
+    notes = [f"takes {name}" for name in suspect.weights]
+    notes += [f"overflows fp16: {suspect.peak:,.0f} in float32"] if suspect.overflows else []
+    if suspect.overflows_on_ane:
+        notes.append(f"infinite on the ANE: {suspect.peak:,.0f} in float32")
+    notes += [f"underflows fp16: {suspect.peak:.3g} at most"] if suspect.underflows else []
+    return ", ".join(notes)
+
+
+def share(value: float) -> str:
+    """A share in per cent; `worse` for one that is infinitely negative."""
+    return "worse" if value == -math.inf else f"{value:.1%}"

@@ -1,0 +1,176 @@
+"""Device profiles, bandwidth and peak rate: published chips, a user's file, this machine."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pytest_ane.manifest.base import TOMLDecodeError, loads
+from pytest_ane.manifest.ids import nearest
+from pytest_ane.mlprogram.atomic import write_atomically
+from pytest_ane.mlprogram.errors import ManifestError
+
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+THIS_MACHINE = "this machine"
+"""The profile that `pytest-ane calibrate --device` measures."""
+_SAVED = "device.toml"
+_LARGEST = 1 << 20
+"""Bytes of a profile."""
+_BYTES = 1 << 28
+"""256 MiB an array: beyond any cache."""
+_ROWS, _ROUNDS = 1536, 5
+_FLOAT, _HALF = 4, 2
+"""Bytes of a float32 and of an fp16."""
+
+
+class Device(BaseModel):
+    """A device profile.
+
+    Attributes:
+        name: `M4 Max`.
+        bandwidth: GB/s at which weights and states are streamed.
+        peak: TFLOP/s; a multiply-accumulate is two operations.
+        lanes: elements to a multiple of which the last axis is padded; 1 for no padding.
+        held: bytes that a weight takes in memory; None where it is streamed as stored.
+        memory: GB/s of the whole chip.
+        tops: trillion operations a second as published.
+        sources: where the figures are from.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Annotated[str, Field(min_length=1, max_length=80)]
+    bandwidth: Rate
+    peak: Rate
+    lanes: Annotated[int, Field(ge=1, le=1 << 16)] = 1
+    held: Annotated[int, Field(ge=1, le=8)] | None = None
+    memory: Rate | None = None
+    tops: Rate | None = None
+    sources: tuple[str, ...] = ()
+
+    @property
+    def ridge(self) -> float:
+        """Floating-point operations a byte from which on compute binds."""
+        return 1000 * self.peak / self.bandwidth
+
+
+@cache
+def published() -> dict[str, Device]:
+    """The chips of `devices.toml` by name."""
+    tables = loads(files(__package__).joinpath("devices.toml").read_text("utf-8"))
+    common = (tables["bandwidth-source"], tables["lanes-source"])
+    chips = {}
+    for table in tables["device"]:
+        sources = (table.pop("peak-source"), *common)
+        chips[table["name"]] = Device(**table, lanes=tables["lanes"], sources=sources)
+    return chips
+
+
+def find_device(name: str, root: Path) -> Device:
+    """A published chip, `this machine`, or the profile in a TOML file.
+
+    Args:
+        name: as above; chips in any case.
+        root: the cache folder, where this machine's profile is.
+
+    Raises:
+        ManifestError: there is none such, or the file is no profile.
+    """
+    if name.endswith(".toml"):
+        return _read(Path(name))
+    if name == THIS_MACHINE:
+        if not (root / _SAVED).is_file():
+            raise ManifestError(
+                "--device: this machine has not been measured; run: pytest-ane calibrate --device"
+            )
+        return _read(root / _SAVED)
+    chips = {chip.casefold(): device for chip, device in published().items()}
+    wanted = name.casefold().removeprefix("apple ")
+    if wanted not in chips:
+        raise ManifestError(
+            f"--device {name}: no such chip; there are: {', '.join(published())}, "
+            f"'{THIS_MACHINE}', or a .toml file with name, bandwidth (GB/s) and peak (TFLOP/s)."
+        )
+    return chips[wanted]
+
+
+def save_device(device: Device, root: Path) -> Path:
+    """Save this machine's profile in the cache folder; returns the file."""
+    import tomlkit
+
+    path = root / _SAVED
+    text = "# Measured by pytest-ane calibrate --device.\n"
+    text += tomlkit.dumps(device.model_dump(mode="json", exclude_none=True))
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise ManifestError(f"{path}: cannot be written ({error.strerror}).") from None
+    return path
+
+
+def calibrate_device(say: Callable[[str], None] = lambda _: None) -> Device:
+    """Measure bandwidth and peak rate with numpy, as it is configured to use threads.
+
+    Bandwidth is the best of reading one array (a dot product with itself) and copying one to
+    another, as STREAM counts it: bytes read plus bytes written. The rate is that of a product of
+    square float32 matrices. The executor holds weights as fp16, so 2 bytes each.
+
+    Args:
+        say: called with what is about to be measured.
+    """
+    say("memory bandwidth")
+    source = np.ones(_BYTES // _FLOAT, np.float32)
+    target = np.empty_like(source)
+    read = _BYTES / _best(lambda: source @ source)
+    copied = 2 * _BYTES / _best(lambda: np.copyto(target, source))
+    say("float32 matrix products")
+    square = np.ones((_ROWS, _ROWS), np.float32)
+    product = np.empty_like(square)
+    rate = 2 * _ROWS**3 / _best(lambda: np.matmul(square, square, out=product))
+    return Device(
+        name=THIS_MACHINE,
+        bandwidth=round(max(read, copied) / 1e9, 2),
+        peak=round(rate / 1e12, 4),
+        held=_HALF,
+        sources=(
+            f"measured with numpy {np.__version__} on {platform.machine()}: read {read / 1e9:.1f}, "
+            f"copy {copied / 1e9:.1f} GB/s, float32 product of {_ROWS} rows",
+        ),
+    )
+
+
+def _best(call: Callable[[], Any]) -> float:
+    """Seconds of the quickest of some rounds, after one that warms up."""
+    call()
+    seconds = []
+    for _ in range(_ROUNDS):
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def _read(path: Path) -> Device:
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise ManifestError(f"--device {path}: is too large for a device profile.")
+        return Device(**loads(path.read_bytes().decode("utf-8-sig")))
+    except OSError as error:
+        raise ManifestError(f"--device {path}: cannot be read ({error.strerror}).") from None
+    except (UnicodeDecodeError, TOMLDecodeError) as error:
+        raise ManifestError(f"--device {path}: is no TOML file ({error}).") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        keys = list(Device.model_fields)
+        key = ".".join(map(str, first["loc"]))
+        hint = "" if key in keys else f"; {nearest(key, keys)}"
+        raise ManifestError(f"--device {path}: {key}: {first['msg'].lower()}{hint}.") from None

@@ -1,0 +1,473 @@
+"""The report of a drift: a table, two curves, and shard sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from pytest_ane.gates.behaviour.judge import judge
+from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult
+from pytest_ane.gates.verdict import Verdict
+from pytest_ane.manifest.policy import BehaviourPolicy
+from pytest_ane.mlprogram.arithmetic import SIMULATED, RuleShares
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.mlprogram.metrics.cosine import cosine
+from pytest_ane.mlprogram.metrics.logits import compare_logits
+from pytest_ane.models.chain import Chain
+from pytest_ane.models.families import Streams, apply_output, shard_input
+from pytest_ane.probes.exact_chain import ForcedShard, ReferenceStates, run_all, teacher_forced
+from pytest_ane.probes.golden_prompts import GoldenPrompt
+from pytest_ane.report.arithmetic import rules_lines, wrapped
+from pytest_ane.report.table import columns
+from pytest_ane.report.verdict import reasons, row
+
+# How hidden states drift from the reference's along the stack, and what each shard does to it.
+
+_BUDGET = 256 << 20
+"""Bytes of logits held at once."""
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with the shard at work, how many are done, and of how many."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Rows of several prompts against the exact ones.
+
+    Attributes:
+        cosine: the lowest of a row, `median` the typical; NaN if any is undefined, None where
+            both sides are zero in every row, as a pack of experts is that none was chosen of.
+        relative_l2: |actual - exact| / |exact| over all rows together, Frobenius norms; NaN or
+            infinite where undefined.
+        largest: the greatest |actual|.
+    """
+
+    cosine: float | None
+    median: float | None
+    relative_l2: float
+    largest: float
+
+
+@dataclass(frozen=True)
+class Readings:
+    """Position 0, which attends to itself alone, apart from the rest; None without positions."""
+
+    first: Reading | None
+    rest: Reading | None
+
+
+@dataclass(frozen=True)
+class ShardDrift:
+    """One shard of the stack.
+
+    Attributes:
+        stack: what its output became, in the stack as it is, against the exact stream.
+        own: its output on exact states, against the reference's.
+        final: hidden states after the last block, all other shards exact; None for a slice of the
+            head, which comes after them.
+        end: the same stack's logits.
+    """
+
+    shard: str
+    stack: Readings
+    own: Readings
+    final: Readings | None
+    end: Behaviour
+
+
+@dataclass(frozen=True)
+class Drift:
+    """All shards in running order.
+
+    Attributes:
+        end: logits of the stack as it is.
+        reference: those of the reference itself, to see whether it meets a policy.
+        rules: by which rules the shards ran in the ANE's arithmetic; None where they did not.
+    """
+
+    shards: tuple[ShardDrift, ...]
+    end: Behaviour
+    reference: Behaviour
+    provenance: Mapping[str, Any]
+    rules: RuleShares | None = None
+
+
+def in_ane(drift: Drift, rules: RuleShares) -> Drift:
+    """A drift whose shards ran in the ANE's arithmetic, by these rules."""
+    provenance = {**drift.provenance, "arithmetic": SIMULATED}
+    return replace(drift, provenance=provenance, rules=rules)
+
+
+def measure_drift(
+    chain: Chain,
+    reference: Chain,
+    golden: Sequence[GoldenPrompt],
+    states: ReferenceStates,
+    provenance: Mapping[str, Any],
+    progress: Progress = lambda *_: None,
+) -> Drift:
+    """Run the golden prompts through the stack, and through one with each shard alone.
+
+    All stacks go along together, so that the reference reads each shard's weights once for the
+    blocks; its head once for every few stacks. Greedy text is left out.
+    """
+
+    def end(logits: Sequence[FloatArray]) -> Behaviour:
+        pairs = zip(golden, logits, strict=True)
+        return Behaviour(tuple(_result(g, rows) for g, rows in pairs), (), {})
+
+    walk = _Walk(chain, reference, golden)
+    total = len(chain.steps)
+    for i, shard in enumerate(teacher_forced(chain, golden, states)):
+        progress(shard.step.shard, i, total)
+        walk.head(shard) if shard.step.is_head else walk.block(shard)
+    whole = end([stream["logits"] for stream in walk.stack])
+    shards: list[ShardDrift] = []
+    for name, final, logits in walk.ends():
+        progress(f"{name} alone", len(shards), total)
+        shards.append(ShardDrift(name, *walk.readings[name], final, end(logits)))
+    return Drift(tuple(shards), whole, end([g.logits for g in golden]), dict(provenance))
+
+
+class _Walk:
+    """All stacks up to the same block: as it is, exact, and with each shard so far alone."""
+
+    def __init__(self, chain: Chain, reference: Chain, golden: Sequence[GoldenPrompt]) -> None:
+        self._exact = {step.shard: step for step in reference.steps}
+        self._heads = [step for step in reference.steps if step.is_head]
+        self._golden = golden
+        self._alone: dict[str, list[Streams]] = {}
+        self._slices: dict[str, list[FloatArray]] = {}
+        self.stack: list[Streams] = [{"x": chain.embed(g.ids)} for g in golden]
+        self.readings: dict[str, tuple[Readings, Readings]] = {}
+        self._final: list[FloatArray] = []
+
+    def block(self, at: ForcedShard) -> None:
+        """Take all stacks past a block."""
+        wire = at.step.wire
+        run_all(at.step, self.stack)
+        run_all(self._exact[wire.shard], [stream for own in self._alone.values() for stream in own])
+        exact, alone = list(map(dict, at.streams)), list(map(dict, at.streams))
+        for right, wrong, output, own in zip(exact, alone, at.exact, at.own, strict=True):
+            apply_output(right, wire, output)
+            apply_output(wrong, wire, own)
+        self._alone[wire.shard] = alone
+        self._final = [stream["x"] for stream in exact]
+        expected, actual = ([s[wire.gives] for s in streams] for streams in (exact, self.stack))
+        self.readings[wire.shard] = compare_rows(expected, actual), compare_rows(at.exact, at.own)
+
+    def head(self, at: ForcedShard) -> None:
+        """Take the stack as it is past a slice of the head."""
+        logits = at.step.all([shard_input(stream, at.step.wire) for stream in self.stack])
+        for stream, rows in zip(self.stack, logits, strict=True):
+            apply_output(stream, at.step.wire, rows)
+        name = at.step.shard
+        self._slices[name] = at.own
+        self.readings[name] = compare_rows(at.exact, logits), compare_rows(at.exact, at.own)
+
+    def ends(self) -> Iterator[tuple[str, Readings | None, list[FloatArray]]]:
+        """Of every stack with one shard alone: its last states, and logits by prompt."""
+        size = sum(g.logits.nbytes for g in self._golden) or 1
+        names, count = list(self._alone), max(1, _BUDGET // size)
+        for group in (names[i : i + count] for i in range(0, len(names), count)):
+            streams = [stream for name in group for stream in self._alone[name]]
+            finals = [
+                compare_rows(self._final, [stream["x"] for stream in self._alone.pop(name)])
+                for name in group
+            ]
+            for step in self._heads:
+                run_all(step, streams)
+            for i, (name, final) in enumerate(zip(group, finals, strict=True)):
+                ended = streams[i * len(self._golden) : (i + 1) * len(self._golden)]
+                yield name, final, [stream.pop("logits") for stream in ended]
+        start = 0
+        for name, own in self._slices.items():
+            pairs = zip(self._golden, own, strict=True)
+            logits = [_replaced(prompt.logits, start, columns) for prompt, columns in pairs]
+            yield name, None, logits
+            start += own[0].shape[1]
+
+
+def compare_rows(exact: Sequence[FloatArray], actual: Sequence[FloatArray]) -> Readings:
+    """Readings of float32 `[T, C]` arrays, a pair for each prompt; position 0 apart."""
+    first = [[x[:1] for x in side] for side in (exact, actual)]
+    rest = [[x[1:] for x in side] for side in (exact, actual)]
+    return Readings(_reading(*first), _reading(*rest))
+
+
+def _reading(exact: Sequence[FloatArray], actual: Sequence[FloatArray]) -> Reading | None:
+    a = np.concatenate([np.asarray(x, np.float64) for x in exact])
+    b = np.concatenate([np.asarray(x, np.float64) for x in actual])
+    if not len(a):
+        return None
+    live = a.any(axis=1) | b.any(axis=1)
+    cosines = cosine(a[live], b[live])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        error, norm = np.linalg.norm(b - a), np.linalg.norm(a)
+        relative = 0.0 if error == 0 else float(error / norm)
+    return Reading(
+        cosine=float(cosines.min()) if len(cosines) else None,
+        median=float(np.median(cosines)) if len(cosines) else None,
+        relative_l2=relative,
+        largest=float(np.abs(b).max(initial=0.0)),
+    )
+
+
+def _replaced(logits: FloatArray, start: int, columns: FloatArray) -> FloatArray:
+    changed: FloatArray = logits.copy()
+    changed[:, start : start + columns.shape[1]] = columns
+    return changed
+
+
+def _result(golden: GoldenPrompt, logits: FloatArray) -> PromptResult:
+    """Statistics without greedy text, and without the likeliest tokens, which are for people."""
+    positions = compare_logits(golden.logits, logits, golden.ids)
+    return PromptResult(golden.name, positions, (), (), (), "", "")
+
+
+@dataclass(frozen=True)
+class ShardEffect:
+    """What one shard alone does to an otherwise exact stack.
+
+    Attributes:
+        kl: mean KL in nats of the stack in which all others are exact.
+        share: of the sum of all shards' `kl`; NaN where that is not finite.
+        breaks: whether that stack fails the policy.
+    """
+
+    shard: str
+    kl: float
+    share: float
+    breaks: bool
+
+
+@dataclass(frozen=True)
+class Causes:
+    """The policy applied to a drift; greedy text is left out.
+
+    Attributes:
+        stack: the verdict on the stack as it is, `reference` on the reference itself.
+        effects: all shards, the worst first.
+    """
+
+    stack: Verdict
+    reference: Verdict
+    effects: tuple[ShardEffect, ...]
+
+    @property
+    def breaking(self) -> tuple[str, ...]:
+        """Shards that fail the policy alone in an otherwise exact stack, the worst first."""
+        return tuple(effect.shard for effect in self.effects if effect.breaks)
+
+    @property
+    def shared(self) -> bool:
+        """Whether the shares are defined: KL is finite, and not zero throughout."""
+        return not any(math.isnan(effect.share) for effect in self.effects)
+
+    @property
+    def half(self) -> int:
+        """How many shards make up half of the sum of KL; all where that is undefined."""
+        reached = np.cumsum([effect.share for effect in self.effects]) >= 0.5
+        return int(reached.argmax()) + 1 if reached.any() else len(self.effects)
+
+
+def find_causes(drift: Drift, policy: BehaviourPolicy, model: str) -> Causes:
+    """Judge the stack, the reference, and every shard alone, by the behaviour gate's policy."""
+    policy = policy.model_copy(update={"min_greedy": 0})
+
+    def judged(behaviour: Behaviour) -> Verdict:
+        return judge(behaviour, policy, model)
+
+    divergence = [mean_kl(shard.end) for shard in drift.shards]
+    total = sum(divergence)
+    effects = [
+        ShardEffect(
+            shard=shard.shard,
+            kl=kl,
+            share=kl / total if total > 0 and math.isfinite(total) else math.nan,
+            breaks=judged(shard.end).status == "failed",
+        )
+        for shard, kl in zip(drift.shards, divergence, strict=True)
+    ]
+    # An undefined KL is worse than any number.
+    effects.sort(key=lambda effect: -math.inf if math.isnan(effect.kl) else -effect.kl)
+    return Causes(judged(drift.end), judged(drift.reference), tuple(effects))
+
+
+def mean_kl(behaviour: Behaviour) -> float:
+    """Mean KL in nats of all positions but the first of each prompt; NaN if there are none."""
+    values = [p.kl for prompt in behaviour.prompts for p in prompt.positions[1:]]
+    return max(float(np.mean(values)), 0.0) if values else math.nan
+
+
+# The report of a drift: a table, two curves, and shard sentence.
+
+_COLUMNS = (
+    "shard", "cosine", "rel L2", "pos 0", "max |x|",
+    "own cos", "own L2", "end cos", "KL", "top-1",
+)  # fmt: skip
+_FEW = 10
+"""One of so many shards is few: where so few have half of the KL, they are named."""
+_NAMED = 4
+"""More names than these are only counted."""
+_WIDTH = 68
+_HEIGHT = 8
+_DECADES = 6
+"""What is smaller than the largest by more lies on the floor."""
+
+
+def lines(drift: Drift, causes: Causes, model: str) -> Iterator[str]:
+    """The whole report, for a terminal of 80 columns."""
+    count = sum(max(len(p.positions) - 1, 0) for p in drift.end.prompts)
+    yield f"{model}: {len(drift.shards)} shards; {count} positions (position 0 reported separately)"
+    if drift.rules is not None:
+        yield from wrapped(rules_lines(drift.rules))
+    yield "  stack as it is: lowest cosine, relative L2, cosine at position 0, largest |x|"
+    yield "  own, on exact states: lowest cosine, relative L2"
+    yield "  alone, all others exact: lowest cosine after the last block, mean KL, top-1"
+    yield ""
+    yield from columns([_COLUMNS, *map(_row, drift.shards)], gap=" ")
+    yield ""
+    names = [shard.shard for shard in drift.shards]
+    yield from chart(
+        "relative L2 after each shard: # stack as it is, o own on exact states",
+        {
+            "#": [_l2(shard.stack) for shard in drift.shards],
+            "o": [_l2(shard.own) for shard in drift.shards],
+        },
+        names,
+    )
+    yield ""
+    yield from chart(
+        "mean KL (nats) of the stack with each shard alone, all others exact",
+        {"#": [mean_kl(shard.end) for shard in drift.shards]},
+        names,
+    )
+    yield ""
+    yield f"stack {causes.stack.status}: {row(causes.stack)}"
+    yield sentence(causes)
+
+
+def sentence(causes: Causes) -> str:
+    """The verdict of a drift: the shards that break the stack alone, or that it is gradual."""
+    if causes.reference.status != "passed":
+        return f"The reference itself does not meet the policy: {reasons(causes.reference)[0]}"
+    return _broken(causes) if causes.breaking else _gradual(causes)
+
+
+def _broken(causes: Causes) -> str:
+    does = "breaks it: it fails" if len(causes.breaking) == 1 else "break it: each fails"
+    others = _share([effect for effect in causes.effects if not effect.breaks])
+    rest = f"; all others together have {others} of the KL" if causes.shared else ""
+    holds = causes.stack.status == "passed"
+    still = ", and the stack as it is passes all the same" if holds else ""
+    return f"{_listed(causes.breaking)} {does} alone in an otherwise exact stack{rest}{still}."
+
+
+def _gradual(causes: Causes) -> str:
+    holds, few = causes.stack.status == "passed", max(1, len(causes.effects) // _FEW)
+    start = "No shard breaks it" if holds else "Gradual, no single shard fails alone"
+    if not causes.shared:
+        return f"{start}: no KL at all."
+    most, worst = causes.effects[: causes.half], causes.effects[0]
+    if holds or causes.half > few:
+        return (
+            f"{start}: {worst.shard} has the most of the KL ({_share([worst])}), and {causes.half} "
+            f"of {len(causes.effects)} make up half."
+        )
+    contribute = "contributes" if causes.half == 1 else "contribute"
+    return (
+        f"{start}: {_listed([p.shard for p in most])} {contribute} most ({_share(most)} of the KL)."
+    )
+
+
+def _share(effects: Sequence[ShardEffect]) -> str:
+    return f"{sum(effect.share for effect in effects):.0%}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    if len(names) > _NAMED:
+        return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+
+
+def _row(shard: ShardDrift) -> tuple[str, ...]:
+    return (
+        shard.shard,
+        _cosine(shard.stack.rest),
+        f"{_l2(shard.stack):.1e}",
+        _cosine(shard.stack.first),
+        f"{_largest(shard.stack):.1f}",
+        _cosine(shard.own.rest),
+        f"{_l2(shard.own):.1e}",
+        _cosine(shard.final.rest) if shard.final else "-",
+        f"{mean_kl(shard.end):.1e}",
+        _top1(shard.end),
+    )
+
+
+def _cosine(reading: Reading | None) -> str:
+    return "-" if reading is None or reading.cosine is None else f"{reading.cosine:.4f}"
+
+
+def _l2(readings: Readings) -> float:
+    return readings.rest.relative_l2 if readings.rest else math.nan
+
+
+def _largest(readings: Readings) -> float:
+    """Largest magnitude at any position: fp16 must hold it."""
+    largest = [r.largest for r in (readings.first, readings.rest) if r]
+    return math.nan if any(map(math.isnan, largest)) else max(largest, default=math.nan)
+
+
+def _top1(behaviour: Behaviour) -> str:
+    agreed = [p.top1 for prompt in behaviour.prompts for p in prompt.positions[1:]]
+    return f"{sum(agreed) / len(agreed):.0%}" if agreed else "-"
+
+
+def chart(title: str, series: Mapping[str, Sequence[float]], names: Sequence[str]) -> Iterator[str]:
+    """Lines of a chart; `series` are values by the letter that marks them, later ones on top.
+
+    Where there are more values than columns, a column shows the largest of several. NaN and
+    infinity are `!` in the top line.
+    """
+    finite = [v for values in series.values() for v in values if math.isfinite(v) and v > 0]
+    top = math.log10(max(finite, default=1.0))
+    low = max(math.log10(min(finite, default=1.0)), top - _DECADES)
+    step = max(top - low, 1e-9) / (_HEIGHT - 1)
+    wide = max(1, min(4, _WIDTH // max(len(names), 1)))
+    columns = min(len(names), _WIDTH)
+    canvas = [[" "] * (columns * wide) for _ in range(_HEIGHT)]
+    for mark, values in series.items():
+        for i, value in enumerate(_binned(values, columns)):
+            row = _height(value, low, step)
+            canvas[row][i * wide] = mark if math.isfinite(value) else "!"
+    yield title
+    for i in reversed(range(_HEIGHT)):
+        yield f"{10 ** (low + i * step):9.1e} |{''.join(canvas[i])}".rstrip()
+    yield f"{'':9} +{'-' * (columns * wide)}"
+    yield _axis(names, columns * wide)
+
+
+def _height(value: float, low: float, step: float) -> int:
+    if not math.isfinite(value):
+        return _HEIGHT - 1
+    place = (math.log10(value) - low) / step if value > 0 else 0
+    return min(max(round(place), 0), _HEIGHT - 1)
+
+
+def _binned(values: Sequence[float], columns: int) -> Iterator[float]:
+    """The largest of each column's values; NaN is larger than any."""
+    for i in range(columns):
+        start, end = i * len(values) // columns, (i + 1) * len(values) // columns
+        yield max(values[start:end], key=lambda v: math.inf if math.isnan(v) else v)
+
+
+def _axis(names: Sequence[str], width: int) -> str:
+    if not names or width < len(names[0]) + len(names[-1]) + 1:
+        return ""
+    return f"{'':11}{names[0]}{names[-1]:>{width - len(names[0])}}"

@@ -1,0 +1,589 @@
+"""Speculative decoding in words: the break-even, the counters, and the speed reached."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from math import isfinite
+from typing import TypeAlias
+
+import numpy as np
+
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.models.chain import Chain, Decoder, Marks, lead
+from pytest_ane.models.decode import Timer, check_fits, decode, next_token
+
+# When speculative decoding pays: pure functions of what its calls cost and yield.
+#
+# A verifier call of width w takes the last token and w - 1 drafts, and yields 1 to w tokens: the
+# drafts up to the first that is wrong, and one token of its own. With t1 the seconds of a plain
+# step and tv those of a call, it pays where it yields more than E = tv / t1 tokens: no guess
+# about drafts is in that. The expected yield under independent acceptance, each draft being right
+# with probability a given that those before it are, is 1 + a + ... + a^(w-1) = (1 - a^w) / (1 -
+# a) (Leviathan, Kalman and Matias, arXiv 2211.17192, equation 1). No call yields more than w, so
+# that the best speed-up is w t1 / tv, and where that is below 1 no acceptance is enough.
+
+
+@dataclass(frozen=True)
+class BreakEven:
+    """A verifier against plain steps.
+
+    Attributes:
+        t1: seconds of a plain step.
+        tv: seconds of a call.
+        width: its positions.
+
+    Raises:
+        ValueError: a time is not above 0, or the width is below 2.
+    """
+
+    t1: float
+    tv: float
+    width: int
+
+    def __post_init__(self) -> None:
+        if not all(isfinite(t) and t > 0 for t in (self.t1, self.tv)) or self.width < 2:
+            raise ValueError(f"no verifier: t1 {self.t1}, tv {self.tv}, width {self.width}")
+
+    @property
+    def tokens_needed(self) -> float:
+        """Tokens that a call must yield on average to be as fast as plain steps: E = tv / t1."""
+        return self.tv / self.t1
+
+    @property
+    def best(self) -> float:
+        """Speed-up where every draft is right: w t1 / tv."""
+        return self.width / self.tokens_needed
+
+    @property
+    def reachable(self) -> bool:
+        """Whether there is an acceptance at which it is as fast as plain steps."""
+        return self.best >= 1
+
+    @property
+    def most_tv(self) -> float:
+        """Seconds of a call above which it cannot pay: w t1."""
+        return self.width * self.t1
+
+    @property
+    def share_needed(self) -> float | None:
+        """Share of all drafts that must become tokens, (E - 1) / (w - 1); None: unreachable.
+
+        This is `accepted / drafted` as it is counted, of any drafts, independent or not.
+        """
+        if not self.reachable:
+            return None
+        return max(0.0, (self.tokens_needed - 1) / (self.width - 1))
+
+    @property
+    def acceptance_needed(self) -> float | None:
+        """The a at which independent drafts yield E tokens a call; None: unreachable."""
+        if not self.reachable:
+            return None
+        return acceptance(self.tokens_needed, self.width)
+
+    def tok_s(self, calls: int, accepted: int, steps: int, again: int = 0) -> float:
+        """Tokens a second of a run of calls and plain steps.
+
+        Args:
+            calls: verifier calls, each of one token and those accepted.
+            accepted: drafts of all calls that became tokens.
+            steps: for lack of a draft, each of one token.
+            again: steps run again, which add none.
+        """
+        seconds = calls * self.tv + (steps + again) * self.t1
+        return (calls + accepted + steps) / seconds
+
+
+def expected_tokens(a: float, width: int) -> float:
+    """Tokens of a call at independent acceptance `a`: 1 + a + ... + a^(w-1)."""
+    return sum(a**i for i in range(width))
+
+
+def acceptance(tokens: float, width: int) -> float:
+    """The independent acceptance at which a call yields `tokens`: 0 for one, 1 for `width`.
+
+    By bisection, as the yield rises with it; 0 for fewer than one, 1 for more than `width`.
+    """
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if expected_tokens(middle, width) < tokens:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+# Speculative decoding: prompt lookup drafts tokens, one call of the chain verifies them.
+#
+# A verifier of width w takes the last token and w - 1 drafts in one call. Greedy and exact: a
+# draft counts only where it is the chain's own likeliest token. Sources: Leviathan, Kalman and
+# Matias, "Fast Inference from Transformers via Speculative Decoding", arXiv 2211.17192, with
+# drafts that are certain; Saxena, "Prompt Lookup Decoding" (2023), n-gram speculation in vLLM and
+# transformers.
+
+MARGIN = 0.0625
+"""Leads below this are near ties; see docs/explanations/speculative.md for what was measured."""
+_LONGEST, SHORTEST = 3, 2
+"""N-gram sizes: tokens at the end of a text that have to have occurred before."""
+CALLS = 8
+"""Verifier calls that are timed."""
+
+Drafter: TypeAlias = Callable[[Sequence[int], int], Sequence[int]]
+"""From all tokens so far to at most so many that may follow, or none."""
+
+
+class Lookup:
+    """Drafts for one growing text: the tokens that followed the last time it ended like this.
+
+    Only what is new since the last draft is indexed.
+
+    Args:
+        shortest: smallest n-gram at the end of the text to look up, 1 or more; the largest is 3
+            if that is no smaller, and is looked up first.
+    """
+
+    def __init__(self, shortest: int = SHORTEST) -> None:
+        self._sizes = range(max(_LONGEST, shortest), shortest - 1, -1)
+        self._after: dict[tuple[int, ...], int] = {}
+        self._indexed = 0
+
+    def __call__(self, ids: Sequence[int], count: int) -> list[int]:
+        """The `count` tokens after the latest earlier occurrence of the end of `ids`, or none.
+
+        Where that is so near that they run into the end, they go on into themselves: a text with a
+        period is drafted with that period.
+        """
+        self._index(ids)
+        for size in self._sizes:
+            start = self._after.get(tuple(ids[-size:])) if len(ids) >= size else None
+            if start is not None:
+                period = len(ids) - start
+                return [ids[start + i % period] for i in range(count)]
+        return []
+
+    def _index(self, ids: Sequence[int]) -> None:
+        """Where each n-gram was last followed by another token."""
+        for end in range(self._indexed, len(ids)):
+            for size in self._sizes:
+                if end >= size:
+                    self._after[tuple(ids[end - size : end])] = end
+        self._indexed = len(ids)
+
+
+@dataclass
+class Speculated:
+    """A greedy continuation and its counters.
+
+    Every token but the first comes from a call with drafts (that it accepts, or the one after
+    them) or from a step without: `len(tokens) - 1 == verifier_calls + accepted + fallbacks`.
+
+    Attributes:
+        tokens: the continuation; the first comes from the prompt's own last position.
+        calls: seconds of every call with drafts.
+        steps: seconds of every step without, for lack of a draft.
+        replays: seconds of every step that was run again for a near tie.
+        drafted: tokens given to calls as drafts.
+        accepted: drafts that became tokens.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    calls: list[float] = field(default_factory=list)
+    steps: list[float] = field(default_factory=list)
+    replays: list[float] = field(default_factory=list)
+    drafted: int = 0
+    accepted: int = 0
+
+    @property
+    def verifier_calls(self) -> int:
+        """Number of calls with drafts."""
+        return len(self.calls)
+
+    @property
+    def fallbacks(self) -> int:
+        """Number of steps for lack of a draft."""
+        return len(self.steps)
+
+    @property
+    def acceptance(self) -> float | None:
+        """Share of drafts that became tokens; None where nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def seconds(self) -> float:
+        """Time of all tokens but the first."""
+        return sum(self.calls) + sum(self.steps) + sum(self.replays)
+
+
+class Verifier:
+    """Speculative decoding: verifies a draft in one call; steps token by token at a near tie.
+
+    A call of width w and w calls of one token are the same sums in another order, so that fp16
+    results may differ in the last bit, and a near tie may fall the other way. A token whose lead
+    (best logit minus second) is below the margin is therefore decided by plain steps: the sequence
+    goes back to the last position that only plain steps have led to, and repeats the tokens since
+    one at a time.
+
+    Attributes:
+        ids: the prompt and all tokens so far; the chain has run all but the last.
+        counted: the continuation and its counters.
+    """
+
+    def __init__(
+        self, chain: Chain, ids: Sequence[int], margin: float, timer: Timer = time.perf_counter
+    ) -> None:
+        self.counted = Speculated()
+        self._decoder = Decoder(chain, ids)
+        self.ids = self._decoder.ids
+        self._positions, self._margin, self._timer = chain.positions, margin, timer
+        # Position up to which every token was decoded without drafts; None if all were.
+        self._plain: tuple[int, Marks] | None = None
+        self._take(self._next(self._decoder.logits()[0]))
+
+    def room(self, width: int) -> int:
+        """Positions that the next call may have, at most `width`."""
+        ends = self._positions
+        return width if ends is None else min(width, ends - len(self.ids) + 1)
+
+    def step(self) -> None:
+        """Decode one token without a draft."""
+        start = self._timer()
+        (row,) = self._decoder.logits()
+        decided = self._is_decided(row)
+        self.counted.steps.append(self._timer() - start)
+        self._take(self._next(row) if decided else self._replayed())
+
+    def verify(self, drafts: Sequence[int], most: int) -> None:
+        """Decode one to `most` tokens by one call: the drafts it agrees with, and its own next."""
+        start, known = self._timer(), len(self.ids)
+        marks = self._decoder.mark()
+        self._plain = self._plain or (known - 1, marks)
+        self.ids.extend(drafts)
+        rows = self._decoder.logits(len(drafts) + 1)
+        del self.ids[known:]
+        decided = True
+        for row, drafted in zip(rows[:most], (*drafts, None), strict=False):
+            if not (decided := self._is_decided(row)):
+                break
+            self._take(self._next(row))
+            if self.ids[-1] != drafted:
+                break
+        if decided and len(self.ids) - known < len(rows):
+            self._decoder.back(marks, known - 1, len(self.ids) - known)
+        self.counted.calls.append(self._timer() - start)
+        if not decided:
+            self._take(self._replayed())
+        self.counted.drafted += len(drafts)
+        self.counted.accepted += len(self.ids) - known - 1
+
+    def _is_decided(self, row: FloatArray) -> bool:
+        """Whether plain decoding gives the same: it is plain, or the lead is no near tie."""
+        return self._plain is None or not lead(row) < self._margin
+
+    def _replayed(self) -> int:
+        """The next token, after repeating in plain steps what drafts have led to."""
+        assert self._plain is not None
+        position, marks = self._plain
+        self._decoder.back(marks, position)
+        self._plain = None
+        tokens = self.ids[position:]
+        del self.ids[position:]
+        for token in tokens:
+            self.ids.append(token)
+            start = self._timer()
+            (row,) = self._decoder.logits()
+            self.counted.replays.append(self._timer() - start)
+        return self._next(row)
+
+    def _next(self, row: FloatArray) -> int:
+        return next_token(row, len(self.ids))
+
+    def _take(self, token: int) -> None:
+        self.ids.append(token)
+        self.counted.tokens.append(token)
+
+
+def speculate(
+    chain: Chain,
+    ids: Sequence[int],
+    count: int,
+    width: int,
+    *,
+    margin: float = MARGIN,
+    draft: Drafter | None = None,
+    timer: Timer = time.perf_counter,
+) -> Speculated:
+    """The `count` likeliest next tokens, by calls of up to `width` positions.
+
+    The tokens are those of `decode` if no lead moves by `margin` or more between a call of `width`
+    positions and calls of one.
+
+    Args:
+        chain: with states, or of shards that see their own position only.
+        ids: the prompt.
+        count: tokens to decode.
+        width: positions of a call: the last token and `width - 1` drafts.
+        margin: leads below it are decided by plain steps.
+        draft: where drafts come from; default: `Lookup`.
+        timer: the clock.
+
+    Raises:
+        ExecutionError: as `decode` and `check_width`; or the chain cannot go back in a sequence.
+    """
+    check_fits(chain.positions, ids, count)
+    check_width(width, chain.widest, goes_on=chain.goes_on)
+    draft = draft or Lookup()
+    verifier = Verifier(chain, ids, margin, timer)
+    tokens = verifier.counted.tokens
+    while len(tokens) < count:
+        wanted = verifier.room(width) - 1
+        if drafts := draft(verifier.ids, wanted)[:wanted]:
+            verifier.verify(drafts, count - len(tokens))
+        else:
+            verifier.step()
+    return verifier.counted
+
+
+@dataclass(frozen=True)
+class Yield:
+    """What drafts for a known text yield in calls of a width; near ties are left out.
+
+    Attributes:
+        width: positions of a call.
+        calls: verifier calls; steps without a draft are none.
+        tokens_per_call: mean of a call; 1 without calls.
+    """
+
+    width: int
+    calls: int
+    tokens_per_call: float
+
+
+def yield_of(ids: Sequence[int], tokens: Sequence[int], width: int, draft: Drafter) -> Yield:
+    """How far drafts agree with a text that is known already; no model runs.
+
+    Args:
+        ids: the prompt.
+        tokens: its continuation.
+        width: positions of a call: the last token and `width - 1` drafts.
+        draft: where drafts come from.
+    """
+    text, rest = [*ids, *tokens[:1]], list(tokens[1:])
+    calls = accepted = 0
+    while rest:
+        drafts = draft(text, width - 1)[: width - 1]
+        pairs = zip(drafts, rest, strict=False)
+        agreed = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(drafts), len(rest)))
+        agreed = min(agreed, len(rest) - 1)
+        calls += bool(drafts)
+        accepted += agreed
+        text += rest[: agreed + 1]
+        del rest[: agreed + 1]
+    return Yield(width, calls, 1 + accepted / calls if calls else 1.0)
+
+
+def check_width(width: int, widest: int | None, *, goes_on: bool) -> None:
+    """Whether a chain can verify drafts.
+
+    Args:
+        width: positions of a call.
+        widest: `Chain.widest`.
+        goes_on: `Chain.goes_on`.
+
+    Raises:
+        ExecutionError: it cannot.
+    """
+    if width < 2:
+        raise ExecutionError(
+            f"A verifier of width {width} takes no draft: it takes the last token and width - 1 "
+            "drafts; give a width from 2 on."
+        )
+    if widest is not None and width > widest:
+        raise ExecutionError(
+            f"A verifier of width {width} does not fit the shards, which take 1 to {widest} "
+            "positions a call; give a smaller width, or raise max-tokens in shards.toml."
+        )
+    if not goes_on:
+        raise ExecutionError(
+            "Shards without states take a whole text at once, so that a verifier cannot go on from "
+            "the last token; build them with stateful = true in shards.toml."
+        )
+
+
+def time_calls(
+    chain: Chain,
+    text: Sequence[int],
+    width: int,
+    calls: int = CALLS,
+    timer: Timer = time.perf_counter,
+) -> list[float]:
+    """Seconds of calls of `width` positions, head included, after one that warms up.
+
+    They are given a text over and over, from position 0 on, and a new sequence where the positions
+    end: the cost of a call does not depend on the tokens.
+    """
+    decoder, seconds, tokens = Decoder(chain, ()), [], cycle(text)
+    for _ in range(calls + 1):
+        if chain.positions is not None and decoder.done + width > chain.positions:
+            decoder = Decoder(chain, ())
+        decoder.ids.extend(islice(tokens, width))
+        start = timer()
+        decoder.logits(width)
+        seconds.append(timer() - start)
+    return seconds[1:]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Plain and speculative decoding of one prompt.
+
+    Attributes:
+        tokens: of plain decoding.
+        steps: seconds of every plain step.
+        calls: seconds of verifier calls on the same text, timed apart.
+        speculated: decoding with drafts.
+        width: positions of a verifier call.
+    """
+
+    tokens: tuple[int, ...]
+    steps: tuple[float, ...]
+    calls: tuple[float, ...]
+    speculated: Speculated
+    width: int
+
+    @property
+    def cost(self) -> BreakEven:
+        """A call against a plain step, by medians."""
+        return BreakEven(float(np.median(self.steps)), float(np.median(self.calls)), self.width)
+
+    @property
+    def tok_s(self) -> float:
+        """Tokens a second with drafts, the first token left out."""
+        return (len(self.speculated.tokens) - 1) / self.speculated.seconds
+
+    @property
+    def speedup(self) -> float:
+        """Speed with drafts over that of the median plain step."""
+        return self.tok_s * self.cost.t1
+
+    @property
+    def predicted(self) -> float:
+        """Tokens a second that the counters and the cost of calls and steps give."""
+        return self._tok_s(len(self.speculated.replays))
+
+    @property
+    def without_ties(self) -> float:
+        """Speed-up that the counters give if no step had been repeated for a near tie."""
+        return self._tok_s(0) * self.cost.t1
+
+    def _tok_s(self, replays: int) -> float:
+        counted = self.speculated
+        return self.cost.tok_s(counted.verifier_calls, counted.accepted, counted.fallbacks, replays)
+
+    @property
+    def differs(self) -> int | None:
+        """Index of the first token at which the two differ; None if they agree."""
+        pairs = zip(self.tokens, self.speculated.tokens, strict=True)
+        return next((i for i, (plain, drafted) in enumerate(pairs) if plain != drafted), None)
+
+
+def run_trial(
+    chain: Chain,
+    ids: Sequence[int],
+    count: int,
+    width: int,
+    margin: float = MARGIN,
+    ngram_min: int = SHORTEST,
+    say: Callable[[str], None] = lambda _: None,
+    timer: Timer = time.perf_counter,
+) -> Trial:
+    """Decode `count` tokens after a prompt both ways, and time calls of `width` between them.
+
+    Args:
+        chain: with states.
+        ids: the prompt.
+        count: tokens, at least 2: what is timed comes after the first.
+        width: positions of a call.
+        margin: as `speculate` takes it.
+        ngram_min: smallest n-gram that drafts come from.
+        say: called with what is about to be timed.
+        timer: the clock of all three.
+
+    Raises:
+        ExecutionError: as `speculate`.
+    """
+    check_width(width, chain.widest, goes_on=chain.goes_on)
+    say("plain decoding")
+    plain = decode(chain, ids, count, timer)
+    say(f"calls of width {width}")
+    calls = time_calls(chain, [*ids, *plain.tokens], width, timer=timer)
+    say("decoding with drafts")
+    drafted = speculate(
+        chain, ids, count, width, margin=margin, draft=Lookup(ngram_min), timer=timer
+    )
+    return Trial(tuple(plain.tokens), plain.seconds, tuple(calls), drafted, width)
+
+
+# Speculative decoding in words: the break-even, the counters, and the speed reached.
+
+
+def break_even(cost: BreakEven) -> str:
+    """The tokens and drafts that a call needs, or why none is enough."""
+    needs = f"break-even: a call must yield {cost.tokens_needed:.2f} tokens"
+    if cost.share_needed is None or cost.acceptance_needed is None:
+        return (
+            f"{needs}, and one of width {cost.width} yields at most {cost.width}: unreachable, "
+            f"at best {cost.best:.2f}x; below {_ms(cost.most_tv)} a call it would be reachable"
+        )
+    if cost.tokens_needed <= 1:
+        return (
+            f"{needs}, and every call yields one: it pays whatever the drafts; at best "
+            f"{cost.best:.2f}x, all accepted"
+        )
+    return (
+        f"{needs}: {cost.share_needed:.1%} of all drafts accepted, or each with probability "
+        f"{cost.acceptance_needed:.2f} if independent; at best {cost.best:.2f}x, all accepted"
+    )
+
+
+def costs(trial: Trial) -> str:
+    """The cost of a plain step and of a call."""
+    cost = trial.cost
+    return (
+        f"plain: {_ms(cost.t1)} a token, {1 / cost.t1:.2f} tok/s "
+        f"({_times(len(trial.steps), 'step')}) · verifier of width {cost.width}: "
+        f"{_ms(cost.tv)} a call ({_times(len(trial.calls), 'call')})"
+    )
+
+
+def counters(counted: Speculated) -> str:
+    """The counters in one line, as published logs have them."""
+    share = "none" if counted.acceptance is None else f"{counted.acceptance:.1%}"
+    return (
+        f"verifier_calls={counted.verifier_calls} drafted={counted.drafted} "
+        f"accepted={counted.accepted} fallbacks={counted.fallbacks} acceptance={share} "
+        f"replayed={len(counted.replays)}"
+    )
+
+
+def outcome(trial: Trial) -> str:
+    """The speed reached, against plain steps, and against the prediction of its counters."""
+    calls, replays = trial.speculated.calls, len(trial.speculated.replays)
+    ties = f"; without {replays} steps again {trial.without_ties:.2f}x" if replays else ""
+    a_call = f"{_ms(float(np.median(calls)))} a call, " if calls else ""
+    return (
+        f"speculative: {a_call}{trial.tok_s:.2f} tok/s, {trial.speedup:.2f}x plain; "
+        f"predicted {trial.predicted:.2f} tok/s ({trial.predicted / trial.tok_s - 1:+.1%}){ties}"
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.4g} ms"
+
+
+def _times(count: int, name: str) -> str:
+    return f"median of {count} {name}s" if count > 1 else f"1 {name}"

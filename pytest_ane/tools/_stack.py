@@ -1,0 +1,79 @@
+"""Opens a whole model for a command; shards that are not in the cache are built first."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pytest_ane.cli.output import tell
+from pytest_ane.manifest import Prompt
+from pytest_ane.manifest.policy import BehaviourPolicy
+from pytest_ane.mlprogram.arithmetic import Arithmetic
+from pytest_ane.mlprogram.errors import UnprovenError
+from pytest_ane.models.chain import Chain
+from pytest_ane.project.choose import choose_model
+from pytest_ane.project.models import OpenModel
+from pytest_ane.project.progress import Progress
+from pytest_ane.project.project import BackendName, default_backend, read_project
+from pytest_ane.project.stack import Stack
+
+
+def judged(stack: Stack) -> tuple[Chain, BehaviourPolicy]:
+    """The chain that a command runs, simulated where that is asked, and what it must reach."""
+    if stack.simulated is None:
+        return stack.chain, stack.policy
+    return stack.simulated, stack.policy.in_ane
+
+
+@contextmanager
+def open_stack(
+    manifest: Path | None,
+    name: str | None,
+    cache: Path | None,
+    check: Callable[[OpenModel], None] = OpenModel.check_compared,
+    prompt: Prompt | None = None,
+    arithmetic: Arithmetic | None = None,
+) -> Iterator[Stack]:
+    """A model's shards, built and chained; on a Mac they run in Core ML.
+
+    Args:
+        manifest: default `shards.toml` here.
+        name: the model's; may be left out where the manifest has one whole model.
+        cache: the cache folder.
+        check: raises where the model is not for the command, before anything is built; by default
+            where its prompts have nothing to compare.
+        prompt: in place of the model's golden prompts.
+        arithmetic: in place of the manifest's; with `ane` the CPU executor runs, on a Mac too.
+
+    Raises:
+        ManifestError: there is no such model, or it is no whole stack, or an encoder.
+        UnprovenError: it has no golden prompts, or they have nothing to compare.
+        BuildError: a shard cannot be built.
+    """
+    backend: BackendName = "cpu" if arithmetic == "ane" else default_backend()
+    project = read_project(manifest, cache, notify=tell, backend_name=backend)
+    if arithmetic is not None:
+        project.manifest = project.manifest.in_arithmetic((arithmetic,))
+    model = choose_model(project.manifest, name, stacks=True)
+    if prompt is not None:
+        model = model.model_copy(update={"prompts": (prompt,)})
+        project.manifest = project.manifest.model_copy(update={"models": (model,)})
+    if not model.prompts:
+        raise UnprovenError(
+            f"{model.name} has no golden prompts to run through the stack; add "
+            f"[[models.{model.name}.prompts]] to {project.manifest.path.name}.",
+            "missing",
+        )
+    project.shards = model.shards
+    project.progress = Progress(len(model.shards), tell)
+    with project.use():
+        opened = project.model(model.name)
+        assert isinstance(opened, OpenModel)  # A stack has a family.
+        opened.check_logits()
+        check(opened)
+        if sys.stderr and sys.stderr.isatty():
+            for line in project.preflight.lines():
+                tell(line, stays=True)
+        yield project.stack(model.name)

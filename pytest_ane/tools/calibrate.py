@@ -1,0 +1,178 @@
+"""`pytest-ane calibrate`: the noise of this machine's benchmarks, or with `--device` its rates."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_ane.cli.options import add_backend, add_project, add_shards
+from pytest_ane.cli.output import Output, tell
+from pytest_ane.mlprogram.errors import UnprovenError
+
+if TYPE_CHECKING:
+    from subprocess import CompletedProcess
+
+    from pytest_ane.gates.throughput.noise import Calibration
+    from pytest_ane.gates.throughput.speed import Speed
+    from pytest_ane.gates.throughput.stored import Storage
+
+HELP = "measure how much benchmarks differ when nothing changed"
+EXAMPLE = "pytest-ane calibrate --runs 5 --shards L01 -k decode"
+_PASSED_ON = {
+    "manifest": "--ane-manifest",
+    "cache": "--ane-cache",
+    "backend": "--ane-backend",
+    "compute_units": "--ane-compute-units",
+    "k": "-k",
+}
+"""Options of the runs, passed on to pytest as they are."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The runs and their options, or `--device`."""
+    parser.add_argument("--runs", type=int, default=5, metavar="N", help="how many (default: 5)")
+    add_shards(parser, "benchmarks of these (default: all)")
+    parser.add_argument("-k", metavar="EXPRESSION", help="as of pytest: decode, or L01 and load")
+    add_project(parser)
+    add_backend(parser, "of the runs")
+    parser.add_argument(
+        "--compute-units", "--ane-compute-units", metavar="UNITS", help="of the runs"
+    )
+    parser.add_argument(
+        "--benchmark-storage", metavar="URI", help="default: where the models' runs are stored"
+    )
+    parser.add_argument(
+        "--device",
+        action="store_true",
+        help="instead: this machine's memory bandwidth and peak rate, for pytest-ane bound",
+    )
+
+
+def run(options: argparse.Namespace) -> Output:
+    """Run the benchmarks several times and store how much their medians differ.
+
+    Each run is a process of its own, for so are the runs that are compared later: the state of a
+    process and the place of its memory are part of the noise.
+
+    Raises:
+        UnprovenError: fewer than two runs, or no benchmark in them.
+    """
+    if options.device:
+        return (yield from _device(options.cache))
+    if options.runs < 2:
+        raise UnprovenError(
+            f"--runs={options.runs}: noise is what runs differ by; give 2 or more, 5 say."
+        )
+    from tempfile import TemporaryDirectory
+
+    from pytest_ane.gates.throughput.noise import calibrations
+    from pytest_ane.report.throughput import noise
+
+    storages = _storages(options.benchmark_storage, options.manifest)
+    timed = []
+    with TemporaryDirectory(prefix="calibrate-") as folder:
+        for number in range(1, options.runs + 1):
+            begun = time.monotonic()
+            speeds = _bench(options, Path(folder, f"{number:04}_run.json"), number)
+            took = time.monotonic() - begun
+            yield f"run {number} of {options.runs}: {len(speeds)} benchmarks, {took:.0f} s"
+            timed.append(speeds)
+    machines = calibrations(timed)
+    for calibration in machines:
+        yield from noise(calibration)
+    files = list(_written(machines, storages))
+    yield from (f"stored in {file}" for file in files)
+    return {"calibrations": machines, "files": files}
+
+
+def _bench(options: argparse.Namespace, file: Path, number: int) -> Sequence[Speed]:
+    """One run; its verdicts do not matter."""
+    from pytest_ane.gates.throughput.stored import read_stored
+
+    values = ((option, getattr(options, name)) for name, option in _PASSED_ON.items())
+    passed_on = [
+        word for option, value in values if value is not None for word in (option, str(value))
+    ]
+    bench = ["pytest", "-m", "bench", f"--ane-shards={options.shards}", *passed_on]
+    command = [sys.executable, "-m", *bench]
+    command += [f"--benchmark-json={file}", "--ane-unproven=allow", "-q", "-p", "no:cacheprovider"]
+    done = _call(command)
+    # 0 and 1: all were run, and some may be red.
+    if done.returncode in (0, 1) and file.exists() and (speeds := read_stored(file).speeds):
+        return tuple(speeds.values())
+    raise UnprovenError(
+        f"Run {number} timed nothing (exit code {done.returncode}: "
+        f"{_last(done.stderr + done.stdout)}); see why with: " + shlex.join(bench)
+    )
+
+
+def _call(command: Sequence[str]) -> CompletedProcess[str]:
+    import subprocess
+
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+
+
+def _storages(uri: str | None, manifest: Path | None) -> dict[str, Storage]:
+    """Where each model's runs are stored, checked before the first run: they may take an hour.
+
+    Raises:
+        AneError: the manifest cannot be read, or a folder cannot be written.
+    """
+    from tempfile import TemporaryFile
+
+    from pytest_ane.gates.throughput.stored import STORAGE, folder_of, open_storage
+    from pytest_ane.manifest import load
+
+    storages = {}
+    for model in load(manifest or Path("shards.toml")).models:
+        baselines = None if uri else model.baselines
+        storage = storages[model.name] = open_storage(uri or STORAGE, baselines)
+        try:
+            folder_of(storage).mkdir(parents=True, exist_ok=True)
+            TemporaryFile(dir=folder_of(storage)).close()
+        except OSError as error:
+            raise UnprovenError(
+                f"{baselines or uri or '.benchmarks'} cannot be written ({error.strerror}); name "
+                "another folder with --benchmark-storage=DIR."
+            ) from None
+    return storages
+
+
+def _written(machines: Sequence[Calibration], storages: Mapping[str, Storage]) -> Iterator[Path]:
+    """Write noise where each model's runs are stored."""
+    from pytest_ane.gates.throughput.noise import write
+
+    by_path = {storage.path: storage for storage in storages.values()}
+    for calibration in machines:
+        for path, storage in by_path.items():
+            models = {name for name, other in storages.items() if other.path == path}
+            noises = (n for n in calibration.noises if n.subject.partition(":")[0] in models)
+            part = calibration.model_copy(update={"noises": tuple(noises)})
+            if part.noises:
+                yield write(storage, part)
+
+
+def _device(cache: Path | None) -> Output:
+    from pytest_ane.make import Cache
+    from pytest_ane.tools import _devices as devices
+
+    root = Cache(cache).root
+    device = devices.calibrate_device(tell)
+    tell("")
+    yield f"{device.name}: {device.bandwidth:g} GB/s, {device.peak:g} TFLOP/s"
+    yield from device.sources
+    file = devices.save_device(device, root)
+    yield f"stored in {file}"
+    return {"device": device, "file": file}
+
+
+def _last(output: str) -> str:
+    """The error that pytest printed, or its last line."""
+    lines = [line.strip("= ") for line in output.splitlines() if line.strip("= ")]
+    errors = (line for line in lines if line.startswith("ERROR"))
+    return next(errors, lines[-1] if lines else "silent")

@@ -1,0 +1,218 @@
+"""`pytest-ane doctor`: what a run needs, checked before it is started."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_ane import __version__
+from pytest_ane.cli.options import add_project
+from pytest_ane.cli.output import Failed, Output
+from pytest_ane.mlprogram.errors import AneError, CacheError, SourceError
+
+if TYPE_CHECKING:
+    from pytest_ane.make import Cache
+    from pytest_ane.make.disk import PlanCache
+    from pytest_ane.manifest import Manifest, Model
+    from pytest_ane.project.project import Project
+
+HELP = "check what a run needs: versions, disk, models"
+EXAMPLE = "pytest-ane doctor --manifest shards.toml"
+_NEEDED = ("coremltools", "torch", "numpy")
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOMP_SPINCOUNT")
+
+add_arguments = add_project
+
+
+def run(options: argparse.Namespace) -> Output:
+    """One line for each check; nothing is built or deleted.
+
+    It fails where there are problems, after everything was checked.
+    """
+    from pytest_ane.make.disk import plan_caches
+
+    problems = [
+        f"{name} is not installed; run: pip install pytest-ane" for name in _NEEDED if _lacks(name)
+    ]
+    checks, models = dict(_machine()), dict[str, str]()
+    yield from map(_line, checks.items())
+    with ExitStack() as stack:
+        manifest, text = _manifest(options.manifest, stack, problems)
+        cache = _cache(options.cache, problems)
+        more = {**dict(_folders(cache)), "manifest": text}
+        yield from map(_line, more.items())
+        if manifest is not None:
+            models = {m.name: _model(manifest, m, cache, problems) for m in manifest.models}
+        yield from map(_line, models.items())
+    plans = plan_caches()
+    yield from _plans(plans)
+    data = {"checks": checks | more, "models": models, "plan_caches": plans, "problems": problems}
+    if problems:
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        return Failed("\n".join((count, *(f"  - {problem}" for problem in problems))), data)
+    yield "no problems found"
+    return data
+
+
+def _line(check: tuple[str, str]) -> str:
+    return f"{check[0]}: {check[1]}"
+
+
+def _lacks(distribution: str) -> bool:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return not version(distribution)
+    except PackageNotFoundError:
+        return True
+
+
+def _machine() -> Iterator[tuple[str, str]]:
+    from pytest_ane.make.disk import amount
+    from pytest_ane.make.semaphore import default_builds
+    from pytest_ane.mlprogram.memory import available_memory
+    from pytest_ane.project.preflight import versions
+
+    yield "versions", f"pytest-ane {__version__}, {versions()}"
+    system = f"macOS {platform.mac_ver()[0]}" if platform.mac_ver()[0] else platform.system()
+    memory, builds = amount(available_memory()), default_builds()
+    yield (
+        "machine",
+        f"{system} {platform.machine()}, {os.cpu_count()} cores, {memory} of memory, "
+        f"{builds} builds at once unless --ane-builds says",
+    )
+    yield "Core ML", _core_ml()
+    yield "threads", ", ".join(f"{name} {os.environ.get(name, 'not set')}" for name in _THREADS)
+
+
+def _core_ml() -> str:
+    """`Apple M4 Max, macOS 26.1 (25B78), compiler ...`, or that there is none."""
+    from pytest_ane.backends.coreml import Machine, check_native, without_ane
+
+    try:
+        check_native()
+    except AneError:
+        return "none here; artifacts run on the CPU executor, placement is forecast"
+    try:
+        machine = Machine.detect()
+    except AneError as error:
+        return str(error)
+    listed = ", ".join(machine.devices).replace("ANE", f"ANE ({machine.ane_cores} cores)")
+    parts = [str(machine), machine.model, f"compiler {machine.compiler}"]
+    parts += [f"devices {listed}"] if listed else []
+    if kind := without_ane(machine.device_facts()):
+        parts.append(f"which is {kind} and proves nothing of the ANE")
+    return ", ".join(filter(None, parts))
+
+
+def _manifest(
+    path: Path | None, stack: ExitStack, problems: list[str]
+) -> tuple[Manifest | None, str]:
+    """The manifest, its folder for temporary files in use; and a text about it."""
+    from pytest_ane.models.families import make_importable
+    from pytest_ane.project.entries import read_manifest
+    from pytest_ane.project.project import scratch_of
+
+    file = path or Path("shards.toml")
+    if path is None and not file.exists():
+        return None, "no shards.toml here; 'pytest-ane init' writes one"
+    try:
+        manifest = read_manifest(file)
+    except AneError as error:
+        problems += str(error).splitlines()
+        return None, f"{file}, which cannot be used"
+    make_importable(manifest)
+    try:
+        stack.enter_context(scratch_of(manifest))
+    except AneError as error:
+        problems.append(str(error))
+    return manifest, f"{file}, models {len(manifest.models)}"
+
+
+def _cache(root: Path | None, problems: list[str]) -> Cache | None:
+    from pytest_ane.make import Cache
+
+    try:
+        cache = Cache(root)
+    except CacheError as error:
+        problems.append(str(error))
+        return None
+    if cache.unwritable:
+        problems.append(
+            f"The cache folder {cache.root} cannot be written ({cache.unwritable}): what it holds "
+            "is used, and nothing can be built; choose another with --ane-cache=DIR."
+        )
+    return cache
+
+
+def _folders(cache: Cache | None) -> Iterator[tuple[str, str]]:
+    from pytest_ane.make.disk import amount
+    from pytest_ane.make.scratch import temporary_folder
+
+    if cache is not None:
+        entries = cache.entries()
+        held, free = sum(e.size for e in entries), shutil.disk_usage(cache.root).free
+        text = f"{cache.root}, {len(entries)} entries, {amount(held)}, {amount(free)} free"
+        yield "cache", text
+    temporary = temporary_folder()
+    yield "temporary files", f"{temporary}, {amount(shutil.disk_usage(temporary).free)} free"
+
+
+def _model(manifest: Manifest, model: Model, cache: Cache | None, problems: list[str]) -> str:
+    """`34 shards, canary L01, 10 built, ...`."""
+    from pytest_ane.project.choose import check_behaviour
+    from pytest_ane.project.project import Project
+
+    count = len(model.shards)
+    try:
+        check_behaviour(model)
+    except AneError as error:
+        problems.append(str(error))
+    words = [f"{count} {'shard' if count == 1 else 'shards'}"]
+    if model.canary:
+        words.append(f"canary {', '.join(model.canary)}")
+    for shard in model.shards:
+        for path in (shard.artifact, shard.reference, shard.uncompressed):
+            if isinstance(path, Path) and not path.exists():
+                problems.append(f"{shard.qualified}: {path} does not exist; check {model.name}.")
+    if any(shard.artifact is None for shard in model.shards) and cache is not None:
+        try:
+            words += _to_build(Project(manifest, model.shards, cache.root), model, problems)
+        except AneError as error:
+            problems.append(f"{model.name}: {error}")
+            words.append("source cannot be used")
+    return ", ".join(words)
+
+
+def _to_build(project: Project, model: Model, problems: list[str]) -> Iterator[str]:
+    for sentence in project.refused.values():
+        raise SourceError(sentence)
+    preflight = project.preflight
+    missing = len(preflight.missing)
+    yield f"{sum(s.artifact is None for s in model.shards) - missing} built, {missing} to build"
+    if missing:
+        volumes = preflight.volumes()
+        yield " · ".join(map(str, volumes))
+        small = [volume for volume in volumes if volume.too_small]
+        problems += [f"{model.name}: the disk is too small: {volume}." for volume in small]
+
+
+def _plans(plans: Sequence[PlanCache]) -> Iterator[str]:
+    from pytest_ane.make.disk import amount
+
+    if not plans:
+        yield "Core ML plan caches: none"
+        return
+    stale = sum(cache.size for cache in plans if cache.stale)
+    yield (
+        f"Core ML plan caches: {amount(sum(cache.size for cache in plans))}, {amount(stale)} of "
+        "them of another macOS and never used again; delete what you do not need"
+    )
+    for cache in plans:
+        yield f"  {amount(cache.size)}{' stale' if cache.stale else ''}  {cache.path}"

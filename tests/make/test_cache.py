@@ -1,0 +1,328 @@
+"""The cache: an entry that exists is complete, whatever happened to whoever made it."""
+
+from __future__ import annotations
+
+import errno
+import math
+import multiprocessing
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_ane.make.cache import Cache
+from pytest_ane.make.folder import KINDS
+from pytest_ane.make.seal import SEAL
+from pytest_ane.mlprogram.errors import BuildError, CacheError
+from tests.make.makers import KEY, make_forever, make_slowly
+
+OTHER = "b" * 64
+SPAWN = multiprocessing.get_context("spawn")
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
+
+
+def writes(text: str) -> Callable[[Path], None]:
+    """A maker of one file."""
+
+    def make(folder: Path) -> None:
+        (folder / "file").write_text(text)
+
+    return make
+
+
+def raises(error: BaseException) -> Callable[[Path], None]:
+    """A maker that leaves half an entry behind."""
+
+    def make(folder: Path) -> None:
+        (folder / "file").write_text("half")
+        raise error
+
+    return make
+
+
+def assert_clean(cache: Cache) -> None:
+    """No entry, no leftovers, and the next run makes the entry."""
+    assert cache.entries() == []
+    assert list((cache.root / "tmp").iterdir()) == []
+    found = cache.get_or_make("artifacts", KEY, writes("whole"))
+    assert (found / "file").read_text() == "whole"
+
+
+def test_sweep_deletes_what_killed_processes_left(cache: Cache) -> None:
+    left = cache.root / "tmp" / f"artifacts-{KEY}"
+    left.mkdir()
+    (left / "half").touch()
+    cache.sweep()
+    assert not left.exists()
+
+
+def test_sweep_spares_what_is_being_made(cache: Cache) -> None:
+    def make(folder: Path) -> None:
+        (folder / "file").write_text("whole")
+        Cache(cache.root).sweep()
+        assert (folder / "file").exists()
+
+    found = cache.get_or_make("artifacts", KEY, make)
+    assert (found / "file").read_text() == "whole"
+
+
+def test_an_entry_is_made_once(cache: Cache) -> None:
+    assert cache.get("artifacts", KEY) is None
+    first = cache.get_or_make("artifacts", KEY, writes("first"))
+    second = cache.get_or_make("artifacts", KEY, writes("second"))
+    assert first == second == cache.get("artifacts", KEY) == cache.path("artifacts", KEY)
+    assert (first / "file").read_text() == "first"
+    assert list((cache.root / "tmp").iterdir()) == []
+
+
+def test_kinds_and_keys_are_apart(cache: Cache) -> None:
+    cache.get_or_make("artifacts", KEY, writes("1"))
+    assert cache.get("artifacts", OTHER) is None
+    assert cache.get("recordings", KEY) is None
+
+
+def test_entries_least_recently_used_first(cache: Cache) -> None:
+    for key in "abc":
+        os.utime(cache.get_or_make("recordings", key * 64, writes(key * 10)), (1000, 1000))
+    cache.get("recordings", "a" * 64)
+    os.utime(cache.path("recordings", "b" * 64), (2000, 2000))
+    entries = cache.entries()
+    assert [entry.key[0] for entry in entries] == ["c", "b", "a"]
+    sealed = 10 + (entries[0].path / SEAL).stat().st_size
+    assert [(e.kind, e.size, e.used) for e in entries[:2]] == [
+        ("recordings", sealed, 1000),
+        ("recordings", sealed, 2000),
+    ]
+
+
+def test_an_entry_is_removed_whole(cache: Cache) -> None:
+    cache.get_or_make("artifacts", KEY, writes("old"))
+    (entry,) = cache.entries()
+    cache.remove(entry)
+    assert_clean(cache)
+
+
+def test_an_entry_that_was_used_since_it_was_listed_stays(cache: Cache) -> None:
+    os.utime(cache.get_or_make("artifacts", KEY, writes("whole")), (1000, 1000))
+    (entry,) = cache.entries()
+    assert cache.get("artifacts", KEY) is not None
+    assert not cache.remove(entry)
+    assert cache.get("artifacts", KEY) is not None
+
+
+@pytest.mark.parametrize("use", ["get", "make"])
+def test_what_is_used_was_used_since_its_user_began(cache: Cache, use: str) -> None:
+    assert cache.in_use_since() == math.inf
+    if use == "get":
+        os.utime(cache.get_or_make("artifacts", KEY, writes("whole")), (1000, 1000))
+    user = Cache(cache.root)
+    user.get_or_make("artifacts", KEY, writes("whole"))
+    assert [entry.used >= cache.in_use_since() for entry in cache.entries()] == [True]
+
+
+def test_two_processes_make_an_entry_once(cache: Cache, tmp_path: Path) -> None:
+    start = SPAWN.Barrier(2)
+    arguments = (cache.root, tmp_path / "log", start)
+    processes = [SPAWN.Process(target=make_slowly, args=arguments) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(30)
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert len((tmp_path / "log").read_text().splitlines()) == 1
+
+
+def test_a_killed_process_leaves_a_usable_cache(cache: Cache) -> None:
+    began = SPAWN.Event()
+    process = SPAWN.Process(target=make_forever, args=(cache.root, began))
+    process.start()
+    assert began.wait(30)
+    process.kill()
+    process.join(30)
+    assert process.exitcode == -9
+    assert cache.get("artifacts", KEY) is None
+    assert [path.name for path in (cache.root / "tmp").iterdir()] == [f"artifacts-{KEY}"]
+    found = cache.get_or_make("artifacts", KEY, writes("whole"))
+    assert {path.name for path in found.iterdir()} == {"file", SEAL}
+    assert list((cache.root / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_failing_disk_is_one_sentence_and_leaves_no_entry(cache: Cache, number: int) -> None:
+    failure = OSError(number, os.strerror(number), "/tmp/half.bin")
+    with pytest.raises(BuildError) as error:
+        cache.get_or_make("artifacts", KEY, raises(failure))
+    free = f"{shutil.disk_usage(cache.root).free / 1e9:.1f}"
+    message = str(error.value)
+    assert message.startswith(
+        f"Building into {cache.root} failed: {os.strerror(number)}: /tmp/half.bin ("
+    )
+    assert message.endswith(
+        f" GB in the temporary folder {tempfile.gettempdir()}); free some space (pytest-ane cache "
+        "prune), or choose other folders with --ane-cache=DIR and TMPDIR. What was finished before "
+        "is kept."
+    )
+    assert free.split(".")[0] in message
+    assert_clean(cache)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_what_may_not_be_read_or_written_needs_no_space(cache: Cache, number: int) -> None:
+    failure = PermissionError(number, os.strerror(number), "/tmp/weights.gguf")
+    with pytest.raises(BuildError) as error:
+        cache.get_or_make("artifacts", KEY, raises(failure))
+    assert str(error.value) == (
+        f"Building into {cache.root} failed: {os.strerror(number)}: /tmp/weights.gguf; see that it "
+        "may be read and written, or choose other folders with --ane-cache=DIR and TMPDIR."
+    )
+    assert_clean(cache)
+
+
+def test_a_disk_that_fills_while_a_package_is_copied(cache: Cache) -> None:
+    """`shutil.copytree`, which coremltools saves with, collects errors without a number."""
+    why = "[Errno 28] No space left on device: 'a/file' -> 'b/file'"
+    failure = shutil.Error([("a/file", "b/file", why), ("a/more", "b/more", why)])
+    with pytest.raises(BuildError, match=r" failed: No space left on device: b/file \("):
+        cache.get_or_make("artifacts", KEY, raises(failure))
+    assert_clean(cache)
+
+
+def test_the_converter_s_writer_speaks_of_the_disk_in_its_own_words(cache: Cache) -> None:
+    said = "m:L00 could not be converted: [MIL FileWriter]: Unknown error occurred while writing."
+    with pytest.raises(BuildError, match=r"^Building into .* failed: m:L00 could not .* GB free"):
+        cache.get_or_make("artifacts", KEY, raises(BuildError(said)))
+    assert_clean(cache)
+
+
+def test_temporary_files_go_with_the_build(cache: Cache) -> None:
+    made: list[Path] = []
+
+    def make(folder: Path) -> None:
+        made.append(Path(tempfile.mkdtemp()))
+        made.append(Path(os.environ["TMPDIR"]))
+        (folder / "file").touch()
+
+    before = tempfile.gettempdir(), os.environ.get("TMPDIR")
+    cache.get_or_make("artifacts", KEY, make)
+    assert made[0].parent == made[1]
+    assert made[1].parent == Path(before[0])
+    assert not made[1].exists()
+    assert (tempfile.gettempdir(), os.environ.get("TMPDIR")) == before
+
+
+def test_temporary_files_of_a_killed_build_are_swept(cache: Cache) -> None:
+    def make(folder: Path) -> None:
+        seen.append(Path(tempfile.gettempdir()))
+        Cache(cache.root).sweep()
+        assert seen[-1].exists()
+
+    seen: list[Path] = []
+    cache.get_or_make("artifacts", KEY, make)
+    left = [seen[0].with_name(seen[0].name[:-8] + rest) for rest in ("aaaaaaaa", "bbbbbbbb")]
+    other = Cache(cache.root.with_name("other"))
+    for sweeper, gone in ((other, False), (cache, True)):
+        for folder in left:
+            folder.mkdir(exist_ok=True)
+        sweeper.sweep()
+        assert [folder.exists() for folder in left] == [not gone] * 2
+
+
+def test_a_disk_that_is_full_before_anything_is_made(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("filelock.FileLock.acquire", full)
+        with pytest.raises(BuildError, match="failed: No space left on device \\("):
+            cache.get_or_make("artifacts", KEY, writes("never"))
+    assert_clean(cache)
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt(), BuildError("no"), ValueError("no")])
+def test_an_interruption_passes_and_leaves_no_entry(
+    cache: Cache, interruption: BaseException
+) -> None:
+    with pytest.raises(type(interruption)):
+        cache.get_or_make("artifacts", KEY, raises(interruption))
+    assert_clean(cache)
+
+
+def test_a_failure_does_not_touch_other_entries(cache: Cache) -> None:
+    kept = cache.get_or_make("artifacts", OTHER, writes("kept"))
+    with pytest.raises(BuildError):
+        cache.get_or_make("artifacts", KEY, raises(OSError(errno.ENOSPC, "full")))
+    assert (kept / "file").read_text() == "kept"
+
+
+def test_a_folder_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    with pytest.raises(CacheError) as error:
+        Cache(tmp_path / "cache")
+    assert str(error.value) == (
+        f"The cache folder {tmp_path / 'cache'} cannot be written (Permission denied); choose "
+        "another with --ane-cache=DIR."
+    )
+
+
+def test_a_file_in_the_folder_s_place(tmp_path: Path) -> None:
+    (tmp_path / "cache").touch()
+    with pytest.raises(CacheError, match=r"cannot be written \(Not a directory\)"):
+        Cache(tmp_path / "cache")
+
+
+def test_the_user_s_own_folder_is_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "pytest_ane.make.cache.user_cache_path", lambda name: tmp_path / "user" / name
+    )
+    assert Cache().root == tmp_path / "user" / "pytest-ane"
+
+
+def test_opening_a_cache_twice_keeps_what_is_in_it(cache: Cache) -> None:
+    cache.get_or_make("artifacts", KEY, writes("kept"))
+    assert Cache(cache.root).get("artifacts", KEY) is not None
+
+
+def test_only_names_of_our_own_form_are_swept_or_listed(cache: Cache) -> None:
+    names = (
+        "thesis",
+        f"artifacts-{KEY[1:]}",
+        f"{KEY}",
+        "run-1",
+        f"artifacts-{KEY}.old",
+        ".write-x",
+    )
+    others = [cache.root / "tmp" / name for name in names]
+    others += [cache.root / kind / name for kind in KINDS for name in ("release-1.0", KEY.upper())]
+    for folder in others:
+        folder.mkdir()
+    link = cache.root / "artifacts" / OTHER
+    link.symlink_to(others[0], target_is_directory=True)
+    probe = cache.root / "tmp" / ".write-1"
+    probe.touch()
+    cache.sweep()
+    assert cache.entries() == []
+    assert all(folder.is_dir() for folder in (*others, link))
+    assert not probe.exists()
+
+
+def test_a_linked_folder_is_not_swept(cache: Cache, tmp_path: Path) -> None:
+    mine = tmp_path / "mine" / f"artifacts-{KEY}"
+    mine.mkdir(parents=True)
+    (cache.root / "tmp").rmdir()
+    (cache.root / "tmp").symlink_to(mine.parent, target_is_directory=True)
+    cache.sweep()
+    assert mine.is_dir()

@@ -1,0 +1,540 @@
+"""The shared store: entries come whole and sealed, or are made here; nothing else is served."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import tarfile
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from pytest_ane.make.cache import Cache
+from pytest_ane.make.shared_store import SharedStore, without_credentials
+from pytest_ane.mlprogram.errors import CacheError
+from tests.s3_server import BUCKET, FAULTS, LOST, S3Server, s3_server
+
+KEYS = tuple(letter * 64 for letter in "abc")
+KEY = KEYS[0]
+
+
+class FileStore:
+    """A store in a folder of this machine."""
+
+    faults: list[str]
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.url = folder.as_uri()
+        self.faults = []
+
+    def get(self, name: str) -> bytes | None:
+        file = self.folder / name
+        return file.read_bytes() if file.exists() else None
+
+    def put(self, name: str, data: bytes) -> None:
+        (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / name).write_bytes(data)
+
+    def delete(self, name: str) -> None:
+        (self.folder / name).unlink(missing_ok=True)
+
+
+class S3Store:
+    """A store below `ane/` in a bucket."""
+
+    def __init__(self, server: S3Server) -> None:
+        self.server = server
+        self.prefix = f"ane-{uuid.uuid4().hex}"
+        self.url = f"s3://{BUCKET}/{self.prefix}"
+        self.faults = server.faults
+        server.faults.clear()
+
+    def get(self, name: str) -> bytes | None:
+        return self.server.get(f"{self.prefix}/{name}")
+
+    def put(self, name: str, data: bytes) -> None:
+        self.server.put(f"{self.prefix}/{name}", data)
+
+    def delete(self, name: str) -> None:
+        self.server.delete(f"{self.prefix}/{name}")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    import s3fs
+
+    with s3_server() as running, pytest.MonkeyPatch.context() as patch:
+        for name, value in running.environment.items():
+            patch.setenv(name, value)
+        patch.setattr(s3fs.S3FileSystem, "retries", 1)
+        yield running
+
+
+@pytest.fixture(params=["file", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> FileStore | S3Store:
+    if request.param == "file":
+        return FileStore(tmp_path / "store")
+    return S3Store(request.getfixturevalue("server"))
+
+
+class Machine:
+    """A machine with a cache of its own, and what it was told."""
+
+    def __init__(self, folder: Path, url: str, max_size: int | None = None) -> None:
+        self.told: list[str] = []
+        self.made: list[str] = []
+        store = SharedStore(url, self.told.append)
+        self.cache = Cache(folder, notify=self.told.append, store=store, max_size=max_size)
+
+    def ask(self, key: str = KEY, text: str = "whole", kind: str = "artifacts") -> str:
+        """The text of an entry, which would be made with `text`."""
+
+        def make(folder: Path) -> None:
+            self.made.append(text)
+            (folder / "model").mkdir()
+            (folder / "model" / "weights").write_text(text)
+
+        entry = self.cache.get_or_make(kind, key, make, "m:L01")
+        return (entry / "model" / "weights").read_text()
+
+
+def name(key: str = KEY, kind: str = "artifacts") -> str:
+    return f"{kind}/{key}.tar"
+
+
+@pytest.fixture
+def machine(tmp_path: Path, store: FileStore | S3Store) -> Callable[..., Machine]:
+    return lambda folder, **more: Machine(tmp_path / folder, store.url, **more)
+
+
+def test_what_one_machine_made_another_has(machine: Callable[..., Machine]) -> None:
+    first, second = machine("first"), machine("second")
+    assert first.ask() == second.ask(text="another") == "whole"
+    assert (first.made, second.made) == (["whole"], [])
+    assert second.cache.get("artifacts", KEY) == second.cache.path("artifacts", KEY)
+    assert first.told == second.told == []
+
+
+def test_an_entry_is_found_without_a_maker(machine: Callable[..., Machine]) -> None:
+    machine("first").ask()
+    found = machine("second").cache.get("artifacts", KEY)
+    assert found is not None
+    assert (found / "model" / "weights").read_text() == "whole"
+    assert machine("second").cache.get("artifacts", KEYS[1]) is None
+
+
+def test_a_compiled_model_is_of_one_machine(
+    machine: Callable[..., Machine], store: FileStore | S3Store
+) -> None:
+    machine("first").ask(kind="compiled")
+    assert store.get(name(kind="compiled")) is None
+
+
+def test_a_cache_that_was_there_fills_a_new_store(
+    tmp_path: Path, machine: Callable[..., Machine], store: FileStore | S3Store
+) -> None:
+    def make(folder: Path) -> None:
+        (folder / "model").mkdir()
+        (folder / "model" / "weights").write_text("whole")
+
+    Cache(tmp_path / "first").get_or_make("artifacts", KEY, make)
+    first = machine("first").cache
+    (entry,) = first.entries()
+    assert first.push(entry)
+    assert first.push(entry), "it is there already"
+    assert machine("second").ask(text="another") == "whole"
+
+
+def truncated(data: bytes) -> bytes:
+    return data[:700]
+
+
+def flipped(data: bytes) -> bytes:
+    at = data.index(b"whole")
+    return data[:at] + b"While" + data[at + 5 :]
+
+
+def emptied(data: bytes) -> bytes:
+    return b""
+
+
+def noise(data: bytes) -> bytes:
+    return bytes(range(256)) * 40
+
+
+def of_another(data: bytes) -> bytes:
+    return data.replace(KEY.encode(), KEYS[1].encode())
+
+
+def without_seal(data: bytes) -> bytes:
+    return data[1024:]
+
+
+DAMAGES = (truncated, flipped, emptied, noise, of_another, without_seal)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_is_damaged_in_the_store_is_made_here_and_replaced(
+    damage: Callable[[bytes], bytes], machine: Callable[..., Machine], store: FileStore | S3Store
+) -> None:
+    machine("first").ask()
+    whole = store.get(name())
+    assert whole is not None
+    store.put(name(), damage(whole))
+    second = machine("second")
+    assert second.ask() == "whole"
+    assert second.made == ["whole"]
+    (sentence,) = second.told
+    assert sentence.startswith(f"m:L01: artifacts/{'a' * 16}")
+    assert "is damaged" in sentence
+    assert store.get(name()) == whole
+
+
+def test_a_second_writer_is_compared_with_the_first(
+    tmp_path: Path, machine: Callable[..., Machine], store: FileStore | S3Store
+) -> None:
+    """Both began when the store had nothing."""
+    second = machine("second")
+    for text, told in (("whole", 0), ("other", 1)):
+        store.delete(name())
+        late = machine(f"late-{text}")
+        make = late.cache.get_or_make
+
+        def first(folder: Path) -> None:
+            (folder / "model").mkdir()
+            (folder / "model" / "weights").write_text("whole")
+            (folder / "model" / "same").write_text("same")
+
+        def slow(folder: Path, text: str = text) -> None:
+            machine(f"first-{text}").cache.get_or_make("artifacts", KEY, first)
+            (folder / "model").mkdir()
+            (folder / "model" / "weights").write_text(text)
+            (folder / "model" / "same").write_text("same")
+
+        entry = make("artifacts", KEY, slow, "m:L01")
+        assert (entry / "model" / "weights").read_text() == text
+        assert len(late.told) == told
+    assert "has other bytes than were made here (model/weights)" in late.told[0]
+    assert second.ask(text="none") == "whole", "the store keeps the first"
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != LOST])
+def test_a_store_that_fails_makes_no_run_fail(fault: str, server: S3Server, tmp_path: Path) -> None:
+    store = S3Store(server)
+    Machine(tmp_path / "first", store.url).ask()
+    second = Machine(tmp_path / "second", store.url)
+    server.faults[:] = [fault] * 20
+    assert second.ask() == "whole"
+    server.faults.clear()
+    assert Machine(tmp_path / "third", store.url).ask(text="third") == "whole"
+    assert all("secret" not in sentence for sentence in second.told)
+
+
+def test_after_three_failures_the_store_is_left_alone(server: S3Server, tmp_path: Path) -> None:
+    store = S3Store(server)
+    one = Machine(tmp_path / "one", store.url)
+    server.faults[:] = ["500"] * 100
+    for key in KEYS:
+        assert one.ask(key, text=key[0]) == key[0]
+    left = len(server.faults)
+    assert "is not asked again" in " ".join(one.told)
+    assert one.ask("d" * 64) == "whole"
+    assert len(server.faults) == left
+    assert len(one.told) <= 3
+
+
+def test_recordings_of_two_machines_may_differ(tmp_path: Path) -> None:
+    """Sums in float32 depend on the processor: the first is as good as the second."""
+    one, two = (Machine(tmp_path / name, str(tmp_path / "store")) for name in ("one", "two"))
+    one.ask(text="1.0000001", kind="recordings")
+    offline = Cache(tmp_path / "two")
+
+    def make(folder: Path) -> None:
+        (folder / "model").mkdir()
+        (folder / "model" / "weights").write_text("1.0000002")
+
+    offline.get_or_make("recordings", KEY, make)
+    (entry,) = two.cache.entries()
+    assert two.cache.push(entry)
+    assert two.told == []
+
+
+def test_an_answer_that_was_lost_is_no_second_writer(server: S3Server, tmp_path: Path) -> None:
+    store = S3Store(server)
+    one = Machine(tmp_path / "one", store.url)
+    server.faults[:] = [LOST]
+    assert one.ask() == "whole"
+    assert Machine(tmp_path / "two", store.url).ask(text="two") == "whole"
+
+
+def test_a_store_that_cannot_be_reached(tmp_path: Path) -> None:
+    one = Machine(tmp_path / "one", "ftp://user:word@127.0.0.1:9/ane")
+    assert one.ask() == "whole"
+    assert "The store ftp://127.0.0.1:9/ane cannot be read (Connection refused)." in one.told
+
+
+def test_a_folder_that_cannot_be_written_is_only_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    one = Machine(tmp_path / "one", str(tmp_path / "file" / "store"))
+    assert one.ask() == "whole"
+    assert any("cannot be written" in sentence for sentence in one.told)
+
+
+def test_a_disk_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", refuse)
+    Machine(tmp_path / "one", str(tmp_path / "store")).ask()
+    two = Machine(tmp_path / "two", str(tmp_path / "store"))
+    assert two.ask(text="two") == "whole"
+    assert [path.name for path in (tmp_path / "store" / "artifacts").iterdir()] == [f"{KEY}.tar"]
+
+
+def test_what_a_killed_writer_left_is_swept_after_a_day(tmp_path: Path) -> None:
+    folder = tmp_path / "store" / "artifacts"
+    folder.mkdir(parents=True)
+    left, written_now = folder / f"{KEY}.tar.1.part", folder / f"{KEY}.tar.2.part"
+    for part in (left, written_now):
+        part.write_bytes(b"half")
+    os.utime(left, (0, 0))
+    Machine(tmp_path / "one", str(tmp_path / "store")).ask()
+    assert {path.name for path in folder.iterdir()} == {f"{KEY}.tar", written_now.name}
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+def test_a_web_server_is_only_read(tmp_path: Path) -> None:
+    Machine(tmp_path / "first", str(tmp_path / "store")).ask()
+    handler = partial(_Quiet, directory=str(tmp_path / "store"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        two = Machine(tmp_path / "two", f"http://127.0.0.1:{server.server_port}")
+        assert two.ask(text="two") == "whole"
+        assert two.ask(KEYS[1], text="new") == "new"
+        server.shutdown()
+    assert two.told == []
+    assert not (tmp_path / "store" / name(KEYS[1])).exists()
+
+
+def test_no_file_leads_out_of_an_entry(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    (store / "artifacts").mkdir(parents=True)
+    outside = tmp_path / "outside"
+    for member in ("../outside", str(outside), "a/../../outside"):
+        with tarfile.open(store / name(), "w") as tar:
+            info = tarfile.TarInfo(member)
+            info.size = 0
+            tar.addfile(info)
+        one = Machine(tmp_path / "one", str(store))
+        assert one.ask() == "whole"
+        assert "is no file of an entry" in one.told[0]
+        assert not outside.exists()
+        shutil.rmtree(tmp_path / "one")
+
+
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.GNUTYPE_SPARSE]
+)
+def test_links_and_devices_are_no_files(kind: bytes, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    (store / "artifacts").mkdir(parents=True)
+    with tarfile.open(store / name(), "w") as tar:
+        info = tarfile.TarInfo("link")
+        info.type, info.linkname = kind, "/etc/passwd"
+        tar.addfile(info)
+    one = Machine(tmp_path / "one", str(store))
+    assert one.ask() == "whole"
+    assert "is no file of an entry" in one.told[0]
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("nowhere://a/b", "is no URL that fsspec knows"),
+        ("https://host/ane?X-Amz-Signature=abc", "has a query"),
+        ("sftp://user:word@host/ane", "needs another library"),
+    ],
+)
+def test_a_url_that_means_nothing(url: str, message: str) -> None:
+    with pytest.raises(CacheError, match=message) as error:
+        SharedStore(url, print)
+    for secret in ("abc", "word"):
+        assert secret not in str(error.value)
+
+
+class _Refusing(_Quiet):
+    """A web server whose answer repeats passwords."""
+
+    def do_GET(self) -> None:
+        self.send_error(500, "not for user:p@ss, user:p%40ss or user:word")
+
+
+@pytest.mark.parametrize(
+    ("user", "secrets"), [("user:p%40ss@", ("p@ss", "p%40ss")), ("user:word@", ("word",))]
+)
+def test_no_message_holds_a_password(user: str, secrets: Sequence[str], tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        one = Machine(tmp_path / "one", f"http://{user}127.0.0.1:{server.server_port}/ane")
+        assert one.ask() == "whole"
+        server.shutdown()
+    (told,) = one.told
+    assert told.startswith(f"The store http://127.0.0.1:{server.server_port}/ane cannot be read (")
+    assert "***" in told
+    for secret in secrets:
+        assert secret not in told
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("ftp://a:word@h/p", "ftp://h/p"),
+        ("ftp://a:wo/rd@h/p", "ftp://h/p"),
+        ("s3://bucket/a@b", "s3://bucket/a@b"),
+        ("s3://key@bucket/a@b", "s3://bucket/a@b"),
+        ("memory://bucket/a?token=abc", "memory://bucket/a"),
+    ],
+)
+def test_a_store_is_named_without_credentials(url: str, shown: str) -> None:
+    assert without_credentials(url) == shown
+
+
+def test_a_disk_that_a_store_lies_on_is_not_this_machine_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails; the cache goes on."""
+    Machine(tmp_path / "one", str(tmp_path / "store")).ask()
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(LocalFileSystem, "get_file", fail)
+    two = Machine(tmp_path / "two", str(tmp_path / "store"))
+    assert two.ask(text="two") == "two"
+    assert any("cannot be read (Input/output error)" in sentence for sentence in two.told)
+
+
+def test_what_finder_leaves_in_an_entry_is_not_stored(tmp_path: Path) -> None:
+    first = Machine(tmp_path / "first", str(tmp_path / "there"))
+    first.ask()
+    (first.cache.path("artifacts", KEY) / ".DS_Store").write_bytes(b"finder")
+    again = Machine(tmp_path / "first", str(tmp_path / "store"))
+    for entry in again.cache.entries():
+        assert again.cache.push(entry)
+    two = Machine(tmp_path / "two", str(tmp_path / "store"))
+    assert two.ask(text="two") == "whole"
+    assert two.told == []
+
+
+def test_a_cache_that_is_bounded_keeps_what_is_used(tmp_path: Path) -> None:
+    old = Cache(tmp_path / "cache")
+
+    def make(folder: Path) -> None:
+        (folder / "file").write_bytes(bytes(1000))
+
+    for key in KEYS:
+        path = old.get_or_make("artifacts", key, make)
+        os.utime(path, (1, 1))
+    assert old._user is not None
+    old._user.release()  # As if the process that used them had ended.
+    new = Cache(tmp_path / "cache", max_size=0)
+    made = new.get_or_make("artifacts", "d" * 64, make)
+    assert [entry.path for entry in new.entries()] == [made]
+
+
+class Sharing(RuleBasedStateMachine):
+    """Three machines over one store, whose files are spoilt and whose answers fail."""
+
+    make_store: Callable[[Path], FileStore | S3Store]
+    folders: Iterator[Path]
+
+    @initialize()
+    def begin(self) -> None:
+        self.folder = next(self.folders)
+        self.store = type(self).make_store(self.folder)
+        self.round = 0
+
+    def machine(self, number: int) -> Machine:
+        return Machine(self.folder / f"machine-{number}", self.store.url)
+
+    @rule(number=st.integers(0, 2), key=st.sampled_from(KEYS), own=st.booleans())
+    def ask(self, number: int, key: str, own: bool) -> None:
+        """Builds repeat each other byte for byte; or each machine's have bytes of its own."""
+        text = f"{key[0]}{number if own else ''} whole"
+        got = self.machine(number).ask(key, text)
+        assert got in {f"{key[0]}{n} whole" for n in ("", 0, 1, 2)}
+
+    @rule(number=st.integers(0, 2), key=st.sampled_from(KEYS))
+    def look(self, number: int, key: str) -> None:
+        found = self.machine(number).cache.get("artifacts", key)
+        if found is not None:
+            assert (found / "model" / "weights").read_text()[0] == key[0]
+
+    @rule(number=st.integers(0, 2))
+    def lose_a_cache(self, number: int) -> None:
+        shutil.rmtree(self.folder / f"machine-{number}", ignore_errors=True)
+
+    @rule(key=st.sampled_from(KEYS))
+    def lose_a_file(self, key: str) -> None:
+        self.store.delete(name(key))
+
+    @rule(key=st.sampled_from(KEYS), damage=st.sampled_from(DAMAGES))
+    def spoil(self, key: str, damage: Callable[[bytes], bytes]) -> None:
+        data = self.store.get(name(key))
+        if data:
+            with contextlib.suppress(ValueError):
+                self.store.put(name(key), damage(data))
+
+    @rule(key=st.sampled_from(KEYS), other=st.sampled_from(KEYS))
+    def mistake(self, key: str, other: str) -> None:
+        data = self.store.get(name(other))
+        if data is not None:
+            self.store.put(name(key), data)
+
+    @rule(faults=st.lists(st.sampled_from(("", *FAULTS)), max_size=6))
+    def fail(self, faults: list[str]) -> None:
+        self.store.faults[:] = faults
+
+    def teardown(self) -> None:
+        """Without faults all machines come to the same again, or to what they made themselves."""
+        self.store.faults.clear()
+        for key in KEYS:
+            for number in range(3):
+                self.ask(number, key, own=False)
+
+
+def run(make_store: Callable[[Path], FileStore | S3Store], folder: Path, examples: int) -> None:
+    folders = (folder / str(number) for number in range(10**6))
+    machine = type("Sharing", (Sharing,), {"make_store": make_store, "folders": folders})
+    options = settings(
+        max_examples=examples, stateful_step_count=50, deadline=None,
+        suppress_health_check=[*HealthCheck],
+    )  # fmt: skip
+    run_state_machine_as_test(machine, settings=options)
+
+
+@pytest.mark.slow
+def test_a_thousand_operations_on_a_folder(tmp_path: Path) -> None:
+    run(lambda folder: FileStore(folder / "store"), tmp_path, 20)
+
+
+@pytest.mark.slow
+def test_a_thousand_operations_on_s3(server: S3Server, tmp_path: Path) -> None:
+    run(lambda folder: S3Store(server), tmp_path, 20)

@@ -1,0 +1,89 @@
+"""Tables give the fingerprints that were recorded of whole curves."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_ane.mlprogram.executor.ane import activations as ane
+from tests.mlprogram.executor.ane.curves import CURVES, fingerprint
+
+FOLDER = Path(__file__).parent
+RECORDED: dict[str, Any] = json.loads((FOLDER / "fingerprints.json").read_text())["curves"]
+
+
+@pytest.mark.parametrize("name", ["sqrt", "rsqrt", "log", "exp", "inverse"])
+def test_whole_fingerprint(name: str) -> None:
+    """Points, largest errors, their place, number and places of minima: all as recorded."""
+    assert fingerprint(name)._asdict() == RECORDED[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "minima", "places"),
+    [("tanh", 206, 19), ("sigmoid", 379, 20), ("erf", 512, 17), ("gelu_tanh", 554, 20)],
+)
+def test_all_but_the_tails(name: str, minima: int, places: int) -> None:
+    """The largest errors as recorded, and nearly all minima; the tails are not known exactly."""
+    computed, recorded = fingerprint(name), RECORDED[name]
+    assert (computed.points, computed.ulp, computed.place) == (
+        recorded["points"], recorded["ulp"], recorded["place"],
+    )  # fmt: skip
+    if name != "gelu_tanh":
+        assert computed.largest == recorded["largest"]
+    assert computed.minima == minima
+    assert abs(minima - recorded["minima"]) <= 1
+    equal = [a == b for a, b in zip(computed.places, recorded["places"], strict=True)]
+    assert sum(equal) == places
+
+
+def test_knots_that_are_fitted() -> None:
+    """SiLU and GELU: errors as recorded at the worst place; inside, only about 1e-4 is known."""
+    silu, gelu = fingerprint("silu"), fingerprint("gelu")
+    for name, computed in (("silu", silu), ("gelu", gelu)):
+        assert (computed.ulp, computed.place) == (RECORDED[name]["ulp"], RECORDED[name]["place"])
+    assert silu.largest == RECORDED["silu"]["largest"]
+    assert float(gelu.largest) == pytest.approx(float(RECORDED["gelu"]["largest"]), rel=0.01)
+    assert abs(silu.minima - RECORDED["silu"]["minima"]) <= 2
+    assert abs(gelu.minima - RECORDED["gelu"]["minima"]) <= 4
+
+
+def test_recorded_rows_agree_with_the_fingerprints() -> None:
+    """The summaries among the recorded rows are these statistics."""
+    with (FOLDER / "recorded.csv").open(encoding="utf-8") as file:
+        rows = csv.DictReader(line for line in file if not line.startswith("#"))
+        summaries = [row for row in rows if row["op"].startswith("act_")]
+    compared = 0
+    for row in summaries:
+        statistic, name = row["op"].removeprefix("act_max_").split("_", 1)
+        if name not in CURVES:
+            continue
+        recorded = RECORDED[name]
+        if statistic == "abs":
+            assert float(row["ane"]) == float(recorded["largest"])
+        else:
+            assert json.loads(row["operands"])["max_ulp"] == recorded["ulp"]
+        compared += 1
+    assert compared == len(summaries) - 1  # sin is of unknown arithmetic
+
+
+@pytest.mark.parametrize(
+    ("compute", "x", "expected"),
+    [
+        (ane.sqrt, -1.0, 0), (ane.rsqrt, -1.0, 0), (ane.log, -1.0, 0), (ane.log, 0.0, -45440),
+        (ane.log, np.inf, 0), (ane.exp, np.inf, np.inf), (ane.exp, -np.inf, 0), (ane.exp, 0, 1),
+        (ane.inverse, 0.0, 9360), (ane.inverse, np.inf, 0), (ane.inverse, 32768.0, 0),
+        (ane.tanh, -30.0, -1), (ane.tanh, np.inf, 1), (ane.sigmoid, -12.0, 0),
+        (ane.sigmoid, 12.0, 1), (ane.silu, 100.0, 100), (ane.silu, -100.0, 0), (ane.gelu, 5.0, 5),
+    ],
+)  # fmt: skip
+def test_ends(compute: Any, x: float, expected: float) -> None:
+    assert compute(np.array([[x]], np.float32)).tolist() == [[expected]]
+
+
+def test_a_composed_gelu_has_no_rule() -> None:
+    assert ane.gelu(np.zeros(1), mode="SIGMOID_APPROXIMATION") is None

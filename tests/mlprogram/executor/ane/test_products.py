@@ -1,0 +1,83 @@
+"""Shapes of convolutions 1x1, linear layers and matmul, against the executor's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_ane.mlprogram.executor.ane import products
+from pytest_ane.mlprogram.executor.ops import conv as typed_conv
+from pytest_ane.mlprogram.executor.ops import linear as typed
+
+RNG = np.random.default_rng(0)
+
+
+def codes(*shape: int) -> np.ndarray:
+    """Small integers, whose sums are exact in any arithmetic."""
+    return RNG.integers(-4, 5, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"strides": [2, 1]},
+        {"groups": 2},
+        {"pad_type": "custom", "pad": [1, 0, 0, 2]},
+        {"bias": codes(6)},
+        {"bias": codes(6), "groups": 2, "strides": [2, 2]},
+    ],
+)
+def test_conv(options: dict[str, Any]) -> None:
+    x = codes(2, 4, 5, 3)
+    weight = codes(6, 4 // options.get("groups", 1), 1, 1)
+    total = products.conv(x, weight, **options)
+    assert total is not None
+    np.testing.assert_array_equal(total.values, typed_conv.conv(x, weight, **options))
+    assert total.products == total.values.size * weight.shape[1]
+
+
+def test_no_positions() -> None:
+    assert products.linear(codes(0, 3), codes(4, 3)).values.shape == (0, 4)
+    total = products.conv(codes(0, 2, 1, 5), codes(4, 2, 1, 1))
+    assert total is not None
+    assert total.values.shape == (0, 4, 1, 5)
+
+
+def test_larger_kernels_have_no_rule() -> None:
+    assert products.conv(codes(1, 2, 4, 4), codes(2, 2, 3, 3)) is None
+
+
+@pytest.mark.parametrize("bias", [None, codes(5)])
+def test_linear(bias: np.ndarray | None) -> None:
+    x, weight = codes(2, 3, 7), codes(5, 7)
+    expected = typed.linear(x, weight, bias)
+    np.testing.assert_array_equal(products.linear(x, weight, bias).values, expected)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "flags"),
+    [
+        ((3, 4), (4, 5), {}),
+        ((2, 3, 4), (4, 5), {}),
+        ((2, 1, 3, 4), (5, 4, 6), {}),
+        ((4, 3), (5, 4), {"transpose_x": True, "transpose_y": True}),
+        ((4,), (4, 5), {}),
+        ((2, 3, 4), (4,), {}),
+        ((4,), (4,), {}),
+    ],
+)
+def test_matmul(x: tuple[int, ...], y: tuple[int, ...], flags: dict[str, bool]) -> None:
+    a, b = codes(*x), codes(*y)
+    np.testing.assert_array_equal(
+        products.matmul(a, b, **flags).values, typed.matmul(a, b, **flags)
+    )
+
+
+def test_operands_that_do_not_fit() -> None:
+    with pytest.raises(ValueError, match="do not fit"):
+        products.matmul(codes(2, 3), codes(4, 5))
+    with pytest.raises(ValueError, match="a weight"):
+        products.linear(codes(2, 3), codes(4, 3), codes(3))

@@ -1,0 +1,273 @@
+"""Compressed weights, by the examples of their documentation and by loops."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.executor import eval_op
+from pytest_ane.mlprogram.executor.palettes import Packed
+from tests.mlprogram.executor.ops.oracle import f32, noise, same
+
+
+def test_a_palette_for_each_group_of_rows() -> None:
+    """Case 1 of the documentation."""
+    indices = np.array([[2, 3], [3, 0], [1, 0], [3, 0], [2, 1], [0, 3]], np.uint8)
+    lut = f32([1, 5, 9, 13, 2, 10, 18, 26]).reshape(2, 1, 4, 1)
+    expected = [[9, 13], [13, 1], [5, 1], [26, 2], [18, 10], [2, 26]]
+    same("constexpr_lut_to_dense", expected, indices=indices, lut=lut)
+
+
+@pytest.mark.parametrize(
+    ("axis", "expected"),
+    [
+        (1, [[[1, 1], [2, 2], [3, 3], [7, 1], [8, 2], [9, 3]],
+             [[7, 7], [8, 8], [9, 9], [1, 1], [2, 2], [3, 3]]]),
+        (2, [[[1, 2, 3, 1, 2, 3], [7, 8, 9, 1, 2, 3]], [[7, 8, 9, 7, 8, 9], [1, 2, 3, 1, 2, 3]]]),
+    ],
+)  # fmt: skip
+def test_vectors_in_place_of_values(axis: int, expected: Any) -> None:
+    """Case 2 of the documentation."""
+    indices = np.array([[[0, 0], [1, 0]], [[1, 1], [0, 0]]], np.uint8)
+    lut = f32([1, 2, 3, 7, 8, 9]).reshape(1, 1, 1, 2, 3)
+    same("constexpr_lut_to_dense", expected, indices=indices, lut=lut, vector_axis=axis)
+
+
+SHAPES = [((4, 6), b) for b in itertools.product((1, 2, 4), (1, 3, 6))]
+
+
+@pytest.mark.parametrize(("shape", "blocks"), SHAPES)
+@pytest.mark.parametrize("nbits", [1, 2, 3, 4, 6, 8])
+def test_palettes_by_loops(shape: Any, blocks: Any, nbits: int) -> None:
+    indices = np.random.default_rng(nbits).integers(0, 2**nbits, shape).astype(np.uint8)
+    lut = noise(*blocks, 2**nbits, 1)
+    expected = np.empty(shape, np.float32)
+    for i, j in np.ndindex(*shape):
+        block = i * blocks[0] // shape[0], j * blocks[1] // shape[1]
+        expected[i, j] = lut[(*block, indices[i, j], 0)]
+    same("constexpr_lut_to_dense", expected, indices=indices, lut=lut)
+
+
+@pytest.mark.parametrize("blocks", [(2, 1), (1, 2), (3, 2), (0, 1)])
+def test_palettes_that_do_not_divide_the_weight(blocks: tuple[int, int]) -> None:
+    """Rows that belong to no group must not come out as whatever memory held."""
+    with pytest.raises(ExecutionError, match="do not divide"):
+        eval_op(
+            "constexpr_lut_to_dense", indices=np.zeros((17, 5), np.uint8), lut=noise(*blocks, 4, 1)
+        )
+
+
+def test_an_index_its_palette_does_not_have() -> None:
+    with pytest.raises(ExecutionError, match="entries"):
+        eval_op("constexpr_lut_to_dense", indices=np.array([[4]], np.uint8), lut=noise(1, 1, 4, 1))
+
+
+def test_scales_by_block() -> None:
+    data = np.array([[1, 2, 3, 4], [-1, -2, -3, -4]], np.int8)
+    scale = f32([[1, 10], [100, 1000]])
+    expected = [[1, 2, 30, 40], [-100, -200, -3000, -4000]]
+    same("constexpr_blockwise_shift_scale", expected, data=data, scale=scale)
+    offset = np.array([[1, 0], [0, -4]], np.int8)
+    expected = [[0, 1, 30, 40], [-100, -200, 1000, 0]]
+    same("constexpr_blockwise_shift_scale", expected, data=data, scale=scale, offset=offset)
+
+
+@given(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 3, 6]))
+def test_scales_by_loops(rows: int, columns: int) -> None:
+    data = np.random.default_rng(0).integers(-8, 8, (4, 6)).astype(np.int8)
+    scale = noise(rows, columns)
+    expected = [
+        [scale[i * rows // 4, j * columns // 6] * f32(data[i, j]) for j in range(6)]
+        for i in range(4)
+    ]
+    same("constexpr_blockwise_shift_scale", expected, data=data, scale=scale)
+
+
+def test_scales_that_do_not_divide_the_weight() -> None:
+    with pytest.raises(ExecutionError, match="do not divide"):
+        eval_op(
+            "constexpr_blockwise_shift_scale", data=np.zeros((5, 4), np.int8), scale=noise(2, 1)
+        )
+
+
+def test_small_integers_do_not_wrap() -> None:
+    same("constexpr_blockwise_shift_scale", [[-255.0]], data=np.array([[-128]], np.int8),
+         scale=f32([[1]]), offset=np.array([[127]], np.int8))  # fmt: skip
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+def test_affine(axis: int) -> None:
+    data = np.array([[1, 2], [3, 4]], np.uint8)
+    zero, scale = np.array([1, 2], np.uint8), f32([10, 100])
+    same("constexpr_affine_dequantize", [[0, 0], [20, 200]], quantized_data=data, zero_point=zero,
+         scale=scale, axis=axis)  # fmt: skip
+    same("constexpr_affine_dequantize", [[-1, 0], [1, 2]], quantized_data=data,
+         zero_point=np.uint8(2), scale=f32(1), axis=0)  # fmt: skip
+
+
+def test_cast() -> None:
+    result = eval_op("constexpr_cast", source_val=np.array([1.5], np.float16), output_dtype="fp32")
+    assert result.dtype == np.float32
+    assert result.tolist() == [1.5]
+
+
+def test_packed_palettes() -> None:
+    """Indices 0, 3, 2, 1, 3, the example of iOS 16's documentation."""
+    indices, lut = np.array([0b01101100, 0b11], np.uint8), f32([10, 11, 12, 13])
+    same("constexpr_lut_to_dense", [10, 13, 12, 11, 13], opset="iOS16", indices=indices, lut=lut,
+         shape=np.array([5], np.uint32))  # fmt: skip
+    same("constexpr_lut_to_dense", [[13, 10], [13, 10]], opset="iOS17",
+         indices=np.array([0b00110011], np.uint8), lut=lut.astype(np.int8),
+         shape=np.array([2, 2], np.uint32))  # fmt: skip
+
+
+@pytest.mark.parametrize("nbits", [1, 2, 4, 6, 8])
+def test_packed_palettes_bit_by_bit(nbits: int) -> None:
+    """Indices of 6 bits lie across two bytes."""
+    indices = np.random.default_rng(nbits).integers(0, 2**nbits, (3, 5, 1, 1))
+    bits = [(int(e) >> i) & 1 for e in indices.reshape(-1) for i in range(nbits)]
+    bits += [0] * (-len(bits) % 8)
+    packed = [sum(b << i for i, b in enumerate(bits[j : j + 8])) for j in range(0, len(bits), 8)]
+    lut = noise(2**nbits)
+    same("constexpr_lut_to_dense", lut[indices], opset="iOS16", lut=lut,
+         indices=np.array(packed, np.uint8), shape=np.array(indices.shape, np.uint32))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("indices", "entries", "message"),
+    [([0], 16, "1 bytes; 3 elements of 4 bits take 2"), ([0], 5, "tables"), ([0], 1, "0 bits")],
+)
+def test_packed_palettes_that_do_not_fit(indices: Any, entries: int, message: str) -> None:
+    with pytest.raises(ExecutionError, match=message):
+        eval_op("constexpr_lut_to_dense", opset="iOS16", indices=np.array(indices, np.uint8),
+                lut=noise(entries), shape=np.array([3], np.uint32))  # fmt: skip
+
+
+@pytest.mark.parametrize("blocks", [(1, 1), (2, 1), (4, 1), (1, 3), (2, 2)])
+def test_packed_indices_with_blocks(blocks: tuple[int, int]) -> None:
+    data = np.random.default_rng(0).integers(0, 256, 12).astype(np.uint8)
+    packed, lut = Packed(data, 4, (4, 6)), noise(*blocks, 16, 1)
+    expected = eval_op("constexpr_lut_to_dense", indices=np.asarray(packed), lut=lut)
+    same("constexpr_lut_to_dense", expected, indices=packed, lut=lut)
+
+
+@pytest.mark.parametrize("axis", [None, 2, -3])
+def test_vectors_need_an_axis(axis: int | None) -> None:
+    with pytest.raises(ExecutionError, match=f"vector_axis {axis}"):
+        eval_op("constexpr_lut_to_dense", indices=np.zeros((2, 2), np.uint8),
+                lut=noise(1, 1, 2, 3), vector_axis=axis)  # fmt: skip
+
+
+def test_offsets_between_integers() -> None:
+    same("constexpr_blockwise_shift_scale", [[1, 5]], data=np.array([[1, 3]], np.uint8),
+         scale=f32([[2]]), offset=f32([[0.5]]))  # fmt: skip
+    with pytest.raises(ExecutionError, match="an offset of shape"):
+        eval_op("constexpr_blockwise_shift_scale", data=np.array([[1, 3]], np.uint8),
+                scale=f32([[2]]), offset=f32([[0.5, 1]]))  # fmt: skip
+
+
+def test_data_in_floats() -> None:
+    same("constexpr_blockwise_shift_scale", [[1, -3]], data=f32([[0.5, -1.5]]), scale=f32([[2]]))
+
+
+@pytest.mark.parametrize("name", ["scale", "zero_point"])
+def test_affine_vectors_that_do_not_fit(name: str) -> None:
+    parameters = {"scale": 1.0, "zero_point": 0, name: f32([1, 2])}
+    with pytest.raises(ExecutionError, match=f"2 values of {name} along an axis of 3"):
+        eval_op("constexpr_affine_dequantize", opset="iOS16", axis=1,
+                quantized_data=np.zeros((2, 3), np.int8), **parameters)  # fmt: skip
+
+
+MASK = np.array([[1, 1, 0, 0, 0, 0], [1, 1, 0, 0, 0, 1], [0, 1, 1, 0, 1, 0], [0, 0, 0, 1, 0, 0]],
+                np.uint8)  # fmt: skip
+INDICES = np.array([0, 1, 1, 0, 1, 1, 0, 0, 1], np.uint8)
+
+
+def test_a_packed_mask() -> None:
+    """Elements 2 and 3 of five, the example of iOS 16's documentation."""
+    same("constexpr_sparse_to_dense", [0, 0, 7, 8, 0], opset="iOS16", nonzero_data=f32([7, 8]),
+         mask=np.array([0b00001100], np.uint8), shape=np.array([5], np.uint32))  # fmt: skip
+    same("constexpr_sparse_to_dense", [[1, 0, 2], [0, 0, 0], [0, 0, 3]], opset="iOS17",
+         nonzero_data=np.array([1, 2, 3], np.int8), mask=np.array([0b101, 0b1], np.uint8),
+         shape=np.array([3, 3], np.uint32))  # fmt: skip
+
+
+def test_a_mask() -> None:
+    same("constexpr_sparse_to_dense", [[0, 5], [6, 0]], nonzero_data=f32([5, 6]),
+         mask=np.array([[0, 1], [1, 0]], np.uint8))  # fmt: skip
+    same("constexpr_sparse_to_dense", [[0, 5], [6, 0]], nonzero_data=f32([5, 6]),
+         mask=Packed(np.array([0b0110], np.uint8), 1, (2, 2)))  # fmt: skip
+    same("constexpr_sparse_to_dense", [0, 0], nonzero_data=f32([]), mask=np.zeros(2, np.uint8))
+
+
+@given(hnp.arrays(np.uint8, hnp.array_shapes(max_dims=4, max_side=4), elements=st.integers(0, 1)))
+def test_pruning_and_back(mask: np.ndarray[Any, Any]) -> None:
+    weight = np.arange(1, mask.size + 1, dtype=np.float32).reshape(mask.shape)
+    values, packed = weight[mask != 0], np.packbits(mask, bitorder="little")
+    same("constexpr_sparse_to_dense", weight * mask, nonzero_data=values, mask=mask)
+    same("constexpr_sparse_to_dense", weight * mask, opset="iOS16", nonzero_data=values,
+         mask=packed, shape=np.array(mask.shape, np.uint32))  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_values_that_do_not_fit_the_mask(count: int) -> None:
+    with pytest.raises(ExecutionError, match=r"values of shape \(\d,\) for 2 ones"):
+        eval_op("constexpr_sparse_to_dense", nonzero_data=np.ones(count, np.float32),
+                mask=np.array([[1, 0], [0, 1]], np.uint8))  # fmt: skip
+
+
+def test_a_packed_mask_too_short() -> None:
+    with pytest.raises(ExecutionError, match="1 bytes"):
+        eval_op("constexpr_sparse_to_dense", opset="iOS16", nonzero_data=f32([1]),
+                mask=np.array([1], np.uint8), shape=np.array([9], np.uint32))  # fmt: skip
+
+
+def test_palettes_under_a_mask() -> None:
+    mask, values = eval_op("constexpr_lut_to_sparse", indices_mask=MASK,
+                           indices_nonzero_data=INDICES,
+                           lut=f32([2, 3]).reshape(1, 1, 2, 1))  # fmt: skip
+    np.testing.assert_array_equal(mask, MASK)
+    assert values.tolist() == [2, 3, 3, 2, 3, 3, 2, 2, 3]
+
+
+def test_pairs_under_a_mask() -> None:
+    """The mask grows along the axis on which the pairs lie."""
+    lut = f32([2, 20, 3, 30]).reshape(1, 1, 2, 2)
+    mask, values = eval_op("constexpr_lut_to_sparse", indices_mask=MASK,
+                           indices_nonzero_data=INDICES, lut=lut,
+                           vector_axis=0)  # fmt: skip
+    np.testing.assert_array_equal(mask, np.repeat(MASK, 2, axis=0))
+    dense = eval_op("constexpr_sparse_to_dense", nonzero_data=values, mask=mask)
+    expected = [
+        [2, 3, 0, 0, 0, 0], [20, 30, 0, 0, 0, 0], [3, 2, 0, 0, 0, 3], [30, 20, 0, 0, 0, 30],
+        [0, 3, 2, 0, 2, 0], [0, 30, 20, 0, 20, 0], [0, 0, 0, 3, 0, 0], [0, 0, 0, 30, 0, 0],
+    ]  # fmt: skip
+    np.testing.assert_array_equal(dense, expected)
+
+
+def test_a_palette_for_each_half_of_the_rows_under_a_mask() -> None:
+    lut = f32([2, 3, 4, 5]).reshape(2, 1, 2, 1)
+    _, values = eval_op("constexpr_lut_to_sparse", indices_mask=MASK,
+                        indices_nonzero_data=INDICES, lut=lut)  # fmt: skip
+    assert values.tolist() == [2, 3, 3, 2, 3, 5, 4, 4, 5]
+
+
+def test_scales_under_a_mask() -> None:
+    """A scale and an offset for each column."""
+    mask = np.array([[1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 1, 1], [1, 1, 0, 0]], np.uint8)
+    data = np.array([10, 11, 3, 4, 5, 6, 7, 8, 9], np.int8)
+    found, values = eval_op("constexpr_sparse_blockwise_shift_scale", data_mask=mask,
+                            nonzero_data=data, scale=f32([[1, 10, 100, 1000]]),
+                            offset=np.array([[1, 2, 3, 4]], np.int8))  # fmt: skip
+    np.testing.assert_array_equal(found, mask)
+    assert values.tolist() == [9, 90, 2, 20, 200, 300, 3000, 7, 70]
+    _, values = eval_op("constexpr_sparse_blockwise_shift_scale", data_mask=mask,
+                        nonzero_data=data, scale=f32([[2]] * 2 + [[1]] * 2))  # fmt: skip
+    assert values.tolist() == [20, 22, 6, 8, 10, 6, 7, 8, 9]

@@ -1,0 +1,213 @@
+"""Functions of one tensor, and of two that are broadcast."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from pytest_ane.mlprogram.executor import eval_op
+from tests.mlprogram.executor.ops.oracle import arrays, close, f32, noise, same
+
+
+@pytest.mark.parametrize(
+    ("op", "x", "expected"),
+    [
+        ("abs", [-1, 0, 2], [1, 0, 2]),
+        ("ceil", [-1.5, 0.2], [-1, 1]),
+        ("floor", [-1.5, 0.2], [-2, 0]),
+        ("round", [0.5, 1.5, -2.5, 2.6], [0, 2, -2, 3]),
+        ("sign", [-3, 0, 5], [-1, 0, 1]),
+        ("square", [-3, 0.5], [9, 0.25]),
+        ("sqrt", [4, 0.25], [2, 0.5]),
+        ("exp2", [-1, 3], [0.5, 8]),
+    ],
+)
+def test_literal(op: str, x: list[float], expected: list[float]) -> None:
+    same(op, f32(expected), x=f32(x))
+
+
+@pytest.mark.parametrize(
+    ("op", "function", "x"),
+    [
+        ("acos", math.acos, 0.3), ("asin", math.asin, 0.3), ("atan", math.atan, -2),
+        ("atanh", math.atanh, 0.3), ("cos", math.cos, 2), ("cosh", math.cosh, 2),
+        ("exp", math.exp, -2), ("sin", math.sin, 2), ("sinh", math.sinh, 2),
+        ("tan", math.tan, 1), ("tanh", math.tanh, 0.7), ("erf", math.erf, 0.4),
+    ],
+)  # fmt: skip
+def test_as_mathematics(op: str, function: Any, x: float) -> None:
+    close(op, [function(x)], x=f32([x]))
+
+
+def test_logical_not() -> None:
+    same("logical_not", [False, True], x=np.array([True, False]))
+
+
+def test_inverse_and_its_default() -> None:
+    close("inverse", [1 / 2.0001, -1 / 0.9999], x=f32([2, -1]))
+    same("inverse", [0.5, 2], x=f32([1.5, 0]), epsilon=0.5)
+
+
+def test_log_and_its_default() -> None:
+    close("log", [0, math.log(2)], x=f32([1, 2]))
+    close("log", [math.log(1.5)], x=f32([1]), epsilon=0.5)
+
+
+def test_rsqrt_and_its_default() -> None:
+    close("rsqrt", [0.5, 1e6], x=f32([4, 0]))
+    same("rsqrt", [0.5], x=f32([3]), epsilon=1.0)
+
+
+def test_clip_and_threshold_keep_nan() -> None:
+    same("clip", [-1, 0.5, 1, np.nan], x=f32([-9, 0.5, 9, np.nan]), alpha=-1.0, beta=1.0)
+    same("threshold", [2, 3, np.nan], x=f32([1, 3, np.nan]), alpha=2.0)
+
+
+@given(st.floats(-9, 9, width=32))
+def test_erf_to_the_last_digits(x: float) -> None:
+    found = float(eval_op("erf", x=f32([x]))[0])
+    assert found == pytest.approx(math.erf(x), rel=3e-7, abs=2**-149)
+
+
+def test_erf_at_its_ends() -> None:
+    same("erf", [0, 1, -1], x=f32([0, np.inf, -np.inf]))
+    assert np.isnan(eval_op("erf", x=f32([np.nan]))).all()
+
+
+@given(arrays())
+def test_shapes_stay(x: Any) -> None:
+    for op in ("abs", "exp", "erf", "round", "sign", "square"):
+        assert np.shape(eval_op(op, x=x)) == x.shape
+
+
+@given(st.floats(-7, 7))
+def test_erf_in_float64(x: float) -> None:
+    found = float(eval_op("erf", x=np.array([x]))[0])
+    assert found == pytest.approx(math.erf(x), rel=1e-14, abs=2**-1073)
+
+
+SIMPLE = ["abs", "atan", "ceil", "cos", "erf", "exp", "exp2", "floor", "inverse", "log", "round",
+          "rsqrt", "sign", "sqrt", "square", "tanh"]  # fmt: skip
+
+
+@pytest.mark.parametrize("op", SIMPLE)
+def test_float64_stays_and_rank_zero_too(op: str) -> None:
+    found = eval_op(op, x=np.ones((), np.float64))
+    assert np.shape(found) == ()
+    assert np.asarray(found).dtype == np.float64
+
+
+@pytest.mark.parametrize("op", ["abs", "sign", "square"])
+def test_integers_stay(op: str) -> None:
+    assert eval_op(op, x=np.array([-2, 0, 3], np.int32)).dtype == np.int32
+
+
+X, Y = f32([[1, -2], [3, 4]]), f32([[2], [-3]])
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [
+        ("add", [[3, 0], [0, 1]]),
+        ("sub", [[-1, -4], [6, 7]]),
+        ("mul", [[2, -4], [-9, -12]]),
+        ("real_div", [[0.5, -1], [-1, f32(4) / f32(-3)]]),
+        ("floor_div", [[0, -1], [-1, -2]]),
+        ("mod", [[1, 0], [0, -2]]),
+        ("maximum", [[2, 2], [3, 4]]),
+        ("minimum", [[1, -2], [-3, -3]]),
+        ("equal", [[False, False], [False, False]]),
+        ("not_equal", [[True, True], [True, True]]),
+        ("greater", [[False, False], [True, True]]),
+        ("greater_equal", [[False, False], [True, True]]),
+        ("less", [[True, True], [False, False]]),
+        ("less_equal", [[True, True], [False, False]]),
+    ],
+)
+def test_literal_and_broadcast(op: str, expected: Any) -> None:
+    same(op, expected, x=X, y=Y)
+
+
+def test_pow() -> None:
+    same("pow", [4, 0.125], x=f32([2, 2]), y=f32([2, -3]))
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [("logical_and", [1, 0, 0, 0]), ("logical_or", [1, 1, 1, 0]), ("logical_xor", [0, 1, 1, 0])],
+)
+def test_logic(op: str, expected: list[int]) -> None:
+    x, y = np.array([1, 1, 0, 0], bool), np.array([1, 0, 1, 0], bool)
+    same(op, np.array(expected, bool), x=x, y=y)
+
+
+def test_select() -> None:
+    same("select", [[1, 9], [9, 4]], cond=np.array([[1, 0], [0, 1]], bool), a=X, b=f32(9))
+    same("select", [[1, -2], [9, 9]], cond=np.array([[True], [False]]), a=X, b=9.0)
+    same("select", [[5, 5], [6, 6]], cond=True, a=f32([[5], [6]]), b=f32([1, 2]))
+    same("select", np.zeros((0, 2)), cond=np.zeros((0, 1), bool), a=X[:1], b=1.0)
+
+
+@pytest.mark.parametrize("op", ["maximum", "minimum", "add", "mul"])
+def test_nan_is_never_lost(op: str) -> None:
+    same(op, [np.nan, np.nan], x=f32([np.nan, 1]), y=f32([1, np.nan]))
+
+
+def test_scalars_that_a_program_holds() -> None:
+    same("mul", [[-1, 2], [-3, -4]], x=X, y=-1.0)
+    same("sub", [[0, 3], [-2, -3]], x=1.0, y=X)
+
+
+@given(hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=4, max_side=3))
+def test_shapes_broadcast(shapes: Any) -> None:
+    x, y = (noise(*shape) for shape in shapes.input_shapes)
+    same("add", x + y, x=x, y=y)
+
+
+NUMBERS, DIVISORS = np.array([7, -7, 7, -7, 0], np.int32), np.array([2, 2, -2, 0, 0], np.int32)
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [
+        ("floor_div", [3, -4, -4, 0, 0]),
+        ("mod", [1, 1, -1, 0, 0]),
+        ("real_div", [3, -3, -3, 0, 0]),
+    ],
+)
+def test_integers_divide(op: str, expected: list[int]) -> None:
+    """By zero, they give zero: never an error, nor what a cast makes of infinity."""
+    same(op, expected, x=NUMBERS, y=DIVISORS)
+
+
+def test_floats_divide_by_zero() -> None:
+    x, zero = f32([1, -1, 0]), f32(0)
+    same("real_div", [np.inf, -np.inf, np.nan], x=x, y=zero)
+    same("floor_div", [np.inf, -np.inf, np.nan], x=x, y=zero)
+    same("mod", [np.nan] * 3, x=x, y=zero)
+
+
+def test_quotients_of_large_integers_are_exact() -> None:
+    top = 2**31 - 1
+    x, y = np.array([top, -top, top - 1], np.int32), np.array([1, 2, top], np.int32)
+    same("real_div", [top, -(2**30 - 1), 0], x=x, y=y)
+
+
+def test_powers_of_integers() -> None:
+    x, y = np.array([2, -3, 2, 1, -1, -1, 0, 0], np.int32), np.array([3, 3, -1, -5, -2, -3, -1, 0])
+    same("pow", [8, -27, 0, 1, 1, -1, 0, 1], x=x, y=y.astype(np.int32))
+    same("pow", [4, 9], x=np.array([2, -3], np.int32), y=2)
+
+
+@pytest.mark.parametrize("op", ["add", "sub", "mul", "floor_div", "mod", "maximum", "minimum"])
+def test_types_stay_and_rank_zero_too(op: str) -> None:
+    for dtype in (np.int32, np.float32, np.float64):
+        found = eval_op(op, x=np.array(7, dtype), y=np.array(2, dtype))
+        assert np.shape(found) == ()
+        assert np.asarray(found).dtype == dtype

@@ -1,0 +1,148 @@
+"""Values picked by index."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_ane.mlprogram.executor import eval_op
+from tests.mlprogram.executor.ops.oracle import arrays, f32, noise, same
+
+X = f32([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
+
+
+def picks(*shape: int, below: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).integers(-below, below, shape).astype(np.int32)
+
+
+def test_gather() -> None:
+    same("gather", [[7, 8, 9], [1, 2, 3]], x=X, indices=np.array([2, 0]), axis=0)
+    same("gather", [[3, 1], [6, 4], [9, 7]], x=X, indices=np.array([-1, 0]), axis=1)
+    same("gather", [2, 5, 8], x=X, indices=np.int32(1), axis=-1)
+    same("gather", [4, 5, 6], x=X, indices=1)
+    same("gather", X[[[0, 1], [2, 0]]], x=X, indices=np.array([[0, 1], [2, 0]]))
+    same("gather", f32(2), x=f32([1, 2]), indices=1)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32])
+def test_types_of_indices(dtype: Any) -> None:
+    same("gather", X[[2, 0]], x=X, indices=np.array([2, 0], dtype))
+    same("gather_along_axis", X[:, [2]], x=X, indices=np.full((3, 1), 2, dtype), axis=1)
+    same("gather_nd", [6], x=X, indices=np.array([[1, 2]], dtype))
+
+
+def test_gather_in_batches() -> None:
+    indices = np.array([[0, 0], [2, 1], [1, 1]])
+    same("gather", [[1, 1], [6, 5], [8, 8]], x=X, indices=indices, axis=1, batch_dims=1)
+    same("gather", [1, 6, 8], x=X, indices=indices[:, 0], axis=-1, batch_dims=1)
+    x, where = noise(2, 3, 4, 5), picks(2, 3, 2, below=4)
+    expected = [[x[i, j][where[i, j]] for j in range(3)] for i in range(2)]
+    same("gather", expected, x=x, indices=where, axis=2, batch_dims=2)
+
+
+def test_axes_between_the_batches_and_the_gathered_one() -> None:
+    x, where = noise(2, 3, 4, 5), picks(2, 6, 7, below=4)
+    expected = [np.take(x[i], where[i], axis=1) for i in range(2)]
+    same("gather", expected, x=x, indices=where, axis=2, batch_dims=1)
+
+
+def test_no_indices_and_no_batches() -> None:
+    same("gather", np.empty((0, 3)), x=X, indices=np.empty(0, np.int32))
+    same("gather", np.empty((0, 2)), x=np.empty((0, 3)), indices=np.empty((0, 2), np.int32),
+         axis=1, batch_dims=1)  # fmt: skip
+    same("gather_nd", np.empty((0, 3)), x=X, indices=np.empty((0, 1), np.int32))
+
+
+def test_gather_along_axis() -> None:
+    indices = np.array([[2, 0, 1], [0, 0, 0]])
+    same("gather_along_axis", [[7, 2, 6], [1, 2, 3]], x=X, indices=indices, axis=0)
+
+
+@settings(max_examples=30)
+@given(arrays(), st.data())
+def test_gather_along_axis_as_torch_has_it(x: Any, data: st.DataObject) -> None:
+    axis = data.draw(st.integers(-x.ndim, x.ndim - 1))
+    shape = list(x.shape)
+    shape[axis] = data.draw(st.integers(1, 5))
+    where = picks(*shape, below=x.shape[axis])
+    expected = torch.from_numpy(x).gather(axis, torch.from_numpy(where % x.shape[axis]).long())
+    same("gather_along_axis", expected.numpy(), x=x, indices=where, axis=axis)
+
+
+def test_gather_nd() -> None:
+    same("gather_nd", [4, 3], x=X, indices=np.array([[1, 0], [0, 2]]))
+    same("gather_nd", [[4, 5, 6], [7, 8, 9]], x=X, indices=np.array([[1], [-1]]))
+    same("gather_nd", f32(9), x=X, indices=np.array([-1, 2]))
+    same("gather_nd", [X, X], x=X, indices=np.empty((2, 0), np.int32))
+
+
+def test_gather_nd_in_batches() -> None:
+    x, where = noise(2, 3, 4, 5), picks(2, 6, 2, below=3)
+    expected = [[x[i][tuple(where[i, j])] for j in range(6)] for i in range(2)]
+    same("gather_nd", expected, x=x, indices=where, batch_dims=1)
+    where = picks(2, 3, 1, below=4)
+    expected = [[x[i, j, where[i, j, 0]] for j in range(3)] for i in range(2)]
+    same("gather_nd", expected, x=x, indices=where, batch_dims=2)
+
+
+@pytest.mark.parametrize("validated", [True, False])
+@pytest.mark.parametrize(
+    ("op", "indices"),
+    [
+        ("gather", [3]),
+        ("gather", [-4]),
+        ("gather_along_axis", [[0, 0, 3]]),
+        ("gather_nd", [[0, 3]]),
+    ],
+)
+def test_an_index_beyond_the_end(op: str, indices: Any, validated: bool) -> None:
+    with pytest.raises(Exception, match="out of bounds"):
+        eval_op(op, x=X, indices=np.array(indices), validate_indices=validated)
+
+
+@pytest.mark.parametrize(
+    ("op", "indices"),
+    [("gather", [-1]), ("gather_along_axis", [[0, 0, -1]]), ("gather_nd", [[0, -1]])],
+)
+def test_validated_indices_do_not_count_from_the_end(op: str, indices: Any) -> None:
+    eval_op(op, x=X, indices=np.array(indices))
+    with pytest.raises(Exception, match=r"out of bounds .* validated"):
+        eval_op(op, x=X, indices=np.array(indices), validate_indices=True)
+
+
+@pytest.mark.parametrize(
+    ("op", "parameters", "message"),
+    [
+        ("gather", {"indices": np.zeros(1, int), "axis": 2}, "axis 2 is out of bounds"),
+        ("gather", {"indices": np.zeros(3, int), "batch_dims": 1}, "exceeds axis 0"),
+        ("gather", {"indices": np.zeros(2, int), "axis": 1, "batch_dims": 1}, "differ"),
+        ("gather_along_axis", {"indices": np.zeros((3, 2), int)}, "more than axis 0"),
+        ("gather_along_axis", {"indices": np.zeros(3, int)}, "more than axis 0"),
+        ("gather_nd", {"indices": np.zeros((1, 3), int)}, "deeper"),
+        ("gather_nd", {"indices": np.zeros(2, int), "batch_dims": 1}, "no rows"),
+        ("gather_nd", {"indices": np.zeros((2, 1), int), "batch_dims": 1}, "differ"),
+    ],
+)
+def test_shapes_that_do_not_fit(op: str, parameters: Any, message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        eval_op(op, x=X, **parameters)
+
+
+def test_non_zero() -> None:
+    same("non_zero", [[0, 1], [1, 0]], x=f32([[0, 3], [-1, 0]]))
+    same("non_zero", [[0], [2]], x=np.array([True, False, True]))
+    same("non_zero", [[0], [1]], x=f32([np.nan, np.inf, -0.0]))
+    same("non_zero", np.empty((0, 2)), x=np.zeros((2, 3)))
+    same("non_zero", np.empty((0, 2)), x=np.zeros((0, 3)))
+    assert eval_op("non_zero", x=X).dtype == np.int32
+
+
+@given(arrays(limit=1))
+def test_places_lead_to_what_is_not_zero(x: Any) -> None:
+    places = eval_op("non_zero", x=np.trunc(x))
+    np.testing.assert_array_equal(np.trunc(x)[tuple(places.T)], np.trunc(x)[np.trunc(x) != 0])

@@ -1,0 +1,106 @@
+"""Lists and states as operations; `test_control_flow.py` and `test_state.py` have programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.executor import eval_op
+from pytest_ane.mlprogram.executor.state import State
+from pytest_ane.mlprogram.records import DType, TensorType
+
+
+def made(length: int = 3, *, dynamic: bool = False, shape: tuple[Any, ...] = (2,)) -> Any:
+    return eval_op("make_list", elem_shape=shape, init_length=length, dynamic_length=dynamic)
+
+
+def values(ls: Any) -> list[Any]:
+    indices = list(range(len(ls.elements)))
+    found: list[Any] = eval_op("list_gather", ls=ls, indices=np.int32(indices)).tolist()
+    return found
+
+
+def test_a_new_list_holds_zeros() -> None:
+    assert values(made(2)) == [[0, 0], [0, 0]]
+    assert eval_op("list_length", ls=made(2)) == 2
+    assert eval_op("list_length", ls=eval_op("make_list", elem_shape=(2,))) == 1
+
+
+def test_writing_gives_a_new_list() -> None:
+    before = made()
+    after = eval_op("list_write", ls=before, index=1, value=np.float32([5, 6]))
+    assert values(after) == [[0, 0], [5, 6], [0, 0]]
+    assert values(before) == [[0, 0], [0, 0], [0, 0]]
+    assert eval_op("list_read", ls=after, index=np.array(1)).tolist() == [5, 6]
+
+
+def test_scattering_and_gathering() -> None:
+    rows = np.float32([[1, 2], [3, 4]])
+    ls = eval_op("list_scatter", ls=made(), indices=np.int32([2, 0]), value=rows)
+    assert values(ls) == [[3, 4], [0, 0], [1, 2]]
+    gathered = eval_op("list_gather", ls=ls, indices=np.int32([0, 0, -1]))
+    assert gathered.tolist() == [[3, 4], [3, 4], [1, 2]]
+
+
+def test_a_dynamic_list_grows() -> None:
+    ls = eval_op("list_write", ls=made(1, dynamic=True), index=3, value=np.float32([1, 1]))
+    assert eval_op("list_length", ls=ls) == 4
+    assert values(ls) == [[0, 0], [0, 0], [0, 0], [1, 1]]
+
+
+def test_a_shape_that_is_known_when_something_is_written() -> None:
+    ls = made(2, shape=("n", 2))
+    assert eval_op("list_read", ls=ls, index=0).shape == (0, 2)
+    ls = eval_op("list_write", ls=ls, index=0, value=np.ones((3, 2), np.float32))
+    assert eval_op("list_read", ls=ls, index=1).shape == (3, 2)
+
+
+@pytest.mark.parametrize("index", [3, -1])
+def test_writing_outside_a_list_that_does_not_grow(index: int) -> None:
+    with pytest.raises(ExecutionError, match=f"index {index} into a list of 3 elements"):
+        eval_op("list_write", ls=made(), index=index, value=np.float32([1, 1]))
+
+
+def test_reading_outside() -> None:
+    with pytest.raises(ExecutionError, match="index 3 into a list of 3 elements"):
+        eval_op("list_read", ls=made(), index=3)
+
+
+@given(st.lists(st.integers(0, 4), max_size=8))
+def test_a_list_holds_what_was_written_last(writes: list[int]) -> None:
+    ls, expected = made(5, shape=()), [0.0] * 5
+    for number, place in enumerate(writes, start=1):
+        ls = eval_op("list_write", ls=ls, index=place, value=np.float32(number))
+        expected[place] = number
+    assert values(ls) == expected
+
+
+def test_what_is_written_is_read() -> None:
+    state = State(TensorType(DType.FP16, (2,)))
+    assert eval_op("read_state", input=state).tolist() == [0, 0]
+    assert eval_op("write_state", input=state, data=np.float32([1, 2])) == ()
+    assert eval_op("read_state", input=state).tolist() == [1, 2]
+
+
+def test_a_state_is_its_own() -> None:
+    """Writing to the array that was handed over does not change the state."""
+    state, data = State(TensorType(DType.FP16, (2,))), np.float32([1, 2])
+    eval_op("write_state", input=state, data=data)
+    data[:] = 9
+    assert eval_op("read_state", input=state).tolist() == [1, 2]
+
+
+def test_another_shape_is_refused() -> None:
+    state = State(TensorType(DType.FP16, (2,)))
+    with pytest.raises(ExecutionError, match=r"fp16\[2\] cannot take shape \[3\]"):
+        eval_op("write_state", input=state, data=np.zeros(3))
+
+
+def test_states_are_of_ios_18() -> None:
+    with pytest.raises(ExecutionError, match="'read_state' is not implemented for opset iOS17"):
+        eval_op("read_state", opset="iOS17", input=State(TensorType(DType.FP16, (2,))))

@@ -1,0 +1,156 @@
+"""Reductions and running sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_ane.mlprogram.executor import eval_op
+from tests.mlprogram.executor.ops.oracle import arrays, close, f32, same
+
+X = f32([[1, -2], [3, 4]])
+
+FORMULAS: dict[str, Any] = {
+    "l1_norm": lambda x, **k: np.abs(x).sum(**k),
+    "l2_norm": lambda x, **k: np.sqrt((x**2).sum(**k)),
+    "log_sum_exp": lambda x, **k: np.log(np.exp(x).sum(**k)),
+    "max": np.max,
+    "mean": np.mean,
+    "min": np.min,
+    "prod": np.prod,
+    "sum": np.sum,
+    "sum_square": lambda x, **k: (x**2).sum(**k),
+}
+
+
+@pytest.mark.parametrize(
+    ("op", "all_", "rows"),
+    [
+        ("l1_norm", 10, [3, 7]),
+        ("l2_norm", np.sqrt(f32(30)), [np.sqrt(f32(5)), 5]),
+        ("max", 4, [1, 4]),
+        ("mean", 1.5, [-0.5, 3.5]),
+        ("min", -2, [-2, 3]),
+        ("prod", -24, [-2, 12]),
+        ("sum", 6, [-1, 7]),
+        ("sum_square", 30, [5, 25]),
+    ],
+)
+def test_literal(op: str, all_: float, rows: list[float]) -> None:
+    same(f"reduce_{op}", f32(all_), x=X)
+    same(f"reduce_{op}", f32(rows), x=X, axes=[-1])
+    same(f"reduce_{op}", f32(rows)[:, None], x=X, axes=[1], keep_dims=True)
+    same(f"reduce_{op}", f32([[all_]]), x=X, axes=[0, 1], keep_dims=True)
+
+
+def test_log_sum() -> None:
+    close("reduce_log_sum", np.log(6), x=X)
+
+
+def test_log_sum_exp_of_extremes() -> None:
+    close("reduce_log_sum_exp", 1000 + np.log(2), x=f32([1000, 1000]))
+    same("reduce_log_sum_exp", f32(-np.inf), x=f32([-np.inf, -np.inf]))
+    same("reduce_log_sum_exp", f32(np.inf), x=f32([np.inf, 0]))
+
+
+@pytest.mark.parametrize("op", sorted(FORMULAS))
+def test_nan_is_never_lost(op: str) -> None:
+    x = f32([1, np.nan, 2])
+    assert np.isnan(eval_op(f"reduce_{op}", x=x))
+
+
+@pytest.mark.parametrize("op", sorted(FORMULAS))
+@given(data=st.data())
+def test_as_the_formula_in_float64(op: str, data: st.DataObject) -> None:
+    x = data.draw(arrays(4))
+    axes = data.draw(st.lists(st.integers(0, x.ndim - 1), min_size=1, unique=True))
+    keep = data.draw(st.booleans())
+    expected = FORMULAS[op](x.astype(np.float64), axis=tuple(axes), keepdims=keep)
+    found = eval_op(f"reduce_{op}", x=x, axes=axes, keep_dims=keep)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    assert np.shape(found) == np.shape(expected)
+
+
+def test_where_the_extreme_is() -> None:
+    same("reduce_argmax", [0, 1], x=X, axis=1)
+    same("reduce_argmin", [[0, 0]], x=X, axis=0, keep_dims=True)
+    same("reduce_argmax", 0, x=f32([5, 5, 1]))
+
+
+def test_the_type_of_where() -> None:
+    for name in ("int32", "uint16"):
+        for op in ("reduce_argmax", "reduce_argmin"):
+            assert eval_op(op, x=X, output_dtype=name).dtype == name
+    assert eval_op("reduce_argmax", x=X, opset="iOS15").dtype == np.int32
+    with pytest.raises(Exception, match="unknown output_dtype 'int8'"):
+        eval_op("reduce_argmax", x=X, output_dtype="int8")
+
+
+@pytest.mark.parametrize("op", sorted({*FORMULAS, "log_sum"}))
+def test_float64_stays_and_rank_zero_too(op: str) -> None:
+    found = eval_op(f"reduce_{op}", x=np.array(2, np.float64))
+    assert np.shape(found) == ()
+    assert np.asarray(found).dtype == np.float64
+    same(f"reduce_{op}", found, x=np.array([[2.0]]))
+    assert np.shape(eval_op(f"reduce_{op}", x=X, keep_dims=True)) == (1, 1)
+
+
+@pytest.mark.parametrize(("op", "expected"), [("sum", 0), ("prod", 1), ("sum_square", 0)])
+def test_nothing_to_reduce(op: str, expected: int) -> None:
+    same(f"reduce_{op}", [expected] * 2, x=np.zeros((2, 0), np.float32), axes=[1])
+
+
+def test_integers_reduce() -> None:
+    x = np.array([[1, -2], [3, 4]], np.int32)
+    same("reduce_sum", [-1, 7], x=x, axes=[1])
+    same("reduce_max", [[4]], x=x, axes=[0, 1], keep_dims=True)
+    same("reduce_argmin", [0, 0], x=x, axis=0)
+
+
+RUN = f32([[1, 2, 3], [4, 5, 6]])
+
+
+def test_cumsum() -> None:
+    same("cumsum", [[1, 2, 3], [5, 7, 9]], x=RUN)
+    same("cumsum", [[5, 7, 9], [4, 5, 6]], x=RUN, axis=0, reverse=True)
+    same("cumsum", [[1, 3, 6], [4, 9, 15]], x=RUN, axis=-1)
+
+
+def test_without_the_element_itself() -> None:
+    same("cumsum", [[0, 1, 3], [0, 4, 9]], x=RUN, axis=1, exclusive=True)
+    same("cumsum", [[5, 3, 0], [11, 6, 0]], x=RUN, axis=1, exclusive=True, reverse=True)
+    same("cumsum", [0], x=f32([np.inf]), exclusive=True)
+    same("cumsum", [0, 1, np.inf], x=f32([1, np.inf, np.nan]), exclusive=True)
+
+
+@settings(max_examples=40)
+@given(arrays(), st.data())
+def test_as_torch_has_it(x: Any, data: st.DataObject) -> None:
+    axis = data.draw(st.integers(-x.ndim, x.ndim - 1))
+    expected = torch.from_numpy(x).double().cumsum(axis)
+    close("cumsum", expected.float(), x=x, axis=axis)
+    left_out = expected - torch.from_numpy(x)
+    result = eval_op("cumsum", x=x, axis=axis, exclusive=True)
+    np.testing.assert_allclose(result, left_out, atol=1e-5)
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_nothing_to_sum(exclusive: bool) -> None:
+    none = np.zeros((0, 3), np.float32)
+    same("cumsum", none, x=none, axis=0, exclusive=exclusive, reverse=True)
+    same("cumsum", none, x=none, axis=1, exclusive=exclusive)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float64])
+def test_types_stay(dtype: Any) -> None:
+    assert eval_op("cumsum", x=RUN.astype(dtype), exclusive=True).dtype == dtype
+
+
+def test_an_axis_out_of_bounds() -> None:
+    with pytest.raises(Exception, match="out of bounds"):
+        eval_op("cumsum", x=RUN, axis=2)

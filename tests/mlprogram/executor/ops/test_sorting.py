@@ -1,0 +1,177 @@
+"""Sorting along an axis; class labels and probabilities."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.executor import eval_op
+from tests.mlprogram.executor.ops.oracle import arrays, f32, same
+
+X = np.array([[2, 3, 1], [5, 4, 6]])
+KINDS = [np.float32, np.int8, np.int16, np.int32, np.uint8, np.uint16]
+
+
+def pair(expected: Any, indices: Any, *, opset: str = "iOS18", **parameters: Any) -> None:
+    values, found = eval_op("topk", opset=opset, **parameters)
+    np.testing.assert_array_equal(values, expected)
+    np.testing.assert_array_equal(found, indices)
+    assert values.dtype == parameters["x"].dtype
+
+
+def test_argsort() -> None:
+    same("argsort", [[1, 0, 2], [2, 0, 1]], x=f32(X))
+    same("argsort", [[2, 0, 1], [1, 0, 2]], x=f32(X), ascending=True)
+    same("argsort", [[1, 1, 1], [0, 0, 0]], x=f32(X), axis=0)
+    assert eval_op("argsort", x=f32(X)).dtype == np.int32
+
+
+@pytest.mark.parametrize("opset", ["iOS15", "iOS16", "iOS17"])
+@pytest.mark.parametrize("dtype", KINDS)
+def test_topk(opset: str, dtype: Any) -> None:
+    x = X.astype(dtype)
+    pair([[3, 2], [6, 5]], [[1, 0], [2, 0]], x=x, k=2, axis=1, opset=opset)
+    pair([[1], [4]], [[2], [1]], x=x, ascending=True, opset=opset)
+    pair([[5, 4, 6]], [[1, 1, 1]], x=x, k=np.int8(1), axis=-2, opset=opset)
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_the_ends_of_types(dtype: Any) -> None:
+    ends = np.finfo(dtype) if dtype is np.float32 else np.iinfo(dtype)
+    x = np.array([ends.min, 0, ends.max, ends.min], dtype)
+    same("argsort", np.argsort(x, kind="stable"), x=x, ascending=True)
+    assert eval_op("topk", x=x)[1].tolist() == [2]
+    assert eval_op("argsort", x=x)[-1] == 3
+
+
+def test_equal_values_keep_their_order() -> None:
+    x = np.tile(f32([1, 2]), 50)
+    odd, even = np.arange(1, 100, 2), np.arange(0, 100, 2)
+    same("argsort", np.concatenate([odd, even]), x=x)
+    same("argsort", np.concatenate([even, odd]), x=x, ascending=True)
+    pair([2, 2, 2], [1, 3, 5], x=x, k=3)
+
+
+def test_nan_comes_last() -> None:
+    x = f32([np.nan, -np.inf, 1, np.inf])
+    same("argsort", [3, 2, 1, 0], x=x)
+    same("argsort", [1, 2, 3, 0], x=x, ascending=True)
+
+
+@settings(max_examples=40)
+@given(arrays(), st.booleans(), st.data())
+def test_topk_as_torch_has_it(x: Any, ascending: bool, data: st.DataObject) -> None:
+    axis = data.draw(st.integers(-x.ndim, x.ndim - 1))
+    k = data.draw(st.integers(1, x.shape[axis]))
+    expected, _ = torch.from_numpy(x).topk(k, axis, largest=not ascending)
+    values, indices = eval_op("topk", x=x, k=k, axis=axis, ascending=ascending)
+    np.testing.assert_array_equal(values, expected.numpy())
+    np.testing.assert_array_equal(values, np.take_along_axis(x, indices, axis))
+
+
+def test_only_values() -> None:
+    for opset in ("iOS16", "iOS17"):
+        same("topk", [[3], [6]], x=f32(X), return_indices=False, sort=False, opset=opset)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint16"])
+def test_types_of_indices(dtype: str) -> None:
+    assert eval_op("topk", x=X, output_indices_dtype=dtype)[1].dtype == dtype
+
+
+def test_all_of_them() -> None:
+    pair([[3, 2, 1], [6, 5, 4]], [[1, 0, 2], [2, 0, 1]], x=X, k=-1)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"k": 4}, "k 4 is not from 0 to 3"),
+        ({"output_indices_dtype": "int64"}, "'int64'"),
+        ({"output_indices_dtype": "int32", "return_indices": False}, "return_indices is false"),
+    ],
+)
+def test_parameters_that_do_not_fit(parameters: Any, message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        eval_op("topk", x=X, **parameters)
+
+
+def test_an_index_too_great_for_its_type() -> None:
+    x = np.arange(2**16 + 1)
+    assert eval_op("topk", x=x[:-1], output_indices_dtype="uint16")[1].tolist() == [2**16 - 1]
+    with pytest.raises(Exception, match="65536 does not fit"):
+        eval_op("topk", x=x, output_indices_dtype="uint16")
+
+
+def test_nothing_to_sort() -> None:
+    none = np.zeros((0, 3), np.float32)
+    same("argsort", none, x=none)
+    pair(none[:, :2], none[:, :2], x=none, k=2)
+
+
+def test_texts() -> None:
+    label, probabilities = eval_op("classify", probabilities=f32([[0.25, 0.5, 0.25]]),
+                                   classes=("ant", "bee", "cat"))  # fmt: skip
+    assert label == "bee"
+    assert probabilities == {"ant": 0.25, "bee": 0.5, "cat": 0.25}
+
+
+def test_integers() -> None:
+    """As a program's list of int64 scalars is read."""
+    classes = tuple(np.array(c) for c in (10, 20))
+    label, probabilities = eval_op("classify", probabilities=f32([0.5, 0.25]), classes=classes)
+    assert (label, probabilities) == (10, {10: 0.5, 20: 0.25})
+    assert {type(k) for k in [label, *probabilities]} == {int}
+
+
+def test_the_first_of_several() -> None:
+    assert eval_op("classify", probabilities=f32([0, 1, 1]), classes=("a", "b", "c"))[0] == "b"
+
+
+@pytest.mark.parametrize("classes", [(), ("a",), ("a", "b", "c")])
+def test_other_numbers_of_classes(classes: tuple[str, ...]) -> None:
+    with pytest.raises(ExecutionError, match=f"2 probabilities for {len(classes)} classes"):
+        eval_op("classify", probabilities=f32([0.5, 0.5]), classes=classes)
+
+
+@pytest.mark.parametrize("labels", [["ant", "bee"], [7, 9]])
+def test_the_classes_of_a_converted_classifier(
+    labels: list[str] | list[int], tmp_path: Path
+) -> None:
+    """They are bound to the operation itself."""
+    from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
+    from pytest_ane.mlprogram.executor import Session
+    from pytest_ane.mlprogram.executor.folding import constant
+    from pytest_ane.mlprogram.model import read_model
+    from pytest_ane.mlprogram.records import Ref
+
+    ct = import_coremltools()
+    with torch.no_grad(), converter_notes():
+        traced = torch.jit.trace(torch.nn.Softmax(-1), torch.zeros(1, 2))
+        ct.convert(
+            traced,
+            inputs=[ct.TensorType("x", (1, 2))],
+            convert_to="mlprogram",
+            classifier_config=ct.ClassifierConfig(labels),
+            skip_model_load=True,
+        ).save(str(tmp_path / "m.mlpackage"))
+    model = read_model(tmp_path / "m.mlpackage")
+    operation = model.program.main.block.operations[-1]
+    (classes,) = operation.inputs["classes"]
+    assert not isinstance(classes, Ref)
+    label, probabilities = eval_op(operation.op, probabilities=f32([[0.25, 0.75]]),
+                                   classes=constant(model, classes))  # fmt: skip
+    assert label == labels[1]
+    assert probabilities == {labels[0]: 0.25, labels[1]: 0.75}
+    found = Session(model).predict({"x": f32([[0, np.log(3)]])})
+    label = found.pop("classLabel")
+    assert label == labels[1]
+    (by_class,) = found.values()
+    assert by_class == pytest.approx({labels[0]: 0.25, labels[1]: 0.75}, rel=1e-3)

@@ -1,0 +1,209 @@
+"""Weights beyond the memory budget are streamed, those within it held in fp16; results agree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_ane.mlprogram.executor import Session, weights
+from pytest_ane.mlprogram.executor.weights import HalfWeight, StreamedWeight
+from pytest_ane.mlprogram.model import read_model
+from pytest_ane.mlprogram.records import MLModel
+from tests.mlprogram.packages import Program
+
+ROWS, COLUMNS = 128, 256
+RNG = np.random.default_rng(7)
+X = RNG.standard_normal((1, COLUMNS, 3, 1)).astype(np.float32)
+
+
+def palette(program: Program, name: str, bits: int, groups: int, axes: int) -> None:
+    """`[ROWS, COLUMNS, 1, 1]` or `[ROWS, COLUMNS]` of palettes, a table for ROWS / groups rows."""
+    ones = (1,) * (axes - 2)
+    data = RNG.integers(0, 256, ROWS * COLUMNS * bits // 8, dtype=np.uint8).tobytes()
+    program.blob(f"{name}_i", f"UINT{bits}", (ROWS, COLUMNS, *ones), data)
+    tables = RNG.standard_normal((groups, 1, *ones, 1 << bits, 1)).astype(np.float16)
+    program.blob(f"{name}_t", "FLOAT16", tables.shape, tables.tobytes())
+    shape = (ROWS, COLUMNS, *ones)
+    program.op("constexpr_lut_to_dense", name, "FLOAT16", shape,
+               indices=f"{name}_i", lut=f"{name}_t")  # fmt: skip
+
+
+def conv(bits: int = 4, groups: int = 16) -> Program:
+    program = Program()
+    program.input("x", (1, COLUMNS, 3, 1), "FLOAT16", kind=65552)
+    palette(program, "w", bits, groups, 4)
+    program.op("conv", "y", "FLOAT16", (1, ROWS, 3, 1), x="x", weight="w")
+    program.output("y", 65552)
+    return program
+
+
+def both(program: Program, tmp_path: Path, x: np.ndarray = X) -> tuple[Session, Session]:
+    """A session that holds all weights and one that holds none; their outputs are the same."""
+    model = read_model(program.save(tmp_path))
+    held, streaming = Session(model), Session(model, memory_budget=0)
+    one, other = held.predict({"x": x})["y"], streaming.predict({"x": x})["y"]
+    np.testing.assert_allclose(one, other, rtol=2e-3, atol=1e-2)
+    assert np.abs(one).max() > 1
+    return held, streaming
+
+
+def streamed(session: Session) -> list[str]:
+    return [name for name, v in session._constants.items() if type(v) is StreamedWeight]
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 4, 6, 8])
+@pytest.mark.parametrize("groups", [1, 16])
+def test_a_convolution_of_palettes(tmp_path: Path, bits: int, groups: int) -> None:
+    held, streaming = both(conv(bits, groups), tmp_path)
+    assert streamed(held) == []
+    assert streamed(streaming) == ["w"]
+
+
+def test_a_linear_layer(tmp_path: Path) -> None:
+    program = Program()
+    program.input("x", (2, 3, COLUMNS))
+    palette(program, "w", 4, 8, 2)
+    program.const("b", RNG.standard_normal(ROWS), "FLOAT32")
+    program.op("linear", "y", shape=(2, 3, ROWS), x="x", weight="w", bias="b")
+    program.output("y")
+    x = RNG.standard_normal((2, 3, COLUMNS)).astype(np.float32)
+    assert streamed(both(program, tmp_path, x)[1]) == ["w"]
+
+
+def test_a_plain_weight_is_streamed_from_its_file(tmp_path: Path) -> None:
+    program = Program()
+    program.input("x", (1, COLUMNS, 3, 1), "FLOAT16", kind=65552)
+    weight = RNG.standard_normal((ROWS, COLUMNS, 1, 1)).astype(np.float16)
+    program.blob("w", "FLOAT16", weight.shape, weight.tobytes())
+    program.op("conv", "y", "FLOAT16", (1, ROWS, 3, 1), x="x", weight="w")
+    program.output("y", 65552)
+    assert streamed(both(program, tmp_path)[1]) == ["w"]
+
+
+def test_operations_that_need_the_whole_weight_get_it(tmp_path: Path) -> None:
+    """Here both a convolution, and an addition, which takes no streamed weight."""
+    program = conv()
+    program.op("add", "z", "FLOAT16", (ROWS, COLUMNS, 1, 1), x="w", y="w")
+    program.op("reduce_sum", "s", "FLOAT16", (1, 1, 1, 1), x="z")
+    both(program, tmp_path)
+
+
+def test_a_convolution_in_groups_gets_the_whole_weight(tmp_path: Path) -> None:
+    program = Program()
+    program.input("x", (1, 2 * COLUMNS, 3, 1), "FLOAT16", kind=65552)
+    palette(program, "w", 4, 16, 4)
+    program.const("g", 2, "INT32")
+    program.op("conv", "y", "FLOAT16", (1, ROWS, 3, 1), x="x", weight="w", groups="g")
+    program.output("y", 65552)
+    x = RNG.standard_normal((1, 2 * COLUMNS, 3, 1)).astype(np.float32)
+    both(program, tmp_path, x)
+
+
+def test_the_budget_is_spent_in_program_order(tmp_path: Path) -> None:
+    program = conv()
+    palette(program, "v", 4, 16, 4)
+    program.op("conv", "z", "FLOAT16", (1, ROWS, 3, 1), x="x", weight="v")
+    program.output("z", 65552)
+    model = read_model(program.save(tmp_path))
+    assert streamed(Session(model, memory_budget=2 * ROWS * COLUMNS)) == ["v"]
+    assert streamed(Session(model, memory_budget=4 * ROWS * COLUMNS)) == []
+
+
+def test_a_streamed_weight_may_be_tapped(tmp_path: Path) -> None:
+    model: MLModel = read_model(conv().save(tmp_path))
+    found = Session(model, memory_budget=0).predict({"x": X}, outputs=["w"])["w"]
+    np.testing.assert_array_equal(found, Session(model).predict({"x": X}, outputs=["w"])["w"])
+
+
+def test_tiny_indices_in_the_program_itself(tmp_path: Path) -> None:
+    """As coremltools writes weights of a few elements: not in `weight.bin`, one byte each."""
+    program = Program()
+    program.input("x", (1, 3))
+    program.const("i", [[0, 15, 1], [2, 3, 4]], "UINT4")
+    tables = np.arange(16, dtype=np.float32).reshape(1, 1, 16, 1)
+    program.const("t", tables, "FLOAT32")
+    program.op("constexpr_lut_to_dense", "w", shape=(2, 3), indices="i", lut="t")
+    program.op("linear", "y", shape=(1, 2), x="x", weight="w")
+    program.output("y")
+    session = Session(read_model(program.save(tmp_path)))
+    assert session.predict({"x": np.float32([[1, 1, 1]])})["y"].tolist() == [[16, 9]]
+
+
+def test_rows_are_decoded_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_ane.mlprogram.executor.weights._AT_ONCE", 24 * COLUMNS)
+    both(conv(), tmp_path)
+
+
+BUDGET = 1 << 20
+NUMBERS = RNG.standard_normal((ROWS, COLUMNS, 1, 1)).astype(np.float16)
+
+
+def held(session: Session) -> list[str]:
+    return [name for name, v in session._constants.items() if isinstance(v, HalfWeight)]
+
+
+@pytest.mark.parametrize("positions", [1, 3, 8, 9, 40])
+@pytest.mark.parametrize("samples", [1, 2])
+def test_products(positions: int, samples: int) -> None:
+    columns = RNG.standard_normal((samples, COLUMNS, positions)).astype(np.float32)
+    found = HalfWeight.of(NUMBERS).product(columns)
+    expected = NUMBERS.reshape(ROWS, COLUMNS).astype(np.float64) @ columns.astype(np.float64)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+
+
+def test_a_processor_without_fp16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "load_kernels", lambda: None)
+    columns = RNG.standard_normal((1, COLUMNS, 1)).astype(np.float32)
+    found = HalfWeight.of(NUMBERS).product(columns)
+    expected = NUMBERS.reshape(ROWS, COLUMNS).astype(np.float32) @ columns
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("positions", [1, 20])
+def test_a_session_that_holds_halves(tmp_path: Path, positions: int) -> None:
+    program = Program()
+    program.input("x", (1, COLUMNS, positions, 1), "FLOAT16", kind=65552)
+    palette(program, "w", 8, 2, 4)
+    program.blob("v", "FLOAT16", (ROWS, ROWS, 1, 1), NUMBERS[:, :ROWS].tobytes())
+    program.op("conv", "h", "FLOAT16", (1, ROWS, positions, 1), x="x", weight="w")
+    program.op("conv", "y", "FLOAT16", (1, ROWS, positions, 1), x="h", weight="v")
+    program.output("y", 65552)
+    model = read_model(program.save(tmp_path))
+    session, dense = Session(model, memory_budget=BUDGET), Session(model)
+    assert (held(session), held(dense)) == (["w"], [])  # `v` is too small to matter.
+    assert session.weight_bytes == 2 * ROWS * COLUMNS + 4 * ROWS * ROWS
+    x = RNG.standard_normal((1, COLUMNS, positions, 1)).astype(np.float16)
+    names = ["h", "w"]
+    found, expected = (s.predict({"x": x}, outputs=names) for s in (session, dense))
+    np.testing.assert_array_equal(found["w"], expected["w"])
+    np.testing.assert_allclose(found["h"], expected["h"], rtol=2e-3, atol=1e-2)
+
+
+def test_a_kernel_of_two_positions_is_decoded(tmp_path: Path) -> None:
+    assert held(Session(read_model(wide(tmp_path)), memory_budget=BUDGET)) == []
+
+
+def test_a_weight_that_something_else_takes_is_decoded(tmp_path: Path) -> None:
+    program = conv()
+    program.op("add", "z", "FLOAT16", (ROWS, COLUMNS, 3, 1), x="w", y="x")
+    program.output("z", 65552)
+    model = read_model(program.save(tmp_path))
+    assert held(Session(model, memory_budget=BUDGET)) == []
+
+
+def wide(folder: Path) -> Path:
+    """A convolution over two positions."""
+    program = Program()
+    program.input("x", (1, COLUMNS, 3, 1), "FLOAT16", kind=65552)
+    shape = (ROWS, COLUMNS, 2, 1)
+    program.blob("w", "FLOAT16", shape, RNG.standard_normal(shape).astype(np.float16).tobytes())
+    program.op("conv", "y", "FLOAT16", (1, ROWS, 2, 1), x="x", weight="w")
+    program.output("y", 65552)
+    return program.save(folder)
+
+
+def test_exact_arithmetic_holds_no_halves(tmp_path: Path) -> None:
+    session = Session(read_model(conv().save(tmp_path)), "float64", memory_budget=BUDGET)
+    assert held(session) == []

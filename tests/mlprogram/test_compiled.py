@@ -1,0 +1,293 @@
+"""Compiled models on disk: what is read, and one sentence for everything that is wrong with one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_ane.mlprogram.compiled import write_compiled
+from pytest_ane.mlprogram.errors import ProgramError
+from pytest_ane.mlprogram.executor import Session
+from pytest_ane.mlprogram.model import read_model
+from pytest_ane.mlprogram.records import DType, Feature
+from tests.mlprogram import compiled
+from tests.mlprogram.packages import Program, doubling
+from tests.mlprogram.same import differences
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 9\n"
+
+
+def complaint(folder: Path, *, weights: bool = True) -> str:
+    """The one sentence of the error, the model's folder cut off."""
+    with pytest.raises(ProgramError) as caught:
+        read_model(folder, weights=weights)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.endswith((".", "pull"))
+    return text.replace(str(folder), "C")
+
+
+def test_a_compiled_model_has_everything_its_package_has(tmp_path: Path) -> None:
+    program = doubling()
+    program.model.description.metadata.userDefined["source"] = "hand"
+    twin = read_model(compiled.save(program, tmp_path))
+    model = read_model(tmp_path / "model.mlpackage")
+    assert differences(model, twin) == []
+    assert twin.path == str(tmp_path / "model.mlmodelc")
+    assert twin.weights == str(tmp_path / "model.mlmodelc" / "weights")
+    assert (twin.inputs, twin.outputs, twin.states) == (model.inputs, model.outputs, model.states)
+    assert twin.specification_version == 9
+    assert twin.metadata == {"source": "hand"}
+
+
+def test_it_runs(tmp_path: Path) -> None:
+    session = Session(read_model(compiled.save(doubling(), tmp_path)))
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_array_equal(session.predict({"x": x})["y"], 2 * x)
+
+
+def test_a_flexible_input(tmp_path: Path) -> None:
+    program = Program("CoreML7")
+    program.input("x", (1, 3), ranges=((1, 1), (1, 8)))
+    program.op("abs", "y", shape=(1, None), x="x")
+    program.output("y")
+    twin = read_model(compiled.save(program, tmp_path))
+    assert twin.inputs == (Feature("x", DType.FP32, (1, 3), ((1, 1), (1, 8))),)
+    assert differences(read_model(tmp_path / "model.mlpackage"), twin) == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "feature"),
+    [
+        ({"type": "MultiArray", "dataType": "Float16", "shape": "[2, 3]"},
+         Feature("x", DType.FP16, (2, 3))),
+        ({"type": "MultiArray", "dataType": "Int32", "shape": [1], "isOptional": "1"},
+         Feature("x", DType.INT32, (1,), optional=True)),
+        ({"type": "MultiArray", "dataType": "Float32", "shape": "[1, 1]",
+          "shapeRange": "[[1, 1], [2, -1]]"},
+         Feature("x", DType.FP32, (1, 1), ((1, 1), (2, None)))),
+        ({"type": "MultiArray", "dataType": "Float32", "shape": "[1, 1]",
+          "enumeratedShapes": "[[1, 1], [1, 64]]"},
+         Feature("x", DType.FP32, (1, 1), (), ((1, 1), (1, 64)))),
+        ({"type": "Image", "height": "224", "width": "320", "colorspace": "RGB"},
+         Feature("x", DType.UINT8, (224, 320), kind="image", color="RGB")),
+        ({"type": "Int64"}, Feature("x", DType.INT64, (), kind="int64Type")),
+        ({"type": "String"}, Feature("x", DType.STRING, (), kind="stringType")),
+    ],
+)  # fmt: skip
+def test_inputs_in_the_compilers_words(tmp_path: Path, entry: Any, feature: Feature) -> None:
+    folder = compiled.changed(
+        compiled.save(doubling(), tmp_path), inputSchema=[{"name": "x", **entry}]
+    )
+    assert read_model(folder).inputs == (feature,)
+
+
+def test_a_state(tmp_path: Path) -> None:
+    folder = compiled.save(doubling(), tmp_path)
+    text = (folder / "model.mil").read_text("utf-8")
+    text = text.replace("main<ios18>(", "main<ios18>(state<tensor<fp16, [1, 8]>> kv, ")
+    (folder / "model.mil").write_text(text, "utf-8")
+    entry = {"name": "kv", "type": "State", "dataType": "Float16", "shape": "[1, 8]"}
+    model = read_model(compiled.changed(folder, stateSchema=[entry]))
+    assert model.states == (Feature("kv", DType.FP16, (1, 8), kind="state"),)
+
+
+def test_a_table_for_each_function(tmp_path: Path) -> None:
+    folder = compiled.save(doubling(), tmp_path)
+    entry = {"name": "x", "type": "MultiArray", "dataType": "Float16", "shape": "[2, 3]"}
+    tables = [{"name": "other", "inputSchema": []}, {"name": "main", "inputSchema": [entry]}]
+    model = read_model(compiled.changed(folder, functions=tables))
+    assert [f.dtype for f in model.inputs] == [DType.FP16]
+
+
+def test_a_folder_of_another_name(tmp_path: Path) -> None:
+    folder = compiled.save(doubling(), tmp_path).rename(tmp_path / "compiled")
+    assert read_model(folder).inputs
+
+
+def test_structure_alone_needs_no_weights(tmp_path: Path) -> None:
+    folder = compiled.save(doubling(), tmp_path)
+    (folder / "weights" / "weight.bin").unlink()
+    assert read_model(folder, weights=False).program.main.name == "main"
+    assert complaint(folder) == (
+        "C/weights/weight.bin: the weights file is missing; copy the whole package."
+    )
+
+
+def test_no_such_folder(tmp_path: Path) -> None:
+    assert complaint(tmp_path / "a.mlmodelc") == "C: not an .mlmodelc (no such folder)."
+    (tmp_path / "b.mlmodelc").touch()
+    assert complaint(tmp_path / "b.mlmodelc") == "C: not an .mlmodelc (it is a file)."
+
+
+@pytest.mark.parametrize("name", ["model.mil", "metadata.json"])
+def test_a_missing_file(tmp_path: Path, name: str) -> None:
+    folder = compiled.save(doubling(), tmp_path)
+    (folder / name).unlink()
+    assert complaint(folder) == f"C/{name}: missing; the compiled model is incomplete."
+
+
+@pytest.mark.parametrize("name", ["model.mil", "metadata.json", "weights/weight.bin"])
+def test_a_pointer_in_place_of_the_file(tmp_path: Path, name: str) -> None:
+    folder = compiled.save(doubling(), tmp_path)
+    (folder / name).write_text(POINTER)
+    text = complaint(folder)
+    assert text.startswith(f"C/{name}: is a Git LFS pointer")
+    assert text.endswith("run: git lfs pull")
+
+
+def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
+    folder = compiled.save(doubling(), tmp_path)
+    (folder / "model.mil").unlink()
+    (folder / "model.mil").mkdir()
+    assert complaint(folder).startswith("C/model.mil: cannot be read (")
+
+
+@pytest.mark.parametrize("name", ["model.mil", "metadata.json"])
+def test_more_bytes_than_any_model(tmp_path: Path, name: str) -> None:
+    folder = compiled.save(doubling(), tmp_path)
+    os.truncate(folder / name, (1 << 30) + 1)
+    assert complaint(folder) == (
+        f"C/{name}: 1,073,741,825 bytes, more than any model file should have."
+    )
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    folder = compiled.save(doubling(), tmp_path)
+    (folder / "model.mil").write_bytes(b"program(1.0)\n\xff")
+    assert complaint(folder) == "C/model.mil:2: not UTF-8; the file is damaged."
+
+
+def test_a_text_that_is_no_program(tmp_path: Path) -> None:
+    folder = compiled.save(doubling(), tmp_path)
+    (folder / "model.mil").write_text("program(1.0) {\n  oops")
+    assert complaint(folder) == "C/model.mil:2:3: 'oops' has no place here."
+
+
+def without_kind(folder: Path) -> None:
+    (folder / "model.espresso.net").write_text("{}")
+    (folder / "metadata.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (without_kind, "neuralNetwork"),
+        (lambda f: compiled.changed(f, modelType={"name": "MLModelType_neuralNetwork"}),
+         "neuralNetwork"),
+        (lambda f: compiled.changed(f, modelType={"name": "MLModelType_pipeline"}), "pipeline"),
+    ],
+)  # fmt: skip
+def test_other_kinds_are_refused(
+    tmp_path: Path, change: Callable[[Path], object], kind: str
+) -> None:
+    folder = compiled.save(doubling(), tmp_path)
+    (folder / "model.mil").unlink()
+    change(folder)
+    assert complaint(folder) == (
+        f'C: is a {kind}, not an ML Program; convert it again with convert_to="mlprogram".'
+    )
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"{}", b"[3]", b"\xff\xfe", b"[" * 100_000, b'[{"modelType": 3}]',
+     b'[{"specificationVersion": []}]', b'[{"functions": 5}]', b'[{"inputSchema": [5]}]',
+     b'[{"inputSchema": [{"name": "x"}]}]', b'[{"inputSchema": "x"}]',
+     b'[{"userDefinedMetadata": 5}]', b'[{"specificationVersion": 1e999}]',
+     b'[{"inputSchema": [{"name": "x", "type": "Image", "height": "?"}]}]',
+     b'[{"inputSchema": [{"name": "x", "type": "MultiArray", "dataType": "Int8", '
+     b'"shape": "[[["}]}]',
+     b'[{"inputSchema": [{"name": "x", "type": "MultiArray", "dataType": "Int8", '
+     b'"shape": "[1]", "shapeRange": "[[1]]"}]}]'],
+)  # fmt: skip
+def test_damaged_metadata(tmp_path: Path, content: bytes) -> None:
+    folder = compiled.save(doubling(), tmp_path)
+    (folder / "metadata.json").write_bytes(content)
+    text = complaint(folder)
+    assert text.startswith("C/metadata.json: damaged (")
+    assert text.endswith("compile the model again.")
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"dataType": "Float8", "shape": "[1]"}, "feature 'x' has the unknown type Float8."),
+        ({"dataType": "Int32", "shape": "[-1]"}, "feature 'x' has the impossible shape [-1]."),
+        ({"dataType": "Int32", "shape": "[1]", "shapeRange": "[[-1, 1]]"},
+         "feature 'x' has the impossible range -1..1."),
+        ({"dataType": "Int32", "shape": "[1]", "shapeRange": "[[1, 1], [1, 2]]"},
+         "feature 'x' has 2 ranges for 1 dimensions."),
+        ({"type": "Image", "height": "-2", "width": "4"},
+         "feature 'x' has the impossible shape [-2, 4]."),
+    ],
+)  # fmt: skip
+def test_impossible_features(tmp_path: Path, entry: Any, message: str) -> None:
+    folder = compiled.save(doubling(), tmp_path)
+    compiled.changed(folder, inputSchema=[{"name": "x", "type": "MultiArray", **entry}])
+    assert complaint(folder) == f"C/metadata.json: {message}"
+
+
+def test_a_declared_input_the_program_lacks(tmp_path: Path) -> None:
+    folder = compiled.save(doubling(), tmp_path)
+    compiled.changed(folder, inputSchema=[{"name": "q", "type": "Double"}])
+    assert complaint(folder) == (
+        "C/metadata.json: the model declares the input 'q', which its program does not have."
+    )
+
+
+@pytest.mark.parametrize("path", ["@model_path/weights/../../x", "/etc/passwd", "@model_path/x"])
+def test_weights_outside_the_folder(tmp_path: Path, path: str) -> None:
+    folder = compiled.save(doubling(), tmp_path)
+    text = (folder / "model.mil").read_text("utf-8")
+    text = text.replace("@model_path/weights/weight.bin", path)
+    (folder / "model.mil").write_text(text, "utf-8")
+    assert complaint(folder) == f"C: names weights outside the package: {path!r}."
+
+
+def test_a_blob_beyond_the_file(tmp_path: Path) -> None:
+    folder = compiled.save(doubling(), tmp_path)
+    text = (folder / "model.mil").read_text("utf-8").replace("uint64(64)", "uint64(6400)")
+    (folder / "model.mil").write_text(text, "utf-8")
+    assert "too few for the blob at 6400" in complaint(folder)
+
+
+def test_a_compiled_model_is_the_same_model(tmp_path: Path) -> None:
+    model = read_model(doubling().save(tmp_path))
+    again = read_model(write_compiled(model, tmp_path / "doubling.mlmodelc"))
+    assert differences(model, again) == []
+    assert (again.inputs, again.outputs, again.states) == (
+        model.inputs, model.outputs, model.states,
+    )  # fmt: skip
+    assert again.specification_version == model.specification_version
+
+
+def test_flexible_shapes(tmp_path: Path) -> None:
+    program = Program()
+    program.input("x", (2, 3), "FLOAT16", ranges=((1, 4), (3, 3)), kind=65552)
+    program.op("relu", "y", "FLOAT16", (None, 3), x="x")
+    program.output("y", 65552)
+    model = read_model(program.save(tmp_path))
+    again = read_model(write_compiled(model, tmp_path / "flexible.mlmodelc"))
+    assert again.inputs == model.inputs
+    assert again.inputs[0].ranges == ((1, 4), (3, 3))
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    model = read_model(doubling().save(tmp_path))
+    with pytest.raises(ProgramError, match=r"taken/x\.mlmodelc: cannot be written"):
+        write_compiled(model, tmp_path / "taken" / "x.mlmodelc")
+
+
+def test_weights_are_those_of_the_package(tmp_path: Path) -> None:
+    package = doubling().save(tmp_path)
+    compiled = write_compiled(read_model(package), tmp_path / "doubling.mlmodelc")
+    theirs = package / "Data/com.apple.CoreML/weights/weight.bin"
+    ours = np.fromfile(compiled / "weights/weight.bin", np.uint8)
+    np.testing.assert_array_equal(ours, np.fromfile(theirs, np.uint8))

@@ -1,0 +1,265 @@
+"""Constants: immediate values, and packed bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_ane.mlprogram.errors import ProgramError
+from pytest_ane.mlprogram.model import read_model
+from pytest_ane.mlprogram.records import DType, TensorType, Value
+from pytest_ane.mlprogram.values import bits, elements, unpack
+from tests.mlprogram.packages import Program, doubling, set_type
+
+UNSIGNED = {1: DType.UINT1, 2: DType.UINT2, 3: DType.UINT3, 4: DType.UINT4, 6: DType.UINT6}
+
+
+def pack(values: list[int], width: int) -> np.ndarray[Any, Any]:
+    """The stream as one long integer: an independent way to say `lowest bits first`."""
+    number = sum(v << (i * width) for i, v in enumerate(values))
+    size = math.ceil(len(values) * width / 8)
+    return np.frombuffer(number.to_bytes(size, "little"), np.uint8)
+
+
+def test_low_nibble_first() -> None:
+    data = np.array([0x21, 0x43, 0x0F], np.uint8)
+    assert unpack(data, DType.UINT4, 5, "here").tolist() == [1, 2, 3, 4, 15]
+
+
+def test_signed_nibbles() -> None:
+    data = np.array([0xF8, 0x73, 0x02], np.uint8)
+    unpacked = unpack(data, DType.INT4, 5, "here")
+    assert unpacked.tolist() == [-8, -1, 3, 7, 2]
+    assert unpacked.dtype == np.int8
+
+
+def test_bits_that_straddle_bytes() -> None:
+    """As coremltools' own writer stores them."""
+    six = np.array([0x3F, 0x10, 0x08, 0x03], np.uint8)
+    assert unpack(six, DType.UINT6, 5, "here").tolist() == [63, 0, 1, 2, 3]
+    three = np.array([0x47, 0x34], np.uint8)
+    assert unpack(three, DType.UINT3, 5, "here").tolist() == [7, 0, 1, 2, 3]
+
+
+def test_bfloat16_becomes_float32() -> None:
+    data = np.array([0x3F80, 0xC020], np.uint16).view(np.uint8)
+    unpacked = unpack(data, DType.BF16, 2, "here")
+    assert unpacked.tolist() == [1.0, -2.5]
+    assert unpacked.dtype == np.float32
+
+
+@given(st.data(), st.sampled_from(sorted(UNSIGNED)))
+def test_packing_and_unpacking_is_nothing(data: st.DataObject, width: int) -> None:
+    values = data.draw(st.lists(st.integers(0, 2**width - 1), max_size=40))
+    assert unpack(pack(values, width), UNSIGNED[width], len(values), "here").tolist() == values
+
+
+@given(st.lists(st.integers(-8, 7), max_size=20))
+def test_signed_packing_and_unpacking_is_nothing(values: list[int]) -> None:
+    data = pack([v & 15 for v in values], 4)
+    assert unpack(data, DType.INT4, len(values), "here").tolist() == values
+
+
+def test_too_few_bytes() -> None:
+    with pytest.raises(ProgramError, match=r"^here: 1 bytes are too few for 3 of uint4\.$"):
+        unpack(np.zeros(1, np.uint8), DType.UINT4, 3, "here")
+
+
+def test_bits() -> None:
+    assert [bits(DType(d)) for d in ("uint6", "int4", "bf16", "fp16", "fp64", "bool")] == [
+        6, 4, 16, 16, 64, 8,
+    ]  # fmt: skip
+
+
+def test_elements_of_an_open_shape() -> None:
+    with pytest.raises(ProgramError, match=r"^here: a constant has the open shape fp16\[\?,2\]\.$"):
+        elements(TensorType(DType.FP16, (None, 2)), "here")
+
+
+def constant(tmp_path: Path, value: Any, dtype: str) -> Value:
+    program = doubling()
+    program.const("c", value, dtype)
+    operations = read_model(program.save(tmp_path)).program.walk()
+    return next(op for op in operations if op.name == "c").attributes["val"]
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        ([1.5, -2.0], "FLOAT16"),
+        ([1.5, math.inf], "FLOAT32"),
+        ([True, False], "BOOL"),
+        ([-1, 2**31 - 1], "INT32"),
+        ([-5, 7], "INT8"),
+        (3, "INT32"),
+    ],
+)
+def test_immediate_values(tmp_path: Path, value: Any, dtype: str) -> None:
+    data = constant(tmp_path, value, dtype).data
+    assert isinstance(data, np.ndarray)
+    assert data.tolist() == value
+
+
+def test_a_text(tmp_path: Path) -> None:
+    assert constant(tmp_path, "valid", "STRING").data == "valid"
+
+
+def test_several_texts(tmp_path: Path) -> None:
+    assert constant(tmp_path, ["a", "b"], "STRING").data == ("a", "b")
+
+
+def nested(tmp_path: Path, fill: Callable[[Any, Any], object]) -> Value:
+    """A constant whose type and value `fill` writes."""
+    program = doubling()
+    val = program.op("const", "c").attributes["val"]
+    fill(val.type, val.immediateValue)
+    operations = read_model(program.save(tmp_path)).program.walk()
+    return next(op for op in operations if op.name == "c").attributes["val"]
+
+
+def text(message: Any, value: str) -> None:
+    set_type(message.type, "STRING", ())
+    message.immediateValue.tensor.strings.values.append(value)
+
+
+def test_a_tuple_by_its_members_types(tmp_path: Path) -> None:
+    def fill(kind: Any, value: Any) -> None:
+        for dtype, member in (("STRING", "a"), ("INT32", 7)):
+            set_type(kind.tupleType.types.add(), dtype, ())
+            tensor = value.tuple.values.add().immediateValue.tensor
+            (tensor.strings if dtype == "STRING" else tensor.ints).values.append(member)
+
+    data = nested(tmp_path, fill).data
+    assert isinstance(data, tuple)
+    assert data[0] == "a"
+    assert data[1].tolist() == 7
+
+
+def test_a_tuple_of_too_many_members(tmp_path: Path) -> None:
+    def fill(kind: Any, value: Any) -> None:
+        set_type(kind.tupleType.types.add(), "STRING", ())
+        for _ in range(2):
+            text(value.tuple.values.add(), "a")
+
+    with pytest.raises(ProgramError, match="holds no value of that type"):
+        nested(tmp_path, fill)
+
+
+def test_a_dictionary(tmp_path: Path) -> None:
+    def fill(kind: Any, value: Any) -> None:
+        set_type(kind.dictionaryType.keyType, "STRING", ())
+        set_type(kind.dictionaryType.valueType, "STRING", ())
+        for key in "ab":
+            pair = value.dictionary.values.add()
+            text(pair.key, key)
+            text(pair.value, key + key)
+
+    assert nested(tmp_path, fill).data == (("a", "aa"), ("b", "bb"))
+
+
+def test_a_shape_of_more_dimensions_than_any_tensor(tmp_path: Path) -> None:
+    program = doubling()
+    program.op("abs", "z", shape=(1,) * 33, x="x")
+    with pytest.raises(ProgramError, match="a shape has 33 dimensions, more than any tensor"):
+        read_model(program.save(tmp_path))
+
+
+def complaint(tmp_path: Path, dtype: str, field: str, content: Any, shape: tuple[int, ...]) -> str:
+    program: Program = doubling()
+    operation = program.op("const", "c", dtype, shape)
+    val = operation.attributes["val"]
+    set_type(val.type, dtype, shape)
+    values = getattr(val.immediateValue.tensor, field)
+    if field == "bytes":
+        values.values = content
+    else:
+        values.values.extend(content)
+    with pytest.raises(ProgramError) as caught:
+        read_model(program.save(tmp_path))
+    return str(caught.value).partition("const 'c': ")[2]
+
+
+def test_too_few_elements(tmp_path: Path) -> None:
+    text = complaint(tmp_path, "INT32", "ints", [1, 2], (3,))
+    assert text == "a constant int32[3] holds 2 elements, not 3."
+
+
+def test_too_many_bytes(tmp_path: Path) -> None:
+    text = complaint(tmp_path, "FLOAT16", "bytes", b"12345", (1,))
+    assert text == "a constant fp16[1] holds 5 bytes, not 2."
+
+
+@pytest.mark.parametrize(
+    ("dtype", "field", "content"),
+    [
+        ("FLOAT16", "strings", ["a"]),
+        ("STRING", "ints", [1]),
+        ("STRING", "bytes", b"a"),
+        ("BFLOAT16", "ints", [1]),
+        ("INT8", "ints", [300]),
+        ("INT8", "floats", [1.5]),
+        ("INT8", "floats", [math.nan]),
+        ("INT4", "ints", [8]),
+        ("UINT4", "ints", [16]),
+        ("UINT1", "ints", [2]),
+        ("FLOAT16", "floats", [65520.0]),
+        ("FLOAT32", "doubles", [-1e39]),
+        ("BOOL", "ints", [2]),
+        ("UINT16", "ints", [-1]),
+    ],
+)
+def test_values_the_type_cannot_hold(tmp_path: Path, dtype: str, field: str, content: Any) -> None:
+    assert complaint(tmp_path, dtype, field, content, (1,)).startswith("a constant ")
+
+
+@pytest.mark.parametrize(("texts", "count"), [(["a"], 2), (["a", "b"], 1), ([], 1)])
+def test_another_number_of_texts(tmp_path: Path, texts: list[str], count: int) -> None:
+    text = complaint(tmp_path, "STRING", "strings", texts, (count,))
+    assert text == f"a constant string[{count}] holds {len(texts)} texts, not {count}."
+
+
+def test_truth_in_bytes() -> None:
+    """Any number but 0 is true, and no array holds another number under that name."""
+    unpacked = unpack(np.array([0, 1, 2, 255], np.uint8), DType.BOOL, 4, "here")
+    assert unpacked.view(np.uint8).tolist() == [0, 1, 1, 1]
+
+
+def test_infinity_is_a_number_of_every_float(tmp_path: Path) -> None:
+    program = doubling()
+    val = program.op("const", "c", "FLOAT16", (3,)).attributes["val"]
+    set_type(val.type, "FLOAT16", (3,))
+    val.immediateValue.tensor.floats.values.extend([math.inf, -math.inf, math.nan])
+    operations = read_model(program.save(tmp_path)).program.walk()
+    value = next(op for op in operations if op.name == "c").attributes["val"]
+    np.testing.assert_array_equal(value.data, [math.inf, -math.inf, math.nan])
+
+
+def in_weights(message: Any) -> None:
+    message.blobFileValue.fileName = "@model_path/weights/weight.bin"
+    message.blobFileValue.offset = 64
+
+
+def test_a_list_in_the_weights_file(tmp_path: Path) -> None:
+    """Nobody would load it."""
+    program = doubling()
+    val = program.op("const", "c").attributes["val"]
+    set_type(val.type.listType.type, "FLOAT16", (4,))
+    in_weights(val)
+    with pytest.raises(ProgramError, match=r"const 'c': a constant of type .* in a weights file"):
+        read_model(program.save(tmp_path))
+
+
+def test_a_part_of_a_list_in_the_weights_file(tmp_path: Path) -> None:
+    def fill(kind: Any, value: Any) -> None:
+        set_type(kind.listType.type, "FLOAT16", (4,))
+        in_weights(value.list.values.add())
+
+    with pytest.raises(ProgramError, match=r"const 'c': a part of a constant lies in a weights"):
+        nested(tmp_path, fill)

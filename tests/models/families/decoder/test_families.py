@@ -1,0 +1,198 @@
+"""Families of checkpoints that transformers saves: what they refuse, and seeds of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_ane.mlprogram.errors import SourceError
+from pytest_ane.models.families import Cut, apply_output, get_family, shard_input
+from pytest_ane.models.sources import SeededSource
+from pytest_ane.models.sources.safetensors import SafetensorsSource
+from tests.models.families.decoder.cases import CASES
+from tests.models.families.decoder.oracle import TINY, Case, prompt
+
+FIRST = {case.family: case for case in reversed(CASES)}
+
+
+def edited(case: Case, folder: Path, **changes: Any) -> None:
+    """The case's checkpoint with other settings; `...` takes one out."""
+    case.save(folder)
+    config = json.loads((folder / "config.json").read_text()) | changes
+    kept = {key: value for key, value in config.items() if value is not ...}
+    (folder / "config.json").write_text(json.dumps(kept))
+
+
+@pytest.mark.parametrize("family", ["llama", "mixtral"])
+def test_layers_that_the_configuration_does_not_have(family: str, tmp_path: Path) -> None:
+    edited(FIRST[family], tmp_path, num_hidden_layers=2)
+    said = r"has the tensor 'model\.layers\.2\..*', and by its configuration 2 layers, so the last"
+    with pytest.raises(SourceError, match=said):
+        get_family(family).open_model(SafetensorsSource(tmp_path), Cut(("L00",)))
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "said"),
+    [
+        ("llama", {"model_type": "mistral"}, "architecture 'mistral', expected 'llama'"),
+        ("llama", {"sliding_window": 9}, "config.json has sliding_window 9, which family 'llama'"),
+        ("qwen2", {"hidden_act": "gelu"}, "hidden_act is 'gelu', and family 'qwen2' computes"),
+        ("qwen2", {"num_experts": 4}, "config.json has num_experts 4"),
+        ("qwen3", {"num_key_value_heads": 3}, "4 query heads, 3 key heads and 16 channels"),
+        ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention True"),
+        ("gemma3", {"layer_types": ["full_attention"]}, "layer_types is .* for each of 7 layers"),
+        ("gemma3", {"attn_logit_softcapping": -1}, "config.json has attn_logit_softcapping -1"),
+        (
+            "gemma3",
+            {"rope_local_base_freq": 7.0},
+            "rope_local_base_freq 7.0 and rope_parameters.sliding_attention.rope_theta 10000.0; l",
+        ),
+        (
+            "gemma3",
+            {"rope_parameters": {"rope_type": "linear", "factor": 8.0}},
+            "config.json has no rope_parameters.full_attention beside its other rope_parameters",
+        ),
+        (
+            "llama",
+            {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+            "has rope_parameters {.*} and rope_scaling {.*}; leave one of them",
+        ),
+        ("phi3", {"partial_rotary_factor": 0.3}, "partial_rotary_factor 0.3"),
+        (
+            "smollm3",
+            {"no_rope_layers": [1, 2, 1, 1, 1]},
+            "no_rope_layers is .* one of 1, 0 for",
+        ),
+        ("granite", {"residual_multiplier": "x"}, "residual_multiplier is 'x', no positive number"),
+        (
+            "llama",
+            {"residual_multiplier": 0.5},
+            "has residual_multiplier 0.5, which fam",
+        ),
+        ("llama", {"quantization_config": {"bits": 4}}, r"quantization_config \{'bits': 4\}"),
+        ("llama", {"layer_types": ["sliding_attention"] * 3}, r"has layer_types \['sliding_att"),
+        ("mixtral", {"layer_types": 3}, "has layer_types 3, which family 'mixtral'"),
+        ("llama", {"no_rope_layer_interval": 4}, "has no_rope_layer_interval 4, which family"),
+        ("llama", {"scale_emb": 12}, "has scale_emb 12, which family"),
+        ("llama", {"hidden_act": "gelu", "hidden_activation": "silu"}, "hidden_act is 'gelu'"),
+        (
+            "smollm3",
+            {"layer_types": ["sliding_attention"] * 5, "sliding_window": 4},
+            "layer_types has layers with a window, and no other key gives one",
+        ),
+        ("gemma2", {"sliding_window_pattern": 3}, "sliding_window_pattern is 3, and family"),
+        ("granite", {"model_type": "granitemoehybrid"}, "config.json has no layer_types"),
+        (
+            "granite",
+            {"model_type": "granitemoehybrid", "layer_types": ["attention", "mamba", "attention"]},
+            "layer_types is .*expected one of attention, full_attention",
+        ),
+        (
+            "granite",
+            {
+                "model_type": "granitemoehybrid",
+                "layer_types": ["attention"] * 3,
+                "num_local_experts": 8,
+            },
+            "config.json has num_local_experts 8, which family 'granite'",
+        ),
+        ("zaya", {"rope_parameters": ..., "rope_theta": 300.0}, "has rope_theta 300.0, which fam"),
+        (
+            "mistral",
+            {"text_config": {"model_type": "mistral"}},
+            "config.json has hidden_size 32 beside text_config, which has none; move it there",
+        ),
+    ],
+)
+def test_options_that_are_not_computed(
+    tmp_path: Path, family: str, changes: dict[str, Any], said: str
+) -> None:
+    case = FIRST[family]
+    edited(case, tmp_path, **changes)
+    with pytest.raises(SourceError, match=said):
+        case.open(tmp_path, stateful=False)
+
+
+@pytest.mark.parametrize("family", FIRST)
+def test_a_tensor_that_would_be_left_out(family: str, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    case = FIRST[family]
+    case.save(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["model.layers.0.self_attn.sinks"] = tensors["model.norm.weight"].clone()
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(SourceError, match=r"its tensor 'model\.layers\.0\.self_attn\.sinks'"):
+        case.open(tmp_path, stateful=False)
+
+
+@pytest.mark.parametrize("family", FIRST)
+def test_a_seed(family: str) -> None:
+    module = get_family(family)
+    case, shards = FIRST[family], FIRST[family].shards
+    config = {**TINY, **case.changes}
+    # A seed has the names of ZAYA's first release, which counts attention and mixtures.
+    config["num_hidden_layers"] *= case.layers
+    cut = Cut(shards, context=32, stateful=True)
+    model = module.open_model(SeededSource(7, module.spread, config), cut)
+    streams = {"x": model.embed(prompt(9))}
+    for wire in module.wiring(shards):
+        x, (y,) = streams["x"], model.reference(wire.shard)([shard_input(streams, wire)])
+        assert np.isfinite(y).all()
+        if wire.gives == "x":
+            assert 0.5 < np.linalg.norm(y) / np.linalg.norm(x) < 10
+        apply_output(streams, wire, y)
+
+
+@pytest.mark.parametrize("family", FIRST)
+def test_a_layout_is_rebuilt_from_its_description(family: str, tmp_path: Path) -> None:
+    case = FIRST[family]
+    case.save(tmp_path)
+    model = case.open(tmp_path, stateful=True)
+    described = json.loads(json.dumps(model.description))
+    for shard in model.shards:
+        assert get_family(family).layout(described, shard) == model.layout(shard)
+
+
+def test_the_base_model_of_an_embedder_has_no_prefix(tmp_path: Path) -> None:
+    """Qwen3's embedding models are saved without a head and without `model.`."""
+    from safetensors.torch import load_file, save_file
+
+    case = FIRST["qwen3"]
+    case.save(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file(
+        {k.removeprefix("model."): v for k, v in tensors.items() if k != "lm_head.weight"},
+        tmp_path / "model.safetensors",
+    )
+    edited_config = json.loads((tmp_path / "config.json").read_text())
+    edited_config["tie_word_embeddings"] = True
+    (tmp_path / "config.json").write_text(json.dumps(edited_config))
+    model = case.open(tmp_path, stateful=False)
+    assert np.isfinite(model.reference("L00")([model.embed([1, 2])])[0]).all()
+
+
+def test_states_after_a_sequence_are_those_of_its_calls(tmp_path: Path) -> None:
+    import torch
+
+    case = FIRST["gemma3"]
+    case.save(tmp_path)
+    model = case.open(tmp_path, stateful=True)
+    module, layout = model.conversion("L00").module.float(), model.layout("L00")
+    hidden = model.embed(prompt(60))
+    for start in range(0, 60, 6):
+        inputs = layout.inputs(hidden[start : start + 6], start)
+        with torch.inference_mode():
+            module(*map(torch.from_numpy, inputs.values()))
+    filling = model.filling("L00")
+    assert filling is not None
+    states = filling(hidden)
+    for name, value in states.items():
+        kept = dict(module.named_buffers())[name].numpy()
+        assert kept.shape == value.shape == (2, 1, 16, 32)
+        np.testing.assert_allclose(kept, value, rtol=1e-3, atol=1e-3)
+    assert model.filling("L05") is None

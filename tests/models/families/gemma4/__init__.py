@@ -1,0 +1,1 @@
+"""Tests of `pytest_ane.models.families.gemma4`."""

@@ -1,0 +1,85 @@
+"""The float32 reference against formulas and an independent float64 block."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_ane.models.families.reference import rms_norm, rotate
+from tests.models.families.llama import oracle
+from tests.models.families.llama.tiny import tiny_model
+
+
+def test_rms_norm_of_three_and_four() -> None:
+    """Mean square 12.5."""
+    normed = rms_norm(torch.tensor([3.0, 4.0]), 0.0) * torch.tensor([1.0, 2.0])
+    torch.testing.assert_close(normed, torch.tensor([3.0, 8.0]) / math.sqrt(12.5))
+
+
+def test_rms_norm_s_epsilon_counts_where_all_is_small() -> None:
+    normed = rms_norm(torch.tensor([1e-3, 0.0]), 0.5e-6)
+    torch.testing.assert_close(normed, torch.tensor([1.0, 0.0]))
+
+
+def test_a_quarter_turn_swaps_the_halves() -> None:
+    x = torch.tensor([[[1.0, 2.0, 3.0, 4.0]]])
+    turned = rotate(x, torch.zeros(1, 4), torch.ones(1, 4))
+    assert turned.flatten().tolist() == [-3, -4, 1, 2]
+
+
+@settings(max_examples=25)
+@given(
+    length=st.integers(1, 6),
+    kv_heads=st.integers(1, 3),
+    group=st.integers(1, 3),
+    pairs=st.integers(1, 4),
+    ffn=st.integers(1, 20),
+    seed=st.integers(0, 99),
+)
+def test_a_block_is_the_independent_one(
+    length: int, kv_heads: int, group: int, pairs: int, ffn: int, seed: int
+) -> None:
+    heads = kv_heads * group
+    model = tiny_model(heads=heads, kv_heads=kv_heads, head=2 * pairs, ffn=ffn, seed=seed)
+    x = np.random.default_rng(seed).standard_normal((length, model.config.width))
+    weights = {
+        name.split(".")[2]: value
+        for name, value in model.source.tensors.items()
+        if name.startswith("blk.")
+    }
+    expected = oracle.block(x, weights, heads=heads, kv_heads=kv_heads)
+    actual = model.reference("L00")([x.astype(np.float32)])[0]
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
+    assert actual.dtype == np.float32
+
+
+def test_a_block_is_causal() -> None:
+    reference = tiny_model().reference("L00")
+    x = np.random.default_rng(0).standard_normal((5, 16)).astype(np.float32)
+    changed = x.copy()
+    changed[3:] += 1
+    before, after = reference([x, changed])
+    np.testing.assert_allclose(after[:3], before[:3], rtol=1e-5, atol=1e-6)
+    assert np.abs(after[3:] - before[3:]).min(axis=1).max() > 0
+
+
+def test_head_slices_side_by_side_are_all_logits() -> None:
+    model = tiny_model(("head.0", "head.1", "head.2"))
+    x = np.random.default_rng(0).standard_normal((4, 16)).astype(np.float32)
+    logits = np.concatenate([model.reference(f"head.{i}")([x])[0] for i in range(3)], axis=1)
+    tensors = model.source.tensors
+    normed = x / np.sqrt(np.mean(x**2, axis=1, keepdims=True) + 1e-5)
+    expected = (normed * tensors["output_norm.weight"]) @ tensors["token_embd.weight"].T
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("position", [0, 2])
+def test_nan_in_is_nan_out(position: int) -> None:
+    x = np.ones((3, 16), np.float32)
+    x[position, 5] = np.nan
+    assert np.isnan(tiny_model().reference("L00")([x])[0][position:]).all()

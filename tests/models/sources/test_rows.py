@@ -1,0 +1,95 @@
+"""The table that begins a chain, from each kind of file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Kind
+from safetensors.numpy import save_file
+
+from pytest_ane.manifest.chain import Embedding
+from pytest_ane.mlprogram.errors import SourceError
+from pytest_ane.models.sources.rows import open_rows
+from tests.models.sources.files import write_gguf
+
+TABLE = np.arange(192, dtype=np.float32).reshape(6, 32) / 8
+IDS = [5, 0, 5]
+
+
+def _raw(path: Path, kind: str) -> None:
+    bits = TABLE.view(np.uint32) >> 16
+    data = bits.astype("<u2") if kind == "bfloat16" else TABLE.astype(kind)
+    path.write_bytes(data.tobytes())
+
+
+WRITTEN: dict[str, Callable[[Path], object]] = {
+    "e.npy": lambda path: np.save(path, TABLE.astype(np.float16)),
+    "e.npz#rows": lambda path: np.savez(path, rows=TABLE),
+    "e.safetensors#rows": lambda path: save_file({"rows": TABLE}, path),
+    "e.gguf#rows": lambda path: write_gguf(path, {"rows": (TABLE, Kind.F16)}),
+    "e.f16": lambda path: _raw(path, "float16"),
+    "e.f32": lambda path: _raw(path, "float32"),
+    "e.bf16": lambda path: _raw(path, "bfloat16"),
+}
+RAW = {"e.f16": "float16", "e.f32": "float32", "e.bf16": "bfloat16"}
+
+
+def spec(folder: Path, file: str, scale: float = 1.0) -> Embedding:
+    raw = {"dtype": RAW[file], "width": 32} if file in RAW else {}
+    return Embedding.model_validate({"file": str(folder / file), "scale": scale, **raw})
+
+
+@pytest.mark.parametrize("file", WRITTEN)
+def test_rows_by_number(tmp_path: Path, file: str) -> None:
+    WRITTEN[file](tmp_path / file.partition("#")[0])
+    table = open_rows(spec(tmp_path, file, 2.0))
+    assert (table.height, table.width) == (6, 32)
+    rows = table.rows(IDS)
+    assert rows.dtype == np.float32
+    # bfloat16 keeps eight bits.
+    assert np.allclose(rows, 2 * TABLE[IDS], rtol=2**-7 if "bf16" in file else 0)
+
+
+@pytest.mark.parametrize("row", [-1, 6])
+def test_no_such_row(tmp_path: Path, row: int) -> None:
+    np.save(tmp_path / "e.npy", TABLE)
+    with pytest.raises(SourceError, match=f"has rows 0 to 5, not {row}"):
+        open_rows(spec(tmp_path, "e.npy")).rows([0, row])
+
+
+@pytest.mark.parametrize(
+    ("file", "write", "sentence"),
+    [
+        ("e.npy", lambda path: None, "no such file; check the embedding in shards.toml"),
+        ("e.npy", lambda path: path.write_bytes(b"none"), "cannot be read"),
+        ("e.npy", lambda path: np.save(path, np.zeros(3)), r"has the shape \[3\], which is no tab"),
+        ("e.npy", lambda path: np.save(path, np.array([["a", "b"]] * 2)), "holds <U1, not numbers"),
+        (
+            "e.npy",
+            lambda path: np.save(path, np.array([[{}]] * 2), allow_pickle=True),
+            "Python objects",
+        ),
+        ("e.npz#rows", lambda path: np.savez(path, others=TABLE), "rows is not a file"),
+        ("e.f32", lambda path: path.write_bytes(b"12345"), "5 bytes are no rows of 32 numbers"),
+        (
+            "e.safetensors#rows",
+            lambda path: save_file({"others": TABLE}, path),
+            "no tensor 'rows' among its 1",
+        ),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(
+    tmp_path: Path, file: str, write: Callable[[Path], object], sentence: str
+) -> None:
+    write(tmp_path / file.partition("#")[0])
+    with pytest.raises(SourceError, match=sentence):
+        open_rows(spec(tmp_path, file))
+
+
+def test_a_row_that_is_not_finite(tmp_path: Path) -> None:
+    np.save(tmp_path / "e.npy", np.where(TABLE == 0, np.inf, TABLE))
+    with pytest.raises(SourceError, match=r"one of the rows \[0\] is not finite"):
+        open_rows(spec(tmp_path, "e.npy")).rows([0])

@@ -1,0 +1,376 @@
+"""Published checkpoints: values of every dtype, rows, configuration, and all that can be wrong."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_ane.mlprogram.errors import SourceError
+from pytest_ane.models.sources.base import ONE_MODEL
+from pytest_ane.models.sources.safetensors import SafetensorsSource
+from tests.models.sources.checkpoints import bf16, write_checkpoint, write_file
+
+INDEX = "model.safetensors.index.json"
+FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+ROUND = np.array([[1.0, -2.5, 0.15625], [3e38, 1e-40, -0.0]], np.float32)
+HALF = np.array([0.5, 65504.0, -6e-8], np.float16)
+FULL = np.array([[1.0, 2.0], [1e6, -0.1]], np.float32)
+BANK = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+CONFIG = {"num_hidden_layers": 2, "text_config": {"hidden_size": 8, "rope": {"theta": 1e4}}}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_checkpoint(
+        tmp_path / "model",
+        {"half": ("F16", HALF), "round": bf16(ROUND)},
+        {"full": ("F32", FULL), "bank": bf16(BANK)},
+        config=CONFIG,
+    )
+
+
+@pytest.fixture
+def source(folder: Path) -> SafetensorsSource:
+    return SafetensorsSource(folder)
+
+
+def complaint(call: Any) -> str:
+    with pytest.raises(SourceError) as error:
+        call()
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_every_dtype_as_float32(source: SafetensorsSource) -> None:
+    bits = np.ascontiguousarray(ROUND).view(np.uint32) & 0xFFFF0000
+    np.testing.assert_array_equal(source.tensor("round", (2, 3)).view(np.uint32), bits)
+    np.testing.assert_array_equal(source.tensor("half", (3,)), HALF.astype(np.float32))
+    np.testing.assert_array_equal(source.tensor("full", (2, 2)), FULL)
+
+
+@pytest.mark.parametrize("name", ["half", "round", "full", "bank"])
+def test_float16_is_the_float32_rounded_to_nearest(source: SafetensorsSource, name: str) -> None:
+    shape = {"half": (3,), "round": (2, 3), "full": (2, 2), "bank": (2, 3, 4)}[name]
+    with np.errstate(over="ignore"):
+        expected = source.tensor(name, shape).astype(np.float16)
+    half = source.tensor(name, shape, np.float16)
+    assert half.dtype == np.float16
+    np.testing.assert_array_equal(half.view(np.uint16), expected.view(np.uint16))
+
+
+def test_torch_reads_bfloat16_alike(tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    weight = torch.randn(64, 48, generator=torch.Generator().manual_seed(1)).bfloat16()
+    save_file({"w": weight}, tmp_path / "model.safetensors")
+    source = SafetensorsSource(tmp_path)
+    np.testing.assert_array_equal(source.tensor("w", (64, 48)), weight.float().numpy())
+    np.testing.assert_array_equal(source.tensor("w", (64, 48), np.float16), weight.half().numpy())
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("stored", ["BF16", "F16", "F32"])
+def test_tensors_and_rows_are_converted_to_nearest(tmp_path: Path, stored: str, dtype: Any) -> None:
+    values = np.random.default_rng(1).standard_normal((33, 7)).astype(np.float32)
+    numpy_dtype = {"F16": np.float16, "F32": np.float32}.get(stored)
+    entry = bf16(values) if numpy_dtype is None else (stored, values.astype(numpy_dtype))
+    source = SafetensorsSource(write_file(tmp_path / "w.safetensors", {"w": entry}))
+    cut = np.ascontiguousarray(values).view(np.uint32) & 0xFFFF0000
+    expected = cut.view(np.float32) if numpy_dtype is None else values.astype(numpy_dtype)
+    np.testing.assert_array_equal(source.tensor("w", (33, 7), dtype), expected.astype(dtype))
+    rows = source.rows("w", range(3, 9), 7, 33, dtype)
+    assert rows.dtype == dtype
+    np.testing.assert_array_equal(rows, expected[3:9].astype(dtype))
+
+
+def test_what_comes_out_is_a_copy_that_may_be_written(source: SafetensorsSource) -> None:
+    first = source.tensor("full", (2, 2))
+    first[:] = 0
+    np.testing.assert_array_equal(source.tensor("full", (2, 2)), FULL)
+
+
+def test_rows_are_those_of_the_whole_in_the_order_asked_for(source: SafetensorsSource) -> None:
+    whole = source.tensor("round", (2, 3))
+    np.testing.assert_array_equal(source.rows("round", [1, 0, 1], 3), whole[[1, 0, 1]])
+    np.testing.assert_array_equal(source.rows("full", range(2), 2), FULL)
+
+
+def test_rows_of_a_bank_count_through_its_leading_axes(source: SafetensorsSource) -> None:
+    np.testing.assert_array_equal(source.rows("bank", [3, 5], 4), BANK[1, [0, 2]])
+
+
+def test_a_folder_an_index_and_a_single_file(folder: Path, tmp_path: Path) -> None:
+    single = write_file(tmp_path / "one.safetensors", {"full": ("F32", FULL)})
+    for path in (folder, folder / INDEX, folder / SECOND, single):
+        source = SafetensorsSource(path)
+        assert (source.label, source.synthetic) == (str(path), False)
+        np.testing.assert_array_equal(source.tensor("full", (2, 2)), FULL)
+    assert sorted(SafetensorsSource(folder).names) == ["bank", "full", "half", "round"]
+    assert sorted(SafetensorsSource(folder / SECOND).names) == ["bank", "full"]
+
+
+def test_a_folder_with_one_file_and_no_index(tmp_path: Path) -> None:
+    write_file(tmp_path / "model.safetensors", {"full": ("F32", FULL)})
+    assert list(SafetensorsSource(tmp_path).names) == ["full"]
+
+
+def test_data_that_is_not_aligned(tmp_path: Path) -> None:
+    """A header of odd length puts every value at an odd address."""
+    path = tmp_path / "odd.safetensors"
+    for spaces in range(4):
+        text = json.dumps({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}})
+        header = (text + " " * spaces).encode()
+        path.write_bytes(len(header).to_bytes(8, "little") + header + FULL.tobytes())
+        assert SafetensorsSource(path).tensor("w", (4,)).tolist() == FULL.ravel().tolist()
+
+
+def test_empty_and_scalar_tensors(tmp_path: Path) -> None:
+    tensors = {"none": bf16(np.zeros((0, 4))), "one": ("F32", np.array(2.5, np.float32))}
+    source = SafetensorsSource(write_file(tmp_path / "w.safetensors", tensors))
+    assert source.tensor("none", (0, 4)).shape == (0, 4)
+    assert float(source.tensor("one", ())) == 2.5
+
+
+def test_the_configuration_and_what_the_manifest_lays_over_it(folder: Path) -> None:
+    source = SafetensorsSource(folder)
+    assert source.value("num_hidden_layers") == 2
+    assert source.value("text_config.rope.theta") == 1e4
+    trial = {"num_hidden_layers": 1, "text_config": {"rope": {"theta": 5e6}}}
+    over = SafetensorsSource(folder, trial)
+    assert over.value("num_hidden_layers") == 1
+    assert over.value("text_config") == {"hidden_size": 8, "rope": {"theta": 5e6}}
+
+
+def test_a_checkpoint_without_config_json(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "w.safetensors", {"full": ("F32", FULL)})
+    said = complaint(lambda: SafetensorsSource(path).value("a"))
+    assert said == (
+        f"{tmp_path / 'config.json'}: no such file; add the configuration that was published with "
+        "the weights."
+    )
+    assert SafetensorsSource(path, {"a": 1}).value("a") == 1
+
+
+def test_what_is_missing_is_named(source: SafetensorsSource, folder: Path) -> None:
+    first = folder / FIRST
+    for call, said in (
+        (
+            lambda: source.value("text_config.width"),
+            f"{folder}: no key 'text_config.width' in config.json; does the family fit this "
+            "checkpoint?",
+        ),
+        (
+            lambda: source.tensor("rounds", (2, 3)),
+            f"{folder}: no tensor 'rounds' among its 4; nearest: round.",
+        ),
+        (
+            lambda: source.rows("model.embed", [0], 3),
+            f"{folder}: no tensor 'model.embed' among its 4; does the family fit this file?",
+        ),
+        (
+            lambda: source.tensor("round", (3, 2)),
+            f"{first}: tensor 'round' has shape (2, 3), "
+            f"and by its configuration (3, 2); {ONE_MODEL}",
+        ),
+        (
+            lambda: source.rows("round", [0], 2),
+            f"{first}: tensor 'round' has shape (2, 3), "
+            f"and by its configuration rows of 2; {ONE_MODEL}",
+        ),
+        (
+            lambda: source.rows("half", [0], 3),
+            f"{first}: tensor 'half' has shape (3,), "
+            f"and by its configuration rows of 3; {ONE_MODEL}",
+        ),
+        (lambda: source.rows("round", [2], 3), f"{first}: round has rows 0 to 1, not 2."),
+        (lambda: source.rows("round", [-1], 3), f"{first}: round has rows 0 to 1, not -1."),
+        (
+            lambda: source.tokenizer,
+            f"{folder}/tokenizer.json: no such file; add the tokenizer, or give prompts as ids.",
+        ),
+    ):
+        assert complaint(call) == said
+
+
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "I8"])
+def test_a_dtype_that_is_not_read(tmp_path: Path, dtype: str) -> None:
+    path = write_file(tmp_path / "w.safetensors", {"w": (dtype, np.zeros(4, np.uint8))})
+    source = SafetensorsSource(path)
+    for call in (lambda: source.tensor("w", (4,)), lambda: source.tensor("w", (4,), np.float16)):
+        assert complaint(call) == (
+            f"{path}: tensor 'w' is stored as {dtype}; read are BF16, F16, F32, so use a "
+            "checkpoint in one of these."
+        )
+
+
+def test_an_index_that_names_an_absent_file(folder: Path) -> None:
+    (folder / SECOND).unlink()
+    assert complaint(lambda: SafetensorsSource(folder)) == (
+        f"{folder / INDEX}: names {SECOND}, which is not there; fetch the missing file."
+    )
+
+
+def test_a_tensor_that_is_not_where_the_index_has_it(folder: Path) -> None:
+    write_file(folder / FIRST, {"half": ("F16", HALF)})
+    source = SafetensorsSource(folder)
+    assert complaint(lambda: source.tensor("round", (2, 3))) == (
+        f"{folder / FIRST}: tensor 'round' is not in this file, where the index has it; index and "
+        "files are of different downloads."
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../w.safetensors",
+        "/etc/passwd",
+        "a/b.safetensors",
+        "a\\b.safetensors",
+        "",
+        3,
+        "..",
+        ["a"],
+        {},
+    ],
+)
+def test_an_index_names_files_of_its_own_folder_only(folder: Path, name: object) -> None:
+    (folder / INDEX).write_text(json.dumps({"weight_map": {"w": name}}))
+    assert complaint(lambda: SafetensorsSource(folder)) == (
+        f"{folder / INDEX}: names the file {name!r}, which is no name in its folder."
+    )
+
+
+def test_an_index_that_names_a_file_no_disk_can_hold(folder: Path) -> None:
+    (folder / INDEX).write_text(json.dumps({"weight_map": {"w": "x" * 300}}))
+    assert complaint(lambda: SafetensorsSource(folder)) == (
+        f"{folder / INDEX}: names {'x' * 100}, which is not there; fetch the missing file."
+    )
+
+
+def test_several_files_without_an_index(folder: Path) -> None:
+    (folder / INDEX).unlink()
+    count = len(list(folder.glob("*.safetensors")))
+    assert count > 1
+    assert complaint(lambda: SafetensorsSource(folder)) == (
+        f"{folder}: has {count} .safetensors files and no {INDEX}, which says what is in each; "
+        "fetch it too."
+    )
+
+
+def test_the_file_of_an_adapter(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text("{}")
+    file = next(folder.glob("*.safetensors"))
+    assert complaint(lambda: SafetensorsSource(file)).startswith(f"{folder}: an adapter, which")
+
+
+@pytest.mark.parametrize("text", ["{}", '{"weight_map": 3}', '{"weight_map": {}}'])
+def test_an_index_without_its_table(folder: Path, text: str) -> None:
+    (folder / INDEX).write_text(text)
+    assert complaint(lambda: SafetensorsSource(folder)) == (
+        f"{folder / INDEX}: no index of safetensors files, for it has no table 'weight_map'; "
+        "name the folder of the checkpoint."
+    )
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "\x00", "[" * 100_000])
+def test_damaged_json(folder: Path, text: str) -> None:
+    (folder / "config.json").write_text(text)
+    said = complaint(lambda: SafetensorsSource(folder))
+    assert said.startswith(f"{folder / 'config.json'}: not ")
+    assert said.endswith("; fetch it again.")
+
+
+def test_a_pickle_is_refused_unread(tmp_path: Path) -> None:
+    why = (
+        "a pickle, and reading a pickle runs whatever code it holds; save the weights with "
+        "safetensors.torch.save_file, or use a checkpoint that has safetensors."
+    )
+    path = tmp_path / "pytorch_model.bin"
+    path.write_bytes(b"\x80\x04")
+    for asked in (tmp_path, path, tmp_path / "pytorch_model.bin.index.json"):
+        pickle = asked if asked != tmp_path else path
+        assert complaint(lambda asked=asked: SafetensorsSource(asked)) == f"{pickle}: {why}"
+    index = tmp_path / INDEX
+    index.write_text(json.dumps({"weight_map": {"w": path.name}}))
+    assert complaint(lambda: SafetensorsSource(index)) == f"{path}: {why}"
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    absent = tmp_path / "absent"
+    assert complaint(lambda: SafetensorsSource(absent)) == (
+        f"{absent}: no such file or folder; check the source in shards.toml."
+    )
+    assert complaint(lambda: SafetensorsSource(tmp_path)) == (
+        f"{tmp_path}: neither {INDEX} nor model.safetensors is in this folder; name the folder of "
+        "a checkpoint, its index, or its one .safetensors file."
+    )
+
+
+def test_an_lfs_pointer(folder: Path) -> None:
+    (folder / FIRST).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:ab\n")
+    source = SafetensorsSource(folder)
+    assert complaint(lambda: source.tensor("half", (3,))) == (
+        f"{folder / FIRST}: a Git LFS pointer and not the weights; run: git lfs pull"
+    )
+
+
+def test_truncation_is_noticed_at_every_length(tmp_path: Path) -> None:
+    tensors = {"half": ("F16", HALF), "round": bf16(ROUND)}
+    path = write_file(tmp_path / "w.safetensors", tensors)
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        said = complaint(lambda: SafetensorsSource(path).tensor("half", (3,)))
+        start = f"{path}: the safetensors file is damaged or incomplete ({length} bytes; "
+        assert said.startswith(start), length
+        assert said.endswith("; fetch it again.")
+
+
+def test_the_sentence_says_what_is_amiss(tmp_path: Path) -> None:
+    path = write_file(tmp_path / "w.safetensors", {"half": ("F16", HALF)})
+    path.write_bytes(path.read_bytes()[:-1])
+    size = path.stat().st_size
+    assert complaint(lambda: SafetensorsSource(path).tensor("half", (3,))) == (
+        f"{path}: the safetensors file is damaged or incomplete ({size} bytes; incomplete "
+        "metadata, file not fully covered); fetch it again."
+    )
+
+
+@pytest.mark.parametrize(
+    ("offsets", "shape"),
+    [([4, 12], [2, 2]), ([0, 8], [2, 3]), ([0, 1 << 60], [1 << 59]), ([8, 0], [2, 2])],
+)
+def test_offsets_that_overlap_or_lead_out(
+    tmp_path: Path, offsets: list[int], shape: list[int]
+) -> None:
+    first = {"dtype": "BF16", "shape": [2, 2], "data_offsets": [0, 8]}
+    second = {"dtype": "BF16", "shape": shape, "data_offsets": offsets}
+    header = json.dumps({"a": first, "b": second}).encode()
+    path = tmp_path / "w.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(16))
+    assert "damaged or incomplete (" in complaint(lambda: SafetensorsSource(path).names)
+
+
+@settings(max_examples=200)
+@given(data=st.data())
+def test_damaged_bytes_give_values_or_a_source_error(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "damaged.safetensors"
+    write_file(path, {"half": ("F16", HALF), "round": bf16(ROUND)})
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4), label="changes")):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(content)
+    with suppress(SourceError):
+        source = SafetensorsSource(path)
+        assert source.tensor("half", (3,)).shape == (3,)
+        assert source.rows("round", [1], 3).shape == (1, 3)

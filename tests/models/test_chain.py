@@ -1,0 +1,192 @@
+"""A chain of steps, and greedy decoding on a toy whose next token is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.models.chain import NO_TOKEN, Chain, ChainStep, Decoder, ShardRun
+from pytest_ane.models.families import Wire
+
+VOCABULARY = 7
+
+
+def embed(ids: Sequence[int]) -> FloatArray:
+    return np.eye(VOCABULARY, dtype=np.float32)[list(ids)]
+
+
+def following(states: FloatArray) -> FloatArray:
+    """Logit 3 for the token after, 1 for the one after that: the lead is 2."""
+    return 3 * np.roll(states, 1, axis=1) + np.roll(states, 2, axis=1)
+
+
+def identity(states: FloatArray) -> FloatArray:
+    return states
+
+
+def block(name: str, run: ShardRun) -> ChainStep:
+    return ChainStep(Wire(name), lambda: run)
+
+
+def head(name: str, run: ShardRun) -> ChainStep:
+    return ChainStep(Wire(name, gives="logits", mode="append"), lambda: run, "itself")
+
+
+COUNTING = Chain(embed, (block("L00", identity), head("head.0", following)))
+
+
+def test_blocks_run_one_after_another() -> None:
+    chain = Chain(embed, (block("L00", lambda x: x + 1), block("L01", lambda x: x * 10)))
+    assert Decoder(chain, [0]).streams()["x"][0].tolist() == [20] + [10] * 6
+
+
+def test_packs_are_added_up_and_combined() -> None:
+    """Two packs share what enters, the last takes their sum beside the residual."""
+    packs = (
+        ChainStep(Wire("p0", gives="moe"), lambda: lambda x: 2 * x),
+        ChainStep(Wire("p1", gives="moe", mode="add"), lambda: lambda x: 3 * x),
+        ChainStep(Wire("p2", takes=("x", "moe")), lambda: lambda x: x[:, :7] + 10 * x[:, 7:]),
+    )
+    streams = Decoder(Chain(embed, (*packs, *packs)), [0]).streams()
+    assert streams["x"][0].tolist() == [51 * 51] + [0] * 6
+
+
+def test_head_slices_lie_side_by_side() -> None:
+    heads = (head("head.0", lambda x: x[:, :2]), head("head.1", lambda x: x[:, 2:] * 5))
+    assert Chain(embed, heads).logits([1, 2]).tolist() == [
+        [0, 1, 0, 0, 0, 0, 0],
+        [0, 0, 5, 0, 0, 0, 0],
+    ]
+
+
+def test_greedy_decoding_counts_on() -> None:
+    assert COUNTING.answer([4], 4)[1:] == ((5, 6, 0, 1), (2.0, 2.0, 2.0, 2.0))
+
+
+def test_no_greedy_tokens() -> None:
+    assert COUNTING.answer([4], 0)[1:] == ((), ())
+
+
+def test_greedy_decoding_sees_the_whole_text() -> None:
+    """A head that asks for the sum of all tokens so far."""
+
+    def summed(states: FloatArray) -> FloatArray:
+        totals = (states * np.arange(VOCABULARY)).sum(axis=1).astype(int) % VOCABULARY
+        return embed(totals.tolist())
+
+    cumulative = block("L00", lambda x: np.cumsum(x, axis=0))
+    assert Chain(embed, (cumulative, head("head.0", summed))).answer([1, 2], 3).tokens == (3, 6, 5)
+
+
+def test_a_chain_with_states_is_given_each_token_once() -> None:
+    """A block that keeps the sum of all it has seen, and what it was given."""
+    given: list[int] = []
+
+    def open_sequence() -> ShardRun:
+        total = np.zeros(VOCABULARY, np.float32)
+
+        def run(states: FloatArray) -> FloatArray:
+            nonlocal total
+            given.append(len(states))
+            sums = total + np.cumsum(states, axis=0)
+            total = sums[-1]
+            return sums
+
+        return run
+
+    def summed(states: FloatArray) -> FloatArray:
+        totals = (states * np.arange(VOCABULARY)).sum(axis=1).astype(int) % VOCABULARY
+        return embed(totals.tolist())
+
+    chain = Chain(embed, (ChainStep(Wire("L00"), open_sequence, "state"), head("head.0", summed)))
+    assert chain.answer([1, 2], 3).tokens == (3, 6, 5)
+    assert given == [2, 1, 1]
+
+
+def test_of_equal_logits_the_first_is_taken_with_no_lead() -> None:
+    even = Chain(embed, (head("head.0", lambda x: x * 0),))
+    assert even.answer([4], 2)[1:] == ((0, 0), (0.0, 0.0))
+
+
+def test_a_nan_logit_has_no_lead() -> None:
+    broken = Chain(embed, (head("head.0", lambda x: x * np.nan),))
+    _, leads = broken.answer([4], 1)[1:]
+    assert math.isnan(leads[0])
+    assert not leads[0] >= 0
+
+
+def breaking(bad: float, state: bool) -> Chain:
+    """`COUNTING`, whose fourth position and all after it have one bad value."""
+
+    def open_sequence() -> ShardRun:
+        start = 0
+
+        def run(x: FloatArray) -> FloatArray:
+            nonlocal start
+            given = x.copy()
+            given[max(3 - start, 0) :, 0] = bad
+            start += len(x)
+            return given
+
+        return run
+
+    first = ChainStep(Wire("L00"), open_sequence, "state" if state else "call")
+    return Chain(embed, (first, head("head.0", following)))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("state", [False, True])
+@pytest.mark.parametrize("guess", [(), (4, 5, 6, 0)])
+def test_where_logits_are_not_finite_there_is_no_token(
+    bad: float, state: bool, guess: tuple[int, ...]
+) -> None:
+    """`argmax` would say 0 of a NaN there, a token like any other."""
+    _, tokens, leads = breaking(bad, state).answer([2, 3], 4, guess)
+    assert tokens == (4, 5, NO_TOKEN, NO_TOKEN)
+    assert leads[:2] == (2, 2)
+
+
+@given(st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=5), st.integers(0, 5))
+def test_a_longer_continuation_begins_with_the_shorter_one(ids: list[int], count: int) -> None:
+    tokens, leads = COUNTING.answer(ids, count + 1)[1:]
+    assert (tokens[:count], leads[:count]) == COUNTING.answer(ids, count)[1:]
+    assert all(lead == pytest.approx(2) for lead in leads)
+
+
+@given(st.lists(st.integers(0, VOCABULARY - 1), max_size=6), st.integers(0, 6))
+def test_a_guess_changes_nothing_but_the_work(guess: list[int], count: int) -> None:
+    assert COUNTING.answer([4], count, guess)[1:] == COUNTING.answer([4], count)[1:]
+
+
+@pytest.mark.parametrize(
+    ("guess", "lengths"),
+    [
+        ((5, 6, 0, 1), [1, 4]),
+        ((5, 6, 0), [1, 4]),
+        ((5, 6, 3, 1), [1, 4, 4]),
+        ((2, 6, 0, 1), [1, 2, 3, 4]),
+        ((), [1, 2, 3, 4]),
+    ],
+)
+def test_tokens_guessed_rightly_cost_one_run(guess: tuple[int, ...], lengths: list[int]) -> None:
+    """The text, then as much of the guess as holds, then every further token."""
+    given: list[int] = []
+
+    def noted(states: FloatArray) -> FloatArray:
+        given.append(len(states))
+        return states
+
+    chain = Chain(embed, (block("L00", noted), head("head.0", following)))
+    assert chain.answer([4], 4, guess).tokens == (5, 6, 0, 1)
+    assert given == lengths
+
+
+def test_the_answer_has_the_text_s_own_logits() -> None:
+    answer = COUNTING.answer([1, 2], 2, (3, 4))
+    assert answer.logits.tolist() == COUNTING.logits([1, 2]).tolist()

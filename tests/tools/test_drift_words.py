@@ -1,0 +1,132 @@
+"""The report of a drift: its verdict and its charts."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_ane.gates.verdict import Finding, Verdict
+from pytest_ane.tools._drift import Causes, ShardEffect, chart, sentence
+
+Status = Literal["passed", "failed", "unproven"]
+
+
+def verdict(status: Status) -> Verdict:
+    return Verdict(
+        "behaviour", "m", findings=() if status == "passed" else (Finding("failed", "Why"),)
+    )
+
+
+def causes(stack: Status, *parts: tuple[str, float, bool], reference: Status = "passed") -> Causes:
+    total = sum(kl for _, kl, _ in parts)
+    shares = [ShardEffect(name, kl, kl / total, breaks) for name, kl, breaks in parts]
+    found = map(verdict, (stack, reference))
+    return Causes(*found, tuple(shares))
+
+
+EVEN = [(f"L{i:02d}", 1.0, False) for i in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (
+            causes("failed", ("L07", 9, True), ("L01", 1, False)),
+            "L07 breaks it: it fails alone in an otherwise exact stack; all others together have "
+            "10% of the KL.",
+        ),
+        (
+            causes("failed", ("L07", 9, True), ("L03", 9, True), ("L01", 2, False)),
+            "L07 and L03 break it: each fails alone in an otherwise exact stack; all others "
+            "together have 10% of the KL.",
+        ),
+        (
+            causes("failed", *((name, kl, True) for name, kl, _ in EVEN)),
+            "L00, L01, L02, L03 and 6 more break it: each fails alone in an otherwise exact stack; "
+            "all others together have 0% of the KL.",
+        ),
+        (
+            causes("failed", *EVEN),
+            "Gradual, no single shard fails alone: L00 has the most of the KL (10%), and 5 of 10 "
+            "make up half.",
+        ),
+        (
+            causes("failed", ("L07", 6, False), ("L01", 4, False)),
+            "Gradual, no single shard fails alone: L07 contributes most (60% of the KL).",
+        ),
+        (
+            causes("failed", ("L27", 12, False), ("L28", 8, False), *EVEN, *EVEN[:8]),
+            "Gradual, no single shard fails alone: L27 and L28 contribute most (53% of the KL).",
+        ),
+        (
+            causes("passed", *EVEN),
+            "No shard breaks it: L00 has the most of the KL (10%), and 5 of 10 make up half.",
+        ),
+        (
+            causes("passed", ("L07", 9, True), ("L01", 1, False)),
+            "L07 breaks it: it fails alone in an otherwise exact stack; all others together have "
+            "10% of the KL, and the stack as it is passes all the same.",
+        ),
+        (
+            causes("failed", *EVEN, reference="unproven"),
+            "The reference itself does not meet the policy: Why",
+        ),
+    ],
+)
+def test_the_sentence(result: Causes, expected: str) -> None:
+    assert sentence(result) == expected
+
+
+def test_an_undefined_kl() -> None:
+    """Shares of an undefined sum are left out."""
+    parts = (ShardEffect("L07", math.nan, math.nan, True), ShardEffect("L01", 0.5, math.nan, False))
+    assert sentence(Causes(verdict("failed"), verdict("passed"), parts)) == (
+        "L07 breaks it: it fails alone in an otherwise exact stack."
+    )
+
+
+def test_a_stack_without_any_error() -> None:
+    parts = (ShardEffect("L00", 0.0, math.nan, False), ShardEffect("L01", 0.0, math.nan, False))
+    found = Causes(verdict("passed"), verdict("passed"), parts)
+    assert sentence(found) == "No shard breaks it: no KL at all."
+
+
+def test_a_decade_a_line() -> None:
+    values = [10.0**i for i in range(-7, 1)]
+    names = [f"L{i:02d}" for i in range(8)]
+    assert list(chart("powers of ten", {"#": values[1:], "o": [1e-6] * 7}, names[:7])) == [
+        "powers of ten",
+        "  1.0e+00 |                        #",
+        "  1.4e-01 |                    #",
+        "  1.9e-02 |                #",
+        "  2.7e-03 |            #",
+        "  3.7e-04 |",
+        "  5.2e-05 |        #",
+        "  7.2e-06 |    #",
+        "  1.0e-06 |o   o   o   o   o   o   o",
+        "          +----------------------------",
+        "           L00                      L06",
+    ]
+
+
+def test_nan_and_infinity_stand_out() -> None:
+    found = list(chart("", {"#": [math.nan, 1.0, math.inf, 0.0]}, ["a", "b", "c", "d"]))
+    assert found[1].endswith("|!       !")
+    assert found[8].endswith("|    #       #")
+
+
+def test_all_alike() -> None:
+    assert list(chart("", {"#": [0.0, 0.0]}, ["a", "b"]))[8] == "  1.0e+00 |#   #"
+
+
+@given(st.lists(st.floats(0, width=32) | st.just(math.nan), min_size=1, max_size=300))
+def test_it_fits_80_columns_and_shows_the_largest(values: list[float]) -> None:
+    found = list(chart("title", {"#": values}, [f"L{i:03d}" for i in range(len(values))]))
+    assert len(found) == 11
+    assert max(map(len, found)) <= 80
+    assert sum(line.count("#") + line.count("!") for line in found) == min(len(values), 68)
+    assert ("!" in found[1]) == any(not math.isfinite(v) for v in values)

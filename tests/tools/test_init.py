@@ -1,0 +1,151 @@
+"""`pytest-ane init`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_ane.cli import main
+from pytest_ane.manifest import load
+from pytest_ane.project.suite import shipped
+from tests.plugin.projects import make_llama
+from tests.tools.conftest import AsJson
+
+
+def test_writes_a_manifest_and_gates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "new/project"
+    assert main(["init", str(folder)]) == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["gates", "shards.toml"]
+    gates = {path.name: path.read_text() for path in (folder / "gates").iterdir()}
+    assert gates == {path.name: path.read_text() for path in shipped().glob("*.py")}
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == f"wrote {folder / 'shards.toml'}"
+    assert out[-1] == "next: pytest --ane-shards=L01 -m gate"
+
+
+def test_as_json(tmp_path: Path, as_json: AsJson) -> None:
+    assert as_json("init", str(tmp_path)) == {
+        "written": [str(tmp_path / "shards.toml"), str(tmp_path / "gates")]
+    }
+    assert as_json("init", str(tmp_path), code=1).keys() == {"error"}
+
+
+def test_the_written_manifest_loads(tmp_path: Path) -> None:
+    assert main(["init", str(tmp_path), "--no-gates"]) == 0
+    assert not (tmp_path / "gates").exists()
+    (model,) = load(tmp_path / "shards.toml").models
+    assert model.name == "smollm2"
+    assert len(model.shards) == 34
+    assert model.shards[0].compression is not None
+
+
+def test_the_commented_part_of_the_manifest_loads_too(tmp_path: Path) -> None:
+    assert main(["init", str(tmp_path), "--no-gates"]) == 0
+    manifest = tmp_path / "shards.toml"
+    head, _, tail = manifest.read_text().partition("# [models.mine")
+    uncommented = "\n".join(
+        line.removeprefix("# ") for line in ("# [models.mine" + tail).splitlines()
+    )
+    manifest.write_text(head + uncommented)
+    mine = load(manifest).model_of("mine")
+    assert [shard.id for shard in mine.shards] == ["encoder"]
+
+
+def test_the_current_folder_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init"]) == 0
+    assert (tmp_path / "shards.toml").is_file()
+
+
+@pytest.mark.parametrize("existing", ["shards.toml", "gates"])
+def test_overwrites_nothing(
+    tmp_path: Path, existing: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / existing).write_text("mine")
+    assert main(["init", str(tmp_path)]) == 1
+    assert [path.name for path in tmp_path.iterdir()] == [existing]
+    assert (tmp_path / existing).read_text() == "mine"
+    assert capsys.readouterr().err == (
+        f"pytest-ane: {tmp_path / existing} exists; nothing was written. Move it away first.\n"
+    )
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["init", str(tmp_path / "file/project")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("cannot be written: Not a directory.")
+    assert main(["init", str(tmp_path / "file")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"pytest-ane: {tmp_path / 'file'} is a file; name a folder for shards.toml."
+
+
+def test_the_next_command_runs_in_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    for folder, cd in (("my project", "next: cd 'my project'"), (str(tmp_path), None)):
+        assert main(["init", "--no-gates", folder]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line for line in lines if "cd " in line] == ([cd] if cd else [])
+        assert lines[-1] == "next: pytest --ane-shards=L01 -m gate"
+
+
+def test_no_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "--from", "", str(tmp_path / "project")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("pytest-ane: --from names nothing; name a folder of safetensors with ")
+
+
+@pytest.fixture
+def mini(tmp_path: Path) -> Path:
+    return make_llama(tmp_path / "mini.gguf")
+
+
+def test_from_a_model(mini: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = mini.parent
+    assert main(["init", "--from", str(mini), "--no-gates", str(folder)]) == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["mini.gguf", "shards.toml"]
+    out = capsys.readouterr().out.splitlines()
+    assert out[:2] == [
+        f"wrote {folder / 'shards.toml'}",
+        "family llama, 3 shards; behaviour judges 69 positions",
+    ]
+    assert [line.partition(":")[0] for line in out[2:]] == [
+        "the prompts are random ids", "L00-L01", "head.0", "all 3 shards", "disk", "memory",
+        "next", "next", "then",
+    ]  # fmt: skip
+    assert out[-3] == f"next: cd {folder}"
+    (model,) = load(folder / "shards.toml").models
+    assert (model.name, model.family, model.ids) == ("mini", "llama", ("L00", "L01", "head.0"))
+
+
+def test_from_a_model_as_json(mini: Path, as_json: AsJson) -> None:
+    folder = mini.parent / "project"
+    said = as_json("init", "--from", str(mini), str(folder))
+    assert said.keys() == {
+        "written", "family", "positions", "notes", "shards", "states", "disk", "memory"
+    }  # fmt: skip
+    assert said["shards"].keys() == {"L00", "L01", "head.0"}
+    assert (folder / "gates").is_dir()
+
+
+def test_from_what_cannot_be_used_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model").mkdir()
+    assert main(["init", "--from", str(tmp_path / "model"), str(tmp_path / "project")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "neither model.safetensors.index.json nor model.safetensors" in line
+    assert not (tmp_path / "project").exists()
+
+
+def test_from_a_model_overwrites_nothing(mini: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (mini.parent / "shards.toml").write_text("mine")
+    assert main(["init", "--from", str(mini), str(mini.parent)]) == 1
+    assert "shards.toml exists; nothing was written." in capsys.readouterr().err
+    assert (mini.parent / "shards.toml").read_text() == "mine"

@@ -1,0 +1,303 @@
+"""Speculative decoding gives the tokens of plain decoding, whatever the drafts, and counts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.models.chain import Chain, ChainStep
+from pytest_ane.models.decode import decode
+from pytest_ane.models.families import Wire
+from pytest_ane.tools._speculate import (
+    Drafter,
+    Lookup,
+    Speculated,
+    Trial,
+    check_width,
+    run_trial,
+    speculate,
+    time_calls,
+    yield_of,
+)
+from tests.gates.throughput.toys import VOCABULARY, Call, chaotic
+from tests.models.test_chain import COUNTING, embed, following, head
+
+COUNTED = Chain(embed, (head("head.0", following),))
+PROMPT = (1, 4, 0, 2, 3, 3, 1, 0)
+
+
+def knowing(text: Sequence[int], right: Sequence[int | None]) -> Drafter:
+    """Drafts of a known text: of each in turn the first so many are right, None: no draft."""
+    turns = iter(right)
+
+    def draft(ids: Sequence[int], count: int) -> list[int]:
+        good = next(turns, 0)
+        if good is None:
+            return []
+        ahead = [*text[len(ids) : len(ids) + count], *[0] * count][:count]
+        return [t if i < good else (t + 1) % VOCABULARY for i, t in enumerate(ahead)]
+
+    return draft
+
+
+def counting(ids: Sequence[int], count: int) -> list[int]:
+    """What `COUNTED` says, four times out of five."""
+    return [(ids[-1] + 1 + i + (ids[-1] == 4)) % 7 for i in range(count)]
+
+
+def check_sum(found: Speculated) -> None:
+    assert len(found.tokens) - 1 == found.verifier_calls + found.accepted + found.fallbacks
+    assert 0 <= found.accepted <= found.drafted
+
+
+def test_drafts_that_are_right_cost_one_call() -> None:
+    calls: list[Call] = []
+    text = [*PROMPT, *decode(chaotic(), PROMPT, 9).tokens]
+    found = speculate(chaotic(calls=calls), PROMPT, 9, 4, draft=knowing(text, [3, 3]), margin=0)
+    assert found.tokens == text[8:]
+    assert calls == [(0, 8), (8, 4), (12, 4)]
+    assert (found.verifier_calls, found.drafted, found.accepted, found.fallbacks) == (2, 6, 6, 0)
+    assert found.acceptance == 1
+
+
+def test_a_draft_that_is_wrong_ends_a_call_and_the_next_goes_on_behind_it() -> None:
+    calls: list[Call] = []
+    text = [*PROMPT, *decode(chaotic(), PROMPT, 8).tokens]
+    drafts = knowing(text, [0, 2, None, 1])
+    found = speculate(chaotic(calls=calls), PROMPT, 8, 4, draft=drafts, margin=0)
+    assert found.tokens == text[8:]
+    assert calls == [(0, 8), (8, 4), (9, 4), (12, 1), (13, 4)]
+    assert (found.verifier_calls, found.drafted, found.accepted, found.fallbacks) == (3, 9, 3, 1)
+    assert found.acceptance == pytest.approx(1 / 3)
+
+
+def test_no_more_tokens_than_asked_for() -> None:
+    text = [*PROMPT, *decode(chaotic(), PROMPT, 20).tokens]
+    found = speculate(chaotic(), PROMPT, 3, 4, draft=knowing(text, [3]), margin=0)
+    assert found.tokens == text[8:11]
+    assert (found.verifier_calls, found.drafted, found.accepted) == (1, 3, 1)
+
+
+def test_near_the_end_of_the_positions_calls_are_narrower() -> None:
+    calls: list[Call] = []
+    text = [*PROMPT, *decode(chaotic(), PROMPT, 4).tokens]
+    chain = chaotic(positions=11, calls=calls)
+    found = speculate(chain, PROMPT, 4, 4, draft=knowing(text, [0, 1, 1]), margin=0)
+    assert found.tokens == text[8:]
+    assert calls == [(0, 8), (8, 3), (9, 2)]
+
+
+def test_the_first_token_needs_no_call() -> None:
+    found = speculate(chaotic(), PROMPT, 1, 4)
+    assert (len(found.tokens), found.seconds, found.acceptance) == (1, 0, None)
+
+
+def test_a_near_tie_is_decided_by_plain_steps() -> None:
+    """`COUNTED` leads by 2: at a margin above that every token is one."""
+    found = speculate(COUNTED, [4], 4, 3, draft=counting, margin=2.5)
+    assert found.tokens == [5, 6, 0, 1]
+    assert (found.verifier_calls, found.accepted, len(found.replays)) == (3, 0, 3)
+    assert not speculate(COUNTED, [4], 4, 3, draft=counting, margin=2).replays
+
+
+def test_plain_steps_are_not_run_again() -> None:
+    """Without a call with drafts before it, a step is plain, however near the tie."""
+    found = speculate(COUNTED, [4], 6, 3, draft=lambda *_: (), margin=9)
+    assert (found.tokens, found.fallbacks, found.replays) == ([5, 6, 0, 1, 2, 3], 5, [])
+
+
+def test_only_what_no_plain_step_has_led_to_is_run_again() -> None:
+    calls: list[Call] = []
+    text = [*PROMPT, *decode(chaotic(), PROMPT, 9).tokens]
+    drafts = knowing(text, [None, 3, None, None])
+    found = speculate(chaotic(calls=calls), PROMPT, 5, 4, draft=drafts, margin=9)
+    assert found.tokens == text[8:13]
+    # One plain step; a call whose first row is a near tie, run again; then plain steps.
+    assert calls == [(0, 8), (8, 1), (9, 4), (9, 1), (10, 1), (11, 1)]
+    check_sum(found)
+
+
+@settings(deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.integers(2, 6),
+    st.lists(st.one_of(st.none(), st.integers(0, 6)), max_size=12),
+    st.integers(1, 16),
+)
+def test_whatever_the_drafts_the_tokens_are_those_of_plain_decoding(
+    seed: int, width: int, right: list[int | None], count: int
+) -> None:
+    """With wide calls off by up to half a margin in every logit, and level logits all the time."""
+    prompt = random.Random(seed).choices(range(VOCABULARY), k=8)
+    plain = decode(chaotic(seed), prompt, count).tokens
+    drafts = knowing([*prompt, *plain], right)
+    chain = chaotic(seed, off=0.1, positions=8 + count - 1)
+    found = speculate(chain, prompt, count, width, draft=drafts, margin=0.2)
+    assert found.tokens == plain
+    check_sum(found)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 6), st.data())
+def test_drafts_of_any_length_and_kind(seed: int, width: int, data: st.DataObject) -> None:
+    def draft(ids: Sequence[int], count: int) -> list[int]:
+        return data.draw(st.lists(st.integers(0, VOCABULARY - 1), max_size=count + 2))
+
+    plain = decode(chaotic(seed), PROMPT, 10).tokens
+    found = speculate(chaotic(seed, off=0.1), PROMPT, 10, width, draft=draft, margin=0.2)
+    assert found.tokens == plain
+    check_sum(found)
+
+
+def test_without_the_margin_rounding_shows() -> None:
+    """So that the properties above would fail if near ties were not decided anew."""
+
+    def differs(seed: int) -> bool:
+        plain = decode(chaotic(seed), PROMPT, 12).tokens
+        drafts = knowing([*PROMPT, *plain], [3] * 12)
+        found = speculate(chaotic(seed, off=0.1), PROMPT, 12, 4, draft=drafts, margin=0)
+        return found.tokens != plain
+
+    assert any(map(differs, range(10)))
+
+
+def test_a_shard_that_cannot_go_back() -> None:
+    steps = (ChainStep(Wire("L07"), lambda: lambda x: x, "state"), head("head.0", following))
+    with pytest.raises(ExecutionError, match="L07 cannot go back in a sequence"):
+        speculate(Chain(embed, steps), [4], 4, 2, draft=counting)
+
+
+@pytest.mark.parametrize(
+    ("text", "drafts"),
+    [
+        ("the cat, the", " cat"),
+        ("ab1 ab2 ab", "2 ab"),
+        ("xab1 yab2 xab", "1 ya"),
+        ("no repeat", ""),
+        ("aaa", "aaaa"),
+        ("01010", "1010"),
+        ("a", ""),
+        ("", ""),
+    ],
+)
+def test_lookup(text: str, drafts: str) -> None:
+    """The latest place counts, of the longest end that has one; a short period goes on."""
+    assert "".join(map(chr, Lookup()([*map(ord, text)], 4))) == drafts
+
+
+def test_how_much_must_be_alike() -> None:
+    text = [1, 2, 9, 2]
+    assert Lookup()(text, 2) == []
+    assert Lookup(shortest=1)(text, 2) == [9, 2]
+
+
+@given(st.integers(0, 10**6), st.integers(2, 6), st.integers(1, 24))
+def test_the_yield_of_a_known_text_is_that_of_decoding_it(
+    seed: int, width: int, count: int
+) -> None:
+    text = decode(chaotic(seed), PROMPT, count).tokens
+    found = speculate(chaotic(seed), PROMPT, count, width, margin=0)
+    known = yield_of(PROMPT, text, width, Lookup())
+    assert known.calls == found.verifier_calls
+    assert (known.tokens_per_call - 1) * known.calls == pytest.approx(found.accepted)
+
+
+def test_a_periodic_text_fills_every_call() -> None:
+    found = yield_of((1, 2, 1, 2), (1, 2) * 5, 4, Lookup())
+    # 9 tokens after the first: two calls of four, and what is left in a third.
+    assert (found.calls, found.tokens_per_call) == (3, 3.0)
+
+
+@given(st.lists(st.integers(0, 2), max_size=30), st.integers(0, 6))
+def test_a_text_that_grows_is_looked_up_as_one_that_is_whole(text: list[int], count: int) -> None:
+    growing = Lookup()
+    for end in range(len(text) + 1):
+        assert growing(text[:end], count) == Lookup()(text[:end], count)
+
+
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=30), st.integers(1, 6))
+def test_what_is_drafted_has_followed_before(text: list[int], count: int) -> None:
+    drafts = Lookup()(text, count)
+    assert len(drafts) in (0, count)
+    pairs = list(zip(text, text[1:], text[2:], strict=False))
+    assert bool(drafts) == ((*text[-2:],) in [pair[:2] for pair in pairs])
+    if drafts:
+        assert (*text[-2:], drafts[0]) in pairs
+
+
+def test_a_width_that_fits() -> None:
+    check_width(4, 4, goes_on=True)
+    check_width(2, None, goes_on=True)
+
+
+@pytest.mark.parametrize("width", [1, 0, -3])
+def test_a_width_without_drafts(width: int) -> None:
+    with pytest.raises(ExecutionError, match=f"width {width} takes no draft: .* from 2 on"):
+        check_width(width, None, goes_on=True)
+
+
+def test_a_width_that_the_shards_do_not_take() -> None:
+    with pytest.raises(ExecutionError, match=r"width 5 does not fit .* take 1 to 4 positions"):
+        check_width(5, 4, goes_on=True)
+
+
+def test_a_chain_without_states() -> None:
+    with pytest.raises(ExecutionError, match=r"Shards without states .* stateful = true"):
+        check_width(2, None, goes_on=COUNTING.goes_on)
+
+
+def test_calls_of_a_text_over_and_over() -> None:
+    calls: list[Call] = []
+    seconds = time_calls(chaotic(calls=calls, positions=10), [1, 2, 3], 4, 5)
+    assert calls == [(0, 4), (4, 4), (0, 4), (4, 4), (0, 4), (4, 4)]
+    assert len(seconds) == 5
+    assert min(seconds) > 0
+
+
+TOKENS, STEPS = (1, 2, 3, 4), (0.1, 0.1, 0.4)
+
+
+def test_one_prompt_both_ways() -> None:
+    calls: list[Call] = []
+    told: list[str] = []
+    trial = run_trial(chaotic(calls=calls), [1, 2, 1, 2], 6, 3, 0.0, say=told.append)
+    assert told == ["plain decoding", "calls of width 3", "decoding with drafts"]
+    assert trial.differs is None
+    assert len(trial.steps) == 5
+    assert calls[:6] == [(0, 4), *((4 + i, 1) for i in range(5))]
+    assert calls[6:15] == [(3 * i, 3) for i in range(9)]
+    assert trial.tok_s == 5 / trial.speculated.seconds
+
+
+def test_all_three_are_timed_by_the_clock_that_is_given() -> None:
+    """One that goes on by a second whenever it is read: once around a call, more around shards."""
+    ticks = iter(range(10**6))
+    trial = run_trial(chaotic(), [1, 2, 1, 2], 6, 3, timer=lambda: float(next(ticks)))
+    assert set(trial.steps) == {7.0}
+    assert set(trial.calls) == {1.0}
+    spent = [*trial.speculated.calls, *trial.speculated.steps, *trial.speculated.replays]
+    assert all(1 <= seconds == int(seconds) for seconds in spent)
+
+
+def test_speed_and_prediction() -> None:
+    """Two calls of 0.2 s, one accepted draft: 3 tokens in 0.4 s; a median step takes 0.1 s."""
+    spent = Speculated([1, 2, 3, 4], calls=[0.2, 0.2], drafted=6, accepted=1)
+    trial = Trial(TOKENS, STEPS, (0.2, 0.2, 0.9), spent, 4)
+    assert (trial.cost.t1, trial.cost.tv) == pytest.approx((0.1, 0.2))
+    assert trial.tok_s == pytest.approx(7.5)
+    assert trial.predicted == pytest.approx(7.5)
+    assert trial.speedup == pytest.approx(0.75)
+
+
+def test_where_they_differ() -> None:
+    assert Trial(TOKENS, STEPS, (0.2,), Speculated([1, 2, 9, 4], calls=[1.0]), 4).differs == 2
+
+
+def test_a_chain_that_takes_no_drafts_is_not_run() -> None:
+    with pytest.raises(ExecutionError, match="Shards without states"):
+        run_trial(COUNTING, [1], 3, 4)
