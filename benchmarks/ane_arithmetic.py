@@ -28,8 +28,8 @@ import numpy as np
 
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.executor.ane.accumulator import Weight, sums
-from pytest_ane.mlprogram.executor.ane.elementwise import add, maximum, minimum, mul, sub
-from pytest_ane.mlprogram.executor.ane.integers import quantize, w8a8
+from pytest_ane.mlprogram.executor.ane.fp16 import add, maximum, minimum, mul, sub
+from pytest_ane.mlprogram.executor.ane.products import quantize, w8a8
 from pytest_ane.mlprogram.executor.ane.simulation import rules
 
 Row = Mapping[str, Any]

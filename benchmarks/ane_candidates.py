@@ -16,7 +16,7 @@ from pytest_ane.mlprogram.arrays import DoubleArray, FloatArray
 from pytest_ane.mlprogram.executor.ane.accumulator import Weight, sums
 from pytest_ane.mlprogram.executor.ane.activations import exp, inverse
 from pytest_ane.mlprogram.executor.ane.fp16 import decode, r16
-from pytest_ane.mlprogram.executor.ane.integers import scaled_after
+from pytest_ane.mlprogram.executor.ane.products import scaled_after
 
 Operands = Mapping[str, Any]
 

@@ -34,12 +34,10 @@ from benchmarks.compression_search import CANDIDATES, manifest
 from pytest_ane.backends import CpuBackend
 from pytest_ane.backends.cpu import CpuRunner
 from pytest_ane.mlprogram.arrays import Array
-from pytest_ane.mlprogram.executor.ane import factors
-from pytest_ane.mlprogram.executor.ane.accumulator import Sums, Weight, sums
+from pytest_ane.mlprogram.executor.ane import REGISTERED, Grade, Rule, products
+from pytest_ane.mlprogram.executor.ane.accumulator import Sums, Weight, losses, sums
 from pytest_ane.mlprogram.executor.ane.activations import tanh
-from pytest_ane.mlprogram.executor.ane.elementwise import add, mul
-from pytest_ane.mlprogram.executor.ane.grades import REGISTERED, Grade, Rule
-from pytest_ane.mlprogram.executor.ane.losses import losses
+from pytest_ane.mlprogram.executor.ane.fp16 import add, mul
 from pytest_ane.mlprogram.executor.ane.simulation import rules
 from pytest_ane.mlprogram.metrics.logits import LogitSummary, compare_logits
 from pytest_ane.mlprogram.model import read_model
@@ -194,7 +192,7 @@ def measured_losses(stack: Stack, prompts: Sequence[GoldenPrompt]) -> dict[str, 
             table[next(kinds)].add(weight, vectors, result)
             return result
 
-        with patch.object(factors, "sums", recorded):
+        with patch.object(products, "sums", recorded):
             stack.chain.logits(prompt.ids)
     return table
 

@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.ane_model import MODEL, RuledBackend, logits_of, opened, silu_by_tanh
 from pytest_ane.gates.fidelity import Fidelity, measure
 from pytest_ane.mlprogram.arithmetic import SIMULATED
-from pytest_ane.mlprogram.executor.ane.grades import Grade, Rule
+from pytest_ane.mlprogram.executor.ane import Grade, Rule
 from pytest_ane.mlprogram.executor.ane.simulation import rules
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.project.models import OpenModel

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
-from pytest_ane.mlprogram.executor.palettes import Packed, decode
+from pytest_ane.mlprogram.executor.weights import Packed, decode
 
 ROWS, COLUMNS = 8192, 2048
 

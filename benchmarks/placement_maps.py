@@ -103,7 +103,7 @@ def maps(
         if units not in shown:
             shown.add(units)
             yield ""
-            yield from prediction_lines([predicted], ())
+            yield from prediction_lines([predicted])
 
 
 def missing(lines: Iterable[str]) -> list[str]:

@@ -20,10 +20,8 @@ from pathlib import Path
 
 from benchmarks.segmenter_rows import Row, case_op, plan_ops
 from pytest_ane.gates.placement.segmenter import Op, predict
-from pytest_ane.gates.placement.segmenter.costs import milliseconds
-from pytest_ane.gates.placement.segmenter.model import CostModel, models
-from pytest_ane.gates.placement.segmenter.path import shortest
-from pytest_ane.gates.placement.segmenter.predict import edge_costs, estimated, estimates
+from pytest_ane.gates.placement.segmenter.costs import CostModel, milliseconds, models
+from pytest_ane.gates.placement.segmenter.predict import edge_costs, estimated, estimates, shortest
 from pytest_ane.gates.placement.segmenter.records import BACKENDS, UNIT, Backend, Units
 from pytest_ane.gates.placement.segmenter.support import obstacle
 

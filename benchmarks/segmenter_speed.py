@@ -3,7 +3,7 @@
     python -m benchmarks.segmenter_speed
 
 A seeded chain of 16,000 operations with islands off the ANE, with the GPU: estimates, segments,
-margins and reasons; then its remedies. Bellman-Ford in numpy gets the estimates too, and only the
+margins and reasons. Bellman-Ford in numpy gets the estimates too, and only the
 cost of the best path. Exit code 1 where the two costs differ or the prediction takes 2 s.
 """
 
@@ -17,10 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.gates.placement.segmenter import Op, Tensor, predict, remedies
-from pytest_ane.gates.placement.segmenter.model import models
-from pytest_ane.gates.placement.segmenter.path import Edges
-from pytest_ane.gates.placement.segmenter.predict import edge_costs, estimates
+from pytest_ane.gates.placement.segmenter import Op, Tensor, predict
+from pytest_ane.gates.placement.segmenter.costs import models
+from pytest_ane.gates.placement.segmenter.predict import Edges, edge_costs, estimates
 
 _BAR = 2.0
 _KINDS = ("conv", "relu", "sigmoid", "add", "softmax", "conv", "mul", "cumsum", "transpose")
@@ -76,18 +75,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     model = models()["M4"]
     prediction, seconds = _timed(lambda: predict(ops, "ALL"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    helpful, helping = _timed(lambda: remedies(ops, prediction))
     total, relaxing = _timed(
         lambda: bellman_ford(
             np.array(estimates(ops, "ALL", model)), edge_costs("ALL", model)
         )
     )  # fmt: skip
     same = prediction.total_ms is not None and abs(total - prediction.total_ms) < 1e-6
-    print(
-        f"operations {len(ops):,}, segments {len(prediction.segments):,}, remedies {len(helpful)}"
-    )
+    print(f"operations {len(ops):,}, segments {len(prediction.segments):,}")
     print(f"prediction: {seconds:.2f} s of processor time, {peak:.0f} MiB of the whole process")
-    print(f"remedies: {helping:.2f} s")
     print(f"Bellman-Ford, the cost alone: {relaxing:.2f} s, {relaxing / seconds:.2f} times as long")
     print(f"paths {'agree' if same else 'differ'}; target {_BAR:g} s")
     return 0 if same and seconds < _BAR else 1

@@ -112,8 +112,8 @@ def changes() -> list[Change]:
             "a placement rule",
             {rule: (rule,) for rule in rules},
             (
-                "pytest_ane/gates/placement/rules/conv.py",
-                "tests/gates/placement/rules/test_conv.py",
+                "pytest_ane/gates/placement/rules/products.py",
+                "tests/gates/placement/rules/test_products.py",
                 "docs/reference/placement.md",
             ),
             3,

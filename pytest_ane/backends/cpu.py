@@ -15,7 +15,7 @@ from pytest_ane.mlprogram.arrays import Array, Arrays
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor import PipelineSession, Session, open_session
 from pytest_ane.mlprogram.executor.dtypes import Precision
-from pytest_ane.mlprogram.executor.state import States
+from pytest_ane.mlprogram.executor.ops.lists import States
 from pytest_ane.mlprogram.model import read_any
 from pytest_ane.mlprogram.records import Feature, Pipeline
 

@@ -14,11 +14,11 @@ from uuid import NAMESPACE_URL, uuid5
 from pytest_ane.make.cache import Cache
 from pytest_ane.make.record import PACKAGE, Artifact, BuildRecord
 from pytest_ane.manifest import Shard, Uncompressed
+from pytest_ane.mlprogram.checks import stays_inside
 from pytest_ane.mlprogram.digests import file_digest, key_digest, tree_digest
 from pytest_ane.mlprogram.errors import BuildError, ProgramError
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.package import parse_package
-from pytest_ane.mlprogram.package_files import stays_inside
 from pytest_ane.mlprogram.proto import canonical_bytes
 from pytest_ane.models.families import Buildable
 

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.mlprogram.arrays import Array
+from pytest_ane.mlprogram.checks import stays_inside
 from pytest_ane.mlprogram.errors import ProgramError
-from pytest_ane.mlprogram.package_files import stays_inside
 from pytest_ane.mlprogram.records import Blob, DType, Function, MLModel, Ref, TensorType, Value
 from pytest_ane.mlprogram.values import bits, elements, unpack
 

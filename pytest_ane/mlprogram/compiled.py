@@ -4,6 +4,12 @@ A `.mlmodelc` folder holds `model.mil` (the program), `weights/weight.bin` (as i
 `metadata.json` (inputs, outputs, states), or only `coremldata.bin` for these. That of a pipeline
 holds such a folder for each part, `model0`, `model1` and so on. What is written here is not
 optimised, as Core ML's compiler would, and only tools that read `model.mil` can use it.
+
+The format of `coremldata.bin` is not published. All that is read is what every file at hand has:
+the number of the model's type in Model.proto, and its `ModelDescription` as a protobuf message.
+After the type come 24 bytes, a text with its length before it, 32 bytes that begin with the
+specification's version, and the message with its length before it; lengths are 8 bytes, the lowest
+first.
 """
 
 from __future__ import annotations
@@ -12,6 +18,7 @@ import json
 import os
 import re
 import shutil
+import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,15 +27,93 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ane.mlprogram.blob import check_blobs
-from pytest_ane.mlprogram.checks import check_boundary, check_pipeline
-from pytest_ane.mlprogram.coremldata import NAME as COREMLDATA
-from pytest_ane.mlprogram.coremldata import ModelData, read_names
+from pytest_ane.mlprogram.checks import check_boundary, check_pipeline, read_file
 from pytest_ane.mlprogram.errors import ProgramError
-from pytest_ane.mlprogram.features import checked, image_dtype
-from pytest_ane.mlprogram.mil_text.write import write
-from pytest_ane.mlprogram.package_files import read_file
-from pytest_ane.mlprogram.pipeline import no_such_part, part_names
+from pytest_ane.mlprogram.features import (
+    checked,
+    image_dtype,
+    no_such_part,
+    part_names,
+    read_features,
+)
+from pytest_ane.mlprogram.proto import definitions
 from pytest_ane.mlprogram.records import DType, Feature, MLModel, Pipeline, Program
+from pytest_ane.mlprogram.write import write
+
+_DATA = "coremldata.bin"
+_MOST_BYTES = 1 << 26
+_TEXT = 28
+"""Bytes before the text's length."""
+_VERSION = 32
+_SCHEMAS = {"inputSchema": "input", "outputSchema": "output", "stateSchema": "state"}
+
+
+class ModelData:
+    """`coremldata.bin`, read; it answers as `Metadata` does.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ProgramError: it has another form; or, from `features`, a feature is impossible.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        data = read_file(file, _MOST_BYTES)
+        try:
+            (number,) = struct.unpack_from("<I", data)
+            self.kind = definitions().Model.DESCRIPTOR.fields_by_number[number].name
+            after = _TEXT + 8 + _length(data, _TEXT)
+            (version,) = struct.unpack_from("<Q", data, after)
+            start = after + _VERSION + 8
+            message = data[start : start + _length(data, after + _VERSION)]
+            self._description = definitions().ModelDescription.FromString(message)
+        # protobuf's own DecodeError is not part of its typed interface.
+        except Exception as error:
+            raise ProgramError(
+                f"{file}: has a form that is not known, and there is no metadata.json; compile the "
+                "model with `xcrun coremlcompiler`, or name its package."
+            ) from error
+        self.specification_version = int(version)
+        self.user_defined = dict(self._description.metadata.userDefined)
+        self.default = self._description.defaultFunctionName
+        self._functions = {each.name: each for each in self._description.functions}
+
+    def describes(self, function: str) -> bool:
+        """Whether it holds a function's features, or those of the only one."""
+        return function in self._functions or function == (self.default or "main")
+
+    def features(self, function: str, schema: str) -> tuple[Feature, ...]:
+        """The features of `inputSchema`, `outputSchema` or `stateSchema` of a function."""
+        described = self._functions.get(function, self._description)
+        return read_features(getattr(described, _SCHEMAS[schema]), self.file)
+
+
+def read_names(file: Path) -> tuple[str, ...]:
+    """The names of a pipeline's parts, `modelNames/coremldata.bin`; none where it names none.
+
+    Raises:
+        ProgramError: the file has another form.
+    """
+    try:
+        data = read_file(file, _MOST_BYTES)
+        count, at, names = _length(data, 0), 8, []
+        for _ in range(count):
+            end = at + 8 + _length(data, at)
+            names.append(data[at + 8 : end].decode())
+            at = end
+    except FileNotFoundError:
+        return ()
+    except (struct.error, ValueError) as error:
+        raise ProgramError(f"{file}: damaged ({error}); compile the pipeline again.") from None
+    return tuple(names)
+
+
+def _length(data: bytes, at: int) -> int:
+    (length,) = struct.unpack_from("<Q", data, at)
+    if length > len(data) - at - 8:
+        raise ValueError(f"{length} bytes at {at} of {len(data)}")
+    return int(length)
+
 
 _PROGRAM = "model.mil"
 _NETWORK = "model.espresso.net"
@@ -68,7 +153,6 @@ def read_compiled(
 
 
 def _parts(path: Path) -> list[Path]:
-    """The folders of a pipeline's models, in order; none of a single model."""
     if (path / _PROGRAM).exists() or (path / _NETWORK).exists():
         return []
     folders = (path / f"{_PART}{i}" for i in count())
@@ -106,14 +190,14 @@ def _part(folder: Path, *, weights: bool) -> MLModel:
 
 
 def _names(path: Path, folders: Sequence[Path]) -> tuple[str, ...]:
-    return part_names(len(folders), read_names(path / "modelNames" / COREMLDATA))
+    return part_names(len(folders), read_names(path / "modelNames" / _DATA))
 
 
 def _refused(path: Path, number: int, folder: Path) -> str:
     """Why a part cannot be read, and what to do."""
     kind = "neuralNetwork" if (folder / _NETWORK).exists() else ""
     with suppress(FileNotFoundError, ProgramError):
-        kind = kind or ModelData(folder / COREMLDATA).kind
+        kind = kind or ModelData(folder / _DATA).kind
     if kind == "nonMaximumSuppression":
         return (
             f"{path}: part {number} of the pipeline is a nonMaximumSuppression, whose thresholds a "
@@ -194,7 +278,7 @@ def _described_in(path: Path) -> Metadata | ModelData:
     with suppress(FileNotFoundError):
         return Metadata(file)
     try:
-        return ModelData(path / COREMLDATA)
+        return ModelData(path / _DATA)
     except FileNotFoundError:
         raise ProgramError(f"{file}: missing; the compiled model is incomplete.") from None
 
@@ -213,7 +297,7 @@ def _metadata(path: Path) -> Metadata | ModelData:
 
 def _program(file: Path) -> Program:
     # The grammar is made when the first compiled model is read, and not before.
-    from pytest_ane.mlprogram.mil_text.parse import parse
+    from pytest_ane.mlprogram.parse import parse
 
     try:
         data = read_file(file)
@@ -225,7 +309,6 @@ def _program(file: Path) -> Program:
         raise ProgramError(f"{file}:{line}: not UTF-8; the file is damaged.") from None
 
 
-_MOST_BYTES = 1 << 26
 _ARRAYS = {"Float16": DType.FP16, "Float32": DType.FP32, "Float64": DType.FP64,
            "Double": DType.FP64, "Int32": DType.INT32, "Int8": DType.INT8}  # fmt: skip
 # Types that are no arrays, by the compiler's name: the name in the protobuf, and what it holds.
@@ -334,7 +417,6 @@ def write_compiled(model: MLModel, folder: Path, functions: Sequence[MLModel] = 
 
 
 def _place(source: Path, target: Path) -> None:
-    """A link to a file where the disk allows it, else a copy."""
     try:
         os.link(source, target)
     except OSError:

@@ -12,8 +12,7 @@ from pytest_ane.mlprogram.census import DEEPEST, ProgramWeight, constants_of
 from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.executor.folding import Constants
 from pytest_ane.mlprogram.executor.ops.constexpr import constexpr_blockwise_shift_scale
-from pytest_ane.mlprogram.executor.palettes import Packed, decode
-from pytest_ane.mlprogram.executor.weights import StreamedWeight
+from pytest_ane.mlprogram.executor.weights import Packed, StreamedWeight, decode
 from pytest_ane.mlprogram.records import DType, MLModel, Operation, Ref, TensorType
 
 

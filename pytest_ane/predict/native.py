@@ -22,14 +22,14 @@ from uuid import uuid4
 
 import numpy as np
 
+from pytest_ane.mlprogram.checks import stays_inside
 from pytest_ane.mlprogram.compiled import write_compiled
 from pytest_ane.mlprogram.errors import AneError, ExecutionError, ProgramError
 from pytest_ane.mlprogram.executor import PipelineSession, Session, open_session
 from pytest_ane.mlprogram.executor.dtypes import carried
-from pytest_ane.mlprogram.executor.images import mode, to_pixels
-from pytest_ane.mlprogram.executor.state import States
+from pytest_ane.mlprogram.executor.interface import mode, to_pixels
+from pytest_ane.mlprogram.executor.ops.lists import States
 from pytest_ane.mlprogram.model import read_any, read_functions, read_model
-from pytest_ane.mlprogram.package_files import stays_inside
 from pytest_ane.mlprogram.records import DType, Feature, MLModel, Pipeline
 from pytest_ane.predict import answer, arithmetic_on, count_rules, plan
 from pytest_ane.predict.plan import (

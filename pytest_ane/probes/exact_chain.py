@@ -10,8 +10,8 @@ from typing import TypeAlias
 import numpy as np
 
 from pytest_ane.mlprogram.arrays import DoubleArray, FloatArray
-from pytest_ane.mlprogram.metrics.cosine import cosine, is_cosine
 from pytest_ane.mlprogram.metrics.logits import LogitSummary, compare_logits
+from pytest_ane.mlprogram.metrics.tensors import cosine, is_cosine
 from pytest_ane.models.chain import Chain, ChainStep, Watch
 from pytest_ane.models.families import LanguageModel, Streams, Wire, apply_output, shard_input
 from pytest_ane.probes.golden_prompts import GoldenPrompt

@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 
 from pytest_ane.manifest.inputs import Input, InputKind
 from pytest_ane.mlprogram.arrays import Array, DoubleArray, FloatArray
-from pytest_ane.mlprogram.executor.images import open_picture
+from pytest_ane.mlprogram.executor.interface import open_picture
 from pytest_ane.probes.seeded import generator, normals
 
 Shape = tuple[int, ...]

@@ -21,8 +21,8 @@ import numpy as np
 
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import ExecutionError
-from pytest_ane.mlprogram.executor.images import is_color, to_pixels
-from pytest_ane.mlprogram.executor.ops.suppression import overlaps
+from pytest_ane.mlprogram.executor.interface import is_color, to_pixels
+from pytest_ane.mlprogram.executor.ops.sorting import overlaps
 from pytest_ane.mlprogram.records import DType, Feature, MLModel, Pipeline
 
 

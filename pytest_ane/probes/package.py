@@ -16,7 +16,7 @@ from pytest_ane.mlprogram.arrays import Array, Arrays
 from pytest_ane.mlprogram.digests import tree_digest
 from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.executor.budget import current_budget
-from pytest_ane.mlprogram.executor.images import is_color, mode
+from pytest_ane.mlprogram.executor.interface import is_color, mode
 from pytest_ane.mlprogram.model import counterpart, read_any
 from pytest_ane.mlprogram.records import NUMBERS, Feature
 from pytest_ane.models.families import Port

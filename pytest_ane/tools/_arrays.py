@@ -10,7 +10,7 @@ from zipfile import BadZipFile, ZipFile
 import numpy as np
 
 from pytest_ane.mlprogram.errors import ExecutionError
-from pytest_ane.mlprogram.executor.images import open_picture, to_pixels
+from pytest_ane.mlprogram.executor.interface import open_picture, to_pixels
 from pytest_ane.mlprogram.records import MLModel, Pipeline
 
 _PICTURE = ".png"

@@ -40,7 +40,7 @@ from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.executor.dtypes import Precision
 from pytest_ane.mlprogram.executor.folding import dense
-from pytest_ane.mlprogram.executor.replay import Replay
+from pytest_ane.mlprogram.executor.session import Replay
 from pytest_ane.mlprogram.executor.weights import StreamedWeight
 from pytest_ane.mlprogram.records import MLModel, Operation
 from pytest_ane.probes.cases import Case, Rows

@@ -11,7 +11,7 @@ from pytest_ane.gates.verdict import CAUSE, Cell, Column, Finding, Table, Where,
 from pytest_ane.make import Artifact, uncompressed_package
 from pytest_ane.manifest import Linear, Palettize, Settings, Shard, Uncompressed
 from pytest_ane.mlprogram.arithmetic import SIMULATED, Arithmetic
-from pytest_ane.mlprogram.metrics.error import in_words
+from pytest_ane.mlprogram.metrics.tensors import in_words
 from pytest_ane.mlprogram.model import counterpart, read_model
 from pytest_ane.mlprogram.records import MLModel
 from pytest_ane.mlprogram.text import printable

@@ -15,8 +15,8 @@ from pytest_ane.gates.verdict import Verdict
 from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.mlprogram.arithmetic import SIMULATED, RuleShares
 from pytest_ane.mlprogram.arrays import FloatArray
-from pytest_ane.mlprogram.metrics.cosine import cosine
 from pytest_ane.mlprogram.metrics.logits import compare_logits
+from pytest_ane.mlprogram.metrics.tensors import cosine
 from pytest_ane.models.chain import Chain
 from pytest_ane.models.families import Streams, apply_output, shard_input
 from pytest_ane.probes.exact_chain import ForcedShard, ReferenceStates, run_all, teacher_forced

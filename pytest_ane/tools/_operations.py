@@ -28,10 +28,10 @@ from pytest_ane.mlprogram.arrays import Array, Arrays
 from pytest_ane.mlprogram.census import Weight
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor import PipelineSession, Session
-from pytest_ane.mlprogram.executor.images import to_pixels
+from pytest_ane.mlprogram.executor.interface import to_pixels
+from pytest_ane.mlprogram.executor.ops.lists import State
 from pytest_ane.mlprogram.executor.prepare import uses
-from pytest_ane.mlprogram.executor.replay import run_step
-from pytest_ane.mlprogram.executor.state import State
+from pytest_ane.mlprogram.executor.session import run_step
 from pytest_ane.mlprogram.records import (
     Feature,
     MLModel,

@@ -1,4 +1,4 @@
-"""Predicted placement for `pytest-ane explain`: the map, why ops are off the ANE, and remedies."""
+"""Predicted placement for `pytest-ane explain`: the map, and why ops are off the ANE."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_ane.gates.placement.plans import plain
-from pytest_ane.gates.placement.segmenter import Placed, Predicted, Prediction, Remedy, Segment
+from pytest_ane.gates.placement.segmenter import Placed, Predicted, Prediction, Segment
 
 _SEGMENTS = 12
 _GROUPS = 12
-_REMEDIES = 6
 _KINDS = 6
 _NAMES = 3
 
@@ -75,14 +74,11 @@ def undecided_groups(prediction: Prediction) -> list[Group]:
     return [Group(reason, tuple(members)) for reason, members in groups.items()]
 
 
-def prediction_lines(
-    predictions: Sequence[Predicted], remedies: Sequence[Remedy], *, several: bool = False
-) -> Iterator[str]:
+def prediction_lines(predictions: Sequence[Predicted], *, several: bool = False) -> Iterator[str]:
     """The map of one function, short however large the program is.
 
     Args:
         predictions: at one or more T; the first is shown in full.
-        remedies: of the first.
         several: whether the package has other functions, so that this one is named.
     """
     prediction = predictions[0].prediction
@@ -95,12 +91,6 @@ def prediction_lines(
         yield "supported:"
         yield from _work(prediction)
     yield from _reasons(prediction)
-    if remedies:
-        yield "what would bring operations back, with the predicted gain:"
-        for remedy in remedies[:_REMEDIES]:
-            yield f"  - {plain(remedy.action)}:"
-            yield f"    {_gain(remedy, prediction)}"
-        yield from _more(len(remedies) - _REMEDIES, "remedies")
     if prediction.no_data and not predictions[0].unknown:
         yield "rests on:"
         yield from (f"  - {plain(sentence)}" for sentence in prediction.no_data)
@@ -202,16 +192,6 @@ def _short_of(group: Group) -> str:
     amount = least if least == most else f"{least.removesuffix(' ms')} to {most}"
     of = " of its launch and switches" if group.reason == "too little work" else ""
     return f", {amount} short{of}"
-
-
-def _gain(remedy: Remedy, prediction: Prediction) -> str:
-    each = f" for each of {remedy.multiple:,}" if remedy.multiple > 1 else ""
-    gain = f"gain {_ms(remedy.gain_ms)} of {_ms(prediction.total_ms or 0.0)}{each}"
-    back = f", {remedy.back:,} more {'op' if remedy.back == 1 else 'ops'} on the ANE"
-    before = len(prediction.segments)
-    instead = f" instead of {before:,}" if remedy.segments != before else ""
-    segments = _plural(remedy.segments, "segment")
-    return f"{gain}{back if remedy.back > 0 else ''}, {segments}{instead}"
 
 
 def _names(placed: Sequence[Placed]) -> str:

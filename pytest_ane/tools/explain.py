@@ -12,8 +12,7 @@ from pytest_ane.cli.options import add_function, count
 from pytest_ane.cli.output import Output, terminal_width
 
 if TYPE_CHECKING:
-    from pytest_ane.gates.placement.segmenter import Op, Predicted, Remedy
-    from pytest_ane.mlprogram.records import Function, MLModel
+    from pytest_ane.gates.placement.segmenter import Predicted
 
 HELP = "forecast and predict a package's placement, op by op"
 EXAMPLE = "pytest-ane explain encoder.mlpackage --os 'macOS 15'"
@@ -66,34 +65,17 @@ def run(options: argparse.Namespace) -> Output:
     lines = [*explain(placement, options.os, width)]
     data = []
     several = len(model.program.functions) > 1
-    for own, remedies in _maps(model, predictions):
-        lines += ["", *prediction_lines(own, remedies, several=several)]
-        data += [_data(p, remedies if p is own[0] else ()) for p in own]
+    for name in model.program.functions:
+        own = [predicted for predicted in predictions if predicted.function == name]
+        lines += ["", *prediction_lines(own, several=several)]
+        data += [_data(predicted) for predicted in own]
     # In a pipe a finding stays on one line, for grep.
     yield from wrapped(lines, width) if width else lines
     placement = placement.under(options.os)
     return {"outcome": placement.outcome, **vars(placement), "predictions": data}
 
 
-def _maps(
-    model: MLModel, predictions: Iterable[Predicted]
-) -> Iterator[tuple[list[Predicted], tuple[Remedy, ...]]]:
-    """Predictions of each function in turn, the weakest first, with its remedies."""
-    from pytest_ane.gates.placement.segmenter import remedies
-    from pytest_ane.gates.placement.segmenter.program import function_ops, model_shapes
-
-    for name, function in model.program.functions.items():
-        own = [predicted for predicted in predictions if predicted.function == name]
-
-        def at_tokens(tokens: int, function: Function = function) -> tuple[Op, ...] | None:
-            shapes, unknown = model_shapes(model, function, tokens)
-            return None if unknown else function_ops(function, shapes)
-
-        weakest = own[0]
-        yield own, remedies(weakest.ops, weakest.prediction, weakest.tokens, at_tokens)
-
-
-def _data(predicted: Predicted, remedies: Iterable[Remedy]) -> dict[str, Any]:
+def _data(predicted: Predicted) -> dict[str, Any]:
     from pytest_ane.tools._prediction_words import off_groups, undecided_groups
 
     prediction = predicted.prediction
@@ -106,10 +88,6 @@ def _data(predicted: Predicted, remedies: Iterable[Remedy]) -> dict[str, Any]:
         "switches": prediction.switches,
         "off": off_groups(prediction),
         "undecided": undecided_groups(prediction),
-        "remedies": [
-            {name: value for name, value in vars(remedy).items() if name != "ops"}
-            for remedy in remedies
-        ],
     }
 
 

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Output:
     """Counts of a recorded plan, and the operations that are not on the ANE."""
     from pytest_ane.gates.placement.plans import join, read_plan
-    from pytest_ane.gates.placement.plans.summary import summarise
+    from pytest_ane.gates.placement.plans.join import summarise
     from pytest_ane.report.placement import explain_plan
 
     plan = read_plan(options.file)

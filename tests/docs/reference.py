@@ -19,7 +19,7 @@ from pytest_ane.experiments import EXPERIMENTS
 from pytest_ane.first_contact import ASSUMPTIONS, STEPS
 from pytest_ane.gates.placement.rules import ALL_RULES, OpRule, Rule
 from pytest_ane.manifest.tables import json_schema
-from pytest_ane.mlprogram.executor.ane.grades import Grade
+from pytest_ane.mlprogram.executor.ane import Grade
 from pytest_ane.mlprogram.executor.ane.simulation import grade_of
 from pytest_ane.mlprogram.executor.ane.simulation import rules as rules_of_ane
 from tests.docs.pages import ROOT, SITE, tomllib

@@ -15,14 +15,14 @@ import numpy as np
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 
-from pytest_ane.mlprogram.mil_text import write
 from pytest_ane.mlprogram.model import read_model
+from pytest_ane.mlprogram.write import write
 from tests.fuzz.programs import single
 from tests.fuzz.targets import every_dtype
 from tests.mlprogram.compiled import schema
-from tests.mlprogram.mil_text.test_parse import FULL
 from tests.mlprogram.packages import Program, doubling, model_file, set_type, weight_file
 from tests.mlprogram.pipelines import three
+from tests.mlprogram.test_parse import FULL
 
 _CORPUS = Path(__file__).parent / "corpus"
 

@@ -6,7 +6,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from pytest_ane.mlprogram.arithmetic import GRADES, SIMULATED, RuleShares, read_arithmetic
-from pytest_ane.mlprogram.executor.ane.grades import Grade
+from pytest_ane.mlprogram.executor.ane import Grade
 
 
 @pytest.mark.parametrize("word", ["typed", "ane", " ane "])

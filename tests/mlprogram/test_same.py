@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from pytest_ane.mlprogram.mil_text import parse
 from pytest_ane.mlprogram.model import read_model
+from pytest_ane.mlprogram.parse import parse
 from pytest_ane.mlprogram.records import Program
 from tests.mlprogram.packages import Program as Package
 from tests.mlprogram.packages import doubling, weight_file

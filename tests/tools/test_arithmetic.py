@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.cli import main
-from tests.mlprogram.executor.ane.test_patterns import INPUTS, OUTPUTS, package
-from tests.mlprogram.executor.ane.test_simulation import program
+from tests.mlprogram.executor.ane.test_simulation import INPUTS, OUTPUTS, package, program
 from tests.tools.conftest import AsJson
 from tests.tools.stacks import Stacks
 

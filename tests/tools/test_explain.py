@@ -40,7 +40,7 @@ def test_the_prediction_as_json(package: Path, as_json: AsJson) -> None:
     units = [operation["unit"] for operation in prediction["operations"]]
     assert {"ANE", "CPU"} & {*units}
     assert [segment["last"] for segment in prediction["segments"]][-1] == len(units) - 1
-    assert {"off", "remedies", "no_data", "margin", "tokens"} <= {*prediction}
+    assert {"off", "undecided", "no_data", "margin", "tokens"} <= {*prediction}
     for group in prediction["off"]:
         assert [units[index] for index in group["operations"]] == ["CPU"] * len(group["operations"])
 

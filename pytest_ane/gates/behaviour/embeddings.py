@@ -26,8 +26,7 @@ from pytest_ane.gates.verdict import (
 from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.mlprogram.arithmetic import RuleShares
 from pytest_ane.mlprogram.arrays import FloatArray
-from pytest_ane.mlprogram.metrics.cosine import cosine, is_cosine
-from pytest_ane.mlprogram.metrics.error import relative_l2
+from pytest_ane.mlprogram.metrics.tensors import cosine, is_cosine, relative_l2
 from pytest_ane.models.chain import Chain
 from pytest_ane.probes.exact_chain import ReferenceStates, ShardAlone, forced
 from pytest_ane.probes.golden_prompts import GoldenPrompt

@@ -15,8 +15,7 @@ from pytest_ane.mlprogram.blob import load
 from pytest_ane.mlprogram.census import ProgramWeight, constants_of, find_weights
 from pytest_ane.mlprogram.decompress import decompress
 from pytest_ane.mlprogram.errors import ExecutionError, ProgramError
-from pytest_ane.mlprogram.executor.palettes import Packed, count, stored
-from pytest_ane.mlprogram.executor.weights import StreamedWeight
+from pytest_ane.mlprogram.executor.weights import Packed, StreamedWeight, count, stored
 from pytest_ane.mlprogram.records import MLModel
 
 _ENTRIES = 16

@@ -24,22 +24,20 @@ from pytest_ane.gates.fidelity.records import (
 from pytest_ane.mlprogram.arithmetic import RuleShares
 from pytest_ane.mlprogram.arrays import DoubleArray, FloatArray
 from pytest_ane.mlprogram.errors import ExecutionError
-from pytest_ane.mlprogram.metrics.cosine import (
+from pytest_ane.mlprogram.metrics.tensors import (
     Contributions,
+    WorstError,
     contributions,
     contributions_off_input,
     cosine,
+    finite_fraction,
     flat_cosine,
     group_cosines,
     group_products,
-    zeros,
-)
-from pytest_ane.mlprogram.metrics.error import (
-    WorstError,
-    finite_fraction,
     relative_l2,
     worst_abs_error,
     worst_rel_error,
+    zeros,
 )
 from pytest_ane.mlprogram.records import MLModel, Pipeline
 from pytest_ane.probes.cases import Case, Rows

@@ -12,7 +12,7 @@ import numpy as np
 
 from pytest_ane.gates.fidelity.records import GROUP, Comparison
 from pytest_ane.manifest.policy import OutputPolicy
-from pytest_ane.mlprogram.metrics.error import decibels
+from pytest_ane.mlprogram.metrics.tensors import decibels
 
 Series = tuple[Sequence[float], Sequence[int]]
 """Values of a comparison, and the position (or first channel) of each."""

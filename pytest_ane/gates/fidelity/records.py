@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pytest_ane.mlprogram.arithmetic import RuleShares
-from pytest_ane.mlprogram.metrics.cosine import is_cosine
+from pytest_ane.mlprogram.metrics.tensors import is_cosine
 from pytest_ane.probes.error_budget import Error, ErrorBudget
 
 T = TypeVar("T")

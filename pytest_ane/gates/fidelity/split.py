@@ -10,7 +10,7 @@ from pytest_ane.gates.fidelity.records import Fidelity, Simulated
 from pytest_ane.gates.verdict import Figure, Finding, Limits, Where, bounds, limited
 from pytest_ane.manifest.policy import FidelityPolicy
 from pytest_ane.mlprogram.arithmetic import SIMULATED
-from pytest_ane.mlprogram.metrics.error import in_words
+from pytest_ane.mlprogram.metrics.tensors import in_words
 from pytest_ane.probes.error_budget import Error, ErrorBudget
 
 DEVICE_ROUNDING = 0.03

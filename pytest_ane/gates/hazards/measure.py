@@ -26,9 +26,8 @@ from pytest_ane.probes.error_budget.runs import run_cases
 
 if TYPE_CHECKING:
     # Importing it compiles kernels, which takes a second: only a simulation does.
-    from pytest_ane.mlprogram.executor.ane.accumulator import Sums, Weight
-    from pytest_ane.mlprogram.executor.ane.factors import Factors
-    from pytest_ane.mlprogram.executor.ane.losses import Columns
+    from pytest_ane.mlprogram.executor.ane.accumulator import Columns, Sums, Weight
+    from pytest_ane.mlprogram.executor.ane.products import Factors
     from pytest_ane.mlprogram.executor.ane.simulation import Computed
 
 _TABLES = frozenset(
@@ -161,8 +160,7 @@ class Observer:
 
     def _losses(self, run: Computed, weight: Weight, vectors: Array) -> DoubleArray:
         """Dropped products, all products, and the sums of |w x| of both."""
-        from pytest_ane.mlprogram.executor.ane.accumulator import Weight
-        from pytest_ane.mlprogram.executor.ane.losses import Columns
+        from pytest_ane.mlprogram.executor.ane.accumulator import Columns, Weight
 
         factors, name = _constant(run), run.op.name
         if factors is not None and weight.factors.size < math.prod(factors.shape):
@@ -229,7 +227,7 @@ def _constant(run: Computed) -> Factors | None:
 
 def _scales(factors: Factors) -> Array | None:
     """Scale of each row; None unless the weight is whole numbers times them."""
-    from pytest_ane.mlprogram.executor.ane.factors import Codes
+    from pytest_ane.mlprogram.executor.ane.products import Codes
 
     assert factors.scale is not None
     layout = factors.width, factors.groups, factors.transposed

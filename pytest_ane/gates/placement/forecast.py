@@ -114,7 +114,8 @@ class Forecast:
         """
         if any(match.index is None for match in self.of("ineligible")):
             return self.compute_ops if op is None else self.compute.get(op, 0)
-        return sum(op in (None, kind) for kind in _places(self.of("ineligible")))
+        places = {(f.index, f.type) for f in self.of("ineligible")}
+        return sum(op in (None, kind) for _, kind in places)
 
     def allowed(self) -> int:
         """Number of compute operations that would be ineligible, and are allowed off the ANE."""
@@ -209,12 +210,6 @@ def _left_out(site: Site) -> str | None:
     if compile_time and site.op in mil_ops():
         return site.op
     return site.boundary or None
-
-
-def _places(matches: Iterator[Match]) -> Iterator[str]:
-    """The type of each operation the matches name, each operation once."""
-    places = {(f.index, f.type) for f in matches if f.index is not None}
-    return (kind for _, kind in places)
 
 
 def _reader(model: MLModel) -> Read:

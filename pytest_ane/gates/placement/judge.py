@@ -10,10 +10,11 @@ from pytest_ane.gates.placement.plans import Plan, Summary, plain, summarise
 from pytest_ane.gates.placement.predicted import (
     assumptions,
     contradictions,
+    forecast_table,
+    plan_table,
     predicted_figures,
     required,
 )
-from pytest_ane.gates.placement.program import forecast_table, plan_table
 from pytest_ane.gates.placement.rules import find
 from pytest_ane.gates.verdict import Column, Figure, Finding, Severity, Table, Verdict, Where
 from pytest_ane.manifest.policy import PlacementPolicy
@@ -221,9 +222,10 @@ def _findings(forecast: Forecast) -> Iterator[Finding]:
         for match in sorted(matches, key=lambda m: (m.rule, m.type == "cast")):
             rule = find(match.rule, match.outcome)
             title = _lower(rule.title.rstrip(".")) if rule else "a rule this version does not have"
+            inside = f" in {function}" if (function := _outside_main(match)) else ""
             yield Finding(
                 severity,
-                f"{match.type} `{match.op}`{_function(match)} is {word} ({match.rule}): "
+                f"{match.type} `{match.op}`{inside} is {word} ({match.rule}): "
                 f"{_lower(match.why.rstrip('.'))}",
                 Where(op=match.op) if match.index is not None else Where(),
                 rule.fix if rule else "",
@@ -256,14 +258,9 @@ def _tables(forecast: Forecast) -> Iterator[Table]:
     yield Table("the rules", (Column("id"), Column(""), Column("")), tuple(rows), "rules")
 
 
-def _function(match: Match) -> str:
-    return f" in {function}" if (function := _outside_main(match)) else ""
-
-
 def _outside_main(match: Match) -> str:
     return "" if match.function == "main" else match.function
 
 
 def _lower(sentence: str) -> str:
-    """A sentence continued after a colon; acronyms keep their capitals."""
     return sentence if sentence[1:2].isupper() else sentence[:1].lower() + sentence[1:]

@@ -201,7 +201,6 @@ class Constants:
         return self._stored.get(argument.name) if isinstance(argument, Ref) else argument
 
     def _is_constant(self, op: Operation) -> bool:
-        """Whether all that an operation takes is constant."""
         if op.op in _NEVER_FOLDED or op.blocks:
             return False
         return all(a in self for arguments in op.inputs.values() for a in arguments)

@@ -54,8 +54,6 @@ def compiled(*arguments: Any, **options: Any) -> Callable[[F], F]:
 
 
 def _widening(context: Any, pattern: Any) -> Any:
-    """The number of a bit pattern of fp16."""
-
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
 

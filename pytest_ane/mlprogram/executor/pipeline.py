@@ -11,11 +11,10 @@ from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.arrays import Array, Arrays
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor.dtypes import Precision, carried
-from pytest_ane.mlprogram.executor.images import to_pixels
-from pytest_ane.mlprogram.executor.interface import check_names, present
-from pytest_ane.mlprogram.executor.ops.suppression import select_boxes
+from pytest_ane.mlprogram.executor.interface import check_names, present, to_pixels
+from pytest_ane.mlprogram.executor.ops.lists import States
+from pytest_ane.mlprogram.executor.ops.sorting import select_boxes
 from pytest_ane.mlprogram.executor.session import Session
-from pytest_ane.mlprogram.executor.state import States
 from pytest_ane.mlprogram.records import Feature, MLModel, NonMaximumSuppression, Part, Pipeline
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor.budget import Budget, current_budget
 from pytest_ane.mlprogram.executor.dtypes import Precision, converter, itemsize
 from pytest_ane.mlprogram.executor.folding import SEQUENCES, Constants, dense
-from pytest_ane.mlprogram.executor.lockstep import join_axis
 from pytest_ane.mlprogram.executor.registry import FAILURES, lookup
 from pytest_ane.mlprogram.executor.steps import (
     Compute,
@@ -20,6 +19,7 @@ from pytest_ane.mlprogram.executor.steps import (
     PreparedBlock,
     Step,
     WhileLoop,
+    join_axis,
 )
 from pytest_ane.mlprogram.executor.weights import HalfWeight
 from pytest_ane.mlprogram.records import (
@@ -113,7 +113,6 @@ class Preparer:
         return blocks
 
     def _slot(self, name: str) -> int:
-        """A new slot, under this name in the innermost scope."""
         self.template.append(None)
         self.slots[name] = len(self.template) - 1
         return self.slots[name]

@@ -109,7 +109,6 @@ def names() -> list[str]:
 
 @cache
 def _load_ops() -> None:
-    """Import every module of `ops`; their decorators do the rest."""
     from pytest_ane.mlprogram.executor import ops
 
     for module in iter_modules(ops.__path__):

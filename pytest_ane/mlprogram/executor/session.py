@@ -1,12 +1,14 @@
 """A session: a program prepared once, and run many times.
 
 Preparing resolves names to numbered slots, folds constants and `constexpr_*` weights, binds every
-operation's constant parameters, and notes when each value is used for the last time.
+operation's constant parameters, and notes when each value is used for the last time. A `Replay` is
+run again with other constants: only what follows from them is computed again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -19,13 +21,13 @@ from pytest_ane.mlprogram.executor.budget import Budget, Meter, current_budget
 from pytest_ane.mlprogram.executor.dtypes import Precision, converter
 from pytest_ane.mlprogram.executor.folding import dense
 from pytest_ane.mlprogram.executor.interface import bind_inputs, check_interface
-from pytest_ane.mlprogram.executor.lockstep import run_all
-from pytest_ane.mlprogram.executor.prepare import Preparer
+from pytest_ane.mlprogram.executor.ops.lists import State, States
+from pytest_ane.mlprogram.executor.prepare import Preparer, uses
 from pytest_ane.mlprogram.executor.registry import FAILURES, lookup
-from pytest_ane.mlprogram.executor.state import State, States
-from pytest_ane.mlprogram.executor.steps import Values, shapes_decide
+from pytest_ane.mlprogram.executor.steps import PreparedBlock, Values, run_all, shapes_decide
 from pytest_ane.mlprogram.executor.weights import LARGE, HalfWeight
 from pytest_ane.mlprogram.records import (
+    Block,
     DType,
     MLModel,
     Operation,
@@ -198,13 +200,11 @@ class Session:
         return [{name: self.result(name, values) for name in names} for values in tables]
 
     def _chosen(self, outputs: Sequence[str]) -> tuple[tuple[str, ...], frozenset[int]]:
-        """Names of results, and the slots of those that are computed."""
         names = (outputs,) if isinstance(outputs, str) else tuple(outputs)
         return names, frozenset(self.slots[name] for name in names if name in self.slots)
 
     @cached_property
     def _declared(self) -> tuple[tuple[str, ...], frozenset[int]]:
-        """The same for all outputs."""
         return self._chosen(self.model.main.block.outputs)
 
     def table(self, inputs: Mapping[str, Array], state: States | None = None) -> Values:
@@ -359,3 +359,69 @@ def eval_op(name: str, *, opset: str = "iOS18", **parameters: Any) -> Any:
 def _widened(value: Any) -> Any:
     half = isinstance(value, np.ndarray) and value.dtype == np.float16
     return value.astype(np.float32) if half else value
+
+
+class Replay:
+    """A session's run on several inputs that keeps every value.
+
+    Args:
+        session: of a model without states.
+        inputs: as in `Session.predict_all`.
+    """
+
+    def __init__(self, session: Session, inputs: Sequence[Mapping[str, Array]]) -> None:
+        self.session = session
+        self._keep = frozenset(range(len(session.template)))
+        self._tables = [session.table(x) for x in inputs]
+        _run(session, session.block, self._tables, self._keep)
+
+    def outputs(self) -> list[dict[str, Any]]:
+        """The declared outputs by name, for each of the inputs."""
+        return [_outputs(self.session, values) for values in self._tables]
+
+    def variant(self, session: Session, changed: Collection[str]) -> list[dict[str, Any]]:
+        """The declared outputs of another session of the same model, prepared in the same way.
+
+        Args:
+            session: one that differs in constants alone.
+            changed: names of the constants that differ, as their operations yield them.
+        """
+        names = reached(session.model.main.block, changed)
+        slots = {slot for name, slot in session.slots.items() if name in names}
+        steps = [s for s in session.block.steps if any(slot in slots for slot, _ in s.outputs)]
+        tables = [
+            [
+                v if constant is None else constant
+                for v, constant in zip(values, session.template, strict=True)
+            ]
+            for values in self._tables
+        ]
+        _run(session, PreparedBlock((), tuple(steps), ()), tables, self._keep)
+        return [_outputs(session, values) for values in tables]
+
+
+def reached(block: Block, changed: Collection[str]) -> set[str]:
+    """All names that follow from those that changed, and these themselves."""
+    names = set(changed)
+    for op in block.operations:
+        if not names.isdisjoint(uses(op)):
+            names.update(out.name for out in op.outputs)
+    return names
+
+
+def run_step(session: Session, index: int, tables: Sequence[Values]) -> None:
+    """Run one step of a session on several tables of values, and keep its results."""
+    step = session.block.steps[index]
+    keep = frozenset(slot for slot, _ in step.outputs)
+    _run(session, PreparedBlock((), (step,), ()), tables, keep)
+
+
+def _run(
+    session: Session, block: PreparedBlock, tables: Sequence[Values], keep: AbstractSet[int]
+) -> None:
+    with np.errstate(all="ignore"):
+        run_all(block, tables, keep, session.budget)
+
+
+def _outputs(session: Session, values: Values) -> dict[str, Any]:
+    return {name: session.result(name, values) for name in session.model.main.block.outputs}

@@ -123,10 +123,6 @@ def _conv(x: Any, weight: Any, bias: Any = None, groups: int = 1, **spatial: Any
     return zeros((len(x), weight.shape[0], *one.shape[2:]))
 
 
-def _linear(x: Any, weight: Any, bias: Any = None) -> Array:
-    return zeros((*x.shape[:-1], weight.shape[0]))
-
-
 def _matmul(x: Any, y: Any, transpose_x: bool = False, transpose_y: bool = False) -> Array:
     """The extents are those of a product that sums over one element only."""
     x = x[..., :1, :] if transpose_x and x.ndim > 1 else x[..., :1]
@@ -136,7 +132,7 @@ def _matmul(x: Any, y: Any, transpose_x: bool = False, transpose_y: bool = False
 
 STAND_INS: Mapping[str, Callable[..., Array]] = {
     "conv": _conv,
-    "linear": _linear,
+    "linear": lambda x, weight, bias=None: zeros((*x.shape[:-1], weight.shape[0])),
     "matmul": _matmul,
 }
 """By operation; they take what the operation takes."""

@@ -1,20 +1,241 @@
-"""Weights of matrix products, streamed from where they are stored or held in fp16."""
+"""Weights of matrix products, streamed from where they are stored or held in fp16.
+
+Palettized ones are decoded straight from their packed indices. A word of whole indices is looked up
+at once: a byte of 4-bit indices in a table of 256 pairs of values, three bytes of 6-bit ones as two
+words of 12 bits. Nothing is unpacked, and index buffers stay in the cache; a weight of any size can
+be decoded rows at a time.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.mlprogram.arrays import Array, HalfArray
-from pytest_ane.mlprogram.blob import load
+from pytest_ane.mlprogram.blob import load, packed
 from pytest_ane.mlprogram.executor.dtypes import load_kernels, widen
-from pytest_ane.mlprogram.executor.palettes import decode, stored
 from pytest_ane.mlprogram.records import Blob, DType, MLModel, Operation, TensorType, Value
+from pytest_ane.mlprogram.values import unpack
+
+_TYPES = {1: DType.UINT1, 2: DType.UINT2, 3: DType.UINT3, 4: DType.UINT4, 6: DType.UINT6,
+          8: DType.UINT8}  # fmt: skip
+_BLOCK = 1 << 17
+"""Words looked up in one call."""
+_TABLES = 1 << 15
+"""Values that the tables of one call may hold."""
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """Unsigned integers as they are stored: row-major, lowest bits first, no gaps.
+
+    Stands in for the array of its elements (`np.asarray` unpacks it).
+
+    Attributes:
+        data: uint8 `[ceil(bits * size / 8)]`.
+        bits: 1, 2, 3, 4, 6 or 8.
+    """
+
+    data: npt.NDArray[np.uint8]
+    bits: int
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.bits not in _TYPES:
+            raise ValueError(
+                f"elements of {self.bits} bits; there are: {', '.join(map(str, _TYPES))}"
+            )
+        if self.data.size != (size := -(-self.bits * self.size // 8)):
+            raise ValueError(
+                f"{self.data.size} bytes; {self.size} elements of {self.bits} bits take {size}"
+            )
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes of the array it stands for."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements of the array it stands for."""
+        return math.prod(self.shape)
+
+    def elements(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
+        """Elements `[start, stop)` of the flattened array, unpacked."""
+        # Eight elements take `bits` whole bytes.
+        begin = start // 8
+        data = self.data[begin * self.bits : -(-stop * self.bits // 8)]
+        count = stop - begin * 8
+        elements: npt.NDArray[np.uint8] = unpack(data, _TYPES[self.bits], count, "indices")
+        return elements[start - begin * 8 :]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        unpacked = self.elements(0, self.size).reshape(self.shape)
+        return unpacked if dtype is None else unpacked.astype(dtype)
+
+
+def stored(model: MLModel, value: Value) -> Packed | None:
+    """A constant of small unsigned integers as its weights file has it; None for any other.
+
+    Raises:
+        ProgramError: its blob is not where it should be.
+    """
+    kind = value.type
+    bits = {v: k for k, v in _TYPES.items()}
+    if not isinstance(kind, TensorType) or not isinstance(value.data, Blob):
+        return None
+    if kind.dtype not in bits:
+        return None
+    return Packed(packed(model, value), bits[kind.dtype], tuple(int(d or 0) for d in kind.shape))
+
+
+def decode(
+    indices: Packed,
+    tables: Array,
+    *,
+    start: int = 0,
+    stop: int | None = None,
+    out: Array | None = None,
+) -> Array:
+    """Rows of a palettized weight: `dense[o, ...] = tables[o // (O / G), indices[o, ...]]`.
+
+    Args:
+        indices: `[O, ...]`.
+        tables: `[G, 2^bits]`; each serves O / G rows.
+        start: first row to decode.
+        stop: row to stop before; None for all.
+        out: C-contiguous array `[stop - start, ...]` to write into, of the tables' type.
+
+    Returns:
+        Rows `[stop - start, ...]`.
+
+    Raises:
+        ValueError: tables that do not fit the indices, or rows beyond them.
+    """
+    height = indices.shape[0] if indices.shape else 1
+    stop = height if stop is None else stop
+    _check(indices, tables, height, start, stop)
+    if out is None:
+        shape = (stop - start, *indices.shape[1:]) if indices.shape else ()
+        out = np.empty(shape, tables.dtype)
+    width = math.prod(indices.shape[1:])
+    if out.size:
+        group = height // len(tables) * width
+        _write(indices, tables, group, range(start * width, stop * width), out.reshape(-1))
+    return out
+
+
+def count(indices: Packed, groups: int) -> npt.NDArray[np.int64]:
+    """How often each index occurs in each group of rows: `[groups, 2^bits]`.
+
+    Args:
+        indices: `[O, ...]`.
+        groups: a divisor of O.
+    """
+    bits, entries, size = indices.bits, 1 << indices.bits, indices.size // groups
+    # Bytes of several indices are counted as they are, where every group begins with one.
+    by_bytes = bits in (1, 2, 4) and size * bits % 8 == 0
+    symbols = 256 if by_bytes else entries
+    elements = _elements_of_words(bits, 8) if by_bytes else np.arange(entries)[:, None]
+    times = (elements[:, :, None] == np.arange(entries)).sum(1)
+    counts = np.zeros((groups, entries), np.int64)
+    for part in _parts(range(indices.size), size, max(_BLOCK // max(size, 1), 1), _BLOCK):
+        first, several = part.start // size, -(-len(part) // size)
+        if by_bytes:
+            numbers = indices.data[part.start * bits // 8 : part.stop * bits // 8]
+        else:
+            numbers = indices.elements(part.start, part.stop)
+        if several > 1:
+            offsets = np.arange(0, several * symbols, symbols)[:, None]
+            numbers = (numbers.reshape(several, -1) + offsets).reshape(-1)
+        found = np.bincount(numbers, minlength=several * symbols).reshape(several, symbols)
+        counts[first : first + several] += found @ times if by_bytes else found
+    return counts
+
+
+def _check(indices: Packed, tables: Array, height: int, start: int, stop: int) -> None:
+    if tables.ndim != 2 or tables.shape[1] != 1 << indices.bits:
+        raise ValueError(f"tables {tables.shape} for indices of {indices.bits} bits")
+    if not len(tables) or height % len(tables):
+        raise ValueError(f"{len(tables)} tables do not divide {height} rows")
+    if not 0 <= start <= stop <= height:
+        raise ValueError(f"rows {start} to {stop} of {height}")
+
+
+def _write(indices: Packed, tables: Array, group: int, span: range, flat: Array) -> None:
+    """Decode a span of the flattened weight, `group` elements to a table."""
+    word = 8 if 8 % indices.bits == 0 else 12
+    values = word // indices.bits
+    # Words of 12 bits come in pairs.
+    unit = values * (1 if word == 8 else 2)
+    at_once = max(min(_BLOCK * values // group, _TABLES // (values << word)), 1)
+    short = group < values << word
+    if short or group % unit or span.start % unit or span.stop % unit:
+        _write_elements(indices, tables, group, span, flat)
+        return
+    word_tables = partial(_word_tables, elements=_elements_of_words(indices.bits, word))
+    buffer = np.empty(min(_BLOCK + group // values, len(span) // values), np.intp)
+    for part in _parts(span, group, at_once, _BLOCK * values):
+        first, count = part.start // group, -(-len(part) // group)
+        table = word_tables(tables[first : first + count])
+        data = indices.data[part.start * indices.bits // 8 : part.stop * indices.bits // 8]
+        numbers = buffer[: len(part) // values].reshape(count, -1)
+        np.copyto(numbers, _words(data, word).reshape(numbers.shape))
+        if count > 1:
+            numbers += np.arange(0, count << word, 1 << word)[:, None]
+        target = flat[part.start - span.start : part.stop - span.start]
+        # A mode that writes without a buffer, and the fastest; no number is out of range.
+        np.take(table, numbers, axis=0, out=target.reshape(*numbers.shape, values), mode="wrap")
+
+
+def _parts(span: range, group: int, at_once: int, most: int) -> Iterator[range]:
+    """Cut a span into whole groups, a few at once, or into parts of one group."""
+    begin = span.start
+    while begin < span.stop:
+        if begin % group == 0 and span.stop - begin >= group and group <= most:
+            end = begin + min(at_once, (span.stop - begin) // group) * group
+        else:
+            end = min(begin + most, (begin // group + 1) * group, span.stop)
+        yield range(begin, end)
+        begin = end
+
+
+def _words(data: Array, word: int) -> Array:
+    """Bytes as words: themselves, or two words of 12 bits for every three bytes."""
+    if word == 8:
+        return data
+    low, middle, high = (data[i::3].astype(np.uint16) for i in range(3))
+    words = np.empty((len(low), 2), np.uint16)
+    words[:, 0] = low | (middle & 15) << 8
+    words[:, 1] = middle >> 4 | high << 4
+    return words
+
+
+def _elements_of_words(bits: int, word: int) -> Array:
+    """The elements that make up every word: `[2^word, word / bits]`."""
+    return np.arange(1 << word)[:, None] >> np.arange(0, word, bits) & (1 << bits) - 1
+
+
+def _word_tables(tables: Array, elements: Array) -> Array:
+    """Values of every word, the tables' one after another: `[G * 2^word, word / bits]`."""
+    return tables[:, elements].reshape(-1, elements.shape[1])
+
+
+def _write_elements(indices: Packed, tables: Array, group: int, span: range, flat: Array) -> None:
+    """The same, element by element: small groups, and rows that begin within a byte."""
+    for begin in range(span.start, span.stop, _BLOCK):
+        end = min(begin + _BLOCK, span.stop)
+        numbers = np.arange(begin, end) // group * tables.shape[1]
+        numbers += indices.elements(begin, end)
+        target = flat[begin - span.start : end - span.start]
+        np.take(tables, numbers, out=target, mode="clip")
+
 
 LARGE = 1 << 16
 """Bytes from which a weight is worth streaming, or holding in fp16."""

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.mlprogram.arrays import DoubleArray, FloatArray
-from pytest_ane.mlprogram.metrics.cosine import cosine, is_cosine
+from pytest_ane.mlprogram.metrics.tensors import cosine, is_cosine
 
 _ROUNDING = 1e-6
 

@@ -15,7 +15,7 @@ from pytest_ane.mlprogram import fp16
 from pytest_ane.mlprogram.arrays import DoubleArray
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.executor.dtypes import Precision
-from pytest_ane.mlprogram.metrics.cosine import along
+from pytest_ane.mlprogram.metrics.tensors import along
 from pytest_ane.mlprogram.model import counterpart, read_model
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.error_budget.runs import CaseState, Run, nearest, run_cases

@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_ane.backends import Runner
 from pytest_ane.mlprogram.arrays import Arrays, FloatArray
-from pytest_ane.mlprogram.metrics.cosine import flat_cosine, group_products
+from pytest_ane.mlprogram.metrics.tensors import flat_cosine, group_products
 from pytest_ane.probes.cases import Case, Rows
 
 

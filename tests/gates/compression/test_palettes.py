@@ -24,7 +24,7 @@ from pytest_ane.mlprogram.records import MLModel
 from pytest_ane.report.verdict import details
 from tests.make.test_distortion import CASES, dense, loaded, palette
 from tests.make.test_optimize import network
-from tests.mlprogram.executor.test_palettes import pack
+from tests.mlprogram.executor.test_weights import pack
 from tests.mlprogram.packages import Program
 
 

@@ -13,7 +13,12 @@ import pytest
 from pytest_ane.cli import main
 from pytest_ane.mlprogram.errors import BudgetError
 from pytest_ane.mlprogram.executor import Session
-from pytest_ane.mlprogram.executor.budget import Budget, current_budget, process_budget
+from pytest_ane.mlprogram.executor.budget import (
+    Budget,
+    current_budget,
+    process_budget,
+    result_elements,
+)
 from pytest_ane.mlprogram.model import read_model
 from tests.mlprogram.executor.hungry import PROGRAMS, call, endless, fill
 from tests.mlprogram.packages import Program, model_file
@@ -65,6 +70,12 @@ def test_a_budget_beside_what_is_held_already(tmp_path: Path) -> None:
     session = Session(read_model(program.save(tmp_path)), budget=Budget(MEMORY))
     with pytest.raises(BudgetError, match=r"fill 'part_3' of 40 MB .* beside 120 MB of other"):
         session.predict(X)
+
+
+def test_products_that_torch_lays_out_count() -> None:
+    """A kernel of a few kilobytes, and as many positions: their products are not few."""
+    x, weight = np.zeros((1, 1, 9_000)), np.zeros((1, 1, 8_000))
+    assert result_elements("conv_transpose", {"x": x, "weight": weight}) > 9_000 * 8_000
 
 
 def test_values_that_are_freed_do_not_count(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_ane.mlprogram.executor import Session, eval_op
 from pytest_ane.mlprogram.executor.folding import constant
-from pytest_ane.mlprogram.executor.palettes import Packed, stored
+from pytest_ane.mlprogram.executor.weights import Packed, stored
 from pytest_ane.mlprogram.model import read_model
 
 Step = tuple[str, dict[str, Any]]

@@ -13,7 +13,7 @@ from pytest_ane.mlprogram.executor import PipelineSession, Session, open_session
 from pytest_ane.mlprogram.model import read_any
 from tests.mlprogram.packages import Program, doubling
 from tests.mlprogram.pipelines import chain, given, made, stage, three
-from tests.mlprogram.test_pipeline import saved
+from tests.mlprogram.test_features import saved
 
 X = np.array([[1.0, 10.0]], np.float32)
 

@@ -10,8 +10,9 @@ import pytest
 
 from benchmarks.real_packages import Published, line, row
 from pytest_ane.mlprogram.executor import Session
-from pytest_ane.mlprogram.mil_text import parse, write
 from pytest_ane.mlprogram.model import read_model
+from pytest_ane.mlprogram.parse import parse
+from pytest_ane.mlprogram.write import write
 from tests.mlprogram.same import differences
 from tests.packages import published
 

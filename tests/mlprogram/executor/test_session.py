@@ -1,4 +1,4 @@
-"""A program prepared once and run many times."""
+"""Sessions, and their replays with other constants."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ import pytest
 
 from pytest_ane.mlprogram.errors import ExecutionError, ProgramError
 from pytest_ane.mlprogram.executor import Session
+from pytest_ane.mlprogram.executor import session as module
+from pytest_ane.mlprogram.executor.folding import constant
+from pytest_ane.mlprogram.executor.session import Replay, reached
 from pytest_ane.mlprogram.model import read_model
-from tests.mlprogram.packages import Program
+from pytest_ane.mlprogram.records import MLModel
+from tests.gates.fidelity import blocks
+from tests.mlprogram.packages import Program, doubling
 
 X = np.array([[1.0, 2.0, 3.0]], np.float32)
 
@@ -258,3 +263,94 @@ def test_a_result_inside_may_have_another_shape_than_coremltools_declares(tmp_pa
     program.output("y")
     found = session(program, tmp_path).predict({"x": X}, outputs=("inner", "y"))
     assert found["inner"].shape == found["y"].shape == (1, 3)
+
+
+BITS = dict.fromkeys(blocks.NAMES, 2)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> MLModel:
+    return read_model(blocks.plain(tmp_path))
+
+
+def inputs() -> list[dict[str, Any]]:
+    rng = np.random.default_rng(3)
+    return [{"x": rng.standard_normal((1, 32, n, 1)).astype(np.float16)} for n in (1, 5)]
+
+
+def with_other(model: MLModel, name: str) -> Session:
+    """The block with one weight all ones."""
+    op = next(op for op in model.main.walk() if op.name == name)
+    return Session(model, overrides={op: np.ones((32, 32, 1, 1), np.float32)})
+
+
+def test_a_given_weight_takes_the_place_of_the_package_s(model: MLModel) -> None:
+    x = inputs()[0]
+    values = with_other(model, "first").predict(x, outputs=["first_out"])["first_out"]
+    total = x["x"].astype(np.float32).sum()
+    np.testing.assert_allclose(values, np.full((1, 32, 1, 1), total), rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", blocks.NAMES)
+def test_a_variant_is_bit_for_bit_a_whole_run(model: MLModel, name: str) -> None:
+    other = with_other(model, name)
+    replay = Replay(Session(model), inputs())
+    found = replay.variant(other, [name])
+    for one, whole in zip(found, other.predict_all(inputs()), strict=True):
+        assert np.array_equal(one["y"], whole["y"])
+    # And the first run is as it was.
+    for one, whole in zip(replay.outputs(), Session(model).predict_all(inputs()), strict=True):
+        assert np.array_equal(one["y"], whole["y"])
+
+
+def test_only_what_follows_is_run(model: MLModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    replay, ran = Replay(Session(model), inputs()), []
+    run = module.run_all
+    monkeypatch.setattr(
+        module, "run_all", lambda plan, *rest: (ran.append(len(plan.steps)), run(plan, *rest))
+    )
+    for name in blocks.NAMES:
+        replay.variant(with_other(model, name), [name])
+    # Three convolutions, two activations and the sum; each weight leaves two operations less.
+    assert ran == [6, 4, 2]
+
+
+def test_what_follows(model: MLModel) -> None:
+    assert reached(model.main.block, ["third"]) == {"third", "third_out", "y"}
+    assert reached(model.main.block, []) == set()
+
+
+def taken(tmp_path: Path, value: Any, dtype: str) -> Any:
+    program = doubling()
+    program.const("c", value, dtype)
+    model = read_model(program.save(tmp_path))
+    operation = next(op for op in model.program.walk() if op.name == "c")
+    return constant(model, operation.attributes["val"])
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "kind"),
+    [(2, "INT32", int), (0.5, "FLOAT16", float), (True, "BOOL", bool), ("same", "STRING", str)],
+)
+def test_scalars_are_python_values(tmp_path: Path, value: Any, dtype: str, kind: type) -> None:
+    found = taken(tmp_path, value, dtype)
+    assert type(found) is kind
+    assert found == value
+
+
+def test_fp16_is_carried_as_float32(tmp_path: Path) -> None:
+    found = taken(tmp_path, [0.1, 65504], "FLOAT16")
+    assert found.dtype == np.float32
+    assert found.tolist() == [0.0999755859375, 65504]
+
+
+def test_integers_keep_their_type(tmp_path: Path) -> None:
+    assert taken(tmp_path, [1, 2], "INT32").dtype == np.int32
+
+
+def test_weights_come_from_the_file(tmp_path: Path) -> None:
+    program = doubling()
+    program.blob("c", "UINT4", (3,), bytes.fromhex("2103"))
+    model = read_model(program.save(tmp_path))
+    operation = next(op for op in model.program.walk() if op.name == "c")
+    assert constant(model, operation.attributes["val"]).tolist() == [1, 2, 3]

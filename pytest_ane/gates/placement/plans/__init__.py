@@ -5,7 +5,7 @@ Only the preferred device is placement. `summarise` says what a plan proves.
 
 from __future__ import annotations
 
-from pytest_ane.gates.placement.plans.join import join
+from pytest_ane.gates.placement.plans.join import Summary, join, plain, summarise
 from pytest_ane.gates.placement.plans.read import parse_plan, read_plan
 from pytest_ane.gates.placement.plans.record import (
     Device,
@@ -15,7 +15,6 @@ from pytest_ane.gates.placement.plans.record import (
     PlannedOperation,
     Tally,
 )
-from pytest_ane.gates.placement.plans.summary import Summary, plain, summarise
 
 __all__ = [
     "Device",

@@ -19,9 +19,9 @@ from typing import Any
 from pytest_ane.gates.placement.plans import fields
 from pytest_ane.gates.placement.plans.join import walk
 from pytest_ane.gates.placement.plans.record import Device, Plan, PlannedFunction, PlannedOperation
-from pytest_ane.gates.placement.segmenter.model import models
+from pytest_ane.gates.placement.segmenter.costs import models
 from pytest_ane.mlprogram.errors import PlanError, ProgramError
-from pytest_ane.mlprogram.mil_text import parse
+from pytest_ane.mlprogram.parse import parse
 from pytest_ane.mlprogram.records import Function, Operation, Ref
 
 _BACKENDS: Mapping[str, Device] = {

@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pytest_ane.gates.placement.rules import (
-    attention,
-    conv,
-    dtypes,
-    dynamic,
-    matmul,
-    ops,
-    quantization,
-    shapes,
-    state,
-)
+from pytest_ane.gates.placement.rules import ops, products, shapes, types
 from pytest_ane.gates.placement.rules.base import Grade, OpRule, Outcome, ProgramRule, Rule, Subject
 from pytest_ane.gates.placement.rules.shapes import SIZE_RULE, limit_bytes, too_large
 
@@ -35,17 +25,11 @@ __all__ = [
 ]
 
 OP_RULES: tuple[OpRule, ...] = (
-    *ops.RULES,
-    *dtypes.RULES,
-    *shapes.RULES,
-    *matmul.RULES,
-    *conv.RULES,
-    *quantization.RULES,
-    *dynamic.RULES,
-    *attention.RULES,
-    *state.RULES,
-)
-PROGRAM_RULES: tuple[ProgramRule, ...] = (*dynamic.PROGRAM_RULES, *state.PROGRAM_RULES)
+    *ops.RULES, *types.TYPES, *shapes.LIMITS, *products.MATMULS, *products.CONVOLUTIONS,
+    *types.COMPRESSED, *shapes.DYNAMIC, *products.ATTENTION, *shapes.STATES,
+)  # fmt: skip
+"""In the order in which they are told of an operation."""
+PROGRAM_RULES: tuple[ProgramRule, ...] = shapes.PROGRAM_RULES
 ALL_RULES: tuple[Rule, ...] = tuple(
     sorted((*OP_RULES, *PROGRAM_RULES, SIZE_RULE), key=lambda rule: (rule.id, rule.outcome))
 )

@@ -17,7 +17,6 @@ from pytest_ane.gates.placement.segmenter.records import (
     Tensor,
     Units,
 )
-from pytest_ane.gates.placement.segmenter.remedies import Remedy, remedies
 
 __all__ = [
     "Off",
@@ -25,12 +24,10 @@ __all__ = [
     "Placed",
     "Predicted",
     "Prediction",
-    "Remedy",
     "Segment",
     "Tensor",
     "Units",
     "predict",
     "predict_model",
     "predict_program",
-    "remedies",
 ]

@@ -169,7 +169,6 @@ class _Reader:
 
     @property
     def folded(self) -> bool:
-        """Whether its results are known before the program runs."""
         outputs = self.site.operation.outputs
         return bool(outputs) and all(self._known(Ref(named.name)) for named in outputs)
 

@@ -10,8 +10,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from pytest_ane.gates.placement.segmenter.costs import inner
-from pytest_ane.gates.placement.segmenter.model import Entry, check_sources
+from pytest_ane.gates.placement.segmenter.costs import Entry, check_sources, inner
 from pytest_ane.gates.placement.segmenter.records import Backend, Op, Tensor
 from pytest_ane.manifest.base import loads
 
@@ -116,11 +115,6 @@ def is_measured(op: Op) -> bool:
     """Whether a plan with an operation of this type is public."""
     support = _support()
     return op.kind in support.measured or ("ane", op.kind) in support.never
-
-
-def takes_type(kind: str, dtype: str) -> bool:
-    """Whether the ANE takes run-time tensors of a type, in an operation of some type."""
-    return dtype in (_support().casts if kind == "cast" else _support().others)
 
 
 def obstacle(op: Op, backend: Backend) -> str:

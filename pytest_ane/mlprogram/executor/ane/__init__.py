@@ -3,12 +3,64 @@
 `simulation.rules()` has a rule for each operation that is known, with its grade: recorded, fitted
 or inferred. All else is unknown and computes as the program's types say. One file per family:
 
-- `fp16`: how inputs are read, and results rounded;
-- `accumulator`, `kernel`, `products`: sums of products in Q15.16: convolutions 1x1, linear, matmul;
-- `integers`: 8-bit activations and weights, and scales after accumulation;
-- `factors`, `patterns`: constant operands, prepared once; which of them are codes with a scale;
-- `elementwise`: add, sub, mul;
-- `tables`, `activations`: functions by look-up and interpolation;
-- `compositions`: softplus and log-sum-exp, with the cliffs that follow;
+- `fp16`: how inputs are read, and results rounded; add, sub, mul;
+- `accumulator`, `kernel`: sums of products in Q15.16, and what they lose;
+- `products`: convolutions 1x1, linear, matmul; constant operands, prepared once; 8-bit ones;
+- `activations`: functions by look-up and interpolation, and what is composed of them;
 - `simulation`: a program's operations bound to these rules, and counted by grade.
 """
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Grade(str, Enum):
+    """Where a rule comes from.
+
+    Attributes:
+        RECORDED: reproduces recorded device outputs, all of them bit for bit.
+        FITTED: reproduces statistics of whole recorded curves; single outputs may differ.
+        INFERRED: follows from other rules or from statistics; nothing was recorded on h16+.
+        UNKNOWN: no rule; computed as the program's types say.
+    """
+
+    RECORDED = "recorded"
+    FITTED = "fitted"
+    INFERRED = "inferred"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What computes an operation as the ANE does.
+
+    Attributes:
+        op: kind of the operation, as MIL names it.
+        grade: of the result, the worst of its parts.
+        compute: takes the operation's parameters by MIL's names, fp16 tensors as float32 that hold
+            fp16 numbers; gives fp16 numbers as float32, or None for a case it does not cover.
+    """
+
+    op: str
+    grade: Grade
+    compute: Callable[..., Any]
+
+
+REGISTERED: dict[str, Rule] = {}
+"""Rules of the modules that are imported; `simulation` imports them all."""
+
+
+def rule(grade: Grade, *ops: str) -> Callable[[F], F]:
+    """Register a function as the rule of these operations."""
+
+    def decorate(function: F) -> F:
+        REGISTERED.update({op: Rule(op, grade, function) for op in ops})
+        return function
+
+    return decorate

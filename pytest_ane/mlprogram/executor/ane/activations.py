@@ -1,25 +1,129 @@
 """Activations by table: each a reduction of its argument, a `Table`, and what undoes the reduction.
 
-Grade: fitted, on M6 (h18g); see `tables`. Fingerprints reached are in its tests. Values outside a
-table's finite range (zero, negative arguments of roots and logarithms, infinities) are inferred,
-from the tables' header entries (751K) and from M1 (sbryngelson/ane-guide part-1/03).
-Unknown, and not here: sin, cos, divisions, elu, leaky_relu, hardswish.
+Grade: fitted. Source: fingerprints of whole curves on M6 (h18g), 751K
+data/06_numerics/f3_lut_m6.txt and lut_ulp_m6.txt: 33 knots (25 for square roots) in fp16.
+The two roundings and the mirror were found by fitting them; exact interpolation misses them.
+Fingerprints reached are in its tests. Values outside a table's finite range (zero, negative
+arguments of roots and logarithms, infinities) are inferred, from the tables' header
+entries (751K) and from M1 (sbryngelson/ane-guide part-1/03). Unknown, and not here: sin, cos,
+divisions, elu, leaky_relu, hardswish. What the ANE composes of tables and sums comes last: its
+cliffs follow from their parts.
 """
 
 from __future__ import annotations
 
 import math
-from functools import cache
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
+from numba.core import types
 
 from pytest_ane.mlprogram.arrays import DoubleArray, FloatArray
+from pytest_ane.mlprogram.executor.ane import Grade, rule
 from pytest_ane.mlprogram.executor.ane.accumulator import LSB, starts
-from pytest_ane.mlprogram.executor.ane.grades import Grade, rule
+from pytest_ane.mlprogram.executor.ane.fp16 import decode, pattern_of, r16
 from pytest_ane.mlprogram.executor.ane.kernel import LIMIT
-from pytest_ane.mlprogram.executor.ane.tables import LookUp, Table, fitted, rounded
-from pytest_ane.mlprogram.executor.ops.elementwise import error_function
+from pytest_ane.mlprogram.executor.kernels import compiled
+from pytest_ane.mlprogram.executor.ops.elementwise import erf as exact_erf
+
+EVERY = np.arange(1 << 16, dtype=np.uint16)
+"""All fp16 numbers, as patterns."""
+
+
+def rounded(y: Any) -> DoubleArray:
+    """`r16` that stays in float64, for steps inside a rule."""
+    return r16(np.asarray(y, np.float64)).astype(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Values at equidistant knots.
+
+    Attributes:
+        first: place of the first knot.
+        step: between two knots.
+        values: fp16 numbers at the knots, as float64.
+    """
+
+    first: float
+    step: float
+    values: DoubleArray
+
+    @classmethod
+    def of(cls, function: Any, first: float, step: float, intervals: int = 32) -> Table:
+        """fp16 values (ties to even, as a compiler rounds) of a function at its knots."""
+        knots = first + step * np.arange(intervals + 1)
+        return cls(first, step, np.asarray(function(knots)).astype(np.float16).astype(np.float64))
+
+    @property
+    def last(self) -> float:
+        """Place of the last knot."""
+        return self.first + self.step * (len(self.values) - 1)
+
+    def at(self, x: DoubleArray, mirrored: Any = False) -> DoubleArray:
+        """`r16(T[i] + r16((T[i + 1] - T[i]) f))`, f the part of the interval that x has passed.
+
+        The arithmetic is of sign and magnitude: f counts from the knot nearer to zero, so where
+        `mirrored`, for negative arguments, it is `r16(T[i + 1] - r16((T[i + 1] - T[i]) (1 - f)))`.
+        """
+        place = (np.clip(x, self.first, self.last) - self.first) / self.step
+        i = np.minimum(np.floor(place).astype(int), len(self.values) - 2)
+        f = place - i
+        low, high = self.values[i], self.values[i + 1]
+        upward = rounded(low + rounded((high - low) * f))
+        return np.where(mirrored, rounded(high - rounded((high - low) * (1 - f))), upward)
+
+
+def fitted(function: Any, first: float, step: float, centre: float, intervals: int = 32) -> Table:
+    """Knots whose interpolation is nearest to a function over all normal fp16 inputs.
+
+    In least squares. Every fp16 input counts once, so those near zero, which are many, weigh most.
+    The knot at zero is `centre`, which the largest recorded error in ulp gives.
+    """
+    x = decode(EVERY.view(np.float16)).astype(np.float64)
+    last = first + step * intervals
+    x = x[(np.abs(x) >= 2.0**-14) & (x >= first) & (x <= last)]
+    place = (x - first) / step
+    i = np.minimum(np.floor(place).astype(int), intervals - 1)
+    f = place - i
+    design = np.zeros((len(x), intervals + 1))
+    rows = np.arange(len(x))
+    design[rows, i], design[rows, i + 1] = 1 - f, f
+    knots = np.linalg.lstsq(design, function(x), rcond=None)[0]
+    knots[intervals // 2] = centre
+    return Table(first, step, knots.astype(np.float16).astype(np.float64))
+
+
+@compiled(types.Array(types.float32, 1, "C", readonly=True), types.float32[::1], types.float32[::1])
+def _look_up(x: Any, values: Any, out: Any) -> None:
+    for i in range(len(x)):
+        out[i] = values[pattern_of(x[i])]
+
+
+class LookUp:
+    """A function of one fp16 number, computed once for each of the 65,536."""
+
+    def __init__(self, function: Callable[[DoubleArray], Any]) -> None:
+        self._function = function
+        self.__doc__ = function.__doc__
+
+    @cached_property
+    def values(self) -> FloatArray:
+        """By pattern."""
+        x = decode(EVERY.view(np.float16)).astype(np.float64)
+        with np.errstate(all="ignore"):
+            return r16(self._function(x))
+
+    def __call__(self, x: Any) -> FloatArray:
+        """fp16 numbers of any shape, to fp16 numbers as float32."""
+        numbers = np.ascontiguousarray(x, np.float32)
+        out = np.empty(np.shape(x), np.float32)
+        _look_up(numbers.reshape(-1), self.values, out.reshape(-1))
+        return out
+
 
 SIGMOID_SLOPE, ERF_SLOPE, SILU_SLOPE, GELU_SLOPE = 1.733e-4, 0.0129, 1.25e-3, 7.8e-4
 """Of the lines beyond the tables' ends. The last two are inferred: places of least error."""
@@ -45,7 +149,7 @@ _EXP2 = Table.of(np.exp2, 0, 1 / 32)
 _INVERSE = Table.of(lambda x: 1 / x, 0.5, 1 / 64)
 _TANH = Table.of(np.tanh, 0, 1 / 8)
 _SIGMOID = Table.of(lambda x: 1 / (1 + np.exp(-x)), -8, 1 / 2)
-_ERF = Table.of(lambda x: error_function(x, exact=True), 0, 1 / 16)
+_ERF = Table.of(exact_erf, 0, 1 / 16)
 
 
 @rule(Grade.FITTED, "sqrt")
@@ -166,7 +270,7 @@ def _silu(x: DoubleArray) -> DoubleArray:
 
 
 def _gelu(x: DoubleArray) -> DoubleArray:
-    z = error_function(x / math.sqrt(2), exact=True)
+    z = exact_erf(x / math.sqrt(2))
     return np.asarray(0.5 * x * (1 + z))
 
 
@@ -206,3 +310,33 @@ def gelu(x: Any, mode: str = "EXACT") -> FloatArray | None:
     EXACT and TANH_APPROXIMATION share one table; the third mode is a composition, so unknown.
     """
     return None if mode == "SIGMOID_APPROXIMATION" else _gelu_values(x)
+
+
+@rule(Grade.INFERRED, "softplus")
+def softplus(x: Any) -> FloatArray:
+    """`log(exp(x) + 1)`, the 1 as an accumulator's bias: infinite from exp(x) + 1 >= 32768.
+
+    So it falls to 0 from x = 10.3984. Grade: inferred from the rules of its parts; predicts the
+    recorded cliff at about 10.4 (apple/coremltools issue 2687, M3 Max, confirmed on M4), while
+    fp16's own limit would put it at 11.09.
+    """
+    return log(biased(exp(x), 1.0))
+
+
+@rule(Grade.INFERRED, "reduce_log_sum_exp")
+def logsumexp(x: Any, axes: Any = None, keep_dims: bool = False) -> FloatArray:
+    """`log(sum of exp(x))` with the sum in fp16, infinite beyond 65504: log of that is 0.
+
+    Grade: inferred. 32 equal channels fall to 0 from 7.6313, as recorded (apple/coremltools issue
+    2690, M3 Max); in a Q15.16 accumulator it would be 6.941. The order of the partial sums, each
+    rounded with ties away from zero, is unknown: here in order of the elements.
+    """
+    y = np.asarray(exp(x))
+    axes = tuple(range(y.ndim)) if axes is None else tuple(int(a) % y.ndim for a in np.ravel(axes))
+    kept = [a for a in range(y.ndim) if a not in axes]
+    rows = y.transpose(*kept, *axes).reshape(*(y.shape[a] for a in kept), -1)
+    total = np.zeros(rows.shape[:-1], np.float32)
+    for k in range(rows.shape[-1]):
+        total = r16(total.astype(np.float64) + rows[..., k])
+    result = log(total)
+    return np.expand_dims(result, axes) if keep_dims else result

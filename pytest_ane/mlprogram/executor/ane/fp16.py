@@ -1,7 +1,13 @@
-"""fp16 as the ANE reads and writes it.
+"""fp16 as the ANE reads and writes it; element-wise arithmetic: exact results, rounded once.
 
 Grade of both rules: recorded. Source: 751K/Apple-Neural-Engine-Microarchitecture-Study-M6,
 data/06_numerics, on M6 (h18g) and in part on M4 (h16g).
+
+Element-wise arithmetic decodes its operands. Grade: recorded. Source: the same,
+numerics3_m6.txt (57 outputs on M6), sbryngelson/ANEForge (7 additions on M5). The range is fp16's
+own, 65504; subnormals stay. Maximum, minimum, select and relu are exact as they are (inferred), and
+so are absolute values, signs and squares, which the hardware computes without a table (751K); a
+division is unknown.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from pytest_ane.mlprogram.arrays import Array, FloatArray
+from pytest_ane.mlprogram.executor.ane import Grade, rule
 from pytest_ane.mlprogram.executor.kernels import cached
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -25,8 +32,6 @@ LARGEST = 65504.0
 
 
 def _bits_of(context: Any, number: Any) -> Any:
-    """The 64 bits of a number."""
-
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], ir.IntType(64))
 
@@ -34,8 +39,6 @@ def _bits_of(context: Any, number: Any) -> Any:
 
 
 def _of_bits(context: Any, bits: Any) -> Any:
-    """The number of 64 bits."""
-
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], ir.DoubleType())
 
@@ -43,8 +46,6 @@ def _of_bits(context: Any, bits: Any) -> Any:
 
 
 def _float_bits_of(context: Any, number: Any) -> Any:
-    """The 32 bits of a number."""
-
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], ir.IntType(32))
 
@@ -52,8 +53,6 @@ def _float_bits_of(context: Any, number: Any) -> Any:
 
 
 def _pattern_of(context: Any, number: Any) -> Any:
-    """The bits of an fp16 number."""
-
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(builder.fptrunc(arguments[0], ir.HalfType()), ir.IntType(16))
 
@@ -131,3 +130,70 @@ def r16(y: Array | float) -> FloatArray:
     """
     with np.errstate(over="ignore", invalid="ignore"):
         return np.asarray(_r16(y))
+
+
+_BINARY = "float32(float32, float32)"
+
+
+# float64 holds sums and products of two decoded numbers exactly.
+@ufunc(_BINARY)
+def _add(x: Any, y: Any) -> Any:
+    return rounded_number(np.float64(decoded_number(x)) + np.float64(decoded_number(y)))
+
+
+@ufunc(_BINARY)
+def _sub(x: Any, y: Any) -> Any:
+    return rounded_number(np.float64(decoded_number(x)) - np.float64(decoded_number(y)))
+
+
+@ufunc(_BINARY)
+def _mul(x: Any, y: Any) -> Any:
+    return rounded_number(np.float64(decoded_number(x)) * np.float64(decoded_number(y)))
+
+
+@rule(Grade.RECORDED, "add")
+def add(x: Any, y: Any) -> FloatArray:
+    """`r16(x + y)`: 2048 + 1 is 2050, and 65536 - 65536, an infinity less itself, is 0."""
+    return np.asarray(_add(x, y))
+
+
+@rule(Grade.RECORDED, "sub")
+def sub(x: Any, y: Any) -> FloatArray:
+    """`r16(x - y)`."""
+    return np.asarray(_sub(x, y))
+
+
+@rule(Grade.RECORDED, "mul")
+def mul(x: Any, y: Any) -> FloatArray:
+    """`r16(x y)`; 0 times infinity is 0."""
+    return np.asarray(_mul(x, y))
+
+
+@rule(Grade.INFERRED, "abs")
+def absolute(x: Any) -> FloatArray:
+    """`|x|`."""
+    return r16(np.abs(decode(x)))
+
+
+@rule(Grade.INFERRED, "sign")
+def sign(x: Any) -> FloatArray:
+    """-1, 0 or 1."""
+    return r16(np.sign(decode(x)))
+
+
+@rule(Grade.INFERRED, "square")
+def square(x: Any) -> FloatArray:
+    """`r16(x x)`."""
+    return mul(x, x)
+
+
+@rule(Grade.INFERRED, "maximum")
+def maximum(x: Any, y: Any) -> FloatArray:
+    """The larger number; an infinity is 65536, and stays one."""
+    return r16(np.maximum(decode(x), decode(y)))
+
+
+@rule(Grade.INFERRED, "minimum")
+def minimum(x: Any, y: Any) -> FloatArray:
+    """The smaller number."""
+    return r16(np.minimum(decode(x), decode(y)))

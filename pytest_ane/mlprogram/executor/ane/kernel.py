@@ -260,7 +260,6 @@ def _is_safe(total: Any, norm: Any, start: Any, largest: Any, length: Any, width
 
 @inline
 def _most(numbers: Any) -> Any:
-    """Largest magnitude."""
     most = 0.0
     for n in numbers:
         most = max(most, abs(n))
@@ -279,7 +278,6 @@ def _outer(column: Any, x: Any, least: Any, start: Any, out: Any) -> None:
 
 @inline
 def _tile(factors: Any, o: Any, x: Any, least: Any, b: Any, p: Any, fused: Any) -> Any:
-    """Eight sums, of four rows with two vectors."""
     if fused:
         return _eight_fused(factors, o, x, least, b, p)
     return _eight_cut(factors, o, x, least, b, p)
@@ -287,7 +285,6 @@ def _tile(factors: Any, o: Any, x: Any, least: Any, b: Any, p: Any, fused: Any) 
 
 @inline
 def _safe_sum(row: Any, x: Any, least: Any, fused: Any) -> Any:
-    """A sum that cannot overflow."""
     if fused:
         return _one_fused(row, x, least)
     return _one_cut(row, x, least)

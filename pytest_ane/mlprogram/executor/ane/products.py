@@ -3,21 +3,249 @@
 Grade: recorded, M4, M5 and M6; see `accumulator`. Larger kernels are of unknown arithmetic: the
 hardware transforms some (Winograd), and how it passes over large ones is not known. Weights of
 palettes count as fp16 weights, which is inferred from M1 (sbryngelson/ane-guide part-1/03).
+Constant operands are prepared once: as fp16 numbers, or as codes with a scale after accumulation,
+which activations and weights of 8 bits (W8A8) have.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from pytest_ane.mlprogram.arrays import Array
-from pytest_ane.mlprogram.executor.ane.accumulator import Sums
-from pytest_ane.mlprogram.executor.ane.factors import Factors
-from pytest_ane.mlprogram.executor.ane.grades import Grade, rule
+from pytest_ane.mlprogram.arrays import Array, FloatArray
+from pytest_ane.mlprogram.executor.ane import Grade, rule
+from pytest_ane.mlprogram.executor.ane.accumulator import Sums, Weight, sums
+from pytest_ane.mlprogram.executor.ane.fp16 import decode, r16
+from pytest_ane.mlprogram.executor.ane.kernel import LIMIT
+from pytest_ane.mlprogram.executor.dtypes import round_fp16
+from pytest_ane.mlprogram.executor.ops.constexpr import along
 from pytest_ane.mlprogram.executor.ops.conv import check_channels
 from pytest_ane.mlprogram.executor.ops.spatial import ints, padding
+from pytest_ane.mlprogram.executor.weights import HalfWeight, StreamedWeight
+
+RANGES = {"int8": (-128, 127), "uint8": (0, 255)}
+
+
+@rule(Grade.RECORDED, "quantize")
+def quantize(
+    input: Any, scale: Any, output_dtype: str, zero_point: Any = 0, axis: int | None = None
+) -> Array:
+    """`clamp(round(x / scale) + zero_point)`, ties away from zero.
+
+    Grade: recorded at unit scale (M5, cadamcat/llms-on-apple-neural-engine: all 63,488 finite fp16
+    numbers); with another scale the place of the rounding inside the division is unknown.
+    """
+    x = decode(input).astype(np.float64)
+    scale = along(scale, x.shape, axis, "scale").astype(np.float64)
+    zero_point = along(zero_point, x.shape, axis, "zero_point")
+    steps = x / scale
+    nearest = np.copysign(np.floor(np.abs(steps) + 0.5), steps)
+    codes: Array = np.clip(nearest + zero_point, *RANGES[output_dtype]).astype(output_dtype)
+    return codes
+
+
+@rule(Grade.INFERRED, "dequantize")
+def dequantize(input: Any, scale: Any, zero_point: Any = 0, axis: int | None = None) -> FloatArray:
+    """`r16(scale (input - zero_point))`: exact, then rounded once, as `mul` is."""
+    scale = along(scale, input.shape, axis, "scale").astype(np.float64)
+    return r16(scale * (input.astype(np.float64) - along(zero_point, input.shape, axis, "zero")))
+
+
+def w8a8(
+    codes: Array, weight: Array, scale: float, weight_scale: Any, bias: Array | None = None
+) -> Sums:
+    """Sum of products of 8-bit codes, `[.., P, K]` and `[.., O, K]`, scaled: `[.., O, P]`.
+
+    The accumulator has 32 bits, |S| >= 2^31 gives an infinity; the result is `r16(S s_x s_w)`, and
+    may exceed 32768. Grade: recorded with powers of two as scales (30 outputs on M6, 751K
+    data/06_numerics/numerics_i8); elsewhere the place of a rounding inside the scaling is unknown,
+    and so is that of a bias, which is added before it here.
+
+    Args:
+        codes: of the activations, less their zero point.
+        weight: codes of the weights.
+        scale: of the activations.
+        weight_scale: of the weights, one number or `[.., O]`.
+        bias: `[.., O]`.
+    """
+    # Exact: products are below 2^16, and sums of them below 2^53.
+    total = weight.astype(np.float64) @ np.swapaxes(codes.astype(np.float64), -1, -2)
+    scaled = total * (np.float64(scale) * np.asarray(weight_scale, np.float64)[..., None])
+    if bias is not None:
+        scaled = scaled + decode(bias)[..., None]
+    overflowed = np.abs(total) >= LIMIT
+    values = r16(np.where(overflowed, np.copysign(np.inf, total), scaled))
+    return Sums(values, None, values.size * codes.shape[-1], int(np.isinf(values).sum()))
+
+
+def scaled_after(codes: Weight, vectors: Array, scale: Array, bias: Array | None = None) -> Sums:
+    """Weight codes `[B, O, K]` times fp16 `vectors [B, P, K]`; the `scale [B, O]` comes afterwards.
+
+    `r16(r16(sum of codes * x) * scale + bias)`, the sum in the Q15.16 accumulator, so that one
+    beyond 32768 is infinite however small it is once scaled. Grade: recorded on one coordinate (M5,
+    Core AI), inferred from statistics for the rest (7,163,904 gate values, cadamcat
+    cross-model-validation.json); for int8 weights of Core ML, and for a bias, unknown. Off by
+    default.
+    """
+    total = sums(codes, vectors)
+    scaled = total.values.astype(np.float64) * decode(scale).astype(np.float64)[..., None]
+    if bias is not None:
+        scaled = scaled + decode(bias)[..., None]
+    return replace(total, values=r16(scaled))
+
+
+_AT_ONCE = 1 << 20
+"""Elements of a streamed weight that are decoded at a time, so that they stay in the cache."""
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """A weight `[O, K, 1...]`, or an operand of matmul `[*B, O, K]`.
+
+    Attributes:
+        source: an array, or a weight that is held in fp16 or streamed.
+        width: K.
+        groups: of rows, each with vectors of its own.
+        transposed: the last two axes are the other way round.
+        scale: of the codes that the program says it is made of, which broadcasts to it.
+    """
+
+    source: Any
+    width: int
+    groups: int = 1
+    transposed: bool = False
+    scale: Array | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the source."""
+        return tuple(self.source.shape)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    def grade(self, usual: Grade, has_bias: bool) -> Grade:
+        """How well these sums are known, if those of fp16 numbers are known as `usual` says."""
+        return usual
+
+    @property
+    def height(self) -> int:
+        """O of an operand of matmul."""
+        return self.shape[-1 if self.transposed else -2]
+
+    @property
+    def matrix(self) -> Array:
+        """An operand of matmul as `[*B, O, K]`."""
+        return self._turned(np.asarray(self.source))
+
+    def _turned(self, array: Array) -> Array:
+        return np.swapaxes(array, -1, -2) if self.transposed else array
+
+    def rows(self, array: Array) -> Array:
+        """An array of the source's shape as `[groups, O, K]`."""
+        count = array.size // max(self.groups * self.width, 1)
+        return self._turned(array).reshape(self.groups, count, self.width)
+
+    def sums(self, vectors: Array, bias: Array | None = None) -> Sums | None:
+        """With `vectors [groups, P, K]` and `bias [groups, O]`; None for what has no rule."""
+        source = self.source
+        if not isinstance(source, StreamedWeight) or isinstance(source, HalfWeight):
+            return sums(self._weight, vectors, bias)
+        if self.groups > 1:
+            return sums(Weight.of(self.rows(np.asarray(source))), vectors, bias)
+        return Sums.joined(list(self._streamed(source, vectors, bias)))
+
+    @cached_property
+    def _weight(self) -> Weight:
+        is_half = isinstance(self.source, HalfWeight)
+        return Weight.of(self.rows(self.source.patterns if is_half else np.asarray(self.source)))
+
+    def _streamed(
+        self, source: StreamedWeight, vectors: Array, bias: Array | None
+    ) -> Iterator[Sums]:
+        """Sums of some rows after the other, which are decoded in every call."""
+        step = max(1, _AT_ONCE // max(self.width, 1))
+        buffer = np.empty((min(step, source.shape[0]), *source.shape[1:]), source.dtype)
+        for start in range(0, source.shape[0], step):
+            stop = min(start + step, source.shape[0])
+            rows = self.rows(source.rows(start, stop, buffer[: stop - start]))
+            yield sums(Weight.of(rows), vectors, None if bias is None else bias[:, start:stop])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Codes(Factors):
+    """The same of integers times a scale, which is the same for all of a row.
+
+    Attributes:
+        scale: broadcasts to the source.
+    """
+
+    scale: Array
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the source is codes times scale, as it is unless another weight replaced it."""
+        scale = self.rows(np.broadcast_to(self.scale, self.shape))
+        with np.errstate(all="ignore"):
+            product = round_fp16(np.rint(self.source / self.scale) * self.scale)
+        per_row = bool(np.all(scale == scale[..., :1]))
+        return per_row and np.array_equal(product, self.source)
+
+    @cached_property
+    def codes(self) -> tuple[Array, Array]:
+        """Integers `[groups, O, K]` as float32, and their scales `[groups, O]`."""
+        scale = self.rows(np.broadcast_to(self.scale, self.shape))[..., 0]
+        return self.rows(np.rint(self.source / self.scale).astype(np.float32)), scale
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LateScale(Codes):
+    """Codes that are summed before they are scaled; see `integers.scaled_after`."""
+
+    def grade(self, usual: Grade, has_bias: bool) -> Grade:
+        """Inferred."""
+        return Grade.INFERRED
+
+    def sums(self, vectors: Array, bias: Array | None = None) -> Sums:
+        """As `Factors.sums`; the bias is added after the scale."""
+        return scaled_after(self._late, vectors, self.codes[1], bias)
+
+    @cached_property
+    def _late(self) -> Weight:
+        return Weight.of(self.codes[0].astype(np.float16))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class IntegerCodes(Codes):
+    """Codes that are multiplied with codes: W8A8; see `integers.w8a8`.
+
+    Attributes:
+        step: scale of the vectors.
+        zero_point: of the vectors, which are codes less it; only 0 was recorded.
+    """
+
+    step: float
+    zero_point: int
+
+    def grade(self, usual: Grade, has_bias: bool) -> Grade:
+        """Recorded for scales that are powers of two, without bias and zero point."""
+        scales = np.append(self.codes[1], self.step)
+        known = np.all(np.frexp(scales)[0] == 0.5) and not has_bias and not self.zero_point
+        return Grade.RECORDED if known else Grade.INFERRED
+
+    def sums(self, vectors: Array, bias: Array | None = None) -> Sums | None:
+        """As `Factors.sums`; None where dequantized vectors overflowed fp16."""
+        if not np.isfinite(vectors).all():
+            return None
+        codes, scale = self.codes
+        return w8a8(np.rint(vectors / np.float32(self.step)), codes, self.step, scale, bias)
 
 
 @rule(Grade.RECORDED, "conv")

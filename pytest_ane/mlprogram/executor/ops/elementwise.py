@@ -1,4 +1,4 @@
-"""Functions of one tensor, or of two that are broadcast, element by element; and select."""
+"""Functions of one tensor, or of two that are broadcast, element by element; activations."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.polynomial.chebyshev import Chebyshev
-from numpy.polynomial.polynomial import polyval
 
 from pytest_ane.mlprogram.executor.registry import register, register_all
+
+
+@register("sigmoid")
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + exp(-x)); where exp overflows to infinity the quotient is 0, as it should be."""
+    return 1 / (1 + np.exp(-x))
+
 
 _UNARY: dict[str, Any] = {
     "abs": np.abs,
@@ -52,12 +57,21 @@ _BINARY: dict[str, Any] = {
     "sub": np.subtract,
 }
 _FORMULAS: dict[str, Any] = {
+    "clamped_relu": lambda x, alpha, beta: np.minimum(np.where(x >= 0, x, alpha * x), beta),
     "clip": lambda x, alpha, beta: np.minimum(np.maximum(x, alpha), beta),
+    "elu": lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))),
     "inverse": lambda x, epsilon=1e-4: np.reciprocal(x + np.float32(epsilon)),
+    "leaky_relu": lambda x, alpha: np.where(x >= 0, x, alpha * x),
+    "linear_activation": lambda x, alpha, beta: alpha * x + beta,
     "log": lambda x, epsilon=1e-45: np.log(x + np.float32(epsilon)),
+    "relu6": lambda x: np.clip(x, 0, 6),
     "rsqrt": lambda x, epsilon=1e-12: np.reciprocal(np.sqrt(x + np.float32(epsilon))),
     "select": lambda cond, a, b: np.where(cond, a, b),
+    "silu": lambda x: x * sigmoid(x),
+    "softsign": lambda x: x / (1 + np.abs(x)),
     "threshold": lambda x, alpha: np.maximum(x, alpha),
+    # NaN stays.
+    "thresholded_relu": lambda x, alpha: np.where(x < alpha, np.zeros_like(x), x),
 }
 BROADCASTING = frozenset((*_BINARY, "pow", "real_div", "select"))
 """Operations whose result has the shape that their operands broadcast to."""
@@ -101,42 +115,80 @@ def _integers(x: Any, y: Any) -> bool:
 
 @register("erf")
 def erf(x: Any) -> Any:
-    """2/sqrt(pi) times the integral of exp(-t^2) from 0 to x, to the last places of x's type."""
-    x = np.asarray(x)
-    return error_function(x.astype(np.float64), exact=x.dtype == np.float64)
+    """2/sqrt(pi) times the integral of exp(-t^2) from 0 to x, of float64 accuracy."""
+    # The standard library's is exact and quicker than a polynomial in numpy, which has none.
+    numbers = np.asarray(x)
+    values = map(math.erf, numbers.ravel().tolist())
+    return np.fromiter(values, np.float64, numbers.size).reshape(numbers.shape)
 
 
-def error_function(x: Any, exact: bool) -> Any:
-    """`erf` of float64 numbers: 3e-15 off at most where exact, else 1.2e-7 in half the time.
+@register("relu", moves=True)
+def relu(x: Any) -> Any:
+    """max(x, 0)."""
+    return np.maximum(x, 0)
 
-    Below 1 it is the Maclaurin series, as 1 - erfc would cancel there.
+
+@register("prelu")
+def prelu(x: Any, alpha: Any) -> Any:
+    """`x [B, C, ...]` where x > 0, else `alpha x`, with an `alpha [C]` for each channel.
+
+    Raises:
+        ValueError: alpha has another length.
     """
-    z = np.abs(x)
-    near = np.minimum(z, 1)
-    series = near * polyval(near * near, _SERIES if exact else _SERIES[:13])
-    return np.copysign(np.where(z < 1, series, 1 - (_erfc if exact else _quick_erfc)(z)), x)
+    return np.where(x > 0, x, _by_channel(alpha, x, "alpha") * x)
 
 
-def _quick_erfc(z: Any) -> Any:
-    """A Chebyshev fit from Press et al., Numerical Recipes, 2nd edition, section 6.2."""
-    t = 1 / (1 + z / 2)
-    return t * np.exp(-z * z + polyval(t, _ERFC))
+@register("softplus")
+def softplus(x: Any) -> Any:
+    """log(1 + exp(x))."""
+    return np.logaddexp(x, np.float32(0))
 
 
-def _erfc(z: Any) -> Any:
-    """From 1 on, by interpolation of exp(z^2) erfc(z); at 6, 1 - erfc is 1."""
-    far = np.clip(z, 1, 6)
-    return np.exp(-far * far) * _SCALED_ERFC(far)
+@register("softplus_parametric")
+def softplus_parametric(x: Any, alpha: Any, beta: Any) -> Any:
+    """`alpha log(1 + exp(beta x))`, alpha and beta `[C]` by channel of `x [B, C, ...]`.
+
+    Raises:
+        ValueError: alpha or beta has another length.
+    """
+    return _by_channel(alpha, x, "alpha") * softplus(_by_channel(beta, x, "beta") * x)
 
 
-_ERFC = [
-    -1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806,
-    0.27886807, -1.13520398, 1.48851587, -0.82215223, 0.17087277,
-]  # fmt: skip
-# Coefficients of x^(2n + 1) in erf: 2/sqrt(pi) (-1)^n / (n! (2n + 1)).
-_SERIES = [
-    2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(20)
-]
-_SCALED_ERFC = Chebyshev.interpolate(
-    lambda nodes: np.array([math.exp(z * z) * math.erfc(z) for z in nodes]), 24, domain=[1, 6]
-)
+def _by_channel(values: Any, x: Any, name: str) -> Any:
+    """`[C]` shaped to be broadcast with `x [B, C, ...]`."""
+    if x.ndim < 2 or np.shape(values) != x.shape[1:2]:
+        raise ValueError(f"{name} {np.shape(values)} is not a number for each channel of {x.shape}")
+    return np.reshape(values, (-1,) + (1,) * (x.ndim - 2))
+
+
+@register("sigmoid_hard")
+def sigmoid_hard(x: Any, alpha: float = 0.2, beta: float = 0.5) -> Any:
+    """min(max(alpha x + beta, 0), 1)."""
+    return np.clip(alpha * x + beta, 0, 1)
+
+
+@register("scaled_tanh")
+def scaled_tanh(x: Any, alpha: float = 1.0, beta: float = 1.0) -> Any:
+    """`alpha tanh(beta x)`."""
+    return alpha * np.tanh(beta * x)
+
+
+@register("gelu")
+def gelu(x: Any, mode: str = "EXACT") -> Any:
+    """`x` times the normal distribution function of x, exact or by one of MIL's approximations."""
+    if mode == "EXACT":
+        x = np.asarray(x)
+        z = x.astype(np.float64) / math.sqrt(2)  # As 1 + erf cancels far below 0.
+        return 0.5 * x * (1 + erf(z))
+    if mode == "TANH_APPROXIMATION":
+        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    if mode == "SIGMOID_APPROXIMATION":
+        return x * sigmoid(1.702 * x)
+    raise ValueError(f"unknown gelu mode {mode!r}")
+
+
+@register("softmax")
+def softmax(x: Any, axis: int = -1) -> Any:
+    """exp(x) / sum of exp(x) along an axis, shifted by the maximum."""
+    shifted = np.exp(x - np.maximum.reduce(x, axis=axis, keepdims=True))
+    return shifted / np.add.reduce(shifted, axis=axis, keepdims=True)

@@ -1,4 +1,11 @@
-"""Tensors filled with few numbers: constants, ranges, one-hot vectors, zeros outside a band."""
+"""Tensors filled with few numbers: constants, ranges, one-hot vectors, bands; and random ones.
+
+Random numbers are the same on every machine and in every run. Bits come from the counter-based
+generator Philox keyed by the seed, and floats from them by numpy's legacy generator, whose streams
+are frozen. Core ML's own generator is not documented, so only distributions can agree with a
+device's, not numbers. Without a seed, as with seed -1, `DEFAULT_SEED` is used. Operations with one
+seed, and runs of one session, give the same numbers.
+"""
 
 from __future__ import annotations
 
@@ -104,3 +111,85 @@ def band_part(x: Any, lower: int = -1, upper: int = -1) -> Any:
     below = np.subtract.outer(np.arange(x.shape[-2]), np.arange(x.shape[-1]))
     band = ((lower < 0) | (below <= lower)) & ((upper < 0) | (-below <= upper))
     return np.where(band, x, x.dtype.type(0))
+
+
+DEFAULT_SEED = 1729
+
+
+def _numbers(seed: int | None) -> Any:
+    """The seed's own generator, of the kind whose numbers numpy never changes (NEP 19)."""
+    key = DEFAULT_SEED if seed is None or int(seed) == -1 else int(seed) % 2**32
+    return np.random.RandomState(np.random.Philox(key=key))
+
+
+@register("random_uniform")
+def random_uniform(shape: Any, low: float = 0.0, high: float = 1.0, seed: int | None = -1) -> Any:
+    """Numbers uniform in [low, high); `low` where both are equal.
+
+    Raises:
+        ValueError: a dimension is negative, or high is below low.
+    """
+    if high < low:
+        raise ValueError(f"high {high} is below low {low}")
+    size = dimensions(shape)
+    numbers = low + (high - low) * _numbers(seed).random_sample(size)
+    # Rounding to float32 must not reach the end that is excluded.
+    most = np.maximum(np.nextafter(np.float32(high), np.float32(-np.inf)), np.float32(low))
+    return np.minimum(numbers.astype(np.float32), most)
+
+
+@register("random_normal")
+def random_normal(shape: Any, mean: float = 0.0, stddev: float = 1.0, seed: int | None = -1) -> Any:
+    """Normally distributed numbers.
+
+    Raises:
+        ValueError: a dimension or stddev is negative.
+    """
+    if stddev < 0:
+        raise ValueError(f"stddev {stddev} is negative")
+    size = dimensions(shape)
+    return (mean + stddev * _numbers(seed).standard_normal(size)).astype(np.float32)
+
+
+@register("random_bernoulli")
+def random_bernoulli(shape: Any, prob: float = 0.5, seed: int | None = -1) -> Any:
+    """1 with probability `prob`, else 0.
+
+    Raises:
+        ValueError: a dimension is negative, or prob is not a probability.
+    """
+    if not 0 <= prob <= 1:
+        raise ValueError(f"prob {prob} is not from 0 to 1")
+    size = dimensions(shape)
+    return (_numbers(seed).random_sample(size) < prob).astype(np.float32)
+
+
+@register("random_categorical")
+def random_categorical(x: Any, mode: str = "logits", size: int = 1, seed: int | None = -1) -> Any:
+    """Indices drawn, with replacement, from the distributions along the last axis.
+
+    Args:
+        x: (..., classes), logits or probabilities that need not add up to 1.
+        mode: `logits` or `probs`.
+        size: how many to draw from each.
+        seed: as for all random operations.
+
+    Returns:
+        (..., size) indices as floats.
+
+    Raises:
+        ValueError: the mode is unknown, or x gives no distribution.
+    """
+    if mode not in ("logits", "probs"):
+        raise ValueError(f"mode is {mode!r}, not 'logits' or 'probs'")
+    x = np.asarray(x, np.float64)
+    weights = np.exp(x - x.max(axis=-1, keepdims=True)) if mode == "logits" else x
+    total = np.cumsum(weights, axis=-1)
+    if not (np.all(weights >= 0) and np.all(total[..., -1] > 0) and np.isfinite(total).all()):
+        raise ValueError(f"{mode} give no distribution: NaN, infinite, negative, or all zero")
+    shape = (*x.shape[:-1], int(size))
+    drawn = _numbers(seed).random_sample(shape)
+    # Cumulated probabilities end in exactly 1, which no drawn number reaches. The last bits of exp
+    # depend on the machine, but a draw would have to fall between them to show it.
+    reached = (total / total[..., -1:])[..., None, :] <= drawn[..., None]
+    return reached.sum(axis=-1).astype(np.float32)

@@ -136,5 +136,4 @@ def _pool_wide(x: Any, i: int, axis: _Axis, combine: Callable[..., Any], neutral
 
 
 def _take(x: Any, i: int, axis: _Axis, offset: int) -> Any:
-    """The element at this offset of every window along axis i."""
     return x[(slice(None),) * i + (steps(offset, axis.stride, axis.positions),)]

@@ -76,15 +76,3 @@ def extent(kernel: int, dilation: int) -> int:
 def steps(offset: int, stride: int, count: int) -> slice:
     """`count` positions from an offset on, `stride` apart."""
     return slice(offset, offset + (count - 1) * stride + 1, stride)
-
-
-def under(
-    position: tuple[int, ...],
-    strides: tuple[int, ...],
-    dilations: tuple[int, ...],
-    counts: tuple[int, ...],
-) -> tuple[slice, ...]:
-    """The elements, by axis, that one position of a kernel meets as it moves to `counts` places."""
-    return tuple(
-        steps(k * d, s, n) for k, s, d, n in zip(position, strides, dilations, counts, strict=True)
-    )

@@ -1,4 +1,4 @@
-"""Formats are recognised by content; no file, however damaged, is more than one sentence."""
+"""Recorded plans on disk: formats, counts, logs of Core ML, fields of an untrusted file."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.gates.placement.plans import parse_plan, read_plan
+from pytest_ane.gates.placement.plans import fields, parse_plan, read_plan, summarise
+from pytest_ane.gates.placement.plans.read import explain
 from pytest_ane.mlprogram.errors import PlanError
 from pytest_ane.report.placement import explain_plan
-from tests.gates.placement.plans.samples import ALL, COREMLTOOLS, LOG
+from tests.gates.placement.plans import samples
+from tests.gates.placement.plans.samples import ALL, COREMLTOOLS, COUNTS_TEXT, LOG
 
 _INSERTS = (b"{", b"}", b"[", b"]", b'"', b",", b":", b"null", b"-1", b"1e999", b"NaN", b"(", b")",
             b"\n", b"\x00", b"\xff", b"true", b"{}", b"[]", b"99999999999999999999")  # fmt: skip
@@ -128,3 +130,125 @@ def test_a_file_that_is_none_is_one_sentence(tmp_path: Path) -> None:
         file.truncate((64 << 20) + 1)
     with pytest.raises(PlanError, match="67,108,865 bytes"):
         read_plan(tmp_path / "large")
+
+
+@pytest.mark.parametrize(
+    ("text", "convs", "ane", "compute", "outcome"),
+    [
+        (samples.COUNTS_CHUNK, None, 1058, 1058, "resident"),
+        (samples.COUNTS_TYPES, (36, 36), 217, 217, "resident"),
+        (samples.COUNTS_TEXT, (4, 4), 148, 148, "resident"),
+        (samples.COUNTS_OPS, (1, 1), 1, 2, "not resident"),
+        (samples.COUNTS_SHARE, None, 412, 480, "not resident"),
+        # The convolutions alone are no proof, and a file's own opinion is none either.
+        ("conv_ane=36/36 conv_non_ane=0 PASS=True", (36, 36), 0, 0, "inconclusive"),
+        ('{"aneOps":0,"nonANE":0,"totalOps":9}', None, 0, 0, "inconclusive"),
+    ],
+)
+def test_counts_are_summed(
+    text: str, convs: tuple[int, int] | None, ane: int, compute: int, outcome: str
+) -> None:
+    summary = summarise(parse_plan(text.encode()))
+    assert (summary.conv_ane, summary.conv_total) == (convs or (None, None))
+    assert (summary.devices.get("ANE", 0), summary.compute) == (ane, compute)
+    assert summary.outcome == outcome
+
+
+def test_lines_and_lists_of_chunks_add_up() -> None:
+    lines = parse_plan(f"{samples.COUNTS_CHUNK}\n{samples.COUNTS_CHUNK}".encode())
+    listed = parse_plan(f"[{samples.COUNTS_CHUNK},{samples.COUNTS_CHUNK}]".encode())
+    assert lines == listed
+    assert summarise(lines).compute == 2116
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("conv_total=4 conv_ane=3 conv_non_ane=0", "3 and conv_non_ane 0 are not 4 together"),
+        ("conv_ane=4", "what it is counted of, is missing"),
+        ("compute_total=4 compute_ane=5", "5 operations on the ANE, of 4"),
+        ("conv_ane=36/36 conv_total=35", "conv_total is 36 and 35"),
+        ('{"aneOps":3,"nonANE":2,"totalOps":4}', "5 operations have a device, of 4"),
+        ('{"aneOps":true,"totalOps":4}', "aneOps is no count"),
+        ('{"ane_ops":3,"schedulable_ops":9,"total_ops":4}', "9 schedulable operations, of 4"),
+        ("op=a preferred=NPU supported=[]", "'NPU' is no device"),
+    ],
+)
+def test_contradictions_are_refused(text: str, words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        parse_plan(text.encode())
+
+
+TEXTS = {
+    "Failed to build the model execution plan using a model architecture file '/a/model.mil' with "
+    "error code: -14.": "compile the .mlpackage again",
+    "E5RT encountered an STL exception. msg = MILCompilerForANE error: failed to compile ANE model "
+    "using ANEF. Error=_ANECompiler : ANECCompile() FAILED.": "falls back to CPU or GPU silently",
+    "[Espresso::handle_ex_plan] exception=ANECF error: ANECCompile(/a) FAILED: err=( "
+    "CompilationFailure )": "falls back to CPU or GPU silently",
+    "Error plan build: -1.": "older path",
+    "ANEProgramProcessRequestDirect() Failed with status=0x1d : Program": "run time",
+    "Error Domain=com.apple.appleneuralengine Code=5 0x3: Program Inference overflow": "overflowed",
+    "Program load failure (0x20004)": "could not load",
+    "Invalid blob shape: Data-dependent shapes were disabled": "R053",
+    "Tensor dimensions N1D1C1H1W240000 are not within supported range, N[1-65536]": "R030",
+    "ANE does not support blob with rank: 6": "R027",
+    "ANE only support per-cout/per-tensor quantization": "R064",
+    "'mps.dequantize' op operand #2 must be tensor of quantized values, but got 'tensor<1xf16>'":
+        "R069",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_failure_is_explained(text: str) -> None:
+    (message,) = explain(f"noise\n2026 {text}\n")
+    assert (message.failure, message.line) == (True, 2)
+    assert TEXTS[text] in message.meaning
+    assert parse_plan(text.encode()).source == "log"
+
+
+def test_what_only_informs_is_no_failure() -> None:
+    assert [message.failure for message in parse_plan(LOG.encode()).messages] == [True, False]
+
+
+def test_a_log_places_nothing() -> None:
+    found = summarise(parse_plan(LOG.encode()))
+    assert found.outcome == "inconclusive"
+
+
+def test_a_failure_beside_good_counts_leaves_them_unproven() -> None:
+    plan = parse_plan(f"ANECCompile() FAILED\n{COUNTS_TEXT}\n".encode())
+    assert plan.source == "counts"
+    assert summarise(plan).outcome == "inconclusive"
+
+
+def test_unknown_lines_are_passed_over_and_many_are_cut() -> None:
+    assert explain("all is well\n") == ()
+    assert len(explain("Error plan build: -1.\n" * 5000)) == 1000
+
+
+@pytest.mark.parametrize(
+    ("word", "device"),
+    [("MLNeuralEngineComputeDevice", "ANE"), ("neural engine", "ANE"), ("N", "ANE"),
+     (" MLGPU", "GPU"), ("cpu", "CPU"), ("static", None), ("?", None), ("", None)],
+)  # fmt: skip
+def test_devices_by_the_names_tools_use(word: str, device: str | None) -> None:
+    assert fields.device(word, "here") == device
+
+
+def test_only_an_opset_prefix_is_dropped() -> None:
+    assert [fields.op_type(name) for name in ("ios17.conv", "conv", "mine.conv", "ios.conv")] == [
+        "conv", "conv", "mine.conv", "ios.conv",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [True, "1", None, -1, float("inf"), float("nan"), 10**400, []])
+def test_what_is_no_number(value: object) -> None:
+    with pytest.raises(PlanError, match=r"^cost is "):
+        fields.number(value, "cost")
+
+
+@pytest.mark.parametrize("value", [True, 1.0, -1, 2**60, "1"])
+def test_what_is_no_count(value: object) -> None:
+    with pytest.raises(PlanError, match=r"^n is no count"):
+        fields.count(value, "n")

@@ -1,11 +1,38 @@
-"""R027 (rank), R030 (extents) and R032 (wide heads)."""
+"""Rules on shapes: their limits, what is known only at run time, and states."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 
-from tests.gates.placement.programs import const, foretell, half, op, rules, value
+from pytest_ane.gates.placement import Forecast, forecast
+from pytest_ane.gates.placement.rules import limit_bytes, too_large
+from pytest_ane.gates.placement.segmenter.program import function_ops
+from pytest_ane.gates.placement.segmenter.support import obstacle
+from pytest_ane.mlprogram.errors import ManifestError
+from pytest_ane.mlprogram.records import (
+    DType,
+    Feature,
+    Operation,
+    StateType,
+    TensorType,
+    ValueType,
+)
+from tests.gates.placement.programs import (
+    const,
+    foretell,
+    full,
+    function,
+    half,
+    ints,
+    model,
+    op,
+    rules,
+    value,
+)
 
 
 def reshape(*shape: int | None) -> list[tuple[str, str, str]]:
@@ -97,3 +124,275 @@ def test_a_matmul_of_two_activations_is_no_head() -> None:
         inputs={"q": half(1, 1, 4, 8), "k": half(1, 1, 8, 20_000)},
     )
     assert [rule for _, rule, _ in found] == ["R030"]
+
+
+def conv(*kernel: int) -> Operation:
+    weight = value(np.zeros((2, 2, *kernel), np.float16))
+    return op("conv", "y", half(1, 2, 1, 64), x="x", weight=weight)
+
+
+def pool(*sizes: int) -> Operation:
+    return op("max_pool", "y", half(1, 2, 1, 64), x="x", kernel_sizes=value(sizes))
+
+
+def product(depth: int) -> tuple[Operation, dict[str, ValueType]]:
+    made = op("matmul", "y", half(2, 2), x="a", y="b")
+    return made, {"a": half(2, depth), "b": half(depth, 2)}
+
+
+X = {"x": half(1, 2, 1, 64), "n": ints(2)}
+BOOL = TensorType(DType.BOOL, (1, 64))
+TAKEN = [
+    *(conv(1, 15), conv(31, 1), conv(16, 16), pool(9, 8), pool(2, 32)),
+    op("relu", "y", half(1, 2, 1, 64), x="x"),
+    op("relu", "y", half(65_536, 2), x="x"),
+    op("logical_and", "y", BOOL, x="x", y="x"),
+    op("affine", "y", half(1, 2, 1, 64), x="x"),
+    op("resample", "y", half(1, 2, 1, 64), x="x"),
+    op("topk", "y", half(1, 2, 1, 4), x="x"),
+    op("gather", "y", half(1, 2, 1, 2), x="x", indices=value([0, 3])),
+    op("gather_nd", "y", half(2), x="x", indices="n"),
+    op("slice_by_size", "y", half(1, 1), x="x", begin=value([0, 0]), size=value([1, 1])),
+    op("cast", "c", full(1, 2, 1, 64), x="y"),
+]
+OFF = [
+    *(conv(1, 16), conv(32, 1), conv(17, 17), pool(2, 9), pool(2, 33)),
+    op("relu", "y", half(1, 65_537, 1, 2), x="x"),
+    op("relu", "y", half(1, 1, 1, 1, 1, 2), x="x"),
+    op("add", "y", ints(2), x="n", y=value([1, 1])),
+    op("mul", "y", full(1, 2, 1, 64), x="x", y="x"),
+    op("gather", "y", half(1, 2, 1, 2), x="x", indices="n"),
+    op("slice_by_size", "y", half(1, 1), x="x", begin="n", size=value([1, 1])),
+    *(
+        op(kind, "y", half(1, 64), x="x")
+        for kind in ("argsort", "crop_resize", "cumsum", "lstm", "reduce_argmax", "scatter", "tan")
+    ),
+]
+
+
+def verdicts(made: Operation, inputs: dict[str, ValueType]) -> tuple[bool, bool]:
+    """Whether the rules, and whether the segmenter, keep an operation off the ANE."""
+    ruled = any(foretell(made, inputs=inputs).of("ineligible"))
+    (seen,) = function_ops(function(made, inputs=inputs))
+    return ruled, bool(obstacle(seen, "ane"))
+
+
+@pytest.mark.parametrize("made", TAKEN)
+def test_both_take_it(made: Operation) -> None:
+    assert verdicts(made, X | {"y": half(1, 2, 1, 64)}) == (False, False)
+
+
+@pytest.mark.parametrize("made", OFF)
+def test_both_keep_it_off(made: Operation) -> None:
+    assert verdicts(made, dict(X)) == (True, True)
+
+
+@pytest.mark.parametrize(("depth", "off"), [(32_768, False), (32_769, True)])
+def test_both_have_one_depth(depth: int, off: bool) -> None:
+    assert verdicts(*product(depth)) == (off, off)
+
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("os", "limit"),
+    [
+        ("macOS 15.2", 2 * GIB),
+        ("macOS 26", 2 * GIB),
+        ("macOS 27", GIB),
+        ("macos 27.0.1", GIB),
+        (" macOS  28 ", GIB),
+        ("iOS 26", 2 * GIB),
+    ],
+)
+def test_limits(os: str, limit: int) -> None:
+    assert limit_bytes(os) == limit
+
+
+def test_an_artifact_at_the_limit_is_fine_and_a_byte_more_is_not() -> None:
+    assert too_large(2 * GIB, "macOS 26") is None
+    assert too_large(2 * GIB + 1, "macOS 26") == (
+        "The artifact has 2.00 GiB; macOS 26 takes 2 GiB at most."
+    )
+    assert too_large(1_500_000_000, "macOS 27") == (
+        "The artifact has 1.40 GiB; macOS 27 takes 1 GiB at most."
+    )
+
+
+@pytest.mark.parametrize("os", ["", "27", "macOS", "macOS twenty", "Linux 6", "macOS 26; rm"])
+def test_what_is_no_system_is_refused(os: str) -> None:
+    with pytest.raises(ManifestError, match="is not a system; write it like 'macOS 26'"):
+        limit_bytes(os)
+
+
+IN = {"x": half(1, 8, 1, None), "n": ints(1)}
+
+
+def ineligible(*operations: Operation) -> list[tuple[str, str, str]]:
+    """What keeps ops off, but that they are of integers."""
+    found = rules(*operations, inputs=IN)
+    return [match for match in found if match[2] == "ineligible" and match[1] != "R022"]
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        op("slice_by_index", "y", half(1, 8, 1, None), x="x", begin=value([0]), end="n"),
+        op("slice_by_index", "y", half(1, 8, 1, None), x="x", end=value([4]), begin="n"),
+        op("slice_by_size", "y", half(1, 8, 1, None), x="x", begin=value([0]), size="n"),
+        op("range_1d", "y", ints(None), start=value(0), end="n", step=value(1)),
+        op("reshape", "y", half(None, 8), x="x", shape="n"),
+        op("fill", "y", half(None), shape="n", value=value(0.5)),
+        op("tile", "y", half(None, 8), x="x", reps="n"),
+        op("pad", "y", half(None, 8), x="x", pad="n"),
+    ],
+    ids=lambda operation: "-".join((operation.op, *operation.inputs)),
+)
+def test_extents_from_runtime_values_are_ineligible(operation: Operation) -> None:
+    assert ineligible(operation) == [("y", "R053", "ineligible")]
+
+
+def test_the_message_names_the_parameter() -> None:
+    cut = op("slice_by_index", "y", half(None), x="x", begin=value([0]), end="n")
+    (finding,) = foretell(cut, inputs=IN).matches
+    assert finding.why == "Its end derives from values that are known only at run time."
+
+
+def test_values_stay_runtime_values_through_arithmetic() -> None:
+    found = ineligible(
+        op("add", "m", ints(1), x="n", y=value([1])),
+        op("concat", "end", ints(2), values=["m", "n"]),
+        op("slice_by_index", "y", half(None), x="x", begin=value([0, 0]), end="end"),
+    )
+    assert found == [("y", "R053", "ineligible")]
+
+
+def test_extents_from_the_shape_of_a_flexible_input_are_plain_propagation() -> None:
+    found = rules(
+        op("shape", "s", ints(4), x="x"),
+        op("gather", "t", ints(), x="s", indices=value(3), axis=value(0)),
+        op("add", "end", ints(), x="t", y=value(1)),
+        op(
+            "slice_by_index", "mask", half(1, None), x=value([[0.5] * 9]), begin=value([0]), end="t"
+        ),
+        op("range_1d", "positions", ints(None), start=value(0), end="t", step=value(1)),
+        op("reshape", "y", half(None, 8), x="x", shape="end"),
+        inputs=IN,
+    )
+    assert found == [("s", "R005", "ineligible")], "only the shape op itself has no ANE form"
+
+
+def test_the_shape_of_a_data_dependent_tensor_is_data_dependent() -> None:
+    found = ineligible(
+        op("range_1d", "r", ints(None), start=value(0), end="n", step=value(1)),
+        op("shape", "s", ints(1), x="r"),
+        op("reshape", "y", half(None, 8), x="x", shape="s"),
+    )
+    assert [(place, rule) for place, rule, _ in found] == [
+        ("r", "R053"),
+        ("s", "R005"),
+        ("y", "R053"),
+    ]
+
+
+def test_a_masked_end_is_not_read() -> None:
+    mask = const("mask", np.array([True, True]))
+    cut = op("slice_by_index", "y", half(1, 8), x="x", begin=value([0]), end="n", end_mask="mask")
+    assert rules(mask, cut, inputs=IN) == []
+
+
+def test_a_cache_written_at_a_runtime_position_keeps_its_extents() -> None:
+    write = op("slice_update", "y", half(1, 8, 1, 64), x="x", update="x", begin="n", end="n")
+    assert ineligible(write) == []
+
+
+def ranged(*ranges: tuple[int, int | None]) -> list[tuple[str, str, str]]:
+    feature = Feature("x", DType.FP16, (1, 8, 1, 4), ranges)
+    flexible = function(op("relu", "y", half(1, 8, 1, None), x="x"), inputs=IN)
+    found = forecast(model(flexible, features=[feature]), size_bytes=1).matches
+    return [(finding.op, finding.rule, finding.why) for finding in found]
+
+
+def test_an_input_without_an_upper_bound_is_ineligible() -> None:
+    why = "Axis 3 of input `x` has no upper bound."
+    assert ranged((1, 1), (8, 8), (1, 1), (1, None)) == [("x", "R056", why)]
+
+
+def test_a_bounded_input_is_fine() -> None:
+    assert ranged((1, 1), (8, 8), (1, 1), (1, 64)) == []
+    assert ranged() == []
+
+
+def enumerated(
+    *shapes: tuple[int, ...], inputs: Mapping[str, ValueType] = MappingProxyType(IN)
+) -> Forecast:
+    feature = Feature("x", DType.FP16, (1, 8, 1, 4), enumerated=shapes)
+    flexible = function(op("relu", "y", half(1, 8, 1, None), x="x"), inputs=inputs)
+    return forecast(model(flexible, features=[feature]), size_bytes=1)
+
+
+def test_enumerated_shapes_are_warned_of_and_the_program_stays_eligible() -> None:
+    found = enumerated((1, 8, 1, 4), (1, 8, 1, 8))
+    (finding,) = found.matches
+    assert (finding.rule, finding.outcome) == ("R055", "warned")
+    assert finding.why == "Input `x` has 2 enumerated shapes."
+    assert (found.outcome, found.warned()) == ("eligible", 0), "no single op is meant"
+
+
+def test_a_fixed_shape_is_not_enumerated() -> None:
+    assert enumerated().matches == ()
+
+
+def test_enumerated_shapes_beside_a_state_are_warned_of_twice() -> None:
+    found = enumerated((1, 8, 1, 4), inputs={**IN, "cache": StateType(half(1, 32))})
+    assert [finding.rule for finding in found.matches] == ["R055", "R062"]
+
+
+def test_a_state_alone_is_fine() -> None:
+    assert enumerated(inputs={**IN, "cache": StateType(half(1, 32))}).matches == ()
+
+
+def stateful(kind: TensorType) -> list[tuple[str, str, str]]:
+    read = op("read_state", "c", half(1, 32), input="cache")
+    found = foretell(
+        read, op("relu", "y", half(1, 32), x="c"), inputs={"cache": StateType(kind)}
+    ).matches
+    return [(finding.rule, finding.type, finding.why) for finding in found]
+
+
+def test_a_state_in_fp32_is_ineligible() -> None:
+    assert ("R061", "state", "State `cache` is fp32[1,32], not fp16.") in stateful(full(1, 32))
+
+
+@pytest.mark.parametrize("kind", [half(1, 32), half(1, 3, 256), half(270, 2048)], ids=str)
+def test_a_state_in_fp16_whose_width_is_a_multiple_of_32_is_fine(kind: TensorType) -> None:
+    assert stateful(kind) == []
+
+
+def test_a_state_of_another_width_is_warned_of() -> None:
+    why = "State `cache` is fp16[1,3,256,270]; 270 is no multiple of 32."
+    assert stateful(half(1, 3, 256, 270)) == [("R058", "state", why)]
+
+
+def update(*after: Operation) -> list[tuple[str, str, str]]:
+    at = {"begin": value([0, 0]), "end": value([1, 16])}
+    new = op("slice_update", "u", half(1, 32), x="c", update="h", **at)
+    cache, h = StateType(half(1, 32)), half(1, 16)
+    read = op("read_state", "c", half(1, 32), input="cache")
+    return rules(read, new, *after, inputs={"cache": cache, "h": h}, outputs=["u"])
+
+
+def test_an_update_of_a_slice_that_reaches_no_state_is_warned_of() -> None:
+    assert update() == [("u", "R059", "warned")]
+    assert update(op("relu", "y", half(1, 32), x="u")) == [("u", "R059", "warned")]
+
+
+def test_an_update_that_is_written_to_its_state_is_fine() -> None:
+    assert update(op("write_state", "", None, input="cache", data="u")) == []
+
+
+def test_of_a_chain_of_updates_only_the_last_must_be_written() -> None:
+    more = op("slice_update", "v", half(1, 32), x="u", update="h", begin=value([0, 16]))
+    assert update(more, op("write_state", "", None, input="cache", data="v")) == []
+    assert update(more) == [("v", "R059", "warned")]

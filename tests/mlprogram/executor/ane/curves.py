@@ -11,13 +11,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from pytest_ane.mlprogram.executor.ane import activations as ane
-from pytest_ane.mlprogram.executor.ops.elementwise import error_function
 
 
 def erf(x: Any) -> Any:
-    return error_function(x, exact=True)
+    """torch's: the count of minima hangs on its last bits at one place."""
+    return torch.erf(torch.from_numpy(x)).numpy()
 
 
 CURVES: dict[str, tuple[Callable[..., Any], Callable[[Any], Any], float, float]] = {

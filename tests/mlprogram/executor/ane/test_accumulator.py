@@ -1,4 +1,4 @@
-"""The quick kernel gives what plain integers give, on every kind of number."""
+"""Sums in the accumulator, and what they lose."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.mlprogram.executor.ane.accumulator import Weight, sums
+from pytest_ane.mlprogram.executor.ane.accumulator import Weight, losses, sums
 from pytest_ane.mlprogram.executor.ane.fp16 import r16
 from tests.mlprogram.executor.ane import plain
 
@@ -225,3 +225,27 @@ def test_shapes_that_do_not_fit() -> None:
     for shape in ((1, 2, 4), (2, 2, 3)):
         with pytest.raises(ValueError, match="do not fit"):
             sums(weight, np.ones(shape, np.float32))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_all_products_are_counted(dtype: type) -> None:
+    rng = np.random.default_rng(0)
+    w = (rng.standard_normal((2, 3, 20)) * 2.0 ** rng.uniform(-24, 2, (2, 3, 20))).astype(
+        np.float16
+    )
+    x = (rng.standard_normal((2, 2, 20)) * 2.0 ** rng.uniform(-24, 2, (2, 2, 20))).astype(
+        np.float16
+    )
+    w[0, 0, 0] = 0
+    measured = losses(Weight.of(w.astype(dtype)), x)
+    products = dropped = 0
+    size = lost = 0.0
+    for b, o, p, k in np.ndindex(2, 3, 2, 20):
+        product = abs(float(w[b, o, k]) * float(x[b, p, k]))
+        patterns = (int(n.view(np.uint16)) for n in (w[b, o, k], x[b, p, k]))
+        is_dropped = product > 0 and sum(plain.parts(n)[2] for n in patterns) <= -17
+        products, size = products + (product > 0), size + product
+        dropped, lost = dropped + is_dropped, lost + product * is_dropped
+    assert (measured.products, measured.dropped) == (products, dropped)
+    assert 0 < dropped < products
+    assert (measured.size, measured.lost) == pytest.approx((size, lost))

@@ -1,4 +1,4 @@
-"""Values picked by index."""
+"""Values picked by index, and put there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.mlprogram.executor import eval_op
-from tests.mlprogram.executor.ops.oracle import arrays, f32, noise, same
+from tests.mlprogram.executor.ops.oracle import arrays, close, f32, noise, same
 
 X = f32([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
 
@@ -146,3 +146,131 @@ def test_non_zero() -> None:
 def test_places_lead_to_what_is_not_zero(x: Any) -> None:
     places = eval_op("non_zero", x=np.trunc(x))
     np.testing.assert_array_equal(np.trunc(x)[tuple(places.T)], np.trunc(x)[np.trunc(x) != 0])
+
+
+DATA = f32([[1, 2, 3], [4, 5, 6]])
+STEPS: dict[str, Any] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b,
+    "max": max,
+    "min": min,
+    "update": lambda a, b: b,
+}
+
+
+def test_scatter() -> None:
+    updates = f32([[5, 6, 7], [8, 9, 10]])
+    same("scatter", [[9, 11, 13], [9, 11, 13]], data=DATA, indices=np.array([1, 0]),
+         updates=updates)  # fmt: skip
+    same("scatter", [[8, 9, 10], [5, 6, 7]], data=DATA, indices=np.array([1, 0]),
+         updates=updates, mode="update")  # fmt: skip
+    same("scatter", [[1, 2, 8], [4, 5, 15]], data=DATA, indices=np.array([-1]),
+         updates=f32([[5], [9]]), axis=-1)  # fmt: skip
+    same("scatter", [[1, 7, 3], [4, 5, 11]], data=DATA, indices=np.array([[1, 2]]), axis=1,
+         updates=f32([[[5, 0]], [[0, 5]]]))  # fmt: skip
+
+
+def test_scatter_along_axis() -> None:
+    indices = np.array([[1, 0, 1], [1, 1, 0]])
+    same("scatter_along_axis", [[1, 6, 10], [8, 9, 7]], data=DATA, indices=indices,
+         updates=f32([[5, 6, 7], [8, 9, 10]]), axis=0, mode="update")  # fmt: skip
+
+
+def test_scatter_nd() -> None:
+    indices = np.array([[1, 0], [0, 2]])
+    same("scatter_nd", [[1, 2, 13], [9, 5, 6]], data=DATA, indices=indices, updates=f32([5, 10]))
+    same("scatter_nd", [[1, 2, 3], [5, 6, 7]], data=DATA, indices=np.array([[-1]]),
+         updates=f32([[1, 1, 1]]))  # fmt: skip
+    same("scatter_nd", DATA + 1, data=DATA, indices=np.empty(0, np.int32),
+         updates=np.ones_like(DATA))  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", STEPS)
+def test_repeated_places_in_order(mode: str) -> None:
+    data, updates = noise(4, 3), noise(5, 3, seed=1)
+    indices = np.array([2, 0, 2, -2, 2])
+    expected = data.copy()
+    for at, row in zip(indices, updates, strict=True):
+        expected[at] = [STEPS[mode](a, b) for a, b in zip(expected[at], row, strict=True)]
+    close("scatter", expected, data=data, indices=indices, updates=updates, mode=mode)
+    close("scatter", expected.T, data=data.T, indices=indices, updates=updates.T, axis=1, mode=mode)
+    close("scatter_nd", expected, data=data, indices=indices[:, None], updates=updates, mode=mode)
+    close("scatter_along_axis", expected, data=data, updates=updates, mode=mode,
+          indices=np.repeat(indices[:, None], 3, axis=1))  # fmt: skip
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 5), st.integers(1, 4), st.integers(-3, 2), st.integers(0, 9))
+def test_scatter_along_axis_as_torch_has_it(count: int, side: int, axis: int, seed: int) -> None:
+    data = noise(side, 3, 2, seed=seed)
+    shape = list(data.shape)
+    shape[axis] = count
+    updates = noise(*shape, seed=seed + 1)
+    indices = np.random.default_rng(seed).integers(0, data.shape[axis], shape)
+    expected = torch.from_numpy(data).scatter_add(
+        axis, torch.from_numpy(indices), torch.from_numpy(updates)
+    )
+    close("scatter_along_axis", expected, data=data, indices=indices, updates=updates, axis=axis)
+
+
+def test_the_data_stay() -> None:
+    data = DATA.copy()
+    for mode in STEPS:
+        eval_op("scatter", data=data, indices=np.array([0]), updates=f32([[7, 7, 7]]), mode=mode)
+    np.testing.assert_array_equal(data, DATA)
+
+
+def test_types_stay() -> None:
+    data, updates = np.array([7, -7, 9], np.int32), np.array([2, 2, 3])
+    indices = np.array([0, 1, 0])
+    result = eval_op("scatter", data=data, indices=indices, updates=updates, mode="div")
+    assert result.tolist() == [1, -3, 9]
+    assert result.dtype == np.int32
+    assert eval_op("scatter", data=DATA.astype(np.float64), indices=np.array([0]),
+                   updates=f32([[1, 1, 1]])).dtype == np.float64  # fmt: skip
+
+
+def test_nan_and_infinity() -> None:
+    data, indices = f32([1, 2]), np.array([0, 1])
+    same("scatter", [np.nan, np.inf], data=data, indices=indices, updates=f32([np.nan, np.inf]),
+         mode="max")  # fmt: skip
+    same("scatter", [np.inf, -np.inf], data=data, indices=indices, updates=f32([0, -0.0]),
+         mode="div")  # fmt: skip
+
+
+@pytest.mark.parametrize("validated", [True, False])
+def test_scattered_beyond_the_end(validated: bool) -> None:
+    ones = {"data": DATA, "validate_indices": validated}
+    with pytest.raises(Exception, match="out of bounds"):
+        eval_op("scatter", indices=np.array([2]), updates=f32([[1, 1, 1]]), **ones)
+    with pytest.raises(Exception, match="out of bounds"):
+        eval_op("scatter_along_axis", indices=np.array([[0, 2, 0]]), updates=DATA[:1], **ones)
+    with pytest.raises(Exception, match="out of bounds"):
+        eval_op("scatter_nd", indices=np.array([[0, 3]]), updates=f32([1]), **ones)
+
+
+def test_validated_scatters_do_not_count_from_the_end() -> None:
+    with pytest.raises(Exception, match="validated"):
+        eval_op("scatter", data=DATA, indices=np.array([-1]), updates=DATA[:1],
+                validate_indices=True)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"indices": np.array([0]), "updates": f32([1, 2, 3])}, r"should be \(1, 3\)"),
+        ({"indices": np.array([0]), "updates": DATA[:1], "mode": "mod"}, "unknown mode"),
+        ({"indices": np.array([0]), "updates": DATA[:1], "axis": -3}, "axis -3"),
+    ],
+)
+def test_operands_that_do_not_fit(parameters: Any, message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        eval_op("scatter", data=DATA, **parameters)
+
+
+def test_integers_divided_by_zero() -> None:
+    with pytest.raises(Exception, match="divided by zero"):
+        eval_op("scatter", data=np.array([1]), indices=np.array([0]), updates=np.array([0]),
+                mode="div")  # fmt: skip

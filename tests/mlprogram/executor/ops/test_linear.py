@@ -1,7 +1,8 @@
-"""Matrix products, and attention against torch's and written out."""
+"""Products of matrices, attention, and recurrent layers, whose gates torch has in another order."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis.extra import numpy as hnp
+from torch import nn
 
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor import eval_op
@@ -228,3 +230,268 @@ def test_the_type_stays_and_so_do_the_operands(dtype: Any) -> None:
 def test_what_does_not_fit(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ExecutionError, match=message):
         eval_op(NAME, **{**operands(2), **changed})
+
+
+LSTM, GRU = (0, 1, 3, 2), (0, 2, 1)
+"""torch's input, forget, cell, output and reset, update, new, in MIL's order."""
+
+
+def reordered(array: Any, order: tuple[int, ...]) -> Any:
+    parts = np.split(array.detach().numpy(), len(order))
+    return np.concatenate([parts[i] for i in order])
+
+
+def parameters(layer: nn.RNNBase, order: tuple[int, ...], suffix: str = "") -> dict[str, Any]:
+    """MIL's weights of a torch layer; its two biases added where MIL has one."""
+    names = (f"{kind}_l0{suffix}" for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+    wi, wh, bi, bh = (reordered(getattr(layer, n), order) for n in names)
+    return {"weight_ih": wi, "weight_hh": wh, "bias": bi + bh, "_biases": (bi, bh)}
+
+
+def public(weights: dict[str, Any], suffix: str = "") -> dict[str, Any]:
+    return {k + suffix: v for k, v in weights.items() if not k.startswith("_")}
+
+
+def tensor(array: Any) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def compare(found: Any, expected: Any) -> None:
+    for mine, other in zip(found, expected, strict=True):
+        other = other.detach().numpy() if isinstance(other, torch.Tensor) else other
+        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-6)
+        assert mine.shape == other.shape
+        assert mine.dtype == np.float32
+
+
+def layer(kind: Any, **options: Any) -> Any:
+    torch.manual_seed(0)
+    return kind(4, 3, **options).eval()
+
+
+X, H0, C0 = noise(5, 2, 4), noise(1, 2, 3, seed=1), noise(1, 2, 3, seed=2)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("every", [False, True])
+def test_lstm(reverse: bool, every: bool) -> None:
+    """In reverse the outputs stay in the order of computation, as coremltools' tests have it."""
+    torch_layer = layer(nn.LSTM)
+    x = X[::-1] if reverse else X
+    y, (h, c) = torch_layer(tensor(x), (tensor(H0), tensor(C0)))
+    found = eval_op("lstm", x=X, initial_h=H0[0], initial_c=C0[0], output_sequence=every,
+                    direction="reverse" if reverse else "forward",
+                    **public(parameters(torch_layer, LSTM)))  # fmt: skip
+    compare(found, (y if every else y[-1:], h[0], c[0]))
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_lstm_in_both_directions(every: bool) -> None:
+    torch_layer = layer(nn.LSTM, bidirectional=True)
+    h0, c0 = noise(2, 2, 3, seed=1), noise(2, 2, 3, seed=2)
+    y, (h, c) = torch_layer(tensor(X), (tensor(h0), tensor(c0)))
+    if not every:
+        y = torch.cat([y[-1:, :, :3], y[:1, :, 3:]], dim=2)
+    back = public(parameters(torch_layer, LSTM, "_reverse"), "_back")
+    found = eval_op("lstm", x=X, initial_h=np.concatenate(h0, axis=1),
+                    initial_c=np.concatenate(c0, axis=1), direction="bidirectional",
+                    output_sequence=every, **public(parameters(torch_layer, LSTM)),
+                    **back)  # fmt: skip
+    compare(found, (y, torch.cat([*h], dim=1), torch.cat([*c], dim=1)))
+
+
+def activate(name: str, x: Any) -> Any:
+    return {
+        "sigmoid": lambda: 1 / (1 + np.exp(-x)), "tanh": lambda: np.tanh(x),
+        "scaled_tanh": lambda: np.tanh(x), "relu": lambda: np.maximum(x, 0),
+        "linear": lambda: x, "hard_sigmoid": lambda: np.minimum(np.maximum(0.2 * x + 0.5, 0), 1),
+        "sigmoid_hard": lambda: np.minimum(np.maximum(0.2 * x + 0.5, 0), 1),
+    }[name]()  # fmt: skip
+
+
+NAMES = ("sigmoid", "tanh", "scaled_tanh", "relu", "linear", "hard_sigmoid")
+
+
+@pytest.mark.parametrize("clip", [None, 0.2, 50.0])
+@pytest.mark.parametrize("activation", NAMES)
+@pytest.mark.parametrize("cell", ["tanh", "relu"])
+def test_lstm_with_peepholes_written_out(activation: str, cell: str, clip: float | None) -> None:
+    """One sample at a time in float64; the output gate sees the new cell state, clipped."""
+    w, u, b, p = (noise(12, 4, seed=3), noise(12, 3, seed=4), noise(12, seed=5), noise(9, seed=6))
+    expected = np.empty((5, 2, 3))
+    for n in range(2):
+        h, c = H0[0, n].astype(np.float64), C0[0, n].astype(np.float64)
+        for t in range(5):
+            i, f, o, z = np.split(w.astype(np.float64) @ X[t, n] + u @ h + b, 4)
+            p_i, p_f, p_o = np.split(p, 3)
+            old = c
+            c = activate("sigmoid", f + p_f * old) * old
+            c = c + activate("sigmoid", i + p_i * old) * activate(cell, z)
+            c = c if clip is None else np.clip(c, -clip, clip)
+            h = activate("sigmoid", o + p_o * c) * activate(activation, c)
+            expected[t, n] = h
+    y, h, _ = eval_op("lstm", x=X, initial_h=H0[0], initial_c=C0[0], weight_ih=w, weight_hh=u,
+                      bias=b, peephole=p, cell_activation=cell, activation=activation, clip=clip,
+                      output_sequence=True)  # fmt: skip
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(h, y[-1])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recurrent_activations(name: str) -> None:
+    """One step: h' = o act(c') with every gate the same."""
+    w, u = np.ones((4, 1), np.float32), np.zeros((4, 1), np.float32)
+    zero, x = np.zeros((1, 1), np.float32), f32([[[0.7]]])
+    _, h, c = eval_op("lstm", x=x, initial_h=zero, initial_c=zero, weight_ih=w, weight_hh=u,
+                      recurrent_activation=name, cell_activation="linear",
+                      activation="linear")  # fmt: skip
+    gate = activate(name, np.float64(0.7))
+    np.testing.assert_allclose([c[0, 0], h[0, 0]], [gate * 0.7, gate * gate * 0.7], rtol=1e-6)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("every", [False, True])
+def test_gru_reset_after_the_product(reverse: bool, every: bool) -> None:
+    torch_layer = layer(nn.GRU)
+    weights = parameters(torch_layer, GRU)
+    input_bias, bias = weights["_biases"]
+    y, h = torch_layer(tensor(X[::-1] if reverse else X), tensor(H0))
+    found = eval_op("gru", x=X, initial_h=H0[0], output_sequence=every,
+                    direction="reverse" if reverse else "forward", reset_after=True,
+                    input_bias=input_bias, **{**public(weights), "bias": bias})  # fmt: skip
+    compare(found, (y if every else y[-1:], h[0]))
+
+
+@pytest.mark.parametrize(
+    ("activation", "recurrent"), [("tanh", "sigmoid"), ("sigmoid", "tanh"), ("relu", "sigmoid")]
+)
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+def test_gru_reset_before_the_product(activation: str, recurrent: str, direction: str) -> None:
+    """Written out as in coremltools' tests, one sample at a time."""
+    w, u, b = noise(9, 4, seed=3), noise(9, 3, seed=4), noise(9, seed=5)
+    (w_r, w_o, w_z), (u_r, u_o, u_z), (b_r, b_o, b_z) = (np.split(a, 3) for a in (w, u, b))
+    expected = np.empty((5, 2, 3))
+    for n in range(2):
+        h = H0[0, n]
+        for t, x in enumerate((X if direction == "forward" else X[::-1])[:, n]):
+            z = activate(recurrent, w_z @ x + u_z @ h + b_z)
+            r = activate(recurrent, w_r @ x + u_r @ h + b_r)
+            o = activate(activation, w_o @ x + u_o @ (h * r) + b_o)
+            h = expected[t, n] = (1 - z) * o + z * h
+    shared = {
+        "x": X,
+        "initial_h": H0[0],
+        "weight_ih": w,
+        "weight_hh": u,
+        "activation": activation,
+        "recurrent_activation": recurrent,
+        "direction": direction,
+        "output_sequence": True,
+    }
+    y, h = eval_op("gru", opset="iOS15", bias=b, **shared)
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(h, y[-1])
+    other, _ = eval_op("gru", input_bias=b / 4, bias=b * 3 / 4, **shared)
+    np.testing.assert_allclose(other, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("every", [False, True])
+def test_rnn(activation: str, reverse: bool, every: bool) -> None:
+    torch_layer = layer(nn.RNN, nonlinearity=activation)
+    y, h = torch_layer(tensor(X[::-1] if reverse else X), tensor(H0))
+    found = eval_op("rnn", x=X, initial_h=H0[0], activation=activation, output_sequence=every,
+                    direction="reverse" if reverse else "forward",
+                    **public(parameters(torch_layer, (0,))))  # fmt: skip
+    compare(found, (y if every else y[-1:], h[0]))
+
+
+def test_without_bias() -> None:
+    torch_layer = layer(nn.RNN, bias=False)
+    w, u = (getattr(torch_layer, n).detach().numpy() for n in ("weight_ih_l0", "weight_hh_l0"))
+    y, h = torch_layer(tensor(X))
+    found = eval_op("rnn", x=X, initial_h=np.zeros((2, 3), np.float32), weight_ih=w, weight_hh=u,
+                    output_sequence=True)  # fmt: skip
+    compare(found, (y, h[0]))
+
+
+@pytest.mark.parametrize(("name", "gates"), [("lstm", 4), ("gru", 3), ("rnn", 1)])
+def test_a_sequence_of_no_position(name: str, gates: int) -> None:
+    shared = {"x": X[:0], "initial_h": H0[0], "weight_ih": noise(gates * 3, 4),
+              "weight_hh": noise(gates * 3, 3)}  # fmt: skip
+    if name == "lstm":
+        shared["initial_c"] = C0[0]
+    y, h, *_ = eval_op(name, output_sequence=True, **shared)
+    assert y.shape == (0, 2, 3)
+    np.testing.assert_array_equal(h, H0[0])
+    np.testing.assert_array_equal(eval_op(name, **shared)[0], H0)
+
+
+def test_float64_stays() -> None:
+    wide = {
+        k: v.astype(np.float64)
+        for k, v in {
+            "x": X,
+            "initial_h": H0[0],
+            "weight_ih": noise(3, 4),
+            "weight_hh": noise(3, 3),
+        }.items()
+    }
+    assert {a.dtype for a in eval_op("rnn", **wide)} == {np.dtype(np.float64)}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"direction": "backward"}, "unknown direction 'backward'"),
+        ({"direction": "bidirectional"}, "without weight_ih_back"),
+        ({"activation": "gelu"}, "unknown activation 'gelu'"),
+        ({"bias": noise(1)}, r"bias has the shape \(1,\), not \(12,\)"),
+        ({"peephole": noise(12)}, r"peephole has the shape \(12,\), not \(9,\)"),
+        ({"weight_ih": noise(12, 5)}, r"weight_ih has the shape \(12, 5\), not \(12, 4\)"),
+        ({"initial_h": noise(1, 3)}, r"initial_h has the shape \(1, 3\), not \(2, 3\)"),
+        ({"initial_c": noise(2, 6)}, r"initial_c has the shape \(2, 6\)"),
+        ({"x": noise(2, 4)}, "of rank 3"),
+    ],
+)
+def test_recurrent_operands_that_do_not_fit(changed: dict[str, Any], message: str) -> None:
+    right = {"x": X, "initial_h": H0[0], "initial_c": C0[0], "weight_ih": noise(12, 4),
+             "weight_hh": noise(12, 3)}  # fmt: skip
+    with pytest.raises(ExecutionError, match=message):
+        eval_op("lstm", **{**right, **changed})
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.both = nn.LSTM(4, 3, bidirectional=True)
+        self.forth = nn.LSTM(6, 5)
+        self.simple = nn.RNN(5, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.simple(self.forth(self.both(x)[0])[0])[0]
+        return y
+
+
+def test_layers_that_coremltools_converted(tmp_path: Path) -> None:
+    from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
+    from pytest_ane.mlprogram.executor import Session
+    from pytest_ane.mlprogram.model import read_model
+
+    ct = import_coremltools()
+    model = Recurrent().eval()
+    with torch.no_grad(), converter_notes():
+        expected = model(tensor(X)).numpy()
+        ct.convert(
+            torch.jit.trace(model, tensor(X)),
+            inputs=[ct.TensorType("x", X.shape)],
+            outputs=[ct.TensorType("y")],
+            convert_to="mlprogram",
+            minimum_deployment_target=ct.target.iOS18,
+            compute_precision=ct.precision.FLOAT32,
+            skip_model_load=True,
+        ).save(str(tmp_path / "m.mlpackage"))
+    session = Session(read_model(tmp_path / "m.mlpackage"))
+    np.testing.assert_allclose(session.predict({"x": X})["y"], expected, rtol=1e-5, atol=1e-6)

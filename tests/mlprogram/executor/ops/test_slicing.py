@@ -1,4 +1,4 @@
-"""Slices, slices replaced, and sliding windows."""
+"""Slices, and tensors joined, cut, repeated, padded and reversed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.mlprogram.executor import eval_op
@@ -152,3 +152,180 @@ def test_windows_as_torch_has_them(x: Any, size: int, stride: int, data: st.Data
 def test_windows_that_do_not_fit(size: int, stride: int) -> None:
     with pytest.raises(Exception, match="sliding_windows fails"):
         eval_op("sliding_windows", x=X, axis=0, size=size, stride=stride)
+
+
+A, B = f32([[1, 2], [3, 4]]), f32([[5, 6], [7, 8]])
+
+
+def test_concat() -> None:
+    same("concat", [[1, 2], [3, 4], [5, 6], [7, 8]], values=(A, B), axis=0)
+    same("concat", [[1, 2, 5, 6], [3, 4, 7, 8]], values=(A, B), axis=-1)
+
+
+def test_concat_by_turns() -> None:
+    same("concat", [[1, 5, 2, 6], [3, 7, 4, 8]], values=(A, B), axis=1, interleave=True)
+    same("concat", [[1, 2], [5, 6], [3, 4], [7, 8]], values=(A, B), axis=-2, interleave=True)
+
+
+def test_concat_as_documented() -> None:
+    a, b = f32([[1, 2], [3, 4], [5, 6]]), f32([[7, 8], [9, 10], [11, 12]])
+    same("concat", [[1, 2], [7, 8], [3, 4], [9, 10], [5, 6], [11, 12]], values=(a, b), axis=0,
+         interleave=True)  # fmt: skip
+
+
+def test_scalars_and_empty_tensors() -> None:
+    none = np.zeros((0, 2), np.float32)
+    same("concat", [3, 4], values=(np.int32(3), np.array(4)), axis=0)
+    same("concat", A, values=(A, none), axis=0)
+    same("concat", A, values=(A,), axis=1)
+    same("stack", [3, 4], values=(f32(3), f32(4)), axis=0)
+    same("reverse", f32(3), x=f32(3))
+    same("reverse", none, x=none, axes=[0])
+    same("tile", np.zeros((0, 4)), x=none, reps=[3, 2])
+    parts = eval_op("split", x=none, axis=1, num_splits=2)
+    assert [p.shape for p in parts] == [(0, 1), (0, 1)]
+
+
+def test_stack() -> None:
+    same("stack", [[[1, 2], [3, 4]], [[5, 6], [7, 8]]], values=(A, B), axis=0)
+    same("stack", [[[1, 5], [2, 6]], [[3, 7], [4, 8]]], values=(A, B), axis=-1)
+
+
+def test_split() -> None:
+    parts = eval_op("split", x=f32([1, 2, 3, 4]), axis=0, num_splits=2)
+    assert [p.tolist() for p in parts] == [[1, 2], [3, 4]]
+    parts = eval_op("split", x=f32([1, 2, 3, 4]), axis=-1, split_sizes=[1, 3])
+    assert [p.tolist() for p in parts] == [[1], [2, 3, 4]]
+
+    parts = eval_op("split", x=A, axis=-2, split_sizes=np.int32([2]), num_splits=1)
+    assert [p.tolist() for p in parts] == [A.tolist()]
+
+
+def test_tile_and_reverse() -> None:
+    same("tile", [[1, 1], [2, 2], [1, 1], [2, 2]], x=f32([[1], [2]]), reps=[2, 2])
+    same("reverse", [[4, 3], [2, 1]], x=A)
+    same("reverse", [[2, 1], [4, 3]], x=A, axes=[-1])
+
+
+@given(arrays(), st.data())
+def test_cut_and_joined_again(x: Any, data: st.DataObject) -> None:
+    axis = data.draw(st.integers(-x.ndim, x.ndim - 1))
+    first = data.draw(st.integers(0, x.shape[axis]))
+    parts = eval_op("split", x=x, axis=axis, split_sizes=[first, x.shape[axis] - first])
+    same("concat", x, values=parts, axis=axis)
+
+
+def test_sizes_that_do_not_add_up() -> None:
+    with pytest.raises(Exception, match="add up"):
+        eval_op("split", x=f32([1, 2, 3]), axis=0, split_sizes=[1, 1])
+    with pytest.raises(Exception, match="add up"):
+        eval_op("split", x=f32([1, 2, 3]), axis=0, split_sizes=[4, -1])
+    with pytest.raises(Exception, match="not num_splits"):
+        eval_op("split", x=f32([1, 2, 3]), axis=0, split_sizes=[1, 2], num_splits=3)
+    with pytest.raises(Exception, match="equal division"):
+        eval_op("split", x=f32([1, 2, 3]), axis=0, num_splits=2)
+
+
+@pytest.mark.parametrize("reps", [[2], [1, 1, 2], [1, 0]])
+def test_tile_needs_a_positive_number_for_each_axis(reps: list[int]) -> None:
+    with pytest.raises(Exception, match="one positive number"):
+        eval_op("tile", x=A, reps=reps)
+
+
+def test_reverse_sequence() -> None:
+    x = f32([[1, 2, 3, 4, 5, 0, 0, 0], [1, 2, 0, 0, 0, 0, 0, 0], [1, 2, 3, 4, 0, 0, 0, 0],
+             [1, 2, 3, 4, 5, 6, 7, 8]])  # fmt: skip
+    expected = [[0, 0, 5, 4, 3, 2, 1, 0], [2, 1, 0, 0, 0, 0, 0, 0], [3, 2, 1, 4, 0, 0, 0, 0],
+                [5, 4, 3, 2, 1, 6, 7, 8]]  # fmt: skip
+    lengths = np.int32([7, 2, 3, 5])
+    same("reverse_sequence", expected, x=x, lengths=lengths, seq_axis=1)
+    same("reverse_sequence", np.transpose(expected), x=x.T, lengths=lengths, batch_axis=-1)
+
+
+@given(arrays(least=1), st.data())
+def test_sequences_reversed_one_by_one(x: Any, data: st.DataObject) -> None:
+    x = x[None] if x.ndim == 1 else x
+    batch, sequence = data.draw(st.permutations(range(x.ndim)))[:2]
+    steps = st.integers(0, x.shape[sequence])
+    lengths = [data.draw(steps) for _ in range(x.shape[batch])]
+    expected = np.moveaxis(x.copy(), (batch, sequence), (0, 1))
+    for b, length in enumerate(lengths):
+        expected[b, :length] = expected[b, :length][::-1].copy()
+    same("reverse_sequence", np.moveaxis(expected, (0, 1), (batch, sequence)), x=x,
+         lengths=np.int32(lengths), seq_axis=sequence, batch_axis=batch)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lengths", "seq_axis"), [([1, 1], 0), ([1, 1, 1], 1), ([1, 3], 1), ([-1, 1], 1), ([1, 1], 2)]
+)
+def test_lengths_that_do_not_fit(lengths: list[int], seq_axis: int) -> None:
+    with pytest.raises(Exception, match="reverse_sequence fails"):
+        eval_op("reverse_sequence", x=A, lengths=np.int32(lengths), seq_axis=seq_axis)
+
+
+def test_types_stay() -> None:
+    assert eval_op("concat", values=(np.int32([1]), np.int32([2])), axis=0).dtype == np.int32
+
+
+PADDED = f32([[1, 2, 3], [4, 5, 6]])
+
+
+def test_constant() -> None:
+    same("pad", [[0, 1, 2, 3, 0, 0], [0, 4, 5, 6, 0, 0]], x=PADDED, pad=[1, 2])
+    same("pad", [[9, 9, 9], [1, 2, 3], [4, 5, 6]], x=PADDED, pad=[1, 0, 0, 0], constant_val=9.0)
+
+
+def test_reflect_leaves_the_edge_out() -> None:
+    expected = [
+        [6, 5, 4, 5, 6, 5, 4],
+        [3, 2, 1, 2, 3, 2, 1],
+        [6, 5, 4, 5, 6, 5, 4],
+        [3, 2, 1, 2, 3, 2, 1],
+    ]
+    same("pad", expected, x=PADDED, pad=np.array([1, 1, 2, 2], np.int32), mode="reflect")
+
+
+def test_replicate_repeats_the_edge() -> None:
+    expected = [
+        [1, 1, 1, 2, 3, 3, 3],
+        [1, 1, 1, 2, 3, 3, 3],
+        [4, 4, 4, 5, 6, 6, 6],
+        [4, 4, 4, 5, 6, 6, 6],
+    ]
+    same("pad", expected, x=PADDED, pad=[1, 1, 2, 2], mode="replicate")
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.bool_, np.float64])
+def test_the_type_stays(dtype: Any) -> None:
+    found = eval_op("pad", x=PADDED.astype(dtype), pad=[1, 1])
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found[:, 1:-1], PADDED.astype(dtype))
+
+
+@settings(max_examples=30)
+@given(x=arrays(), data=st.data())
+def test_fewer_pairs_are_for_the_last_axes(x: Any, data: st.DataObject) -> None:
+    pairs = data.draw(st.lists(st.tuples(*[st.integers(0, 3)] * 2), max_size=x.ndim))
+    everywhere = [(0, 0)] * (x.ndim - len(pairs)) + pairs
+    same("pad", np.pad(x, everywhere), x=x, pad=np.array(pairs, np.int32).reshape(-1))
+
+
+def test_empty_and_rank_zero() -> None:
+    same("pad", f32([7, 7, 7]), x=f32([]), pad=[1, 2], constant_val=7.0)
+    same("pad", f32(3), x=f32(3), pad=np.array([], np.int32))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"pad": [1, 2, 3]}, "not a list of pairs for at most 2 axes"),
+        ({"pad": [0] * 6}, "not a list of pairs for at most 2 axes"),
+        ({"pad": [-1, 0]}, "negative number"),
+        ({"pad": [3, 0], "mode": "reflect"}, r"cannot add \(3, 0\) to axis 1 of 3 elements"),
+        ({"pad": [0, 4], "mode": "replicate"}, r"cannot add \(0, 4\) to axis 1 of 3 elements"),
+        ({"pad": [1, 1], "mode": "wrap"}, "unknown mode 'wrap'"),
+    ],
+)
+def test_what_cannot_be_padded(parameters: Any, message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        eval_op("pad", x=PADDED, **parameters)

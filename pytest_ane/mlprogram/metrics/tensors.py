@@ -1,0 +1,321 @@
+"""Two tensors compared: cosine and contribution by position, relative and absolute errors."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_ane.mlprogram import fp16
+from pytest_ane.mlprogram.arrays import Array, BoolArray, DoubleArray
+
+_ROUNDING = 1e-6
+_CLEAR = 8.0
+"""How many times what rounding takes one side must add where the other adds nothing."""
+
+
+class Zeros(NamedTuple):
+    """Masks `[T]` of rows that are zero on both sides and on one side only; all others are live."""
+
+    both: BoolArray
+    one: BoolArray
+
+    @property
+    def live(self) -> BoolArray:
+        """Mask `[T]` of rows that have a direction on both sides."""
+        return ~(self.both | self.one)
+
+
+def zeros(a: Array, b: Array, input_max: float) -> Zeros:
+    """Which rows of two `[T, C]` arrays are (near) zero.
+
+    Near zero is a row whose largest magnitude is at most 2^-24 max(1, input_max): an expert's
+    weight of 1e-9 is a number in float32 and zero in fp16, and terms as large as the input that
+    cancel leave so much behind in float32. A row is zero on one side only if the other side's is
+    above twice that, so that no row stands on the edge. NaN is never zero.
+    """
+    near = fp16.SMALLEST * (max(1.0, min(input_max, fp16.MAX)) if np.isfinite(input_max) else 1.0)
+    x, y = (np.abs(side).max(axis=1, initial=0.0) for side in (a, b))
+    some = (x <= near) | (y <= near)
+    both = some & (x <= 2 * near) & (y <= 2 * near)
+    return Zeros(both, some & ~both)
+
+
+def cosine(a: Array, b: Array) -> DoubleArray:
+    """a.b / (|a| |b|) for each row of two `[T, C]` arrays, in float64; `[T]`.
+
+    NaN where a row has a non-finite value or is all zero: the angle is undefined, and a
+    comparison `cosine >= threshold` is then false, never true. Rows are scaled by their largest
+    magnitude first, so that no finite value overflows.
+
+    Raises:
+        ValueError: the shapes differ; numpy would otherwise compare one row with many.
+    """
+    check_shapes(a, b)
+    a, b = _scaled(a), _scaled(b)
+    return _angle(_dots(a, b), _dots(a, a), _dots(b, b))
+
+
+def group_products(a: Array, b: Array, size: int) -> DoubleArray:
+    """a.b, a.a and b.b of each `size` channels over all rows of `[T, C]`; `[3, ceil(C / size)]`.
+
+    They add up: over blocks of rows, and over groups to those of everything. The last group may be
+    smaller. Values of float32, whose squares float64 holds, are expected.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    check_shapes(a, b)
+    starts = np.arange(0, a.shape[1], size)
+    if not starts.size:
+        return np.zeros((3, 0))
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    with np.errstate(invalid="ignore"):
+        sums = [np.einsum("tc,tc->c", x, y) for x, y in ((a, b), (a, a), (b, b))]
+        products: DoubleArray = np.add.reduceat(np.stack(sums), starts, axis=1)
+    return products
+
+
+def flat_cosine(products: DoubleArray) -> float:
+    """The cosine of everything as one vector, from `group_products`; NaN if it is undefined."""
+    ab, aa, bb = products.sum(axis=1).tolist()
+    return float(_angle(np.array(ab), np.array(aa), np.array(bb)))
+
+
+def group_cosines(products: DoubleArray) -> DoubleArray:
+    """The cosine of each group of channels, from `group_products`; `[groups]`.
+
+    An error that keeps to a few channels, as one palette's group of output channels may, hardly
+    moves the cosine of a whole row. A group that is zero on both sides agrees, with 1; on one side
+    only its cosine is NaN, as with any value that is not finite.
+    """
+    ab, aa, bb = products
+    return np.where((aa == 0) & (bb == 0), 1.0, _angle(ab, aa, bb))
+
+
+class Contributions(NamedTuple):
+    """The contributions of `[T, C]` outputs, by row.
+
+    Attributes:
+        cosines: `[T]`; NaN where a value is not finite or only one side adds anything.
+        idle: `[T]`, rows to which neither side adds anything that fp16 can tell from the residual.
+        ratios: `[T]`, |residual| / |contribution| of the reference: how much the residual hides.
+        single: `[T]`, rows to which one side alone adds anything; of a path that is known.
+    """
+
+    cosines: DoubleArray
+    idle: BoolArray
+    ratios: DoubleArray
+    single: BoolArray
+
+
+def contributions(a: Array, b: Array, residual: Array) -> Contributions:
+    """Cosines of (a - residual) and (b - residual); differences are taken in float64.
+
+    A transformer's shard returns x + f(x), and its cosine is that of x with itself where |x| is
+    large: of |x| = 20 |f| a contribution at 0.95 shows as 0.9999.
+
+    A row is idle if every value that is added is at most 2^-10 of the residual's own (and 2^-24,
+    fp16's smallest number), or on one side twice that: it is lost in the rounding of the sum. Where
+    the other side's norm is above eight times that of what is lost, only one side adds anything.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    if not a.shape == b.shape == residual.shape:
+        raise ValueError(f"cannot compare {a.shape} with {b.shape}, less {residual.shape}")
+    path = np.asarray(residual, np.float64)
+    with np.errstate(invalid="ignore"):
+        x, y = np.asarray(a, np.float64) - path, np.asarray(b, np.float64) - path
+    lost = np.maximum(fp16.EPSILON * np.abs(path), fp16.SMALLEST)
+    compared = _compared(x, y, path, lost)
+    single = _single(x, y, lost) | _single(y, x, lost)
+    return compared._replace(cosines=np.where(single, np.nan, compared.cosines), single=single)
+
+
+def contributions_off_input(a: Array, b: Array, x: Array) -> Contributions:
+    """`contributions` where the residual path is unknown: outputs less their part along the input.
+
+    a - (a.x / x.x) x, and b likewise: all that is known of a path that may scale the input. What
+    the shard itself adds along x is taken out with it.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    if not a.shape == b.shape == x.shape:
+        raise ValueError(f"cannot compare {a.shape} with {b.shape}, input {x.shape}")
+    a, b, x = (np.asarray(array, np.float64) for array in (a, b, x))
+    part, path = along(a, x), along(b, x)
+    with np.errstate(invalid="ignore"):
+        lost = np.maximum(fp16.EPSILON * np.abs(path), fp16.SMALLEST)
+        return _compared(a - part, b - path, path, lost)
+
+
+def along(y: Array, x: Array) -> DoubleArray:
+    """The component of each row of y `[T, C]` along that of x; of a row of zeros nothing."""
+    y, x = np.asarray(y, np.float64), np.asarray(x, np.float64)
+    with np.errstate(invalid="ignore"):
+        squares = np.einsum("tc,tc->t", x, x)
+        share = np.einsum("tc,tc->t", y, x) / np.where(squares == 0, 1.0, squares)
+        component: DoubleArray = share[:, None] * x
+    return component
+
+
+def is_cosine(value: float) -> bool:
+    """Whether a number may be a cosine: in -1..1 but for rounding, or NaN for an undefined one."""
+    return math.isnan(value) or abs(value) <= 1 + _ROUNDING
+
+
+def check_shapes(a: Array, b: Array) -> None:
+    """Raise `ValueError` where the shapes differ: numpy would compare one row with many."""
+    if a.shape != b.shape:
+        raise ValueError(f"cannot compare {a.shape} with {b.shape}")
+
+
+def _angle(ab: DoubleArray, aa: DoubleArray, bb: DoubleArray) -> DoubleArray:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        angle: DoubleArray = np.clip(ab / (np.sqrt(aa) * np.sqrt(bb)), -1.0, 1.0)
+    return angle
+
+
+def _dots(a: DoubleArray, b: DoubleArray) -> DoubleArray:
+    dots: DoubleArray = np.einsum("tc,tc->t", a, b)
+    return dots
+
+
+def _scaled(x: Array) -> DoubleArray:
+    x = np.asarray(x, dtype=np.float64)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scaled: DoubleArray = x / np.abs(x).max(axis=1, keepdims=True, initial=0.0)
+    return scaled
+
+
+def _compared(
+    x: DoubleArray, y: DoubleArray, path: DoubleArray, lost: DoubleArray
+) -> Contributions:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        x_lost, y_lost = _most(np.abs(x) / lost), _most(np.abs(y) / lost)
+        idle = (np.minimum(x_lost, y_lost) <= 1) & (np.maximum(x_lost, y_lost) <= 2)
+        ratios = np.linalg.norm(path, axis=1) / np.linalg.norm(y, axis=1)
+    return Contributions(cosine(x, y), idle, ratios, np.zeros(len(x), np.bool_))
+
+
+def _single(x: DoubleArray, y: DoubleArray, lost: DoubleArray) -> BoolArray:
+    """Rows where all of x is lost, and y clearly is not."""
+    with np.errstate(invalid="ignore"):
+        clear = np.linalg.norm(y, axis=1) > _CLEAR * np.linalg.norm(lost, axis=1)
+        return np.asarray((_most(np.abs(x) / lost) <= 1) & clear)
+
+
+def _most(x: DoubleArray) -> DoubleArray:
+    most: DoubleArray = x.max(axis=1, initial=0.0)
+    return most
+
+
+_NOISE = 1e-6
+"""Below it a relative error is what float32 rounds, and other on each processor."""
+
+
+class WorstError(NamedTuple):
+    """A greatest error, and the index of its first occurrence in a `[T, C]` array."""
+
+    value: float
+    row: int
+    channel: int
+
+
+def relative_l2(a: Array, b: Array) -> DoubleArray:
+    """|a - b| / |b| in Euclidean norms for each row of `[T, C]` against a reference; `[T]`.
+
+    In float64 (Golub and Van Loan, Matrix Computations, 4th ed., section 2.2.3). NaN where a value
+    is NaN, the reference is not finite, or both rows are zero; infinite where only the reference is
+    zero or the row is infinite: no bound from above is then kept. Each pair of rows is scaled by
+    its largest magnitude first, so that no finite value overflows.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    check_shapes(a, b)
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    largest, reference = _largest(a), _largest(b)
+    scale = np.maximum(largest, reference)[:, None]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        a, b = a / scale, b / scale
+        relative: DoubleArray = _norms(a - b) / _norms(b)
+    # An infinite row divided by itself is NaN; its distance from a finite one is infinite.
+    relative[np.isinf(largest) & np.isfinite(reference)] = np.inf
+    return relative
+
+
+def in_words(relative: float, digits: int = 3) -> str:
+    """A relative error for people; `under 1e-06` for what is float32's own rounding."""
+    if math.isnan(relative):
+        return "NaN"
+    return f"under {_NOISE:g}" if 0 < relative < _NOISE else f"{relative:.{digits}g}"
+
+
+def decibels(relative: npt.ArrayLike) -> DoubleArray:
+    """Relative L2 errors of any shape as signal-to-noise ratios in dB: -20 log10 of them.
+
+    Called SQNR where quantization makes the noise: about 6 dB for every bit (W. R. Bennett, Spectra
+    of Quantized Signals, 1948). Infinite for no error; NaN for NaN.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio: DoubleArray = -20 * np.log10(np.asarray(relative, np.float64))
+    return ratio
+
+
+def worst_abs_error(a: Array, b: Array) -> WorstError:
+    """Greatest |a - b| of two `[T, C]` arrays, neither empty, in float64, and where.
+
+    NaN, which counts as greatest, if any difference is NaN.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    return _worst(_difference(a, b))
+
+
+def worst_rel_error(a: Array, b: Array, floor: float = fp16.MIN_NORMAL) -> WorstError:
+    """Greatest |a - b| / max(|b|, floor) of two `[T, C]` arrays, neither empty, and where.
+
+    NaN, which counts as greatest, if either side has a NaN or the reference is infinite.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    difference = _difference(a, b)
+    with np.errstate(invalid="ignore"):
+        return _worst(difference / np.maximum(np.abs(np.asarray(b, np.float64)), floor))
+
+
+def finite_fraction(x: Array) -> float:
+    """Share of values that are neither NaN nor infinite, 0 to 1; 0.0 for an empty array.
+
+    An empty output holds no evidence, so it does not count as finite.
+    """
+    return float(np.isfinite(x).mean()) if x.size else 0.0
+
+
+def _difference(a: Array, b: Array) -> DoubleArray:
+    check_shapes(a, b)
+    with np.errstate(invalid="ignore"):
+        difference: DoubleArray = np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64))
+    return difference
+
+
+def _worst(x: DoubleArray) -> WorstError:
+    row, channel = np.unravel_index(int(x.argmax()), x.shape)
+    return WorstError(float(x[row, channel]), int(row), int(channel))
+
+
+def _largest(x: DoubleArray) -> DoubleArray:
+    largest: DoubleArray = np.abs(x).max(axis=1, initial=0.0)
+    return largest
+
+
+def _norms(x: DoubleArray) -> DoubleArray:
+    norms: DoubleArray = np.sqrt(np.einsum("tc,tc->t", x, x))
+    return norms

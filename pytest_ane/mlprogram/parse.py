@@ -1,0 +1,369 @@
+"""The parser of programs as text, `model.mil`: LALR tables of `mil.lark`, and its complaints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from importlib.resources import files
+from sys import intern
+from typing import Any, TypeVar
+
+import numpy as np
+from lark import (
+    Lark,
+    Token,
+    Transformer,
+    UnexpectedCharacters,
+    UnexpectedEOF,
+    UnexpectedInput,
+    UnexpectedToken,
+    v_args,
+)
+from lark.exceptions import LarkError
+
+from pytest_ane.mlprogram.checks import DEEPEST, check_names
+from pytest_ane.mlprogram.errors import ProgramError
+from pytest_ane.mlprogram.records import (
+    Argument,
+    Blob,
+    Block,
+    DictionaryType,
+    DType,
+    Function,
+    ListType,
+    Named,
+    Operation,
+    Program,
+    Ref,
+    StateType,
+    TensorType,
+    TupleType,
+    Value,
+    ValueType,
+)
+from pytest_ane.mlprogram.values import (
+    OPSETS,
+    Literal,
+    Number,
+    Pairs,
+    Row,
+    Text,
+    read_literal,
+    tensor_type,
+    unquote,
+)
+
+_DEEPEST_STACK = 1024
+"""Symbols the parser holds at once: a block holds about ten, and 32 may nest."""
+
+
+def parse(text: str, file: object = "model.mil") -> Program:
+    """A program from its text; attributes of the program and of functions are not kept.
+
+    Args:
+        text: of `model.mil`.
+        file: its name in complaints.
+
+    Raises:
+        ProgramError: not MIL, an undefined or doubly defined name, a value its type does not fit,
+            or nesting too deep; begins with `file:line:column`.
+    """
+    try:
+        return _parsed(text)
+    except _Fault as fault:
+        raise ProgramError(f"{file}:{fault}") from None
+    except UnexpectedInput as error:
+        raise ProgramError(f"{file}:{_complaint(error, text)}") from None
+    except LarkError as error:
+        raise ProgramError(f"{file}: cannot be parsed ({type(error).__name__}).") from None
+
+
+def _parsed(text: str) -> Program:
+    interactive = _parser().parse_interactive(text)
+    stack = interactive.parser_state.value_stack
+    for token in interactive.iter_parse():
+        # Repetition leaves nothing on the stack, nesting does.
+        if len(stack) > _DEEPEST_STACK:
+            raise _Fault(f"{token.line}:{token.column}: brackets nest too deep.")
+    program: Program = interactive.feed_eof()  # type: ignore[no-untyped-call]
+    return program
+
+
+@cache
+def _parser() -> Lark:
+    grammar = files(__package__).joinpath("mil.lark").read_text("utf-8")
+    return Lark(
+        grammar,
+        parser="lalr",
+        lexer="contextual",
+        transformer=_Build(),
+        g_regex_flags=re.ASCII,
+    )
+
+
+def _complaint(error: UnexpectedInput, text: str) -> str:
+    line, column = error.line, error.column
+    ended = isinstance(error, UnexpectedToken) and error.token.type == "$END"
+    if ended or isinstance(error, UnexpectedEOF):
+        return f"{text.count(chr(10)) + 1}: the text ends too early; the file is cut short."
+    at = f"{line}:{column}"
+    unexpected: Any = text[error.pos_in_stream or 0 :][:1]
+    if isinstance(error, UnexpectedToken):
+        unexpected = str(error.token)
+    if isinstance(error, UnexpectedCharacters) and unexpected == '"':
+        return f"{at}: a text that does not end, or of more than 65,535 escapes."
+    return f"{at}: {unexpected[:40]!r} has no place here."
+
+
+T = TypeVar("T")
+_TENSOR = re.compile(r"tensor\w*\s*<\s*(\w+)\s*,[\s\w=]*\[([^\]]*)\]", re.ASCII)
+
+
+class _Fault(Exception):
+    """What is wrong, after `line:column: `; the parser adds the file."""
+
+
+@dataclass(frozen=True)
+class _Typed:
+    """A value whose literal is not read yet; those of functions' attributes never are."""
+
+    type: ValueType
+    literal: Literal
+    token: Token
+
+    def read(self) -> Value:
+        try:
+            return Value(self.type, read_literal(self.literal, self.type, _at(self.token)))
+        except ProgramError as error:
+            raise _Fault(str(error)) from None
+
+
+@dataclass(frozen=True)
+class _Body:
+    """A block, and the tokens of its operations by identity."""
+
+    block: Block
+    tokens: dict[int, Token]
+
+
+_Statement = tuple[Operation, Token, tuple[_Body, ...]]
+
+
+@v_args(inline=True)
+class _Build(Transformer[Token, Program]):
+    """From tokens to records, bottom up: a method for each rule of `mil.lark`, of the same name."""
+
+    def start(self, version: Token, _: Any, *functions: tuple[Token, Function]) -> Program:
+        if not functions:
+            raise _Fault(f"{_at(version)}: the program has no function.")
+        return Program(dict(sorted(_distinct(functions).items())))
+
+    def function(
+        self, name: Token, opset: Token, inputs: tuple[Named, ...], _: Any, body: _Body
+    ) -> tuple[Token, Function]:
+        version = OPSETS.get(opset, _name(opset))
+        function = Function(_name(name), version, inputs, body.block)
+
+        def where(op: Operation | None) -> str:
+            token = name if op is None else body.tokens[id(op)]
+            what = "" if op is None else f", {op.op} {op.name!r}"
+            return f"{_at(token)}: function {function.name!r}{what}"
+
+        try:
+            check_names(function, where)
+        except ProgramError as error:
+            raise _Fault(str(error)) from None
+        return name, function
+
+    def parameters(self, *named: Named | None) -> tuple[Named, ...]:
+        return _present(named)
+
+    results = parameters
+
+    def named(self, kind: ValueType, name: Token) -> Named:
+        return Named(_name(name), kind)
+
+    def names(self, *names: Token | None) -> tuple[str, ...]:
+        return tuple(map(_name, _present(names)))
+
+    def body(self, *parts: Any) -> _Body:
+        statements: tuple[_Statement, ...] = parts[:-1]
+        tokens: dict[int, Token] = {}
+        for operation, token, nested in statements:
+            tokens[id(operation)] = token
+            for inner in nested:
+                tokens.update(inner.tokens)
+        return _Body(Block((), tuple(s[0] for s in statements), parts[-1]), tokens)
+
+    def block(self, *parts: Any) -> _Body:
+        inputs: tuple[Named, ...] = parts[-2]
+        body: _Body = parts[-1]
+        return replace(body, block=replace(body.block, inputs=inputs))
+
+    def blocks(self, *blocks: _Body | None) -> tuple[_Body, ...]:
+        return _present(blocks)
+
+    def operation(
+        self,
+        outputs: tuple[Named, ...] | None,
+        callee: Token,
+        _: Token | None,
+        arguments: dict[str, tuple[Argument, ...]],
+        attributes: dict[str, _Typed] | None,
+        blocks: tuple[_Body, ...],
+    ) -> _Statement:
+        op = intern(str(callee).rpartition(".")[2])
+        values = {key: typed.read() for key, typed in (attributes or {}).items()}
+        inner = tuple(body.block for body in blocks)
+        return Operation(op, arguments, outputs or (), values, inner), callee, blocks
+
+    def arguments(self, *arguments: Any) -> dict[str, tuple[Argument, ...]]:
+        return _distinct(_present(arguments))
+
+    def one(self, name: Token, binding: Ref | _Typed) -> tuple[Token, tuple[Argument, ...]]:
+        return name, (_argument(binding),)
+
+    def many(self, name: Token, *bindings: Any) -> tuple[Token, tuple[Argument, ...]]:
+        return name, tuple(map(_argument, _present(bindings)))
+
+    def reference(self, name: Token) -> Ref:
+        return Ref(_name(name))
+
+    def attributes(self, *attributes: Any) -> dict[str, _Typed]:
+        return _distinct(_present(attributes))
+
+    def attribute(self, name: Token, value: _Typed) -> tuple[Token, _Typed]:
+        return name, value
+
+    def value(self, kind: ValueType, token: Token, literal: Literal) -> _Typed:
+        return _Typed(kind, literal, token)
+
+    def scalar_value(self, token: Token, literal: Literal) -> _Typed:
+        return _Typed(_tensor(token, token.rstrip("( \t\r\n"), ""), literal, token)
+
+    def tensor(self, token: Token) -> TensorType:
+        match = _TENSOR.match(token)
+        assert match
+        return _tensor(token, *match.groups())
+
+    def scalar(self, token: Token) -> TensorType:
+        return _tensor(token, str(token), "")
+
+    def list_type(self, token: Token, element: ValueType, length: Token) -> ListType:
+        extent = None if length == "?" else _integer(length, length)
+        return _shallow(ListType(element, extent), token)
+
+    def dict_type(self, token: Token, key: ValueType, value: ValueType) -> DictionaryType:
+        return _shallow(DictionaryType(key, value), token)
+
+    def tuple_type(self, token: Token, *elements: ValueType | None) -> TupleType:
+        return _shallow(TupleType(_present(elements)), token)
+
+    def state_type(self, token: Token, wrapped: ValueType) -> StateType:
+        if not isinstance(wrapped, TensorType):
+            raise _Fault(f"{_at(token)}: a state holds a tensor, nothing else.")
+        return StateType(wrapped)
+
+    def text(self, token: Token) -> Text:
+        try:
+            return Text(unquote(token))
+        except ValueError as error:
+            raise _Fault(f"{_at(token)}: {error}.") from None
+
+    def number(self, token: Token) -> Number:
+        return Number(token)
+
+    def row(self, token: Token) -> Row:
+        return Row(token)
+
+    def rows(self, *literals: Literal) -> list[Literal]:
+        return [*literals]
+
+    def members(self, _: Token, *literals: Literal | None) -> tuple[Literal, ...]:
+        return _present(literals)
+
+    def pairs(self, *pairs: Any) -> Pairs:
+        return Pairs(_present(pairs))
+
+    def pair(self, key: Literal, value: Literal) -> tuple[Literal, Literal]:
+        return key, value
+
+    def blob(self, token: Token, *fields: tuple[Token, _Typed]) -> Blob:
+        values = {key: typed.read().data for key, typed in _distinct(fields).items()}
+        path, offset = values.pop("path", None), values.pop("offset", None)
+        number = isinstance(offset, np.ndarray) and offset.shape == () and offset.dtype.kind in "iu"
+        if values or not isinstance(path, str) or not number:
+            raise _Fault(f"{_at(token)}: a blob is a path, a text, and an offset, a number.")
+        return Blob(intern(path), int(np.asarray(offset)))
+
+
+def _at(token: Token) -> str:
+    return f"{token.line}:{token.column}"
+
+
+def _name(token: Token) -> str:
+    return intern(str(token))
+
+
+def _present(items: Iterable[T | None]) -> tuple[T, ...]:
+    return tuple(item for item in items if item is not None)
+
+
+def _distinct(pairs: Iterable[tuple[Token, T]]) -> dict[str, T]:
+    result: dict[str, T] = {}
+    for token, item in pairs:
+        name = _name(token)
+        if name in result:
+            raise _Fault(f"{_at(token)}: {name!r} is defined twice.")
+        result[name] = item
+    return result
+
+
+def _argument(binding: Ref | _Typed) -> Argument:
+    return binding.read() if isinstance(binding, _Typed) else binding
+
+
+def _tensor(token: Token, dtype: str, dims: str) -> TensorType:
+    try:
+        return _tensor_type(dtype, dims)
+    except ProgramError as error:
+        raise _Fault(f"{_at(token)}: {str(error).removeprefix(': ')}") from None
+    except ValueError:
+        raise _Fault(f"{_at(token)}: {token[:60]!r} is no type.") from None
+
+
+@lru_cache(maxsize=4096)
+def _tensor_type(dtype: str, dims: str) -> TensorType:
+    if "_" in dims:
+        raise ValueError("Python's digit groups are no part of MIL")
+    words = [d.strip() for d in dims.split(",")] if dims.strip() else []
+    shape = tuple(None if d == "?" else int(d) for d in words)
+    return tensor_type(DType(dtype), shape, "")
+
+
+def _integer(text: str, token: Token) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise _Fault(f"{_at(token)}: {text[:60]!r} is no number.") from None
+
+
+def _shallow(kind: T, token: Token) -> T:
+    if _deep(kind, DEEPEST):
+        raise _Fault(f"{_at(token)}: types nest deeper than {DEEPEST}.")
+    return kind
+
+
+def _deep(kind: Any, left: int) -> bool:
+    """Whether a type nests deeper than `left`."""
+    if left < 0:
+        return True
+    if isinstance(kind, ListType):
+        return _deep(kind.element, left - 1)
+    if isinstance(kind, TupleType):
+        return any(_deep(k, left - 1) for k in kind.elements)
+    if isinstance(kind, DictionaryType):
+        return _deep(kind.key, left - 1) or _deep(kind.value, left - 1)
+    return False

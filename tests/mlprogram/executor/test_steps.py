@@ -1,0 +1,351 @@
+"""Prepared programs: loops and branches, and several inputs at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.executor import Session
+from pytest_ane.mlprogram.executor.weights import StreamedWeight
+from pytest_ane.mlprogram.model import read_model
+from pytest_ane.mlprogram.records import Block, Operation
+from tests.mlprogram.executor.programs import build, session
+from tests.mlprogram.executor.test_weights import COLUMNS, ROWS, palette
+from tests.mlprogram.packages import Program
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two convolutions with a softmax between them: columns of one input must not mix."""
+    program = Program()
+    ranges = ((1, 1), (COLUMNS, COLUMNS), (1, 9), (1, 1))
+    program.input("x", (1, COLUMNS, 1, 1), "FLOAT16", ranges, kind=65552)
+    palette(program, "up", 4, 16, 4)
+    program.op("conv", "h", "FLOAT16", (1, ROWS, None, 1), x="x", weight="up")
+    program.const("axis", 2, "INT32")
+    program.op("softmax", "s", "FLOAT16", (1, ROWS, None, 1), x="h", axis="axis")
+    program.op("add", "y", "FLOAT16", (1, ROWS, None, 1), x="s", y="h")
+    program.output("y", 65552)
+    return program.save(tmp_path_factory.mktemp("lockstep"))
+
+
+def inputs(lengths: list[int]) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    return [{"x": rng.standard_normal((1, COLUMNS, n, 1)).astype(np.float16)} for n in lengths]
+
+
+@settings(max_examples=15)
+@given(lengths=st.lists(st.integers(1, 5), min_size=1, max_size=5), budget=st.booleans())
+def test_each_gets_what_it_gets_alone(shard: Path, lengths: list[int], budget: bool) -> None:
+    session = Session(read_model(shard), memory_budget=0 if budget else None)
+    together = session.predict_all(given := inputs(lengths))
+    for one, x, length in zip(together, given, lengths, strict=True):
+        assert one["y"].shape == (1, ROWS, length, 1)
+        np.testing.assert_allclose(one["y"], session.predict(x)["y"], rtol=2e-3, atol=1e-2)
+
+
+def test_a_streamed_weight_is_decoded_once_for_all(
+    shard: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns: list[int] = []
+    product = StreamedWeight.product
+
+    def counted(self: StreamedWeight, x: Any) -> Any:
+        columns.append(x.shape[2])
+        return product(self, x)
+
+    monkeypatch.setattr(StreamedWeight, "product", counted)
+    Session(read_model(shard), memory_budget=0).predict_all(inputs([1, 4, 2]))
+    assert columns == [7]
+
+
+def test_values_inside_may_be_asked_for(shard: Path) -> None:
+    session = Session(read_model(shard), memory_budget=0)
+    first, second = session.predict_all(inputs([2, 3]), outputs=["x", "h"])
+    assert (first["h"].shape, second["h"].shape) == ((1, ROWS, 2, 1), (1, ROWS, 3, 1))
+    np.testing.assert_array_equal(first["x"], inputs([2, 3])[0]["x"])
+
+
+def test_no_input_at_all(shard: Path) -> None:
+    assert Session(read_model(shard)).predict_all([]) == []
+
+
+def test_one_bad_input_among_good_ones(shard: Path) -> None:
+    with pytest.raises(ExecutionError, match="'x'"):
+        Session(read_model(shard)).predict_all([*inputs([1]), {}])
+
+
+def test_a_product_of_constants_and_one_with_a_computed_bias(tmp_path: Path) -> None:
+    """The first has no varying parameter, the second has two: neither is joined."""
+    program = Program()
+    rows = (1 << 20) // ROWS + 1  # Too large a product to be kept as a constant.
+    program.input("x", (1, COLUMNS), "FLOAT16", kind=65552)
+    program.input("bias", (ROWS,), "FLOAT16", kind=65552)
+    program.blob("ones", "FLOAT16", (rows, COLUMNS), np.ones((rows, COLUMNS), "<f2").tobytes())
+    palette(program, "w", 4, 16, 2)
+    program.op("linear", "h", "FLOAT16", (rows, ROWS), x="ones", weight="w")
+    program.op("linear", "y", "FLOAT16", (1, ROWS), x="x", weight="w", bias="bias")
+    for name in ("h", "y"):
+        program.output(name, 65552)
+    session = Session(read_model(program.save(tmp_path)), memory_budget=0)
+    given = [
+        {"x": np.full((1, COLUMNS), n, np.float16), "bias": np.full(ROWS, n, np.float16)}
+        for n in (1, 2)
+    ]
+    for one, x in zip(session.predict_all(given), given, strict=True):
+        alone = session.predict(x)
+        for name in ("h", "y"):
+            np.testing.assert_array_equal(one[name], alone[name])
+
+
+X = np.float32([1, 2, 3])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("programs")
+
+
+@pytest.fixture(scope="module")
+def mb() -> Any:
+    from pytest_ane.make.coremltools_quiet import import_coremltools
+
+    import_coremltools()
+    from coremltools.converters.mil import Builder
+
+    return Builder
+
+
+def test_cond_runs_one_branch(folder: Path, mb: Any) -> None:
+    def body(x: Any) -> Any:
+        positive = mb.greater(x=mb.reduce_sum(x=x, axes=[0], keep_dims=False), y=0.0)
+        return mb.cond(
+            pred=positive, _true_fn=lambda: mb.mul(x=x, y=2.0), _false_fn=lambda: mb.add(x=x, y=1.0)
+        )
+
+    prepared = session(build(folder / "cond.mlpackage", [mb.TensorSpec((3,))], body))
+    assert _only(prepared, x=[1, 2, 3]).tolist() == [2, 4, 6]
+    assert _only(prepared, x=[-1, -2, -3]).tolist() == [0, -1, -2]
+    assert _only(prepared, x=[1, 2, 3]).tolist() == [2, 4, 6]
+
+
+def test_cond_branches_may_be_constants_and_outer_values(folder: Path, mb: Any) -> None:
+    def body(x: Any) -> Any:
+        flag = mb.greater(x=mb.reduce_sum(x=x, axes=[0], keep_dims=False), y=0.0)
+        doubled = mb.mul(x=x, y=2.0)
+        return mb.cond(
+            pred=flag,
+            _true_fn=lambda: mb.identity(x=doubled),
+            _false_fn=lambda: mb.const(val=np.float32([7, 8, 9])),
+        )
+
+    prepared = session(build(folder / "constant.mlpackage", [mb.TensorSpec((3,))], body))
+    assert _only(prepared, x=[1, 2, 3]).tolist() == [2, 4, 6]
+    assert _only(prepared, x=[-1, -2, -3]).tolist() == [7, 8, 9]
+
+
+def test_while_loop_counts_and_carries(folder: Path, mb: Any) -> None:
+    """Y = x 2^5, and 0 rounds give x itself."""
+
+    def body(x: Any, n: Any) -> Any:
+        count = mb.cast(x=mb.squeeze(x=n, axes=[0]), dtype="int32")
+        left, y = mb.while_loop(
+            _cond=lambda left, _: mb.greater(x=left, y=0),
+            _body=lambda left, y: (mb.sub(x=left, y=1), mb.mul(x=y, y=2.0)),
+            loop_vars=(count, x),
+        )
+        return mb.add(x=y, y=0.0), left
+
+    specs = [mb.TensorSpec((2,)), mb.TensorSpec((1,))]
+    prepared = session(build(folder / "while.mlpackage", specs, body))
+    for rounds in (5, 0, 1):
+        y, left = prepared.predict({"x": np.float32([1, 3]), "n": np.float32([rounds])}).values()
+        assert y.tolist() == [2**rounds, 3 * 2**rounds]
+        assert left == 0
+
+
+def test_nested_loops(folder: Path, mb: Any) -> None:
+    """Sum over i < 3 of the sum over j < i of 1: 0 + 1 + 2; outer values are seen inside."""
+
+    def inner(i: Any, total: Any) -> Any:
+        return mb.while_loop(
+            _cond=lambda j, _: mb.less(x=j, y=i),
+            _body=lambda j, t: (mb.add(x=j, y=1), mb.add(x=t, y=1.0)),
+            loop_vars=(0, total),
+        )
+
+    def body(x: Any) -> Any:
+        _, total = mb.while_loop(
+            _cond=lambda i, _: mb.less(x=i, y=3),
+            _body=lambda i, total: (mb.add(x=i, y=1), inner(i, total)[1]),
+            loop_vars=(0, x),
+        )
+        return total
+
+    prepared = session(build(folder / "nested.mlpackage", [mb.TensorSpec((1,))], body))
+    assert _only(prepared, x=[10]).tolist() == [13]
+
+
+def test_lists_collect_what_a_loop_computes(folder: Path, mb: Any) -> None:
+    def body(x: Any) -> Any:
+        ls = mb.make_list(init_length=4, dtype="fp32", elem_shape=(2,))
+        _, filled = mb.while_loop(
+            _cond=lambda i, _: mb.less(x=i, y=4),
+            _body=lambda i, ls: (
+                mb.add(x=i, y=1),
+                mb.list_write(ls=ls, index=i, value=mb.mul(x=x, y=mb.cast(x=i, dtype="fp32"))),
+            ),
+            loop_vars=(0, ls),
+        )
+        return mb.list_gather(ls=filled, indices=[3, 1]), mb.list_read(ls=filled, index=2)
+
+    prepared = session(build(folder / "list.mlpackage", [mb.TensorSpec((2,))], body))
+    gathered, third = prepared.predict({"x": np.float32([1, 10])}).values()
+    assert gathered.tolist() == [[3, 30], [1, 10]]
+    assert third.tolist() == [2, 20]
+
+
+def test_list_scatter_and_length(folder: Path, mb: Any) -> None:
+    def body(x: Any) -> Any:
+        ls = mb.make_list(init_length=1, dtype="fp32", elem_shape=(2,), dynamic_length=True)
+        filled = mb.list_scatter(ls=ls, indices=[2, 0], value=x)
+        return mb.list_length(ls=filled), mb.list_read(ls=filled, index=0)
+
+    prepared = session(build(folder / "scatter.mlpackage", [mb.TensorSpec((2, 2))], body))
+    length, first = prepared.predict({"x": np.float32([[1, 2], [3, 4]])}).values()
+    assert length == 3
+    assert first.tolist() == [3, 4]
+
+
+def test_a_list_that_cannot_grow_refuses_an_index(folder: Path, mb: Any) -> None:
+    def body(x: Any) -> Any:
+        ls = mb.make_list(init_length=2, dtype="fp32", elem_shape=(2,), dynamic_length=False)
+        return mb.list_read(ls=mb.list_write(ls=ls, index=5, value=x), index=0)
+
+    prepared = session(build(folder / "full.mlpackage", [mb.TensorSpec((2,))], body))
+    with pytest.raises(ExecutionError, match=r"list_write .* index 5 into a list of 2 elements"):
+        prepared.predict({"x": np.float32([1, 2])})
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+def test_cond_with_a_block_too_few_is_refused(folder: Path, mb: Any, keep: int) -> None:
+    path = folder / "refused.mlpackage"
+    if not path.exists():
+
+        def body(x: Any) -> Any:
+            flag = mb.greater(x=mb.reduce_sum(x=x, axes=[0], keep_dims=False), y=0.0)
+            return mb.cond(pred=flag, _true_fn=lambda: mb.exp(x=x), _false_fn=lambda: mb.tanh(x=x))
+
+        build(path, [mb.TensorSpec((3,))], body)
+    model = read_model(path)
+    block = model.main.block
+    operations = tuple(_cut(op, keep) if op.op == "cond" else op for op in block.operations)
+    object.__setattr__(model.main, "block", Block(block.inputs, operations, block.outputs))
+    with pytest.raises(ExecutionError, match="cond needs two blocks"):
+        Session(model)
+
+
+def _cut(op: Operation, keep: int) -> Operation:
+    return Operation(op.op, op.inputs, op.outputs, op.attributes, op.blocks[:keep])
+
+
+def _only(prepared: Session, **inputs: Any) -> Any:
+    (found,) = prepared.predict({k: np.float32(v) for k, v in inputs.items()}).values()
+    return found
+
+
+TEXT = """program(1.0)
+{
+    func main<ios17>(tensor<fp32, [3]> x) {
+%s
+    } -> (%s);
+}
+"""
+
+
+def written(folder: Path, body: str, outputs: str = "y") -> Session:
+    """A session of a compiled model whose operations are given as text."""
+    (folder / "weights").mkdir(parents=True)
+    (folder / "model.mil").write_text(TEXT % (body, outputs))
+    entry = {"name": "x", "type": "MultiArray", "dataType": "Float32", "shape": "[3]"}
+    schemas = {"inputSchema": [entry], "outputSchema": [], "stateSchema": []}
+    kind = {"modelType": {"name": "MLModelType_mlProgram"}, "specificationVersion": 8}
+    (folder / "metadata.json").write_text(json.dumps([{**kind, **schemas}]))
+    return session(folder)
+
+
+def scalar(name: str, kind: str, value: object) -> str:
+    return (
+        f'tensor<{kind}, []> {name} = const()[name = tensor<string, []>("{name}"), '
+        f"val = tensor<{kind}, []>({value})];\n"
+    )
+
+
+def add(name: str, x: str, y: str, kind: str = "fp32, [3]") -> str:
+    named = f'[name = tensor<string, []>("{name}")]'
+    return f"tensor<{kind}> {name} = add(x = {x}, y = {y}){named};\n"
+
+
+def test_a_later_constant_does_not_take_an_inner_name(tmp_path: Path) -> None:
+    """The inner `late` is 2x; a constant of that name follows outside."""
+    body = (
+        scalar("p", "bool", "false")
+        + 'tensor<fp32, [3]> z = cond(pred = p)[name = tensor<string, []>("w")]\n'
+        + "a() { } -> (x),\n"
+        + f"b() {{ {add('late', 'x', 'x')} {add('l2', 'late', 'x')} }} -> (l2);\n"
+        + scalar("late", "fp32", "1000.0")
+        + add("y", "late", "z")
+    )
+    y, z = written(tmp_path / "m.mlmodelc", body, "y, z").predict({"x": X}).values()
+    assert z.tolist() == [3, 6, 9]
+    assert y.tolist() == [1003, 1006, 1009]
+
+
+def test_a_loop_variable_may_have_an_outer_constant_s_name(tmp_path: Path) -> None:
+    """Doubled three times, whatever the constant k is."""
+    body = (
+        scalar("k", "fp32", "100.0") + scalar("i0", "int32", 0)
+        + scalar("n", "int32", 3) + scalar("one", "int32", 1)
+        + "tensor<int32, []> i, tensor<fp32, [3]> y = while_loop(loop_vars = (i0, x))"
+        + '[name = tensor<string, []>("w")]\n'
+        + "c(tensor<int32, []> i0, tensor<fp32, [3]> k) { tensor<bool, []> t = less(x = i0, y = n)"
+        + '[name = tensor<string, []>("t")]; } -> (t),\n'
+        + "d(tensor<int32, []> i0, tensor<fp32, [3]> k) { "
+        + add("j", "i0", "one", "int32, []") + add("kk", "k", "k") + " } -> (j, kk);\n"
+    )  # fmt: skip
+    found = written(tmp_path / "m.mlmodelc", body).predict({"x": X})["y"]
+    assert found.tolist() == [8, 16, 24]
+
+
+def test_results_that_are_constants_are_arrays_of_their_type(tmp_path: Path) -> None:
+    body = (
+        scalar("p", "bool", "true") + scalar("a", "fp32", 2.5) + scalar("b", "fp32", -1.0)
+        + 'tensor<fp32, []> y = cond(pred = p)[name = tensor<string, []>("w")]\n'
+        + "t() { } -> (a),\nf() { } -> (b);\n"
+    )  # fmt: skip
+    found = written(tmp_path / "m.mlmodelc", body, "y, a").predict({"x": X})
+    for y in found.values():
+        assert isinstance(y, np.ndarray)
+        assert (y.dtype, y.shape, y.item()) == (np.float32, (), 2.5)
+
+
+@pytest.mark.parametrize("results", ["(j)", "(j, kk, kk)"])
+def test_a_body_of_other_results_is_refused(tmp_path: Path, results: str) -> None:
+    body = (
+        scalar("i0", "int32", 0) + scalar("n", "int32", 3) + scalar("one", "int32", 1)
+        + "tensor<int32, []> i, tensor<fp32, [3]> y = while_loop(loop_vars = (i0, x))"
+        + '[name = tensor<string, []>("w")]\n'
+        + "c(tensor<int32, []> a, tensor<fp32, [3]> k) { tensor<bool, []> t = less(x = a, y = n)"
+        + '[name = tensor<string, []>("t")]; } -> (t),\n'
+        + "d(tensor<int32, []> a, tensor<fp32, [3]> k) { "
+        + add("j", "a", "one", "int32, []") + add("kk", "k", "k") + f" }} -> {results};\n"
+    )  # fmt: skip
+    with pytest.raises(ExecutionError, match="while_loop needs a condition and a body of its 2"):
+        written(tmp_path / "m.mlmodelc", body)
