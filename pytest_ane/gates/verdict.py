@@ -11,9 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 Status = Literal["passed", "failed", "unproven"]
+STATUSES: tuple[Status, ...] = ("failed", "unproven", "passed")
+"""The worst first."""
 Severity = Literal["failed", "unproven", "warned", "note"]
 Side = Literal["above", "below"]
 Cell: TypeAlias = float | int | str | None
+RATIO = "x smaller than fp16"
+"""Unit of a size's ratio; below 1 it is said to be larger."""
 
 
 def plain(value: Any) -> Any:
