@@ -11,11 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 Status = Literal["passed", "failed", "unproven"]
+STATUSES: tuple[Status, ...] = ("failed", "unproven", "passed")
+"""The worst first."""
 Severity = Literal["failed", "unproven", "warned", "note"]
 Side = Literal["above", "below"]
 Cell: TypeAlias = float | int | str | None
 CAUSE = "are the cause of the error"
 """The kind of the finding that names a cause."""
+RATIO = "x smaller than fp16"
+"""Unit of a size's ratio; below 1 it is said to be larger."""
 
 
 def plain(value: Any) -> Any:

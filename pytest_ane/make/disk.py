@@ -55,7 +55,7 @@ class Volume:
 
     Attributes:
         folders: the folders on it, in words.
-        needed: bytes, `None` where unknown; at least `least`.
+        needed: bytes, at least `least`; `None` where that is all that is known.
         free: bytes.
     """
 
@@ -70,8 +70,9 @@ class Volume:
         return self.least > self.free
 
     def __str__(self) -> str:
-        needed = "unknown" if self.needed is None else f"about {amount(self.needed)}"
-        return f"{self.folders}: {needed} needed, {amount(self.free)} free"
+        known = f"about {amount(self.needed)} needed, " if self.needed is not None else ""
+        least = f"at least {amount(self.least)} needed, " if self.least else ""
+        return f"{self.folders}: {known or least}{amount(self.free)} free"
 
 
 def estimate(missing: Sequence[Shard], finished: Sequence[int]) -> Estimate:

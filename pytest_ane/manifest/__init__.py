@@ -20,7 +20,7 @@ from pytest_ane.manifest.ids import select
 from pytest_ane.manifest.inputs import Input
 from pytest_ane.manifest.load import (
     load,
-    package_id,
+    package_ids,
     package_manifest,
     parse,
     read_compression,
@@ -57,7 +57,7 @@ __all__ = [
     "Uncompressed",
     "json_schema",
     "load",
-    "package_id",
+    "package_ids",
     "package_manifest",
     "parse",
     "read_compression",

@@ -6,7 +6,8 @@ All that is wrong is said at once, a line for each problem.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -153,31 +154,36 @@ def parse(text: str, path: Path) -> Manifest:
     return manifest
 
 
-def package_manifest(package: Path) -> Manifest:
-    """A manifest of one package without a reference, for `--ane-package`.
+def package_manifest(*packages: Path) -> Manifest:
+    """A manifest of packages without a reference, for `--ane-package`.
 
     Raises:
-        ManifestError: the package does not exist, or is no folder.
+        ManifestError: a package does not exist, or is no folder.
     """
-    if not package.exists():
-        raise ManifestError(f"--ane-package: {package} does not exist; check the path.")
-    if not package.is_dir():
-        raise ManifestError(
-            f"--ane-package: {package} is a file; an .mlpackage is a folder with a Manifest.json."
-        )
-    shard = Shard(
-        model="package",
-        id=package_id(package),
-        artifact=package.absolute(),
-        reference="none",
+    for package in packages:
+        if not package.exists():
+            raise ManifestError(f"--ane-package: {package} does not exist; check the path.")
+        if not package.is_dir():
+            raise ManifestError(
+                f"--ane-package: {package} is a file; an .mlpackage is a folder with a "
+                "Manifest.json."
+            )
+    shards = tuple(
+        Shard(model="package", id=name, artifact=package.absolute(), reference="none")
+        for name, package in zip(package_ids(packages), packages, strict=True)
     )
-    return Manifest(path=package, models=(Model(name="package", shards=(shard,)),))
+    return Manifest(path=packages[0], models=(Model(name="package", shards=shards),))
 
 
-def package_id(package: Path) -> str:
-    """A shard id for a package, from its file's name."""
-    name = re.sub(r"[^A-Za-z0-9_-]", "-", package.name.partition(".")[0])[:60]
-    return name if is_id(name) else f"p-{name}"
+def package_ids(packages: Iterable[Path]) -> list[str]:
+    """A shard id for each package, from its file's name; those of one name are numbered from 2."""
+    ids: list[str] = []
+    for package in packages:
+        name = re.sub(r"[^A-Za-z0-9_-]", "-", package.name.partition(".")[0])[:58]
+        name = name if is_id(name) else f"p-{name}"
+        names = (name if n == 1 else f"{name}-{n}" for n in count(1))
+        ids.append(next(name for name in names if name not in ids))
+    return ids
 
 
 def read_compression(table: Table) -> Compression:

@@ -156,8 +156,8 @@ class ShardTable(Common):
     """The function of an artifact that has several; absent: each is gated, as `ID[function]`."""
     reference: Reference | None = None
     """What the shard is held against: `float32` (the family's or the builder's module), `none`
-    (only that it runs, with finite output), an uncompressed `.mlpackage`, or golden tensors
-    recorded before, a `.safetensors` or `.npz`. Needed with an artifact."""
+    (only that it runs, with finite output that the input changes), an uncompressed `.mlpackage`, or
+    golden tensors recorded before, a `.safetensors` or `.npz`. Needed with an artifact."""
     uncompressed: Package | None = None
     """The artifact's program before compression, a `.mlpackage`: what compression did to each
     weight, and errors of the program itself, are measured against it. Shards that are built have

@@ -16,6 +16,13 @@ _COMMAND = re.compile(r"^(\s*):(?=:)|#(?=#\w*\[)")
 `##[error]` or `##vso[...]` anywhere in it (github.com/actions/runner, `ActionCommand.cs`)."""
 
 
+def size_ratio(ratio: float, digits: int = 2) -> str:
+    """How many times smaller than fp16, or larger: `1.94x smaller than fp16`."""
+    if 0 < ratio < 1:
+        return f"{1 / ratio:,.{digits}f}x larger than fp16"
+    return f"{ratio:,.{digits}f}x smaller than fp16"
+
+
 def printable(text: str, longest: int = 1000) -> str:
     """A text in which characters that a terminal would obey are escapes, as Python writes them.
 

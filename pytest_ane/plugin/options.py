@@ -74,8 +74,9 @@ def add(parser: pytest.Parser) -> None:
     group.addoption(
         "--ane-package",
         metavar="PATH",
-        help="gate one .mlpackage or .mlmodelc without a manifest: placement forecast, size, "
-        "finite output",
+        action="append",
+        help="gate an .mlpackage or .mlmodelc without a manifest: placement forecast, size, "
+        "finite output that its input changes; may be given several times",
     )
     group.addoption(
         "--ane-manifest",
@@ -279,7 +280,7 @@ def text(config: pytest.Config, name: str) -> str:
 
 
 def origin(config: pytest.Config, name: str) -> str:
-    """How a value was value: `--ane-min-cosine` or `ane_min_cosine`."""
+    """How a value was set: `--ane-min-cosine` or `ane_min_cosine`."""
     on_command_line = config.getoption(name, None) is not None
     return f"--{name.replace('_', '-')}" if on_command_line else name
 
@@ -365,16 +366,16 @@ def max_cache(config: pytest.Config) -> int | None:
     return cast("int | None", _measured(config, "ane_cache_max_size", size))
 
 
-def package(config: pytest.Config) -> Path | None:
-    """The package to gate without a manifest, if one was named.
+def packages(config: pytest.Config) -> list[Path]:
+    """The packages to gate without a manifest, each once.
 
     Raises:
         pytest.UsageError: the option is empty, as with an unset variable in a script.
     """
-    value = config.getoption("ane_package")
-    if value == "":
+    values = config.getoption("ane_package") or ()
+    if "" in values:
         raise pytest.UsageError("--ane-package is empty; name an .mlpackage.")
-    return _below(config.invocation_params.dir, value) if value is not None else None
+    return list(dict.fromkeys(_below(config.invocation_params.dir, value) for value in values))
 
 
 def builds(config: pytest.Config) -> int | None:
@@ -476,7 +477,7 @@ def compute_units(config: pytest.Config) -> ComputeUnits:
     """Where Core ML may run a model.
 
     Raises:
-        pytest.UsageError: the ini value is none of the choices, or the option was value beside
+        pytest.UsageError: the ini value is none of the choices, or the option was given beside
             `cpu`, which has none.
     """
     value = _choice(config, "ane_compute_units", UNITS)
@@ -518,7 +519,7 @@ def history_base(config: pytest.Config, manifest: Path) -> Path:
 
     A package may lie in a cache, where nobody looks for a memory and which git does not keep.
     """
-    if package(config) is not None:
+    if packages(config):
         return config.invocation_params.dir
     return manifest.absolute().parent
 
@@ -607,7 +608,7 @@ def _refuse_recording(config: pytest.Config) -> None:
 
 
 def _given(config: pytest.Config, name: str) -> str | None:
-    """An option as value; an empty one, as from an unset variable in a script, is an error."""
+    """An option as given; an empty one, as from an unset variable in a script, is an error."""
     value = config.getoption(name, None)
     if value == "":
         raise pytest.UsageError(

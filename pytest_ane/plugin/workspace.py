@@ -178,12 +178,12 @@ def open_workspace(config: pytest.Config) -> Workspace:
 
 def _selected(config: pytest.Config) -> tuple[Manifest, tuple[Shard, ...], str]:
     """The manifest, the shards selected of it, and the selection as it was written."""
-    package, selection = options.package(config), config.getoption("ane_shards")
-    if package is not None and selection is not None:
+    packages, selection = options.packages(config), config.getoption("ane_shards")
+    if packages and selection is not None:
         raise ManifestError("Give either --ane-shards or --ane-package, not both.")
-    if package is not None:
-        manifest = _in_arithmetic(expanded(package_manifest(package)), config)
-        return manifest, manifest.shards, package.name
+    if packages:
+        manifest = _in_arithmetic(expanded(package_manifest(*packages)), config)
+        return manifest, manifest.shards, ", ".join(package.name for package in packages)
     manifest = read_manifest(
         options.path(config, "ane_manifest") or config.rootpath / "shards.toml"
     )

@@ -45,7 +45,7 @@ class RunFolder:
                 Path(lock.lock_file).unlink()
 
     def write(self, name: str, value: Any) -> None:
-        """Put a JSON value in place in one step."""
+        """Write a JSON value atomically."""
         with suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
             write_atomically(self.folder / f"{name}.json", json.dumps(value).encode())

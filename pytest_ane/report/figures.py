@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from pytest_ane.gates.verdict import Cell, Figure
+from pytest_ane.gates.verdict import RATIO, Cell, Figure
+from pytest_ane.mlprogram.text import size_ratio
 
 _BYTES = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "bytes"))
 _DECIMALS = {"%": 1, "dB": 1, "nats": 4, "x": 2, "tok/s": 2}
@@ -26,6 +27,8 @@ def amount(value: Cell, unit: str = "", more: int = 0) -> str:
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "inf" if value > 0 else "-inf"
     head, _, tail = unit.partition(" ")
+    if unit == RATIO:
+        return size_ratio(value, 2 + more)
     if unit == "bytes":
         return _of_bytes(value, more)
     if unit == "s":
@@ -62,6 +65,8 @@ def figure_text(figure: Figure) -> str:
     if figure.limit is None:
         return text + note
     limit = limit_of(figure.limit, figure.unit)
+    if figure.unit == RATIO and not isinstance(figure.value, str) and figure.value < 1:
+        return f"{text} (needs a ratio of {limit})"
     undefined = isinstance(figure.value, float) and math.isnan(figure.value)
     if figure.passes or undefined:
         asks = "needs" if figure.good == "above" else "at most"

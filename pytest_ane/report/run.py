@@ -30,8 +30,8 @@ _MOST_BYTES = 1 << 30
 _VERDICT = TypeAdapter(Verdict)
 _NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _NOT_REPEATED = (
-    "--ane-shards", "--ane-report", "--ane-model-explorer", "--ane-github", "--ane-ledger",
-    "--ane-history",
+    "--ane-shards", "--ane-package", "--ane-report", "--ane-model-explorer", "--ane-github",
+    "--ane-ledger", "--ane-history",
 )  # fmt: skip
 """Options that pick shards or only tell of a run."""
 
@@ -99,14 +99,14 @@ class Run:
             marker: a gate's name; empty for the run's own `-m`.
         """
         shards = ",".join(s if ":" in s else f"{s}:*" for s in subjects) or self.facts.selection
+        packages = [f"{n}={v}" for n, v in self._options() if n == "--ane-package"]
         options = dict(self._options())
         own, keyword = options.pop("-m", ""), options.pop("-k", "")
         keyword = "" if marker else keyword
         marker = marker or own
-        kept = {name: v for name, v in options.items() if name not in _NOT_REPEATED}
-        if "--ane-package" not in kept:
-            kept = {"--ane-shards": shards} | kept
-        texts = [f"{name}={value}" if value else name for name, value in kept.items()]
+        texts = packages or [f"--ane-shards={shards}"]
+        texts += [f"{name}={value}" if value else name for name, value in options.items()
+                  if name not in _NOT_REPEATED]  # fmt: skip
         last = [text for of in (("-m", marker), ("-k", keyword)) if of[1] for text in of]
         return join(["pytest", *texts, *last])
 

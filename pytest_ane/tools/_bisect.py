@@ -53,14 +53,14 @@ class Bisection:
     """The result of a search.
 
     Attributes:
-        outcome: `green`, as the stack is; `found`; `many`, more shards than were looked for;
-            `reference`, red with all shards exact.
+        outcome: `green`, as the stack is; `unproven`, as it is; `found`; `many`, more shards than
+            were looked for; `reference`, red with all shards exact.
         shards: those to blame, the least suspicious first; of `many` the first few of them.
         enough: how many of the worst suspects restored the verdict together.
         evaluations: stacks that were evaluated, each once.
     """
 
-    outcome: Literal["green", "found", "many", "reference"]
+    outcome: Literal["green", "unproven", "found", "many", "reference"]
     shards: tuple[str, ...] = ()
     enough: int = 0
     evaluations: int = 0
@@ -150,13 +150,17 @@ def bisect(
 ) -> Bisection:
     """Find the fewest shards of a red stack to blame; `progress` gets each stack's verdict.
 
+    They are those without which nothing fails. A stack that is unproven has no shard to blame.
+
     `reference` should be `lazy_reference`: every stack takes all prompts along at once, so that
     an exact shard's weights are read once a stack and only one shard's are held.
     """
     runner, names = StackRunner(golden), [step.shard for step in chain.steps]
     alone: list[ShardAlone] = []
+    unproven = False
 
     def verdict(exact: Exact) -> bool:
+        nonlocal unproven
         stack = runner.run(exact_chain(chain, reference, exact))
         if not exact:
             # A shard under teacher forcing is the same in every stack, so it is measured once.
@@ -166,9 +170,12 @@ def bisect(
         kept = tuple(a for a in alone if a.shard not in exact)
         judged = judge(replace(behaviour, alone=kept), policy, model)
         progress(StackEvaluation(tuple(name for name in names if name in exact), judged))
+        unproven = judged.status == "unproven"
         return judged.status != "failed"
 
-    return search(suspect_shards(chain, golden, states), verdict, most)
+    result = search(suspect_shards(chain, golden, states), verdict, most)
+    is_unproven = result.outcome == "green" and unproven
+    return replace(result, outcome="unproven") if is_unproven else result
 
 
 def suspect_shards(
@@ -288,7 +295,7 @@ _NAMED = 6
 def evaluation_line(evaluation: StackEvaluation, number: int, shards: int) -> str:
     """One stack that was evaluated: `3. exact: L07 - green (top-1 95.1%, KL 0.0265, ...)`."""
     values = evaluation.verdict.values
-    colour = "green" if evaluation.verdict.status == "passed" else "red"
+    colour = {"passed": "green", "failed": "red"}.get(evaluation.verdict.status, "unproven")
     numbers = row(evaluation.verdict)
     if {"top1", "kl.mean", "greedy.agreed"} <= values.keys():
         greedy = f"{values['greedy.agreed']} greedy tokens"
@@ -297,8 +304,15 @@ def evaluation_line(evaluation: StackEvaluation, number: int, shards: int) -> st
 
 
 def sentence(result: Bisection, model: str, shards: int, last: Verdict | None = None) -> str:
-    """The shards to blame, and how many stacks the search took; `last` is the last verdict."""
+    """The shards to blame, and how many stacks the search took.
+
+    `last` is the first verdict that was unproven, or else the last.
+    """
     took = f"{result.evaluations} stack evaluation{'s' if result.evaluations > 1 else ''}"
+    if result.outcome == "unproven" and last is not None:
+        return (
+            f"{model} is unproven as it is, so no shard can be blamed: {reasons(last)[0]} ({took})"
+        )
     if result.outcome == "green":
         return f"{model} is green as it is: no shard is to blame ({took})."
     if result.outcome == "reference":
@@ -310,12 +324,13 @@ def sentence(result: Bisection, model: str, shards: int, last: Verdict | None = 
             f"the {result.enough} worst of {shards} have to be exact for a green verdict; "
             f"pytest-ane drift shows what each contributes ({took})."
         )
-    if len(result.shards) == 1:
-        return f"{result.shards[0]} is to blame: exact, it restores the verdict ({took})."
-    names = ", ".join(sorted(result.shards))
-    return (
-        f"{names} are to blame: exact, they restore the verdict, and none can be spared ({took})."
+    names, several = ", ".join(sorted(result.shards)), len(result.shards) > 1
+    does = (
+        "they restore the verdict, and none can be spared" if several else "it restores the verdict"
     )
+    if last is not None and last.status == "unproven":
+        does = f"nothing fails, and the verdict is unproven: {reasons(last)[0]}"
+    return f"{names} {'are' if several else 'is'} to blame: exact, {does} ({took})."
 
 
 def _exact(names: Sequence[str], shards: int) -> str:

@@ -1,4 +1,4 @@
-"""The report of a drift: a table, two curves, and shard sentence."""
+"""The report of a drift: a table, two curves, and a sentence on the shards to blame."""
 
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ def mean_kl(behaviour: Behaviour) -> float:
     return max(float(np.mean(values)), 0.0) if values else math.nan
 
 
-# The report of a drift: a table, two curves, and shard sentence.
+# The report of a drift: a table, two curves, and a sentence on the shards to blame.
 
 _COLUMNS = (
     "shard", "cosine", "rel L2", "pos 0", "max |x|",
@@ -354,8 +354,10 @@ def lines(drift: Drift, causes: Causes, model: str) -> Iterator[str]:
 
 def sentence(causes: Causes) -> str:
     """The verdict of a drift: the shards that break the stack alone, or that it is gradual."""
-    if causes.reference.status != "passed":
+    if causes.reference.status == "failed":
         return f"The reference itself does not meet the policy: {reasons(causes.reference)[0]}"
+    if causes.stack.status == "unproven":
+        return f"Unproven, so no shard can be blamed: {reasons(causes.stack)[0]}"
     return _broken(causes) if causes.breaking else _gradual(causes)
 
 

@@ -9,14 +9,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count
 from pathlib import Path
 
 from pytest_ane.gates.compression import judge, measure
 from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.make.claim import claim
 from pytest_ane.make.record import Artifact
-from pytest_ane.manifest import GOLDEN, Compression, Shard, package_id, parse
+from pytest_ane.manifest import GOLDEN, Compression, Shard, package_ids, parse
 from pytest_ane.manifest.compression import setting_keys
 from pytest_ane.manifest.policy import CompressionPolicy
 from pytest_ane.manifest.problems import dotted, toml_text
@@ -24,7 +23,7 @@ from pytest_ane.mlprogram.digests import tree_bytes, tree_digest
 from pytest_ane.mlprogram.errors import ManifestError
 from pytest_ane.mlprogram.model import counterpart, entry_points, read_any, read_model
 from pytest_ane.mlprogram.records import Feature, MLModel, Pipeline
-from pytest_ane.mlprogram.text import printable
+from pytest_ane.mlprogram.text import printable, size_ratio
 from pytest_ane.probes.domains import domains
 from pytest_ane.probes.golden import read_golden
 from pytest_ane.probes.inputs import COVERED, Domain
@@ -46,7 +45,7 @@ _TAIL = f"""\
 # evidence = {{ os = ["macOS 26"], max-age = "90 days" }}
 """
 _NO_REFERENCE = """\
-# reference = "none" asks only that a package runs, with finite output: no number is compared. Name
+# reference = "none" asks only that a package runs, with finite output that the input changes. Name
 # the package before compression, or golden tensors such as of 'pytest-ane golden record', instead.
 """
 
@@ -73,7 +72,7 @@ def of_packages(
     for package in packages:
         if not package.exists():
             raise ManifestError(f"--package {package}: no such package; check the path.")
-    folder, ids = manifest.absolute().parent, _ids(packages)
+    folder, ids = manifest.absolute().parent, package_ids(packages)
     shards = [
         _Own(shard, path, _reference(path, text), folder)
         for shard, path, text in zip(
@@ -85,16 +84,6 @@ def of_packages(
     text = "\n".join([_HEAD + unproven, *parts, _TAIL])
     parse(text, manifest)
     return text, tuple(shard.line for shard in shards), "next: pytest --ane-shards=all -m gate"
-
-
-def _ids(packages: Sequence[Path]) -> list[str]:
-    """An id for each package; those of one name are numbered from 2 on."""
-    ids: list[str] = []
-    for package in packages:
-        name = package_id(package)
-        names = (name if n == 1 else f"{name[:58]}-{n}" for n in count(1))
-        ids.append(next(name for name in names if name not in ids))
-    return ids
 
 
 def _reference(package: Path, text: str) -> Path | None:
@@ -211,7 +200,7 @@ class _Own:
         """What was found, for people."""
         ops = sum(op.op != "const" for each in self.functions for op in each.main.walk())
         size = tree_bytes(self.package)
-        how = f"{self.ratio:.2f}x smaller than fp16" if self.kinds else "nothing compressed"
+        how = size_ratio(self.ratio) if self.kinds else "nothing compressed"
         several = f" in {len(self.functions)} programs" if len(self.functions) > 1 else ""
         return f"{MODEL}:{self.id}: {ops:,} operations{several}, {size:,} bytes, {how}"
 

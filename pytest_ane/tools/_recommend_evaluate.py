@@ -20,7 +20,7 @@ from pytest_ane.backends import Backend
 from pytest_ane.gates import GATES, compression
 from pytest_ane.gates.behaviour import BEHAVIOUR, measure
 from pytest_ane.gates.fidelity import FIDELITY
-from pytest_ane.gates.verdict import Verdict
+from pytest_ane.gates.verdict import STATUSES, Verdict
 from pytest_ane.make import Artifact, Cache
 from pytest_ane.manifest import Settings, Shard
 from pytest_ane.manifest.compression import setting_keys
@@ -117,7 +117,7 @@ def _key(kind: str, subject: object) -> str:
 
 # Gates asked of candidates: measured and judged by the gates of the registry, and logged.
 
-GATES_VERSION = 3
+GATES_VERSION = 4
 """Raised when a gate measures or judges otherwise: what a log calls passed is asked again."""
 
 
@@ -164,7 +164,7 @@ class Gates:
             last = list(self._verdicts(subject, artifact))[-1]
             return {
                 "bytes": artifact.size,
-                "passed": last.status == "passed",
+                "status": last.status,
                 "gate": last.gate,
                 "reasons": [f"{shard.qualified}: {f.reason}." for f in last.reasons],
                 "cosine": last.values.get("cosine.min"),
@@ -191,7 +191,7 @@ class Gates:
         if verdict.status == "passed":
             verdict = self._judged(stack, stack.golden, policy)
         return {
-            "passed": verdict.status == "passed",
+            "status": verdict.status,
             "reasons": [f"{finding.reason}." for finding in verdict.reasons],
             "facts": {k: v for k, v in verdict.values.items() if not isinstance(v, str)},
         }
@@ -346,7 +346,7 @@ class ModelEvaluator:
     def failure(self, shard: str, choice: Choice) -> ShardFailure | None:
         """The first gate that a shard fails under a choice; None where it passes all."""
         result = self._gates.shard(shard, self.compression(choice)[shard])
-        if result["passed"]:
+        if result["status"] == "passed":
             return None
         gate, blame = result["gate"], {}
         if gate == "fidelity":
@@ -365,16 +365,17 @@ class ModelEvaluator:
         shards = [
             self._gates.shard(id, each)
             for id, each in settings.items()
-            if stack["passed"] or self._gates.known(id, each)
+            if stack["status"] == "passed" or self._gates.known(id, each)
         ]
         reasons = [*stack["reasons"], *(reason for shard in shards for reason in shard["reasons"])]
-        passed = stack["passed"] and all(shard["passed"] for shard in shards)
+        statuses = {stack["status"], *(shard["status"] for shard in shards)}
+        status = next(each for each in STATUSES if each in statuses)
         facts = {k: float(v) for k, v in stack["facts"].items()}
         facts["cosine"] = lowest([shard["cosine"] for shard in shards])
-        summary = {"name": name, "bytes": size, "passed": passed, "reasons": reasons}
+        summary = {"name": name, "bytes": size, "status": status, "reasons": reasons}
         self._log.put("candidate", {str(u): s for u, s in choice.items()}, summary)
         kl = facts.get("kl.mean", math.nan)
-        return Candidate(name, choice, size, kl, passed, tuple(reasons), facts)
+        return Candidate(name, choice, size, kl, status, tuple(reasons), facts)
 
     def _blame(self, unit: Unit, setting: str) -> float:
         """1 - the lowest cosine of the shard with only this unit compressed."""
@@ -476,12 +477,11 @@ def line(candidate: Candidate) -> str:
     if candidate.passed:
         return f"{head}, passed"
     more = f" (and {len(candidate.reasons) - 1} more)" if len(candidate.reasons) > 1 else ""
-    return f"{head}, failed: {candidate.reasons[0]}{more}"
+    return f"{head}, {candidate.status}: {candidate.reasons[0]}{more}"
 
 
 def _row(candidate: Candidate, marked: Candidate | None) -> tuple[str, ...]:
     facts = candidate.facts
-    verdict = "passed" if candidate.passed else "failed"
     return (
         candidate.name,
         f"{candidate.size / 1e6:.1f}",
@@ -489,7 +489,7 @@ def _row(candidate: Candidate, marked: Candidate | None) -> tuple[str, ...]:
         _number(facts.get("top1"), ".1%"),
         _number(candidate.kl, ".4f"),
         _number(facts.get("centred_cosine.min"), ".4f"),
-        f"{verdict}, recommended" if candidate is marked else verdict,
+        f"{candidate.status}, recommended" if candidate is marked else candidate.status,
     )
 
 

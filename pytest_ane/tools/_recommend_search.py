@@ -21,6 +21,7 @@ from random import Random
 from typing import Protocol, TypeAlias
 
 from pytest_ane.gates.compression.measure import CompressionMeasurement
+from pytest_ane.gates.verdict import Status
 from pytest_ane.manifest import Settings, Uncompressed
 from pytest_ane.manifest.compression import override_keys, setting_keys
 from pytest_ane.mlprogram.census import Weight
@@ -173,7 +174,7 @@ class Candidate:
         name: what it is, for the table.
         size: bytes of all packages.
         kl: measured mean KL in nats; NaN where a shard's gate failed before.
-        passed: every gate of every shard and of the whole stack.
+        status: the worst of every gate of every shard and of the whole stack.
         reasons: why not, a sentence each.
         facts: of the gates: worst cosine, top-1 and so on.
     """
@@ -182,9 +183,14 @@ class Candidate:
     choice: Choice
     size: int
     kl: float
-    passed: bool
+    status: Status
     reasons: tuple[str, ...] = ()
     facts: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every gate passed."""
+        return self.status == "passed"
 
 
 @dataclass(frozen=True)

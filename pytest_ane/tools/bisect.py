@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from pytest_ane.cli.options import add_manifest_arithmetic, add_stack
-from pytest_ane.cli.output import Output, tell
+from pytest_ane.cli.output import Failed, Output, tell
 from pytest_ane.mlprogram.arithmetic import SIMULATED, label
 from pytest_ane.mlprogram.errors import ExecutionError
 
@@ -64,11 +64,17 @@ def run(options: argparse.Namespace) -> Output:
             yield from rules_lines(stack.rules)
         for number, evaluation in enumerate(evaluations, start=1):
             yield evaluation_line(evaluation, number, len(stack.artifacts))
-        yield sentence(result, stack.model, len(stack.artifacts), evaluations[-1].verdict)
+    verdicts = [evaluation.verdict for evaluation in evaluations]
+    last = next((v for v in verdicts if v.status == "unproven"), verdicts[-1])
+    says = sentence(result, stack.model, len(stack.artifacts), last)
     stacks = [{"exact": e.exact, "status": e.verdict.status} for e in evaluations]
-    return {
+    data = {
         **vars(result),
         "arithmetic": label("ane" if simulated else "typed"),
         **({"rules": stack.rules} if simulated else {}),
         "evaluations": stacks,
     }
+    if result.outcome == "unproven":
+        return Failed(says, data)
+    yield says
+    return data

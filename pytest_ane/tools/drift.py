@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from pytest_ane.cli.options import add_manifest_arithmetic, add_stack
-from pytest_ane.cli.output import Output, tell
+from pytest_ane.cli.output import Failed, Output, tell
 from pytest_ane.mlprogram.arithmetic import label
 
 HELP = "measure what each shard does to the hidden states"
@@ -41,6 +41,10 @@ def run(options: argparse.Namespace) -> Output:
         tell("")
         if stack.simulated is not None:
             drift = in_ane(drift, stack.rules)
-        yield from lines(drift, find_causes(drift, policy, stack.model), stack.model)
+        causes = find_causes(drift, policy, stack.model)
+        yield from lines(drift, causes, stack.model)
     about = {"command": "drift", "model": stack.model}
-    return {**about, **vars(drift), "arithmetic": label("typed" if drift.rules is None else "ane")}
+    arithmetic = label("typed" if drift.rules is None else "ane")
+    data = {**about, **vars(drift), "arithmetic": arithmetic}
+    unproven = causes.stack.status == "unproven"
+    return Failed(f"{stack.model} is unproven.", data) if unproven else data

@@ -51,16 +51,35 @@ min-cosine = 0.97
 # max-regression = "5%"               # or "calibrated", by pytest-ane calibrate
 # min-tok-s = 8.59
 
-[[models.smollm2.prompts]]          # golden prompts: run when the whole chain is selected
-name = "france"
-text = "The capital of France is"
-greedy = 10
+# Golden prompts, run when the whole chain is selected: behaviour judges at least 32 positions.
+[[models.smollm2.prompts]]
+name = "facts"
+text = "The capital of France is Paris. The Seine runs through the city, and the Louvre holds the Mona Lisa."
+
+[[models.smollm2.prompts]]
+name = "chat"
+chat = "What is the capital of Japan?"
+expect = "Tokyo"                    # of the reference itself
+
+[[models.smollm2.prompts]]
+name = "code"
+text = '''
+def add(a, b):
+    return a + b
+
+print(add(2, 3))'''
+expect = "Output: 5"
+
+[[models.smollm2.prompts]]
+name = "prose"
+text = "Once upon a time, there was a little girl named Lily who loved to play outside with her friends."
+expect = "One day"
 
 # Shards you built yourself need no family:
 # [models.mine.shard.encoder]
 # artifact = "encoder.mlpackage"
-# reference = "encoder-fp16.mlpackage"   # or "none": only that it runs, with finite output
-"""
+# reference = "encoder-fp16.mlpackage"   # or "none": only that it runs
+"""  # noqa: E501 - a prompt is one line.
 
 
 class Made(NamedTuple):

@@ -121,7 +121,7 @@ def _data(candidate: Candidate) -> dict[str, Any]:
     for unit, setting in candidate.choice.items():
         sizes[setting] += unit.option(setting).size
     data = {key: value for key, value in vars(candidate).items() if key != "choice"}
-    return {**data, "settings": dict(sizes)}
+    return {**data, "passed": candidate.passed, "settings": dict(sizes)}
 
 
 def _check(model: Model) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_ane.tools._speculate import Trial
 
 HELP = "measure whether drafts by prompt lookup make decoding faster"
-EXAMPLE = "pytest-ane speculate --prompt france --width 4 --tokens 40"
+EXAMPLE = "pytest-ane speculate --prompt facts --width 4 --tokens 40"
 _WIDEST = 1 << 16
 _CHARTED = 32
 """Widest call whose yield is told beside the measured one."""

@@ -41,6 +41,7 @@ def run(options: argparse.Namespace) -> Output:
     from pytest_ane.make import compare_weights, take_census
     from pytest_ane.mlprogram.digests import tree_digest
     from pytest_ane.mlprogram.model import counterpart, read_model
+    from pytest_ane.mlprogram.text import size_ratio
     from pytest_ane.report.table import table
 
     against: Path | None = options.against
@@ -67,7 +68,7 @@ def run(options: argparse.Namespace) -> Output:
     count = len(census.weights)
     yield (
         f"{count} {'weight' if count == 1 else 'weights'}, {census.stored_bytes:,} bytes, "
-        f"{ratio:.2f}x smaller than fp16"
+        f"{size_ratio(ratio)}"
     )
     if against is not None and (missing := len(census.weights) - len(errors)):
         yield f"{missing} of them have no counterpart of the same name and shape in {against}"

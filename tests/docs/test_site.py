@@ -14,6 +14,9 @@ import pytest
 
 from tests.docs.pages import PAGES, ROOT, SITE, text_of, tokens, tomllib
 
+NAMED = re.compile(r"`((?:\w+/)+\w+\.py)`")
+OTHERS = {"conversion/gemma.py"}
+"""Files of other projects, which a page cites."""
 REPOSITORY = re.compile(r"https://github\.com/pytest-ane/pytest-ane/(?:blob|tree)/main/")
 
 
@@ -62,3 +65,10 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert file.exists(), f"{page}: {link}: no such file"
         if anchor and file.suffix == ".md":
             assert anchor in anchors(file), f"{page}: {link}: no such heading"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_named_modules_exist(page: Path) -> None:
+    named = set(NAMED.findall(page.read_text(encoding="utf-8"))) - OTHERS
+    roots = (ROOT, ROOT / "pytest_ane")
+    assert [name for name in named if not any((root / name).is_file() for root in roots)] == []

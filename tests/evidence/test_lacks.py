@@ -41,8 +41,11 @@ def of_plan(plan: Plan) -> str:
     return lack("placement", plan, SHARD)
 
 
-def of_fidelity(*found: Comparison, compared: bool = True, shard: Shard = SHARD) -> str:
-    return lack("fidelity", Fidelity(found, compared, {}, BUDGET, interface=(), coverage=()), shard)
+def of_fidelity(
+    *found: Comparison, compared: bool = True, shard: Shard = SHARD, **more: Any
+) -> str:
+    measured = Fidelity(found, compared, {}, BUDGET, interface=(), coverage=(), **more)
+    return lack("fidelity", measured, shard)
 
 
 def of_behaviour(*found: PromptResult, asked: Prompt) -> str:
@@ -84,7 +87,9 @@ def test_a_plan_for_other_compute_units() -> None:
 def test_fidelity_without_a_reference() -> None:
     assert of_fidelity(SEEDED, compared=False) == "compares with no reference"
     alone = SHARD.model_copy(update={"reference": "none"})
-    assert of_fidelity(SEEDED, compared=False, shard=alone) == ""
+    says = "does not say whether outputs depend on the input"
+    assert of_fidelity(SEEDED, compared=False, shard=alone) == says
+    assert of_fidelity(SEEDED, compared=False, shard=alone, unmoved=()) == ""
 
 
 def test_fidelity_of_states_without_a_long_probe() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -108,10 +109,16 @@ def test_two_volumes_are_told_apart(tmp_path: Path) -> None:
     assert temporary.folders == "temporary files /dev/shm"
 
 
-def test_what_is_unknown_is_called_so(tmp_path: Path) -> None:
+def test_what_is_unknown_is_left_out(tmp_path: Path) -> None:
     (volume,) = volumes(tmp_path, tmp_path, estimate(shards(2), []), builds=1)
-    assert "unknown needed" in str(volume)
+    assert re.fullmatch(r"cache .*: [\d.]+ .B free", str(volume))
     assert not volume.too_small
+
+
+def test_the_least_is_shown_where_no_more_is_known() -> None:
+    assert str(Volume("v", None, least=2_000_000, free=10**6)) == (
+        "v: at least 2.0 MB needed, 1.0 MB free"
+    )
 
 
 def test_a_volume_is_too_small_for_what_is_certain_only() -> None:

@@ -173,6 +173,15 @@ def test_a_package_with_a_name_that_is_no_id(tmp_path: Path) -> None:
     assert package_manifest(tmp_path / "0é.mlpackage").shards[0].id == "p-0-"
 
 
+def test_packages_of_one_name_are_numbered(tmp_path: Path) -> None:
+    packages = [tmp_path / name for name in ("a/x.mlpackage", "b/x.mlpackage", "x-2.mlpackage")]
+    for package in packages:
+        package.mkdir(parents=True)
+    shards = package_manifest(*packages).shards
+    assert [shard.id for shard in shards] == ["x", "x-2", "x-2-2"]
+    assert [shard.artifact for shard in shards] == packages
+
+
 def test_a_package_that_is_not_there() -> None:
     with pytest.raises(ManifestError, match=r"^--ane-package: x\.mlpackage does not exist; check"):
         package_manifest(Path("x.mlpackage"))

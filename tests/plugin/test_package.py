@@ -1,10 +1,15 @@
-"""`--ane-package`: one package without a manifest."""
+"""`--ane-package`: packages without a manifest."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
+from pytest_ane.make.coremltools_quiet import converter_notes
 from tests.plugin.conftest import Project
+from tests.plugin.projects import save
 
 
 def of(project: Project, package: str, *options: str) -> pytest.RunResult:
@@ -32,6 +37,19 @@ def test_a_package_may_be_named_relative_to_where_pytest_is_called(project: Proj
     )
 
 
+def test_several_packages_are_all_gated(project: Project) -> None:
+    paths = [project.workshop.packages[name] for name in ("good", "nan", "good")]
+    result = project.run(*(f"--ane-package={path}" for path in paths), "-m", "gate")
+    result.assert_outcomes(passed=5, failed=1, deselected=1)
+    result.stdout.fnmatch_lines(
+        [
+            "ane: good.mlpackage, nan.mlpackage · shards 2 of 2 · *",
+            "FAILED   package:nan   fidelity *",
+            "passed   package:good  compression *",
+        ]
+    )
+
+
 def test_nan_in_the_output_fails(project: Project) -> None:
     result = of(project, "nan")
     result.assert_outcomes(passed=2, failed=1, deselected=1)
@@ -41,6 +59,41 @@ def test_nan_in_the_output_fails(project: Project) -> None:
             "  - * probes give NaN or infinite values: *",
             "FAILED   package:nan  fidelity    * NaN or infinite values:*",
         ]
+    )
+
+
+def _frozen(x: Any) -> Any:
+    """Positions alone are left: rows differ, and no input changes them."""
+    from coremltools.converters.mil import Builder as mb
+
+    table = np.arange(32, dtype=np.float16).reshape(1, 8, 1, 4)
+    return mb.add(x=mb.mul(x=x, y=np.float16(0)), y=table, name="y")
+
+
+def _with_table(x: Any) -> Any:
+    from coremltools.converters.mil import Builder as mb
+
+    table = np.arange(8, dtype=np.float16)
+    return mb.mul(x=x, y=np.float16(2), name="y"), mb.add(x=table, y=table, name="table")
+
+
+def test_an_output_that_no_input_changes_fails(project: Project) -> None:
+    with converter_notes():
+        save(project.path / "frozen.mlpackage", _frozen)
+    result = of(project, "frozen.mlpackage", "-k", "fidelity")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        ["  - Output y is the same in 2 probes, whatever the input; look for *"]
+    )
+
+
+def test_a_table_beside_other_outputs_warns(project: Project) -> None:
+    with converter_notes():
+        save(project.path / "table.mlpackage", _with_table)
+    result = of(project, "table.mlpackage", "-k", "fidelity")
+    result.assert_outcomes(passed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        ["warned   package:table  fidelity    1 output is the same whatever the input:"]
     )
 
 

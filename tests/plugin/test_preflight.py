@@ -58,7 +58,7 @@ def test_what_will_be_built_and_where(project: Project) -> None:
 @pytest.mark.slow
 def test_only_shards_that_are_asked_about_count(project: Project) -> None:
     result = project.llama().gate("--ane-cache=cache", "-k", "L01 and placement")
-    result.stdout.fnmatch_lines(["ane: 1 shard to build, * unknown needed, *"])
+    result.stdout.fnmatch_lines(["ane: 1 shard to build, * at once · cache * free"])
 
 
 def test_a_run_without_gates_builds_nothing(project: Project) -> None:

@@ -19,9 +19,9 @@ FAILED   own:good    fidelity    cosine -0.0* < 0.97 (worst of * probes)*
 *
 FAILED   own:nan     fidelity    *give NaN or infinite values:*
 *
-passed   own:good    compression 2.43 kB · 0.05x smaller than fp16
+passed   own:good    compression 2.43 kB · *x larger than fp16
 passed   own:good    placement   forecast: * for the ANE
-passed   own:nan     compression * kB · 0.05x smaller than fp16
+passed   own:nan     compression * kB · *x larger than fp16
 passed   own:nan     placement   forecast: * ops for the ANE
 passed: compression 2/3, fidelity 0/3, placement 2/3
 """

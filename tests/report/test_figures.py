@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.gates.verdict import Figure
+from pytest_ane.gates.verdict import RATIO, Figure
 from pytest_ane.report.figures import amount, figure_text
 
 
@@ -31,6 +31,7 @@ from pytest_ane.report.figures import amount, figure_text
         (31.636, "dB", "31.6 dB"),
         (0.0259, "nats", "0.0259 nats"),
         (2.3065, "x smaller than fp16", "2.31x smaller than fp16"),
+        (0.76, "x smaller than fp16", "1.32x larger than fp16"),
         (3_069_701, "bytes", "3.07 MB"),
         (512, "bytes", "512 bytes"),
         (0.0587, "s", "58.7 ms"),
@@ -67,6 +68,8 @@ def test_amounts(value: Any, unit: str, text: str) -> None:
         (Figure("size_bytes", 591_654, "bytes", limit=500_000, good="below"), "591.65 kB > 500 kB"),
         (Figure("kl", 0.2, "nats", "KL", limit=0.5, good="below"), "KL 0.2000 nats (at most 0.5)"),
         (Figure("top1", 0.9, "%", "top-1", limit=0.999, good="above"), "top-1 90.0% < 99.9%"),
+        (Figure("ratio", 0.76, RATIO, limit=2.2, good="above"),
+         "1.32x larger than fp16 (needs a ratio of 2.2)"),
         (Figure("ops", 74, "ops for the ANE", of=84), "74 of 84 ops for the ANE"),
         (Figure("x", 300.0, label="max |x|", note="overflows"), "max |x| 300.0 (overflows)"),
     ],

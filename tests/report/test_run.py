@@ -67,7 +67,10 @@ def test_hostile_texts_are_lines(text: str) -> None:
             ("--ane-shards", "all", "--ane-manifest", "a b.toml", "-m", "gate", "--ane-record"),
             "pytest --ane-shards=m:L01 '--ane-manifest=a b.toml' --ane-record -m fidelity",
         ),
-        (("--ane-package=x.mlpackage",), "pytest --ane-package=x.mlpackage -m fidelity"),
+        (
+            ("--ane-package=x.mlpackage", "--ane-package", "y.mlpackage"),
+            "pytest --ane-package=x.mlpackage --ane-package=y.mlpackage -m fidelity",
+        ),
     ],
 )
 def test_the_command_that_asks_one_gate_again(arguments: tuple[str, ...], command: str) -> None:

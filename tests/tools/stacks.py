@@ -18,7 +18,7 @@ max-tokens = 16
 
 [models.deep.policy.behaviour]
 min-greedy = 3
-min-positions = 8
+min-positions = {positions}
 
 [[models.deep.prompts]]
 name = "counting"
@@ -47,7 +47,11 @@ class Stacks:
         self._last = blocks - 1
         self._source = make_llama(folder / "deep.gguf", blocks=blocks)
 
-    def write(self, path: Path, spoilt: Sequence[str] = (), greedy: int = 3) -> None:
+    def write(
+        self, path: Path, spoilt: Sequence[str] = (), greedy: int = 3, positions: int = 8
+    ) -> None:
         """A manifest whose shards are in fp16 but for the spoilt ones."""
-        text = _MANIFEST.format(source=self._source, last=self._last, greedy=greedy)
+        text = _MANIFEST.format(
+            source=self._source, last=self._last, greedy=greedy, positions=positions
+        )
         path.write_text(text + "".join(_SPOILT.format(shard=name) for name in spoilt))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.gates.verdict import Figure, Verdict, nothing
+from pytest_ane.gates.verdict import Figure, Finding, Verdict, nothing
 from pytest_ane.tools._bisect import Bisection, StackEvaluation, evaluation_line, sentence
 
 
@@ -18,6 +18,10 @@ from pytest_ane.tools._bisect import Bisection, StackEvaluation, evaluation_line
         (
             Bisection("found", ("L07",), 1, 3),
             "L07 is to blame: exact, it restores the verdict (3 stack evaluations).",
+        ),
+        (
+            Bisection("unproven", evaluations=1),
+            "m is unproven as it is, so no shard can be blamed: Why (1 stack evaluation)",
         ),
         (
             Bisection("found", ("L07", "L02"), 2, 5),
@@ -37,7 +41,17 @@ from pytest_ane.tools._bisect import Bisection, StackEvaluation, evaluation_line
     ],
 )
 def test_the_sentence(found: Bisection, says: str) -> None:
-    assert sentence(found, "m", 34, nothing("behaviour", "m", "Why")) == says
+    why = Finding("unproven" if found.outcome == "unproven" else "failed", "Why")
+    assert sentence(found, "m", 34, Verdict("behaviour", "m", findings=(why,))) == says
+
+
+def test_shards_to_blame_of_what_stays_unproven() -> None:
+    assert sentence(
+        Bisection("found", ("L07",), 1, 3), "m", 34, nothing("behaviour", "m", "Why")
+    ) == (
+        "L07 is to blame: exact, nothing fails, and the verdict is unproven: Why (3 stack "
+        "evaluations)."
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,9 +59,9 @@ def test_the_sentence(found: Bisection, says: str) -> None:
     [(0, "none"), (2, "L00, L01"), (9, "L00, L01, L02, L03, L04, L05 and 3 more"), (34, "all")],
 )
 def test_a_trial(count: int, says: str) -> None:
-    red = nothing("behaviour", "m", "Why")
-    found = StackEvaluation(tuple(f"L{i:02d}" for i in range(count)), red)
-    assert evaluation_line(found, 3, 34) == f" 3. exact: {says} - red (Why)"
+    unproven = nothing("behaviour", "m", "Why")
+    found = StackEvaluation(tuple(f"L{i:02d}" for i in range(count)), unproven)
+    assert evaluation_line(found, 3, 34) == f" 3. exact: {says} - unproven (Why)"
 
 
 def test_a_trial_with_its_numbers() -> None:

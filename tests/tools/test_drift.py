@@ -27,15 +27,18 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Run:
-    """`run("drift", ..., spoilt=[...])`: the lines of a command that ends well."""
+    """`run("drift", ..., spoilt=[...])`: the lines of a command; those of its error come last."""
     monkeypatch.chdir(tmp_path)
 
-    def call(*arguments: str, spoilt: Sequence[str] = (), greedy: int = 3) -> list[str]:
-        stacks.write(tmp_path / "shards.toml", spoilt, greedy)
-        assert main([*arguments, f"--ane-cache={stacks.cache}"]) == 0
+    def call(
+        *arguments: str, spoilt: Sequence[str] = (), greedy: int = 3, positions: int = 8,
+        code: int = 0,
+    ) -> list[str]:  # fmt: skip
+        stacks.write(tmp_path / "shards.toml", spoilt, greedy, positions)
+        assert main([*arguments, f"--ane-cache={stacks.cache}"]) == code
         out, err = capsys.readouterr()
-        assert err == ""
-        return out.splitlines()
+        assert bool(err) == bool(code)
+        return [*out.splitlines(), *err.splitlines()]
 
     return call
 
@@ -63,6 +66,27 @@ def test_a_good_stack(run: Run) -> None:
     assert [row[0] for row in rows] == [*NAMES, "head.0", "head.1"]
     assert all(row[1] == "1.0000" for row in rows)
     assert max(map(len, found[:-2])) <= 80
+
+
+@pytest.mark.parametrize("command", ["drift", "bisect"])
+def test_an_unproven_stack_is_not_green(run: Run, command: str) -> None:
+    *found, error = run(command, code=1, positions=32)
+    reason = "8 positions are judged, the first of each prompt left out; "
+    assert "No shard" not in " ".join(found)
+    if command == "drift":
+        assert found[-2].startswith("stack unproven: ")
+        assert found[-1].startswith(f"Unproven, so no shard can be blamed: {reason}")
+        assert error == "pytest-ane: deep is unproven."
+    else:
+        assert [line.partition(" (")[0] for line in found] == [" 1. exact: none - unproven"]
+        says = f"pytest-ane: deep is unproven as it is, so no shard can be blamed: {reason}"
+        assert error.startswith(says)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["drift", "bisect"])
+def test_a_spoilt_shard_is_named_where_little_is_judged(run: Run, command: str) -> None:
+    assert "L03" in run(command, spoilt=["L03"], positions=32)[-1]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 from pytest_ane.cli import main
 from pytest_ane.manifest import load
 from pytest_ane.project.suite import shipped
+from tests.docs.pages import ROOT
 from tests.plugin.projects import make_llama
 from tests.tools.conftest import AsJson
 
@@ -38,6 +39,8 @@ def test_the_written_manifest_loads(tmp_path: Path) -> None:
     assert model.name == "smollm2"
     assert len(model.shards) == 34
     assert model.shards[0].compression is not None
+    (own,) = load(ROOT / "shards.toml").models
+    assert model.prompts == own.prompts
 
 
 def test_the_commented_part_of_the_manifest_loads_too(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def entries(folder: Path) -> list[dict[str, Any]]:
 def test_the_smallest_measured_is_recommended(searched: tuple[Path, str]) -> None:
     folder, said = searched
     stacks = [e for e in entries(folder) if e["kind"] == "candidate"]
-    passed = [e["found"] for e in stacks if e["found"]["passed"]]
+    passed = [e["found"] for e in stacks if e["found"]["status"] == "passed"]
     smallest = min(passed, key=lambda found: found["bytes"])
     assert f"recommended: {smallest['name']}, " in said
     assert f"{len(stacks)} whole models measured" in said

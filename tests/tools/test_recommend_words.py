@@ -8,10 +8,10 @@ from pytest_ane.tools._recommend_evaluate import line, pareto, table
 from pytest_ane.tools._recommend_search import Candidate
 
 FACTS = {"cosine": 0.98, "top1": 0.95, "centred_cosine.min": 0.97}
-FOUR = Candidate("4-bit", {}, 70_000_000, 0.5, False, ("Mean KL is high.", "And so on."))
-SMALL = Candidate("mixed 1", {}, 104_000_000, 0.04, True, (), FACTS)
-WORSE = Candidate("mixed 2", {}, 110_000_000, 0.05, False, ("Mean KL is high.",), FACTS)
-LARGE = Candidate("int8", {}, 135_000_000, 0.01, True, (), FACTS)
+FOUR = Candidate("4-bit", {}, 70_000_000, 0.5, "failed", ("Mean KL is high.", "And so on."))
+SMALL = Candidate("mixed 1", {}, 104_000_000, 0.04, "passed", (), FACTS)
+WORSE = Candidate("mixed 2", {}, 110_000_000, 0.05, "failed", ("Mean KL is high.",), FACTS)
+LARGE = Candidate("int8", {}, 135_000_000, 0.01, "passed", (), FACTS)
 
 
 def test_pareto_leaves_out_what_is_larger_and_no_better() -> None:
@@ -19,9 +19,9 @@ def test_pareto_leaves_out_what_is_larger_and_no_better() -> None:
 
 
 def test_one_without_kl_is_better_than_nothing_only_in_bytes() -> None:
-    bare = Candidate("bare", {}, 60_000_000, math.nan, False, ("no",))
+    bare = Candidate("bare", {}, 60_000_000, math.nan, "failed", ("no",))
     assert pareto([bare, FOUR]) == [bare, FOUR]
-    assert pareto([bare, Candidate("other", {}, 65_000_000, math.nan, False, ("no",))]) == [bare]
+    assert pareto([bare, Candidate("other", {}, 65_000_000, math.nan, "failed", ("no",))]) == [bare]
 
 
 def test_table() -> None:
@@ -36,4 +36,6 @@ def test_table() -> None:
 def test_lines() -> None:
     assert line(SMALL) == "mixed 1: 104.0 MB, KL 0.0400, passed"
     assert line(FOUR) == "4-bit: 70.0 MB, KL 0.5000, failed: Mean KL is high. (and 1 more)"
+    few = Candidate("few", {}, 70_000_000, 0.01, "unproven", ("4 positions are judged.",))
+    assert line(few) == "few: 70.0 MB, KL 0.0100, unproven: 4 positions are judged."
     assert line(WORSE) == "mixed 2: 110.0 MB, KL 0.0500, failed: Mean KL is high."

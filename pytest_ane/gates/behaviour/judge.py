@@ -197,7 +197,9 @@ def _others(
     """Statistics without a threshold, but for the reference's perplexity and its `most`."""
     prompts = behaviour.prompts
     first = LogitSummary.of([p.positions[0] for p in prompts if p.positions])
-    unchanged = sum(_unchanged(p, policy) for p in prompts)
+    same = [p for p in prompts if _unchanged(p, policy)]
+    ties = sum(p.agreed < len(p.expected) for p in same)
+    note = f"{ties} part{'' if ties > 1 else 's'} at a near tie" if ties else ""
     yield Figure("kl.median", summary.kls.median, "nats", "median KL")
     yield Figure("kl.max", summary.kls.max, "nats", "largest KL")
     yield Figure("rank.max", summary.rank, label="lowest rank")
@@ -208,7 +210,8 @@ def _others(
     yield Figure("first.kl.max", first.kls.max, "nats", "KL at position 0")
     yield Figure("greedy.agreed", min(p.agreed for p in prompts), "greedy tokens")
     yield Figure("greedy.by_prompt", " ".join(str(p.agreed) for p in prompts))
-    yield Figure("prompts.unchanged", unchanged, "prompts unchanged", of=len(prompts), shown=True)
+    yield Figure("prompts.unchanged", len(same), "prompts unchanged", of=len(prompts), note=note,
+                 shown=True)  # fmt: skip
     for name, label, spread in (
         ("centred_cosine", "centred cosine", summary.centred_cosine),
         ("cosine", "cosine", summary.cosine),

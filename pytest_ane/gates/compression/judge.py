@@ -10,6 +10,7 @@ from pytest_ane.gates.compression import errors
 from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.gates.compression.palettes import palettes_table
 from pytest_ane.gates.verdict import (
+    RATIO,
     Cell,
     Column,
     Figure,
@@ -34,6 +35,7 @@ from pytest_ane.manifest import (
 )
 from pytest_ane.manifest.policy import CompressionPolicy
 from pytest_ane.mlprogram.census import SPARSE, Census, Stage, Weight
+from pytest_ane.mlprogram.text import size_ratio
 
 _REMEDY = "choose a setting that fits its shape, or name it in compression.keep"
 
@@ -105,7 +107,7 @@ def _measured(measurement: CompressionMeasurement) -> Iterator[Figure]:
     ratio = round(census.dense_bytes / own, 4) if own else 0.0
     yield Figure("size_bytes", size, "bytes", shown=True)
     some = bool(census.weights)
-    yield Figure("ratio", ratio, "x smaller than fp16", shown=some)
+    yield Figure("ratio", ratio, RATIO, shown=some)
     yield Figure("weights", len(census.weights), "weights", shown=not some)
     yield Figure("weights_compressed", len(compressed), "weights compressed",
                  of=len(census.weights), note=_kinds(compressed), shown=some)  # fmt: skip
@@ -173,8 +175,7 @@ def _budget(measurement: CompressionMeasurement, policy: CompressionPolicy) -> I
     if policy.min_ratio is not None and dense < policy.min_ratio * own:
         yield Finding(
             "failed",
-            f"The package is {dense / own:.3f}x smaller than fp16, below min-ratio = "
-            f"{policy.min_ratio:g}",
+            f"The package is {size_ratio(dense / own, 3)}, below min-ratio = {policy.min_ratio:g}",
             figure="ratio",
         )
 

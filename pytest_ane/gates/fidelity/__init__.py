@@ -79,6 +79,7 @@ class FidelityGate(Gate[Fidelity]):
             if ane is None
             else ane.load(context.artifact.path, context.shard.function),
             rules=lambda: ane.rule_shares if ane else RuleShares(),
+            program=program,
         )
         covered = (*coverage(program, cases), *_lost(context))
         measurement = replace(measurement, coverage=covered)
@@ -125,6 +126,8 @@ class FidelityGate(Gate[Fidelity]):
             yield "has no error budget"
         if subject.reference == "float32" and measurement.interface is None:
             yield "does not compare inputs, outputs and states with those declared"
+        if subject.reference == "none" and measurement.unmoved is None:
+            yield "does not say whether outputs depend on the input"
         if measurement.coverage is None:
             yield "does not say what its probes exercise"
         probes: dict[str, list[Comparison]] = {}

@@ -126,7 +126,7 @@ def _judge(
         gate="fidelity",
         subject=subject,
         figures=(*_with_limits(fidelity, groups), *split_figures(fidelity, policy)),
-        findings=(*split, *findings, *_left_out(fidelity), *_unsplit(fidelity)),
+        findings=(*split, *findings, *_left_out(fidelity), *_without(fidelity)),
         tables=tuple(tables(fidelity, groups)),
         provenance=fidelity.provenance,
     )
@@ -144,10 +144,42 @@ def _left_out(fidelity: Fidelity) -> Iterator[Finding]:
             )
 
 
-def _unsplit(fidelity: Fidelity) -> Iterator[Finding]:
-    """A note where algebra and compression could not be told apart."""
+def _without(fidelity: Fidelity) -> Iterator[Finding]:
+    """Without an error budget why; without a reference, outputs that the input does not change."""
     if fidelity.compared and fidelity.unsplit:
         yield Finding("note", fidelity.unsplit)
+    count = probes(fidelity.comparisons)
+    for one in fidelity.unmoved or ():
+        where = Where(output=one.output)
+        if one.constant:
+            yield Finding(
+                "warned",
+                f"Output {one.output} is the same whatever the input: no operation leads from one "
+                "to it",
+                where,
+                "name a reference that has it",
+                "are the same whatever the input",
+            )
+        elif one.how == "alone":
+            yield Finding(
+                "unproven",
+                f"Whether output {one.output} depends on the input is not known: no two probes of "
+                "one shape have different inputs",
+                where,
+                "set probes.count to 2 or more, or name more files",
+                "may be the same whatever the input",
+            )
+        else:
+            what = "zero" if one.how == "zero" else "the same"
+            yield Finding(
+                "warned" if one.whole else "failed",
+                f"Output {one.output} is {what} in {_count(count, 'probe')}, whatever the input",
+                where,
+                "look for an input that conversion has frozen, weights that are missing, and "
+                "values that underflow; where the inputs drawn are none that it takes, say what "
+                "they hold; where it is right, name a reference that has it",
+                f"are {what} in all probes",
+            )
 
 
 def figures(fidelity: Fidelity) -> tuple[Figure, ...]:
@@ -166,7 +198,7 @@ def figures(fidelity: Fidelity) -> tuple[Figure, ...]:
         Figure("probes", probes(all_), "probes", shown=True),
         Figure("probes.live", probes(live), "live probes",
                shown=fidelity.compared and probes(live) < probes(all_)),
-        Figure("input.max", largest, label="max |x|", note=overflow, shown=True),
+        Figure("input.max", largest, label="max |x|", note=overflow, shown=largest != 0),
     )  # fmt: skip
 
 

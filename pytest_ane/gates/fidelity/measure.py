@@ -5,6 +5,7 @@ Every metric is computed in float64. What probes exercise, and what they leave o
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,10 +21,12 @@ from pytest_ane.gates.fidelity.records import (
     Errors,
     Fidelity,
     Simulated,
+    Unmoved,
 )
 from pytest_ane.mlprogram.arithmetic import RuleShares
 from pytest_ane.mlprogram.arrays import DoubleArray, FloatArray
 from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.executor.prepare import uses
 from pytest_ane.mlprogram.metrics.tensors import (
     Contributions,
     WorstError,
@@ -39,11 +42,13 @@ from pytest_ane.mlprogram.metrics.tensors import (
     worst_rel_error,
     zeros,
 )
-from pytest_ane.mlprogram.records import MLModel, Pipeline
+from pytest_ane.mlprogram.records import DType, MLModel, Pipeline
 from pytest_ane.probes.cases import Case, Rows
 from pytest_ane.probes.domains import Exercised, exercised
 from pytest_ane.probes.error_budget import ErrorBudget, difference, total_error
 from pytest_ane.probes.error_budget.runs import Run, nearest, run_cases
+
+_REAL = (DType.FP16, DType.FP32, DType.FP64, DType.BF16)
 
 
 def measure(
@@ -55,6 +60,7 @@ def measure(
     budget: ErrorBudget | str = "",
     simulated: Runner | None = None,
     rules: Callable[[], RuleShares] = RuleShares,
+    program: MLModel | Pipeline | None = None,
 ) -> Fidelity:
     """Run every case on the artifact and compare; `compared` is False without a reference.
 
@@ -67,6 +73,7 @@ def measure(
             nobody can tell.
         simulated: of the artifact in the ANE's arithmetic, where that is asked for.
         rules: tells, after it ran, by which rules that computed.
+        program: of the artifact; without a reference, probes are compared with each other then.
 
     Raises:
         ExecutionError: the artifact cannot be run, or lacks an output of the reference's shape.
@@ -84,6 +91,7 @@ def measure(
         dict(provenance),
         **_split(budget, cases, runs),
         ane=ane,
+        unmoved=None if compared or program is None else tuple(unmoved(program, cases, runs)),
     )
 
 
@@ -243,6 +251,59 @@ def _digits(value: float, digits: int) -> float:
 
 def _indices(mask: npt.ArrayLike, start: int) -> tuple[int, ...]:
     return tuple((np.flatnonzero(mask) + start).tolist())
+
+
+def unmoved(
+    program: MLModel | Pipeline, cases: Sequence[Case], runs: Sequence[Run]
+) -> Iterator[Unmoved]:
+    """Outputs that are zero, or the same, in all probes, but for what a detector may not find."""
+    inputs = [_digest(case) for case in cases]
+    objects = {n for case in cases for pair, _ in case.detections for n in pair}
+    reached, names = _reached(program), {feature.name for feature in program.outputs}
+    for feature in program.outputs:
+        name = feature.name
+        rows = [run.rows[name] for run in runs if name in run.rows]
+        if name in objects or len(rows) < len(runs) or not all(x.size for x in rows):
+            continue
+        first: dict[tuple[int, ...], tuple[bytes, FloatArray]] = {}
+        pairs = [
+            np.array_equal(x, before)
+            for asked, x in zip(inputs, rows, strict=True)
+            for other, before in [first.setdefault(x.shape, (asked, x))]
+            if asked != other
+        ]
+        zero = not any(x.any() for x in rows)
+        if zero or all(pairs):
+            yield Unmoved(
+                name,
+                "zero" if zero else "same" if pairs else "alone",
+                constant=name not in reached
+                and (not program.inputs or not reached.isdisjoint(names)),
+                whole=feature.dtype not in _REAL and feature.kind != "image",
+            )
+
+
+def _digest(case: Case) -> bytes:
+    """Of what a probe gives to the artifact."""
+    digest = hashlib.sha256()
+    for call in (*case.calls, case.states):
+        for value in call.values():
+            digest.update(np.asarray(value).tobytes())
+    return digest.digest()
+
+
+def _reached(program: MLModel | Pipeline) -> set[str]:
+    """Names whose values inputs may change, over states too; shapes alone are no values."""
+    if isinstance(program, Pipeline):
+        return {feature.name for feature in program.outputs}
+    names, before = {feature.name for feature in program.inputs}, 0
+    while before != len(names):  # What a state keeps is read before it is written.
+        before = len(names)
+        for op in program.main.block.operations:
+            if op.op != "shape" and not names.isdisjoint(uses(op)):
+                names.update(out.name for out in op.outputs)
+                names.update(uses(op) if op.op == "write_state" else ())
+    return names
 
 
 def coverage(program: MLModel | Pipeline, cases: Sequence[Case]) -> tuple[Covered, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress, pairwise
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -189,6 +189,23 @@ class Covered:
 
 
 @dataclass(frozen=True)
+class Unmoved:
+    """An output that no probe shows to depend on the input; asked where there is no reference.
+
+    Attributes:
+        output: its name.
+        how: `zero` or the `same` in all probes; `alone`, where no two probes can be compared.
+        constant: whether, in the program, no input leads to it, though to others.
+        whole: whether its values are whole numbers or labels, which may well be the same.
+    """
+
+    output: str
+    how: Literal["zero", "same", "alone"]
+    constant: bool = False
+    whole: bool = False
+
+
+@dataclass(frozen=True)
 class Simulated:
     """The same probes on the executor in the ANE's arithmetic (h16+).
 
@@ -220,6 +237,7 @@ class Fidelity:
             declares; None where neither was asked.
         coverage: what the probes exercise; None where nobody looked.
         ane: the same in the ANE's arithmetic; None where it was not asked for, or a device ran it.
+        unmoved: outputs that no probe moves; None with a reference, and where nobody looked.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -231,6 +249,7 @@ class Fidelity:
     interface: tuple[str, ...] | None = None
     coverage: tuple[Covered, ...] | None = None
     ane: Simulated | None = None
+    unmoved: tuple[Unmoved, ...] | None = None
 
 
 def _kept(values: tuple[T, ...], kept: Sequence[bool]) -> tuple[T, ...]:

@@ -71,7 +71,7 @@ def _probes(ranked: Sequence[Comparison], groups: Groups) -> Table:
         for metric in metrics:
             value, at = metric.worst(c) if metric.of(c)[0] else (None, None)
             row += (value, at) if metric is MIN_COSINE else (value,)
-        rows.append((*row, len(c.both_zero) or None, c.input_max))
+        rows.append((*row, len(c.both_zero) or None, c.input_max or None))
     return Table("probes, the worst first", tuple(columns), tuple(rows), "probes")
 
 

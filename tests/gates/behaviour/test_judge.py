@@ -258,7 +258,13 @@ def test_other_words() -> None:
 @pytest.mark.parametrize(("lead", "passes"), [(0.49, True), (0.5, False), (NAN, False)])
 def test_a_difference_where_the_reference_was_undecided_is_a_tie(lead: float, passes: bool) -> None:
     differs = replace(GOOD, greedy=(5, 8, 7), leads=(4.0, lead, 2.0))
-    assert (of(differs).status == "passed") is passes
+    verdict = of(differs)
+    assert (verdict.status == "passed") is passes
+    unchanged = verdict.figure("prompts.unchanged")
+    assert unchanged is not None
+    assert (unchanged.value, unchanged.note) == (
+        (1, "1 parts at a near tie") if passes else (0, "")
+    )
 
 
 def test_as_many_equal_tokens_as_the_policy_asks_are_enough() -> None:

@@ -241,6 +241,7 @@ def test_zero_on_one_side_names_the_experts(experts: tuple[Any, ...], says: str)
 @pytest.mark.parametrize(
     ("largest", "note"),
     [
+        (0.0, ""),  # Of images.
         (255.9, ""),
         (256.0, "fp16 squares overflow above 255.9"),
         (7e4, "fp16 overflows above 65,504"),
@@ -249,4 +250,4 @@ def test_zero_on_one_side_names_the_experts(experts: tuple[Any, ...], says: str)
 def test_the_largest_input_is_explained_where_it_matters(largest: float, note: str) -> None:
     figure = of(replace(GOOD, input_max=largest)).figure("input.max")
     assert figure is not None
-    assert figure.note == note
+    assert (figure.note, figure.shown) == (note, largest > 0)

@@ -77,7 +77,9 @@ class SimulatedEvaluator:
         reasons = [t.reason for s in shards if (t := self.failure(s, choice))]
         reasons += ["KL"] if not kl <= self.limit else []
         size = sum(u.option(s).size for u, s in choice.items())
-        self.stacks.append(Candidate(name, choice, size, kl, not reasons, tuple(reasons)))
+        self.stacks.append(
+            Candidate(name, choice, size, kl, "failed" if reasons else "passed", tuple(reasons))
+        )
         return self.stacks[-1]
 
 
