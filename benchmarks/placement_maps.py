@@ -20,7 +20,7 @@ from benchmarks.real_packages import installed, of_folder
 from pytest_ane.gates.placement.segmenter import Predicted, predict_model
 from pytest_ane.gates.placement.segmenter.support import is_measured
 from pytest_ane.mlprogram.model import read_model
-from pytest_ane.tools._prediction_words import prediction_lines
+from pytest_ane.report.placement import prediction_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/explanations/placement-maps.md"

@@ -169,7 +169,7 @@ class Column:
         unit: as of a `Figure`, for numbers.
         limit: what the policy asks for, shown in the head; `good` the side that passes.
         good: as of a `Figure`.
-        bar: whether numbers are drawn as bars too, for histograms.
+        bar: whether the page draws numbers as bars too, for histograms.
     """
 
     title: str

@@ -23,7 +23,7 @@ from pytest_ane.plugin.outcome import enforced
 from pytest_ane.plugin.recording import MeasurementSource
 from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.project.suite import in_use, load
-from pytest_ane.report.text import brief
+from pytest_ane.report.terminal import brief
 
 KEY = pytest.StashKey["Canaries"]()
 

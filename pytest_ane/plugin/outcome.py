@@ -26,7 +26,7 @@ from pytest_ane.plugin.recording import ENVIRONMENT, RECORDED, SYSTEMS
 from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.report.figures import figure_text
 from pytest_ane.report.rows import StoredVerdict
-from pytest_ane.report.text import brief
+from pytest_ane.report.terminal import brief
 from pytest_ane.report.verdict import details, failure, properties, to_json
 from pytest_ane.tools._blame_words import blame_shard, cause, lines, tables
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from hashlib import sha256
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -22,7 +23,6 @@ from pytest_ane.manifest import Manifest, Shard
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.problems import key_lines, line_of
 from pytest_ane.mlprogram.atomic import write_atomically
-from pytest_ane.mlprogram.digests import file_digest
 from pytest_ane.mlprogram.errors import AneError, HistoryError, ReportError
 from pytest_ane.mlprogram.model import read_any
 from pytest_ane.mlprogram.text import LONGEST, printable
@@ -135,7 +135,9 @@ class Reports:
         # What is tested is what was there at the start; the memory's lines change nothing of it.
         space = workspace.of(config)
         path = space.manifest.path.absolute()
-        self._digest = file_digest(path) if path.is_file() else ""
+        text = path.read_bytes() if path.is_file() else b""
+        self._digest = sha256(text).hexdigest() if text else ""
+        self._text = text.decode("utf-8-sig", errors="replace").expandtabs(4).splitlines()
         self._commit, self._clean = checkout(path.parent, but=space.history)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -201,6 +203,7 @@ class Reports:
             selection=space.selection,
             manifest=path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name,
             digest=self._digest,
+            manifest_text=tuple(self._text),
             commit=self._commit,
             clean=self._clean,
             versions=versions(),

@@ -14,10 +14,8 @@ from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.plugin import canary, due, workspace
 from pytest_ane.plugin.outcome import PLACE, TOLD, terminal_width
 from pytest_ane.plugin.recording import NOTED
-from pytest_ane.report.evidence import Note, lines
 from pytest_ane.report.rows import Row, StoredVerdict
-from pytest_ane.report.terminal import table
-from pytest_ane.report.text import header
+from pytest_ane.report.terminal import Note, header, note_lines, table
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -119,7 +117,7 @@ def _evidence(reporter: TerminalReporter, config: pytest.Config) -> None:
     reports = [report for group in reporter.stats.values() for report in group]
     notes = [note for report in reports for note in _notes(report)]
     space = workspace.of(config)
-    shown = list(lines(notes, space.unused_evidence(), space.evidence.folder.name))
+    shown = list(note_lines(notes, space.unused_evidence(), space.evidence.folder.name))
     if shown:
         reporter.write_sep("=", "ane evidence")
         for line in shown:

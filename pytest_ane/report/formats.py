@@ -1,14 +1,26 @@
-"""Files of a whole run's verdicts, by the end of the file's name; a new format is one line here."""
+"""Files that tell of a whole run: those it is written to, and those that are drawn with it.
+
+A run is written in the format that its file's name ends with; a new format is one line of
+`FORMATS`. What other commands printed with `--json` is a document: it is read where it can be
+drawn.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pytest_ane.mlprogram.errors import ReportError
+from pytest_ane.mlprogram.text import printable
 from pytest_ane.report.github import summary
 from pytest_ane.report.run import Run, read_run, to_json
+from pytest_ane.report.verdict import parse_shown
+
+DOCUMENTS = ("recommend", "bound", "drift", "speculate")
+"""Commands whose documents are drawn, in the order in which they are listed."""
+_MOST_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -27,14 +39,10 @@ class Format:
 
 
 def as_html(run: Run) -> str:
-    """The page, with charts where they can be drawn."""
-    from pytest_ane.report.html import page
+    """The page; its templates are read where one is made."""
+    from pytest_ane.report.html.page import page
 
-    try:
-        from pytest_ane.report.charts.run import pictures_of
-    except ReportError as error:
-        return page(run, notes=[str(error)])
-    return page(run, pictures_of(run))
+    return page(run)
 
 
 FORMATS: Mapping[str, Format] = {
@@ -57,3 +65,49 @@ def format_of(file: Path) -> Format:
         raise ReportError(
             f"{file.name}: there is no such format; end the file's name with {ends}."
         ) from None
+
+
+def read_document(path: Path, models: Collection[str], of_run: str) -> dict[str, Any]:
+    """What a command printed with `--json`; texts as people may read them.
+
+    Args:
+        path: of the file.
+        models: of the run that it is shown with.
+        of_run: what to do with the file of a run instead, in a sentence.
+
+    Raises:
+        ReportError: it is missing, damaged, of another command, or of another model.
+    """
+    from pytest_ane.report.charts.picture import spec
+    from pytest_ane.report.charts.run import pictures_of
+
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise ReportError(f"{path} has more bytes than what any command prints.")
+        data: Any = parse_shown(path.read_text())
+    except OSError as error:
+        raise ReportError(f"{path} cannot be read ({error.strerror}).") from None
+    except ValueError as error:
+        raise ReportError(f"{path} is not what a command printed with --json: {error}.") from None
+    document: dict[str, Any] = data if isinstance(data, dict) else {}
+    command, model = document.get("command"), document.get("model")
+    if command not in DOCUMENTS:
+        instead = f" {of_run}" if "verdicts" in document else ""
+        raise ReportError(
+            f"{path} is not what a command printed with --json that a report can draw; those are "
+            f"{', '.join(DOCUMENTS)}.{instead}"
+        )
+    if model is not None and model not in models:
+        raise ReportError(
+            f"{path} is of model {model}, and the run is of {', '.join(sorted(models))}."
+        )
+    try:
+        for picture in pictures_of(Run("", (), documents=(document,))):
+            spec(picture)
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise ReportError(
+            f"{path} is not as pytest-ane {command} --json prints it ({printable(why)}); print it "
+            "again."
+        ) from None
+    return document

@@ -6,13 +6,13 @@ is dropped as a whole, and of each kind only the first ten annotations of a step
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from pytest_ane.mlprogram.text import LONGEST, printable
+from pytest_ane.report.markdown import code, prose
 from pytest_ane.report.rows import Row, count, ranked
 
 ROOM = 1_000_000
@@ -23,8 +23,6 @@ ANNOTATIONS = 10
 _NOTE = 200
 """Bytes kept free for the line that counts what was left out."""
 _LISTED = ("passed", "warned")
-_MEANINGFUL = re.compile(r"([]!#$&()*+.:<>@[\\^_`{|}~-])")
-"""Punctuation that can mean something in GitHub's Markdown, links and formulas included."""
 _LEVELS = ("error", "warning")
 
 
@@ -45,7 +43,7 @@ class _Section:
 
 def summary(rows: Sequence[Row], header: str, room: int = ROOM) -> str:
     """Markdown of at most `room` bytes of UTF-8, worst first; empty where no head fits."""
-    head = f"## {_headline(rows)}\n\n{_code(header)}\n\n{markdown(count(ranked(rows)))}\n"
+    head = f"## {_headline(rows)}\n\n{code(header)}\n\n{prose(count(ranked(rows)))}\n"
     left = room - _size(head) - _NOTE
     if left < 0:
         return ""
@@ -86,11 +84,6 @@ def commands(
     yield _command("notice", "ane gates", f"{_headline(rows)} ({header})")
 
 
-def markdown(text: str) -> str:
-    """A text on one line that renders as itself, whatever Markdown or HTML it holds."""
-    return _MEANINGFUL.sub(r"\\\1", _plain(text))
-
-
 def _sections(rows: Sequence[Row]) -> Iterator[_Section]:
     for label, group in groupby(ranked(rows), key=lambda row: row.label):
         of_label = list(group)
@@ -109,15 +102,15 @@ def _sections(rows: Sequence[Row]) -> Iterator[_Section]:
 
 def _item(row: Row) -> str:
     """A bullet with the verdict, and below it one for each reason."""
-    gate = f" {markdown(row.gate)}" if row.gate else ""
+    gate = f" {prose(row.gate)}" if row.gate else ""
     allowed = ", allowed by the policy" if row.allowed else ""
-    first = f"- **{markdown(row.name)}**{gate}{allowed}: {markdown(row.summary)}\n"
+    first = f"- **{prose(row.name)}**{gate}{allowed}: {prose(row.summary)}\n"
     more = () if row.reasons == (row.summary,) else row.reasons
-    return first + "".join(f"  - {markdown(reason)}\n" for reason in more)
+    return first + "".join(f"  - {prose(reason)}\n" for reason in more)
 
 
 def _cells(row: Row) -> str:
-    return f"| {markdown(row.name)} | {markdown(row.gate)} | {markdown(row.summary)} |\n"
+    return f"| {prose(row.name)} | {prose(row.gate)} | {prose(row.summary)} |\n"
 
 
 def _headline(rows: Sequence[Row]) -> str:
@@ -164,11 +157,6 @@ def _property(text: str) -> str:
 def _plain(text: str) -> str:
     """On one line, control characters as escapes."""
     return printable(" ".join(text.split()), LONGEST)
-
-
-def _code(text: str) -> str:
-    """A code span; it cannot hold a backtick."""
-    return f"`{_plain(text).replace('`', chr(39))}`"
 
 
 def _size(text: str) -> int:

@@ -25,8 +25,7 @@ from pytest_ane.mlprogram.records import (
     ValueType,
 )
 from pytest_ane.mlprogram.text import NAME, printable
-from pytest_ane.report.html.pictures import strip
-from pytest_ane.report.html.subjects import Subject
+from pytest_ane.report.html.subjects import Subject, strip
 
 Json: TypeAlias = "dict[str, Any]"
 _Origin: TypeAlias = "tuple[str, int] | str"

@@ -1,11 +1,14 @@
-"""Forecasts and plans for the commands that show them: `pytest-ane explain` and `plan`."""
+"""Placement as people read it: what rules forecast, costs predict, and plans say."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from pytest_ane.gates.placement import Forecast, judge
 from pytest_ane.gates.placement.plans import Plan, Summary, analytics, plain, summarise
+from pytest_ane.gates.placement.segmenter import Placed, Predicted, Prediction, Segment
 from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.report.verdict import details, reasons, remarks, row
 
@@ -83,3 +86,215 @@ def _counted(summary: Summary) -> Iterator[str]:
 
 def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {plain(kind)}" for kind, count in counts.items())
+
+
+_SEGMENTS = 12
+_GROUPS = 12
+_KINDS = 6
+_NAMES = 3
+
+
+@dataclass(frozen=True)
+class Group:
+    """Operations that are off the ANE, or undecided, for the same reason.
+
+    Attributes:
+        reason: the cause, with the limit or the neighbours; for undecided ones, their unit.
+        operations: indices.
+        short_ms: least and most milliseconds that are short of the ANE; None where it is no
+            question of cost.
+    """
+
+    reason: str
+    operations: tuple[int, ...]
+    short_ms: tuple[float, float] | None = None
+
+
+def off_groups(prediction: Prediction) -> list[Group]:
+    """Operations off the ANE by reason, in the order in which reasons first appear."""
+    kinds = {op.name: op.kind for op in prediction.operations}
+    groups: dict[tuple[str, str], list[int]] = {}
+    neighbours: dict[tuple[str, str], dict[str, None]] = {}
+    for index, op in enumerate(prediction.operations):
+        if op.off:
+            key = (op.off.cause, op.off.limit or kinds.get(op.off.neighbour, ""))
+            groups.setdefault(key, []).append(index)
+            neighbours.setdefault(key, {})[op.off.neighbour] = None
+    operations = prediction.operations
+    return [
+        Group(
+            _reason(*key, [*neighbours[key]]),
+            tuple(members),
+            _short(operations[index] for index in members),
+        )
+        for key, members in groups.items()
+    ]
+
+
+def _reason(cause: str, what: str, neighbours: Sequence[str]) -> str:
+    if cause == "neighbour":
+        names = ", ".join(f"`{plain(name)}`" for name in neighbours[:_NAMES])
+        more = len(neighbours) - _NAMES
+        return f"pulled along by {what} {names}{f' and {more:,} more' if more > 0 else ''}"
+    return f"not supported: {what}" if cause == "unsupported" else cause
+
+
+def _short(placed: Iterable[Placed]) -> tuple[float, float] | None:
+    short = [op.off.short_ms for op in placed if op.off and op.off.short_ms is not None]
+    return (min(short), max(short)) if short else None
+
+
+def undecided_groups(prediction: Prediction) -> list[Group]:
+    """Operations that another unit may take as well, by the predicted unit."""
+    groups: dict[str, list[int]] = {}
+    for index, op in enumerate(prediction.operations):
+        if op.undecided:
+            groups.setdefault(f"predicted on the {op.unit}", []).append(index)
+    return [Group(reason, tuple(members)) for reason, members in groups.items()]
+
+
+def prediction_lines(predictions: Sequence[Predicted], *, several: bool = False) -> Iterator[str]:
+    """The map of one function, short however large the program is.
+
+    Args:
+        predictions: at one or more T; the first is shown in full.
+        several: whether the package has other functions, so that this one is named.
+    """
+    prediction = predictions[0].prediction
+    yield from (headline(predicted, several=several) for predicted in predictions)
+    if prediction.total_ms is not None:
+        at = f"T = {predictions[0].tokens}: " if len(predictions) > 1 else ""
+        yield f"{at}{_path(prediction)}"
+        yield from _segments(prediction)
+    if any(op.work for op in prediction.operations):
+        yield "supported:"
+        yield from _work(prediction)
+    yield from _reasons(prediction)
+    if prediction.no_data and not predictions[0].unknown:
+        yield "rests on:"
+        yield from (f"  - {plain(sentence)}" for sentence in prediction.no_data)
+
+
+def headline(predicted: Predicted, *, several: bool = False) -> str:
+    """Chip, system and units, and how many compute ops are on the ANE."""
+    prediction = predicted.prediction
+    at = f", T = {predicted.tokens}" if predicted.tokens is not None else ""
+    function = f" {plain(predicted.function)}" if several else ""
+    chip = ", ".join(filter(None, (prediction.chip, prediction.system, prediction.units)))
+    start = f"predicted{function} ({chip}{at}): "
+    if any(op.work for op in prediction.operations):
+        supported = sum(op.off is None for op in predicted.compute)
+        count = f"{supported:,} of {len(predicted.compute):,}"
+        large = sum(op.work == "large" for op in predicted.compute)
+        return (
+            f"{start}no units, as costs are unknown; {count} compute ops supported, {large:,} in "
+            "rows of large work"
+        )
+    if prediction.total_ms is None:
+        why = predicted.unknown or "Core ML makes no estimates where values decide shapes"
+        return f"{start}nothing; {plain(why)}"
+    on_ane = sum(op.unit == "ANE" for op in predicted.compute)
+    segments = sum(segment.unit == "ANE" for segment in prediction.segments)
+    count = f" in {_plural(segments, 'segment')}" if segments else ""
+    undecided = sum(op.undecided for op in predicted.compute)
+    open_ = f", {undecided:,} undecided" if undecided else ""
+    return f"{start}{on_ane:,} of {len(predicted.compute):,} compute ops on the ANE{count}{open_}"
+
+
+def _path(prediction: Prediction) -> str:
+    total, without, margin = (
+        _ms(value or 0.0)
+        for value in (prediction.total_ms, prediction.without_ane_ms, prediction.margin)
+    )
+    between = (prediction.total_ms or 0.0) - sum(segment.ms for segment in prediction.segments)
+    switches = f"{_ms(between)} for launches and {_plural(prediction.switches, 'switch', 'es')}"
+    return f"path {total} ({switches}); without the ANE {without}, margin {margin}"
+
+
+def _segments(prediction: Prediction) -> Iterator[str]:
+    segments = prediction.segments
+    if not segments:
+        return
+    yield "segments, in order:"
+    for number, segment in enumerate(segments[:_SEGMENTS], 1):
+        members = prediction.operations[segment.first : segment.last + 1]
+        first, last = plain(members[0].name), plain(members[-1].name)
+        names = first if len(members) == 1 else f"{first} ... {last}"
+        head = f"{segment.unit}  {_ms(segment.ms)}  {_plural(len(members), 'op')}"
+        yield f"  {number}. {head}: {names}"
+        yield f"     {_placed(members)}"
+    if rest := segments[_SEGMENTS:]:
+        yield f"  and {_rest(rest)}; --json has all of them"
+
+
+def _rest(segments: Sequence[Segment]) -> str:
+    ane = [segment for segment in segments if segment.unit == "ANE"]
+    total = sum(segment.ms for segment in segments)
+    return f"{_plural(len(segments), 'segment')} more, {len(ane):,} on the ANE, {_ms(total)}"
+
+
+def _work(prediction: Prediction) -> Iterator[str]:
+    """Rows of supported operations by how much work they have, where costs are unknown."""
+    for work in ("large", "small", "unknown"):
+        members = [op for op in prediction.operations if op.work == work]
+        if members:
+            yield f"  - {_plural(len(members), 'op')} in rows of {work} work"
+            yield f"    {_placed(members)}: {_names(members)}"
+
+
+def _reasons(prediction: Prediction) -> Iterator[str]:
+    groups = off_groups(prediction)
+    if any(group.short_ms for group in groups):
+        yield "off the ANE (short: what the best path with an op on the ANE costs more):"
+    elif groups:
+        yield "off the ANE:"
+    yield from _groups(groups, prediction.operations)
+    undecided = undecided_groups(prediction)
+    if undecided and prediction.total_ms is not None:
+        yield "undecided, as another unit costs nearly the same:"
+        yield from _groups(undecided, prediction.operations)
+
+
+def _groups(groups: Sequence[Group], operations: Sequence[Placed]) -> Iterator[str]:
+    """Two lines each, the largest group first."""
+    for group in sorted(groups, key=lambda group: -len(group.operations))[:_GROUPS]:
+        members = [operations[index] for index in group.operations]
+        yield f"  - {_plural(len(members), 'op')} {plain(group.reason)}{_short_of(group)}:"
+        yield f"    {_placed(members)}: {_names(members)}"
+    yield from _more(len(groups) - _GROUPS, "reasons")
+
+
+def _short_of(group: Group) -> str:
+    if group.short_ms is None:
+        return ""
+    least, most = map(_ms, group.short_ms)
+    amount = least if least == most else f"{least.removesuffix(' ms')} to {most}"
+    of = " of its launch and switches" if group.reason == "too little work" else ""
+    return f", {amount} short{of}"
+
+
+def _names(placed: Sequence[Placed]) -> str:
+    names = ", ".join(plain(op.name) for op in placed[:_NAMES])
+    more = len(placed) - _NAMES
+    return f"{names} and {more:,} more" if more > 0 else names
+
+
+def _placed(placed: Iterable[Placed]) -> str:
+    counts = Counter(plain(op.kind) for op in placed).most_common()
+    text = ", ".join(f"{count:,} {kind}" for kind, count in counts[:_KINDS])
+    more = sum(count for _, count in counts[_KINDS:])
+    return f"{text}, {_plural(more, 'other')}" if more else text
+
+
+def _more(count: int, what: str) -> Iterator[str]:
+    if count > 0:
+        yield f"  - and {count:,} more {what}; --json has all of them"
+
+
+def _plural(count: int, noun: str, ending: str = "s") -> str:
+    return f"{count:,} {noun}{'' if count == 1 else ending}"
+
+
+def _ms(value: float) -> str:
+    # Sums in another order differ in their last bits.
+    return f"{round(value, 9) + 0.0:.4g} ms"

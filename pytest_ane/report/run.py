@@ -45,7 +45,8 @@ class Facts:
         seconds: how long it took.
         arguments: of pytest, as they were typed.
         selection: shards, as the option has them.
-        manifest: the file's path from pytest's root directory, `digest` its SHA-256.
+        manifest: the file's path from pytest's root directory, `digest` its SHA-256, and
+            `manifest_text` its lines when the run began, tabs as spaces.
         commit: of the checkout; empty outside of git.
         clean: whether the checkout is that commit.
         versions: of pytest-ane and of what it measures with.
@@ -59,6 +60,7 @@ class Facts:
     selection: str = ""
     manifest: str = ""
     digest: str = ""
+    manifest_text: tuple[str, ...] = ()
     commit: str = ""
     clean: bool = False
     versions: Mapping[str, str] = field(default_factory=dict)

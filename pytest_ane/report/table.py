@@ -9,8 +9,6 @@ from pytest_ane.gates.verdict import Cell, Column, Table
 from pytest_ane.mlprogram.text import NAME, printable
 from pytest_ane.report.figures import amount, limit_of
 
-_BAR = 30
-"""Columns of the longest bar."""
 _LEAST = 20
 """Columns below which no text is wrapped."""
 _TEXT = 1000
@@ -33,10 +31,7 @@ def table(found: Table, width: int | None = None) -> Iterator[str]:
     ]  # fmt: skip
     heads = [head(found.columns[i]) for i in kept]
     rows = [
-        [
-            _cell(row[i], found.columns[i], _peak(found, i), _TEXT if i == kept[-1] else NAME)
-            for i in kept
-        ]
+        [cell(row[i], found.columns[i], _TEXT if i == kept[-1] else NAME) for i in kept]
         for row in found.rows
     ]
     words = [all(isinstance(row[i], str | None) for row in found.rows) for i in kept]
@@ -113,13 +108,6 @@ def head(column: Column) -> str:
     return f"{column.title} {sign} {limit_of(column.limit, column.unit)}"
 
 
-def _cell(value: Cell, column: Column, peak: float, longest: int) -> str:
-    if column.bar and isinstance(value, int | float):
-        bar = "#" * round(_BAR * value / peak) if peak > 0 else ""
-        return f"{value:>6,} {bar:<{_BAR}}"
-    return cell(value, column, longest)
-
-
 def cell(value: Cell, column: Column, longest: int = _TEXT) -> str:
     """A cell's text of at most `longest` characters; empty where it is not known."""
     if value is None or isinstance(value, str):
@@ -128,7 +116,3 @@ def cell(value: Cell, column: Column, longest: int = _TEXT) -> str:
     if isinstance(value, float) and column.unit in ("dB", "nats"):
         return amount(value, column.unit).rpartition(" ")[0] or amount(value)
     return amount(value, unit)
-
-
-def _peak(found: Table, i: int) -> float:
-    return max((v for row in found.rows if isinstance(v := row[i], int | float)), default=0.0)

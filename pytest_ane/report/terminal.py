@@ -1,12 +1,20 @@
-"""The table at the end of a run: one verdict a row, worst first, wrapped to the terminal."""
+"""What a run prints: its header, the table of its verdicts, and what became of its evidence.
+
+The table has one verdict a row, the worst first, wrapped to the terminal.
+"""
 
 from __future__ import annotations
 
+import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 
+from pytest_ane.manifest import Shard
+from pytest_ane.mlprogram.arithmetic import ARITHMETICS, label
 from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.report.rows import Row, count, ranked
 
@@ -43,16 +51,16 @@ def table(
     ordered = ranked(rows)
     subjects = max((len(row.name) for row in ordered), default=0)
     gates = max((_GATE, *(len(row.gate) for row in ordered)))
-    for label, of_label in groupby(ordered, key=lambda row: row.label):
-        group = list(of_label)
-        most = len(group) if everything else {"passed": _SHOWN, "not run": _NOT_RUN}.get(label)
+    for status, of_status in groupby(ordered, key=lambda row: row.label):
+        group = list(of_status)
+        most = len(group) if everything else {"passed": _SHOWN, "not run": _NOT_RUN}.get(status)
         for row in group[:most]:
             head = f"{row.word:<8} {row.name:<{subjects}}  {row.gate:<{gates}} "
-            whole = everything or label != "passed"
+            whole = everything or status != "passed"
             lines = _wrapped(head, row.summary, width, whole)
-            yield from (Line(printable(text, LONGEST), label) for text in lines)
+            yield from (Line(printable(text, LONGEST), status) for text in lines)
         if hidden := len(group[most:]) if most else 0:
-            yield Line(f"... and {hidden} more {label} (-v shows all)")
+            yield Line(f"... and {hidden} more {status} (-v shows all)")
     yield from (Line(text) for text in _wrapped("", count(ordered), width, whole=True))
 
 
@@ -79,3 +87,124 @@ def _fitting(text: str, room: int) -> str:
             break
         first = f"{first} · {part}"
     return first
+
+
+_FOLDERS = re.compile(r"(?<![\w.:/\])])/(?:[^/\s:,;'\"]+/)+")
+"""The folders of an absolute path, also after `=`."""
+
+
+def brief(sentence: str) -> str:
+    """A text with absolute paths shortened to their last part."""
+    return _FOLDERS.sub("", sentence)
+
+
+def header(
+    *,
+    asked: str,
+    selected: Sequence[Shard],
+    of: int,
+    backend: str,
+    device: str = "",
+    recorded: bool = False,
+    thresholds: Sequence[str] = (),
+    unproven: str = "",
+    cache: Path | None = None,
+    store: str = "",
+    cluster: str = "",
+    canaries: Sequence[str] = (),
+) -> str:
+    """`ane: L01 · shards 1 of 34 · ...`: what was asked, and what decides the verdicts.
+
+    `device` names machine and compute units where the backend runs on a device, whose plan then
+    says where operations run; `recorded` says that there are recorded plans.
+    """
+    made_up = {s.source.synthetic for s in selected if s.source and s.source.synthetic}
+    seeds = ", ".join(dict.fromkeys(str(shard.probes.seed) for shard in selected))
+    parts = [
+        asked,
+        f"shards {len(selected)} of {of}",
+        f"backend {backend}",
+        *([] if device else _arithmetic(selected)),
+        *([device, "placement by Core ML's plan"] if device else [_placement(selected, recorded)]),
+        f"seed {seeds}",
+    ]
+    parts += [f"weights {text}" for text in sorted(made_up)]
+    parts += [f"canary {words}" for words in canaries]
+    parts += thresholds
+    if unproven:
+        parts.append({"allow": "unproven allowed", "fail": "unproven fails"}[unproven])
+    if cache is not None:
+        parts.append(f"cache {cache}")
+    if store:
+        parts.append(f"store {store}")
+    if cluster:
+        parts.append(f"cluster {cluster}")
+    return "ane: " + " · ".join(parts)
+
+
+def _arithmetic(shards: Sequence[Shard]) -> Sequence[str]:
+    """How the executor's runs are computed, unless all are as typed."""
+    judged = [word for word in ARITHMETICS if any(word in shard.arithmetic for shard in shards)]
+    return [f"arithmetic {', '.join(map(label, judged))}"] if "ane" in judged else []
+
+
+def _placement(shards: Sequence[Shard], recorded: bool) -> str:
+    """What says where operations run, where no device is asked."""
+    required = [shard.policy.requires_evidence("placement") for shard in shards]
+    if required and all(required):
+        return "placement by recorded plans"
+    if recorded or any(required):
+        return "placement by recorded plans and forecast"
+    return "placement by forecast"
+
+
+_NOTES = 10
+_QUIET = ("recorded", "kept", "fetched", "verified")
+"""What is only counted: nothing was lost, and nothing needs doing. What is recorded again is too,
+where its lines were said before."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """What became of one file.
+
+    Attributes:
+        what: `recorded`, `recorded again`, `kept`, `left stale`, `does not count`, `not used`,
+            `fetched`, `verified`.
+        file: relative to the evidence folder.
+        lines: what changed, or why; of what is verified the machine that it is of.
+    """
+
+    what: str
+    file: str
+    lines: tuple[str, ...] = ()
+
+
+def note_lines(notes: Sequence[Note], unused: Sequence[str], folder: str) -> Iterator[str]:
+    """The notes in lines: counts first, then what somebody should look at."""
+    notes = sorted(notes, key=lambda note: (note.what, note.file))
+    counts = Counter(note.what for note in notes)
+    if counts:
+        machines = {line: None for note in notes if note.what == "verified" for line in note.lines}
+        of = f" ({'; '.join(machines)})" if machines else ""
+        said = (
+            f"{count} {what}{of if what == 'verified' else ''}" for what, count in counts.items()
+        )
+        yield f"{folder}: {', '.join(said)}"
+    for note in (loud := [note for note in notes if _is_loud(note)])[:_NOTES]:
+        yield f"{note.what} {note.file}"
+        yield from (f"  {line}" for line in note.lines)
+    if len(loud) > _NOTES:
+        yield f"... and {len(loud) - _NOTES} more"
+    if unused:
+        files = "1 file that no shard uses" if len(unused) == 1 else _files(unused)
+        named = ", ".join(unused[:3]) + (", ..." if len(unused) > 3 else "")
+        yield f"{folder}: {files}: {named}; pytest-ane evidence prune removes what is not needed"
+
+
+def _is_loud(note: Note) -> bool:
+    return note.what not in _QUIET and (bool(note.lines) or note.what != "recorded again")
+
+
+def _files(unused: Sequence[str]) -> str:
+    return f"{len(unused)} files that no shard uses"

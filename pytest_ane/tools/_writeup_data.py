@@ -5,9 +5,8 @@
     experiments/007-4-bit-palettes.json   the run, as `--ane-report` wrote it
 
 The head stands between two lines `---`, as YAML whose values are JSON, so GitHub shows it as a
-table. In a section `<!-- writeup: NAME DIGEST -->` and `<!-- end -->` enclose what the commands
-write; all else is a person's, and stays. By the digest, the beginning of a SHA-256, words are
-known that a person wrote between the marks.
+table. A section begins with a line `## TITLE`. The commands write those of `WRITTEN`, whole; all
+other text is a person's, and stays.
 """
 
 from __future__ import annotations
@@ -15,37 +14,26 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 import unicodedata
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
-from hashlib import sha256
 from pathlib import Path
 
-from filelock import FileLock
 from pydantic import TypeAdapter, ValidationError
 
 from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.mlprogram.errors import ReportError
 from pytest_ane.mlprogram.strict_json import parse_json
-from pytest_ane.records.git import git
 
 FOLDER = "experiments"
 """Of write-ups, beside the manifest."""
 SECTIONS = ("Intent", "Setup", "Result", "Surprise", "Lesson", "Next", "References")
-INTENT = "intent"
-"""The part that holds the intent as it was recorded."""
+WRITTEN = ("Setup", "Result", "Surprise", "Next", "References")
+"""Sections that `finish` writes."""
 _RULE = "---"
 _STEM = re.compile(r"(\d{3,6})-[a-z0-9][a-z0-9-]*")
-_NUMBER = re.compile(r"(\d{3,6})-")
-_PART = re.compile(
-    r"^<!-- writeup: (?P<name>\w+) (?P<digest>[0-9a-f]{12}) -->\n(?P<text>.*?)^<!-- end -->$",
-    re.DOTALL | re.MULTILINE,
-)
-_OPENING = re.compile(r"^<!-- writeup: .*", re.MULTILINE)
-_HEADING = re.compile(rf"^## ({'|'.join(SECTIONS)})[ \t]*$", re.MULTILINE)
+_HEADING = re.compile(r"^## (.*?)[ \t]*$\n?", re.MULTILINE)
 _LONGEST_SLUG = 48
 _MOST_BYTES = 4 << 20
 
@@ -55,24 +43,20 @@ class Head:
     """What was known before anything was built, and which run was told of.
 
     Attributes:
-        number: of the write-up.
-        intent_sha256: of the text in the part `intent`.
+        intent: as it stands in its section.
         recorded: when the intent was written: UTC and whole seconds, `2026-11-24T16:00:00Z`.
-        manifest: its path from the write-up's folder; `manifest_sha256` its digest then.
+        manifest: its path from the write-up's folder.
         shards: the selection, as `--ane-shards` takes it.
-        commit: of the checkout then; empty outside of git. `clean`: whether it was that commit.
-        run_sha256: of the run's file; empty before `finish`.
+        commit: of the checkout then; empty outside of git.
+        run: when the run began that the page tells of; empty before `finish`.
     """
 
-    number: int
-    intent_sha256: str
+    intent: str
     recorded: str
     manifest: str
-    manifest_sha256: str
     shards: str
     commit: str = ""
-    clean: bool = False
-    run_sha256: str = ""
+    run: str = ""
 
     def __str__(self) -> str:
         lines = [f"{name}: {json.dumps(value)}" for name, value in asdict(self).items()]
@@ -94,31 +78,10 @@ class WriteUp:
     body: str
 
     @property
-    def stem(self) -> str:
-        """Number and slug: `007-4-bit-palettes`."""
-        return self.path.stem
-
-    @property
-    def finished(self) -> bool:
-        """Whether a run was told of."""
-        return bool(self.head.run_sha256)
-
-    @property
-    def parts(self) -> dict[str, str]:
-        """What the commands wrote, by the part's name."""
-        return {part["name"]: part["text"].strip() for part in _PART.finditer(self.body)}
-
-    @property
-    def edited(self) -> list[str]:
-        """Names of the parts whose text is no longer as a command wrote it."""
-        return [part["name"] for part in _PART.finditer(self.body) if _edited(part)]
-
-    @property
     def sections(self) -> dict[str, str]:
-        """The Markdown of each section by its title, a person's words included, without marks."""
-        pieces = _HEADING.split(self.body)
-        bare = [_PART.sub(lambda part: part["text"].strip(), text).strip() for text in pieces[2::2]]
-        return dict(zip(pieces[1::2], bare, strict=True))
+        """The Markdown of each section by its title."""
+        _, *pieces = _HEADING.split(self.body)
+        return dict(zip(pieces[::2], map(str.strip, pieces[1::2]), strict=True))
 
     @property
     def manifest(self) -> Path:
@@ -127,22 +90,18 @@ class WriteUp:
 
     def beside(self, suffix: str) -> Path:
         """A file of the same number and slug: `.json` the run, `.toml` the manifest as it was."""
-        return self.path.with_name(f"{self.stem}{suffix}")
+        return self.path.with_name(f"{self.path.stem}{suffix}")
 
-    def with_parts(self, parts: Mapping[str, str]) -> WriteUp:
-        """The page with other parts; those that it has no marks for are left out.
-
-        What a person wrote between marks is kept below them.
-        """
-
-        def current(old: re.Match[str]) -> str:
-            text = parts.get(old["name"])
-            if text is None:
-                return old[0]
-            kept = f"\n\n{old['text'].strip()}" if _edited(old) else ""
-            return f"{part(old['name'], text)}{kept}"
-
-        return replace(self, body=_PART.sub(current, self.body))
+    def with_sections(self, texts: Mapping[str, str]) -> WriteUp:
+        """The page with other texts of these sections; those it has not come last."""
+        made, *pieces = _HEADING.split(self.body)
+        left = dict(texts)
+        for title, old in zip(pieces[::2], pieces[1::2], strict=True):
+            text = f"\n{left.pop(title)}\n\n" if title in left else old
+            made += f"## {title}\n{text}"
+        made = made.rstrip("\n") + "\n"
+        made += "".join(f"\n## {title}\n\n{text}\n" for title, text in left.items())
+        return replace(self, body=made)
 
     def save(self) -> None:
         """Write the file in one step.
@@ -150,31 +109,18 @@ class WriteUp:
         Raises:
             ReportError: it cannot be written.
         """
-        with _told(self.path):
+        with _one_sentence(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self.path, f"{self.head}{self.body}".encode())
-
-
-def part(name: str, text: str) -> str:
-    """A part of a section between its marks."""
-    return f"<!-- writeup: {name} {digest_of(text)[:12]} -->\n{text}\n<!-- end -->"
-
-
-def digest_of(text: str) -> str:
-    """SHA-256 of a part's text."""
-    return sha256(text.strip().encode(errors="surrogateescape")).hexdigest()
-
-
-def _edited(found: re.Match[str]) -> bool:
-    return not digest_of(found["text"]).startswith(found["digest"])
 
 
 def read(path: Path) -> WriteUp:
     """A write-up from its file.
 
     Raises:
-        ReportError: it cannot be read, or its head or a part is damaged; names file and line.
+        ReportError: it cannot be read, or its head is damaged; names file and line.
     """
-    with _told(path):
+    with _one_sentence(path):
         if path.stat().st_size > _MOST_BYTES:
             raise ReportError(f"{path} has more bytes than any write-up should.")
         try:
@@ -189,16 +135,7 @@ def read(path: Path) -> WriteUp:
             "write-up with: pytest-ane writeup new"
         )
     end = lines.index(_RULE, 1)
-    head, body = _head(path, lines[1:end]), "\n".join(lines[end + 1 :])
-    whole = {match.start() for match in _PART.finditer(body)}
-    for opening in _OPENING.finditer(body):
-        if opening.start() not in whole:
-            at = end + 2 + body.count("\n", 0, opening.start())
-            raise ReportError(
-                f"{path}:{at}: this mark is damaged, or no line '<!-- end -->' follows; take it "
-                "from git."
-            )
-    return WriteUp(path, head, body)
+    return WriteUp(path, _head(path, lines[1:end]), "\n".join(lines[end + 1 :]))
 
 
 def _head(path: Path, lines: Sequence[str]) -> Head:
@@ -225,21 +162,18 @@ def _head(path: Path, lines: Sequence[str]) -> Head:
         ) from None
 
 
-# Files of a folder, and their numbers.
-
-
-def file_of(folder: Path, stem: str) -> Path:
-    """The file of a write-up of this number and slug."""
-    return folder / f"{stem}.md"
-
-
 def paths(folder: Path) -> list[Path]:
     """The files of write-ups in a folder by number, then by name."""
     try:
         files = [path for path in folder.iterdir() if path.suffix == ".md"]
     except OSError:
         return []
-    return sorted((p for p in files if _STEM.fullmatch(p.stem)), key=lambda p: (_number(p), p.name))
+    return sorted((p for p in files if _STEM.fullmatch(p.stem)), key=lambda p: (number(p), p.name))
+
+
+def number(path: Path) -> int:
+    """7 of `007-4-bit-palettes.md`."""
+    return int(path.name.partition("-")[0])
 
 
 def find(folder: Path, name: str) -> Path:
@@ -256,7 +190,7 @@ def find(folder: Path, name: str) -> Path:
     named = [
         p for p in files
         if name in (p.stem, p.stem.partition("-")[2])
-        or (name.isdecimal() and len(name) <= 6 and int(name) == _number(p))
+        or (name.isdecimal() and len(name) <= 6 and int(name) == number(p))
     ]  # fmt: skip
     if len(named) == 1:
         return named[0]
@@ -273,29 +207,27 @@ def unfinished(folder: Path) -> Path:
         ReportError: there is none, or a head is damaged.
     """
     for path in reversed(paths(folder)):
-        if not read(path).finished:
+        if not read(path).head.run:
             return path
     what = "only finished write-ups; name one" if paths(folder) else "no write-up; begin one with"
     how = "" if paths(folder) else ": pytest-ane writeup new"
     raise ReportError(f"{folder} has {what}{how}.")
 
 
-def collisions(folder: Path) -> list[tuple[str, ...]]:
-    """Stems that share a number, as two branches gave it before they were merged."""
-    by_number: dict[int, list[str]] = defaultdict(list)
-    for path in paths(folder):
-        by_number[_number(path)].append(path.stem)
-    return [tuple(stems) for stems in by_number.values() if len(stems) > 1]
+def _listed(files: Sequence[Path]) -> str:
+    names = [path.stem for path in files]
+    return ", ".join(names[-5:]) + (" and more" if len(names) > 5 else "")
+
+
+def next_file(folder: Path, intent: str) -> Path:
+    """The file of a new write-up: one number above all in the folder, and the intent's slug."""
+    highest = max(map(number, paths(folder)), default=0)
+    return folder / f"{highest + 1:03d}-{slug(intent)}.md"
 
 
 def relative(file: Path, folder: Path) -> str:
     """A file's path from a folder, whatever links lead to either."""
     return Path(os.path.relpath(file.parent.resolve() / file.name, folder.resolve())).as_posix()
-
-
-def next_number(folder: Path) -> int:
-    """One above all numbers in the folder, in every branch, local or remote, and every worktree."""
-    return max(map(_numbered, _names(folder)), default=0) + 1
 
 
 def slug(text: str) -> str:
@@ -311,130 +243,8 @@ def slug(text: str) -> str:
 
 
 @contextmanager
-def numbering(folder: Path) -> Iterator[None]:
-    """The only process that gives numbers in any worktree; the folder is made if need be.
-
-    Raises:
-        ReportError: the folder cannot be made or written.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        held = FileLock(_lock(folder)).acquire()
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise ReportError(
-            f"{folder} cannot hold write-ups ({why}); name another folder with --folder."
-        ) from None
-    with held:
-        yield
-
-
-def _lock(folder: Path) -> Path:
-    """Numbers are given in all worktrees of a repository, so the lock is in what they share."""
-    shared = git(folder, "rev-parse", "--path-format=absolute", "--git-common-dir")
-    if shared:
-        return Path(shared.removesuffix("\n"), "pytest-ane-writeups.lock")
-    name = sha256(str(folder.resolve()).encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir(), f"pytest-ane-writeups-{name}.lock")
-
-
-def renumber(writeup: WriteUp) -> WriteUp:
-    """Give a write-up, and all files of its name, the next free number; links to it follow.
-
-    Raises:
-        ReportError: a file cannot be written.
-    """
-    folder, old = writeup.path.parent, writeup.stem
-    with numbering(folder):
-        number = next_number(folder)
-        new = f"{number:03d}-{old.partition('-')[2]}"
-        name = re.compile(rf"(?<![\w-]){re.escape(old)}(?![\w-])")
-        title = re.compile(rf"^# {writeup.head.number:03d}: ", re.MULTILINE)
-        body = title.sub(f"# {number:03d}: ", _relinked(writeup.body, name, new), count=1)
-        moved = WriteUp(file_of(folder, new), replace(writeup.head, number=number), body)
-        with _told(folder):
-            moved.save()
-            for file in folder.glob(f"{old}.*"):
-                if file.suffix != ".md":
-                    file.rename(folder / f"{new}{file.name[len(old) :]}")
-            writeup.path.unlink()
-            for path in paths(folder):
-                text = path.read_text(encoding="utf-8", errors="surrogateescape")
-                if path != moved.path and name.search(text):
-                    data = _relinked(text, name, new).encode(errors="surrogateescape")
-                    write_atomically(path, data)
-    return moved
-
-
-def _relinked(text: str, name: re.Pattern[str], new: str) -> str:
-    """A page with another name, also in its parts; the intent stays as it was recorded."""
-
-    def current(old: re.Match[str]) -> str:
-        if old["name"] is None:
-            return new
-        if old["name"] == INTENT:
-            return old[0]
-        made = name.sub(new, old[0])
-        digest = digest_of(name.sub(new, old["text"]))[:12]
-        return made if _edited(old) else made.replace(old["digest"], digest, 1)
-
-    return re.sub(f"{_PART.pattern}|{name.pattern}", current, text, flags=_PART.flags)
-
-
-def _names(folder: Path) -> Iterator[str]:
-    """Names of all files in the folder, here and wherever else git knows it."""
-    folder = folder.resolve()
-    yield from _entries(folder)
-    near = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
-    top = git(near, "rev-parse", "--show-toplevel").removesuffix("\n")
-    if not top or not folder.is_relative_to(top):
-        return
-    inner = folder.relative_to(top).as_posix()
-    commits = git(near, "for-each-ref", "--format=%(objectname)", "refs/heads", "refs/remotes")
-    heads = []
-    for line in git(near, "worktree", "list", "--porcelain").split("\n"):
-        what, _, value = line.partition(" ")
-        if what == "worktree":
-            yield from _entries(Path(value, inner))
-        elif what == "HEAD":
-            heads.append(value)
-    asked = "".join(
-        f"{commit}:{'' if inner == '.' else inner}\n" for commit in {*commits.split(), *heads}
-    )
-    told = git(near, "cat-file", "--batch-check=%(objecttype) %(objectname)", given=asked)
-    kinds = {tuple(line.split(" ")) for line in told.splitlines()}
-    for tree in sorted(name for kind, *names in kinds if kind == "tree" for name in names):
-        yield from git(near, "ls-tree", "--full-tree", "--name-only", "-z", tree).split("\0")
-
-
-def _entries(folder: Path) -> list[str]:
-    try:
-        return [path.name for path in folder.iterdir()]
-    except OSError:
-        return []
-
-
-def _numbered(name: str) -> int:
-    number = _NUMBER.match(name)
-    return int(number[1]) if number else 0
-
-
-def _number(path: Path) -> int:
-    return _numbered(path.name)
-
-
-def _listed(files: Sequence[Path]) -> str:
-    names = [path.stem for path in files]
-    return ", ".join(names[-5:]) + (" and more" if len(names) > 5 else "")
-
-
-@contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """Errors of the file system as one sentence.
-
-    Raises:
-        ReportError: with the sentence.
-    """
+def _one_sentence(path: Path) -> Iterator[None]:
+    """Errors of the file system as a `ReportError`."""
     try:
         yield
     except OSError as error:
@@ -448,13 +258,11 @@ class Page:
 
     Attributes:
         name: number and slug.
-        head: None where the file is damaged.
         sections: Markdown by title; of a damaged file none.
         problem: why it cannot be read, in a sentence.
     """
 
     name: str
-    head: Head | None
     sections: Mapping[str, str]
     problem: str = ""
 
@@ -466,7 +274,6 @@ def writeups(folder: Path) -> list[Page]:
 
 def _page(path: Path) -> Page:
     try:
-        writeup = read(path)
+        return Page(path.stem, read(path).sections)
     except ReportError as error:
-        return Page(path.stem, None, {}, str(error))
-    return Page(path.stem, writeup.head, writeup.sections)
+        return Page(path.stem, {}, str(error))

@@ -53,8 +53,7 @@ def run(options: argparse.Namespace) -> Output:
     from pytest_ane.gates.placement.segmenter import predict_model
     from pytest_ane.mlprogram.digests import tree_bytes
     from pytest_ane.mlprogram.model import read_model
-    from pytest_ane.report.placement import explain
-    from pytest_ane.tools._prediction_words import prediction_lines
+    from pytest_ane.report.placement import explain, prediction_lines
 
     model = read_model(options.package, weights=False, function=options.function)
     width = terminal_width()
@@ -76,7 +75,7 @@ def run(options: argparse.Namespace) -> Output:
 
 
 def _data(predicted: Predicted) -> dict[str, Any]:
-    from pytest_ane.tools._prediction_words import off_groups, undecided_groups
+    from pytest_ane.report.placement import off_groups, undecided_groups
 
     prediction = predicted.prediction
     return {

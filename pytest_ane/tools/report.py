@@ -49,8 +49,7 @@ def run(options: argparse.Namespace) -> Output:
         AneError: one sentence.
     """
     from pytest_ane.mlprogram.atomic import write_atomically
-    from pytest_ane.report.documents import read_document
-    from pytest_ane.report.formats import format_of
+    from pytest_ane.report.formats import format_of, read_document
     from pytest_ane.report.run import against, read_run
 
     out: Path = options.out

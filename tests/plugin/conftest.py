@@ -36,6 +36,7 @@ def _loaded() -> None:
 
     import_coremltools()
     import_module("duckdb")
+    import_module("vl_convert")
     cpu_target.target_context.refresh()
     for module in pkgutil.walk_packages(pytest_ane.__path__, "pytest_ane."):
         if not module.name.endswith("__main__"):

@@ -44,7 +44,10 @@ def test_from_an_intent_to_a_page(project: Project, command: Command) -> None:
 
     result = project.run(*shlex.split(run)[1:], "-k", "not placement")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert command("finish") == [f"wrote experiments/{STEM}.md"]
+    assert command("finish") == [
+        f"wrote experiments/{STEM}.md",
+        "Not met: 1 of 2 verdicts passed; own:nan fidelity failed.",
+    ]
     sections = page(project).sections
     assert list(sections) == [*SECTIONS]
     assert sections["Intent"] == "NaN is red"
@@ -55,7 +58,7 @@ def test_from_an_intent_to_a_page(project: Project, command: Command) -> None:
     assert sections["Lesson"] == "*What you learned: write it here in place of this line.*"
 
     before = page(project).path.read_bytes()
-    assert command("finish", "1") == [f"wrote experiments/{STEM}.md"]
+    assert command("finish", "1")[0] == f"wrote experiments/{STEM}.md"
     assert page(project).path.read_bytes() == before
     (sentence,) = command("finish", code=1)
     assert "has only finished write-ups; name one" in sentence
@@ -72,8 +75,7 @@ def test_a_second_one_tells_what_changed(project: Project, command: Command) -> 
     surprise = page(project, "002-budget-of-1-kb").sections["Surprise"]
     assert "Since [001-budget-of-1-gb](001-budget-of-1-gb.md):" in surprise
     assert "- the manifest changed" in surprise
-    assert "- own:good compression: passed -> **failed**" in surprise
-    assert "> 1 kB" in surprise
+    assert "- own:good compression: passed -> failed" in surprise
 
 
 def test_what_speaks_against_an_answer_is_said(project: Project, command: Command) -> None:
@@ -88,6 +90,7 @@ def test_what_speaks_against_an_answer_is_said(project: Project, command: Comman
     project.gate("--ane-report=other.json", "-x", "-k", "compression", shards="good,nan")
     assert command("finish", "early.json") == [
         "wrote experiments/001-late.md",
+        "Met: 1 of 1 verdict passed.",
         "The intent was changed after it was recorded.",
         "The intent was written after the result.",
         "The run also gated own:nan, which the intent is not about.",
@@ -95,21 +98,12 @@ def test_what_speaks_against_an_answer_is_said(project: Project, command: Comman
     (sentence,) = command("finish", "1", "other.json", code=1)
     assert "001-late.json holds another run than other.json; remove it" in sentence
     (project.path / "experiments" / "001-late.json").unlink()
-    assert command("finish", "001-late", "other.json")[3:] == [
+    # What the run read stands in its own file, whatever becomes of the manifest.
+    project.packages(good="none", more="[defaults]\ntarget = 'iOS16'\n")
+    assert command("finish", "001-late", "other.json")[4:] == [
         "The manifest was changed after the intent was recorded: defaults absent -> "
         '{ target = "iOS17" }.',
         "The run also gated own:nan, which the intent is not about.",
-    ]
-
-
-def test_a_run_that_was_stopped_says_so(project: Project, command: Command) -> None:
-    project.packages(good="none", nan="none")
-    command("new", "All")
-    file = "experiments/001-all.json"
-    project.gate(f"--ane-report={file}", "-x", "-k", "not placement", shards="nan")
-    assert command("finish")[1:] == [
-        "The run ended early (stopping after 1 failures).",
-        "The run has no verdict of own:good.",
     ]
 
 
@@ -118,19 +112,13 @@ def test_a_run_that_was_stopped_says_so(project: Project, command: Command) -> N
     [
         (("new",), "writeup new takes one intent, in quotes"),
         (("new", "a", "b"), "writeup new takes one intent, in quotes"),
-        (("renumber",), "writeup renumber takes one write-up"),
-        (("new", " "), "The intent is empty; say in a sentence what you want to find out."),
         (("new", "a", "--shards", "L99"), "--shards: 'L99' matches no shard"),
         (("new", "a", "--shards", ""), "--shards is empty; name shards such as L01, or 'all'."),
         (("new", "a", "--manifest", "b.toml"), "b.toml does not exist"),
         (
             ("new", "a", "--folder", "shards.toml/x"),
-            "shards.toml/x cannot hold write-ups (not a directory); ",
+            "shards.toml/x: not a directory.",
         ),
-        (("finish",), "experiments has no write-up; begin one with: pytest-ane writeup new."),
-        (("finish", "7"), "experiments has no write-up 7; it has none."),
-        (("finish", "a.md"), "a.md is no write-up's name, such as 007-4-bit-palettes.md."),
-        (("renumber", "7"), "experiments has no write-up 7; it has none."),
     ],
 )
 def test_bad_input_is_one_sentence(
@@ -172,28 +160,12 @@ def test_another_folder_and_names_with_blanks(
     words = shlex.split(run.removeprefix("next: "))
     assert words[1:3] == ["--ane-manifest=my models/a b.toml", "--ane-shards=all"]
     project.run(*words[1:], "-k", "compression")
-    (wrote,) = command("finish", shlex.split(finish)[-1])
+    wrote, *_ = command("finish", shlex.split(finish)[-1])
     assert wrote == "wrote link/001-fur-b-grosse-b-2j.md"
     writeup = read(project.path / "link" / "001-fur-b-grosse-b-2j.md")
     assert writeup.manifest.samefile(project.path / "my models" / "a b.toml")
     assert writeup.sections["Intent"] == r"für &#60;b>Größe&#60;/b> +++ \\x1b\[2J \\u202e"
     assert "as it was when the intent was recorded" in writeup.sections["Setup"]
-
-
-def test_two_of_one_number(project: Project, command: Command) -> None:
-    project.packages(good="none")
-    command("new", "First")
-    folder = project.path / "experiments"
-    (folder / "001-second.md").write_text((folder / "001-first.md").read_text())
-    says = (
-        "001-first and 001-second have one number; give one of them the next with: "
-        "pytest-ane writeup renumber experiments/001-second.md"
-    )
-    assert command("new", "Third")[-1] == says
-    assert command("renumber", "experiments/001-second.md") == [
-        "experiments/001-second.md is now experiments/003-second.md"
-    ]
-    assert page(project, "003-second").head.number == 3
 
 
 def test_json(project: Project, command: Command) -> None:
@@ -202,6 +174,7 @@ def test_json(project: Project, command: Command) -> None:
     assert '"command": "pytest --ane-shards=all -m gate' in text
     project.gate("--ane-report=experiments/001-one.json", "-k", "compression")
     text = "\n".join(command("finish", "--json"))
+    assert '"outcome": "met"' in text
     assert '"red": 0' in text
     assert '"caveats": []' in text
 
@@ -224,7 +197,7 @@ def test_results_of_other_commands_are_kept_for_a_later_finish(
     command("finish", "--more", "r.json")
     (project.path / "r.json").unlink()
     once = page(project, "001-one")
-    assert "recommend: 6 bits, 1.00 MB, is the smallest of 1" in once.sections["Next"]
+    assert "Recommended is 6 bits: 1.00 MB" in once.sections["Result"]
     (drawn,) = (project.path / "experiments").glob("001-one.*.svg")
     assert f"]({drawn.name})" in once.sections["Result"]
     assert drawn.read_text().startswith("<svg")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from pytest_ane.mlprogram.errors import ReportError
-from pytest_ane.report.documents import read_document
+from pytest_ane.report.formats import read_document
 from pytest_ane.report.rows import Row
 from pytest_ane.report.run import Facts, Run, against, from_json, read_run, to_json
 from tests.hostile import HOSTILE, check_lines

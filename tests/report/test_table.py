@@ -46,10 +46,5 @@ def test_a_last_column_of_text_is_wrapped() -> None:
     assert list(table(found)) == ["op    reason", "conv  its kernel is wider than that"]
 
 
-def test_bars() -> None:
-    found = Table("", (Column("from"), Column("count", bar=True)), ((0.5, 1), (0.75, 3)))
-    assert [line.count("#") for line in table(found)] == [0, 10, 30]
-
-
 def test_columns_of_texts() -> None:
     assert list(columns([("a", "b"), ("long", "22")], words=1)) == ["a      b", "long  22"]

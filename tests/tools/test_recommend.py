@@ -16,7 +16,7 @@ import pytest
 
 from pytest_ane.cli import main
 from pytest_ane.manifest import load
-from pytest_ane.report.charts.search import recommend as draw
+from pytest_ane.report.charts.run import recommend as draw
 from tests.plugin.projects import LLAMA, make_llama
 from tests.tools.conftest import AsJson
 

@@ -1,7 +1,14 @@
-"""A picture: an altair chart with a sentence and a table for those who cannot see it.
+"""A picture: a table, drawn by a Vega-Lite template, with a sentence for those who cannot see it.
 
-Charts name no colour: marks have styles and ranges, which a theme gives them. So one specification
-is drawn in the light and in the dark.
+`NAME.vl.json` beside this module is a whole Vega-Lite specification, in which texts such as
+`"$rows"` stand for what a picture fills in. `$rows` are the table's rows as records by the titles
+of its columns; numbers that are not finite are the texts `NaN` and `infinite`, which templates draw
+above the frame. All other values are the picture's own:
+
+    Picture("Speeds", "speeds", "m: 10 tok/s.", Table("speeds", columns, rows))
+
+`svg` renders it without network and browser; pages and files hold the same SVG. Its text
+has the colour of the text around it, and its marks' colours stand out on light and on dark ground.
 """
 
 from __future__ import annotations
@@ -9,37 +16,24 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, TypeAlias
-
-import altair as alt
-import vl_convert
+from importlib.resources import files
+from typing import Any
+from xml.sax.saxutils import escape
 
 from pytest_ane.gates.verdict import Cell, Table
+from pytest_ane.mlprogram.errors import ReportError
 from pytest_ane.mlprogram.text import LONGEST, printable
 
-WIDTH = 640
-"""Pixels of a chart without its axes."""
-TICKS = 6
-"""About so many labels have room below it."""
-GROUND = {False: "#ffffff", True: "#16191d"}
-"""The ground that a theme's colours are chosen for, by whether it is dark."""
-PALETTE = ("#2f6fdf", "#d55e00", "#009e73", "#c060a0", "#8a7000", "#6f6fd0", "#7d7d7d")
-"""After Okabe and Ito, https://jfly.uni-koeln.de/color/, in tones of a contrast of 3 with either
-ground. The colour blind tell the first four apart; no chart has more of what only colour tells."""
-ROOT = "square-root scale"
-"""The second line of the title of an axis that is none of equal steps."""
 _ROOT_TICKS = 4
 """Ticks besides zero: 1, 2 and 5 of a power of ten, those below are close together."""
-_MARGIN = 28
-"""Pixels around a chart that is a file."""
+_MARGIN = {"left": 20, "right": 28, "top": 10, "bottom": 10}
+"""Pixels around a chart: labels are wider in some readers' fonts than in the renderer's."""
 _DIGITS = 4
 _LABEL = 60
 """Characters of a name beside an axis."""
 _TITLE = 200
-
-Datum: TypeAlias = "dict[str, float | int | str | bool | None]"
 
 
 @dataclass(frozen=True)
@@ -48,15 +42,17 @@ class Picture:
 
     Attributes:
         title: a few words.
-        chart: of altair.
+        template: name of the Vega-Lite template.
         description: what there is to see, in a sentence or two.
-        table: the numbers that were drawn.
+        table: the numbers that are drawn.
+        values: what the template asks for besides the table's rows; `rows` replaces those.
     """
 
     title: str
-    chart: alt.TopLevelMixin
+    template: str
     description: str
     table: Table
+    values: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Names in them may hold what a terminal obeys, and lone surrogates."""
@@ -65,67 +61,58 @@ class Picture:
 
 
 def spec(picture: Picture) -> dict[str, Any]:
-    """Vega-Lite's specification of a picture, its data inline and without a theme."""
-    made: dict[str, Any] = picture.chart.to_dict()
-    # altair's own theme, which a page's replaces.
-    made.pop("config", None)
-    return made | {"description": picture.description}
-
-
-def svg(picture: Picture, *, dark: bool = False) -> str:
-    """A picture as SVG, text as text; no network."""
-    # Labels are wider in some readers' fonts than in the one that they are measured in here.
-    config = theme(dark) | {"background": GROUND[dark], "padding": _MARGIN}
-    made: str = vl_convert.vegalite_to_svg(spec(picture), config=config, allowed_base_urls=[])
+    """The Vega-Lite specification of a picture, its data inline; strict JSON."""
+    values = {"rows": records(picture.table), **picture.values}
+    made: dict[str, Any] = _fill(_template(f"{picture.template}.vl.json"), values)
+    json.dumps(made, allow_nan=False)
     return made
 
 
-def theme(dark: bool) -> dict[str, Any]:
-    """Vega-Lite's `config` of a light or a dark page; its ground is transparent."""
-    text, faint = ("#e6e6e6", "#4a4f57") if dark else ("#1f2328", "#d8dce1")
-    bad = "#ff8a65" if dark else "#b3261e"
-    return {
-        "background": "transparent",
-        "font": "system-ui, -apple-system, 'Segoe UI', sans-serif",
-        "view": {"stroke": faint},
-        "mark": {"color": PALETTE[0]},
-        "axis": {
-            "labelColor": text,
-            "titleColor": text,
-            "gridColor": faint,
-            "domainColor": text,
-            "tickColor": text,
-            "labelFontSize": 11,
-            "titleFontWeight": "normal",
-            "labelLimit": 160,
-        },
-        "legend": {"labelColor": text, "titleColor": text, "labelLimit": 300},
-        "header": {"labelColor": text, "titleColor": text, "labelLimit": WIDTH},
-        "title": {"color": text},
-        "range": {"category": list(PALETTE)},
-        "style": {
-            "limit": {"color": bad, "strokeDash": [6, 3], "strokeWidth": 1.5},
-            "bad": {"color": bad},
-            "word": {"color": text, "fontSize": 11, "limit": 300},
-            "plain": {"color": text},
-        },
-    }
+def svg(picture: Picture, background: str = "transparent") -> str:
+    """A picture as SVG, text as text, with its title and description; no network.
+
+    Raises:
+        ReportError: the renderer is not installed.
+    """
+    try:
+        import vl_convert
+    except ModuleNotFoundError:
+        raise ReportError(
+            "Charts need vl-convert-python; run: pip install 'pytest-ane[report]'"
+        ) from None
+    config = {**_template("theme.json"), "background": background, "padding": _MARGIN}
+    made: str = vl_convert.vegalite_to_svg(spec(picture), config=config, allowed_base_urls=[])
+    opening, _, rest = made.partition(">")
+    title, description = escape(picture.title), escape(picture.description)
+    return f"{opening}><title>{title}</title><desc>{description}</desc>{rest}"
+
+
+def _fill(node: Any, values: Mapping[str, Any]) -> Any:
+    """A template with values in place of `"$name"`; nothing in a value is replaced again."""
+    if isinstance(node, str) and node.startswith("$"):
+        return values[node[1:]]
+    if isinstance(node, dict):
+        return {key: _fill(inner, values) for key, inner in node.items()}
+    return [_fill(inner, values) for inner in node] if isinstance(node, list) else node
 
 
 @cache
-def script() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script, which sets `window.vegaEmbed`.
+def _template(name: str) -> Any:
+    return json.loads(files(__package__).joinpath(name).read_text())
 
-    898 kB (305 kB compressed). Vega alone is 577 kB, but needs charts compiled beforehand, each for
-    the light and for the dark.
-    """
-    made: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed")
-    notice = (
-        f"Vega {vl_convert.get_vega_version()}, Vega-Lite {vl_convert.get_vegalite_versions()[-1]},"
-        f" Vega-Embed {vl_convert.get_vega_embed_version()}; {len(made):,} bytes; BSD-3-Clause, "
-        "copyright University of Washington Interactive Data Lab, https://github.com/vega"
-    )
-    return f"/* {notice} */\n{made}"
+
+def records(table: Table) -> list[dict[str, Cell]]:
+    """Rows by the columns' titles; without what is not known."""
+    return [
+        {title: _drawn(value) for title, value in row.items() if value is not None}
+        for row in table.records
+    ]
+
+
+def _drawn(value: Cell) -> Cell:
+    if isinstance(value, str):
+        return label(value)
+    return edge(value) or rounded(value) if isinstance(value, float) else value
 
 
 def number(value: Any) -> float | None:
@@ -138,6 +125,18 @@ def number(value: Any) -> float | None:
         return None
 
 
+def measure(value: Any) -> float:
+    """A number of a document that an axis has a place for.
+
+    Raises:
+        ValueError: it is none, not finite, or not above 0.
+    """
+    found = number(value)
+    if found is None or not 0 < found < math.inf:
+        raise ValueError(f"{value!r} is no finite number above 0")
+    return found
+
+
 def rounded(value: float) -> float:
     """As many digits as a chart shows."""
     return float(f"{value:.{_DIGITS}g}")
@@ -148,7 +147,7 @@ def label(text: object) -> str:
     return printable(str(text), _LABEL)
 
 
-def of_json(data: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+def rows_of(data: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """Rows of a verdict's table, by the columns' titles; empty where it has no such table.
 
     Args:
@@ -161,29 +160,6 @@ def of_json(data: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     return [dict(zip(titles, row, strict=True)) for row in table["rows"]]
 
 
-def limit_of(data: Mapping[str, Any], figure: str) -> float | None:
-    """The limit of a verdict's figure, if it has one."""
-    figures = data.get("figures") or ()
-    return next((number(f.get("limit")) for f in figures if f.get("name") == figure), None)
-
-
-def data(rows: Iterable[Mapping[str, Cell]]) -> alt.InlineData:
-    """Rows for a chart: strict JSON without what is None."""
-    values = [{key: value for key, value in row.items() if value is not None} for row in rows]
-    json.dumps(values, allow_nan=False)
-    return alt.InlineData(values=values)
-
-
-def at_edge(chart: alt.Chart) -> alt.Chart:
-    """Marks above the frame for what no axis has, at the chart's own x."""
-    made: alt.Chart = (
-        chart.transform_filter("isValid(datum.edge)")
-        .mark_point(shape="triangle-down", filled=True, size=90, opacity=1, style="bad")
-        .encode(y=alt.value(-7))
-    )
-    return made
-
-
 def edge(value: float) -> str:
     """The word for a number that no axis has; empty for one that is finite."""
     if math.isfinite(value):
@@ -191,8 +167,8 @@ def edge(value: float) -> str:
     return "NaN" if math.isnan(value) else "infinite"
 
 
-def root_axis(values: Iterable[float]) -> dict[str, Any]:
-    """A square-root scale and its axis: zero has a place on it, and small numbers are apart.
+def root_ticks(values: Iterable[float]) -> list[float]:
+    """Ticks of a square-root scale: zero has a place on it, and small numbers are apart.
 
     Vega's own ticks are steps of one size, of which such a scale has room for the first alone.
 
@@ -203,8 +179,7 @@ def root_axis(values: Iterable[float]) -> dict[str, Any]:
     top = math.floor(math.log10(largest)) if largest > 0 else 0
     steps = (step * 10.0**power for power in (top, top - 1) for step in (5, 2, 1))
     below = [rounded(step) for step in steps if step <= largest][:_ROOT_TICKS]
-    axis = alt.Axis(values=[0, *reversed(below)], format="~g", labelOverlap="greedy")
-    return {"scale": alt.Scale(type="sqrt"), "axis": axis}
+    return [0, *reversed(below)]
 
 
 def off_scale(names: Sequence[str]) -> str:
@@ -215,15 +190,11 @@ def off_scale(names: Sequence[str]) -> str:
     return f" Not finite, and marked above the frame: {some}."
 
 
-def marked(x: alt.X, name: str, words: str, place: float) -> list[alt.Chart]:
-    """A line at a `name` of the axis with words beside it; `place` is its share of the axis."""
-    mark = alt.Chart(data([{"name": name, "words": words}])).encode(x=x)
-    beside = (
-        mark.mark_text(style="word", align="right", dx=-8, dy=-6)
-        if place > 1 / 2
-        else mark.mark_text(style="word", align="left", dx=8, dy=-6)
-    )
-    return [
-        mark.mark_rule(style="limit"),
-        beside.encode(y=alt.value(0), text="words:N"),
-    ]
+def marked(axis: str, name: str, words: str, place: float) -> dict[str, Any]:
+    """Values for a line at a `name` of an axis with words beside it; `place` is its share of it."""
+    left = place <= 1 / 2
+    return {
+        "marks": [{axis: name, "words": words}] if name else [],
+        "align": "left" if left else "right",
+        "dx": 8 if left else -8,
+    }

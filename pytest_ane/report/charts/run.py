@@ -1,23 +1,40 @@
-"""The pictures of a run: of its own verdicts, of the memory, and of what other commands printed."""
+"""The pictures of a run: of its verdicts, of the memory, and of what other commands printed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from pytest_ane.gates.verdict import Cell, Column, Side, Table
 from pytest_ane.history.earlier import Course
-from pytest_ane.report.charts.history import history
-from pytest_ane.report.charts.picture import Picture
-from pytest_ane.report.charts.search import recommend
-from pytest_ane.report.charts.speed import speculation, throughput
+from pytest_ane.report.charts.picture import (
+    Picture,
+    edge,
+    label,
+    marked,
+    measure,
+    number,
+    off_scale,
+    records,
+    root_ticks,
+    rows_of,
+)
 from pytest_ane.report.charts.stack import drift, kl
+from pytest_ane.report.figures import amount, limit_of
 from pytest_ane.report.rows import Row
 from pytest_ane.report.run import Run, comparable
+
+_BARS = 40
+"""Speeds that are drawn."""
 
 
 def pictures_of(run: Run) -> list[Picture]:
     """All pictures that the data are there for."""
-    of = {name: [d for d in run.documents if d.get("command") == name] for name in _COMMANDS}
+    of: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for document in run.documents:
+        of[document["command"]].append(document)
     made = [*_stacks(run)]
     made += [drift(document) for document in of["drift"]]
     made += [*throughput(run, next(iter(of["bound"]), None))]
@@ -25,9 +42,6 @@ def pictures_of(run: Run) -> list[Picture]:
     made.append(speculation(of["speculate"]))
     made += [_course(run, course) for course in run.courses]
     return [picture for picture in made if picture is not None]
-
-
-_COMMANDS = ("drift", "bound", "recommend", "speculate")
 
 
 def _stacks(run: Run) -> Iterator[Picture | None]:
@@ -41,6 +55,9 @@ def _stacks(run: Run) -> Iterator[Picture | None]:
 
 def _behaviour(run: Run | None) -> Iterator[Row]:
     yield from (row for row in run.rows if row.gate == "behaviour") if run else ()
+
+
+# A figure over commits.
 
 
 def _course(run: Run, course: Course) -> Picture | None:
@@ -62,3 +79,341 @@ def _course(run: Run, course: Course) -> Picture | None:
 
 def _subject(course: Course) -> tuple[str, str, str, str]:
     return course.gate, course.subject, course.test, course.figure
+
+
+def history(
+    title: str,
+    series: Sequence[tuple[str, str, float]],
+    step: int | None = None,
+    *,
+    unit: str = "",
+    limit: float | None = None,
+    good: Side | None = None,
+) -> Picture | None:
+    """One figure over commits, the commit marked at which it stepped.
+
+    Args:
+        title: the figure's name and its subject.
+        series: label, time and value of each measurement, the oldest first; labels may repeat.
+        step: index of the first measurement after the step.
+        unit: as of a `Figure`.
+        limit: of the policy.
+        good: the side of the limit that passes.
+
+    Returns:
+        None where nothing was measured.
+    """
+    if not series:
+        return None
+    columns = (Column("commit"), Column("time"), Column("value", unit, limit, good))
+    table = Table(title, columns, tuple(series), "history")
+    rows = records(table)
+    seen: Counter[Cell] = Counter()
+    for row in rows:
+        # An axis has one place for each name.
+        seen[row["commit"]] += 1
+        if (count := seen[row["commit"]]) > 1:
+            row["commit"] = f"{row['commit']} ({count})"
+    told = f"{title}: {amount(len(series), 'measurements')}, "
+    told += f"{amount(series[-1][2], unit)} at the last."
+    name = words = ""
+    if step is not None and 0 < step < len(series):
+        name = str(rows[step]["commit"])
+        words = " to ".join(amount(value, unit) for _, _, value in series[step - 1 : step + 1])
+        told += f" It steps at {series[step][0]}: {words}."
+    if limit is not None:
+        told += f" The policy asks for at {'least' if good == 'above' else 'most'} "
+        told += f"{limit_of(limit, unit)}."
+    odd = [name for name, _, value in series if not math.isfinite(value)]
+    return Picture(
+        title,
+        "history",
+        told + off_scale(odd),
+        table,
+        {
+            "rows": rows,
+            "unit": unit or None,
+            "limits": [] if limit is None else [{"limit": limit}],
+            **marked("commit", name, words, (step or 0) / len(series)),
+        },
+    )
+
+
+# A search for the smallest compression.
+
+
+class _Candidate(NamedTuple):
+    """A row of the picture's table; `kl` is NaN where a shard's gate failed before."""
+
+    name: str
+    size: float
+    kl: float
+    cosine: float | None
+    top1: float | None
+    verdict: str
+    settings: str
+
+
+def recommend(document: Mapping[str, Any]) -> Picture | None:
+    """Megabytes against KL of every candidate, the frontier, and the gate's line.
+
+    Args:
+        document: what `pytest-ane recommend --json` printed.
+
+    Returns:
+        None where no candidate was measured.
+    """
+    candidates = sorted(_candidates(document), key=lambda each: each.size)
+    if not candidates:
+        return None
+    limit = number(document.get("max_kl"))
+    passed = [each for each in candidates if each.verdict != "failed"]
+    told = f"Size against mean KL of {len(candidates)} candidates, of which {len(passed)} passed."
+    for each in passed:
+        if each.verdict == "recommended":
+            told += f" Recommended is {each.name}: {amount(each.size, 'bytes')}, "
+            told += f"KL {amount(each.kl, 'nats')}."
+    if limit is not None:
+        told += f" The gate allows {amount(limit, 'nats')}."
+    columns = (
+        Column("candidate"), Column("size", "bytes"), Column("KL", "nats", limit, "below"),
+        Column("cosine"), Column("top-1", "%"), Column("verdict"), Column("settings"),
+    )  # fmt: skip
+    table = Table("candidates, the smallest first", columns, tuple(candidates), "candidates")
+    rows, least = records(table), math.inf
+    for row, each in zip(rows, candidates, strict=True):
+        # On the frontier no other is better in bytes and in KL at once.
+        if each.kl < least:
+            least, row["frontier"] = each.kl, True
+    words = "" if limit is None else f"the gate's limit, {limit:g}"
+    return Picture(
+        "Size against KL",
+        "recommend",
+        told + off_scale([each.name for each in candidates if edge(each.kl)]),
+        table,
+        {
+            "rows": rows,
+            "ticks": root_ticks([*(each.kl for each in candidates), limit or 0.0]),
+            "limits": [] if limit is None else [{"limit": limit, "words": words}],
+        },
+    )
+
+
+def _candidates(document: Mapping[str, Any]) -> Iterator[_Candidate]:
+    best = (document.get("best") or {}).get("name")
+    for each in document.get("candidates") or ():
+        name, kl, facts = str(each["name"]), each["kl"], each.get("facts") or {}
+        verdict = "passed" if each["passed"] else "failed"
+        yield _Candidate(
+            name,
+            measure(each["size"]),
+            math.nan if kl is None else float(kl),
+            number(facts.get("cosine")),
+            number(facts.get("top1")),
+            "recommended" if name == best else verdict,
+            _settings(each.get("settings") or {}),
+        )
+
+
+def _settings(sizes: Mapping[str, float]) -> str:
+    """`four 93.0%, eight 7.0%`: settings by their share of the weights' bytes."""
+    whole = sum(sizes.values())
+    ranked = sorted(sizes, key=lambda name: -sizes[name])
+    return ", ".join(f"{name} {amount(sizes[name] / whole, '%')}" for name in ranked if whole)
+
+
+# Speeds, and where a token's time goes.
+
+
+class _Speed(NamedTuple):
+    """Of a whole model, of `kind` `this run`, `bound` or `measured`, in calls of T tokens."""
+
+    machine: str
+    name: str
+    tok_s: float
+    kind: str
+    tokens: int = 1
+
+
+class _Part(NamedTuple):
+    """A part of a token's time: `block`, `head`, `host`."""
+
+    machine: str
+    name: str
+    part: str
+    seconds: float
+
+
+def throughput(run: Run | None, bound: Mapping[str, Any] | None = None) -> Iterator[Picture]:
+    """Tokens a second against the bound, and a token's time by kind of shards.
+
+    A machine has a picture of its own: speeds of different ones are not compared. So the bound
+    stands beside the run's speeds where its device is the run's chip.
+
+    Args:
+        run: whose benchmarks; None for the bound alone.
+        bound: what `pytest-ane bound --json` printed.
+    """
+    speeds = [*_speeds(run), *_bounds(bound or {})]
+    parts = [*_measured_parts(run), *_bound_parts(bound or {})]
+    machines = [each.machine for each in speeds] + [each.machine for each in parts]
+    for machine in dict.fromkeys(machines):
+        if here := [speed for speed in speeds if speed.machine == machine]:
+            yield _speed(machine, sorted(here, key=lambda speed: -speed.tok_s))
+        if of := [part for part in parts if part.machine == machine]:
+            yield _time(machine, of)
+
+
+def _speed(machine: str, ranked: Sequence[_Speed]) -> Picture:
+    told = f"Tokens a second on {machine}. {_share(ranked)}."
+    if len(ranked) > _BARS:
+        told += f" The fastest {_BARS} of {len(ranked)} are drawn."
+    columns = (Column("what"), Column("speed", "tok/s"), Column("kind"))
+    rows = tuple((each.name, each.tok_s, each.kind) for each in ranked)
+    table = Table(f"speeds on {machine}", columns, rows, "speeds")
+    drawn = {"rows": records(table)[:_BARS]}
+    return Picture(f"Tokens a second on {machine}", "speeds", told, table, drawn)
+
+
+def _share(ranked: Sequence[_Speed]) -> str:
+    """The fastest measured speed, and its share of the bound for as many tokens a call."""
+    most = {speed.tokens: speed.tok_s for speed in reversed(ranked) if speed.kind == "bound"}
+    fastest = next((speed for speed in ranked if speed.kind != "bound"), None)
+    if fastest is None:
+        least = min(most)
+        return (
+            f"At most {amount(most[least], 'tok/s')} with T = {least}; nothing was measured there"
+        )
+    bound = most.get(fastest.tokens)
+    share = f", {amount(fastest.tok_s / bound, '%')} of the bound" if bound else ""
+    return f"{fastest.name}: {amount(fastest.tok_s, 'tok/s')}{share}"
+
+
+def _time(machine: str, parts: Sequence[_Part]) -> Picture:
+    first = [part for part in parts if part.name == parts[0].name]
+    whole, largest = sum(p.seconds for p in first), max(first, key=lambda part: part.seconds)
+    return Picture(
+        f"A token's time on {machine}",
+        "time",
+        f"Parts of a token's time on {machine}. {largest.name} takes {amount(whole, 's')}, most of "
+        f"it {largest.part}: {amount(largest.seconds / whole, '%')}.",
+        Table(
+            f"a token's time on {machine}",
+            (Column("what"), Column("part"), Column("time", "s")),
+            tuple(part[1:] for part in parts),
+            "time",
+        ),
+    )
+
+
+def _timed(run: Run | None) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Benchmarks of a run: machine, subject, verdict."""
+    for row in run.rows if run else ():
+        if row.gate == "throughput" and row.data:
+            place = row.data.get("provenance") or {}
+            chip = str(place.get("chip") or "").removeprefix("Apple ")
+            # A bound is of the chip; our own executor says nothing of it.
+            backend = "CPU executor" if place.get("backend") == "cpu" else ""
+            machine = ", ".join(filter(None, (chip, backend)))
+            yield machine or "an unnamed machine", row.subject, row.data
+
+
+def _speeds(run: Run | None) -> Iterator[_Speed]:
+    for machine, subject, verdict in _timed(run):
+        figures = {f["name"]: f.get("value") for f in verdict.get("figures") or ()}
+        value = number(figures.get("tok_s"))
+        # The bound is of whole models, and calls are of single shards.
+        if figures.get("what") == "decode" and value is not None and math.isfinite(value):
+            yield _Speed(machine, subject, value, "this run")
+
+
+def _measured_parts(run: Run | None) -> Iterator[_Part]:
+    for machine, subject, verdict in _timed(run):
+        for row in rows_of(verdict, "token"):
+            if (seconds := number(row.get("time"))) is not None and seconds > 0:
+                yield _Part(machine, subject, str(row.get("part")), seconds)
+
+
+def _device(bound: Mapping[str, Any]) -> str:
+    name: str = bound["device"]["name"]
+    return name.partition(" with ")[0]
+
+
+def _bounds(bound: Mapping[str, Any]) -> Iterator[_Speed]:
+    for call in bound.get("calls") or ():
+        if tokens := call["tokens"]:
+            name = f"at most, T = {tokens}"
+            yield _Speed(_device(bound), name, measure(call["rate"]), "bound", tokens)
+    for each in bound.get("measured") or ():
+        name, rate = f"{each['runtime']}, T = {each['tokens']}", measure(each["tok_s"])
+        yield _Speed(str(each["device"]), name, rate, "measured", each["tokens"])
+
+
+def _bound_parts(bound: Mapping[str, Any]) -> Iterator[_Part]:
+    """The least time of a token, of calls of one."""
+    for call in bound.get("calls") or ():
+        for kind in call["kinds"] if call["tokens"] == 1 else ():
+            if kind["seconds"]:
+                name, part = f"{bound['name']}, at least", str(kind["kind"])
+                yield _Part(_device(bound), name, part, measure(kind["seconds"]))
+
+
+# Speculative decoding.
+
+
+_SERIES = ("measured", "needed to pay", "by lookup in this text")
+
+
+class _Yield(NamedTuple):
+    """A row of the picture's table."""
+
+    prompt: str
+    width: int
+    what: str
+    tokens: float
+
+
+def speculation(documents: Sequence[Mapping[str, Any]]) -> Picture | None:
+    """Tokens that a verifier call yields, against its width, with what it must yield to pay.
+
+    Args:
+        documents: what `pytest-ane speculate --json` printed, of one width each.
+
+    Returns:
+        None where no call was made.
+    """
+    yields = [_yields(document) for document in documents]
+    told = []
+    for found in filter(None, yields):
+        (prompt, width, _, measured), (_, _, _, needed) = found[:2]
+        pays = "it pays" if measured > needed else "it does not pay"
+        told.append(
+            f"Prompt {prompt}, width {width}: a call yields {amount(measured)} tokens and must "
+            f"yield {amount(needed)}, so {pays}."
+        )
+    if not told:
+        return None
+    columns = tuple(map(Column, ("prompt", "width", "what", "tokens per call")))
+    rows = tuple(row for found in yields for row in found)
+    table = Table("tokens per call", columns, rows, "speculation")
+    series = [name for name in _SERIES if any(row.what == name for row in rows)]
+    values = {"series": series}
+    return Picture("Speculative decoding", "speculation", " ".join(told), table, values)
+
+
+def _yields(document: Mapping[str, Any]) -> list[_Yield]:
+    """What was measured, what was needed to pay, and what other widths would have yielded."""
+    speculated, cost = document.get("speculated"), document["cost"]
+    if not speculated or not speculated["calls"]:
+        return []
+    width = int(document["width"])
+    measured = 1 + speculated["accepted"] / len(speculated["calls"])
+    prompt = label(document.get("prompt"))
+    return [
+        _Yield(prompt, width, _SERIES[0], measure(measured)),
+        _Yield(prompt, width, _SERIES[1], measure(cost["tv"]) / measure(cost["t1"])),
+        *(
+            _Yield(prompt, each["width"], _SERIES[2], measure(each["tokens_per_call"]))
+            for each in document.get("widths") or ()
+        ),
+    ]

@@ -1,61 +1,60 @@
-"""The page: everything it shows is made here, of a run's structured verdicts."""
+"""The page: everything it shows is made here, of a run's structured verdicts.
+
+The end of the module is what differs from the run before: verdicts that turned, limits, figures.
+"""
 
 from __future__ import annotations
 
 import base64
 import gzip
 import json
-from collections.abc import Iterator, Sequence
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from hashlib import sha256
+from typing import Any, TypeAlias
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from pytest_ane.gates.verdict import CAUSE, Cell, Figure, Finding, Table, Verdict
 from pytest_ane.history.earlier import Earlier
+from pytest_ane.mlprogram.errors import ReportError
+from pytest_ane.report.charts.picture import Picture, svg
+from pytest_ane.report.charts.run import pictures_of
 from pytest_ane.report.figures import amount, figure_text, limit_of
-from pytest_ane.report.html import pictures
-from pytest_ane.report.html.changes import before, changes_of
-from pytest_ane.report.html.subjects import Judged, Subject, gates, subjects
-from pytest_ane.report.rows import count
-from pytest_ane.report.run import Run
-
-if TYPE_CHECKING:
-    from pytest_ane.report.charts.picture import Picture
+from pytest_ane.report.html.subjects import (
+    Grid,
+    Judged,
+    Prompt,
+    Subject,
+    gates,
+    grid,
+    histograms,
+    palettes,
+    prompts,
+    strip,
+    subjects,
+)
+from pytest_ane.report.rows import Row, count
+from pytest_ane.report.run import Run, comparable
+from pytest_ane.report.verdict import compact
 
 _DRAWN = ("errors", "ane.errors", "program", "palettes", "positions", "ane.positions")
 """Tables that have a picture in place of their rows."""
 _WRITEUPS = 20
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A figure as its row has it."""
+def page(run: Run) -> str:
+    """A run as one HTML file: its verdicts, what differs from the run before it, and charts.
 
-    label: str
-    value: str
-    limit: str
-    before: str
-    passes: bool
-    limited: bool
-    room: float
-
-
-def page(
-    run: Run,
-    charts: Sequence[Picture] = (),
-    notes: Sequence[str] = (),
-) -> str:
-    """A run as one HTML file.
-
-    Args:
-        run: with its verdicts, and the run before it if that is known.
-        charts: of whole models; Vega is in the page where there are any.
-        notes: what the page could not show, and why.
+    It holds one script, the page's own, whose digest is in its policy: no other one runs.
     """
+    charts, notes = _charts(run)
     found, earlier = subjects(run), run.earlier
+    code = _text("page.js")
     models = [s for s in found if s.table("positions") or s.table("drift")]
     return _template("page.html").render(
         run=run,
@@ -68,15 +67,26 @@ def page(
         gates=gates(found),
         changes=changes_of(run, found),
         stacks=[(s, _prompts(s), _texts(s)) for s in models],
-        charts=[(c, pictures.grid(c.table)) for c in charts],
+        charts=charts,
         packed=_script_json({s.name: _packed(_detail(run, s, earlier)) for s in found}),
-        vega=_vega(charts),
         style=Markup(_text("page.css")),
-        code=Markup(_text("page.js")),
+        code=Markup(code),
+        policy=f"sha256-{base64.b64encode(sha256(code.encode()).digest()).decode()}",
         notes=notes,
         writeups=run.writeups[:_WRITEUPS],
         repeat=run.command(),
     )
+
+
+def _charts(run: Run) -> tuple[list[tuple[Picture, Markup, Grid]], list[str]]:
+    """Pictures of whole models with their SVG and numbers; or why there are none."""
+    made = pictures_of(run)
+    try:
+        drawn = [Markup(svg(picture)) for picture in made]
+    except ReportError as error:
+        return [], [str(error)]
+    grids = [grid(picture.table) for picture in made]
+    return list(zip(made, drawn, grids, strict=True)), []
 
 
 def _headline(run: Run) -> str:
@@ -107,7 +117,7 @@ def _detail(run: Run, subject: Subject, earlier: Earlier | None) -> str:
         subject=subject,
         command=run.command(subject.name) if subject.worst.gate else "",
         sections=[(one, _section(run, one, earlier)) for one in subject.judged],
-        ops=pictures.strip(subject),
+        ops=strip(subject),
     )
 
 
@@ -116,17 +126,17 @@ def _section(run: Run, one: Judged, earlier: Earlier | None) -> dict[str, Any]:
     if verdict is None:
         return {"verdict": None, "command": ""}
     then = before(earlier, one)
-    figures = [_measured(f, then.get(f.name)) for f in verdict.figures]
+    limited = [figure for figure in verdict.figures if figure.limit is not None]
     return {
         "verdict": verdict,
         "command": run.command(one.row.subject, marker=one.gate),
         "findings": sorted(verdict.findings, key=lambda finding: finding.kind != CAUSE),
-        "limited": sorted((f for f in figures if f.limited), key=lambda f: f.room),
-        "others": [f for f in figures if not f.limited],
-        "has_before": bool(then),
-        "histograms": [(t.title, pictures.histograms(t)) for t in _named(verdict, "errors")],
-        "palettes": [p for t in _named(verdict, "palettes") for p in pictures.palettes(t)],
-        "tables": [pictures.grid(t) for t in verdict.tables if t.name not in _DRAWN and t.rows],
+        "limited": sorted(limited, key=lambda f: f.headroom if f.passes else -f.headroom),
+        "others": [figure for figure in verdict.figures if figure.limit is None],
+        "before": then,
+        "histograms": [(t.title, histograms(t)) for t in _named(verdict, "errors")],
+        "palettes": [p for t in _named(verdict, "palettes") for p in palettes(t)],
+        "tables": [grid(t) for t in verdict.tables if t.name not in _DRAWN and t.rows],
     }
 
 
@@ -134,48 +144,28 @@ def _named(verdict: Verdict, name: str) -> Iterator[Table]:
     yield from (t for t in verdict.tables if t.name in (name, f"ane.{name}"))
 
 
-def _measured(figure: Figure, earlier: Cell) -> Measured:
-    limit = ""
-    if figure.limit is not None:
-        sign = "≥" if figure.good == "above" else "≤"
-        limit = f"{sign} {limit_of(figure.limit, figure.unit)}"
-    value = amount(figure.value, figure.unit)
-    if figure.of is not None:
-        value = f"{value} of {figure.of:,.0f}"
-    then = "" if earlier is None else amount(earlier, figure.unit)
-    label = f"{figure.label or figure.name}{f' ({figure.note})' if figure.note else ''}"
-    return Measured(
-        label,
-        value,
-        limit,
-        then if then != amount(figure.value, figure.unit) else "same" if then else "",
-        figure.passes,
-        figure.limit is not None,
-        figure.headroom if figure.passes else -figure.headroom,
-    )
+def _limit(figure: Figure) -> str:
+    if figure.limit is None:
+        return ""
+    return f"{'≥' if figure.good == 'above' else '≤'} {limit_of(figure.limit, figure.unit)}"
 
 
-def _prompts(subject: Subject) -> list[pictures.Prompt]:
+def _last(figure: Figure, earlier: Mapping[str, Cell]) -> str:
+    """What the run before had; `same` where people read the same number."""
+    if (then := earlier.get(figure.name)) is None:
+        return ""
+    text = amount(then, figure.unit)
+    return "same" if text == amount(figure.value, figure.unit) else text
+
+
+def _prompts(subject: Subject) -> list[Prompt]:
     table = subject.table("positions")
-    return pictures.prompts(table) if table else []
+    return prompts(table) if table else []
 
 
-def _texts(subject: Subject) -> pictures.Grid | None:
+def _texts(subject: Subject) -> Grid | None:
     table = subject.table("texts")
-    return pictures.grid(table) if table else None
-
-
-def _vega(charts: Sequence[Picture]) -> dict[str, Markup]:
-    """What draws charts: specifications, themes, and a script that sets `vegaEmbed`."""
-    if not charts:
-        return {}
-    from pytest_ane.report.charts.picture import script, spec, theme
-
-    return {
-        "specs": _script_json([spec(chart) for chart in charts]),
-        "themes": _script_json({"light": theme(dark=False), "dark": theme(dark=True)}),
-        "script": Markup(script().replace("</script", "<\\/script")),
-    }
+    return grid(table) if table else None
 
 
 def _packed(text: str) -> str:
@@ -199,7 +189,10 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals["cause"] = CAUSE
+    environment.filters["amount"] = amount
     environment.filters["figure"] = figure_text
+    environment.filters["last"] = _last
+    environment.filters["limit"] = _limit
     environment.filters["where"] = _where
     environment.filters["prose"] = _prose
     environment.filters["plain"] = lambda text: Markup(_prose(text)).striptags()
@@ -250,3 +243,145 @@ def _where(finding: Finding) -> str:
         return ""
     at = f" at position {where.position}" if where.position is not None else ""
     return f"{where.noun} {where.name}{at}" if where.noun else at.strip()
+
+
+_MOST = 30
+"""Figures that are listed; shards have their own."""
+_NAMED = 200
+"""Characters of names of gates that one run alone asked."""
+_Key: TypeAlias = tuple[str, str, str]
+"""Gate, subject, and which test of several."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A figure that differs; `size` as a share of its limit."""
+
+    subject: str
+    gate: str
+    figure: str
+    before: str
+    after: str
+    size: float
+    worse: bool
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A verdict that is another one now."""
+
+    subject: str
+    gate: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Changes:
+    """All of it.
+
+    Attributes:
+        since: what the run before is called.
+        turns: verdicts that turned, those that are red now first.
+        asked: sentences on limits that differ, and on gates that one run alone asked.
+        figures: with a limit, the worst first.
+        more: how many figures are not listed.
+    """
+
+    since: str
+    turns: tuple[Turn, ...]
+    asked: tuple[str, ...]
+    figures: tuple[Change, ...]
+    more: int
+
+
+def changes_of(run: Run, found: Sequence[Subject]) -> Changes | None:
+    """What differs; None where no run before is known. The memory has no verdicts and no limits."""
+    if run.earlier is None:
+        return None
+    judged = [one for subject in found for one in subject.judged if one.gate]
+    figures = sorted(_figures(judged, run.earlier), key=lambda c: (not c.worse, -c.size))
+    before = {_key(row): row for row in run.before.rows if row.gate} if run.before else {}
+    pairs = [(before[_key(one.row)], one.row) for one in judged if _key(one.row) in before]
+    turns = [
+        Turn(now.subject, " ".join((now.gate, now.part)).strip(), then.label, now.label)
+        for then, now in pairs
+        if then.label != now.label
+    ]
+    asked = [*_limits(pairs), *_alone(before, judged), *_elsewhere(pairs)] if run.before else []
+    red = {one.row.subject for one in judged if one.row.red}
+    return Changes(
+        run.earlier.label,
+        tuple(sorted(turns, key=lambda turn: turn.subject not in red)),
+        tuple(asked),
+        tuple(figures[:_MOST]),
+        max(0, len(figures) - _MOST),
+    )
+
+
+def before(earlier: Earlier | None, one: Judged) -> Mapping[str, Cell]:
+    """Figures that the run before had of a gate and subject."""
+    if earlier is None:
+        return {}
+    return earlier.figures.get(_key(one.row), {})
+
+
+def _key(row: Row) -> _Key:
+    return row.gate, row.subject, row.part
+
+
+def _figures(judged: Sequence[Judged], earlier: Earlier) -> Iterator[Change]:
+    for one in judged:
+        then = before(earlier, one)
+        for figure in one.verdict.figures if one.verdict else ():
+            if figure.limit is not None and figure.name in then:
+                yield from _change(one, figure, then[figure.name])
+
+
+def _change(one: Judged, figure: Figure, then: Cell) -> Iterator[Change]:
+    now = figure.value
+    if isinstance(now, str) or isinstance(then, str) or then is None or figure.limit is None:
+        return
+    texts = amount(then, figure.unit), amount(now, figure.unit)
+    if texts[0] == texts[1] and not (math.isnan(now) or math.isnan(then)):
+        return
+    size = abs(now - then) / (abs(figure.limit) or 1.0)
+    worse = math.isnan(now) or (now < then if figure.good == "above" else now > then)
+    yield Change(one.row.subject, one.gate, figure.label or figure.name, *texts, size, worse)
+
+
+def _limits(pairs: Sequence[tuple[Row, Row]]) -> Iterator[str]:
+    """`fidelity cosine: limit 0.97 before, 0.9989 now, of 34 shards`."""
+    seen: Counter[str] = Counter()
+    for then, now in pairs:
+        old = {f["name"]: f for f in _data(then)}
+        for figure in _data(now):
+            was = old.get(figure["name"], {}).get("limit")
+            limit = figure.get("limit")
+            # Limits that a measurement brings along move with it.
+            if was != limit and was is not None and limit is not None:
+                texts = (limit_of(x, figure.get("unit", "")) for x in (was, limit))
+                name = figure.get("label") or figure["name"]
+                seen["{} {}: limit {} before, {} now".format(now.gate, name, *texts)] += 1
+    yield from (f"{text}{f', {count} times' if count > 1 else ''}" for text, count in seen.items())
+
+
+def _elsewhere(pairs: Sequence[tuple[Row, Row]]) -> Iterator[str]:
+    """Verdicts whose figures are those of another backend, or times of another machine."""
+    if count := sum(not comparable(now, then) for then, now in pairs if then.data and now.data):
+        of = "1 verdict" if count == 1 else f"{count} verdicts"
+        yield f"figures of {of} are not compared: another backend or machine measured them before"
+
+
+def _data(row: Row) -> Sequence[Mapping[str, Any]]:
+    return row.data["figures"] if row.data else ()
+
+
+def _alone(then: Mapping[_Key, Row], now: Sequence[Judged]) -> Iterator[str]:
+    keys = {_key(one.row) for one in now}
+    for which, others in (("now", keys - then.keys()), ("before", then.keys() - keys)):
+        if others:
+            names = compact(sorted(f"{subject} {gate}" for gate, subject, _ in others))
+            names = names if len(names) <= _NAMED else f"{names[:_NAMED]} ..."
+            verdicts = "verdict" if len(others) == 1 else "verdicts"
+            yield f"{len(others)} {verdicts} only {which}: {names}"

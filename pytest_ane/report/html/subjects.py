@@ -1,4 +1,7 @@
-"""What the page shows of each shard and model: its gates' verdicts, and a cell for each."""
+"""What the page shows of each shard and model: cells of its gates, tables, and small pictures.
+
+Pictures are data that templates draw: bars, strips, marked text.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 
-from pytest_ane.gates.verdict import Cell, Figure, Table, Verdict
+from pytest_ane.gates.verdict import Cell, Column, Figure, Table, Verdict
 from pytest_ane.mlprogram.arithmetic import SIMULATED
 from pytest_ane.report.figures import amount
 from pytest_ane.report.rows import Row, ranked
 from pytest_ane.report.run import Run, verdict_of
+from pytest_ane.report.table import cell, head
 
 LEVELS = 5
 """Shades of a passed cell, from 0 at the limit to 4 far from it."""
@@ -170,3 +175,263 @@ def _room(figure: Figure) -> float:
     best = 1.0 if figure.good == "above" and 0 < limit < 1 else 0.0
     way = abs(best - limit) or 1.0
     return (value - limit if figure.good == "above" else limit - value) / way
+
+
+_UNITS = {"ANE": "ane", "CPU": "cpu", "GPU": "gpu", "eligible": "ane", "likely CPU": "cpu",
+          "ineligible": "off", "none": "off"}  # fmt: skip
+_LEAST_ERROR, _MOST_ERROR = 1e-6, 1.0
+"""Relative errors that an operation's bar has no and its full height for."""
+MOST_ROWS = 400
+"""Rows of a table that the page holds; the JSON has them all."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A cell as it is drawn.
+
+    Attributes:
+        text: as people read it.
+        bar: its share of the longest bar, in per cent; None for none.
+        beyond: whether it is beyond its column's limit.
+        number: whether it is one.
+    """
+
+    text: str
+    bar: float | None = None
+    beyond: bool = False
+    number: bool = False
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table as it is drawn; `more` counts rows that are left out."""
+
+    title: str
+    name: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[Shown, ...], ...]
+    more: int = 0
+
+
+def grid(table: Table) -> Grid:
+    """Any table; bars are scaled to the largest of all, and columns without a value left out."""
+    kept = [
+        (i, column)
+        for i, column in enumerate(table.columns)
+        if any(row[i] not in (None, "") for row in table.rows)
+    ]
+    bars = [i for i, column in kept if column.bar]
+    largest = max((_finite(row[i]) for row in table.rows for i in bars), default=0.0)
+    rows = [
+        tuple(_shown(row[i], column, largest) for i, column in kept)
+        for row in table.rows[:MOST_ROWS]
+    ]
+    heads = tuple(head(column) for _, column in kept)
+    return Grid(table.title, table.name, heads, tuple(rows), len(table.rows) - len(rows))
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Errors of one probe over its positions, with their statistics as texts."""
+
+    label: str
+    statistics: tuple[str, ...]
+    bars: tuple[float, ...]
+    low: str
+    high: str
+
+
+STATISTICS = ("positions", "mean", "median", "p90", "p99", "max")
+
+
+def histograms(table: Table) -> list[Histogram]:
+    """Of the table `errors`; bars in per cent of the highest of the probe."""
+    bins = [i for i, column in enumerate(table.columns) if column.bar]
+    places = {column.title: i for i, column in enumerate(table.columns)}
+    made = []
+    for row in table.rows:
+        counts = [_finite(row[i]) for i in bins]
+        highest = max(counts, default=0.0) or 1.0
+        label = " ".join(str(row[places[name]] or "") for name in ("probe", "output"))
+        undefined = row[places["undefined"]]
+        made.append(
+            Histogram(
+                label.strip() + (f", {undefined} undefined" if undefined else ""),
+                tuple(_short(row[places[name]]) for name in STATISTICS),
+                tuple(round(100 * count / highest, 1) for count in counts),
+                _short(row[places["from"]]),
+                _short(row[places["to"]]),
+            )
+        )
+    return made
+
+
+@dataclass(frozen=True)
+class Op:
+    """An operation in the strip of its program.
+
+    Attributes:
+        unit: `ane`, `cpu`, `gpu`, `off` or empty where that is undecided: how it is coloured.
+        where: the same in words, with how that is known: `predicted ANE`.
+        error: relative error that it adds itself; None where nobody looked.
+        height: of the error's bar in per cent, logarithmic.
+        hazards: what the ANE's arithmetic met in it.
+        why: rules and reasons.
+    """
+
+    name: str
+    kind: str
+    unit: str
+    where: str
+    error: str | None
+    height: float
+    hazards: str
+    why: str
+
+
+def strip(subject: Subject) -> list[Op]:
+    """All compute operations in their order, joined by name with blame and hazards."""
+    errors, hazards = _errors(subject), _hazards(subject)
+    made = []
+    for row in subject.records("program"):
+        name = str(row["op"])
+        unit, where = _unit(row["forecast"], row["predicted"], row["recorded"])
+        error = errors.get(name)
+        made.append(
+            Op(
+                name,
+                str(row["type"]),
+                unit,
+                where,
+                None if error is None else _short(error),
+                0.0 if error is None else _height(error),
+                hazards.get(name, ""),
+                str(row["why"] or ""),
+            )
+        )
+    return made
+
+
+def _unit(forecast: Cell, predicted: Cell, recorded: Cell) -> tuple[str, str]:
+    """What was recorded goes before what was predicted, and that before the rules' forecast."""
+    known = (("recorded", recorded), ("predicted", predicted), ("forecast", forecast))
+    for how, value in known:
+        if value:
+            said = [f"{h} {v}" for h, v in known if v]
+            off = how == "predicted" and forecast == "ineligible"
+            return ("off" if off else _UNITS.get(str(value), "")), ", ".join(said)
+    return "", "undecided"
+
+
+def _errors(subject: Subject) -> dict[str, float]:
+    rows = subject.records("blame.operations")
+    own = ((str(row["op"]), row["own error"]) for row in rows)
+    return {name: error for name, error in own if isinstance(error, int | float)}
+
+
+def _hazards(subject: Subject) -> dict[str, str]:
+    """The hazards that come near their limit, by operation."""
+    near: dict[str, list[str]] = {}
+    for row in subject.records("hazards"):
+        value, limit = row["value"], row["limit"]
+        if isinstance(value, str | None) or isinstance(limit, str | None):
+            continue
+        if not value <= limit / 2:
+            text = f"{row['hazard']} {_short(value)} of {_short(limit)}"
+            near.setdefault(str(row["operation"]), []).append(text)
+    return {op: "; ".join(texts) for op, texts in near.items()}
+
+
+def _height(error: float) -> float:
+    if math.isnan(error):
+        return 100.0
+    span = math.log(_MOST_ERROR / _LEAST_ERROR)
+    share = math.log(max(error, _LEAST_ERROR) / _LEAST_ERROR) / span
+    return round(100 * min(share, 1.0), 1)
+
+
+@dataclass(frozen=True)
+class Palette:
+    """A weight as it is stored: its values, and how many elements have each.
+
+    Attributes:
+        entries: value as text, height in per cent of the most frequent one.
+    """
+
+    weight: str
+    entries: tuple[tuple[str, float], ...]
+
+
+def palettes(table: Table) -> list[Palette]:
+    """Of the table `palettes`."""
+    made = []
+    for weight, of in groupby(table.records, key=lambda row: row["weight"]):
+        entries = [(_short(row["value"]), _finite(row["share"])) for row in of]
+        highest = max((share for _, share in entries), default=0.0) or 1.0
+        bars = tuple((value, round(100 * share / highest, 1)) for value, share in entries)
+        made.append(Palette(str(weight), bars))
+    return made
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token of a prompt, marked by its KL: 0 to 4, and whether it is bad by the policy."""
+
+    text: str
+    level: int
+    bad: bool
+    first: bool
+    says: str
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A golden prompt's text with its marks."""
+
+    name: str
+    tokens: tuple[Token, ...]
+
+
+def prompts(table: Table) -> list[Prompt]:
+    """Of the table `positions`; the first bad one of each prompt is marked as such."""
+    made = []
+    for name, of in groupby(table.records, key=lambda row: row["prompt"]):
+        seen, tokens = False, []
+        for row in of:
+            kl, bad = row["KL"], row["bad"] == "yes"
+            agrees = ", another token" if row["top-1"] == "no" else ""
+            says = f"position {row['position']}: KL {amount(kl, 'nats')}{agrees}"
+            tokens.append(Token(str(row["text"] or ""), _kl_level(kl), bad, bad and not seen, says))
+            seen = seen or bad
+        made.append(Prompt(str(name), tuple(tokens)))
+    return made
+
+
+def _kl_level(kl: Cell) -> int:
+    value = _finite(kl, math.inf)
+    return sum(value > edge for edge in (0.01, 0.03, 0.1, 0.3))
+
+
+def _shown(value: Cell, column: Column, largest: float) -> Shown:
+    text = cell(value, column)
+    if isinstance(value, str) or value is None:
+        return Shown(text)
+    beyond = column.limit is not None and not (
+        value >= column.limit if column.good == "above" else value <= column.limit
+    )
+    bar = round(100 * _finite(value) / largest, 1) if column.bar and largest > 0 else None
+    return Shown(text, bar, beyond, number=True)
+
+
+def _finite(value: Cell, otherwise: float = 0.0) -> float:
+    if isinstance(value, str) or value is None or not math.isfinite(value):
+        return otherwise
+    return float(value)
+
+
+def _short(value: Cell) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return amount(value) if not math.isfinite(value) else f"{value:.3g}"
+    return str(value)

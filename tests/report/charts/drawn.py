@@ -7,8 +7,6 @@ import re
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
-import altair as alt
-
 from pytest_ane.report.charts.picture import Picture, spec, svg
 
 _SVG = "{http://www.w3.org/2000/svg}"
@@ -33,12 +31,11 @@ class Drawn:
         return [tuple(map(float, text.split(",")[:2])) for text in texts]  # type: ignore[misc]
 
 
-def drawn(picture: Picture | None, *, dark: bool = False) -> Drawn:
-    """A picture rendered by vl-convert; its specification is valid by altair's own schema."""
+def drawn(picture: Picture | None) -> Drawn:
+    """A picture rendered by vl-convert."""
     assert picture is not None
-    made = spec(picture)
-    alt.Chart.from_dict({**made, "datasets": {}})
     # Nothing is fetched.
-    assert not re.search('"(url|href|src)":', json.dumps(made, allow_nan=False))
-    root = ElementTree.fromstring(svg(picture, dark=dark))
+    assert not re.search('"(url|href|src)":', json.dumps(spec(picture), allow_nan=False))
+    root = ElementTree.fromstring(svg(picture))
+    assert [child.text or "" for child in root][:2] == [picture.title, picture.description]
     return Drawn(tuple("".join(t.itertext()) for t in root.iter(f"{_SVG}text")), root)

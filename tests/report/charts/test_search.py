@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_ane.report.charts.search import recommend
+from pytest_ane.report.charts.run import recommend
 from tests.report.charts.drawn import drawn
 
 

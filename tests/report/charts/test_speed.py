@@ -8,7 +8,7 @@ import pytest
 
 from pytest_ane.gates.throughput.judge import Throughput, judge
 from pytest_ane.manifest.policy import ThroughputPolicy
-from pytest_ane.report.charts.speed import speculation, throughput
+from pytest_ane.report.charts.run import speculation, throughput
 from pytest_ane.report.rows import Row
 from pytest_ane.report.run import Run
 from pytest_ane.report.verdict import to_json
@@ -63,7 +63,7 @@ def test_speeds_and_the_bound_of_the_same_chip_share_a_picture() -> None:
 
 @pytest.mark.parametrize("where", [("Apple M4 Max", "cpu"), ("Apple M1", "coreml")])
 def test_speeds_of_another_machine_are_not_held_against_the_bound(where: tuple[str, str]) -> None:
-    pictures = throughput(run(*where), BOUND)
+    pictures = [*throughput(run(*where), BOUND)]
     machines = [p.title for p in pictures if p.title.startswith("Tokens")]
     assert len(machines) == 3
     assert "of the bound" not in " ".join(p.description for p in pictures)
@@ -76,8 +76,8 @@ def test_the_bound_alone() -> None:
 
 
 def test_without_benchmarks_and_without_a_bound_there_is_no_picture() -> None:
-    assert throughput(None) == ()
-    assert throughput(Run("", (Row("fidelity", "m:L01", "passed", ""),))) == ()
+    assert not [*throughput(None)]
+    assert not [*throughput(Run("", (Row("fidelity", "m:L01", "passed", ""),)))]
 
 
 def test_hostile_parts_stay_text() -> None:
@@ -114,5 +114,5 @@ def test_tokens_per_call_against_width() -> None:
 
 def test_without_calls_there_is_no_picture() -> None:
     assert speculation([]) is None
-    assert speculation([{"cost": {"t1": 0.1, "tv": 0.4, "width": 4}}]) is None
+    assert speculation([{"cost": {"t1": 0.1, "tv": 0.4}, "speculated": None}]) is None
     assert speculation([trial(4, 0, speculated={"accepted": 0, "calls": []})]) is None

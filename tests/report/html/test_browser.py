@@ -41,11 +41,6 @@ def text(locator: Locator) -> str:
     return " ".join((locator.text_content() or "").split())
 
 
-def charts_drawn(tab: Page, theme: str) -> None:
-    for i in range(tab.locator("#charts .chart").count()):
-        tab.locator(f'.chart[data-chart="{i}"][data-drawn="{theme}"] svg').wait_for()
-
-
 def few(report: Report) -> list[Subject]:
     """The worst, and one of each gate and status besides."""
     picked: dict[Any, Subject] = {}
@@ -254,7 +249,6 @@ _CUT = """() => [...document.querySelectorAll("body *")].filter((one) => {
 
 def test_the_print_view_has_no_controls_and_cuts_nothing_off(tab: Page, report: Report) -> None:
     at(tab, report, subjects(report.run)[0].name)
-    charts_drawn(tab, "light")
     with printed(tab):
         for control in ("button:not(thead button)", "nav", "input", "select"):
             assert tab.locator(f"{control}:visible").count() == 0, control
@@ -267,7 +261,6 @@ def test_the_print_view_has_no_controls_and_cuts_nothing_off(tab: Page, report: 
 
 def test_a_narrow_window_scrolls_only_tables(tab: Page, report: Report) -> None:
     at(tab, report)
-    charts_drawn(tab, "light")
     tab.set_viewport_size({"width": 320, "height": 700})
     assert tab.evaluate("document.documentElement.scrollWidth") <= 320
     for subject in few(report)[:2]:
@@ -281,18 +274,21 @@ def test_axe_finds_nothing_serious(tab: Page, report: Report, scheme: Any) -> No
 
     tab.emulate_media(color_scheme=scheme)
     at(tab, report, subjects(report.run)[0].name)
-    charts_drawn(tab, scheme)
     tab.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     result = Axe().run(tab).response
     serious = [v for v in result["violations"] if v["impact"] in ("serious", "critical")]
     assert [(v["id"], [n["html"][:200] for n in v["nodes"][:3]]) for v in serious] == []
 
 
-def test_charts_are_drawn_in_either_theme(tab: Page, report: Report) -> None:
+def test_charts_are_as_legible_as_the_page_in_either_theme(tab: Page, report: Report) -> None:
     at(tab, report)
-    charts_drawn(tab, "light")
-    tab.locator("#theme").click()
-    charts_drawn(tab, "dark")
+    for chart in tab.locator("#charts .chart").all():
+        assert (chart.bounding_box() or {})["height"] > 50
+    for _ in range(2):
+        texts = tab.locator("#charts .chart text")
+        colours = texts.evaluate_all("all => all.map(one => getComputedStyle(one).fill)")
+        assert {*colours} <= {_colours(tab)[0]}
+        tab.locator("#theme").click()
 
 
 def test_a_new_user_sees_the_worst_shard_its_cause_and_the_remedy(
@@ -332,7 +328,7 @@ def test_names_stay_text(tab: Page, report: Report) -> None:
         at(tab, report, name)
         assert name in text(tab.locator("#detail h2"))
         assert tab.locator("#detail").locator("script, img, iframe, a, [onerror]").count() == 0
-        assert tab.locator("script").count() - scripts in (0, 1)
+        assert tab.locator("script").count() == scripts
 
 
 def test_links_to_nothing_are_quiet(tab: Page, report: Report) -> None:

@@ -8,15 +8,25 @@ import json
 import math
 import re
 from dataclasses import replace
+from hashlib import sha256
 from html.parser import HTMLParser
 
 from hypothesis import HealthCheck, given, settings
 
 from pytest_ane.gates.verdict import Column, Figure, Finding, Table, Verdict, Where
-from pytest_ane.history.earlier import Earlier
-from pytest_ane.report.html import page
-from pytest_ane.report.html.pictures import grid, histograms, palettes, prompts, strip
-from pytest_ane.report.html.subjects import Judged, Subject, gates, subjects
+from pytest_ane.history.earlier import Course, Earlier, Point
+from pytest_ane.report.html.page import page
+from pytest_ane.report.html.subjects import (
+    Judged,
+    Subject,
+    gates,
+    grid,
+    histograms,
+    palettes,
+    prompts,
+    strip,
+    subjects,
+)
 from pytest_ane.report.rows import Row
 from pytest_ane.report.run import Facts, Run, against, from_json, verdict_of
 from pytest_ane.report.run import to_json as run_json
@@ -153,6 +163,15 @@ def test_nothing_is_asked_of_the_network() -> None:
     assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", made)
     assert "@import" not in made
     assert "default-src 'none'" in made
+
+
+def test_no_script_runs_but_the_page_s_own() -> None:
+    course = Course("fidelity", "m:L01", "", "cosine.min", "cpu", (Point("a", "t", 0.98),), None)
+    made = page(replace(run_of(PASSED), courses=(course,)))
+    assert made.count("<svg ") == 1
+    (code,) = re.findall("<script>(.*?)</script>", made, re.DOTALL)
+    digest = base64.b64encode(sha256(code.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}';" in made
 
 
 def test_the_worst_is_first_and_models_before_their_shards_unless_red() -> None:
@@ -352,8 +371,8 @@ def test_write_ups_are_text() -> None:
         "| a | b |\n| --- | --- |\n| 1 | [x](a.json) [j](javascript:b) ![y](z.svg) <img src=q> |"
     )
     pages = (
-        Page("002-b", None, {}, "002-b.md:3 is damaged."),
-        Page("001-a", None, {"Intent": "<b>4 *bits*</b>", "Result": result, "Lesson": ""}),
+        Page("002-b", {}, "002-b.md:3 is damaged."),
+        Page("001-a", {"Intent": "<b>4 *bits*</b>", "Result": result, "Lesson": ""}),
     )
     made = page(replace(run_of(PASSED), writeups=pages))
     assert "&lt;b&gt;4 <em>bits</em>&lt;/b&gt;" in made

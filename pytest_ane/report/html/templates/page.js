@@ -131,47 +131,12 @@ const isDark = () => (root.dataset.theme || (matchMedia("(prefers-color-scheme: 
 function label() { byId("theme").textContent = isDark() ? "Light" : "Dark"; }
 if (stored === "dark" || stored === "light") root.dataset.theme = stored;
 label();
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-  label();
-  draw();
-});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", label);
 byId("theme").addEventListener("click", () => {
   root.dataset.theme = isDark() ? "light" : "dark";
   try { localStorage.setItem("ane-theme", root.dataset.theme); } catch { /* Opened from disk. */ }
   label();
-  draw();
 });
-
-// Charts: drawn when the page stands and rests.
-let vega = null;
-function loaded() {
-  vega ??= new Promise((done) => {
-    const script = document.createElement("script");
-    script.textContent = byId("vega").textContent;
-    document.head.append(script);
-    done(window.vegaEmbed);
-  });
-  return vega;
-}
-
-async function drawn(place) {
-  const embed = await loaded();
-  const spec = JSON.parse(byId("specs").textContent)[Number(place.dataset.chart)];
-  const mode = isDark() ? "dark" : "light";
-  const config = JSON.parse(byId("themes").textContent)[mode];
-  await embed(place, { ...spec, config }, { actions: false, renderer: "svg", logLevel: 1 });
-  // The place has a name, and its numbers are a table beside it.
-  place.querySelector("svg").setAttribute("aria-hidden", "true");
-  place.dataset.drawn = mode;
-}
-
-function draw() {
-  for (const place of document.querySelectorAll(".chart[data-drawn]")) drawn(place);
-}
 
 open();
 root.dataset.ready = Math.round(performance.now());
-// Also what is far down, for a print cannot wait.
-(window.requestIdleCallback ?? setTimeout)(async () => {
-  for (const place of document.querySelectorAll(".chart")) await drawn(place);
-});

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_ane.gates.placement.segmenter import Op, Predicted, Tensor, predict
-from pytest_ane.tools._prediction_words import headline, off_groups, prediction_lines
+from pytest_ane.report.placement import headline, off_groups, prediction_lines
 
 IMAGE = Tensor((1, 64, 32, 32))
 

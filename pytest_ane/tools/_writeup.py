@@ -1,0 +1,479 @@
+"""A run as the answer to an intent: what it answers, what speaks against it, what was before.
+
+`sections` fills the template `writeup.md` from the run's structured verdicts. Whatever the template
+prints is escaped, so that texts of others render as themselves, and absolute paths are cut to their
+last part, for a write-up is published; `_Markdown` is the one text that is printed as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from hashlib import sha256
+from itertools import filterfalse
+from pathlib import Path
+from typing import Any, cast
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from pytest_ane.evidence.verify import differences
+from pytest_ane.gates import GATES
+from pytest_ane.gates.hazards.judge import KNOWN
+from pytest_ane.gates.placement.rules import Rule, find
+from pytest_ane.gates.verdict import CAUSE, Figure, Finding, Verdict
+from pytest_ane.manifest import Manifest, Shard, parse
+from pytest_ane.manifest.base import loads
+from pytest_ane.manifest.ids import select, without_function
+from pytest_ane.manifest.problems import toml_text, toml_value
+from pytest_ane.mlprogram.errors import AneError, ReportError
+from pytest_ane.mlprogram.text import printable
+from pytest_ane.project.entries import expanded
+from pytest_ane.report import markdown
+from pytest_ane.report.figures import amount, limit_of
+from pytest_ane.report.rows import Row, ranked
+from pytest_ane.report.run import Run, comparable, read_run, verdict_of
+from pytest_ane.report.terminal import brief
+from pytest_ane.tools._writeup_data import SECTIONS, WRITTEN, WriteUp, paths
+
+_SEVERITIES = ("failed", "unproven", "warned", "note")
+_MOST = 60
+"""Lines of a list, or rows of a table; a run's file has all of them."""
+_SHORT = 300
+"""Characters of a verdict in a table."""
+_NAMED = 12
+"""Shards that a command or a sentence names; of more, the whole model."""
+_LONGEST_INTENT = 4000
+_TITLE = 80
+"""Characters of a page's title, of a longer intent the first words."""
+_KINDS = {"min": "minimum", "max": "maximum", "mean": "mean", "rms": "RMS"}
+"""What the last part of a figure's name says of it: over its probes, or values."""
+_LOCAL = ("cache ", "store ", "cluster ")
+"""Parts of a run's header that only its machine knows."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A write-up and all that is known of its run.
+
+    Attributes:
+        writeup: the page as it is.
+        run: its run; `file` the name of the run's file.
+        before: the manifest's bytes when the intent was recorded; None where they are gone.
+        last: stem and run of the last write-up of the same shards.
+        charts: title, file's name and description of each picture.
+    """
+
+    writeup: WriteUp
+    run: Run
+    before: bytes | None = None
+    last: tuple[str, Run] | None = None
+    charts: tuple[tuple[str, str, str], ...] = ()
+
+    @cached_property
+    def due(self) -> tuple[str, ...] | None:
+        """Qualified ids of the selection that was recorded; None where nobody can tell."""
+        manifest = _manifest(_text(self.before), self.writeup.manifest)
+        try:
+            shards = select(manifest, self.writeup.head.shards) if manifest else None
+        except AneError:
+            return None
+        return None if shards is None else tuple(shard.qualified for shard in shards)
+
+    @cached_property
+    def shards(self) -> tuple[Shard, ...]:
+        """Those of the manifest that the run read."""
+        manifest = _manifest("\n".join(self.run.facts.manifest_text), self.writeup.manifest)
+        return manifest.shards if manifest else ()
+
+    @property
+    def file(self) -> str:
+        """Name of the run's file."""
+        return self.writeup.beside(".json").name
+
+    @property
+    def changed(self) -> bool:
+        """Whether the run read another manifest than was recorded."""
+        return self.before is None or self.run.facts.digest != sha256(self.before).hexdigest()
+
+    @property
+    def gated(self) -> set[str]:
+        """Subjects with a verdict, without the functions of their packages."""
+        return {_base(row.subject) for row in self.run.rows if row.gate}
+
+    def about(self, subject: str) -> bool:
+        """Whether the intent is about a shard or a model, as far as anybody can tell."""
+        if self.due is None:
+            return True
+        models = {id.partition(":")[0] for id in self.due}
+        return _base(subject) in {*map(_base, self.due), *models}
+
+    @property
+    def missing(self) -> list[str]:
+        """Shards that the intent is about, and that have no verdict."""
+        return [id for id in self.due or () if _base(id) not in self.gated]
+
+    @property
+    def ungated(self) -> dict[str, list[str]]:
+        """Shards without a verdict, by model, of models of which some have one."""
+        of_models: dict[str, list[str]] = {}
+        for shard in self.shards:
+            of_models.setdefault(shard.model, []).append(shard.qualified)
+        gated = {row.subject for row in self.run.rows if row.gate}
+        return {
+            name: left
+            for name, ids in of_models.items()
+            if gated & {*ids} and (left := [id for id in ids if id not in gated])
+        }
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Whether an intent is met: `Met`, `Not met` or `Open`, and why."""
+
+    word: str
+    reason: str
+
+
+def _text(manifest: bytes | None) -> str:
+    return (manifest or b"").decode("utf-8-sig", errors="replace")
+
+
+def _manifest(text: str, path: Path) -> Manifest | None:
+    """A manifest with paths as of its own folder; None where this version cannot read it."""
+    try:
+        return expanded(parse(text, path)) if text else None
+    except AneError:
+        return None
+
+
+def outcome(answer: Answer) -> Outcome:
+    """An intent is met where every gate of its shards passed; without evidence it is open."""
+    rows = [row for row in ranked(answer.run.rows) if row.gate and answer.about(row.subject)]
+    passed = sum(row.status == "passed" for row in rows)
+    told = f"{passed} of {amount(len(rows), 'verdicts')} passed"
+    if failed := [row for row in rows if row.status == "failed"]:
+        return Outcome("Not met", f"{told}; {_named(failed)} failed.")
+    waiting = [row for row in rows if row.status != "passed"]
+    broken = [row.subject for row in answer.run.rows if not row.gate]
+    why = [
+        *([f"{_named(waiting)} came to no answer"] if waiting else []),
+        *([f"there is none of {few(answer.missing)}"] if answer.missing else []),
+        *([f"{few(broken)} broke down"] if broken else []),
+    ]
+    if why or not rows:
+        return Outcome("Open", f"{'; '.join([told, *why])}." if rows else "no verdict was reached.")
+    return Outcome("Met", f"{told}.")
+
+
+def _named(rows: Sequence[Row]) -> str:
+    return few([f"{row.subject} {row.gate}" for row in rows], 3)
+
+
+def caveats(answer: Answer) -> Iterator[str]:
+    """What speaks against taking the result for an answer to the intent, a sentence each."""
+    head, facts = answer.writeup.head, answer.run.facts
+    intent = answer.writeup.sections.get("Intent")
+    if intent is None:
+        yield "The recorded intent is no longer on this page."
+    elif not f"{intent}\n".startswith(f"{head.intent}\n"):
+        yield "The intent was changed after it was recorded."
+    if not facts.started:
+        yield "The run does not say when it began, so the intent may be younger than the result."
+    elif facts.started < head.recorded:
+        yield "The intent was written after the result."
+    if answer.changed:
+        yield f"The manifest was changed after the intent was recorded{_changed_keys(answer)}."
+    if facts.stopped:
+        yield f"The run ended early ({facts.stopped.rstrip('.')})."
+    if answer.due is None:
+        if facts.selection != head.shards:
+            selected = facts.selection or "nothing"
+            yield f"The intent is about {head.shards}, and the run gated {selected}."
+    else:
+        if answer.missing:
+            yield f"The run has no verdict of {few(answer.missing)}."
+        if others := sorted(filterfalse(answer.about, answer.gated)):
+            yield f"The run also gated {few(others)}, which the intent is not about."
+    if facts.commit != head.commit:
+        before, after = (commit[:12] or "no commit" for commit in (head.commit, facts.commit))
+        yield f"The run is of another commit than the intent: {before}, then {after}."
+
+
+def _changed_keys(answer: Answer) -> str:
+    """`: models.m.seed absent -> 3`, or that no key differs, or why nobody can tell."""
+    if answer.before is None:
+        return ", or the copy beside this page was removed"
+    try:
+        old, new = loads(_text(answer.before)), loads("\n".join(answer.run.facts.manifest_text))
+    except ValueError:
+        return "; one of the two is not TOML"
+    pairs = (
+        (key, *("absent" if value is None else toml_value(value) for value in values))
+        for key, *values in differences(old, new)
+    )
+    changes = [f"{key} {before} -> {after}" for key, before, after in pairs]
+    return f": {'; '.join(changes)}" if changes else ", in no key"
+
+
+def last_of(writeup: WriteUp, run: Run) -> tuple[str, Run] | None:
+    """Stem and run of the newest earlier write-up with a verdict of one of a run's shards."""
+    asked = {(row.gate, row.subject) for row in run.rows if row.gate}
+    for path in reversed([p for p in paths(writeup.path.parent) if p.name < writeup.path.name]):
+        try:
+            other = read_run(path.with_suffix(".json"))
+        except ReportError:
+            continue
+        if any((row.gate, row.subject) in asked for row in other.rows):
+            return path.stem, other
+    return None
+
+
+def few(names: Iterable[str], most: int = _NAMED) -> str:
+    """Names in few characters; of many, the first and how many more."""
+    names = list(names)
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def _base(subject: str) -> str:
+    """A shard without the function of its package."""
+    return without_function(subject)[0]
+
+
+# Pages.
+
+
+def intent_of(text: str) -> str:
+    """An intent as it stands on the page: one paragraph, whose punctuation means nothing.
+
+    Raises:
+        ReportError: it says nothing, or too much.
+    """
+    text = " ".join(text.split())
+    if not any(character.isalnum() for character in text):
+        raise ReportError("The intent is empty; say in a sentence what you want to find out.")
+    if len(text) > _LONGEST_INTENT:
+        raise ReportError(
+            f"The intent has {len(text):,} characters; say it in at most {_LONGEST_INTENT:,}, and "
+            "the rest below it on the page."
+        )
+    return markdown.prose(text)
+
+
+def blank(number: int, intent: str) -> str:
+    """The body of a page whose intent is recorded."""
+    cut = intent[:_TITLE].rpartition(" ")[0] or intent[:_TITLE]
+    title = intent if len(intent) <= _TITLE else f"{cut} ..."
+    texts = dict.fromkeys(SECTIONS, "*What you learned: write it here in place of this line.*")
+    texts |= dict.fromkeys(WRITTEN, "*Not run yet: `pytest-ane writeup finish` writes this.*")
+    texts["Intent"] = intent
+    sections = "".join(f"\n## {title}\n\n{text}\n" for title, text in texts.items())
+    return f"\n# {number:03d}: {title}\n{sections}"
+
+
+def sections(answer: Answer) -> dict[str, str]:
+    """The text of each section that a run fills, by its title.
+
+    Raises:
+        ReportError: a verdict of the run's file is damaged.
+    """
+    run, facts, rows = answer.run, answer.run.facts, ranked(answer.run.rows)
+    pairs = ((row, verdict_of(row.data)) for row in rows)
+    verdicts = [(row, verdict) for row, verdict in pairs if verdict is not None]
+    findings = [(row, finding) for row, verdict in verdicts for finding in verdict.findings]
+    warned = (
+        (f"{row.gate} warns: {finding.kind or finding.reason}", row.subject)
+        for row, finding in findings
+        if finding.severity == "warned"
+    )
+    advised = sorted(findings, key=lambda pair: _SEVERITIES.index(pair[1].severity))
+    header = run.header.removeprefix("ane: ").split(" · ")
+    text = _template().render(
+        answer=answer, writeup=answer.writeup, head=answer.writeup.head, run=run, facts=facts,
+        most=_MOST, named=_NAMED,
+        compression=_grouped(_compression(answer)),
+        configuration=" · ".join(part for part in header if not part.startswith(_LOCAL)),
+        machine={k: v for k, v in facts.machine.items() if k not in facts.versions},
+        packages=sorted(_packages(verdicts).items()),
+        outcome=outcome(answer),
+        caveats=list(caveats(answer)),
+        rows=[(row.name, row.gate, row.word, printable(row.summary, _SHORT)) for row in rows],
+        figures=list(_spread(verdicts)),
+        wrong=[(r, "; ".join(r.reasons) or r.summary) for r in rows if r.status != "passed"],
+        causes=[(row.subject, finding) for row, finding in findings if finding.kind == CAUSE],
+        warnings=_grouped(warned),
+        changes=list(_changes(answer, verdicts)),
+        remedies=_grouped((_advice(f), row.subject) for row, f in advised if f.remedy),
+        waiting=[row.name for row in rows if row.status == "not run"],
+        red=list(dict.fromkeys(row.subject for row in rows if row.red and row.gate))[:_MOST],
+        forecast=any(verdict.basis == "forecast" for _, verdict in verdicts),
+        rules=_rules(verdicts),
+        hazards=_hazards(verdicts),
+        gates=sorted({row.gate for row in rows} & GATES.keys()),
+    )  # fmt: skip
+    text = re.sub(r"\n{3,}", "\n\n", text)
+    return WriteUp(answer.writeup.path, answer.writeup.head, text).sections
+
+
+_Verdicts = Sequence[tuple[Row, Verdict]]
+
+
+def _compression(answer: Answer) -> Iterator[tuple[str, str]]:
+    """What the run's manifest asks for, as TOML, of each gated shard."""
+    for shard in answer.shards:
+        if _base(shard.qualified) in answer.gated:
+            asked = shard.compression
+            keys = asked.model_dump(mode="json", exclude_unset=True) if asked else {}
+            # A discriminated default counts as not set.
+            text = toml_text({"method": asked.method, **keys}) if asked else "none was asked for"
+            yield text, shard.qualified
+
+
+def _packages(verdicts: _Verdicts) -> dict[str, str]:
+    """Digests of the shards' packages."""
+    found = ((row.subject, verdict.provenance.get("artifact")) for row, verdict in verdicts)
+    return {name: digest for name, digest in found if isinstance(digest, str) and digest}
+
+
+def _words(figure: Figure) -> str:
+    """`cosine (minimum)`: its label, and what it is of its probes."""
+    name, kind = figure.label or figure.name, _KINDS.get(_kind(figure.name), "")
+    return name if kind.lower() in name.lower() else f"{name} ({kind})"
+
+
+def _kind(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _spread(verdicts: _Verdicts) -> Iterator[tuple[str, ...]]:
+    """Figures with a limit, minima and maxima that are shown, and their means; over shards."""
+    values: dict[tuple[str, str, str], list[Figure]] = {}
+    for row, verdict in verdicts:
+        names = {
+            f.name for f in verdict.figures
+            if f.limit is not None or (f.shown and _kind(f.name) in ("min", "max"))
+        }  # fmt: skip
+        names |= {f"{name.removesuffix('.min')}.mean" for name in names}
+        for figure in verdict.figures:
+            if figure.name in names and not isinstance(figure.value, str):
+                sign, limit = "least" if figure.good == "above" else "most", figure.limit
+                asks = "" if limit is None else f"at {sign} {limit_of(limit, figure.unit)}"
+                values.setdefault((row.gate, _words(figure), asks), []).append(figure)
+    for key, figures in values.items():
+        unit, size = figures[0].unit, len(figures)
+        numbers = sorted((f.value for f in figures if not isinstance(f.value, str)), key=float)
+        if size == 1:
+            yield *key, amount(numbers[0], unit), "", "", "", "", ""
+        else:
+            least, median, most = (amount(numbers[i], unit) for i in (0, size // 2, size - 1))
+            whole = amount(sum(numbers), unit) if unit == "bytes" else ""
+            yield *key, "", f"{size}", least, median, most, whole
+
+
+def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Subjects by text, both in the order in which they come, none twice."""
+    made: dict[str, dict[str, None]] = {}
+    for text, subject in pairs:
+        made.setdefault(text, {})[subject] = None
+    return {text: list(subjects) for text, subjects in made.items()}
+
+
+def _changes(answer: Answer, verdicts: _Verdicts) -> Iterator[str]:
+    """What differs since the last write-up; figures only of what was measured alike."""
+    if answer.last is None:
+        return
+    run, before = answer.run, answer.last[1]
+    if before.facts.digest != run.facts.digest:
+        yield "the manifest changed"
+    old, new = (dict(r.facts.versions) | dict(r.facts.machine) for r in (before, run))
+    for name in dict.fromkeys((*old, *new)):
+        if old.get(name) != new.get(name):
+            yield f"{name} {old.get(name, 'none')} -> {new.get(name, 'none')}"
+    rows = {(row.gate, row.subject, row.part): row for row in before.rows}
+    for row, verdict in verdicts:
+        if (last := rows.get((row.gate, row.subject, row.part))) is None:
+            continue
+        who = f"{row.subject} {row.gate}:"
+        if last.label != row.label:
+            yield f"{who} {last.label} -> {row.label}"
+        then = verdict_of(last.data)
+        if then is None:
+            continue
+        if not comparable(row, last) or verdict.basis != then.basis:
+            yield f"{who} measured on another backend or machine, so no figure is compared"
+            continue
+        for figure in verdict.figures:
+            was = then.figure(figure.name)
+            if was is not None and (figure.shown or figure.limit is not None):
+                texts = amount(was.value, was.unit), amount(figure.value, figure.unit)
+                if texts[0] != texts[1]:
+                    yield f"{who} {_words(figure)} {' -> '.join(texts)}"
+
+
+def _advice(finding: Finding) -> str:
+    """A remedy; keys of a manifest, which stand after a cause, as code."""
+    remedy = finding.remedy
+    return _code(remedy) if finding.kind == CAUSE else f"{remedy[:1].upper()}{remedy[1:]}"
+
+
+def _rules(verdicts: _Verdicts) -> list[Rule]:
+    """Placement rules that spoke."""
+    rules: dict[str, Rule] = {}
+    for _, verdict in verdicts:
+        for match in verdict.records("matches"):
+            outcome = cast(Any, match.get("outcome"))
+            if (rule := find(str(match.get("rule")), outcome)) is not None:
+                rules[rule.id] = rule
+    return [rules[id] for id in sorted(rules)]
+
+
+def _hazards(verdicts: _Verdicts) -> list[Any]:
+    """Hazards of the ANE's arithmetic that were looked for."""
+    titles = {met.get("hazard") for _, verdict in verdicts for met in verdict.records("hazards")}
+    return [known for known in KNOWN.values() if known.title in titles]
+
+
+# How a template prints.
+
+
+class _Markdown(str):
+    """A text that is Markdown, printed as it is."""
+
+    __slots__ = ()
+
+
+def _printed(value: object) -> str:
+    return value if isinstance(value, _Markdown) else markdown.prose(brief(str(value)))
+
+
+def _code(text: object) -> _Markdown:
+    return _Markdown(markdown.code(brief(str(text))))
+
+
+def _table(rows: Sequence[Sequence[str]] | Mapping[str, str], *head: str) -> _Markdown:
+    cells = [tuple(map(_printed, row)) for row in rows]
+    return _Markdown("\n".join(markdown.table(head, cells)) if cells else "")
+
+
+def _link(file: str, text: str = "") -> _Markdown:
+    return _Markdown(f"[{markdown.prose(text or file)}]({file})")
+
+
+def _pairs(words: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in words.items()) or "unknown"
+
+
+@cache
+def _template() -> Any:
+    environment = Environment(
+        loader=PackageLoader("pytest_ane.report"), autoescape=False, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, finalize=_printed,
+    )  # fmt: skip
+    environment.filters |= {
+        "amount": amount, "code": _code, "few": few, "link": _link, "pairs": _pairs,
+        "table": _table, "fenced": lambda text: _Markdown(markdown.fenced(brief(str(text)))),
+        "picture": lambda file, title: _Markdown(f"!{_link(file, title)}"),
+    }  # fmt: skip
+    return environment.get_template("writeup.md")

@@ -1,1 +1,0 @@
-"""Write-ups of experiments: what `pytest-ane writeup` writes into a page's sections."""

@@ -1,1 +1,0 @@
-"""Tests of write-ups' pages."""
