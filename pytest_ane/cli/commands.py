@@ -33,7 +33,6 @@ COMMANDS = (
     "calibrate",
     "speculate",
     "writeup",
-    "record-arithmetic",
     "first-contact",
     "worker",
 )
