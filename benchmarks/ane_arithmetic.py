@@ -1,11 +1,11 @@
 """Recorded outputs of the ANE against the rules of `pytest_ane.mlprogram.executor.ane`.
 
-    python -m benchmarks.ane_arithmetic [--rows FILE.csv]
+    python -m benchmarks.ane_arithmetic [--rows FILE.csv ...]
 
 A row has an operation (`op`), its operands as JSON (`operands`, fp16 numbers as hex patterns,
 `0x3c00*576` for 576 equal ones) and the ANE's output (`ane_fp16` as a hex pattern, several outputs
 one after the other, or `ane` in decimal). A function of one number takes `x`, or `count` numbers
-from the pattern `first` on. So `pytest-ane record-arithmetic` writes them, too.
+from the pattern `first` on. So `pytest-ane first-contact` writes them, too.
 Prints a table by operation, every mismatch, what is not scored and why, and which of some
 candidates fits what has no rule (`benchmarks.ane_candidates`); the total is the last line. Exits 1
 where a scored row is not reproduced or none is scored, 2 where the file cannot be read. The default
@@ -263,9 +263,9 @@ def read(path: Path) -> list[dict[str, Any]]:
 def main(arguments: list[str] | None = None) -> int:
     """Print the table; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--rows", type=Path, default=ROWS, metavar="FILE.csv")
+    parser.add_argument("--rows", type=Path, nargs="+", default=[ROWS], metavar="FILE.csv")
     try:
-        rows = read(parser.parse_args(arguments).rows)
+        rows = [row for file in parser.parse_args(arguments).rows for row in read(file)]
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2

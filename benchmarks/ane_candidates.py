@@ -1,7 +1,7 @@
 """Candidates for operations without a rule: how many recorded rows each of them reproduces.
 
 `python -m benchmarks.ane_arithmetic --rows FILE.csv` prints them. One that reproduces all rows of
-an operation is what its rule should be. They know the operands of `pytest-ane record-arithmetic`.
+an operation is what its rule should be. They know the operands of `pytest-ane first-contact`.
 """
 
 from __future__ import annotations

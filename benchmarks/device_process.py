@@ -20,8 +20,8 @@ import numpy as np
 
 from pytest_ane.backends import CoreMLBackend
 from pytest_ane.backends.coreml.process import Device
+from pytest_ane.mac.testing import Mac, Replayer, Script
 from pytest_ane.make import Cache
-from pytest_ane.testing import Mac, Replayer, Script
 from tests.mlprogram.packages import Program
 
 MEGABYTES = (0.001, 1, 16, 64)

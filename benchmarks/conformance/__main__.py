@@ -90,7 +90,7 @@ class Runner:
         site = Path(spec.submodule_search_locations[0])
         command = [
             sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", str(site),
-            "-p", "pytest_ane.predict", "-p", "benchmarks.conformance.plugin",
+            "-p", "pytest_ane.mac.predict", "-p", "benchmarks.conformance.plugin",
             "-p", "no:cacheprovider", "-p", "no:ane", "-p", "no:benchmark",
             "-q", "--tb=no", "-W", "ignore", "-n", str(self.workers), str(site / folder),
         ]  # fmt: skip

@@ -159,7 +159,7 @@ def _watched(original: Callable[..., Any], recorder: Recorder) -> Callable[..., 
 
 
 def _watch_predictions(recorder: Recorder) -> None:
-    from pytest_ane.predict import native
+    from pytest_ane.mac import _native as native
 
     original = native._MLModelProxy.predict
 

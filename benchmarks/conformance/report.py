@@ -17,8 +17,8 @@ HEAD = """\
 # Conformance
 
 coremltools ships the tests of its operations with the wheel. Off macOS they convert and compare
-nothing; here they run with `pytest_ane.predict`, so that every number is compared with numpy's or
-torch's. Written by `make conformance`, with coremltools 9.0; not edited by hand.
+nothing; here they run with `pytest_ane.mac.predict`, so that every number is compared with numpy's
+or torch's. Written by `make conformance`, with coremltools 9.0; not edited by hand.
 
 The suite's tolerance for fp16 programs (0.5 absolute, 5 %) hardly sees an error of 5 %, so the
 score is *close*: every array of an item within 2e-3 absolute + 2e-3 relative. The controls show

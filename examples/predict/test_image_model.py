@@ -1,6 +1,6 @@
 """A model whose input and output are images: blurring a picture.
 
-pytest -p pytest_ane.predict examples/predict/test_image_model.py
+pytest -p pytest_ane.mac.predict examples/predict/test_image_model.py
 """
 
 import coremltools as ct

@@ -1,6 +1,6 @@
 """Attention with a key-value cache held in states, some tokens after others.
 
-pytest -p pytest_ane.predict examples/predict/test_stateful_model.py
+pytest -p pytest_ane.mac.predict examples/predict/test_stateful_model.py
 """
 
 import coremltools as ct

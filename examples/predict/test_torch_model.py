@@ -1,6 +1,6 @@
 """A torch model, converted and compared with itself: an ordinary test of an ordinary project.
 
-pytest -p pytest_ane.predict examples/predict/test_torch_model.py
+pytest -p pytest_ane.mac.predict examples/predict/test_torch_model.py
 """
 
 import coremltools as ct

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from pytest_ane.testing import Replayer, Script
+from pytest_ane.mac.testing import Replayer, Script
 from tests.audit.test_pull_requests import Checkout, add, checkout, git
 from tests.plugin.conftest import genuine
 

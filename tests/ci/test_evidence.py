@@ -16,7 +16,7 @@ import pytest
 
 from pytest_ane.evidence.statement import sealed
 from pytest_ane.evidence.strict_json import pretty
-from pytest_ane.testing import DeviceRule, Script
+from pytest_ane.mac.testing import DeviceRule, Script
 from tests.ci.repository import AS_IT_IS, CONTEXT, calls, clone, commit, git, machine
 from tests.ci.runner import Done, Runner
 from tests.evidence.signing import envelope, new_key, write_json, write_public
@@ -71,7 +71,7 @@ def record(folder: Path, packages: dict[str, Path], script: Script) -> Mac:
     shutil.copytree(packages["float32"], repository / "reference.mlpackage")
     commit(repository)
     script.save(folder / "mac")
-    replay = f"-p pytest_ane.testing.plugin -p genuine --ane-replay={folder / 'mac'}"
+    replay = f"-p pytest_ane.mac.testing -p genuine --ane-replay={folder / 'mac'}"
     (folder / "genuine.py").write_text(GENUINE)
     runner = machine(folder, repository, PYTHON)
     runner.env = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from pytest_ane.testing import Replayer, Script
+from pytest_ane.mac.testing import Replayer, Script
 
 _installed = Replayer(Script())
 

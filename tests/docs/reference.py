@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
@@ -15,9 +16,9 @@ from typing import Any
 
 from benchmarks import ane_arithmetic
 from pytest_ane.cli import parser
-from pytest_ane.experiments import EXPERIMENTS
-from pytest_ane.first_contact import ASSUMPTIONS, STEPS
 from pytest_ane.gates.placement.rules import ALL_RULES, OpRule, Rule
+from pytest_ane.mac.experiments import EXPERIMENTS
+from pytest_ane.mac.first_contact import PARTS
 from pytest_ane.manifest.tables import json_schema
 from pytest_ane.mlprogram.executor.ane import Grade
 from pytest_ane.mlprogram.executor.ane.simulation import grade_of
@@ -310,16 +311,22 @@ def recorded() -> str:
 
 
 def experiments() -> str:
-    """What `pytest-ane record-arithmetic` runs."""
+    """What `pytest-ane first-contact -k arithmetic` runs."""
     made = [make() for make in EXPERIMENTS.values()]
     rows = ((f"`{e.name}`", e.question, str(len(e.samples))) for e in made)
     return table(("experiment", "settles", "rows"), rows)
 
 
 def assumptions() -> str:
-    """What the Core ML backend assumes, and the step that checks it."""
-    rows = ((a.assumed, f"`{a.step}`", STEPS[a.step].purpose) for a in ASSUMPTIONS)
-    return table(("assumed", "step", "which checks"), rows)
+    """What the Core ML backend assumes, and the test that checks it."""
+    modules = [import_module(f"pytest_ane.mac.first_contact.test_{part}") for part in PARTS]
+    tests = [test for module in modules for test in vars(module).items()]
+    rows = (
+        (" ".join((inspect.getdoc(test) or "").split()), f"`{name.removeprefix('test_')}`")
+        for name, test in tests
+        if name.startswith("test_")
+    )
+    return table(("assumed", "test"), rows)
 
 
 GENERATORS: dict[str, Callable[[], str]] = {
@@ -328,8 +335,8 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "options": options,
     "settings": settings,
     "fixtures": fixtures,
-    "options for tests": lambda: options("pytest_ane.testing.plugin"),
-    "fixtures for tests": lambda: fixtures("testing"),
+    "options for tests": lambda: options("pytest_ane.mac.testing"),
+    "fixtures for tests": lambda: fixtures("mac"),
     "packages": packages,
     "rules": rules,
     "grades": grades,

@@ -99,7 +99,7 @@ def _takes_long(command: str, *arguments: str) -> bool:
         return arguments[0].endswith(".toml")
     if "gemma3-270m" in arguments:
         return True
-    long = ("calibrate", "speculate", "bisect", "record-arithmetic", "first-contact", "worker")
+    long = ("calibrate", "speculate", "bisect", "first-contact", "worker")
     return command in long and "--times" not in arguments
 
 

@@ -114,7 +114,7 @@ def test_what_is_not_known_is_refused_in_one_sentence(own: Project, word: str) -
 
 @pytest.mark.slow
 def test_a_device_computes_in_its_own(own: Project) -> None:
-    from pytest_ane.testing import Replayer, Script
+    from pytest_ane.mac.testing import Replayer, Script
 
     with Replayer(Script()):
         result = fidelity(own, "--ane-arithmetic=ane", "--ane-backend=coreml")
@@ -144,7 +144,7 @@ def test_hazards_are_asked_in_the_ane_s_arithmetic_alone(own: Project) -> None:
 
 
 def test_hazards_are_computed_wherever_they_are_asked(own: Project) -> None:
-    from pytest_ane.testing import Replayer, Script
+    from pytest_ane.mac.testing import Replayer, Script
 
     with Replayer(Script()):
         result = own.gate("-k", "hazards", "--ane-arithmetic=ane", "--ane-backend=coreml")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.testing import (
+from pytest_ane.mac.testing import (
     INTEL,
     TRANSLATED,
     VIRTUAL,
@@ -183,7 +183,7 @@ def test_without_core_ml_it_is_a_usage_error(mixed: Project) -> None:
 @pytest.mark.skipif(sys.platform == "darwin", reason="macOS has its tools")
 def test_a_native_module_without_a_mac_is_a_usage_error(mixed: Project) -> None:
     result = mixed.pytester.runpytest_subprocess(
-        "-p", "pytest_ane.predict", "--ane-shards=all", "-m", "gate", CORE_ML
+        "-p", "pytest_ane.mac.predict", "--ane-shards=all", "-m", "gate", CORE_ML
     )
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
@@ -230,7 +230,7 @@ def test_workers_run_it_and_their_notes_arrive(project: Project) -> None:
         project.path / "script"
     )
     result = project.packages(good="none").pytester.runpytest_subprocess(
-        "-p", "pytest_ane.testing.plugin", f"--ane-replay={script}", "-n1", "--ane-shards=all",
+        "-p", "pytest_ane.mac.testing", f"--ane-replay={script}", "-n1", "--ane-shards=all",
         "-m", "gate", "-k", "fidelity", CORE_ML, "--ane-cache=cache",
     )  # fmt: skip
     result.assert_outcomes(passed=1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.testing import VIRTUAL, Script
+from pytest_ane.mac.testing import VIRTUAL, Script
 from tests.plugin.conftest import Project
 
 FAST = ("--benchmark-min-rounds=2", "--benchmark-max-time=0.01")
@@ -242,7 +242,7 @@ def test_a_canary_goes_first_and_is_not_judged_by_its_speed(project: Project) ->
     project.packages(good="none", other="none")
     text = (project.path / "shards.toml").read_text()
     project.manifest('[models.own]\ncanary = ["good"]\n' + text)
-    slow = ("-p", "pytest_ane.testing.plugin", "--ane-slow=good:20")
+    slow = ("-p", "pytest_ane.mac.testing", "--ane-slow=good:20")
     floor = "[models.own.policy.throughput]\nmin-tok-s = 1000000\n"
     project.manifest((project.path / "shards.toml").read_text() + floor)
     result = bench(project, "-k", "call and Tmax", *slow)
@@ -254,7 +254,7 @@ def test_a_canary_goes_first_and_is_not_judged_by_its_speed(project: Project) ->
 @pytest.mark.slow
 def test_on_a_replayed_mac(project: Project, tmp_path: Path) -> None:
     Script().save(tmp_path)
-    mac = ("-p", "pytest_ane.testing.plugin", f"--ane-replay={tmp_path}", "--ane-backend=coreml")
+    mac = ("-p", "pytest_ane.mac.testing", f"--ane-replay={tmp_path}", "--ane-backend=coreml")
     result = bench(project.packages(good="none"), *mac, "--benchmark-autosave")
     result.assert_outcomes(passed=2, skipped=1, deselected=5)
     ane = saved(project)["test_load[own:good]"]["extra_info"]["ane"]
@@ -271,7 +271,7 @@ def test_on_a_replayed_mac(project: Project, tmp_path: Path) -> None:
 
 def test_without_an_ane_what_is_timed_proves_nothing(project: Project, tmp_path: Path) -> None:
     Script(VIRTUAL).save(tmp_path)
-    mac = ("-p", "pytest_ane.testing.plugin", f"--ane-replay={tmp_path}", "--ane-backend=coreml")
+    mac = ("-p", "pytest_ane.mac.testing", f"--ane-replay={tmp_path}", "--ane-backend=coreml")
     result = bench(project.packages(good="none"), "-k", "load", *mac)
     result.assert_outcomes(failed=1, deselected=7)
     result.stdout.fnmatch_lines(["UNPROVEN own:good  throughput  This is a virtual machine *"])

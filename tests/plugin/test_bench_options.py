@@ -9,7 +9,7 @@ import pytest
 from tests.plugin.conftest import Project
 from tests.plugin.test_bench import FAST, bench, saved, settle
 
-SLOW = ("-p", "pytest_ane.testing.plugin", "--ane-slow=good:50")
+SLOW = ("-p", "pytest_ane.mac.testing", "--ane-slow=good:50")
 LIMIT = '[models.own.policy.throughput]\nmax-regression = "90%"\n'
 OWN = """
 import time

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_ane.testing import Mac, Replayer, Script
+from pytest_ane.mac.testing import Mac, Replayer, Script
 from tests.plugin.conftest import Project
 
 ONE = ("-k", "fidelity")

@@ -7,7 +7,7 @@ from datetime import datetime, tzinfo
 
 import pytest
 
-from pytest_ane.testing import Failure, Mac, Replayer, Script
+from pytest_ane.mac.testing import Failure, Mac, Replayer, Script
 from tests.plugin.conftest import Project
 
 CORE_ML = "--ane-backend=coreml"

@@ -17,7 +17,7 @@ from pytest_ane.backends.coreml.machine import is_replaced
 from pytest_ane.evidence import Statement
 from pytest_ane.evidence.statement import sealed
 from pytest_ane.evidence.strict_json import pretty
-from pytest_ane.testing import VIRTUAL, DeviceRule, Replayer, Script
+from pytest_ane.mac.testing import VIRTUAL, DeviceRule, Replayer, Script
 from tests.evidence.signing import PrivateKey, envelope, new_key, write_json, write_public
 from tests.plugin.conftest import Project
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.backends import CpuBackend
-from pytest_ane.testing import DeviceRule, Replayer, Script
+from pytest_ane.mac.testing import DeviceRule, Replayer, Script
 from tests import multifunction
 from tests.multifunction import FUNCTIONS
 from tests.plugin.conftest import Project, Workshop

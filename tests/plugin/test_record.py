@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_ane.gates import fidelity
-from pytest_ane.testing import INTEL, TRANSLATED, VIRTUAL, DeviceRule, Mac, Replayer, Script
+from pytest_ane.mac.testing import INTEL, TRANSLATED, VIRTUAL, DeviceRule, Mac, Replayer, Script
 from tests.plugin.conftest import Project
 
 CORE_ML = "--ane-backend=coreml"

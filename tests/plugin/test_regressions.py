@@ -84,7 +84,7 @@ def test_noise_that_was_measured_is_the_limit(project: Project, recorded: Path) 
     noise = Noise(what="load", subject="own:good", tokens=0, medians=(0.88, 1.12))
     storage = open_storage(str(project.path / ".benchmarks"))
     write(storage, Calibration(identity=load.identity, noises=(noise,)))
-    slow = ("-p", "pytest_ane.testing.plugin", "--ane-slow=good:300")
+    slow = ("-p", "pytest_ane.mac.testing", "--ane-slow=good:300")
     result = bench(project, "-k", "load", *slow)
     result.assert_outcomes(failed=1, deselected=7)
     result.stdout.fnmatch_lines(

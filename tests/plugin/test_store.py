@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_ane.mac.testing import Replayer, Script
 from pytest_ane.make import Cache
 from pytest_ane.make.shared_store import KINDS, SharedStore
-from pytest_ane.testing import Replayer, Script
 from tests.plugin.conftest import Project
 
 DEVICE = """

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.cli import main
-from pytest_ane.testing import VIRTUAL, DeviceRule, Mac, Replayer, Script
+from pytest_ane.mac.testing import VIRTUAL, DeviceRule, Mac, Replayer, Script
 from tests.mlprogram.packages import Program
 from tests.plugin.conftest import Project
 

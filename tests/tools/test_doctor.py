@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_ane.cli import main
+from pytest_ane.mac.testing import INTEL, Mac, Replayer, Script
 from pytest_ane.make.disk import PlanCache
-from pytest_ane.testing import INTEL, Mac, Replayer, Script
 from tests.permissions import permitted, tree
 from tests.plugin.projects import LLAMA, make_llama
 from tests.tools.conftest import AsJson

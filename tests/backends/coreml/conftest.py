@@ -10,8 +10,8 @@ import pytest
 
 from pytest_ane.backends import CoreMLBackend
 from pytest_ane.backends.coreml.process import Device
+from pytest_ane.mac.testing import Mac, Replayer, Script
 from pytest_ane.make import Cache
-from pytest_ane.testing import Mac, Replayer, Script
 
 Backend = Callable[..., CoreMLBackend]
 

@@ -11,11 +11,11 @@ import pytest
 
 from pytest_ane.backends import CpuBackend, get_backend
 from pytest_ane.gates.placement.measure import measure, plan_on_device
+from pytest_ane.mac.testing import Failure, code_14, stale
 from pytest_ane.make import Cache
 from pytest_ane.mlprogram.compiled import write_compiled
 from pytest_ane.mlprogram.errors import BackendError, ExecutionError, ProgramError, UnprovenError
 from pytest_ane.mlprogram.model import read_model
-from pytest_ane.testing import Failure, code_14, stale
 from tests.backends.coreml.conftest import Backend
 from tests.mlprogram.packages import doubling
 

@@ -5,12 +5,25 @@ from __future__ import annotations
 import pytest
 
 from pytest_ane.backends.coreml.errors import KNOWN_ERRORS, error_text, explain, is_stale, recognise
-from pytest_ane.testing.script import PUBLIC
 
 CODE_14 = (
     "Failed to build the model execution plan using a model architecture file '/a/model.mil' with "
     "error code: -14."
 )
+PUBLIC = (
+    # CoreMLPipelines #4
+    '{\n    NSLocalizedDescription = "Failed to build the model execution plan using a model '
+    "architecture file '{path}/model.mil' with error code: -14.\";\n}",
+    # ml-stable-diffusion #5
+    '{\n    NSLocalizedDescription = "at {path}/model.mil:11:258: Error parsing MIL model: at '
+    '{path}/model.mil:11:258: Could not open {path}/weights/weight.bin";\n    NSUnderlyingError = '
+    '"Error Domain=com.apple.CoreML Code=110 \\"(null)\\"";\n}',
+    # coremltools #2079
+    "Caught an unknown exception!",
+    # pytorch #109444
+    '{\n    NSLocalizedDescription = "nil value for URL";\n}',
+)
+"""Texts of Core ML's errors in Python as public threads have them; `{path}` is the model's."""
 
 
 def test_only_code_14_may_be_a_stale_model() -> None:

@@ -15,8 +15,8 @@ from pytest_ane.backends.coreml import Machine, check_native, machine, without_a
 from pytest_ane.backends.coreml.compiled import compile_package
 from pytest_ane.backends.coreml.machine import NAME, has_native
 from pytest_ane.backends.coreml.process import Device
+from pytest_ane.mac.testing import INTEL, TRANSLATED, VIRTUAL, Mac, Replayer, Script
 from pytest_ane.mlprogram.errors import BackendError, ExecutionError
-from pytest_ane.testing import INTEL, TRANSLATED, VIRTUAL, Mac, Replayer, Script
 
 
 def test_a_mac_with_xcode(mac: Callable[[Script], None]) -> None:

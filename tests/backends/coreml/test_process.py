@@ -17,10 +17,10 @@ import pytest
 from pytest_ane.backends import CoreMLBackend
 from pytest_ane.backends.coreml import process
 from pytest_ane.gates.placement.measure import plan_on_device
+from pytest_ane.mac.testing import Failure, Mac, Script
 from pytest_ane.make import Cache
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.model import read_model
-from pytest_ane.testing import Failure, Mac, Script
 from tests.backends.coreml.test_runner import counter
 from tests.mlprogram.packages import Program, doubling
 from tests.signals import heed_ctrl_c
@@ -218,7 +218,7 @@ import numpy as np
 from pytest_ane.backends import CoreMLBackend
 from pytest_ane.backends.coreml.process import Device
 from pytest_ane.make import Cache
-from pytest_ane.testing import Failure, Mac, Replayer, Script
+from pytest_ane.mac.testing import Failure, Mac, Replayer, Script
 package, cache = map(Path, sys.argv[1:])
 with Replayer(Script(Mac(compiler=""), failures=(Failure("predict", effect="hang"),))):
     backend = CoreMLBackend(Cache(cache), device=Device(timeout=3))

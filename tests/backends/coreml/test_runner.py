@@ -12,11 +12,11 @@ import pytest
 
 from pytest_ane.backends import CpuBackend
 from pytest_ane.backends.coreml.backend import CoreMLRunner, _load
-from pytest_ane.first_contact.packages import package
+from pytest_ane.mac.first_contact._packages import package
+from pytest_ane.mac.testing import Failure, Script
 from pytest_ane.make.coremltools_quiet import import_coremltools
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.model import read_any, read_model
-from pytest_ane.testing import Failure, Script
 from tests.backends.coreml.conftest import Backend
 from tests.detectors import detector
 from tests.mlprogram.packages import Program, doubling

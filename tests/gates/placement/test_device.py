@@ -14,16 +14,16 @@ import pytest
 
 from pytest_ane.backends.coreml import CoreMLBackend
 from pytest_ane.backends.coreml.process import Device
-from pytest_ane.first_contact.packages import package
 from pytest_ane.gates.placement import judge
 from pytest_ane.gates.placement.measure import measure, plan_on_device, to_record
 from pytest_ane.gates.placement.plans import Plan, coremltools, summarise
 from pytest_ane.gates.verdict import Verdict
+from pytest_ane.mac.first_contact._packages import package
+from pytest_ane.mac.testing import DeviceRule, Replayer, Rewrite, Script, code_14, stale
 from pytest_ane.make import Cache
 from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.mlprogram.errors import ExecutionError, UnprovenError
 from pytest_ane.mlprogram.model import read_model
-from pytest_ane.testing import DeviceRule, Replayer, Rewrite, Script, code_14, stale
 from tests import device_models
 
 T = TypeVar("T")
@@ -174,7 +174,7 @@ def test_a_model_that_another_macos_compiled(ask: Ask, packages: dict[str, Path]
     assert ask("conv").said == []
     asked = ask("conv", failures=(stale(),))
     assert asked.said == []
-    from pytest_ane.testing import Mac
+    from pytest_ane.mac.testing import Mac
 
     asked = ask("conv", machine=Mac(os="26.2", build="25C56"), failures=(stale(),))
     assert asked.said == ["compiled again after -14."]

@@ -13,9 +13,9 @@ from safetensors.numpy import save_file
 
 from pytest_ane.gates import GATES
 from pytest_ane.gates.behaviour import Behaviour
+from pytest_ane.mac.testing import Replayer, Script
 from pytest_ane.mlprogram.errors import AneError
 from pytest_ane.project.project import read_project
-from pytest_ane.testing import Replayer, Script
 from tests.plugin.conftest import Project
 from tests.plugin.own_stack.faults import EXAMPLE, of_manifest, own_stack
 

@@ -1,0 +1,545 @@
+"""`coremltools.libcoremlpython` of our own, behind coremltools' Python classes.
+
+coremltools talks to Core ML through one native module, which its wheels have on macOS only. This
+module has the same classes, with the signatures that coremltools 9.0 calls (`models/model.py`,
+`models/_compiled_model.py`, `models/compute_plan.py`), and answers with the executor: its plans say
+that everything runs on this machine's CPU.
+
+`stand_in` puts an `Answerer` in front of such a module, this one or Core ML's own. It is given
+each question and a way to ask the module behind:
+
+    def answer(question, ask):             # a Mac on which planning fails, and all else is computed
+        if question.at == "plan":
+            raise RuntimeError("error code: -14")
+        return ask()
+
+Three answer: the executor by itself; `_replay.Script`'s Mac from rules and recorded files, with the
+executor behind it; `_recording.Log`, which keeps what Core ML said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache, partial
+from itertools import count
+from pathlib import Path, PurePosixPath
+from tempfile import gettempdir, mkdtemp
+from types import ModuleType
+from typing import Any, Literal, Protocol
+from uuid import uuid4
+
+import numpy as np
+
+from pytest_ane.mac import _plans
+from pytest_ane.mac._compiler import is_constant
+from pytest_ane.mac._plans import (
+    _MLComputePlanProxy,
+    _MLCPUComputeDeviceProxy,
+    _MLGPUComputeDeviceProxy,
+    _MLNeuralEngineComputeDeviceProxy,
+)
+from pytest_ane.mlprogram.arithmetic import SIMULATED, Arithmetic, RuleShares
+from pytest_ane.mlprogram.arrays import Arrays
+from pytest_ane.mlprogram.checks import stays_inside
+from pytest_ane.mlprogram.compiled import write_compiled
+from pytest_ane.mlprogram.digests import key_digest
+from pytest_ane.mlprogram.errors import AneError, ExecutionError, ProgramError
+from pytest_ane.mlprogram.executor import PipelineSession, Session, open_session
+from pytest_ane.mlprogram.executor.dtypes import carried
+from pytest_ane.mlprogram.executor.interface import mode, to_pixels
+from pytest_ane.mlprogram.executor.ops.lists import States
+from pytest_ane.mlprogram.model import read_any, read_functions, read_model
+from pytest_ane.mlprogram.records import DType, Feature, MLModel, Pipeline
+
+__all__ = [
+    "_MLCPUComputeDeviceProxy",
+    "_MLComputePlanProxy",
+    "_MLGPUComputeDeviceProxy",
+    "_MLModelAssetProxy",
+    "_MLModelProxy",
+    "_MLNeuralEngineComputeDeviceProxy",
+    "stand_in",
+]
+
+PYTEST_ANE = True
+INSTALLER = None
+"""It lives in the process that activated it."""
+_NEWEST_SPECIFICATION = 10
+_NUMBERS = count()
+"""One for each model that is loaded."""
+_FAILED = "Error computing NN outputs: Unable to compute the prediction using ML Program."
+
+
+@dataclass
+class Settings:
+    """How models of this process compute, and by which rules of the ANE each of them has."""
+
+    arithmetic: Arithmetic = "typed"
+    rules: dict[int, RuleShares] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        simulated = f" as {SIMULATED}" if self.arithmetic == "ane" else ""
+        return f"predictions by pytest-ane's CPU executor{simulated} (not Core ML)"
+
+    def on(self, compute_units: str) -> Arithmetic:
+        """Of a model that may run on these: as typed where the ANE is not among them."""
+        return self.arithmetic if compute_units in ("ALL", "CPU_AND_NE") else "typed"
+
+
+settings = Settings()
+
+
+@cache
+def announce() -> None:
+    """Say on stderr which backend answers; once in a process."""
+    print(f"coremltools: {settings}", file=sys.stderr)
+
+
+class _MLModelProxy:
+    """A loaded model.
+
+    What cannot be read or run is said when somebody predicts, not when the model is loaded:
+    conversion loads every model it makes, whether or not anybody wants to predict with it.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        compute_units: str,
+        function_name: str = "",
+        hints: dict[str, str] | None = None,
+        asset: Any = None,
+    ) -> None:
+        del hints
+        self._path = Path(getattr(asset, "path", path))
+        self._error: AneError | None = None
+        self._session: Session | PipelineSession | None = None
+        started = time.perf_counter_ns()
+        try:
+            model = read_any(self._path, function=function_name or None)
+            self._session = open_session(model, arithmetic=settings.on(compute_units))
+        except AneError as error:
+            self._error = error
+        self._number = next(_NUMBERS)
+        self._loading = time.perf_counter_ns() - started
+        self._predicting: int | None = None
+        self._compiled: Path | None = None
+
+    def predict(self, data: dict[str, Any], state: _State | None = None) -> dict[str, Any]:
+        """Outputs by name, as Core ML's Python interface returns them.
+
+        Raises:
+            AneError: the model cannot be read or run here at all.
+            RuntimeError: this prediction failed; begins as Core ML's own message does.
+        """
+        session = self._ready()
+        announce()
+        started = time.perf_counter_ns()
+        states = None if state is None else state.states
+        try:
+            outputs = session.predict(declared_inputs(session.model, data), states)
+            self._predicting = time.perf_counter_ns() - started
+            if (shares := session.rule_shares) is not None:
+                settings.rules[self._number] = shares
+            return returned_outputs(session.model, outputs)
+        except AneError as error:
+            raise RuntimeError(f"{_FAILED} {error}") from error
+
+    def batchPredict(self, batch: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [self.predict(data) for data in batch]
+
+    def newState(self) -> _State:
+        return _State(self._ready().make_state())
+
+    def get_load_duration_in_nano_seconds(self) -> int:
+        return self._loading
+
+    def get_last_predict_duration_in_nano_seconds(self) -> int | None:
+        return self._predicting
+
+    def get_compiled_model_path(self) -> str:
+        """A folder with `model.mil`, weights and description; deleted with the model."""
+        if self._compiled is None:
+            self._compiled = temporary_folder(self) / "model.mlmodelc"
+            self._compile(self._path, self._compiled)
+        return str(self._compiled)
+
+    @staticmethod
+    def compileModel(path: str) -> str:
+        """A compiled model in a new folder, which the caller moves or deletes.
+
+        Raises:
+            RuntimeError: the model cannot be read, or is no ML Program.
+        """
+        with new_compiled() as target:
+            return str(_MLModelProxy._compile(Path(path), target))
+
+    @staticmethod
+    def _compile(path: Path, target: Path) -> Path:
+        try:
+            return write_compiled(read_model(path), target, read_functions(path))
+        except AneError as error:
+            raise RuntimeError(f"Error compiling model: {error}") from error
+
+    @staticmethod
+    def get_model_structure(path: str) -> Any:
+        return _plans.structure(read_model(path).program)
+
+    @staticmethod
+    def get_compute_plan(path: str, compute_units: str) -> Any:
+        """The plan of a compiled model: this machine's CPU, whatever compute units are allowed."""
+        del compute_units
+        usage = _plans.Usage("CPU", ("CPU",))
+        program = read_model(path).program
+        return _plans.compute_plan(program, lambda op: None if is_constant(op.op) else usage)
+
+    @staticmethod
+    def get_all_compute_devices() -> list[Any]:
+        return [_plans.devices()["CPU"]]
+
+    get_available_compute_devices = get_all_compute_devices
+
+    @staticmethod
+    def create_model_asset_from_path(path: str) -> Any:
+        from coremltools.models.model import MLModelAsset
+
+        return MLModelAsset(_MLModelAssetProxy(Path(path)))
+
+    @staticmethod
+    def create_model_asset_from_memory(data: bytes, blobs: Mapping[str, bytes]) -> Any:
+        """An asset of a specification and its weights files by name.
+
+        Raises:
+            ProgramError: a name that leaves the package.
+        """
+        from coremltools.models.model import MLModelAsset
+
+        asset = _MLModelAssetProxy()
+        asset.path = _write_package(asset.path / "model.mlpackage", data, blobs)
+        return MLModelAsset(asset)
+
+    @staticmethod
+    def maximum_supported_specification_version() -> int:
+        return _NEWEST_SPECIFICATION
+
+    def _ready(self) -> Session | PipelineSession:
+        if self._session is None:
+            # Not a RuntimeError: a test that expects Core ML to fail must not pass for this.
+            assert self._error is not None
+            raise self._error
+        return self._session
+
+
+class _State:
+    """A state's native side."""
+
+    def __init__(self, states: States) -> None:
+        self.states = states
+
+    def read_state(self, name: str) -> Any:
+        return self._named(name).read().copy()
+
+    def write_state(self, name: str, value: Any) -> None:
+        try:
+            self._named(name).write(value)
+        except ValueError as error:
+            raise RuntimeError(str(error)) from None
+
+    def _named(self, name: str) -> Any:
+        if name not in self.states:
+            names = ", ".join(self.states)
+            raise RuntimeError(f"no state {name!r}; there are: {names}")
+        return self.states[name]
+
+
+class _MLModelAssetProxy:
+    """A model to load from; `path` is its folder."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or temporary_folder(self)
+
+
+@contextmanager
+def new_compiled() -> Iterator[Path]:
+    """Where a compiled model is made, gone if that fails.
+
+    The caller moves it, so it has no folder of its own around it, which would stay.
+    """
+    target = Path(gettempdir(), f"pytest-ane-{uuid4().hex}.mlmodelc")
+    try:
+        yield target
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
+
+
+def temporary_folder(owner: object) -> Path:
+    """A folder that is deleted with its owner, or when Python ends."""
+    folder = mkdtemp(prefix="pytest-ane-")
+    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def _write_package(package: Path, specification: bytes, blobs: Mapping[str, bytes]) -> Path:
+    data = package / "Data" / "com.apple.CoreML"
+    (data / "weights").mkdir(parents=True)
+    (data / "model.mlmodel").write_bytes(specification)
+    for name, content in blobs.items():
+        if not stays_inside(name):
+            raise ProgramError(f"the weights file {name!r} lies outside the model.")
+        (data / "weights" / PurePosixPath(name).name).write_bytes(content)
+    entries = {"model": {"path": "com.apple.CoreML/model.mlmodel"}}
+    manifest = {"itemInfoEntries": entries, "rootModelIdentifier": "model"}
+    (package / "Manifest.json").write_text(json.dumps(manifest))
+    return package
+
+
+def declared_inputs(model: MLModel | Pipeline, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Inputs in the declared types: coremltools hands over fp16 as fp32, and any number as such.
+
+    Raises:
+        ExecutionError: a value that is no array of numbers.
+    """
+    features = {f.name: f for f in model.inputs}
+    return {
+        name: _given(model, features[name], value) if name in features else value
+        for name, value in data.items()
+    }
+
+
+def _given(model: MLModel | Pipeline, feature: Feature, value: Any) -> Any:
+    if feature.kind == "image":
+        return value
+    array = _array(value)
+    if array is None or array.dtype.kind not in "biuf":
+        what = type(value).__name__ if array is None else f"an array of {array.dtype}"
+        raise ExecutionError(
+            f"{model.path}: input {feature.name!r} is {what}, not an array of numbers."
+        )
+    with np.errstate(all="ignore"):
+        array = array.astype(carried(feature.dtype), copy=False)
+    fixed = not feature.ranges and not feature.enumerated
+    scalar = fixed and array.size == 1 == np.prod(feature.shape)
+    return array.reshape(feature.shape) if scalar else array
+
+
+def _array(value: Any) -> Any:
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def returned_outputs(model: MLModel | Pipeline, outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Outputs as Core ML returns them.
+
+    Multi-arrays have the declared type (fp16 comes as fp32), a scalar has one element; images are
+    PIL images; a classifier's label is text or a number, its probabilities are a dictionary.
+
+    Raises:
+        ExecutionError: an image is declared and PIL is not installed, or the result is none.
+    """
+    features = {f.name: f for f in model.outputs}
+    return {
+        name: _returned(model, features.get(name), value)
+        for name, value in outputs.items()
+        if not features or name in features
+    }
+
+
+def _returned(model: MLModel | Pipeline, feature: Feature | None, value: Any) -> Any:
+    kind = feature.kind if feature is not None else ""
+    if isinstance(value, dict):
+        return {_label(key): float(probability) for key, probability in value.items()}
+    if kind in ("int64Type", "stringType") or not isinstance(value, (np.ndarray, np.generic)):
+        return _label(value)
+    value = np.asarray(value)
+    if feature is not None and kind == "image":
+        return _image(model, feature, value)
+    if feature is None or feature.dtype is DType.STRING:
+        dtype = value.dtype
+    else:
+        dtype = carried(feature.dtype)  # coremltools gives out fp16 as float32.
+    return np.array(value.reshape(1) if value.ndim == 0 else value, dtype)
+
+
+def _label(value: Any) -> Any:
+    return value.item() if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+def _image(model: MLModel | Pipeline, feature: Feature, value: Any) -> Any:
+    """A PIL image; coremltools returns colours with an alpha of 255."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ExecutionError(
+            f"{model.path}: output {feature.name!r} is an image; run: pip install pillow"
+        ) from None
+    try:
+        pixels = to_pixels(feature, value)
+    except ValueError as error:
+        raise ExecutionError(f"{model.path}: output {feature.name!r} has {error}.") from None
+    image = Image.fromarray(pixels)
+    return image.convert("RGBA") if mode(feature) == "RGB" else image
+
+
+_UNASKED = (
+    "auto_set_specification_version",
+    "create_model_asset_from_memory",
+    "create_model_asset_from_path",
+    "get_model_structure",
+    "maximum_supported_specification_version",
+)
+"""What a native module answers for itself."""
+At = Literal["compile", "load", "plan", "predict", "state", "read", "devices"]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What coremltools asks of Core ML.
+
+    Attributes:
+        at: to compile, load, plan or predict, to make states or read one, to list devices.
+        path: the model's; empty for devices.
+        units: the compute units of a plan.
+        key: the digest of a prediction or of a state's value; None where it has none.
+        state: the state of a prediction, or the one that is read.
+    """
+
+    at: At
+    path: str = ""
+    units: str = ""
+    key: str | None = None
+    state: TrackedState | None = None
+
+
+class Answerer(Protocol):
+    """Answers questions, itself or by asking the module behind it."""
+
+    def answer(self, question: Question, ask: Callable[[], Any]) -> Any:
+        """The answer; `ask` gives that of the module behind."""
+        ...
+
+    def key(self, path: str) -> Callable[..., str | None] | None:
+        """What gives the digest of a prediction of this model; None where none is needed."""
+        ...
+
+
+class TrackedState:
+    """A state's native side, and the digest of all it went through.
+
+    Attributes:
+        inner: the native side of the module behind.
+        digest: of its predictions and of what was written to it.
+        played: whether a recorded prediction went through it, of which `inner` knows nothing.
+    """
+
+    def __init__(self, inner: Any, path: str, answerer: Answerer) -> None:
+        self.inner, self._path, self._answerer = inner, path, answerer
+        self.digest, self.played = "", False
+
+    def then(self, event: object) -> None:
+        """Fold an event into the state's digest."""
+        self.digest = key_digest([self.digest, event])
+
+    def read_state(self, name: str) -> Any:
+        """A copy of a state's value."""
+        question = Question("read", self._path, key=key_digest([self.digest, name]), state=self)
+        return self._answerer.answer(question, partial(self.inner.read_state, name))
+
+    def write_state(self, name: str, value: Any) -> None:
+        """Set a state's value, which becomes part of its digest."""
+        self.inner.write_state(name, value)
+        self.then(array_digests({name: np.asarray(value)}))
+
+
+def array_digests(arrays: Arrays) -> list[tuple[str, str, tuple[int, ...], str]]:
+    """Arrays by name, dtype, shape and SHA-256."""
+    return [
+        (name, array.dtype.str, array.shape, hashlib.sha256(array.tobytes()).hexdigest())
+        for name, array in sorted(arrays.items())
+    ]
+
+
+def stand_in(native: ModuleType, answerer: Answerer, installer: tuple[str, ...] | None) -> Any:
+    """A module that answers as the answerer says.
+
+    Args:
+        native: the module behind it, this one or Core ML's own.
+        answerer: is given every question.
+        installer: how a child process of the backend installs the same; None for not at all.
+    """
+    module = ModuleType(native.__name__, native.__doc__)
+    vars(module).update({k: v for k, v in vars(native).items() if not k.startswith("__")})
+    vars(module).update(_MLModelProxy=_proxy(native._MLModelProxy, answerer), INSTALLER=installer)
+    return module
+
+
+def _proxy(native: Any, answerer: Answerer) -> type:
+    class Proxy:
+        def __init__(
+            self,
+            path: str,
+            compute_units: str,
+            function_name: str = "",
+            hints: dict[str, str] | None = None,
+            asset: Any = None,
+        ) -> None:
+            self._at, self._loaded_as = (
+                str(getattr(asset, "path", path)),
+                (function_name, compute_units),
+            )
+            self._key = answerer.key(self._at)
+            load = partial(native, path, compute_units, function_name, hints, asset)
+            self._inner = answerer.answer(Question("load", self._at), load)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+        def predict(self, data: dict[str, Any], state: TrackedState | None = None) -> Any:
+            key = None
+            if self._key:
+                key = self._key(*self._loaded_as, data, None if state is None else state.digest)
+            ask = partial(self._inner.predict, data, None if state is None else state.inner)
+            outputs = answerer.answer(Question("predict", self._at, key=key, state=state), ask)
+            if state is not None:
+                state.then(key)
+            return outputs
+
+        def batchPredict(self, batch: Sequence[dict[str, Any]]) -> list[Any]:
+            return [self.predict(data) for data in batch]
+
+        def newState(self) -> TrackedState:
+            inner = answerer.answer(Question("state", self._at), self._inner.newState)
+            return TrackedState(inner, self._at, answerer)
+
+        @staticmethod
+        def compileModel(path: str) -> str:
+            return str(
+                answerer.answer(Question("compile", path), lambda: native.compileModel(path))
+            )
+
+        @staticmethod
+        def get_compute_plan(path: str, compute_units: str) -> Any:
+            return answerer.answer(
+                Question("plan", path, compute_units),
+                lambda: native.get_compute_plan(path, compute_units),
+            )
+
+        @staticmethod
+        def get_all_compute_devices() -> Any:
+            return answerer.answer(Question("devices"), native.get_all_compute_devices)
+
+        get_available_compute_devices = get_all_compute_devices
+
+    for name in filter(partial(hasattr, native), _UNASKED):
+        setattr(Proxy, name, staticmethod(getattr(native, name)))
+    return Proxy

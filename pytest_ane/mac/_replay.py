@@ -1,0 +1,245 @@
+"""A Mac that is not there: Core ML's answers from a script; and recording them on one that is."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock
+
+import pytest_ane
+from pytest_ane.mac._script import LOCK, NAME, Mac, Script
+from pytest_ane.mac.predict import MACOS, NATIVE, in_place
+from pytest_ane.mlprogram.errors import BackendError, RecordingError
+
+if TYPE_CHECKING:
+    from pytest_ane.mac._answers import Log
+
+
+class Replayer:
+    """While it is entered, coremltools and the machine's tools answer as a script says.
+
+    coremltools' own classes run unchanged; `sysctl`, `sw_vers` and `xcrun` come first on PATH.
+    Everything is as before afterwards. Counts of failures start at 0 each time it is entered.
+
+    Args:
+        script: a script, or a folder with `script.json` and perhaps recorded answers.
+
+    Raises:
+        RecordingError: the folder cannot be read.
+    """
+
+    def __init__(self, script: Script | Path | str) -> None:
+        self.folder = None if isinstance(script, Script) else Path(script)
+        self.script = script if isinstance(script, Script) else Script.load(script)
+        self._exit = ExitStack()
+
+    def __enter__(self) -> Replayer:
+        with ExitStack() as stack:
+            self._enter(stack)
+            self._exit = stack.pop_all()
+        return self
+
+    def _enter(self, stack: ExitStack) -> None:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="pytest-ane-")))
+        write_tools(self.script, folder)
+        stack.enter_context(_replaced(self.script, folder, self.folder))
+        stack.enter_context(_first_on_path(folder))
+
+    def __exit__(self, *error: Any) -> None:
+        self._exit.close()
+
+
+def _replaced(script: Script, folder: Path, recording: Path | None) -> AbstractContextManager[None]:
+    """Coremltools with a native module that answers from a script."""
+    # Not on top: a script is a light thing, and the executor takes a second.
+    from pytest_ane.mac import _native
+    from pytest_ane.mac._answers import Recording, Replay
+
+    replay = Replay(script, folder, Recording(recording) if recording else None)
+    installer = (f"{__name__}:{install.__name__}", str(folder), str(recording or ""))
+    version = tuple(int(part) for part in script.machine.os.split(".") if part.isdigit())
+    return in_place(_native.stand_in(_native, replay, installer), version or MACOS)
+
+
+_installed = ExitStack()
+
+
+def install(folder: str, recording: str) -> None:
+    """Replay in a child process of the backend, for as long as it lives.
+
+    Args:
+        folder: of the tools, with the script and the counts of questions.
+        recording: the folder of recorded answers; empty for none.
+    """
+    script = Script.load(folder)
+    _installed.enter_context(
+        _replaced(script, Path(folder), Path(recording) if recording else None)
+    )
+
+
+@contextmanager
+def _first_on_path(folder: Path) -> Iterator[None]:
+    before = os.environ.get("PATH", os.defpath)
+    os.environ["PATH"] = f"{folder}{os.pathsep}{before}"
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before
+
+
+_SYSCTL = """case "$*" in
+"-n machdep.cpu.brand_string") echo {chip} ;;
+"-n hw.model") echo {model} ;;
+"-n kern.hv_vmm_present") echo {virtual} ;;
+{translated}) echo {is_translated} ;;
+*) echo "sysctl: unknown oid '$2'" >&2; exit 1 ;;
+esac
+"""
+_SW_VERS = """case "$1" in
+-productName|--productName) echo macOS ;;
+-productVersion|--productVersion) echo {os} ;;
+-buildVersion|--buildVersion) echo {build} ;;
+*) echo "ProductName:    macOS"; echo "ProductVersion: "{os}; echo "BuildVersion:   "{build} ;;
+esac
+"""
+_XCODE_SELECT = """case "$*" in
+"-p"|"--print-path") echo {folder} ;;
+*) echo "xcode-select: error: unknown command option '$1'" >&2; exit 64 ;;
+esac
+"""
+_XCODE, _TOOLS = "/Applications/Xcode.app/Contents/Developer", "/Library/Developer/CommandLineTools"
+_NOT_FOUND = """echo "xcrun: error: unable to find utility '$1', not a developer tool" >&2
+exit 72
+"""
+_XCRUN = """case "$1 $2" in
+"coremlcompiler version") echo {compiler}; exit ;;
+"coremlcompiler compile")
+  PYTHONPATH={root}${{PYTHONPATH:+:$PYTHONPATH}} exec {python} -m {module} {folder} "$3" "$4" ;;
+esac
+"""
+
+
+def write_tools(script: Script, folder: Path) -> Path:
+    """Write the tools into a folder that goes first on PATH; with the script."""
+    script.save(folder)
+    machine = script.machine
+    _write(folder / "sysctl", _sysctl(machine))
+    _write(folder / "sw_vers", _SW_VERS.format(**_quoted(machine)))
+    selected = _XCODE if machine.compiler else _TOOLS
+    _write(folder / "xcode-select", _XCODE_SELECT.format(folder=selected))
+    xcrun = _XCRUN.format(
+        **_quoted(machine),
+        root=shlex.quote(str(Path(pytest_ane.__file__).parents[1])),
+        python=shlex.quote(sys.executable),
+        module="pytest_ane.mac._compiler",
+        folder=shlex.quote(str(folder)),
+    )
+    _write(folder / "xcrun", xcrun * bool(machine.compiler) + _NOT_FOUND)
+    return folder
+
+
+def _sysctl(machine: Mac) -> str:
+    # An Intel Mac has no such oid.
+    translated = '"no oid"' if machine.chip.startswith("Intel") else '"-n sysctl.proc_translated"'
+    facts = {"virtual": int(machine.virtual), "is_translated": int(machine.translated)}
+    return _SYSCTL.format(**_quoted(machine) | facts | {"translated": translated})
+
+
+def _quoted(machine: Mac) -> dict[str, str]:
+    return {name: shlex.quote(str(value)) for name, value in asdict(machine).items()}
+
+
+def _write(file: Path, text: str) -> None:
+    file.write_text(f"#!/bin/sh\n{text}")
+    file.chmod(0o755)
+
+
+class Recorder:
+    """While it is entered, every answer of Core ML is kept; on leaving, a recording is complete.
+
+    Args:
+        folder: where `script.json`, `plans/` and `values/` are written; made if need be.
+
+    Raises:
+        RecordingError: on entering, there is no native module to record, or the folder holds a
+            recording already.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        self._exit = ExitStack()
+        self._log: Log | None = None
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """What could not be kept, a sentence each."""
+        return tuple(self._log.skipped) if self._log else ()
+
+    def __enter__(self) -> Recorder:
+        from pytest_ane.mac._answers import Log
+        from pytest_ane.mac._native import stand_in
+        from pytest_ane.make.coremltools_quiet import import_coremltools
+
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            raise RecordingError(
+                "workers of xdist are not recorded: processes that share one device disturb each "
+                "other; leave out -n."
+            )
+        import_coremltools()
+        inner = sys.modules.get(NATIVE)
+        if inner is None:
+            raise RecordingError("there is no Core ML on this machine; record on a Mac.")
+        if (self.folder / NAME).exists():
+            raise RecordingError(
+                f"{self.folder}: holds a recording; delete it, or record into another folder."
+            )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._log = Log(self.folder)
+        self._exit.enter_context(in_place(stand_in(inner, self._log, None), None))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._exit.close()
+        assert self._log is not None
+        script = Script(
+            _this_mac(),
+            failures=tuple(self._log.failures),
+            compute=not self._log.predicted,
+        )
+        with FileLock(self.folder / LOCK):
+            if (self.folder / NAME).exists():  # Of another process, which began meanwhile.
+                other = Script.load(self.folder)
+                script = replace(
+                    script,
+                    failures=other.failures + script.failures,
+                    compute=other.compute and script.compute,
+                )
+            script.save(self.folder)
+
+
+def _this_mac() -> Mac:
+    """As its tools describe it; without them, such as around the executor, it says nothing."""
+    from pytest_ane.backends.coreml import Machine
+
+    try:
+        found = Machine.detect()
+    except BackendError:
+        return Mac(chip="", os="", build="", cores=0, compiler="", model="")
+    return Mac(
+        chip=found.chip,
+        os=found.os.removeprefix("macOS "),
+        build=found.os_build,
+        cores=found.ane_cores,
+        compiler=found.compiler.partition(" ")[2] if found.has_xcode else "",
+        model=found.model,
+        virtual=found.virtual,
+        translated=found.translated,
+    )

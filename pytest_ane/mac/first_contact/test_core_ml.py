@@ -1,0 +1,226 @@
+"""Core ML: what its plans say, how it fails, what it keeps in memory, how values cross."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from pytest_ane.backends.coreml.errors import explain
+from pytest_ane.backends.coreml.machine import coremltools
+from pytest_ane.mac.first_contact import Kit
+from pytest_ane.mac.first_contact._packages import PIXELS, SHAPE
+from pytest_ane.mlprogram.arrays import Array
+from pytest_ane.mlprogram.errors import ExecutionError
+
+Found = Callable[[object], None]
+LOADS, READS = 240, 1000
+_LEAK = 64 << 20
+"""Bytes that a process may grow by over the later loads or reads."""
+
+
+class PlannedOp(NamedTuple):
+    """An operation of a plan; `device` is None where the plan has no usage."""
+
+    function: str
+    kind: str
+    device: str | None
+
+
+def _load(path: str, units: str) -> Any:
+    ct = coremltools()
+    return ct.models.CompiledMLModel(path, ct.ComputeUnit[units])
+
+
+def _plan(path: str, units: str) -> list[PlannedOp]:
+    ct = coremltools()
+    from coremltools.models.compute_plan import MLComputePlan
+
+    plan = MLComputePlan.load_from_path(path, ct.ComputeUnit[units])
+    planned = []
+    for name, function in plan.model_structure.program.functions.items():
+        for op in function.block.operations:
+            usage = plan.get_compute_device_usage_for_mlprogram_operation(op)
+            device = usage and type(usage.preferred_compute_device).__name__
+            if device:
+                device = device.removeprefix("ML").removesuffix("ComputeDevice")
+            planned.append(PlannedOp(name, op.operator_name.rpartition(".")[2], device))
+    return planned
+
+
+@pytest.mark.parametrize("name", ["conv-iOS16", "conv-iOS17", "conv-iOS18", "state"])
+def test_plan(kit: Kit, name: str, found: Found) -> None:
+    """The plan of a program, made in a process without a terminal, says where its ops run."""
+    path = str(kit.compiled(name))
+    plan = kit.ask_recorded(f"plan-{name}", "planning", _plan, path, kit.units)
+    computing = [op for op in plan if op.kind not in ("const", "cast")]
+    computing = [op for op in computing if not op.kind.startswith("constexpr_")]
+    devices = sorted({op.device for op in computing if op.device})
+    planned = sum(op.device is not None for op in computing)
+    found(f"{planned} of {len(computing)} compute ops on {', '.join(devices) or 'no device'}")
+    assert devices, "Then placement of such programs has no evidence, and stays unproven."
+
+
+def test_plan_of_two_functions(kit: Kit, found: Found) -> None:
+    """A plan says it for the default function alone."""
+    path = str(kit.compiled("functions"))
+    plan = kit.ask_recorded("plan-functions", "planning", _plan, path, kit.units)
+    planned = sorted({op.function for op in plan if op.device})
+    listed = ", ".join(sorted({op.function for op in plan}))
+    found(f"lists {listed}; usage for {', '.join(planned) or 'none'}")
+    assert planned in (["one"], ["main"]), (
+        "Then each function of a package can be planned as it is, without a package of its own."
+    )
+
+
+def _load_and_predict(path: str, units: str, *shape: int) -> None:
+    _load(path, units).predict({"x": np.zeros(shape, np.float32)})
+
+
+def _make_state(path: str, units: str) -> None:
+    _load(path, units).make_state()
+
+
+def _error_of(function: Callable[..., object], *arguments: Any) -> Exception | None:
+    try:
+        function(*arguments)
+    except Exception as error:  # Whatever it is, it is what the test asks for.
+        return error
+    return None
+
+
+ERRORS: dict[str, tuple[Callable[..., object], bool, tuple[int, ...]]] = {
+    "load": (_load_and_predict, True, SHAPE),
+    "plan": (_plan, True, ()),
+    "predict": (_load_and_predict, False, (*SHAPE[:-1], SHAPE[-1] + 1)),
+    "make-state": (_make_state, False, ()),
+}
+"""What is asked, of a model without its program or of a whole one, and with which input."""
+
+
+@pytest.mark.parametrize("question", ERRORS)
+def test_error(kit: Kit, question: str, found: Found) -> None:
+    """An error becomes one sentence: of a damaged model, a wrong shape, states that are none."""
+    function, damaged, shape = ERRORS[question]
+    path = kit.compiled("conv-iOS18")
+    if damaged:
+        path = shutil.copytree(path, kit.work / "broken.mlmodelc", dirs_exist_ok=True)
+        for file in path.glob("*.mil"):
+            file.write_text("program(1.0)\n{\n")
+    arguments = (function, str(path), kit.units, *shape)
+    error = kit.ask_recorded(f"error-{question}", question, _error_of, *arguments)
+    if error is None:
+        pytest.skip("it raises no error")
+    sentence = explain(error)
+    found(f"{type(error).__name__}: {sentence}")
+    assert not any(mark in sentence for mark in ("{", "}", "\\U", "\\n")), (
+        f"Then this text needs a line in the table of known errors: {error}"
+    )
+
+
+def test_plan_of_a_package(kit: Kit) -> None:
+    """Planning a package that is not compiled ends the process."""
+    path = str(kit.package("conv-iOS18"))
+    with pytest.raises(ExecutionError, match="Core ML crashed"):
+        kit.ask("planning a package", _plan, path, "ALL")
+
+
+def test_model_of_another_build(kit: Kit, found: Found) -> None:
+    """A model that another build of macOS compiled is refused with -14."""
+    models = kit.folder.parent / "compiled"
+    mine = models / kit.machine.os_build / "conv.mlmodelc"
+    if not mine.exists():
+        unfinished = mine.with_name("conv.unfinished.mlmodelc")
+        shutil.copytree(kit.compiled("conv-iOS18"), unfinished, dirs_exist_ok=True)
+        unfinished.rename(mine)
+    answers = {}
+    for path in sorted(models.glob("*/conv.mlmodelc")):
+        if path == mine:
+            continue
+        try:
+            kit.ask("predicting", _load_and_predict, str(path), kit.units, *SHAPE)
+            answers[path.parent.name] = "loads and predicts"
+        except RuntimeError as error:
+            answers[path.parent.name] = str(error)
+    if not answers:
+        pytest.skip("no model of an earlier build here; run again after an upgrade of macOS")
+    found("; ".join(f"{build}: {answer}" for build, answer in answers.items()))
+    assert all("-14" in answer for answer in answers.values()), (
+        "Then models are compiled again after an upgrade for nothing, or fail in another way."
+    )
+
+
+def _grown(times: int, call: Callable[[], object]) -> int:
+    """Resident bytes that a process has more after all calls than after a tenth of them."""
+    early = 0
+    for index in range(times):
+        call()
+        if index == times // 10:
+            early = _resident()
+    return _resident() - early
+
+
+def _resident() -> int:
+    """Of this process; `getrusage` would tell the peak of the process that started it."""
+    command = ["ps", "-o", "rss=", "-p", str(os.getpid())]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) * 1024
+
+
+def _grown_by_loads(path: str, units: str) -> int:
+    return _grown(LOADS, lambda: _load(path, units))
+
+
+def _grown_by_reads(path: str, units: str) -> int:
+    state = _load(path, units).make_state()
+    return _grown(READS, lambda: state.read_state("total"))
+
+
+@pytest.mark.parametrize(
+    ("name", "measure"),
+    [
+        pytest.param("conv-iOS18", _grown_by_loads, id="loads"),
+        pytest.param("state", _grown_by_reads, id="state-reads"),
+    ],
+)
+def test_memory(kit: Kit, name: str, measure: Callable[[str, str], int], found: Found) -> None:
+    """240 loads, or 1000 reads of a state, do not exhaust a process."""
+    path, started = str(kit.compiled(name)), perf_counter()
+    grown = kit.ask("loading again and again", measure, path, kit.units)
+    found(f"{grown / 1e6:.1f} MB more, {perf_counter() - started:.1f} s")
+    assert grown <= _LEAK, "Then a process of Core ML has to be replaced after fewer loads."
+
+
+def _predict_image(path: str, units: str, pixels: Array) -> Array:
+    from PIL import Image
+
+    (output,) = _load(path, units).predict({"x": Image.fromarray(pixels)}).values()
+    return np.asarray(output)
+
+
+def test_image(kit: Kit, found: Found) -> None:
+    """A picture arrives as the numbers that it holds."""
+    pixels = np.random.default_rng(2).integers(0, 255, (*PIXELS[2:], 3), np.uint8)
+    path = str(kit.compiled("image"))
+    output = kit.ask("predicting", _predict_image, path, kit.units, pixels)
+    difference = np.abs(output - (pixels.transpose(2, 0, 1)[None].astype(np.float32) + 1)).max()
+    found(f"{output.dtype}, differs by {difference:g}")
+    assert difference < 0.01, "Then references of packages with pictures get other numbers."
+
+
+def _predict_numbers(path: str, units: str, values: Array) -> Array:
+    (output,) = _load(path, units).predict({"x": values}).values()
+    return np.asarray(output)
+
+
+def test_int8(kit: Kit, found: Found) -> None:
+    """int8 outputs are read with wrong strides, so they are refused."""
+    values = np.arange(16, dtype=np.float32)[None] - 8
+    output = kit.ask("predicting", _predict_numbers, str(kit.compiled("int8")), kit.units, values)
+    found(f"{output.dtype} {output[0, :8].tolist()}, expected {values[0, :8].tolist()}")
+    assert not np.array_equal(output, values), "Then int8 outputs need not be refused."

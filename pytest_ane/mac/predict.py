@@ -1,0 +1,263 @@
+"""`MLModel.predict` on any machine: coremltools' native module, served by the executor.
+
+Three ways to use it, none of which changes code that predicts:
+
+    pytest -p pytest_ane.mac.predict tests/
+
+    from pytest_ane.mac import predict
+    predict.install()
+
+    pytest-ane run model.mlpackage --input x=in.npy --out y.npy
+
+With `--ane-arithmetic=ane`, `install(arithmetic="ane")` or `run --arithmetic ane`, models whose
+compute units have the ANE in them compute as an M4's does, where that is known; those of
+`CPU_ONLY` and `CPU_AND_GPU` compute as typed.
+
+coremltools talks to Core ML through one native module, `coremltools.libcoremlpython`, which its
+wheels have on macOS only. `install` puts one of our own in its place and makes coremltools believe
+that it runs on macOS; its Python classes stay as they are. On macOS it does nothing unless forced,
+or asked for the arithmetic `ane`, which Core ML has not.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares, read_arithmetic
+from pytest_ane.mlprogram.errors import ExecutionError
+
+__all__ = ["install", "installed", "rule_shares"]
+
+NATIVE = "coremltools.libcoremlpython"
+MACOS = (26, 0)
+"""The system coremltools is told it runs on: one that every opset of coremltools 9 runs on."""
+_arithmetic: Arithmetic = "typed"
+
+
+def install(*, force: bool = False, arithmetic: str | None = None) -> bool:
+    """Serve predictions from the executor in this process; whether it does so now.
+
+    Args:
+        force: also on macOS, in place of Core ML.
+        arithmetic: of models that are loaded from now on, `typed` or `ane`; None leaves it as it
+            is, at first `typed`. With `ane` the executor answers on macOS, too.
+
+    Raises:
+        ExecutionError: another arithmetic, such as that of M1 to M3 (h13 to h15).
+    """
+    global _arithmetic
+    if arithmetic is not None:
+        try:
+            _arithmetic = read_arithmetic(arithmetic)
+        except ValueError as error:
+            raise ExecutionError(f"arithmetic {arithmetic!r}: {error}.") from None
+    if sys.platform == "darwin" and not force and _arithmetic == "typed":
+        return False
+    activate(_arithmetic)
+    return True
+
+
+def rule_shares() -> RuleShares:
+    """By which rules of the ANE all predictions of this process have been computed so far."""
+    from pytest_ane.mac import _native
+
+    return sum(_native.settings.rules.values(), RuleShares())
+
+
+def installed() -> bool:
+    """Whether the executor answers `MLModel.predict` in this process."""
+    return bool(getattr(sys.modules.get(NATIVE), "PYTEST_ANE", False))
+
+
+def activate(arithmetic: Arithmetic) -> None:
+    """Register our native module; patch coremltools now, or as soon as it is imported."""
+    from pytest_ane.mac import _native
+
+    _native.settings.arithmetic = arithmetic
+    if installed():
+        return
+    sys.modules[NATIVE] = _native
+    if "coremltools.models" in sys.modules:
+        _patch()
+    else:
+        sys.meta_path.insert(0, _Finder())
+
+
+def _patch() -> None:
+    """Set what coremltools found out about this machine, in every module that took a copy."""
+    native = sys.modules[NATIVE]
+    names = _proxies(native) | _on_macos(MACOS)
+    for module in _modules():
+        for name, value in names.items():
+            if name in vars(module):
+                setattr(module, name, value)
+    sys.modules["coremltools"].libcoremlpython = native  # type: ignore[attr-defined]
+
+
+def _proxies(native: ModuleType) -> dict[str, Any]:
+    """The classes that coremltools' modules take from the native one."""
+    return {name: value for name, value in vars(native).items() if name.endswith("Proxy")}
+
+
+def _on_macos(version: tuple[int, ...]) -> dict[str, Any]:
+    """What coremltools' modules would find out about the system on macOS."""
+    return {
+        "_IS_MACOS": True,
+        "_is_macos": lambda: True,
+        "_macos_version": lambda: version,
+    }
+
+
+def _modules() -> Sequence[ModuleType]:
+    """Those of coremltools that are imported."""
+    return [m for name, m in list(sys.modules.items()) if name.split(".")[0] == "coremltools"]
+
+
+class _Finder(MetaPathFinder):
+    """Finds coremltools as ever, and patches it once its import is complete."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The usual specification; its loader patches after the import."""
+        if fullname != "coremltools":
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                _patch()
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+_ABSENT: Any = object()
+
+
+@contextmanager
+def in_place(native: ModuleType, macos: tuple[int, ...] | None) -> Iterator[None]:
+    """Let coremltools' classes talk to `native`, and afterwards to what it was before.
+
+    Args:
+        native: in place of `coremltools.libcoremlpython`.
+        macos: the version coremltools is told it runs on; None leaves that as it is.
+    """
+    from pytest_ane.make.coremltools_quiet import import_coremltools
+
+    coremltools = import_coremltools()
+    before = sys.modules.get(NATIVE)
+    attribute = getattr(coremltools, "libcoremlpython", _ABSENT)
+    new = _proxies(native)
+    old = {name: getattr(before, name, None) for name in new}
+    if macos is not None:
+        new |= _on_macos(macos)
+        utils, deps = coremltools.models.utils, coremltools._deps
+        old |= {
+            "_IS_MACOS": deps._IS_MACOS,
+            "_is_macos": utils._is_macos,
+            "_macos_version": utils._macos_version,
+        }
+    sys.modules[NATIVE] = coremltools.libcoremlpython = native
+    _replace(old, new)
+    try:
+        yield
+    finally:
+        # First, so that `native` is none of coremltools' modules and keeps its own names.
+        _restore(coremltools, before, attribute)
+        # By value: a module that was imported meanwhile took the new ones.
+        _replace(new, old)
+
+
+def _replace(old: dict[str, Any], new: dict[str, Any]) -> None:
+    for module in _modules():
+        for name, value in new.items():
+            if vars(module).get(name, _ABSENT) is old[name]:
+                setattr(module, name, value)
+
+
+def _restore(coremltools: Any, before: ModuleType | None, attribute: Any) -> None:
+    if before is None:
+        sys.modules.pop(NATIVE, None)
+    else:
+        sys.modules[NATIVE] = before
+    if attribute is _ABSENT:
+        del coremltools.libcoremlpython
+    else:
+        coremltools.libcoremlpython = attribute
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Install before any conftest can import coremltools."""
+    _install(early_config)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Install in workers too, which load no initial conftests."""
+    _install(config)
+
+
+def _install(config: pytest.Config) -> None:
+    """Install with the arithmetic of `--ane-arithmetic`, or of `ane_arithmetic` in an ini file.
+
+    Raises:
+        pytest.UsageError: it names none, or both.
+    """
+    word = getattr(config.known_args_namespace, "ane_arithmetic", None) or _ini(config)
+    if word and "," in word:
+        raise pytest.UsageError(
+            f"--ane-arithmetic={word}: MLModel.predict gives the numbers of one arithmetic; "
+            "name 'typed' or 'ane'."
+        )
+    try:
+        install(arithmetic=word or None)
+    except ExecutionError as error:
+        raise pytest.UsageError(f"--ane-arithmetic: {error}") from None
+
+
+def _ini(config: pytest.Config) -> str:
+    """What an ini file names; empty without the plugin that the option is of."""
+    try:
+        return str(config.getini("ane_arithmetic") or "")
+    except ValueError:
+        return ""
+
+
+def pytest_report_header() -> str:
+    """Say in the header which backend answers `MLModel.predict`."""
+    return _backend_line()
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """The same at the end of a run without a header (`-q`), and rules of the ANE that computed."""
+    if terminalreporter.verbosity < 0:
+        terminalreporter.write_line(_backend_line())
+    if not installed():
+        return
+    from pytest_ane.mac import _native
+
+    if _native.settings.rules:
+        from pytest_ane.mlprogram.text import printable
+        from pytest_ane.report.arithmetic import rules_lines
+
+        for line in rules_lines(rule_shares()):
+            terminalreporter.write_line(f"coremltools: {printable(line)}")
+
+
+def _backend_line() -> str:
+    if not installed():
+        return "coremltools: predictions by Core ML"
+    from pytest_ane.mac import _native
+
+    return f"coremltools: {_native.settings}"

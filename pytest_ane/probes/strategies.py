@@ -1,0 +1,63 @@
+"""Inputs of packages as hypothesis strategies, of the kinds that the manifest names.
+
+They need hypothesis, which pytest-ane itself does not: `pip install hypothesis`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_ane.manifest.inputs import Input, InputKind
+from pytest_ane.probes.inputs import Call, Shape, draw
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+    from pytest_ane.mlprogram.arrays import Array
+
+_SEEDS = (1 << 32) - 1
+
+
+def inputs(
+    kind: InputKind,
+    shape: Shape | SearchStrategy[Shape],
+    *,
+    start: int | SearchStrategy[int] = 0,
+    **options: Any,
+) -> SearchStrategy[Array]:
+    """Arrays of one kind: float32, or int64 of `ids` and `positions`.
+
+    An array is drawn whole from a seed, and shrinks to that of a small one.
+
+    Args:
+        kind: as `kind` in `[models.NAME.inputs.INPUT]`.
+        shape: the input's, or a strategy of shapes.
+        start: position of the call's first row, or a strategy of such.
+        options: the kind's, as in the manifest with `_` for `-`: `inputs("ids", (8,), count=256)`.
+
+    Raises:
+        ModuleNotFoundError: hypothesis is not installed.
+        ValueError: an option is wrong, or does not belong to the kind; when an array is drawn, one
+            that does not fit the shape.
+    """
+    try:
+        from hypothesis import strategies as st
+    except ImportError:
+        raise ModuleNotFoundError(
+            "pytest_ane.probes.strategies needs hypothesis, which is not installed; run: "
+            "pip install hypothesis",
+            name="hypothesis",
+        ) from None
+    spec = Input(kind=kind, **options)
+
+    def drawn(seed: int, number: int, shape: Shape, start: int) -> Array:
+        first = (spec.count or 0) * (number % 2)  # Every other array may hold an id twice.
+        return draw(spec, shape, Call((seed, "hypothesis"), "", number, start, first))
+
+    return st.builds(
+        drawn,
+        st.integers(0, _SEEDS),
+        st.integers(0, 3),
+        st.just(shape) if isinstance(shape, tuple) else shape,
+        st.just(start) if isinstance(start, int) else start,
+    )

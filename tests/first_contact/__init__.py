@@ -1,1 +1,0 @@
-"""The kit for the first run on a Mac."""

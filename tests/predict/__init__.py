@@ -1,1 +1,0 @@
-"""Predictions through coremltools own classes."""
