@@ -24,7 +24,7 @@ import numpy as np
 
 import pytest_ane
 from pytest_ane.backends.coreml import Machine, without_ane
-from pytest_ane.backends.coreml.compiled import compile_package
+from pytest_ane.backends.coreml.backend import compile_package
 from pytest_ane.backends.coreml.errors import explain
 from pytest_ane.backends.coreml.machine import coremltools, is_replaced
 from pytest_ane.backends.coreml.process import Device

@@ -18,6 +18,7 @@ from pytest_ane.mlprogram.arrays import Array, Arrays, FloatArray
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.records import DType, Feature, Function, MLModel, TensorType
 from pytest_ane.models.families import Branch, Wire
+from pytest_ane.probes.domains import flexible_axis
 from pytest_ane.probes.inputs import Call, Domain, draw
 
 _BY_POSITION = ("causal-mask", "one-hot", "positions", "rope-cos", "rope-sin", "constant")
@@ -163,7 +164,6 @@ class PackageLayout:
         return one if len(runners) == 1 else _ByLength(one, runners, self._function)
 
     def _function(self, inputs: Arrays) -> str | None:
-        """Which function takes these inputs, by their positions."""
         port = self._entries[0].takes[0]
         return self._fitting(len(port.rows(inputs[port.feature.name]))).function
 
@@ -219,7 +219,7 @@ class PackageLayout:
     def _positional(self, feature: Feature, count: int, start: int) -> Array:
         spec = self._domains[feature.name].input
         assert spec is not None  # `_check_inputs` saw to it.
-        flexible = _flexible(feature)
+        flexible = flexible_axis(feature)
         shape = tuple(count if axis == flexible else n for axis, n in enumerate(feature.shape))
         call = Call((0, "chain"), feature.name, start=start, flexible=flexible)
         try:
@@ -293,7 +293,7 @@ class PackageLayout:
         shape = feature.shape
         if axis is not None:
             axis = axis % max(len(shape), 1)
-        elif (axis := _flexible(feature)) is None:
+        elif (axis := flexible_axis(feature)) is None:
             axis = self._left(feature, width, length)
         size = math.prod(n for i, n in enumerate(shape) if i != axis)
         if width is not None and size != width:
@@ -337,20 +337,12 @@ class _ByLength:
         self.write_states = first.write_states
 
     def predict(self, inputs: Arrays, state: Any = None) -> dict[str, FloatArray]:
-        """One call of the function that takes it."""
         return self._runners[self._function(inputs)].predict(inputs, state)
 
     def predict_all(
         self, inputs: Sequence[Arrays], states: Sequence[Any]
     ) -> list[dict[str, FloatArray]]:
-        """`predict` on each of several inputs."""
         return [self.predict(*each) for each in zip(inputs, states, strict=True)]
-
-
-def _extents(feature: Feature) -> list[tuple[int, int]]:
-    """The least and the greatest extent of every axis."""
-    shapes = feature.enumerated or (feature.shape,)
-    return [(min(extents), max(extents)) for extents in zip(*shapes, strict=True)]
 
 
 def _positions(port: StreamPort, limit: int) -> Iterable[int]:
@@ -381,13 +373,6 @@ def _shaped(feature: Feature, function: Function) -> Feature:
         return feature
     ranges = tuple((1, None) if n is None else (n, n) for n in kind.shape)
     return replace(feature, shape=tuple(n or 1 for n in kind.shape), ranges=ranges)
-
-
-def _flexible(feature: Feature) -> int | None:
-    """The only flexible axis; None where none or several are."""
-    ranges = feature.ranges or _extents(feature)
-    axes = [axis for axis, (low, high) in enumerate(ranges) if low != high]
-    return axes[0] if len(axes) == 1 else None
 
 
 def stream_widths(

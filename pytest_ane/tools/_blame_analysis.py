@@ -22,20 +22,21 @@ from pytest_ane.gates.hazards import measure as measure_hazards
 from pytest_ane.gates.verdict import Finding
 from pytest_ane.make.compress import compress_weight
 from pytest_ane.make.distortion import typeless
+from pytest_ane.make.weights import (
+    ProgramWeight,
+    Weight,
+    constant_name,
+    constants_of,
+    decompress,
+    expansion,
+    find_weights,
+    plain_name,
+)
 from pytest_ane.manifest import Settings
 from pytest_ane.manifest.policy import HazardsPolicy
 from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.arrays import Array, Arrays, DoubleArray, FloatArray
 from pytest_ane.mlprogram.blob import load
-from pytest_ane.mlprogram.census import (
-    ProgramWeight,
-    Weight,
-    constant_name,
-    constants_of,
-    find_weights,
-    plain_name,
-)
-from pytest_ane.mlprogram.decompress import decompress, expansion
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.executor.dtypes import Precision
@@ -44,7 +45,7 @@ from pytest_ane.mlprogram.executor.replay import Replay
 from pytest_ane.mlprogram.executor.weights import StreamedWeight
 from pytest_ane.mlprogram.records import MLModel, Operation
 from pytest_ane.probes.cases import Case, Rows
-from pytest_ane.probes.error_budget.runs import CaseState
+from pytest_ane.probes.error_budget import CaseState
 from pytest_ane.tools._operations import (
     Remedy,
     Suspect,

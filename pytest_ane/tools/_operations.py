@@ -21,11 +21,11 @@ import numpy as np
 from pytest_ane.backends.cpu import CpuRunner
 from pytest_ane.make.compress import stored_bytes
 from pytest_ane.make.palettize.choose import Uses
+from pytest_ane.make.weights import Weight
 from pytest_ane.manifest import Linear, Palettize, Settings, Uncompressed
 from pytest_ane.mlprogram import fp16
 from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.arrays import Array, Arrays
-from pytest_ane.mlprogram.census import Weight
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor import PipelineSession, Session
 from pytest_ane.mlprogram.executor.images import to_pixels
@@ -40,7 +40,7 @@ from pytest_ane.mlprogram.records import (
     Pipeline,
 )
 from pytest_ane.probes.cases import Case
-from pytest_ane.probes.error_budget.runs import CaseState
+from pytest_ane.probes.error_budget import CaseState
 
 # Suggested compression for a weight that does harm: more bytes, the cheapest first.
 

@@ -21,9 +21,9 @@ from random import Random
 from typing import Protocol, TypeAlias
 
 from pytest_ane.gates.compression.measure import CompressionMeasurement
+from pytest_ane.make.weights import Weight
 from pytest_ane.manifest import Settings, Uncompressed
 from pytest_ane.manifest.compression import override_keys, setting_keys
-from pytest_ane.mlprogram.census import Weight
 
 # Units: the weights of a shard that get one setting together, and what each setting costs them.
 

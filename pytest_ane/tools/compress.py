@@ -14,7 +14,7 @@ from pytest_ane.mlprogram.errors import BuildError, ManifestError
 if TYPE_CHECKING:
     from pytest_ane.gates.verdict import Table
     from pytest_ane.make.outcome import Outcome
-    from pytest_ane.mlprogram.census import Weight
+    from pytest_ane.make.weights import Weight
     from pytest_ane.mlprogram.records import MLModel
 
 HELP = "compress a package's weights, and say what became of each"

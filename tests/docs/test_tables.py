@@ -19,6 +19,7 @@ from pytest_ane.gates.placement import judge as judge_placement
 from pytest_ane.gates.placement.measure import beside_prediction
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
 from pytest_ane.gates.verdict import Table, Verdict
+from pytest_ane.make.weights import Census
 from pytest_ane.manifest.policy import (
     BehaviourPolicy,
     CompressionPolicy,
@@ -27,7 +28,6 @@ from pytest_ane.manifest.policy import (
     PlacementPolicy,
 )
 from pytest_ane.mlprogram.arithmetic import RuleShares
-from pytest_ane.mlprogram.census import Census
 from pytest_ane.probes.exact_chain import StackState
 from pytest_ane.tools._blame_words import tables as blame_tables
 from tests.docs.pages import ROOT

@@ -16,6 +16,7 @@ from pytest_ane.gates.fidelity import Comparison, Errors, Fidelity
 from pytest_ane.gates.placement.plans import Message, Plan, PlannedFunction, PlannedOperation, Tally
 from pytest_ane.gates.verdict import Verdict
 from pytest_ane.make import Census, Distortion
+from pytest_ane.make.weights import Stage, Weight
 from pytest_ane.manifest import Compression
 from pytest_ane.manifest.policy import (
     BehaviourPolicy,
@@ -23,7 +24,6 @@ from pytest_ane.manifest.policy import (
     FidelityPolicy,
     PlacementPolicy,
 )
-from pytest_ane.mlprogram.census import Stage, Weight
 from pytest_ane.mlprogram.metrics.logits import Likeliest, Position
 from pytest_ane.probes.exact_chain import Head, ShardAlone
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
-from pytest_ane.mlprogram.census import Census, Stage, Weight, take_census
+from pytest_ane.make.weights import Census, Stage, Weight, take_census
 from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import (

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.gates.verdict import Column, Table, rounded
+from pytest_ane.make.weights import ProgramWeight, constants_of, decompress, find_weights
 from pytest_ane.mlprogram.arrays import DoubleArray
 from pytest_ane.mlprogram.blob import load
-from pytest_ane.mlprogram.census import ProgramWeight, constants_of, find_weights
-from pytest_ane.mlprogram.decompress import decompress
 from pytest_ane.mlprogram.errors import ExecutionError, ProgramError
 from pytest_ane.mlprogram.executor.palettes import Packed, count, stored
 from pytest_ane.mlprogram.executor.weights import StreamedWeight

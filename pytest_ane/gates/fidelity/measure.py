@@ -44,8 +44,14 @@ from pytest_ane.mlprogram.metrics.error import (
 from pytest_ane.mlprogram.records import MLModel, Pipeline
 from pytest_ane.probes.cases import Case, Rows
 from pytest_ane.probes.domains import Exercised, exercised
-from pytest_ane.probes.error_budget import ErrorBudget, difference, total_error
-from pytest_ane.probes.error_budget.runs import Run, nearest, run_cases
+from pytest_ane.probes.error_budget import (
+    ErrorBudget,
+    Run,
+    difference,
+    nearest,
+    run_cases,
+    total_error,
+)
 
 
 def measure(

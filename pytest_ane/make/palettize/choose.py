@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_ane.make.weights import constant_name
 from pytest_ane.manifest import Palettize
-from pytest_ane.mlprogram.census import constant_name
 from pytest_ane.mlprogram.package import read_package
 from pytest_ane.mlprogram.records import (
     Blob,

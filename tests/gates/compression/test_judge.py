@@ -12,9 +12,9 @@ from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.gates.verdict import Verdict
 from pytest_ane.make import Census, Distortion
 from pytest_ane.make.record import Against
+from pytest_ane.make.weights import Stage, Weight
 from pytest_ane.manifest import Compression
 from pytest_ane.manifest.policy import CompressionPolicy
-from pytest_ane.mlprogram.census import Stage, Weight
 
 LUT = "constexpr_lut_to_dense"
 SCALE = "constexpr_blockwise_shift_scale"

@@ -10,9 +10,9 @@ from pytest_ane.gates.compression import judge, measure
 from pytest_ane.gates.compression.judge import figures
 from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.make import Artifact, BuildRecord, Distortion, WeightComparison, take_census
+from pytest_ane.make.weights import Census, Weight
 from pytest_ane.manifest import Shard
 from pytest_ane.manifest.policy import CompressionPolicy
-from pytest_ane.mlprogram.census import Census, Weight
 from pytest_ane.mlprogram.model import read_model
 from tests import multifunction
 from tests.make.test_distortion import package

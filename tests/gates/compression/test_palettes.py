@@ -16,9 +16,9 @@ from pytest_ane.gates.compression import judge, palettes
 from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.gates.compression.palettes import Palette, measure_palettes, palettes_table
 from pytest_ane.make.compress import compress
+from pytest_ane.make.weights import take_census
 from pytest_ane.manifest import Compression
 from pytest_ane.manifest.policy import CompressionPolicy
-from pytest_ane.mlprogram.census import take_census
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import MLModel
 from pytest_ane.report.verdict import details

@@ -15,11 +15,11 @@ from pytest_ane.gates.verdict import Verdict
 from pytest_ane.make import Artifact
 from pytest_ane.make.compress import compress
 from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
+from pytest_ane.make.weights import find_weights
 from pytest_ane.manifest import Compression, Shard
 from pytest_ane.manifest.policy import CompressionPolicy
 from pytest_ane.mlprogram.arrays import Array, HalfArray
 from pytest_ane.mlprogram.blob import packed
-from pytest_ane.mlprogram.census import find_weights
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.models.sources import Source
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pytest_ane.make.weights import ProgramWeight, find_weights
 from pytest_ane.manifest import load
 from pytest_ane.mlprogram.blob import packed
-from pytest_ane.mlprogram.census import ProgramWeight, find_weights
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.project.project import read_project
 from tests.forked import Forge
