@@ -42,7 +42,7 @@ from pytest_ane.mlprogram.executor.ane.simulation import rules
 from pytest_ane.mlprogram.metrics.logits import LogitSummary, compare_logits
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import MLModel, Operation, Ref
-from pytest_ane.probes.golden_prompts import GoldenPrompt
+from pytest_ane.probes.exact_chain import GoldenPrompt
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.project import Project, read_project
 from pytest_ane.project.stack import Stack

@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 
 from pytest_ane.make.cache import Cache
-from pytest_ane.make.seal import damage
+from pytest_ane.make.shared_store import damage
 from pytest_ane.mlprogram.digests import remembered
 from tests.plugin.projects import LLAMA, make_llama
 

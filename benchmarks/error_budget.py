@@ -13,8 +13,7 @@ import math
 from pathlib import Path
 from statistics import median
 
-from pytest_ane.probes.error_budget import ErrorBudget, total_error
-from pytest_ane.probes.error_budget.runs import run_cases
+from pytest_ane.probes.error_budget import ErrorBudget, run_cases, total_error
 from pytest_ane.project.project import Project, read_project
 
 

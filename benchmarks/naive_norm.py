@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_ane.models.families import Conversion, Cut
 from pytest_ane.models.families.decoder import DecoderModel
-from pytest_ane.models.families.llama import FAMILY
+from pytest_ane.models.families.decoders import LLAMA
 from pytest_ane.models.sources import Source
 
 if TYPE_CHECKING:
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 __all__ = ["VERSION", "layout", "open_model", "spread", "starts_whole", "wiring"]
 VERSION = "1"
 layout, wiring, starts_whole, spread = (
-    FAMILY.layout,
-    FAMILY.wiring,
-    FAMILY.starts_whole,
-    FAMILY.spread,
+    LLAMA.layout,
+    LLAMA.wiring,
+    LLAMA.starts_whole,
+    LLAMA.spread,
 )
 
 
 def open_model(source: Source, cut: Cut) -> DecoderModel:
     """The same weights and references; only what is converted differs."""
-    model = FAMILY.open_model(source, cut)
+    model = LLAMA.open_model(source, cut)
     return NaiveLlama(model.source, model.config, model.names, cut)
 
 

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING
 from pytest_ane.project import process as threads
 
 if TYPE_CHECKING:
-    from pytest_ane.models.chain import Chain
-    from pytest_ane.models.decode import Timer
+    from pytest_ane.models.chain import Chain, Timer
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXTS = {

@@ -198,7 +198,7 @@ def ours(folder: Path) -> dict[str, Any]:
     from pytest_ane.models.families import get_family
     from pytest_ane.models.families.zaya import reference  # noqa: F401
     from pytest_ane.models.sources import open_source, safetensors  # noqa: F401
-    from pytest_ane.probes.hidden import HiddenProbe
+    from pytest_ane.probes.recording import HiddenProbe
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     inputs = probes()

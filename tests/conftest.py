@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 from pytest_benchmark import plugin as benchmark_plugin
 
-from pytest_ane.make.scratch import temporary_files_in
+from pytest_ane.make.disk import temporary_files_in
 from pytest_ane.models.sources import Source, locate
 from pytest_ane.models.sources.gguf import GGUFSource
 from tests.forked import Forge

@@ -60,8 +60,7 @@ def run(options: argparse.Namespace) -> Output:
         CacheError: the cache folder holds other content, or the store's URL has no meaning.
     """
     from pytest_ane.make.cache import default_root
-    from pytest_ane.make.folder import require_cache
-    from pytest_ane.make.semaphore import default_builds
+    from pytest_ane.make.disk import default_builds, require_cache
     from pytest_ane.make.shared_store import check_url
 
     builds = default_builds() if options.builds is None else options.builds

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_ane.make import Cache
-from pytest_ane.make.archive import pack, unpacked
-from pytest_ane.make.seal import damage
-from pytest_ane.make.shared_store import KINDS
+from pytest_ane.make.shared_store import KINDS, damage, pack, unpacked
 from pytest_ane.mlprogram.digests import tree_bytes
 from pytest_ane.mlprogram.errors import CacheError
 

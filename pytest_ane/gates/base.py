@@ -18,8 +18,7 @@ from pytest_ane.models.chain import Chain
 from pytest_ane.models.families import Ports
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.error_budget import ErrorBudget
-from pytest_ane.probes.exact_chain import ReferenceStates
-from pytest_ane.probes.golden_prompts import GoldenPrompt
+from pytest_ane.probes.exact_chain import GoldenPrompt, ReferenceStates
 
 M = TypeVar("M")
 Subject: TypeAlias = Shard | Model

@@ -6,7 +6,7 @@ from pytest_ane.make.cache import Cache
 from pytest_ane.make.distortion import Distortion, WeightComparison, compare_weights
 from pytest_ane.make.record import Artifact, BuildRecord, uncompressed_package, weights_against
 from pytest_ane.make.shard import build_shard, compressed, uncompressed
-from pytest_ane.mlprogram.census import Census, take_census
+from pytest_ane.mlprogram.weights import Census, take_census
 
 __all__ = [
     "Artifact",

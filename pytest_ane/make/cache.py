@@ -2,9 +2,9 @@
 
 An entry is a folder `<root>/<kind>/<key>`. It is made and sealed in `<root>/tmp` and moved into
 place with one rename, so that an entry that exists is complete, whatever killed the process before.
-Whenever an entry is used it is compared with its seal (`seal.py`). One of another user's that may
-not be read or replaced is passed by: this user's own is made beside it. Only what has the form of a
-name made here is ever deleted (`folder.py`).
+Whenever an entry is used it is compared with its seal (`shared_store.py`). One of another user's
+that may not be read or replaced is passed by: this user's own is made beside it. Only what has the
+form of a name made here is ever deleted (`disk.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -26,7 +26,7 @@ from typing import TypeVar
 from filelock import FileLock
 from platformdirs import user_cache_path
 
-from pytest_ane.make.folder import (
+from pytest_ane.make.disk import (
     ENTRY,
     KEY,
     KINDS,
@@ -34,15 +34,16 @@ from pytest_ane.make.folder import (
     TAG,
     TAG_TEXT,
     USER,
+    Semaphore,
     is_tagged,
-    own,
+    leftovers,
+    own_paths,
     require_cache,
+    scratch,
+    temporary_folder,
 )
-from pytest_ane.make.scratch import leftovers, scratch, temporary_folder
-from pytest_ane.make.seal import damage, write_seal
-from pytest_ane.make.semaphore import Semaphore
 from pytest_ane.make.shared_store import KINDS as SHARED
-from pytest_ane.make.shared_store import SharedStore
+from pytest_ane.make.shared_store import SharedStore, damage, write_seal
 from pytest_ane.mlprogram.digests import tree_bytes
 from pytest_ane.mlprogram.errors import BuildError, CacheError, DiskError
 
@@ -195,7 +196,7 @@ class Cache:
             if self.unwritable:
                 raise self._unwritable_error(path, wrong, subject)
             # The slot first: who waits for an entry may hold one, who makes it has one already.
-            with self._slot(), self._locked(path):
+            with self.slots.held() if self.slots else nullcontext(), self._locked(path):
                 if (wrong := self._use(path, locked=True)) == "":
                     return path
                 if wrong:
@@ -278,7 +279,7 @@ class Cache:
 
     def folders(self, kind: str) -> list[Path]:
         """The folders of all finished entries of a kind."""
-        return [path for path in own(self.root, kind) if path.is_dir()]
+        return [path for path in own_paths(self.root, kind) if path.is_dir()]
 
     def surplus(self, most: int) -> list[Entry]:
         """Entries beyond so many bytes, least recently used first, that no process uses."""
@@ -314,7 +315,7 @@ class Cache:
 
         An entry that one of them uses was last used after that (seconds of the epoch).
         """
-        held = (re.fullmatch(USER, lock.stem) for lock in own(self.root, "locks"))
+        held = (re.fullmatch(USER, lock.stem) for lock in own_paths(self.root, "locks"))
         starts = [match for match in held if match and not self._is_free(match[0])]
         return min((int(match["start"]) / 1e9 for match in starts), default=math.inf)
 
@@ -331,7 +332,7 @@ class Cache:
             return
         mark = self._scratch()
         form = rf"{re.escape(mark)}-{ENTRY}"
-        named = [(left.name.partition(".")[0], left) for left in own(self.root, "tmp")]
+        named = [(left.name.partition(".")[0], left) for left in own_paths(self.root, "tmp")]
         for left in leftovers(form):
             named.append((left.name.removeprefix(f"{mark}-").rpartition("-")[0], left))
         for name, left in named:
@@ -341,7 +342,7 @@ class Cache:
                 continue
             with suppress(OSError), self.lock(name).acquire(timeout=0):
                 shutil.rmtree(left, ignore_errors=True)
-        for lock in own(self.root, "locks"):
+        for lock in own_paths(self.root, "locks"):
             if re.fullmatch(f"{RUN}|{USER}", lock.stem) and self._is_free(lock.stem):
                 with suppress(OSError):
                     lock.unlink()
@@ -400,7 +401,6 @@ class Cache:
         self.notify(f"{sentence}; it is made again.")
 
     def _remove(self, path: Path) -> None:
-        """Rename an entry away, so that no reader sees half of it, and delete it."""
         name = f"{path.parent.name}-{path.name}.removed-{os.getpid()}"
         shutil.rmtree(path.replace(self.root / "tmp" / name), ignore_errors=True)
 
@@ -428,9 +428,6 @@ class Cache:
                 return True
         except OSError:  # Held, or another user's.
             return False
-
-    def _slot(self) -> AbstractContextManager[None]:
-        return self.slots.held() if self.slots else nullcontext()
 
     def _scratch(self, *entry: str) -> str:
         """What folders of temporary files are called: by this cache folder, then by the entry."""

@@ -1,34 +1,50 @@
 """Compression of a Core ML model by the manifest's settings, and of one weight alone.
 
 Scalar palettes are made on disk by `palettize`, from the saved package; all else goes before that
-through coremltools, on the model in memory.
+through coremltools, on the model in memory: its passes, in order, with their settings. It takes
+packages of one function, so those of several are taken apart and joined again.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeGuard
+from unittest.mock import patch
 
 import numpy as np
 
 from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
-from pytest_ane.make.functions import extract_function
-from pytest_ane.make.optimize import passes
+from pytest_ane.make.disk import temporary_files_in
+from pytest_ane.make.distortion import Rows, percentile, quantized
 from pytest_ane.make.palettize.choose import constants
-from pytest_ane.make.scratch import temporary_files_in
-from pytest_ane.make.yardstick import Rows, quantized
-from pytest_ane.manifest import Compression, Linear, Palettize, Settings, Uncompressed
+from pytest_ane.manifest import (
+    Compression,
+    Linear,
+    LinearStep,
+    Palettize,
+    PalettizeStep,
+    PruneStep,
+    Settings,
+    Step,
+    Uncompressed,
+)
 from pytest_ane.mlprogram.arrays import Array, FloatArray, HalfArray
-from pytest_ane.mlprogram.errors import AneError, BuildError
+from pytest_ane.mlprogram.atomic import write_atomically
+from pytest_ane.mlprogram.errors import AneError, BuildError, ProgramError
 from pytest_ane.mlprogram.package import package_functions, parse_package
 
 if TYPE_CHECKING:
-    from pytest_ane.make.palettize.package import Progress
+    from pytest_ane.make.palettize.palettes import Progress
 
 
 def compress(
@@ -152,12 +168,10 @@ def _replace_program(source: Path, made: Path, package: Path) -> None:
 
 
 def _all_fast(compression: Compression) -> bool:
-    """Whether our own engine compresses all weights that are compressed."""
     return all(_fast(each) or isinstance(each, Uncompressed) for each in compression.every())
 
 
 def _palettes(saved: Path, compression: Compression) -> dict[str, Palettize]:
-    """The weights of a saved package that our own engine palettizes."""
     methods = {n: compression.for_weight(n, ops) for n, ops in constants(saved).items()}
     return {name: method for name, method in methods.items() if _fast(method)}
 
@@ -170,7 +184,7 @@ def _palettize(
     errors: dict[str, Rows] | None,
     progress: Progress = lambda name, done, total: None,
 ) -> tuple[str, ...]:
-    from pytest_ane.make.palettize.package import palettize
+    from pytest_ane.make.palettize.palettes import palettize
 
     return palettize(source, package, settings, subject=subject, errors=errors, progress=progress)
 
@@ -319,3 +333,180 @@ def _scales(shape: tuple[int, ...], settings: Linear, axis: int) -> tuple[int, .
             )
         grid[inputs] = shape[inputs] // settings.block_size
     return tuple(grid)
+
+
+_SUFFIXES = ("_sparsified", "_palettized", "_quantized")
+"""What the passes append to a weight's name, by which a later one finds it."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One call of coremltools.
+
+    Attributes:
+        apply: `coremltools.optimize.coreml.palettize_weights` or one of its like.
+        configs: the settings of each weight, by name.
+        joint: whether it compresses further what an earlier pass has compressed.
+    """
+
+    apply: Callable[..., Any]
+    configs: Mapping[str, Any]
+    joint: bool
+
+    def run(self, model: Any, cto: Any) -> Any:
+        """The model with the weights compressed."""
+        config = cto.OptimizationConfig(op_name_configs=dict(self.configs))
+        # Before iOS 18 the option itself is refused.
+        option = {"joint_compression": True} if self.joint else {}
+        with exact_percentiles():
+            return self.apply(model, config, **option)
+
+
+def passes(cto: Any, settings: Mapping[str, Settings]) -> Iterator[Pass]:
+    """The calls that compress each weight by its settings: all first steps, then all second ones.
+
+    Args:
+        cto: the module `coremltools.optimize.coreml`.
+        settings: by weight name.
+    """
+    kinds = {
+        PruneStep: cto.prune_weights,
+        PalettizeStep: cto.palettize_weights,
+        LinearStep: cto.linear_quantize_weights,
+    }
+    for turn in range(max((len(each.steps) for each in settings.values()), default=0)):
+        now = {n: s.steps[turn] for n, s in settings.items() if turn < len(s.steps)}
+        for kind, apply in kinds.items():
+            configs = {
+                alias: _config(cto, step)
+                for name, step in now.items()
+                if isinstance(step, kind)
+                for alias in _aliases(name, turn)
+            }
+            if configs:
+                yield Pass(apply, configs, joint=turn > 0)
+
+
+def _aliases(name: str, turn: int) -> Iterator[str]:
+    """Names a weight may have after so many passes, of which any may have declined it."""
+    for length in range(turn + 1):
+        for suffixes in product(_SUFFIXES, repeat=length):
+            yield name + "".join(suffixes)
+
+
+def _config(cto: Any, step: Step) -> Any:
+    if isinstance(step, PruneStep):
+        return _pruner(cto, step)
+    if isinstance(step, LinearStep):
+        block = {"block_size": step.block_size} if step.granularity == "per_block" else {}
+        return cto.OpLinearQuantizerConfig(
+            mode=step.mode,
+            dtype=step.dtype,
+            granularity=step.granularity,
+            weight_threshold=step.weight_threshold,
+            **block,
+        )
+    return _palettizer(cto, step)
+
+
+def _pruner(cto: Any, step: PruneStep) -> Any:
+    options = step.model_dump(include=set(PruneStep.model_fields) - {"method"}, exclude_none=True)
+    if step.threshold is not None:
+        floats = {"threshold": float(step.threshold)}
+        if step.minimum_sparsity_percentile is not None:
+            floats["minimum_sparsity_percentile"] = float(step.minimum_sparsity_percentile)
+        return cto.OpThresholdPrunerConfig(**options | floats)
+    if step.target_sparsity is not None:
+        options["target_sparsity"] = float(step.target_sparsity)
+    return cto.OpMagnitudePrunerConfig(**options)
+
+
+def _palettizer(cto: Any, step: PalettizeStep) -> Any:
+    options = {
+        "granularity": step.granularity,
+        "group_size": step.group_size,
+        "weight_threshold": step.weight_threshold,
+        "enable_per_channel_scale": step.enable_per_channel_scale,
+    }
+    if step.mode == "kmeans" and step.engine == "fast" and step.cluster_dim == 1:
+        return cto.OpPalettizerConfig(
+            mode="custom", lut_function=partial(_palette, nbits=step.nbits), **options
+        )
+    nbits = None if step.mode == "unique" else step.nbits
+    return cto.OpPalettizerConfig(
+        mode=step.mode, nbits=nbits, cluster_dim=step.cluster_dim, **options
+    )
+
+
+def _palette(weights: Array, nbits: int) -> tuple[Array, Array]:
+    """A k-means palette; of integers, which a joint pass palettizes, one of integers."""
+    from pytest_ane.make.palettize.palettes import palette
+
+    lut, indices = palette(weights, nbits)
+    if weights.dtype.kind in "iu":
+        lut = np.rint(lut).astype(weights.dtype)
+    return lut, indices
+
+
+@contextmanager
+def exact_percentiles() -> Iterator[None]:
+    """Let coremltools' passes, and nobody else, see a `numpy` whose percentile is exact.
+
+    Pruning by magnitude then works for weights of any size. coremltools 9.0 asks `numpy.percentile`
+    for the largest magnitude to set to zero. Of fp16 values numpy computes the position in fp16 as
+    well (its issue 29003, there in 2.3): beyond 65,504 elements that overflows, the answer is NaN,
+    and the whole weight is stored unpruned, in the sparse form.
+    """
+    import coremltools.optimize.coreml._quantization_passes as passes
+
+    numpy = SimpleNamespace(**{**vars(np), "percentile": percentile})
+    with patch.object(passes, "np", numpy):
+        yield
+
+
+def extract_function(package: Path, function: str, target: Path) -> Path:
+    """Write a package whose `main` is a function of another; weights are linked where they can be.
+
+    Args:
+        package: an `.mlpackage` of several functions.
+        function: the name of one.
+        target: the new package's path.
+
+    Returns:
+        The new package's path.
+
+    Raises:
+        ProgramError: the package cannot be read, or has no such function.
+        BuildError: the new one cannot be written.
+    """
+    try:
+        _copy(package, target)
+        file, message = parse_package(target)
+        description, functions = message.description, message.mlProgram.functions
+        declared = next((f for f in description.functions if f.name == function), None)
+        if declared is None or function not in functions:
+            raise ProgramError(f"{package}: has no function {function!r}.")
+        program = type(functions[function])()
+        program.CopyFrom(functions[function])
+        functions.clear()
+        functions["main"].CopyFrom(program)
+        for field in ("input", "output", "state"):
+            del getattr(description, field)[:]
+            getattr(description, field).extend(getattr(declared, field))
+        del description.functions[:]
+        description.defaultFunctionName = ""
+        write_atomically(file, message.SerializeToString())
+    except OSError as error:
+        raise BuildError(
+            f"{package}: its function {function} cannot be written to {target} ({error.strerror}); "
+            "free space, or set TMPDIR."
+        ) from None
+    return target
+
+
+def _copy(package: Path, target: Path) -> None:
+    try:
+        shutil.copytree(package, target, copy_function=os.link)
+    except shutil.Error:  # Another disk.
+        shutil.rmtree(target)
+        shutil.copytree(package, target)

@@ -1,21 +1,32 @@
-"""What compression made of each weight of a package: before, after, its error, or why nothing."""
+"""Compression as a package shows it: what became of each weight, and what may have been asked for.
+
+`outcomes` holds a package against the one before it, and says why a weight stays as it was; `claim`
+finds a manifest's table that would ask for what a package has.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
 
 from pytest_ane.make.distortion import Distortion, distortion
-from pytest_ane.manifest import Compression, Settings, Uncompressed
-from pytest_ane.mlprogram.census import (
+from pytest_ane.manifest import Compression, Settings, Uncompressed, read_compression
+from pytest_ane.mlprogram.blob import load
+from pytest_ane.mlprogram.records import Blob, MLModel, TensorType, Value
+from pytest_ane.mlprogram.weights import (
     ProgramWeight,
+    Stage,
     Weight,
     constant_name,
+    constants_of,
     find_weights,
     plain_name,
 )
-from pytest_ane.mlprogram.records import Blob, MLModel, TensorType, Value
 
 
 @dataclass(frozen=True)
@@ -109,7 +120,7 @@ def _reason(each: ProgramWeight, compression: Compression, notes: Sequence[str])
         return "compressed already"
     settings = compression.for_weight(name, weight.op_types)
     if isinstance(settings, Uncompressed):
-        return _kept(name, compression, settings)
+        return _keep_reason(name, compression, settings)
     least = min(step.weight_threshold for step in settings.steps)
     if weight.elements <= least:
         return f"has at most {least:,} elements (weight_threshold)"
@@ -124,6 +135,75 @@ def _reason(each: ProgramWeight, compression: Compression, notes: Sequence[str])
     return "is a vector" if len(weight.shape) < 2 else "no reason was given"
 
 
-def _kept(name: str, compression: Compression, settings: Settings) -> str:
+def _keep_reason(name: str, compression: Compression, settings: Settings) -> str:
     glob = next((glob for glob in compression.keep if fnmatchcase(name, glob)), None)
     return f"kept by {glob!r}" if glob else f"method = {settings.method!r}"
+
+
+_SMALL = 2048
+"""The manifest's default `weight_threshold`."""
+
+
+def claim(model: MLModel) -> Compression | None:
+    """A compression that may have made a package; None where no single step makes its weights.
+
+    The settings of most weights are the table's, others are overrides. What is large and stays
+    uncompressed is kept. Nobody can see how tables were found: those of even steps are taken for
+    `uniform`, others for `kmeans`.
+    """
+    weights = list(find_weights(model))
+    found = {each.weight.name: _settings(model, each) for each in weights if each.weight.stages}
+    if not found or not all(found.values()):
+        return None
+    least = min(w.weight.elements for w in weights if w.weight.stages)
+    threshold = min(_SMALL, least - 1)
+    common = dict(Counter(tuple(s.items()) for s in found.values() if s).most_common(1)[0][0])
+    plain = (w.weight for w in weights if not w.weight.stages and w.weight.elements > threshold)
+    others = [
+        {"weights": name, **settings}
+        for name, settings in found.items()
+        if settings and settings != common
+    ]
+    table: dict[str, Any] = {**common, "keep": sorted({weight.name for weight in plain})}
+    if threshold < _SMALL:
+        table["weight_threshold"] = threshold
+    return read_compression({**table, "overrides": others})
+
+
+def _settings(model: MLModel, each: ProgramWeight) -> dict[str, Any] | None:
+    """The settings of one compressed weight; None where several steps made it."""
+    weight = each.weight
+    if len(weight.stages) != 1 or weight.sparsity:
+        return None
+    [stage] = weight.stages
+    if stage.is_palette:
+        return _palettes(model, each, stage)
+    if not stage.is_quantization or stage.nbits not in (4, 8):
+        return None
+    table: dict[str, Any] = {"method": "linear", "dtype": f"int{stage.nbits}"}
+    if stage.count == 1:
+        return table | {"granularity": "per_tensor"}
+    if stage.blocks == 1 or stage.groups == 1:
+        return table | {"granularity": "per_channel"}
+    return table | {"granularity": "per_block", "block_size": weight.shape[1] // stage.blocks}
+
+
+def _palettes(model: MLModel, each: ProgramWeight, stage: Stage) -> dict[str, Any] | None:
+    lut = constants_of(each.operation, each.producers).get("lut")
+    if lut is None or stage.vector > 1 or stage.nbits not in (1, 2, 3, 4, 6, 8):
+        return None
+    values = load(model, lut).astype(np.float64)
+    even = _is_even(values.reshape(stage.count, -1))
+    table = {"method": "palettize", "mode": "uniform" if even else "kmeans", "nbits": stage.nbits}
+    if stage.count == 1:
+        return table | {"granularity": "per_tensor"}
+    axis = 0 if stage.groups > 1 else int(np.argmax(values.shape[: len(each.weight.shape)]))
+    size = each.weight.shape[axis] // stage.count
+    return table | {"granularity": "per_grouped_channel", "group_size": size}
+
+
+def _is_even(tables: Any) -> bool:
+    """Whether the values of every table lie in even steps, but for rounding to fp16."""
+    steps = np.diff(tables, axis=1)
+    rounding = 2.0**-10 * np.abs(tables).max(axis=1) + 2.0**-23
+    return tables.shape[1] > 2 and bool((np.ptp(steps, axis=1) <= 2 * rounding).all())

@@ -11,11 +11,11 @@ from typing import Any, Literal, TypeAlias
 
 from pytest_ane.make.distortion import Distortion, WeightComparison, compare_weights, typeless
 from pytest_ane.manifest import GOLDEN, Shard
-from pytest_ane.mlprogram.census import take_census
 from pytest_ane.mlprogram.digests import files_digest, tree_bytes, tree_files
 from pytest_ane.mlprogram.errors import BuildError, CacheError
 from pytest_ane.mlprogram.model import counterpart, read_model
 from pytest_ane.mlprogram.records import MLModel
+from pytest_ane.mlprogram.weights import take_census
 
 RECORD = "build.json"
 PACKAGE = "shard.mlpackage"
@@ -93,7 +93,6 @@ class Artifact:
 
 
 def _comparison(distortions: list[Any], **names: list[str]) -> WeightComparison:
-    """From JSON, which has lists for tuples."""
     each = (Distortion(**d | {"rows": tuple(d["rows"])}) for d in distortions)
     return WeightComparison(tuple(each), **{key: tuple(value) for key, value in names.items()})
 

@@ -3,29 +3,168 @@
 An entry `<kind>/<key>` of the cache is the file `<kind>/<key>.tar` below the store's URL: the seal
 first, then the other files by name, without times and owners, so that equal entries are equal
 bytes. An archive is unpacked beside the cache and compared with its seal before anything reads it.
-A file appears under its name in one step, and the first writer of a name wins. What the store does
-not give, or gives with other bytes, is made here: a store never makes a run fail.
+Archives come from other machines: whatever is in one, only plain files below the entry's folder are
+written. A file appears under its name in one step, and the first writer of a name wins. What the
+store does not give, or gives with other bytes, is made here: a store never makes a run fail.
+
+A seal says which entry it is, and the SHA-256 of each of its files. It shows damage and edits,
+such as a flipped byte or a file of another entry. It is no signature: an edit of a file and of its
+digest in the seal alike goes unnoticed.
 """
 
 from __future__ import annotations
 
 import errno
+import io
+import json
 import os
 import shutil
+import stat
+import tarfile
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
-from pytest_ane.make.archive import MOST_SEAL, head_of, pack, sealed, unpacked
-from pytest_ane.make.seal import damage
+from pytest_ane.mlprogram.digests import file_digest
 from pytest_ane.mlprogram.errors import CacheError
+from pytest_ane.mlprogram.strict_json import parse_json
 from pytest_ane.mlprogram.text import printable
+
+SEAL = "seal.json"
+_FINDER = ".DS_Store"
+"""What macOS adds to a folder that someone looks at; inside a package it would count."""
+
+
+def write_seal(folder: Path, kind: str, key: str) -> None:
+    """Seal a finished entry in the folder where it was made."""
+    files = {name: file_digest(folder / name) for name in sorted(names_in(folder))}
+    text = json.dumps({"kind": kind, "key": key, "files": files}, indent=1)
+    (folder / SEAL).write_text(text)
+
+
+def damage(entry: Path, name: tuple[str, str] | None = None) -> str:
+    """How an entry differs from its seal, `FILE has other bytes`; else empty.
+
+    Files that did not change are not read again within `remembered`.
+
+    Args:
+        entry: its folder.
+        name: its kind and key, where the folder is not `<kind>/<key>`.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        seal = parse_json((entry / SEAL).read_text(encoding="utf-8"))
+        sealed = seal["files"]
+        of = seal["kind"], seal["key"]
+    except FileNotFoundError:
+        return f"{SEAL} is missing"
+    except (ValueError, KeyError, TypeError):
+        return f"{SEAL} is damaged"
+    if not isinstance(sealed, dict):
+        return f"{SEAL} is damaged"
+    if of != (name or (entry.parent.name, entry.name)):
+        return f"{SEAL} is of another entry"
+    return next(_differences(entry, sealed), "")
+
+
+def _differences(entry: Path, sealed: dict[str, Any]) -> Iterator[str]:
+    present = set(names_in(entry))
+    for name in sorted(sealed.keys() | present):
+        shown = printable(name)
+        if name not in present:
+            yield f"{shown} is missing"
+        elif name not in sealed:
+            yield f"{shown} was added"
+        elif not stat.S_ISREG((entry / name).lstat().st_mode):
+            yield f"{shown} is no regular file"
+        elif file_digest(entry / name) != sealed[name]:
+            yield f"{shown} has other bytes"
+
+
+def names_in(entry: Path) -> Iterator[str]:
+    """What a seal lists: all in an entry but folders and the seal, as relative POSIX paths."""
+    for folder, folders, files in os.walk(entry, onerror=_raise):
+        here = Path(folder)
+        for name in (*files, *(n for n in folders if (here / n).is_symlink())):
+            if here != entry or name not in (SEAL, _FINDER):
+                yield (here / name).relative_to(entry).as_posix()
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+MOST_SEAL = 16 << 20
+"""Bytes of a seal: of 100,000 files."""
+
+
+def pack(entry: Path, archive: BinaryIO) -> None:
+    """Write an entry's archive, its seal first; of equal entries it has equal bytes."""
+    names = [SEAL, *sorted(names_in(entry))]
+    with tarfile.open(fileobj=archive, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.size = (entry / name).stat().st_size
+            with (entry / name).open("rb") as file:
+                tar.addfile(info, file)
+
+
+def unpacked(archive: BinaryIO, entry: Path) -> str:
+    """Unpack an archive into an empty folder; why that could not be done, else empty.
+
+    Raises:
+        OSError: the disk is full or fails.
+    """
+    try:
+        with tarfile.open(fileobj=archive, mode="r:") as tar:
+            for member in tar:
+                path = PurePosixPath(member.name)
+                outside = path.is_absolute() or {"..", "."} & {*path.parts}
+                if not member.isreg() or member.issparse() or outside:
+                    return f"{printable(member.name, _SAID)} is no file of an entry"
+                file = tar.extractfile(member)
+                target = entry / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                assert file is not None
+                with target.open("xb") as new:
+                    shutil.copyfileobj(file, new, 1 << 20)
+    except (tarfile.TarError, EOFError, ValueError) as error:
+        return f"it is no whole archive ({printable(str(error), _SAID)})"
+    except OSError as error:
+        # `unexpected end of data` has no number; a name that is there twice, or is also a folder.
+        if error.errno not in (None, errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL):
+            raise
+        return f"it is no whole archive ({printable(str(error), _SAID)})"
+    return ""
+
+
+def head_of(archive: Path) -> bytes:
+    """The beginning of an archive that `pack` wrote, up to the end of its seal."""
+    with tarfile.open(archive, "r:") as tar:
+        seal = tar.next()
+    assert seal is not None
+    with archive.open("rb") as file:
+        return file.read(tarfile.BLOCKSIZE + seal.size)
+
+
+def sealed(head: bytes) -> dict[str, str] | None:
+    """Digests by file, of the beginning of an archive; None where it holds no whole seal."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(head), mode="r:") as tar:
+            first = tar.next()
+            file = tar.extractfile(first) if first else None
+            return dict(json.loads(file.read(MOST_SEAL))["files"]) if file else None
+    except (tarfile.TarError, ValueError, KeyError, TypeError, OSError):
+        return None
+
 
 KINDS = ("artifacts", "budgets", "recordings")
 """Kinds of entries that any machine can use; compiled models are of one Mac."""
@@ -282,7 +421,6 @@ class SharedStore:
         return False
 
     def _file(self, name: str, subject: str) -> str:
-        """A file as messages have it."""
         return f"{f'{subject}: ' if subject else ''}{_short(name)} in the store {self.name}"
 
     def _head(self, name: str, end: int) -> bytes:
@@ -295,7 +433,6 @@ def _name(kind: str, key: str) -> str:
 
 
 def _short(name: str) -> str:
-    """A file as messages have it."""
     return name.removesuffix(".tar")[:32]
 
 

@@ -18,7 +18,7 @@ from pytest_ane.make import Artifact
 from pytest_ane.manifest import Prompt, Shard
 from pytest_ane.mlprogram.errors import AneError, ExecutionError, UnprovenError
 from pytest_ane.mlprogram.text import LONGEST, printable
-from pytest_ane.models.decode import Decoding
+from pytest_ane.models.chain import Decoding
 from pytest_ane.plugin import workspace
 from pytest_ane.plugin.bench_options import BY_OPTION, has_limit, is_requested, off, rounds
 from pytest_ane.probes.package import seeded_inputs

@@ -17,7 +17,7 @@ from pytest_ane.evidence.unused import unused
 from pytest_ane.gates.throughput.machine import identity
 from pytest_ane.gates.throughput.speed import Speed
 from pytest_ane.gates.verdict import Verdict
-from pytest_ane.make.semaphore import default_builds
+from pytest_ane.make.disk import default_builds
 from pytest_ane.make.shared_store import check_url
 from pytest_ane.manifest import Manifest, Shard, package_manifest, select
 from pytest_ane.mlprogram.errors import BackendError, ManifestError

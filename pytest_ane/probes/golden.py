@@ -5,17 +5,22 @@ shard, and perhaps `{i}.residual [T, C']` and `{i}.state.NAME`; or `{i}.in.NAME`
 for every input and output of a package, and `{i}.{call}.in.NAME` where a probe is several calls on
 one state. Metadata, JSON under `json`, name and describe the probes: of a safetensors file in its
 header, of an `.npz` file a text among the arrays.
-The file may come from anywhere, so nothing in it is taken on trust.
+The file may come from anywhere, so nothing in it is taken on trust. `numpy.load` is not used: it
+allocates an array of the size that an entry's header declares before it reads any of it, and takes
+entries of any number and size.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from zipfile import BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
@@ -29,11 +34,81 @@ from pytest_ane.mlprogram.arrays import Array, Arrays
 from pytest_ane.mlprogram.atomic import replacing
 from pytest_ane.mlprogram.errors import GoldenError
 from pytest_ane.models.families import Layout, Port, pools, recurrent_of, shifts
-from pytest_ane.probes.cases import Case, package_case, with_prefix
+from pytest_ane.probes.cases import Case, output_kinds, package_case, with_prefix
 from pytest_ane.probes.domains import may_be_left_out
-from pytest_ane.probes.hidden import Calls, HiddenProbe, goes_back_to_calls, in_steps, kept_rows
-from pytest_ane.probes.npz import read_npz, write_npz
-from pytest_ane.probes.outputs import output_kinds
+from pytest_ane.probes.recording import Calls, HiddenProbe, goes_back_to_calls, in_steps, kept_rows
+
+_MOST_ENTRIES = 1 << 16
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+def read_npz(path: Path, most: int) -> Iterator[tuple[str, Array]]:
+    """The arrays of an `.npz` file by name, in the machine's own byte order.
+
+    Args:
+        path: the file.
+        most: bytes that all entries may have together, unpacked.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no such file, an entry is no array or occurs twice, or it is too large.
+    """
+    try:
+        with ZipFile(path) as file:
+            entries = file.infolist()
+            names = [entry.filename for entry in entries]
+            size = sum(entry.file_size for entry in entries)
+            if len(entries) > _MOST_ENTRIES or size > most:
+                raise ValueError(f"{len(entries):,} arrays of {size:,} bytes are too many")
+            if len({*names}) < len(names):
+                raise ValueError("two arrays have one name")
+            for entry in entries:
+                if not entry.filename.endswith(".npy"):
+                    raise ValueError(f"{entry.filename!r} is no array")
+                yield entry.filename.removesuffix(".npy"), _array(file, entry)
+    except (BadZipFile, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
+        raise ValueError(str(error) or type(error).__name__) from None
+
+
+def _array(file: ZipFile, entry: ZipInfo) -> Array:
+    """An entry's array, if it has as many bytes as its header says."""
+    with file.open(entry) as content:
+        version = np.lib.format.read_magic(content)  # type: ignore[no-untyped-call]
+        if version not in _HEADERS:
+            raise ValueError(f"{entry.filename!r} has the format {version}; 1.0 and 2.0 are read")
+        shape, by_columns, dtype = _HEADERS[version](content)  # type: ignore[no-untyped-call]
+        if dtype.hasobject or dtype.names or any(extent < 0 for extent in shape):
+            raise ValueError(f"{entry.filename!r} holds {dtype}, no numbers")
+        size = math.prod(shape) * dtype.itemsize
+        if content.tell() + size != entry.file_size:
+            raise ValueError(f"{entry.filename!r} declares {size:,} bytes and holds others")
+        array = np.frombuffer(content.read(), dtype).reshape(
+            shape, order="F" if by_columns else "C"
+        )
+        native: Array = array.astype(dtype.newbyteorder("="))
+        return native
+
+
+def write_npz(path: Path, arrays: Arrays) -> None:
+    """Write arrays by name; the same arrays give the same bytes.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with ZipFile(path, "w") as file:
+        for name, array in arrays.items():
+            with file.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
+                _write(entry, np.asarray(array))
+
+
+def _write(entry: Any, array: Array) -> None:
+    np.lib.format.write_array(  # type: ignore[no-untyped-call]
+        entry, array, version=(1, 0), allow_pickle=False
+    )
+
 
 Count = Annotated[int, Field(ge=0, le=1 << 20)]
 Positive = Annotated[int, Field(ge=1, le=1 << 20)]
@@ -315,7 +390,6 @@ def _of_npz(path: Path) -> tuple[dict[str, Array], str]:
 
 
 def _check_type(name: str, dtype: str) -> None:
-    """Check that a tensor is of a type that is read, by safetensors' names of types."""
     if dtype not in _FLOATS and not (".in." in name and dtype in _INTEGERS):
         more = " and, as inputs, I32 and U8" if ".in." in name else ""
         raise ValueError(f"{name} is {dtype}; read are F16, F32{more}")

@@ -1,7 +1,8 @@
-"""Recorded references: the float32 model's outputs for each probe, kept in the cache.
+"""A family shard's probes, and recorded references: the float32 model's outputs for each probe.
 
-The reference costs torch and the source's weights; its outputs cost one small file. They are
-keyed by everything they depend on, so a warm gate runs the artifact afresh and loads neither.
+Probes are hidden states. The reference costs torch and the source's weights; its outputs cost one
+small file. They are keyed by everything they depend on, so a warm gate runs the artifact afresh and
+loads neither.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from itertools import accumulate, cycle, pairwise, takewhile
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -19,28 +22,391 @@ from safetensors.numpy import save_file
 
 from pytest_ane.make import Cache
 from pytest_ane.manifest import Shard
-from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.mlprogram.arrays import Arrays, FloatArray
 from pytest_ane.mlprogram.digests import key_digest
-from pytest_ane.mlprogram.errors import CacheError, SourceError
+from pytest_ane.mlprogram.errors import CacheError, ManifestError, SourceError
 from pytest_ane.models.families import (
     LanguageModel,
     Layout,
     Port,
     Ports,
     Reference,
+    Routes,
     Wire,
     apply_output,
+    entry_scale,
+    filling_of,
     get_family,
+    is_causal,
     ports_of,
+    recurrent_of,
+    residual_of,
+    routing_of,
     shard_input,
+    shifts,
+    undecided_of,
+    window_of,
 )
-from pytest_ane.probes.hidden import (
-    CapturedStates,
-    HiddenProbe,
-    answered_probes,
-    from_tensors,
-    to_tensors,
+from pytest_ane.probes.cases import Case, with_prefix
+from pytest_ane.probes.seeded import (
+    FP16_EDGE,
+    MASSIVE,
+    Captured,
+    above_powers,
+    gaussian,
+    generator,
+    lengths,
+    massive,
+    seeded,
+    segmented,
 )
+
+_STEPS = 8
+"""Positions, at least, of a seeded probe of a shard with states; two calls of T take 2 T."""
+_RAGGED = (1, 2, 3, 5, 8, 4, 1, 16, 33, 48, 64, 7, 9, 17)
+"""T of the calls of a `ragged` probe, as far as the shard takes them."""
+_CYCLES = 3
+"""A context of more than so many rounds of these calls is probed at its start, middle and end."""
+_REWRITTEN, _AGAIN = 12, 10
+"""Positions of a `rewrite` probe before it goes back, and after."""
+
+Calls: TypeAlias = tuple[tuple[int, int], ...]
+"""For each call on one state the position of its first row, and T. Rows follow call by call."""
+
+CapturedStates: TypeAlias = Callable[[], Sequence[tuple[str, FloatArray]]]
+"""Golden prompts by name with the hidden states `[T, C]` that enter the shard."""
+
+
+@dataclass(frozen=True, eq=False)
+class HiddenProbe:
+    """Hidden states `[T, C]` with the reference's outputs for them.
+
+    Attributes:
+        start: position in a prompt at which they begin.
+        calls: on one state. One that goes back overwrites what follows its first position.
+        hidden: `[R, C]`, the rows of all calls.
+        expected: `[T, C']` of the sequence as it stands after the last call; empty until the
+            reference has run.
+        residual: `[T, C']` of it that is the residual path alone, where there is one.
+        routed: experts that the reference uses at each position, of a routed shard.
+        left_out: channels of the output that are not compared.
+        undecided: rows of the sequence that are not, for rounding decides which experts are chosen.
+        states: by name, before the first call; zero where they are not named.
+        before: positions of the same sequence that `states` hold.
+    """
+
+    kind: str
+    name: str
+    start: int
+    calls: Calls
+    hidden: FloatArray
+    expected: FloatArray
+    residual: FloatArray | None = None
+    routed: Routes = ()
+    left_out: tuple[int, ...] = ()
+    undecided: tuple[int, ...] = ()
+    states: Arrays = field(default_factory=dict)
+    before: int = 0
+
+    @property
+    def sequence(self) -> FloatArray:
+        """Hidden states `[T, C]` as they stand after the last call."""
+        return self.hidden[kept_rows(self.calls)]
+
+    def case(self, layout: Layout) -> Case:
+        """The probe in the artifact's own inputs, as its layout has them."""
+        kept = kept_rows(self.calls)
+        first = self.calls[0][0] - self.before
+        bounds = pairwise(accumulate((length for _, length in self.calls), initial=0))
+        parts = [self.hidden[slice(*bound)] for bound in bounds]
+        longest = max(length for _, length in self.calls)
+        return Case(
+            kind=self.kind,
+            name=self.name,
+            calls=tuple(
+                layout.inputs(part, start, first) if first else layout.inputs(part, start)
+                for part, (start, _) in zip(parts, self.calls, strict=True)
+            ),
+            rows=lambda outputs: {"y": layout.output(outputs)[:longest]},
+            expected={"y": self.expected},
+            length=len(kept),
+            input_max=float(np.abs(self.hidden).max(initial=0.0)) * entry_scale(layout),
+            causal=is_causal(layout),
+            start=self.start,
+            residual={} if self.residual is None else {"y": self.residual},
+            routed=self.routed,
+            kept=None if len(kept) == len(self.hidden) else tuple(kept),
+            left_out=self.left_out,
+            undecided=self.undecided,
+            states=self.states,
+            restored=_restored(self.calls) if recurrent_of(layout) else {},
+            recurrent=recurrent_of(layout) or (),
+        )
+
+
+def goes_back_to_calls(calls: Calls) -> bool:
+    """Whether each call that goes back begins where an earlier one began."""
+    starts = [start for start, _ in calls]
+    return all(b > a or b in starts[:i] for i, (a, b) in enumerate(pairwise(starts), 1))
+
+
+def _restored(calls: Calls) -> dict[int, int]:
+    """By each call that goes back, the earlier one that began at the same position."""
+    starts = [start for start, _ in calls]
+    return {i: starts.index(b) for i, (a, b) in enumerate(pairwise(starts), 1) if b <= a}
+
+
+def kept_rows(calls: Calls) -> list[int]:
+    """Rows of the sequence as it stands after the last call, in order of their positions.
+
+    Raises:
+        ValueError: a call leaves a gap after the positions before it, or begins before the first.
+    """
+    kept: list[int] = []
+    row, first = 0, calls[0][0]
+    for start, length in calls:
+        if not 0 <= start - first <= len(kept):
+            raise ValueError(f"a call begins at position {start}, outside the sequence so far")
+        kept[start - first :] = range(row, row + length)
+        row += length
+    return kept
+
+
+def in_steps(length: int, size: int, start: int = 0) -> Calls:
+    """Positions from `start` on in calls of T = `size`, the last one perhaps shorter."""
+    return tuple((start + i, min(size, length - i)) for i in range(0, length, size))
+
+
+def answered_probes(
+    model: LanguageModel, shard: Shard, captured: CapturedStates
+) -> list[HiddenProbe]:
+    """A shard's probes with the float32 module's outputs and, where it has them, routes."""
+    layout, fill = model.layout(shard.id), filling_of(model, shard.id)
+    probes = list(draw_probes(shard, layout, captured))
+    before = [probe.hidden[:0] for probe in probes]
+    if fill is not None:
+        for probe, rows in _across_window(shard, layout):
+            states = {name: np.asarray(x, np.float16) for name, x in fill(rows).items()}
+            probes.append(replace(probe, states=states))
+            before.append(rows)
+    hidden = [probe.sequence for probe in probes]
+    whole = [np.concatenate(parts) for parts in zip(before, hidden, strict=True)]
+    expected = [
+        outputs[len(rows) :]
+        for outputs, rows in zip(model.reference(shard.id)(whole), before, strict=True)
+    ]
+    residual, routing = residual_of(model, shard.id), routing_of(model, shard.id)
+    paths = residual(hidden) if residual else [None] * len(probes)
+    routes = routing(hidden) if routing else [()] * len(probes)
+    doubt = undecided_of(model, shard.id)
+    undecided = doubt(hidden) if doubt else [()] * len(probes)
+    return [
+        replace(
+            probe,
+            expected=rows,
+            residual=path,
+            routed=route,
+            left_out=_carried(probe, rows, path),
+            undecided=close,
+        )
+        for probe, rows, path, route, close in zip(
+            probes, expected, paths, routes, undecided, strict=True
+        )
+    ]
+
+
+def _carried(probe: HiddenProbe, rows: FloatArray, path: FloatArray | None) -> tuple[int, ...]:
+    """Channels to leave out, of an output that carries on what enters; a head's does not."""
+    carries = path is not None or rows.shape[1] == probe.hidden.shape[1]
+    return probe.left_out if carries else ()
+
+
+def draw_probes(shard: Shard, layout: Layout, captured: CapturedStates) -> Iterator[HiddenProbe]:
+    """A shard's probes with nothing expected; `captured` is called where a kind needs it."""
+    probes, stateful = shard.probes, layout.sees == "state"
+    unknown = np.zeros((0, 0), np.float32)
+
+    @cache
+    def states() -> Sequence[tuple[str, FloatArray]]:
+        return captured()
+
+    @cache
+    def statistics() -> Captured:
+        return Captured.from_states([hidden for _, hidden in states()])
+
+    for length, chunk, is_end in _lengths(shard, stateful):
+        for kind, name, hidden in seeded(
+            [kind for kind in probes.kinds if is_end or kind != "extreme"],
+            count=probes.count if is_end else 1, seed=probes.seed,
+            length=length, width=layout.width, edge=FP16_EDGE / entry_scale(layout),
+            captured=statistics,
+        ):  # fmt: skip
+            by = f" in steps of {chunk}" if stateful else ""
+            yield HiddenProbe(kind, name + by, 0, in_steps(length, chunk), hidden, unknown)
+    yield from _patterns(shard, layout)
+    yield from _long(shard, layout)
+    for prompt, hidden in states() if "captured" in probes.kinds else ():
+        # Position 0 is an attention sink, so the last is the single-token probe. States need all.
+        for start in (0,) if stateful else dict.fromkeys((len(hidden) - 1, 0)):
+            part = hidden[start:]
+            name = f"captured {prompt} T={len(part)}"
+            calls = in_steps(len(part), shard.max_tokens)
+            yield HiddenProbe("captured", name, start, calls, part, unknown)
+
+
+def _lengths(shard: Shard, stateful: bool) -> list[tuple[int, int, bool]]:
+    """`(positions, largest T of a call, whether it is the shortest or longest)` of seeded probes.
+
+    The lengths between are those of `ragged` where a shard has states.
+    """
+    if not stateful:
+        ends = {1, shard.max_tokens}
+        return [(length, length, length in ends) for length in lengths(shard.max_tokens)]
+    chunks = sorted({1, min(shard.max_tokens, shard.context)})
+    return [(min(max(_STEPS, 2 * chunk), shard.context), chunk, True) for chunk in chunks]
+
+
+def _patterns(shard: Shard, layout: Layout) -> Iterator[HiddenProbe]:
+    """Probes `massive`, `ragged` and `rewrite`, each one of its size and its calls."""
+    width, kinds, seed = layout.width, shard.probes.kinds, shard.probes.seed
+    unknown = np.zeros((0, 0), np.float32)
+    stateful = layout.sees == "state"
+    largest = min(shard.max_tokens, shard.context) if stateful else shard.max_tokens
+    for size in MASSIVE if "massive" in kinds else ():
+        length = min(4, largest)
+        bits = generator(seed, "massive", length, width, size)
+        hidden, channels = massive(bits, (length, width), size)
+        calls = in_steps(length, length)
+        name = f"massive T={length} at {size:,}"
+        yield HiddenProbe("massive", name, 0, calls, hidden, unknown, left_out=channels)
+    sequences: list[tuple[str, str, Calls]] = []
+    if stateful and "ragged" in kinds:
+        spans = ragged_calls(largest, shard.context, anywhere=shifts(layout))
+        sequences += [("ragged", f"positions {c[0][0]} to {sum(c[-1]) - 1}", c) for c in spans]
+    if stateful and "rewrite" in kinds and recurrent_of(layout) is not None:
+        twice = rewrite_calls(largest, shard.context)
+        sequences += [("rewrite", f"from {start}", calls) for start, calls in twice.items()]
+    for kind, where, calls in sequences:
+        shape = (sum(length for _, length in calls), width)
+        hidden = gaussian(generator(seed, kind, where, *shape), shape)
+        yield HiddenProbe(kind, f"{kind} {where}", 0, calls, hidden, unknown)
+
+
+def _long(shard: Shard, layout: Layout) -> Iterator[HiddenProbe]:
+    """A probe for each of `lengths`, in the largest calls from position 0 on.
+
+    Raises:
+        ManifestError: attention sees its own call alone.
+    """
+    if shard.probes.lengths and layout.sees == "call":
+        raise ManifestError(
+            f"{shard.qualified}: probes.lengths fills a key-value state, and this shard keeps "
+            "none; set stateful = true, or leave lengths out."
+        )
+    for length in shard.probes.lengths if layout.sees == "state" else ():
+        shape = (length, layout.width)
+        hidden = segmented(generator(shard.probes.seed, "long", *shape), shape)
+        calls, unknown = in_steps(length, shard.max_tokens), np.zeros((0, 0), np.float32)
+        yield HiddenProbe("long", f"long, {length:,} keys", 0, calls, hidden, unknown)
+
+
+def _across_window(shard: Shard, layout: Layout) -> Iterator[tuple[HiddenProbe, FloatArray]]:
+    """A `ragged` sequence over the position from which on its first ones are out of sight.
+
+    With the rows before it. Only where the others do not get there: it would take hundreds of
+    calls.
+    """
+    window, context = window_of(layout), shard.context
+    if window is None or layout.sees != "state" or "ragged" not in shard.probes.kinds:
+        return
+    largest = min(shard.max_tokens, context)
+    sizes = [size for size in _RAGGED if size <= largest][:5]
+    start, end = window - sum(sizes) // 2, window + -(-sum(sizes) // 2)
+    reached = sum(ragged_calls(largest, context, anywhere=shifts(layout))[0][-1])
+    if reached > window or end > context:
+        return
+    shape = (end, layout.width)
+    hidden = gaussian(generator(shard.probes.seed, "window", *shape), shape)
+    name = f"ragged across the window, positions {start} to {end - 1}"
+    calls, unknown = _in_turn(sizes, start, end), np.zeros((0, 0), np.float32)
+    probe = HiddenProbe("ragged", name, 0, calls, hidden[start:], unknown, before=start)
+    yield probe, hidden[:start]
+
+
+def ragged_calls(largest: int, context: int, *, anywhere: bool) -> list[Calls]:
+    """One sequence to the end of the context in calls of very different T, each up to `largest`.
+
+    Where that takes more than three rounds of such calls, one round each at the start, the middle
+    and the end of the context. Last a single position in the last slot: among many keys its own may
+    count for nothing. If a sequence cannot begin `anywhere`, there is only what begins at 0.
+    """
+    sizes = [size for size in (*_RAGGED, *above_powers(64, largest)) if size <= largest]
+    sizes += [largest] if largest not in sizes else []
+    length = sum(sizes)
+    whole = context <= _CYCLES * length
+    spans = [_in_turn(sizes, 0, context if whole else length)]
+    if anywhere and not whole:
+        starts = ((context - length) // 2, context - length)
+        spans += [_in_turn(sizes, start, start + length) for start in starts]
+    return [*spans, ((context - 1, 1),)] if anywhere and context > 1 else spans
+
+
+def _in_turn(sizes: Sequence[int], start: int, end: int) -> Calls:
+    starts = takewhile(lambda at: at < end, accumulate(cycle(sizes), initial=start))
+    return tuple((a, b - a) for a, b in pairwise((*starts, end)))
+
+
+def rewrite_calls(largest: int, context: int) -> dict[int, Calls]:
+    """By the position that they go back to, calls that write some positions twice.
+
+    As a verifier does whose draft was rejected, and a new sequence on the state of another. They
+    go back to where a call began: recurrent states are known there.
+    """
+    length = min(_REWRITTEN, context)
+    before = in_steps(length, max(1, min(largest, length // 2)))
+    return {
+        start: before + in_steps(min(_AGAIN, context - start), largest, start)
+        for start in (before[len(before) // 2][0], 0)
+    }
+
+
+def to_tensors(probes: Sequence[HiddenProbe]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Probes as tensors by name, and the rest as JSON; `{i}.residual` where it is not the input."""
+    tensors: dict[str, Any] = {}
+    listed = []
+    for i, p in enumerate(probes):
+        tensors |= {f"{i}.input": p.hidden, f"{i}.expected": p.expected}
+        tensors |= {f"{i}.state.{name}": x for name, x in p.states.items()}
+        own = p.residual is not None and not np.array_equal(p.residual, p.sequence)
+        if own:
+            tensors[f"{i}.residual"] = p.residual
+        path = "input" if p.residual is not None and not own else None
+        listed.append(
+            {"kind": p.kind, "name": p.name, "start": p.start, "calls": p.calls}
+            | ({"residual": path} if path else {})
+            | ({"routed": p.routed} if p.routed else {})
+            | ({"left_out": p.left_out} if p.left_out else {})
+            | ({"undecided": p.undecided} if p.undecided else {})
+            | ({"before": p.before} if p.before else {})
+        )
+    return tensors, listed
+
+
+def from_tensors(
+    tensors: dict[str, FloatArray], listed: Sequence[dict[str, Any]]
+) -> Iterator[HiddenProbe]:
+    """Inverse of `to_tensors`."""
+    for i, p in enumerate(listed):
+        calls = tuple((start, length) for start, length in p["calls"])
+        probe = HiddenProbe(
+            p["kind"], p["name"], p["start"], calls, tensors[f"{i}.input"],
+            tensors[f"{i}.expected"], tensors.get(f"{i}.residual"),
+            tuple(map(tuple, p.get("routed", ()))), tuple(p.get("left_out", ())),
+            tuple(p.get("undecided", ())), with_prefix(tensors, f"{i}.state."), p.get("before", 0),
+        )  # fmt: skip
+        is_input = p.get("residual") == "input"
+        yield replace(probe, residual=probe.sequence) if is_input else probe
+
 
 RECORDING_VERSION = 11
 _FILE = "recording.safetensors"

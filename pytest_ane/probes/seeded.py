@@ -100,7 +100,7 @@ class Captured:
     peak: DoubleArray
 
     @classmethod
-    def of(cls, states: Sequence[FloatArray]) -> Captured:
+    def from_states(cls, states: Sequence[FloatArray]) -> Captured:
         """Statistics of prompts' hidden states, float32 `[T, C]` each.
 
         Rounded to 8 bits: what another machine's float32 adds up differently seldom shows.

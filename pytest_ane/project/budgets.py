@@ -18,9 +18,9 @@ from pytest_ane.manifest.inputs import questions
 from pytest_ane.mlprogram.digests import key_digest, tree_digest
 from pytest_ane.mlprogram.errors import CacheError
 from pytest_ane.probes.cases import Case
+from pytest_ane.probes.domains import SAMPLER
 from pytest_ane.probes.error_budget import BUDGET_VERSION, ErrorBudget, measure_budget
 from pytest_ane.probes.recording import RECORDING_VERSION
-from pytest_ane.probes.sampler import SAMPLER
 from pytest_ane.probes.seeded import GENERATOR
 from pytest_ane.project.models import Opened, OpenModel
 

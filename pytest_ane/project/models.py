@@ -30,15 +30,14 @@ from pytest_ane.models.families import (
     is_encoder,
     ports_of,
 )
-from pytest_ane.models.families.ports import RenamedLayout, Renaming, renaming
-from pytest_ane.models.families.user_code import BuilderModel
+from pytest_ane.models.families.own import BuilderModel, RenamedLayout, Renaming, renaming
 from pytest_ane.models.sources import identify, open_source
-from pytest_ane.probes.builder import builder_cases, record_builder
 from pytest_ane.probes.cases import Case
-from pytest_ane.probes.golden_prompts import GoldenPrompt, record_golden, reference_chain
-from pytest_ane.probes.hidden import HiddenProbe
+from pytest_ane.probes.exact_chain import GoldenPrompt, record_golden, reference_chain
+from pytest_ane.probes.package import builder_cases, record_builder
 from pytest_ane.probes.recording import (
     Embeds,
+    HiddenProbe,
     TokenPrompt,
     load,
     load_hidden,

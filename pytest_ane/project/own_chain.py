@@ -25,13 +25,13 @@ from pytest_ane.mlprogram.errors import BuildError, GoldenError, SourceError, Un
 from pytest_ane.mlprogram.model import counterpart, read_model
 from pytest_ane.models.chain import Chain, ChainStep, lead, likeliest_token
 from pytest_ane.models.families import Conversion, LanguageModel, Reference, Wire
-from pytest_ane.models.families.user_code import code_digests, error_line, import_code
+from pytest_ane.models.families.own import code_digests, error_line, import_code
 from pytest_ane.models.sources.base import Source, Tokenizer
-from pytest_ane.models.sources.identity import digests
+from pytest_ane.models.sources.files import digests
 from pytest_ane.models.sources.rows import RowTable, open_rows
 from pytest_ane.models.sources.tokenizer import read_tokenizer
 from pytest_ane.probes.domains import domains
-from pytest_ane.probes.golden_prompts import GoldenPrompt
+from pytest_ane.probes.exact_chain import GoldenPrompt
 from pytest_ane.probes.recording import (
     RECORDING_VERSION,
     Embeds,
@@ -41,8 +41,7 @@ from pytest_ane.probes.recording import (
     save,
 )
 from pytest_ane.project.models import OpenModel
-from pytest_ane.project.package_chain import PackageLayout, stream_widths
-from pytest_ane.project.sequence import ShardSequence
+from pytest_ane.project.package_chain import PackageLayout, ShardSequence, stream_widths
 
 # What the user's own chain is held against: a function, golden logits, outputs that they tell.
 

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,16 @@ from pytest_ane.manifest.chain import ChainEntry, channels
 from pytest_ane.mlprogram.arrays import Array, Arrays, FloatArray
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.records import DType, Feature, Function, MLModel, TensorType
-from pytest_ane.models.families import Branch, Wire
+from pytest_ane.models.families import (
+    Branch,
+    Layout,
+    Wire,
+    calls_of,
+    feedback_of,
+    first_feedback,
+    recurrent_of,
+)
+from pytest_ane.probes.domains import flexible_axis
 from pytest_ane.probes.inputs import Call, Domain, draw
 
 _BY_POSITION = ("causal-mask", "one-hot", "positions", "rope-cos", "rope-sin", "constant")
@@ -163,7 +172,6 @@ class PackageLayout:
         return one if len(runners) == 1 else _ByLength(one, runners, self._function)
 
     def _function(self, inputs: Arrays) -> str | None:
-        """Which function takes these inputs, by their positions."""
         port = self._entries[0].takes[0]
         return self._fitting(len(port.rows(inputs[port.feature.name]))).function
 
@@ -219,7 +227,7 @@ class PackageLayout:
     def _positional(self, feature: Feature, count: int, start: int) -> Array:
         spec = self._domains[feature.name].input
         assert spec is not None  # `_check_inputs` saw to it.
-        flexible = _flexible(feature)
+        flexible = flexible_axis(feature)
         shape = tuple(count if axis == flexible else n for axis, n in enumerate(feature.shape))
         call = Call((0, "chain"), feature.name, start=start, flexible=flexible)
         try:
@@ -293,7 +301,7 @@ class PackageLayout:
         shape = feature.shape
         if axis is not None:
             axis = axis % max(len(shape), 1)
-        elif (axis := _flexible(feature)) is None:
+        elif (axis := flexible_axis(feature)) is None:
             axis = self._left(feature, width, length)
         size = math.prod(n for i, n in enumerate(shape) if i != axis)
         if width is not None and size != width:
@@ -337,20 +345,12 @@ class _ByLength:
         self.write_states = first.write_states
 
     def predict(self, inputs: Arrays, state: Any = None) -> dict[str, FloatArray]:
-        """One call of the function that takes it."""
         return self._runners[self._function(inputs)].predict(inputs, state)
 
     def predict_all(
         self, inputs: Sequence[Arrays], states: Sequence[Any]
     ) -> list[dict[str, FloatArray]]:
-        """`predict` on each of several inputs."""
         return [self.predict(*each) for each in zip(inputs, states, strict=True)]
-
-
-def _extents(feature: Feature) -> list[tuple[int, int]]:
-    """The least and the greatest extent of every axis."""
-    shapes = feature.enumerated or (feature.shape,)
-    return [(min(extents), max(extents)) for extents in zip(*shapes, strict=True)]
 
 
 def _positions(port: StreamPort, limit: int) -> Iterable[int]:
@@ -383,13 +383,6 @@ def _shaped(feature: Feature, function: Function) -> Feature:
     return replace(feature, shape=tuple(n or 1 for n in kind.shape), ranges=ranges)
 
 
-def _flexible(feature: Feature) -> int | None:
-    """The only flexible axis; None where none or several are."""
-    ranges = feature.ranges or _extents(feature)
-    axes = [axis for axis, (low, high) in enumerate(ranges) if low != high]
-    return axes[0] if len(axes) == 1 else None
-
-
 def stream_widths(
     wire: Wire, layout: PackageLayout, widths: Mapping[str, int]
 ) -> Iterator[tuple[str, int]]:
@@ -403,3 +396,62 @@ def stream_widths(
                 f"{before}; let them be of one width."
             )
         yield stream, count + (before or 0 if mode == "append" else 0)
+
+
+class ShardSequence:
+    """A sequence through one shard, from position 0 on, which `Rewinding` describes.
+
+    Going back is an earlier `start` for a key-value cache. Recurrent states are copied with every
+    mark, and what is kept runs through this shard again.
+
+    Args:
+        limit: the largest T of a call.
+    """
+
+    def __init__(self, runner: Runner, layout: Layout, limit: int) -> None:
+        self._runner, self._layout, self._limit = runner, layout, limit
+        self._state, self._start = runner.make_state(), 0
+        self._feedback: dict[str, Array] = dict(first_feedback(layout))
+        self._latest: FloatArray | None = None
+
+    def __call__(self, hidden: FloatArray) -> FloatArray:
+        """The next positions `[T, C]`, in as many calls as they need."""
+        parts, done = [], 0
+        for count in calls_of(self._layout, len(hidden), self._limit):
+            parts.append(self._call(hidden[done : done + count]))
+            done += count
+        self._latest = hidden
+        return np.concatenate(parts)
+
+    def _call(self, hidden: FloatArray) -> FloatArray:
+        inputs = {**self._layout.inputs(hidden, self._start), **self._feedback}
+        outputs = self._runner.predict(inputs, self._state)
+        for output, name in feedback_of(self._layout).items():
+            self._feedback[name] = outputs[output]
+        self._start += len(hidden)
+        return self._layout.output(outputs)[: len(hidden)]
+
+    def mark(self) -> Mark:
+        """Save the current position, with copies of the recurrent states."""
+        names = recurrent_of(self._layout)
+        states = self._runner.read_states(self._state, names)
+        return Mark(self._start, states, dict(self._feedback))
+
+    def back(self, mark: Mark, keep: int = 0) -> None:
+        """Restore the state saved by `mark`, keeping the first `keep` positions run since."""
+        self._start = mark.start
+        self._runner.write_states(self._state, mark.states)
+        self._feedback = dict(mark.feedback)
+        if keep and (mark.states or mark.feedback):
+            assert self._latest is not None
+            self(self._latest[:keep])
+        else:
+            self._start += keep
+
+
+class Mark(NamedTuple):
+    """A position, and the recurrent states and feedback before it by name."""
+
+    start: int
+    states: Mapping[str, Any]
+    feedback: Mapping[str, Any]

@@ -8,9 +8,16 @@ from importlib.metadata import PackageNotFoundError, version
 from operator import add
 from pathlib import Path
 
-from pytest_ane.make.disk import Estimate, Volume, amount, estimate, plan_caches, volumes
+from pytest_ane.make.disk import (
+    Estimate,
+    Volume,
+    amount,
+    estimate,
+    plan_caches,
+    temporary_folder,
+    volumes,
+)
 from pytest_ane.make.record import PACKAGE
-from pytest_ane.make.scratch import temporary_folder
 from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.digests import tree_bytes
 from pytest_ane.mlprogram.errors import DiskError, NotRunError

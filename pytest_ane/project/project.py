@@ -18,10 +18,8 @@ from pytest_ane.backends.coreml.process import DEVICE_TIMEOUT
 from pytest_ane.gates import GATES, Subject
 from pytest_ane.make import Artifact, Cache, build_shard
 from pytest_ane.make.cache import default_root, to_stderr
-from pytest_ane.make.folder import require_cache
+from pytest_ane.make.disk import default_builds, require_cache, temporary_files_in
 from pytest_ane.make.record import PACKAGE
-from pytest_ane.make.scratch import temporary_files_in
-from pytest_ane.make.semaphore import default_builds
 from pytest_ane.make.shard import artifact_key
 from pytest_ane.make.shared_store import SharedStore
 from pytest_ane.manifest import Manifest, Model, Policy, Shard

@@ -16,11 +16,10 @@ from pytest_ane.mlprogram.arithmetic import RuleShares
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.chain import Chain, ChainStep
 from pytest_ane.models.families import Layout, Wire, is_causal, residual_of
-from pytest_ane.probes.exact_chain import lazy_reference
-from pytest_ane.probes.golden_prompts import GoldenPrompt
+from pytest_ane.probes.exact_chain import GoldenPrompt, lazy_reference
 from pytest_ane.probes.recording import TokenPrompt
 from pytest_ane.project.models import OpenModel
-from pytest_ane.project.sequence import ShardSequence
+from pytest_ane.project.package_chain import ShardSequence
 
 
 class Stack:

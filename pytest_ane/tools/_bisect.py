@@ -16,13 +16,13 @@ from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.chain import Answer, Chain, ShardRun, Watch, lead, likeliest_token
 from pytest_ane.models.families import Streams
 from pytest_ane.probes.exact_chain import (
+    GoldenPrompt,
     ReferenceStates,
     ShardAlone,
     exact_chain,
     run_all,
     teacher_forced,
 )
-from pytest_ane.probes.golden_prompts import GoldenPrompt
 from pytest_ane.report.verdict import reasons, row
 from pytest_ane.tools._drift import compare_rows
 

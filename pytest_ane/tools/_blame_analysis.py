@@ -27,15 +27,6 @@ from pytest_ane.manifest.policy import HazardsPolicy
 from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.arrays import Array, Arrays, DoubleArray, FloatArray
 from pytest_ane.mlprogram.blob import load
-from pytest_ane.mlprogram.census import (
-    ProgramWeight,
-    Weight,
-    constant_name,
-    constants_of,
-    find_weights,
-    plain_name,
-)
-from pytest_ane.mlprogram.decompress import decompress, expansion
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.executor.dtypes import Precision
@@ -43,8 +34,18 @@ from pytest_ane.mlprogram.executor.folding import dense
 from pytest_ane.mlprogram.executor.session import Replay
 from pytest_ane.mlprogram.executor.weights import StreamedWeight
 from pytest_ane.mlprogram.records import MLModel, Operation
+from pytest_ane.mlprogram.weights import (
+    ProgramWeight,
+    Weight,
+    constant_name,
+    constants_of,
+    decompress,
+    expansion,
+    find_weights,
+    plain_name,
+)
 from pytest_ane.probes.cases import Case, Rows
-from pytest_ane.probes.error_budget.runs import CaseState
+from pytest_ane.probes.error_budget import CaseState
 from pytest_ane.tools._operations import (
     Remedy,
     Suspect,

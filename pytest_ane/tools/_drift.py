@@ -19,8 +19,13 @@ from pytest_ane.mlprogram.metrics.logits import compare_logits
 from pytest_ane.mlprogram.metrics.tensors import cosine
 from pytest_ane.models.chain import Chain
 from pytest_ane.models.families import Streams, apply_output, shard_input
-from pytest_ane.probes.exact_chain import ForcedShard, ReferenceStates, run_all, teacher_forced
-from pytest_ane.probes.golden_prompts import GoldenPrompt
+from pytest_ane.probes.exact_chain import (
+    ForcedShard,
+    GoldenPrompt,
+    ReferenceStates,
+    run_all,
+    teacher_forced,
+)
 from pytest_ane.report.arithmetic import rules_lines, wrapped
 from pytest_ane.report.table import columns
 from pytest_ane.report.verdict import reasons, row

@@ -11,16 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ane.make.cache import default_root
-from pytest_ane.make.disk import Estimate, Volume, volumes
-from pytest_ane.make.scratch import temporary_folder
+from pytest_ane.make.disk import Estimate, Volume, temporary_folder, volumes
 from pytest_ane.manifest import Model, SourceTable, parse
 from pytest_ane.mlprogram.digests import file_digest
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.mlprogram.memory import bytes_text, free_memory
 from pytest_ane.mlprogram.text import printable
 from pytest_ane.models.sources import source_path
-from pytest_ane.models.sources.checkpoint import OnlyGGUFError
-from pytest_ane.models.sources.identity import locate_snapshot
+from pytest_ane.models.sources.files import OnlyGGUFError, locate_snapshot
 from pytest_ane.tools._init_shapes import ShardShapes, Size, choose_compression, describe, size_of
 from pytest_ane.tools._init_text import Budget, choose_prompts, manifest_text, quoted, ranges
 

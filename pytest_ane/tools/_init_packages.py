@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pytest_ane.gates.compression import judge, measure
 from pytest_ane.gates.compression.measure import CompressionMeasurement
-from pytest_ane.make.claim import claim
+from pytest_ane.make.outcome import claim
 from pytest_ane.make.record import Artifact
 from pytest_ane.manifest import GOLDEN, Compression, Shard, package_ids, parse
 from pytest_ane.manifest.compression import setting_keys

@@ -32,7 +32,7 @@ from pytest_ane.models.families import (
 )
 from pytest_ane.models.families.bert.config import POOLING
 from pytest_ane.models.sources import Source, Tokenizer, open_source
-from pytest_ane.models.sources.settings import MAX_DIMENSION, architecture_of, whole
+from pytest_ane.models.sources.base import MAX_DIMENSION, architecture_of, whole
 
 # A compression to begin with, valid for every weight, and what it makes of each shard.
 #

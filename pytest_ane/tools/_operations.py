@@ -25,7 +25,6 @@ from pytest_ane.manifest import Linear, Palettize, Settings, Uncompressed
 from pytest_ane.mlprogram import fp16
 from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.arrays import Array, Arrays
-from pytest_ane.mlprogram.census import Weight
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor import PipelineSession, Session
 from pytest_ane.mlprogram.executor.interface import to_pixels
@@ -39,8 +38,9 @@ from pytest_ane.mlprogram.records import (
     Operation,
     Pipeline,
 )
+from pytest_ane.mlprogram.weights import Weight
 from pytest_ane.probes.cases import Case
-from pytest_ane.probes.error_budget.runs import CaseState
+from pytest_ane.probes.error_budget import CaseState
 
 # Suggested compression for a weight that does harm: more bytes, the cheapest first.
 

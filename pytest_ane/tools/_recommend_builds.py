@@ -25,7 +25,7 @@ from tomlkit.items import AoT, Comment, InlineTable, Item, Table, Whitespace
 from pytest_ane import make as build
 from pytest_ane.backends import Backend, Runner
 from pytest_ane.make import Artifact, Cache
-from pytest_ane.make.scratch import temporary_files_in
+from pytest_ane.make.disk import temporary_files_in
 from pytest_ane.manifest import (
     Compression,
     Linear,

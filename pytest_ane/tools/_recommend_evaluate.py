@@ -34,8 +34,7 @@ from pytest_ane.mlprogram.strict_json import strict
 from pytest_ane.models.chain import Chain, ChainStep
 from pytest_ane.models.families import Streams
 from pytest_ane.probes.cases import Case
-from pytest_ane.probes.exact_chain import run_all
-from pytest_ane.probes.golden_prompts import GoldenPrompt
+from pytest_ane.probes.exact_chain import GoldenPrompt, run_all
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.stack import Stack
 from pytest_ane.report.table import columns

@@ -24,7 +24,7 @@ from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.gates.verdict import Status
 from pytest_ane.manifest import Settings, Uncompressed
 from pytest_ane.manifest.compression import override_keys, setting_keys
-from pytest_ane.mlprogram.census import Weight
+from pytest_ane.mlprogram.weights import Weight
 
 # Units: the weights of a shard that get one setting together, and what each setting costs them.
 

@@ -13,8 +13,16 @@ import numpy as np
 
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import ExecutionError
-from pytest_ane.models.chain import Chain, Decoder, Marks, lead
-from pytest_ane.models.decode import Timer, check_fits, decode, next_token
+from pytest_ane.models.chain import (
+    Chain,
+    Decoder,
+    Marks,
+    Timer,
+    check_fits,
+    decode,
+    lead,
+    next_token,
+)
 
 # When speculative decoding pays: pure functions of what its calls cost and yield.
 #

@@ -14,8 +14,8 @@ from pytest_ane.mlprogram.errors import BuildError, ManifestError
 if TYPE_CHECKING:
     from pytest_ane.gates.verdict import Table
     from pytest_ane.make.outcome import Outcome
-    from pytest_ane.mlprogram.census import Weight
     from pytest_ane.mlprogram.records import MLModel
+    from pytest_ane.mlprogram.weights import Weight
 
 HELP = "compress a package's weights, and say what became of each"
 EXAMPLE = "pytest-ane compress fp16.mlpackage --nbits 4 --keep 'head*' -o out.mlpackage"

@@ -74,8 +74,7 @@ def _lacks(distribution: str) -> bool:
 
 
 def _machine() -> Iterator[tuple[str, str]]:
-    from pytest_ane.make.disk import amount
-    from pytest_ane.make.semaphore import default_builds
+    from pytest_ane.make.disk import amount, default_builds
     from pytest_ane.mlprogram.memory import available_memory
     from pytest_ane.project.preflight import versions
 
@@ -152,8 +151,7 @@ def _cache(root: Path | None, problems: list[str]) -> Cache | None:
 
 
 def _folders(cache: Cache | None) -> Iterator[tuple[str, str]]:
-    from pytest_ane.make.disk import amount
-    from pytest_ane.make.scratch import temporary_folder
+    from pytest_ane.make.disk import amount, temporary_folder
 
     if cache is not None:
         entries = cache.entries()

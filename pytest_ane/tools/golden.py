@@ -115,7 +115,7 @@ def _of_family(model: OpenModel, shard: Shard, package: Path | None, backend: st
     """Hidden states of a family's shard; a package is run on what enters the reference."""
     from dataclasses import replace
 
-    from pytest_ane.probes.hidden import to_tensors
+    from pytest_ane.probes.recording import to_tensors
 
     probes, layout = model.probes(shard)
     origin = f"the float32 module of {shard.qualified}"
@@ -130,7 +130,7 @@ def _of_family(model: OpenModel, shard: Shard, package: Path | None, backend: st
 
 def _answer(runner: Runner, case: Case) -> Any:
     """A package's outputs for a case's calls on one state, `[T, C]`."""
-    from pytest_ane.probes.error_budget.runs import run_cases
+    from pytest_ane.probes.error_budget import run_cases
 
     (run,) = run_cases(runner, [case])
     return run.rows["y"]

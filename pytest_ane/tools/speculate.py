@@ -173,7 +173,7 @@ def _check(
 
 def _check_model(opened: OpenModel, name: str | None, width: int, tokens: int) -> None:
     """Check the options against the model, before anything is built."""
-    from pytest_ane.models.decode import check_fits
+    from pytest_ane.models.chain import check_fits
     from pytest_ane.tools._speculate import check_width
 
     model = opened.model

@@ -13,7 +13,7 @@ from pytest_ane.cli.output import Output, terminal_width
 if TYPE_CHECKING:
     from pytest_ane.make import BuildRecord, Distortion
     from pytest_ane.manifest import Compression
-    from pytest_ane.mlprogram.census import Weight
+    from pytest_ane.mlprogram.weights import Weight
 
 HELP = "list every weight: bits, bytes, and the error of its compression"
 EXAMPLE = "pytest-ane weights int4.mlpackage --against fp16.mlpackage"

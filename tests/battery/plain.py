@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pytest_ane.models.families.ane import ScaledRMSNorm, rotate, scaled_to_unit, settled
+from pytest_ane.models.families.ane import ScaledRMSNorm, cast_to, rotate, scaled_to_unit
 from pytest_ane.models.families.decoder.ane import StatefulAttention, StatefulBlock
 
 __all__ = ["PlainBlock", "PlainGemma", "PlainNorm", "written_out"]
@@ -20,7 +20,7 @@ class PlainNorm(ScaledRMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise `[1, C, T, 1]` over C."""
-        return settled(scaled_to_unit(x, self.root_epsilon) * self.weight, x.dtype)
+        return cast_to(scaled_to_unit(x, self.root_epsilon) * self.weight, x.dtype)
 
 
 class PlainBlock(StatefulBlock):

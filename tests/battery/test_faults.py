@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pytest_ane.models.families import Cut
-from pytest_ane.models.families.llama import FAMILY
+from pytest_ane.models.families.decoders import LLAMA
 from pytest_ane.project.project import Project, read_project
 from pytest_ane.project.project import open_model as open_manifest_model
 from tests.battery import FAULTS
@@ -50,7 +50,7 @@ def tiny_llama() -> Any:
         for key in (key for key in source.tensors if name in key):
             source.tensors[key] = source.tensors[key] * np.float32(factor)
     cut = Cut(("L00", "L01", "head.0", "head.1"), MAX_TOKENS, CONTEXT, stateful=True)
-    return FAMILY.open_model(source, cut)
+    return LLAMA.open_model(source, cut)
 
 
 @cache

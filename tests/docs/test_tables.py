@@ -27,7 +27,7 @@ from pytest_ane.manifest.policy import (
     PlacementPolicy,
 )
 from pytest_ane.mlprogram.arithmetic import RuleShares
-from pytest_ane.mlprogram.census import Census
+from pytest_ane.mlprogram.weights import Census
 from pytest_ane.probes.exact_chain import StackState
 from pytest_ane.tools._blame_words import tables as blame_tables
 from tests.docs.pages import ROOT

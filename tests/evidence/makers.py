@@ -23,8 +23,8 @@ from pytest_ane.manifest.policy import (
     FidelityPolicy,
     PlacementPolicy,
 )
-from pytest_ane.mlprogram.census import Stage, Weight
 from pytest_ane.mlprogram.metrics.logits import Likeliest, Position
+from pytest_ane.mlprogram.weights import Stage, Weight
 from pytest_ane.probes.exact_chain import Head, ShardAlone
 
 ENVIRONMENT = {

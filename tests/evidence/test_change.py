@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_ane.evidence import changes
-from pytest_ane.mlprogram.census import Census
+from pytest_ane.mlprogram.weights import Census
 from tests.evidence.makers import (
     BEHAVIOUR,
     COMPRESSION,

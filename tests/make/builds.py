@@ -14,7 +14,7 @@ from pathlib import Path
 from pytest_ane.make import Cache, build_shard
 from pytest_ane.manifest import Linear, Model, Palettize, PalettizeStep, Prune, Shard, Uncompressed
 from pytest_ane.models.families import Buildable
-from pytest_ane.models.families.user_code import BuilderModel
+from pytest_ane.models.families.own import BuilderModel
 from tests.models.families.gemma4 import tiny as gemma4
 from tests.models.families.llama import tiny as llama
 from tests.models.families.zaya import tiny as zaya

@@ -8,7 +8,7 @@ from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 
 from pytest_ane.make.cache import Cache
-from pytest_ane.make.semaphore import Semaphore
+from pytest_ane.make.disk import Semaphore
 
 KEY = "a" * 64
 

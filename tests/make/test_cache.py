@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.make.cache import Cache
-from pytest_ane.make.folder import KINDS
-from pytest_ane.make.seal import SEAL
+from pytest_ane.make.disk import KINDS
+from pytest_ane.make.shared_store import SEAL
 from pytest_ane.mlprogram.errors import BuildError, CacheError
 from tests.make.makers import KEY, make_forever, make_slowly
 

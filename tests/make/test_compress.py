@@ -1,7 +1,8 @@
-"""Which engine makes what, seen in the packages; and one weight alone."""
+"""Which engine makes what, seen in the packages; one weight alone; one function of several."""
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,17 @@ import numpy as np
 import pytest
 
 from pytest_ane.make import compress as module
-from pytest_ane.make.compress import compress, compress_weight, stored_bytes
+from pytest_ane.make.compress import compress, compress_weight, extract_function, stored_bytes
 from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
-from pytest_ane.make.palettize.package import palettize
+from pytest_ane.make.palettize.palettes import palettize
 from pytest_ane.manifest import Linear, Palettize, Prune, Settings, Uncompressed
 from pytest_ane.mlprogram.arrays import HalfArray
-from pytest_ane.mlprogram.census import find_weights, take_census
-from pytest_ane.mlprogram.decompress import decompress
-from pytest_ane.mlprogram.errors import BuildError
+from pytest_ane.mlprogram.errors import BuildError, ProgramError
+from pytest_ane.mlprogram.executor import open_session
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import MLModel
+from pytest_ane.mlprogram.weights import decompress, find_weights, take_census
+from tests import device_models
 from tests.mlprogram.packages import Program
 
 
@@ -130,7 +132,7 @@ def test_nothing_is_left_of_a_build_that_fails(
     def fail(*arguments: Any, **options: Any) -> None:
         raise BuildError("no")
 
-    monkeypatch.setattr("pytest_ane.make.palettize.package.palettize", fail)
+    monkeypatch.setattr("pytest_ane.make.palettize.palettes.palettize", fail)
     with pytest.raises(BuildError):
         compress(model, Palettize(weight_threshold=0), tmp_path / "shard.mlpackage", "m:L00")
     assert list(tmp_path.iterdir()) == []
@@ -258,3 +260,29 @@ def test_nan() -> None:
         compress_weight(np.float32([[np.nan, 1]]), palettes(granularity="per_tensor"))
     with pytest.raises(BuildError, match=r"A weight \[1, 2\] holds a NaN or an infinity"):
         compress_weight(np.float32([[np.inf, 1]]), Linear())
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return device_models.save(tmp_path_factory.mktemp("packages"))["functions"]
+
+
+def digest(several: Path) -> str:
+    files = sorted(file for file in several.rglob("*") if file.is_file())
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def test_it_computes_as_the_function_does(several: Path, tmp_path: Path) -> None:
+    before = digest(several)
+    own = extract_function(several, "two", tmp_path / "two.mlpackage")
+    assert digest(several) == before
+    x = np.random.default_rng(3).standard_normal((1, 64, 1, 4)).astype(np.float32)
+    (expected,) = open_session(read_model(several, function="two")).predict({"x": x}).values()
+    (output,) = open_session(read_model(own)).predict({"x": x}).values()
+    assert np.array_equal(output, expected)
+    assert read_model(own).function == ""
+
+
+def test_a_function_that_is_not_there(several: Path, tmp_path: Path) -> None:
+    with pytest.raises(ProgramError, match="has no function 'three'"):
+        extract_function(several, "three", tmp_path / "three.mlpackage")

@@ -12,9 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pytest_ane.make.convert import convert
 from pytest_ane.make.coremltools_quiet import converter_notes
-from pytest_ane.make.shard import canonicalize
+from pytest_ane.make.shard import canonicalize, convert
 from pytest_ane.mlprogram.digests import tree_digest
 from pytest_ane.mlprogram.errors import BuildError
 from pytest_ane.mlprogram.executor import Session
@@ -131,7 +130,7 @@ def test_the_program_is_checked_once_and_at_its_end(
     conversion = Conversion(Sum(), (X,), (Y,), (Port("total", (1, 2, 1, 1)),))
     package(conversion, tmp_path / "once.mlpackage")
     with monkeypatch.context() as patched:
-        patched.setattr("pytest_ane.make.convert._checked_once", nullcontext)
+        patched.setattr("pytest_ane.make.shard._checked_once", nullcontext)
         package(conversion, tmp_path / "each.mlpackage")
     for name in ("once", "each"):
         canonicalize(tmp_path / f"{name}.mlpackage")

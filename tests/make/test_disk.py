@@ -1,25 +1,40 @@
-"""Disk space: what builds will need, and what an older macOS left behind."""
+"""Where builds write: disk space, the cache's folder, temporary files, and builds at once."""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import re
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from pytest_ane.make import disk
+from pytest_ane.make.cache import Cache
 from pytest_ane.make.disk import (
+    BYTES_PER_BUILD,
+    TAG,
+    TAG_TEXT,
     Estimate,
     PlanCache,
+    Semaphore,
     Volume,
     amount,
     compression_ratio,
+    default_builds,
     estimate,
     plan_caches,
+    scratch,
+    temporary_files_in,
+    temporary_folder,
     volumes,
 )
 from pytest_ane.manifest import Compression, Linear, Palettize, Policy, Shard, Uncompressed
+from pytest_ane.mlprogram.errors import CacheError
+from tests.make.makers import KEY, hold_slot, make_counted
 
 INT4 = Palettize(method="palettize", nbits=4)
 
@@ -182,3 +197,182 @@ def test_a_file_among_them_is_none(caches: Path) -> None:
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac may have some")
 def test_other_systems_have_none() -> None:
     assert plan_caches() == []
+
+
+def fill(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+
+
+def test_a_new_cache_is_tagged(tmp_path: Path) -> None:
+    Cache(tmp_path / "new" / "cache")
+    assert (tmp_path / "new" / "cache" / TAG).read_text() == TAG_TEXT
+    assert list((tmp_path / "new" / "cache" / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "thesis.tex", "tmp/thesis/chapter", "artifacts/release-1.0/file", ".git/config", "tmp",
+        f"artifacts/{KEY}/file", f"digests/{KEY}.txt", "locks/mine.lock", "digests/files.jsonl.old",
+    ],
+)  # fmt: skip
+def test_a_folder_with_other_content_is_refused(tmp_path: Path, name: str) -> None:
+    fill(tmp_path, name)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(CacheError, match=r"is no cache folder of pytest-ane: it holds .*; name a "):
+        Cache(tmp_path)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("text", ["", "Signature: 8a477f597d28d172789f06886806bc55\n# By mypy.\n"])
+def test_a_tag_of_another_tool_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / TAG).write_text(text)
+    with pytest.raises(CacheError, match=rf"it holds {TAG} and no {TAG} of pytest-ane"):
+        Cache(tmp_path)
+    assert (tmp_path / TAG).read_text() == text
+
+
+def test_links_are_other_content(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "tmp").symlink_to(tmp_path / "mine", target_is_directory=True)
+    with pytest.raises(CacheError, match="it holds tmp and no"):
+        Cache(tmp_path / "cache")
+
+
+def test_a_cache_that_lost_its_tag_is_known_by_its_names(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    cache.get_or_make("artifacts", KEY, lambda folder: (folder / "file").touch())
+    cache.get_or_make("compiled", f"{KEY}-1", lambda folder: None)
+    fill(tmp_path, "digests/files.jsonl", f"digests/{KEY}.lock", f"tmp/run-{'0' * 32}/a.json",
+         "recommend/smollm2.jsonl", f"tmp/artifacts-{KEY}.removed-7/file", "tmp/.write-7",
+         "locks/slot-0.lock", f"locks/run-{'0' * 32}.lock")  # fmt: skip
+    (tmp_path / TAG).unlink()
+    Cache(tmp_path)
+    assert (tmp_path / TAG).read_text() == TAG_TEXT
+
+
+def test_a_tagged_folder_stays_a_cache_whatever_is_added(tmp_path: Path) -> None:
+    Cache(tmp_path)
+    fill(tmp_path, "notes.txt", "tmp/thesis/chapter")
+    shutil.rmtree(tmp_path / "artifacts")
+    Cache(tmp_path).sweep()
+    assert (tmp_path / "tmp" / "thesis" / "chapter").exists()
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def test_they_are_in_a_folder_that_goes(tmp_path: Path) -> None:
+    with scratch("name"):
+        (folder,) = tmp_path.glob("name-*")
+        assert Path(tempfile.mkdtemp()).parent == folder == Path(os.environ["TMPDIR"])
+        assert folder.parent == tmp_path == temporary_folder()
+    assert list(tmp_path.iterdir()) == []
+    assert temporary_folder() == tmp_path
+
+
+def test_it_goes_after_an_error_too(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="full"), scratch("name"):
+        raise OSError("full")
+    assert list(tmp_path.iterdir()) == []
+    assert tempfile.gettempdir() == str(tmp_path)
+
+
+def test_one_within_another_knows_the_outermost(tmp_path: Path) -> None:
+    with scratch("outer"), scratch("inner"):
+        assert temporary_folder() == tmp_path
+        assert Path(tempfile.gettempdir()).parent.parent == tmp_path
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_left_under_the_name_goes_first(tmp_path: Path) -> None:
+    left = tmp_path / "name-a_0bcdef"
+    others = [tmp_path / name for name in ("other-a_0bcdef", "name-thesis", "name-a_0bcdef-copy")]
+    for folder in (left, *others):
+        folder.mkdir()
+    with scratch("name"):
+        assert not left.exists()
+    assert sorted(tmp_path.iterdir()) == sorted(others)
+
+
+@pytest.mark.parametrize("variable", [None, "/before"])
+def test_the_variable_is_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None
+) -> None:
+    monkeypatch.delenv("TMPDIR", raising=False)
+    if variable:
+        monkeypatch.setenv("TMPDIR", variable)
+    with temporary_files_in(tmp_path):
+        assert os.environ["TMPDIR"] == str(tmp_path)
+    assert os.environ.get("TMPDIR") == variable
+
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_no_more_than_count_at_once(tmp_path: Path, count: int) -> None:
+    log, start = tmp_path / "log", SPAWN.Barrier(4)
+    processes = [
+        SPAWN.Process(
+            target=make_counted, args=(tmp_path / "cache", count, f"{i}" * 64, log, start)
+        )
+        for i in range(4)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0] * 4
+    inside = most = 0
+    for line in log.read_text().split():
+        inside += 1 if line == "begin" else -1
+        most = max(most, inside)
+    assert most == count
+
+
+def test_it_is_re_entrant(tmp_path: Path) -> None:
+    permit = Semaphore(tmp_path, 1)
+    with permit.held(), permit.held():
+        pass
+    with permit.held():
+        pass
+
+
+def test_an_entry_made_for_another_needs_no_second_permit(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, builds=1)
+
+    def outer(folder: Path) -> None:
+        cache.get_or_make("recordings", "a" * 64, lambda inner: (inner / "file").touch())
+        (folder / "file").touch()
+
+    assert (cache.get_or_make("recordings", "b" * 64, outer) / "file").exists()
+    assert len(cache.entries()) == 2
+
+
+def test_a_killed_process_frees_its_permit(tmp_path: Path) -> None:
+    began = SPAWN.Event()
+    process = SPAWN.Process(target=hold_slot, args=(tmp_path, began))
+    process.start()
+    assert began.wait(30)
+    process.kill()
+    process.join(30)
+    with Semaphore(tmp_path, 1).held():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("memory", "cores", "count"),
+    [(1, 8, 1), (2 * BYTES_PER_BUILD, 8, 2), (100 * BYTES_PER_BUILD, 4, 4), (0, None, 1)],
+)
+def test_the_default_fits_memory_and_cores(
+    monkeypatch: pytest.MonkeyPatch, memory: int, cores: int | None, count: int
+) -> None:
+    monkeypatch.setattr(disk, "available_memory", lambda: memory)
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    assert default_builds() == count

@@ -21,9 +21,8 @@ from pytest_ane.gates.compression import judge
 from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.gates.verdict import Verdict
 from pytest_ane.make import Census, compare_weights, take_census
-from pytest_ane.make.compress import compress
+from pytest_ane.make.compress import compress, exact_percentiles, percentile
 from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
-from pytest_ane.make.optimize import exact_percentiles, percentile
 from pytest_ane.manifest import Compression
 from pytest_ane.manifest.policy import CompressionPolicy
 from pytest_ane.mlprogram.errors import BuildError

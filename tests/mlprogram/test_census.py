@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
-from pytest_ane.mlprogram.census import Census, Stage, Weight, take_census
 from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import (
@@ -25,6 +24,7 @@ from pytest_ane.mlprogram.records import (
     TensorType,
     Value,
 )
+from pytest_ane.mlprogram.weights import Census, Stage, Weight, take_census
 
 SHAPE = (96, 64, 1, 1)
 NORM = Weight("norm", (1, 64, 1, 1), 128, 16, op_types=("mul",))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.make.seal import SEAL
+from pytest_ane.make.shared_store import SEAL
 from pytest_ane.probes.recording import load, save
 from tests.permissions import permitted, tree
 from tests.plugin.conftest import Project

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tracemalloc
+import warnings
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.errors import GoldenError
-from pytest_ane.probes.golden import read_golden, write_golden
+from pytest_ane.mlprogram.records import DType, Feature
+from pytest_ane.models.families.bert.model import BertLayout
+from pytest_ane.models.families.layout import AneLayout, Rotary
+from pytest_ane.probes.golden import (
+    GoldenTensors,
+    golden_cases,
+    read_golden,
+    read_npz,
+    write_golden,
+)
 
 ROWS = np.arange(6, dtype=np.float32).reshape(3, 2)
 HIDDEN = {"0.input": ROWS, "0.expected": ROWS * 2}
@@ -148,3 +165,220 @@ def test_what_would_not_be_read_is_not_written(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["golden.safetensors"]
     with pytest.raises(GoldenError, match=r"cannot be written"):
         write_golden(path / "below.safetensors", HIDDEN, {})
+
+
+def test_what_is_written_is_read_as_from_safetensors(tmp_path: Path) -> None:
+    notes: dict[str, Any] = {"probes": [{"kind": "captured", "name": "facts", "start": 4}]}
+    for name in ("g.npz", "g.safetensors"):
+        write_golden(tmp_path / name, HIDDEN, notes)
+    npz, tensors = (read_golden(tmp_path / name) for name in ("g.npz", "g.safetensors"))
+    assert npz.notes == tensors.notes
+    assert npz.hidden == tensors.hidden
+    for mine, theirs in zip(npz.probes, tensors.probes, strict=True):
+        assert mine.keys() == theirs.keys()
+        assert all(np.array_equal(mine[key], theirs[key]) for key in mine)
+
+
+def test_the_same_tensors_give_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a.npz", "b.npz"):
+        write_golden(tmp_path / name, HIDDEN, {})
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_file_of_numpy(tmp_path: Path, save: Callable[..., None]) -> None:
+    """Columns first and the other byte order, which numpy writes as they are, are read."""
+    arrays = PACKAGE | {"0.out.y": np.asfortranarray(ROWS.astype(">f4"))}
+    save(tmp_path / "g.npz", **arrays, json=json.dumps({"probes": [{"name": "own"}]}))
+    found = read_golden(tmp_path / "g.npz")
+    assert [note.name for note in found.notes] == ["own"]
+    np.testing.assert_array_equal(found.probes[0]["out.y"], ROWS)
+    assert found.probes[0]["out.y"].dtype == found.probes[0]["in.x"].dtype == np.float32
+    assert found.probes[0]["in.ids"].tolist() == [1, 2]
+    save(tmp_path / "g.npz", **arrays)
+    assert [note.name for note in read_golden(tmp_path / "g.npz").notes] == ["golden #0"]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        ({"0.in.x": ROWS, "0.out.y": ROWS.astype(np.float64)}, "0.out.y is float64; read are F16"),
+        ({"0.in.x": ROWS.astype(int), "0.out.y": ROWS}, "is int64; read are F16, F32 and, as inp"),
+        (PACKAGE | {"json": ROWS}, "json is no text"),
+        (PACKAGE | {"json": np.array("{")}, "no golden tensors can be read"),
+        (PACKAGE | {"json": np.array('{"origin": 3}')}, "metadata origin: "),
+        (PACKAGE | {"x": ROWS}, "has a tensor 'x'"),
+        ({"0.in.x": np.array([{}], object), "0.out.y": ROWS}, "holds object, no numbers"),
+        ({"0.in.x": np.zeros(2, "f4,i4"), "0.out.y": ROWS}, "no numbers"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, arrays: dict[str, Any], sentence: str) -> None:
+    np.savez(tmp_path / "g.npz", allow_pickle=True, **arrays)
+    assert sentence in refused(tmp_path / "g.npz")
+
+
+def entry(header: dict[str, Any], data: bytes = b"", version: tuple[int, int] = (1, 0)) -> bytes:
+    content = io.BytesIO()
+    content.write(np.lib.format.magic(*version))
+    text = repr(header).encode().ljust(117) + b"\n"
+    content.write(len(text).to_bytes(2, "little") + text + data)
+    return content.getvalue()
+
+
+HEADER = {"descr": "<f4", "fortran_order": False, "shape": (1 << 40,)}
+
+
+@pytest.mark.parametrize(
+    ("entries", "sentence"),
+    [
+        ({"0.in.x.npy": entry(HEADER)}, "declares 4,398,046,511,104 bytes and holds others"),
+        ({"0.in.x.npy": entry(HEADER | {"shape": (-1,)})}, "no numbers"),
+        ({"0.in.x.npy": entry(HEADER | {"shape": (1,)}, b"12345")}, "and holds others"),
+        ({"0.in.x.npy": entry(HEADER, version=(3, 0))}, "has the format (3, 0)"),
+        ({"0.in.x.npy": b"no array"}, "no golden tensors can be read"),
+        ({"notes.txt": b"text"}, "'notes.txt' is no array"),
+    ],
+)
+def test_hostile_entries(tmp_path: Path, entries: dict[str, bytes], sentence: str) -> None:
+    with zipfile.ZipFile(tmp_path / "g.npz", "w") as file:
+        for name, data in entries.items():
+            file.writestr(name, data)
+    tracemalloc.start()
+    assert sentence in refused(tmp_path / "g.npz")
+    assert tracemalloc.get_traced_memory()[1] < 1 << 22
+    tracemalloc.stop()
+
+
+def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
+    zeros = entry(HEADER | {"shape": (1 << 20,)}, bytes(4 << 20))
+    with zipfile.ZipFile(tmp_path / "g.npz", "w", zipfile.ZIP_DEFLATED) as file:
+        for i in range(4):
+            file.writestr(f"{i}.in.x.npy", zeros)
+    assert (tmp_path / "g.npz").stat().st_size < 1 << 16
+    with pytest.raises(ValueError, match=r"4 arrays of 16,77\d,\d+ bytes are too many"):
+        list(read_npz(tmp_path / "g.npz", 8 << 20))
+
+
+def test_a_name_that_comes_twice(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "g.npz", "w") as file:
+        for _ in range(2):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                file.writestr("0.in.x.npy", entry(HEADER | {"shape": (1,)}, b"1234"))
+    assert "two arrays have one name" in refused(tmp_path / "g.npz")
+
+
+@pytest.mark.parametrize("length", [0, 3, 100, -1])
+def test_a_cut_file_is_one_sentence(tmp_path: Path, length: int) -> None:
+    write_golden(tmp_path / "g.npz", HIDDEN, {})
+    data = (tmp_path / "g.npz").read_bytes()
+    (tmp_path / "g.npz").write_bytes(data[:length])
+    assert "no golden tensors can be read" in refused(tmp_path / "g.npz")
+
+
+def test_the_suffix_decides(tmp_path: Path) -> None:
+    written(tmp_path, PACKAGE).rename(tmp_path / "g.npz")
+    assert "no golden tensors can be read" in refused(tmp_path / "g.npz")
+    with pytest.raises(GoldenError, match="there are no golden tensors"):
+        read_golden(tmp_path / "none.npz")
+
+
+SHARD = Shard(model="m", id="L01", family="llama", max_tokens=4, context=8)
+SHORT = SHARD.model_copy(update={"max_tokens": 3, "context": 3})
+CASE_ROWS = np.arange(8, dtype=np.float32).reshape(4, 2)
+LAYOUT = AneLayout("llama", 2, Rotary.plain(2, 100.0))
+
+
+class Double:
+    """A package that takes `x` and gives `y`, twice as much."""
+
+    inputs = (Feature("x", "tensor", DType.FP16, (1, 2, 4, 1)),)
+    model = SimpleNamespace(inputs=inputs, outputs=())
+
+    def load(self, artifact: Path, function: str | None = None) -> Double:
+        return self
+
+    def predict(self, inputs: Any, state: Any = None) -> Any:
+        return {"y": inputs["x"] * 2}
+
+
+def golden(tmp_path: Path, tensors: dict[str, Any], **metadata: Any) -> GoldenTensors:
+    write_golden(tmp_path / "g.safetensors", tensors, metadata)
+    return read_golden(tmp_path / "g.safetensors")
+
+
+def cases(found: GoldenTensors, shard: Shard = SHARD, layout: Any = LAYOUT) -> list[Any]:
+    return golden_cases(found, shard, layout, Double(), Path("a.mlpackage"))
+
+
+def test_hidden_states(tmp_path: Path) -> None:
+    note = {"kind": "captured", "name": "facts", "start": 3, "residual": "input"}
+    tensors = {"0.input": CASE_ROWS, "0.expected": CASE_ROWS + 1}
+    (case,) = cases(golden(tmp_path, tensors, probes=[note | {"routed": [[1]] * 4}]))
+    assert (case.kind, case.name, case.start, case.length) == ("captured", "facts", 3, 4)
+    assert case.calls[0]["x"].shape == (1, 2, 4, 1)
+    np.testing.assert_array_equal(case.expected["y"], CASE_ROWS + 1)
+    np.testing.assert_array_equal(case.residual["y"], CASE_ROWS)
+    assert case.routed == ((1,),) * 4
+
+
+def test_states_of_the_positions_before(tmp_path: Path) -> None:
+    stateful = replace(LAYOUT, rotary=Rotary.plain(2, 100.0), context=16)
+    note = {"name": "window", "calls": [[6, 4]], "before": 6, "undecided": [1]}
+    tensors = {"0.input": CASE_ROWS, "0.expected": CASE_ROWS + 1, "0.state.k_cache": CASE_ROWS}
+    longer = SHARD.model_copy(update={"context": 16})
+    (case,) = cases(golden(tmp_path, tensors, probes=[note]), longer, stateful)
+    np.testing.assert_array_equal(case.states["k_cache"], CASE_ROWS)
+    assert case.undecided == (1,)
+    # From position 0 on everything is seen: the first call is not the sequence's start.
+    assert (case.calls[0]["mask"][0, 0, 0, :7] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("layout", "shard", "sentence"),
+    [
+        (replace(LAYOUT, width=3), SHARD, "0.input has 2 channels, and m:L01 takes 3"),
+        (LAYOUT, SHORT, "takes at most max-tokens = 3"),
+        (AneLayout("llama", 2, Rotary.plain(2, 100.0), 3), SHORT, "context = 3"),
+        (None, SHARD, "m:L01 has no family; record its own inputs and outputs"),
+    ],
+)  # fmt: skip
+def test_another_shard_s_hidden_states(
+    tmp_path: Path, layout: Any, shard: Shard, sentence: str
+) -> None:
+    found = golden(tmp_path, {"0.input": CASE_ROWS, "0.expected": CASE_ROWS})
+    with pytest.raises(GoldenError, match=sentence):
+        cases(found, shard, layout)
+
+
+def test_a_package_s_inputs_and_outputs(tmp_path: Path) -> None:
+    x = CASE_ROWS.T[None, :, :, None]
+    outputs = [{"name": "y", "shape": [1, 2, "T", 1]}]
+    (case,) = cases(golden(tmp_path, {"0.in.x": x, "0.out.y": 2 * x}, outputs=outputs))
+    assert (case.kind, case.name, case.length, case.input_max) == ("golden", "golden #0", 4, 7)
+    np.testing.assert_array_equal(case.expected["y"], 2 * CASE_ROWS)
+    np.testing.assert_array_equal(case.rows(Double().predict(case.calls[0]))["y"], 2 * CASE_ROWS)
+    (flat,) = cases(golden(tmp_path, {"0.in.x": x, "0.out.y": 2 * x}), layout=None)
+    assert flat.expected["y"].shape == (1, 8)
+
+
+def test_another_package_s_inputs(tmp_path: Path) -> None:
+    found = golden(tmp_path, {"0.in.z": CASE_ROWS, "0.out.y": CASE_ROWS})
+    with pytest.raises(GoldenError, match=r"probe 0 has inputs z, and a.mlpackage takes x"):
+        cases(found)
+
+
+def test_one_row_for_all_positions_is_what_pooling_gives(tmp_path: Path) -> None:
+    pooling = BertLayout("bert", 2, length=4, pools=True)
+    pooled = golden(tmp_path, {"0.input": CASE_ROWS[:3], "0.expected": CASE_ROWS[:1]})
+    (case,) = cases(pooled, layout=pooling)
+    assert case.length == 3
+    assert case.rows({"y": CASE_ROWS[:1].T[None, :, :, None]})["y"].tolist() == [[0, 1]]
+    with pytest.raises(GoldenError, match="has 1 positions, and m:L01 gives 3"):
+        cases(pooled, layout=replace(pooling, pools=False))
+    whole = golden(tmp_path, {"0.input": CASE_ROWS[:3], "0.expected": CASE_ROWS[:3]})
+    (case,) = cases(whole, layout=replace(pooling, pools=False))
+    # The artifact gives four rows, the last one of padding.
+    assert case.rows({"y": CASE_ROWS.T[None, :, :, None]})["y"].tolist() == CASE_ROWS[:3].tolist()
+    with pytest.raises(GoldenError, match="has 3 positions, and m:L01 gives 1"):
+        cases(whole, layout=pooling)

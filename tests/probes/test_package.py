@@ -18,10 +18,9 @@ from pytest_ane.manifest import Input, Policy, Probes
 from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import DType, Feature
-from pytest_ane.probes.domains import exercised
+from pytest_ane.probes.domains import Sampler, exercised
 from pytest_ane.probes.inputs import Domain
 from pytest_ane.probes.package import package_cases, seeded_inputs
-from pytest_ane.probes.sampler import Sampler
 from tests.mlprogram.executor.programs import build
 from tests.probes.test_states import Attention, convert
 

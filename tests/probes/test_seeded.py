@@ -42,7 +42,7 @@ def captured() -> Captured:
     rng = np.random.Generator(np.random.PCG64(1))
     state = (rng.integers(-40, 40, (9, 4)) / 16).astype(np.float32)
     state[0, 2] = -960.0
-    return Captured.of([state, state[:5] + 0.25])
+    return Captured.from_states([state, state[:5] + 0.25])
 
 
 def drawn(*kinds: str, count: int = 1, seed: int = 1, length: int = 3) -> Iterator[tuple]:
@@ -89,21 +89,24 @@ def test_unit_norm_probes_have_rows_of_norm_1(length: int, width: int, seed: int
 
 def test_captured_statistics_leave_the_first_position_out_of_all_but_the_peak() -> None:
     states = [np.array([[900.0, 1], [2, 1], [4, 1]], np.float32), np.array([[-8.0, 1]], np.float32)]
-    found = Captured.of(states)
+    found = Captured.from_states(states)
     assert found.mean.tolist() == [3, 1]
     assert found.std.tolist() == [1, 0]
     assert found.peak.tolist() == [900, 1]
 
 
 def test_a_prompt_of_one_token_is_all_there_is() -> None:
-    found = Captured.of([np.array([[5.0, -3]], np.float32)])
+    found = Captured.from_states([np.array([[5.0, -3]], np.float32)])
     x = outlier(generator(0), (3, 2), found)
     assert x.tolist() == [[5, -3]] * 3
 
 
 def test_statistics_of_another_machine_s_last_bits_are_the_same() -> None:
     state = np.random.default_rng(0).standard_normal((40, 6)).astype(np.float32)
-    one, other = Captured.of([state]), Captured.of([np.nextafter(state, np.float32(9))])
+    one, other = (
+        Captured.from_states([state]),
+        Captured.from_states([np.nextafter(state, np.float32(9))]),
+    )
     for field in ("mean", "std", "peak"):
         assert getattr(one, field).tolist() == getattr(other, field).tolist()
 

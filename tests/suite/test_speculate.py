@@ -36,7 +36,7 @@ TEXTS = (
 def test_tokens_are_those_of_plain_decoding(
     widths: Mapping[str, tuple[int, ...]], floor: int, tmp_path: Path, cache_root: Path
 ) -> None:
-    from pytest_ane.models.decode import decode
+    from pytest_ane.models.chain import decode
     from pytest_ane.tools._speculate import speculate
     from pytest_ane.tools._stack import open_stack
 

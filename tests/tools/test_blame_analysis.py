@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ane.backends import CpuBackend
-from pytest_ane.make.palettize.package import palettize
+from pytest_ane.make.palettize.palettes import palettize
 from pytest_ane.manifest import Palettize, Probes
 from pytest_ane.mlprogram.blob import load
-from pytest_ane.mlprogram.census import take_census
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import MLModel
+from pytest_ane.mlprogram.weights import take_census
 from pytest_ane.probes.cases import package_case
 from pytest_ane.probes.package import package_cases
 from pytest_ane.tools._blame_analysis import blame, shares

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_ane.gates.verdict import Finding, Where
 from pytest_ane.manifest import Linear, Palettize, Settings, Uncompressed
-from pytest_ane.mlprogram.census import Stage, Weight
+from pytest_ane.mlprogram.weights import Stage, Weight
 from pytest_ane.tools._blame_analysis import Blame, Culprit
 from pytest_ane.tools._blame_words import CAUSE, cause, describe, lines, override, share, tables
 from pytest_ane.tools._operations import Remedy, Suspect

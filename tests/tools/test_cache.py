@@ -13,7 +13,7 @@ import pytest
 
 from pytest_ane.cli import main
 from pytest_ane.make import BuildRecord, Cache
-from pytest_ane.make.seal import write_seal
+from pytest_ane.make.shared_store import write_seal
 from pytest_ane.probes.recording import save
 from tests.make.makers import use_forever
 from tests.tools.conftest import AsJson

@@ -17,8 +17,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from pytest_ane.make.convert import convert
 from pytest_ane.make.coremltools_quiet import converter_notes
+from pytest_ane.make.shard import convert
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.tools._bound import Costs, count_costs
 from tests.models.families.gemma4.tiny import tiny_model as gemma4

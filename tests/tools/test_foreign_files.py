@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pytest_ane.cli import main
 from pytest_ane.make import Cache
-from pytest_ane.make.folder import KINDS
+from pytest_ane.make.disk import KINDS
 from pytest_ane.mlprogram.errors import CacheError
 from pytest_ane.project.progress import RunFolder
 from tests.evidence.makers import statement

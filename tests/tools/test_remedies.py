@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.manifest import Settings
-from pytest_ane.mlprogram.census import Stage, Weight
+from pytest_ane.mlprogram.weights import Stage, Weight
 from pytest_ane.tools._blame_words import describe
 from pytest_ane.tools._operations import accepted, candidates, find_remedy, has_even_steps
 

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.mlprogram.errors import ExecutionError
-from pytest_ane.models.chain import Chain, ChainStep
-from pytest_ane.models.decode import decode
+from pytest_ane.models.chain import Chain, ChainStep, decode
 from pytest_ane.models.families import Wire
 from pytest_ane.tools._speculate import (
     Drafter,

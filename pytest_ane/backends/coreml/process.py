@@ -173,14 +173,12 @@ class _Model:
         return _Kept(child, self._call(child, "loading", _keep, _load, *self._loaded))
 
     def predict(self, arguments: dict[str, Any], state: _State | None = None) -> dict[str, Any]:
-        """One prediction, as `CompiledMLModel.predict`."""
         if state is not None:
             return state.call("predicting", _predict_with, arguments)
         kept = self._live()
         return self._call(kept.child, "predicting", _predict, kept, arguments)
 
     def make_state(self) -> _State:
-        """Fresh states, as `CompiledMLModel.make_state`."""
         kept = self._live()
         number = self._call(kept.child, "making states", _keep, _make_state, kept)
         return _State(self._device, self._subject, kept, _Kept(kept.child, number))
@@ -212,11 +210,9 @@ class _State:
         return self._device.call(child, self._subject, doing, function, *objects, *arguments)
 
     def read_state(self, name: str) -> Array:
-        """A copy of a state's value."""
         return self.call("reading a state", _read_state, name)
 
     def write_state(self, name: str, value: Array) -> None:
-        """Another value for a state."""
         self.call("writing a state", _write_state, name, value)
 
 
@@ -298,7 +294,6 @@ class _Child:
 
     @property
     def is_dead(self) -> bool:
-        """Whether it was ended, or ended by itself."""
         return self._dead or self._process.poll() is not None
 
     def release(self, reference: _Reference) -> None:
@@ -361,7 +356,6 @@ def _waited(process: subprocess.Popen[bytes]) -> int | None:
 
 
 def _ending(code: int | None) -> str:
-    """`SIGABRT`, or `exit code 3`."""
     if code is None:
         return "it does not end"
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
@@ -418,7 +412,6 @@ class _Channel:
         return pickle.loads(data, buffers=buffers)
 
     def close(self) -> None:
-        """Close the pipe and the files."""
         self.connection.close()
         for fd in self._fds:
             os.close(fd)
@@ -510,7 +503,6 @@ def _start(installer: Sequence[str]) -> None:
 
 
 def _outcome(function: Callable[..., Any], *arguments: Any) -> tuple[bool, Any]:
-    """Whether it failed, and its result or error."""
     try:
         return False, function(*arguments)
     except Exception as error:

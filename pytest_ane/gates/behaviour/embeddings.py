@@ -28,8 +28,7 @@ from pytest_ane.mlprogram.arithmetic import RuleShares
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.metrics.tensors import cosine, is_cosine, relative_l2
 from pytest_ane.models.chain import Chain
-from pytest_ane.probes.exact_chain import ReferenceStates, ShardAlone, forced
-from pytest_ane.probes.golden_prompts import GoldenPrompt
+from pytest_ane.probes.exact_chain import GoldenPrompt, ReferenceStates, ShardAlone, forced
 
 LEAST = 3
 """Sentences that have an order worth comparing."""

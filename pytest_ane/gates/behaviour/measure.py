@@ -23,6 +23,7 @@ from pytest_ane.mlprogram.metrics.logits import (
 from pytest_ane.models.chain import NO_TOKEN, Answer, Chain
 from pytest_ane.probes.exact_chain import (
     Forced,
+    GoldenPrompt,
     Head,
     ReferenceStates,
     ShardAlone,
@@ -30,7 +31,6 @@ from pytest_ane.probes.exact_chain import (
     StackState,
     forced,
 )
-from pytest_ane.probes.golden_prompts import GoldenPrompt
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ from pytest_ane.gates.verdict import (
     bounds,
     limited,
 )
-from pytest_ane.make.distortion import Distortion
-from pytest_ane.make.yardstick import steps_for
+from pytest_ane.make.distortion import Distortion, steps_for
 from pytest_ane.manifest import (
     Compression,
     LinearStep,
@@ -34,8 +33,8 @@ from pytest_ane.manifest import (
     Uncompressed,
 )
 from pytest_ane.manifest.policy import CompressionPolicy
-from pytest_ane.mlprogram.census import SPARSE, Census, Stage, Weight
 from pytest_ane.mlprogram.text import size_ratio
+from pytest_ane.mlprogram.weights import SPARSE, Census, Stage, Weight
 
 _REMEDY = "choose a setting that fits its shape, or name it in compression.keep"
 

@@ -9,9 +9,9 @@ from pytest_ane.make.distortion import Distortion
 from pytest_ane.make.record import Against, Artifact, weights_against
 from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.blob import blob_bytes
-from pytest_ane.mlprogram.census import Census, take_census
 from pytest_ane.mlprogram.model import read_functions
 from pytest_ane.mlprogram.records import Blob, MLModel
+from pytest_ane.mlprogram.weights import Census, take_census
 
 
 @dataclass(frozen=True)

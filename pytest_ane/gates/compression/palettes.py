@@ -12,11 +12,10 @@ import numpy as np
 from pytest_ane.gates.verdict import Column, Table, rounded
 from pytest_ane.mlprogram.arrays import DoubleArray
 from pytest_ane.mlprogram.blob import load
-from pytest_ane.mlprogram.census import ProgramWeight, constants_of, find_weights
-from pytest_ane.mlprogram.decompress import decompress
 from pytest_ane.mlprogram.errors import ExecutionError, ProgramError
 from pytest_ane.mlprogram.executor.weights import Packed, StreamedWeight, count, stored
 from pytest_ane.mlprogram.records import MLModel
+from pytest_ane.mlprogram.weights import ProgramWeight, constants_of, decompress, find_weights
 
 _ENTRIES = 16
 """Entries of the largest palette that is kept as it is, and bins of any other histogram."""

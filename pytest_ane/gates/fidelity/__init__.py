@@ -21,7 +21,7 @@ from pytest_ane.mlprogram.arithmetic import RuleShares
 from pytest_ane.mlprogram.digests import file_digest, key_digest, tree_files
 from pytest_ane.mlprogram.model import counterpart, entry_points, only_program, read_any
 from pytest_ane.mlprogram.records import Pipeline
-from pytest_ane.probes.sampler import SAMPLER
+from pytest_ane.probes.domains import SAMPLER
 from pytest_ane.probes.seeded import GENERATOR, MASSIVE
 from pytest_ane.probes.seeded import KINDS as SEEDED
 

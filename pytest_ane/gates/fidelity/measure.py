@@ -45,8 +45,14 @@ from pytest_ane.mlprogram.metrics.tensors import (
 from pytest_ane.mlprogram.records import DType, MLModel, Pipeline
 from pytest_ane.probes.cases import Case, Rows
 from pytest_ane.probes.domains import Exercised, exercised
-from pytest_ane.probes.error_budget import ErrorBudget, difference, total_error
-from pytest_ane.probes.error_budget.runs import Run, nearest, run_cases
+from pytest_ane.probes.error_budget import (
+    ErrorBudget,
+    Run,
+    difference,
+    nearest,
+    run_cases,
+    total_error,
+)
 
 _REAL = (DType.FP16, DType.FP32, DType.FP64, DType.BF16)
 

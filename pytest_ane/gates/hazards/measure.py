@@ -22,7 +22,7 @@ from pytest_ane.mlprogram.arithmetic import RuleShares
 from pytest_ane.mlprogram.arrays import Array, DoubleArray
 from pytest_ane.mlprogram.records import MLModel, Operation
 from pytest_ane.probes.cases import Case
-from pytest_ane.probes.error_budget.runs import run_cases
+from pytest_ane.probes.error_budget import run_cases
 
 if TYPE_CHECKING:
     # Importing it compiles kernels, which takes a second: only a simulation does.

@@ -23,8 +23,8 @@ from pytest_ane.gates.placement.plans import (
 from pytest_ane.gates.placement.plans.fields import op_type
 from pytest_ane.gates.placement.plans.record import RETRIED, Device, Wires
 from pytest_ane.gates.placement.segmenter import Predicted, predict_model
+from pytest_ane.make.compress import extract_function
 from pytest_ane.make.coremltools_quiet import import_coremltools
-from pytest_ane.make.functions import extract_function
 from pytest_ane.mlprogram.errors import ExecutionError, UnprovenError
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import MLModel, Program

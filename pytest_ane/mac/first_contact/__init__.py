@@ -37,7 +37,7 @@ import pytest
 
 import pytest_ane
 from pytest_ane.backends.coreml import Machine, without_ane
-from pytest_ane.backends.coreml.compiled import compile_package
+from pytest_ane.backends.coreml.backend import compile_package
 from pytest_ane.backends.coreml.process import Device
 from pytest_ane.mac.first_contact._packages import package
 from pytest_ane.mlprogram.atomic import write_atomically

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pytest_ane.backends.coreml.compiled import compile_package
+from pytest_ane.backends.coreml.backend import compile_package
 from pytest_ane.backends.coreml.machine import is_replaced
 from pytest_ane.mac.first_contact import Kit
 from pytest_ane.mlprogram.model import read_model

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_ane.manifest import Palettize
-from pytest_ane.mlprogram.census import constant_name
 from pytest_ane.mlprogram.package import read_package
 from pytest_ane.mlprogram.records import (
     Blob,
@@ -25,6 +24,7 @@ from pytest_ane.mlprogram.records import (
     TensorType,
     Value,
 )
+from pytest_ane.mlprogram.weights import constant_name
 
 
 @dataclass(frozen=True)

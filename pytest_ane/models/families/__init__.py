@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from types import ModuleType
 from typing import Any, cast
 
@@ -45,9 +46,9 @@ from pytest_ane.models.families.base import (
     undecided_of,
     window_of,
 )
-from pytest_ane.models.families.user_code import code_digests, import_code, make_importable
+from pytest_ane.models.families.own import code_digests, import_code, make_importable
 from pytest_ane.models.sources import Source
-from pytest_ane.models.sources.settings import architecture_of
+from pytest_ane.models.sources.base import architecture_of
 
 _FUNCTIONS = ("open_model", "layout", "wiring", "starts_whole", "spread")
 
@@ -101,13 +102,17 @@ def get_family(name: str) -> Family:
         ManifestError: there is none, it cannot be imported, or it lacks what a family has.
     """
     if name in FAMILIES:
-        return _of(import_code(f"pytest_ane.models.families.{name}", "family"))
+        from pytest_ane.models.families.decoders import DECODERS
+
+        if name in DECODERS:
+            return cast("Family", DECODERS[name])
+        return _family_in(import_module(f"pytest_ane.models.families.{name}"))
     if not importable(name):
         raise ManifestError(
             f"No family {name!r}; there is: {', '.join(FAMILIES)}. A module of that name is "
             "neither in the manifest's folder nor installed."
         )
-    family = _of(import_code(name, f"Family {name!r}"))
+    family = _family_in(import_code(name, f"Family {name!r}"))
     for function in _FUNCTIONS:
         if not callable(getattr(family, function, None)):
             raise ManifestError(
@@ -120,7 +125,7 @@ def get_family(name: str) -> Family:
     return family
 
 
-def _of(module: ModuleType) -> Family:
+def _family_in(module: ModuleType) -> Family:
     # Functions of its own go first: FAMILY may be another's, which it imports to build on.
     own = module if hasattr(module, "open_model") else getattr(module, "FAMILY", module)
     return cast("Family", own)

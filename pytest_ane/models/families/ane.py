@@ -32,8 +32,8 @@ class ScaledRMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise `[1, C, T, 1]` over C, or `[KV, G, d, T]` over its own axis."""
         if self.weight is None:
-            return settled(scaled_to_unit(x, self.root_epsilon, self.axis), x.dtype)
-        return settled(scaled_to_unit(x, self.root_epsilon, self.axis) * self.weight, x.dtype)
+            return cast_to(scaled_to_unit(x, self.root_epsilon, self.axis), x.dtype)
+        return cast_to(scaled_to_unit(x, self.root_epsilon, self.axis) * self.weight, x.dtype)
 
 
 class ScaledLayerNorm(nn.Module):
@@ -58,7 +58,7 @@ class ScaledLayerNorm(nn.Module):
         centred = scaled - scaled.mean(dim=1, keepdim=True)
         root_epsilon = over(self.root_epsilon, largest).clamp(min=fp16.MIN_NORMAL)
         normed = scaled_to_unit(centred, root_epsilon)
-        return settled(normed * self.weight + self.bias, x.dtype)
+        return cast_to(normed * self.weight + self.bias, x.dtype)
 
 
 class AneHead(nn.Module):
@@ -115,7 +115,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat([-high, low], dim=2) * sin
 
 
-def settled(x: Tensor, dtype: torch.dtype) -> Tensor:
+def cast_to(x: Tensor, dtype: torch.dtype) -> Tensor:
     """`x` in a dtype, as the converter sees it too.
 
     It goes on in float32 wherever a scalar or a state has entered, and takes the weights of the

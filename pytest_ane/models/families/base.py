@@ -270,7 +270,7 @@ def ports_of(model: Buildable, shard: str) -> Ports:
     return ports
 
 
-def _told(model: LanguageModel, what: str, shard: str) -> Any:
+def _optional(model: LanguageModel, what: str, shard: str) -> Any:
     """What a family tells of a shard by a method that it may leave out; None without one."""
     tell = getattr(model, what, None)
     return tell(shard) if tell is not None else None
@@ -278,25 +278,25 @@ def _told(model: LanguageModel, what: str, shard: str) -> Any:
 
 def residual_of(model: LanguageModel, shard: str) -> Reference | None:
     """A shard's residual path, where its family tells it."""
-    residual: Reference | None = _told(model, "residual", shard)
+    residual: Reference | None = _optional(model, "residual", shard)
     return residual
 
 
 def routing_of(model: LanguageModel, shard: str) -> Routing | None:
     """A shard's router, where its family tells it."""
-    routing: Routing | None = _told(model, "routed", shard)
+    routing: Routing | None = _optional(model, "routed", shard)
     return routing
 
 
 def undecided_of(model: LanguageModel, shard: str) -> Undecided | None:
     """Where a shard's choice of experts is rounding's, where its family tells it."""
-    undecided: Undecided | None = _told(model, "undecided", shard)
+    undecided: Undecided | None = _optional(model, "undecided", shard)
     return undecided
 
 
 def filling_of(model: LanguageModel, shard: str) -> Filling | None:
     """How a shard's states are filled, where its family tells it."""
-    filling: Filling | None = _told(model, "filling", shard)
+    filling: Filling | None = _optional(model, "filling", shard)
     return filling
 
 
@@ -406,7 +406,6 @@ def apply_output(streams: Streams, wire: Wire, given: FloatArray) -> None:
 
 
 def _taken(streams: Streams, reference: str) -> FloatArray:
-    """A stream, or channels of it."""
     if reference in streams:
         return streams[reference]
     name, part = channels(reference)

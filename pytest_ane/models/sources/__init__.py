@@ -8,7 +8,7 @@ from typing import Any
 from pytest_ane.manifest import SourceTable
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.sources.base import Source, Spread, Tokenizer
-from pytest_ane.models.sources.identity import locate, locate_snapshot
+from pytest_ane.models.sources.files import locate, locate_snapshot
 from pytest_ane.models.sources.seeded import GENERATOR, SeededSource, SpreadOf
 
 __all__ = [
@@ -49,7 +49,7 @@ def open_source(table: SourceTable, spread: SpreadOf) -> Source:
 def identify(table: SourceTable, root: Path) -> dict[str, Any]:
     """What a model's weights depend on, JSON-serialisable: a part of every cache key.
 
-    Of files the SHA-256 digests (`identity.digests` says what is trusted), of a seeded source the
+    Of files the SHA-256 digests (`files.digests` says what is trusted), of a seeded source the
     seed and the generator's version; of all the manifest's `config`. Of a hub's repository also the
     commit.
 
@@ -62,7 +62,7 @@ def identify(table: SourceTable, root: Path) -> dict[str, Any]:
     """
     if table.seeded is not None:
         return {"seeded": table.seeded, "generator": GENERATOR, "config": table.config}
-    from pytest_ane.models.sources.identity import digests
+    from pytest_ane.models.sources.files import digests
 
     path = source_path(table)
     sums = digests(_files(path), root)
@@ -90,7 +90,7 @@ def _snapshot(table: SourceTable) -> Path:
 
 
 def _is_checkpoint(path: Path) -> bool:
-    from pytest_ane.models.sources.checkpoint import refuse_pickle
+    from pytest_ane.models.sources.files import refuse_pickle
 
     refuse_pickle(path)
     return path.is_dir() or path.suffix in (".safetensors", ".json")
@@ -100,9 +100,13 @@ def _files(path: Path) -> dict[str, Path]:
     """Every file that weights, configuration and tokenizer come from, by name."""
     if not _is_checkpoint(path):
         return {path.name: path}
-    from pytest_ane.models.sources.checkpoint import COMPANIONS, INDEX, Checkpoint
-    from pytest_ane.models.sources.identity import existing
-    from pytest_ane.models.sources.modules import module_files
+    from pytest_ane.models.sources.files import (
+        COMPANIONS,
+        INDEX,
+        Checkpoint,
+        existing,
+        module_files,
+    )
 
     checkpoint = Checkpoint.find(path)
     # Of two files with a tensor of one name, the index says which one is read.

@@ -70,7 +70,6 @@ def _answer(command: Sequence[str], request: str) -> str:
 
 
 def _refuse(message: str) -> NoReturn:
-    """What templates call as `raise_exception`."""
     raise ValueError(message)
 
 

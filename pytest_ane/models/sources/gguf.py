@@ -120,7 +120,9 @@ class GGUFSource:
         if self.shape(name) != shape:
             raise self._misshapen(name, shape)
         try:
-            stored = tensor.data if isinstance(rows, slice) else _matrix(tensor.data)
+            stored = tensor.data
+            if not isinstance(rows, slice):
+                stored = stored.reshape(-1, stored.shape[-1])
             data = gguf.dequantize(stored[rows], tensor.tensor_type)
         except NotImplementedError as error:
             raise SourceError(
@@ -190,11 +192,6 @@ class _Reader(gguf.GGUFReader):  # type: ignore[misc]
         if begin > len(self.data):
             raise ValueError(f"it ends before byte {begin:,}")
         return items, begin
-
-
-def _matrix(data: Array) -> Array:
-    """All axes but the last as one."""
-    return data.reshape(-1, data.shape[-1])
 
 
 def _open(path: Path) -> gguf.GGUFReader:

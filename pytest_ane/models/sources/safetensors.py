@@ -15,10 +15,8 @@ from safetensors import SafetensorError, safe_open
 
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.models.sources.base import ONE_MODEL, Tokenizer
-from pytest_ane.models.sources.checkpoint import Checkpoint, read_json
-from pytest_ane.models.sources.modules import read_modules
-from pytest_ane.models.sources.settings import lookup, overridden
+from pytest_ane.models.sources.base import ONE_MODEL, Tokenizer, lookup, overridden
+from pytest_ane.models.sources.files import Checkpoint, read_json, read_modules
 from pytest_ane.models.sources.tokenizer import read_tokenizer
 
 if TYPE_CHECKING:
@@ -127,7 +125,6 @@ class SafetensorsSource:
 
     @cached_property
     def _homes(self) -> Mapping[str, str]:
-        """The file of every tensor."""
         if self._checkpoint.index is not None:
             return self._checkpoint.index
         return {name: file for file in self._files for name in self._files[file].entries}

@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 from pytest_ane.mlprogram.arrays import Array, DoubleArray
 from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.models.sources.base import JITTER, OUTLIER, Spread, Tokenizer
-from pytest_ane.models.sources.settings import lookup
+from pytest_ane.models.sources.base import JITTER, OUTLIER, Spread, Tokenizer, lookup
 
 GENERATOR = "1"
 """Raised whenever a change here alters a single byte: part of every cache key."""

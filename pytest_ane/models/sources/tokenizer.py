@@ -11,11 +11,20 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.models.sources.byte_level_bpe import KINDS, Kind, byte_level_bpe
 from pytest_ane.models.sources.chat_template import TemplateError, render
-from pytest_ane.models.sources.checkpoint import read_json
-from pytest_ane.models.sources.sentencepiece_bpe import sentencepiece
-from pytest_ane.models.sources.wordpiece import CLS, SEP, UNKNOWN, cased, published, wordpiece
+from pytest_ane.models.sources.files import read_json
+from pytest_ane.models.sources.vocabularies import (
+    CLS,
+    KINDS,
+    SEP,
+    UNKNOWN,
+    Kind,
+    byte_level_bpe,
+    cased,
+    published,
+    sentencepiece,
+    wordpiece,
+)
 
 _ENDS = ("bos", "eos")
 _SENTENCEPIECE, _MERGED_PIECES = "llama", "gemma4"
@@ -174,7 +183,6 @@ def _short(text: str) -> str:
 
 
 def _bytes(value: Callable[[str], Any], pre: Kind) -> Tokenizer:
-    """Byte-level BPE of GGUF's keys."""
     tokens, merges, types = (
         value(f"tokenizer.ggml.{key}") for key in ("tokens", "merges", "token_type")
     )
@@ -182,7 +190,6 @@ def _bytes(value: Callable[[str], Any], pre: Kind) -> Tokenizer:
 
 
 def _pieces(value: Callable[[str], Any]) -> Tokenizer:
-    """SentencePiece's BPE of GGUF's keys."""
     tokens, scores, types = (
         value(f"tokenizer.ggml.{key}") for key in ("tokens", "scores", "token_type")
     )
@@ -193,7 +200,6 @@ def _pieces(value: Callable[[str], Any]) -> Tokenizer:
 
 
 def _words(value: Callable[[str], Any], origin: str) -> Tokenizer:
-    """WordPiece of GGUF's keys."""
     tokens, types = (value(f"tokenizer.ggml.{key}") for key in ("tokens", "token_type"))
     words, key = published(tokens, types), "tokenizer.ggml.normalizer.lowercase"
     lowercase = _optional(value, key)
@@ -268,7 +274,6 @@ def read_tokenizer(path: Path) -> SourceTokenizer:
 
 
 def _token(entry: Any) -> str | None:
-    """A token's text, which stands alone or as the `content` of a table."""
     token = entry.get("content") if isinstance(entry, dict) else entry
     return token if isinstance(token, str) else None
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.backends.coreml import Machine, check_native, machine, without_ane
-from pytest_ane.backends.coreml.compiled import compile_package
+from pytest_ane.backends.coreml.backend import compile_package
 from pytest_ane.backends.coreml.machine import NAME, has_native
 from pytest_ane.backends.coreml.process import Device
 from pytest_ane.mac.testing import INTEL, TRANSLATED, VIRTUAL, Mac, Replayer, Script

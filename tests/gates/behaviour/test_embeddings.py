@@ -27,8 +27,7 @@ from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.models.chain import Chain, ChainStep
 from pytest_ane.models.families import Wire
-from pytest_ane.probes.exact_chain import ShardAlone
-from pytest_ane.probes.golden_prompts import GoldenPrompt
+from pytest_ane.probes.exact_chain import GoldenPrompt, ShardAlone
 
 NAN = math.nan
 GOOD = TextResult("music", 0.995, 0.1)

@@ -10,8 +10,7 @@ from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.chain import Chain, ChainStep, Decoder
 from pytest_ane.models.families import Streams, Wire, apply_output, shard_input
-from pytest_ane.probes.exact_chain import ReferenceStates
-from pytest_ane.probes.golden_prompts import GoldenPrompt
+from pytest_ane.probes.exact_chain import GoldenPrompt, ReferenceStates
 
 WIDTH, VOCABULARY = 12, 10
 POLICY = BehaviourPolicy(min_greedy=2, min_positions=1)

@@ -14,7 +14,7 @@ from pytest_ane.make import Census, Distortion
 from pytest_ane.make.record import Against
 from pytest_ane.manifest import Compression
 from pytest_ane.manifest.policy import CompressionPolicy
-from pytest_ane.mlprogram.census import Stage, Weight
+from pytest_ane.mlprogram.weights import Stage, Weight
 
 LUT = "constexpr_lut_to_dense"
 SCALE = "constexpr_blockwise_shift_scale"

@@ -12,8 +12,8 @@ from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.make import Artifact, BuildRecord, Distortion, WeightComparison, take_census
 from pytest_ane.manifest import Shard
 from pytest_ane.manifest.policy import CompressionPolicy
-from pytest_ane.mlprogram.census import Census, Weight
 from pytest_ane.mlprogram.model import read_model
+from pytest_ane.mlprogram.weights import Census, Weight
 from tests import multifunction
 from tests.make.test_distortion import package
 

@@ -18,9 +18,9 @@ from pytest_ane.gates.compression.palettes import Palette, measure_palettes, pal
 from pytest_ane.make.compress import compress
 from pytest_ane.manifest import Compression
 from pytest_ane.manifest.policy import CompressionPolicy
-from pytest_ane.mlprogram.census import take_census
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import MLModel
+from pytest_ane.mlprogram.weights import take_census
 from pytest_ane.report.verdict import details
 from tests.make.test_distortion import CASES, dense, loaded, palette
 from tests.make.test_optimize import network

@@ -19,8 +19,8 @@ from pytest_ane.manifest import Compression, Shard
 from pytest_ane.manifest.policy import CompressionPolicy
 from pytest_ane.mlprogram.arrays import Array, HalfArray
 from pytest_ane.mlprogram.blob import packed
-from pytest_ane.mlprogram.census import find_weights
 from pytest_ane.mlprogram.model import read_model
+from pytest_ane.mlprogram.weights import find_weights
 from pytest_ane.models.sources import Source
 
 WIDTH, ROWS, BITS = 576, 64, 6

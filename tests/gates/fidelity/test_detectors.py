@@ -16,7 +16,7 @@ from pytest_ane.gates.fidelity import FIDELITY
 from pytest_ane.gates.verdict import Verdict
 from pytest_ane.manifest import Input, Policy, Probes
 from pytest_ane.mlprogram.model import read_any
-from pytest_ane.probes.outputs import Detection, aligned
+from pytest_ane.probes.cases import Detection, aligned
 from pytest_ane.probes.package import package_cases
 from tests.detectors import detector
 

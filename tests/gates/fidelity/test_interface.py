@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from pytest_ane.gates.fidelity import Fidelity, judge
 from pytest_ane.gates.fidelity.interface import differences
-from pytest_ane.make.convert import convert
 from pytest_ane.make.coremltools_quiet import converter_notes
+from pytest_ane.make.shard import convert
 from pytest_ane.manifest.policy import FidelityPolicy
 from pytest_ane.mlprogram.compiled import write_compiled
 from pytest_ane.mlprogram.model import read_model

@@ -1,12 +1,16 @@
-"""Groups, axes, threads, bits; the arithmetic itself has tests of its own."""
+"""Groups, axes, threads, bits, and packages; the arithmetic itself has tests of its own."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
+from pytest_ane.make.palettize.choose import constants
 from pytest_ane.make.palettize.palettes import (
     Mode,
     Palettes,
@@ -15,7 +19,17 @@ from pytest_ane.make.palettize.palettes import (
     find_palettes,
     pack,
     palette,
+    palettize,
 )
+from pytest_ane.manifest import Palettize
+from pytest_ane.mlprogram.blob import load
+from pytest_ane.mlprogram.errors import BuildError
+from pytest_ane.mlprogram.executor import Session
+from pytest_ane.mlprogram.model import read_model
+from pytest_ane.mlprogram.records import MLModel
+from pytest_ane.mlprogram.weights import take_census
+from tests.mlprogram.packages import Program
+from tests.mlprogram.same import differences
 
 
 def weights(*shape: int, seed: int = 0) -> Any:
@@ -131,3 +145,265 @@ def test_errors_by_row_are_those_of_the_values(axis: int, groups: int) -> None:
     lost = np.square(made.values() - weight.astype(np.float64)).sum((1, 2))
     assert made.values().dtype == np.float32
     assert np.allclose(made.errors(weight, 2), lost, rtol=1e-5)
+
+
+WEIGHTS = "Data/com.apple.CoreML/weights/weight.bin"
+
+
+@pytest.fixture(scope="module")
+def network() -> Any:
+    """Weights on either axis, one that no group of 16 divides, one too small, a bias, a matmul."""
+    import torch
+
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.first = torch.nn.Conv2d(64, 96, 1)
+            self.odd = torch.nn.Conv2d(96, 17, 1, bias=False)
+            self.transposed = torch.nn.ConvTranspose2d(96, 64, 1, bias=False)
+            # Ranges alike would give tables alike, which coremltools stores once.
+            self.transposed.weight.data *= 1.7
+            self.small = torch.nn.Conv2d(13, 3, 1, bias=False)
+            self.matrix = torch.nn.Parameter(torch.randn(1, 1, 32, 64))
+
+        def forward(self, x: Any) -> Any:
+            h = torch.nn.functional.silu(self.first(x))
+            shares = torch.softmax(self.odd(h), 1)
+            y = self.transposed(h) * shares[:, :1]
+            y = torch.matmul(self.matrix, y.reshape(1, 1, 64, -1))
+            return y * self.small(x[:, :13]).reshape(1, 3, 1, -1)[:, :1]
+
+    return Network().eval()
+
+
+@pytest.fixture(scope="module")
+def models(network: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The converted network by target, as coremltools' object and as a package."""
+    ct = import_coremltools()
+    import torch
+
+    folder = tmp_path_factory.mktemp("plain")
+    made: dict[str, Any] = {}
+    with torch.no_grad(), converter_notes():
+        traced = torch.jit.trace(network, torch.zeros(1, 64, 2, 1), check_trace=False)
+        for target in ("iOS16", "iOS17", "iOS18"):
+            model = ct.convert(
+                traced,
+                inputs=[ct.TensorType("x", (1, 64, ct.RangeDim(1, 4, default=1), 1), np.float16)],
+                outputs=[ct.TensorType("y", dtype=np.float16)],
+                convert_to="mlprogram",
+                minimum_deployment_target=getattr(ct.target, target),
+                skip_model_load=True,
+            )
+            path = folder / f"{target}.mlpackage"
+            model.save(str(path))
+            made[target] = (model, path)
+    return made
+
+
+def read(path: Path) -> MLModel:
+    model = read_model(path)
+    assert isinstance(model, MLModel)
+    return model
+
+
+def theirs(model: Any, path: Path, **settings: Any) -> tuple[MLModel, list[str]]:
+    cto = import_coremltools().optimize.coreml
+    with converter_notes() as notes:
+        config = cto.OptimizationConfig(global_config=cto.OpPalettizerConfig(**settings))
+        cto.palettize_weights(model, config).save(str(path))
+    return read(path), notes
+
+
+CASES = [
+    *(("iOS18", {"nbits": n, "granularity": "per_tensor"}) for n in (1, 2, 3, 4, 6, 8)),
+    *(("iOS18", {"nbits": n, "group_size": 16}) for n in (1, 3, 4, 8)),
+    *(("iOS18", {"nbits": n, "granularity": "per_tensor", "weight_threshold": 0}) for n in (1, 6)),
+    ("iOS18", {"nbits": 4, "group_size": 16, "weight_threshold": 0}),
+    ("iOS18", {"nbits": 4, "group_size": 96, "weight_threshold": 0}),
+    *(("iOS16", {"nbits": n, "granularity": "per_tensor"}) for n in (1, 2, 4, 6, 8)),
+    ("iOS17", {"nbits": 4, "granularity": "per_tensor", "weight_threshold": 0}),
+]
+
+
+@pytest.mark.parametrize(("target", "settings"), CASES, ids=str)
+def test_uniform_writes_the_bytes_of_coremltools(
+    target: str, settings: dict[str, Any], models: dict[str, Any], tmp_path: Path
+) -> None:
+    model, path = models[target]
+    method = Palettize(mode="uniform", **settings)
+    given = {"granularity": method.granularity, "group_size": method.group_size}
+    expected, declined = theirs(
+        model, tmp_path / "theirs.mlpackage", mode="uniform",
+        **{"weight_threshold": method.weight_threshold, **settings, **given},
+    )  # fmt: skip
+    notes = palettize(path, tmp_path / "ours.mlpackage", dict.fromkeys(constants(path), method))
+    assert differences(read(tmp_path / "ours.mlpackage"), expected) == []
+    ours, other = (tmp_path / f"{n}.mlpackage" / WEIGHTS for n in ("ours", "theirs"))
+    assert ours.read_bytes() == other.read_bytes()
+    said = {n.split()[4].rstrip(".") for n in declined if n.startswith("Cannot perform")}
+    assert {n.partition(":")[0] for n in notes if "vector" not in n} == said
+
+
+@pytest.mark.parametrize("nbits", [1, 4, 8])
+def test_kmeans_writes_the_operations_of_coremltools(
+    nbits: int, models: dict[str, Any], tmp_path: Path
+) -> None:
+    model, path = models["iOS18"]
+    settings: Any = {"mode": "kmeans", "nbits": nbits, "group_size": 16}
+    method = Palettize(**settings)
+    expected, _ = theirs(
+        model, tmp_path / "theirs.mlpackage", granularity="per_grouped_channel", **settings
+    )
+    palettize(path, tmp_path / "ours.mlpackage", dict.fromkeys(constants(path), method))
+    ours = read(tmp_path / "ours.mlpackage")
+    found = differences(ours, expected)
+    assert all(".data: " in line and "constexpr_lut_to_dense" in line for line in found)
+    for name, shape in errors_by_group(read(path), ours, expected):
+        assert (shape[0] <= shape[1]).all(), name
+
+
+def errors_by_group(source: MLModel, *made: MLModel) -> Iterator[tuple[str, list[Any]]]:
+    dense = {op.name: op for op in source.program.walk()}
+    for ops in zip(*(m.program.walk() for m in made), strict=True):
+        if ops[0].op != "constexpr_lut_to_dense":
+            continue
+        name = ops[0].name.removesuffix("_palettized")
+        weight = load(source, dense[name].attributes["val"]).astype(np.float64)
+        both = []
+        for model, op in zip(made, ops, strict=True):
+            lut, indices = (load(model, op.inputs[k][0]) for k in ("lut", "indices"))  # type: ignore[arg-type]
+            axis = int(np.argmax(lut.shape[:-2]))
+            tables = lut.reshape(-1, lut.shape[-2]).astype(np.float64)
+            rows = np.swapaxes(weight, 0, axis).reshape(len(tables), -1)
+            picks = np.swapaxes(indices, 0, axis).reshape(len(tables), -1)
+            error = (np.take_along_axis(tables, picks.astype(int), 1) - rows) ** 2
+            both.append(error.sum(axis=1))
+        yield name, both
+
+
+def test_the_package_runs(models: dict[str, Any], tmp_path: Path) -> None:
+    _, path = models["iOS18"]
+    method = Palettize(mode="kmeans", nbits=8, group_size=16)
+    palettize(path, tmp_path / "ours.mlpackage", dict.fromkeys(constants(path), method))
+    x = np.random.default_rng(0).standard_normal((1, 64, 3, 1)).astype(np.float16)
+    plain, small = (
+        Session(read(p)).predict({"x": x})["y"] for p in (path, tmp_path / "ours.mlpackage")
+    )
+    assert np.abs(plain - small).max() < 0.05 * np.abs(plain).max()
+
+
+def test_only_what_was_asked_for_changes(models: dict[str, Any], tmp_path: Path) -> None:
+    _, path = models["iOS18"]
+    method = Palettize(mode="uniform", nbits=4, granularity="per_tensor")
+    assert palettize(path, tmp_path / "o.mlpackage", {"first_weight_to_fp16": method}) == ()
+    made = read(tmp_path / "o.mlpackage")
+    found = [op.name for op in made.program.walk() if op.op.startswith("constexpr_")]
+    assert found == ["first_weight_to_fp16_palettized"]
+    kept = {
+        op.name: load(made, op.attributes["val"]) for op in made.program.walk() if op.op == "const"
+    }
+    for op in read(path).program.walk():
+        if op.op == "const" and op.name != "first_weight_to_fp16":
+            assert np.array_equal(kept[op.name], load(read(path), op.attributes["val"]))
+
+
+def test_nothing_asked_for_copies_the_program(models: dict[str, Any], tmp_path: Path) -> None:
+    _, path = models["iOS18"]
+    assert palettize(path, tmp_path / "o.mlpackage", {}) == ()
+    assert differences(read(path), read(tmp_path / "o.mlpackage")) == []
+    assert (path / WEIGHTS).read_bytes() == (tmp_path / "o.mlpackage" / WEIGHTS).read_bytes()
+
+
+def test_an_indivisible_weight_is_named(models: dict[str, Any], tmp_path: Path) -> None:
+    _, path = models["iOS18"]
+    method = Palettize(mode="uniform", nbits=4, group_size=16, weight_threshold=0)
+    notes = palettize(path, tmp_path / "o.mlpackage", {"odd_weight_to_fp16": method})
+    assert notes == ("odd_weight_to_fp16: 17 output channels are not divisible by group_size 16",)
+
+
+def test_constants_and_who_takes_them(models: dict[str, Any]) -> None:
+    found = constants(models["iOS18"][1])
+    assert found["first_weight_to_fp16"] == {"conv"}
+    assert found["transposed_weight_to_fp16"] == {"conv_transpose"}
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_weight_that_is_no_number(value: float, tmp_path: Path) -> None:
+    weight = np.ones((32, 8, 1, 1), np.float16)
+    weight[3, 4] = value
+    path, settings = one_conv(tmp_path, weight), {"w": Palettize(weight_threshold=0)}
+    with pytest.raises(BuildError, match=r"model.mlpackage: w holds a NaN .* compression.keep"):
+        palettize(path, tmp_path / "o.mlpackage", settings)
+    with pytest.raises(BuildError, match=r"^m:L00: w holds a NaN"):
+        palettize(path, tmp_path / "n.mlpackage", settings, subject="m:L00")
+
+
+@pytest.mark.parametrize("settings", [{}, {"granularity": "per_tensor", "nbits": 3}])
+def test_a_target_too_old(settings: dict[str, Any], tmp_path: Path) -> None:
+    path = one_conv(tmp_path, np.ones((64, 8, 1, 1), np.float16), version=7)
+    method = Palettize(weight_threshold=0, **settings)
+    with pytest.raises(BuildError, match=r"w was to have .* newer deployment target"):
+        palettize(path, tmp_path / "o.mlpackage", {"w": method})
+
+
+def test_unique_declines_a_rich_weight(tmp_path: Path) -> None:
+    path = one_conv(tmp_path, np.arange(32 * 16).reshape(32, 16, 1, 1).astype(np.float16))
+    method = Palettize(mode="unique", weight_threshold=0)
+    notes = palettize(path, tmp_path / "o.mlpackage", {"w": method})
+    assert notes == ("w: has a group of more than 256 distinct values",)
+    assert differences(read(path), read(tmp_path / "o.mlpackage")) == []
+
+
+def test_fp32_is_left_to_coremltools(tmp_path: Path) -> None:
+    path = one_conv(tmp_path, np.ones((32, 8, 1, 1), np.float32))
+    notes = palettize(path, tmp_path / "o.mlpackage", {"w": Palettize(weight_threshold=0)})
+    assert notes == ("w: is of fp32, which only engine = 'coremltools' palettizes",)
+
+
+def one_conv(folder: Path, weight: Any, version: int = 9) -> Path:
+    program = Program(f"CoreML{version - 1}")
+    program.model.specificationVersion = version
+    kind = {"float16": "FLOAT16", "float32": "FLOAT32"}[weight.dtype.name]
+    program.input("x", (1, weight.shape[1], 1, 1), kind, kind=65552 if kind == "FLOAT16" else 65568)
+    program.blob("w", kind, weight.shape, weight.tobytes())
+    program.op("conv", "y", kind, (1, weight.shape[0], 1, 1), x="x", weight="w")
+    program.output("y", 65552 if kind == "FLOAT16" else 65568)
+    return program.save(folder)
+
+
+@pytest.mark.parametrize(("target", "nbits"), [("iOS17", 4), ("iOS18", 3)])
+def test_unique_takes_bits_that_the_target_knows(tmp_path: Path, target: str, nbits: int) -> None:
+    """Six values need 3 bits, and before iOS 18 tables have 2, 4, 16, 64 or 256 entries."""
+    ct = import_coremltools()
+    import torch
+
+    class Six(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = torch.nn.Conv2d(64, 64, 1, bias=False)
+            self.conv.weight.data = (torch.arange(4096) % 6 - 2.0).reshape(64, 64, 1, 1)
+
+        def forward(self, x: Any) -> Any:
+            return self.conv(x)
+
+    x = torch.zeros(1, 64, 2, 1)
+    with converter_notes():
+        ct.convert(
+            torch.jit.trace(Six().eval(), x),
+            inputs=[ct.TensorType("x", x.shape, dtype=np.float16)],
+            minimum_deployment_target=getattr(ct.target, target),
+            skip_model_load=True,
+        ).save(str(tmp_path / "plain.mlpackage"))
+    method = Palettize(mode="unique", granularity="per_tensor")
+    names = constants(tmp_path / "plain.mlpackage")
+    palettize(
+        tmp_path / "plain.mlpackage", tmp_path / "made.mlpackage", dict.fromkeys(names, method)
+    )
+    plain, made = (read_model(tmp_path / f"{name}.mlpackage") for name in ("plain", "made"))
+    [weight] = take_census(made).weights
+    assert (weight.storage, weight.nbits) == ("constexpr_lut_to_dense", nbits)
+    x = {"x": np.random.default_rng(0).standard_normal((1, 64, 2, 1)).astype(np.float16)}
+    for name, expected in Session(plain).predict(x).items():
+        np.testing.assert_array_equal(Session(made).predict(x)[name], expected)

@@ -1,19 +1,59 @@
-"""Families by name."""
+"""Families by name, streams, ids of blocks, residual paths, and values that no model has."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_ane.manifest import FAMILIES
-from pytest_ane.mlprogram.errors import ManifestError, SourceError
-from pytest_ane.models.families import Cut, Port, get_family
+from pytest_ane.mlprogram.errors import AneError, ManifestError, SourceError
+from pytest_ane.models.families import (
+    Conversion,
+    Cut,
+    Port,
+    Ports,
+    Streams,
+    Wire,
+    apply_output,
+    get_family,
+    ports_of,
+    residual_of,
+    routing_of,
+    shard_input,
+)
+from pytest_ane.models.families.blocks import (
+    block_index,
+    head_index,
+    is_head,
+    missing,
+    slice_bounds,
+    slices,
+    starts_whole,
+    wiring,
+)
+from pytest_ane.models.families.decoders import LLAMA
+from pytest_ane.models.families.gemma4 import FAMILY as GEMMA4
+from pytest_ane.models.families.zaya.config import ZayaConfig
 from pytest_ane.models.sources import SeededSource
+from tests.models.families.gemma4.oracle import Oracle
+from tests.models.families.gemma4.tiny import MemorySource, tiny_config
+from tests.models.families.gemma4.tiny import tiny_model as gemma
 from tests.models.families.gemma4.tiny import tiny_model as gemma4
+from tests.models.families.gemma4.tiny import tiny_source as gemma_source
 from tests.models.families.llama.tiny import tiny_model as llama
+from tests.models.families.llama.tiny import tiny_source as tiny_llama
+from tests.models.families.zaya import oracle
 from tests.models.families.zaya.tiny import tiny_model as zaya
+from tests.models.families.zaya.tiny import tiny_source as tiny_zaya
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -79,8 +119,270 @@ def test_a_module_s_own_functions_go_before_a_family_that_it_imports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What builds on another family is not that family."""
-    own = "layout, wiring, starts_whole, spread, open_model = [lambda *_: None] * 5"
-    code = f"from pytest_ane.models.families.llama import FAMILY\nVERSION = 'builds_on/1'\n{own}\n"
+    code = """from pytest_ane.models.families.decoders import LLAMA as FAMILY
+VERSION = "builds_on/1"
+layout, wiring, starts_whole, spread, open_model = [lambda *_: None] * 5
+"""
     (tmp_path / "builds_on_llama.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     assert get_family("builds_on_llama").VERSION == "builds_on/1"
+
+
+X, MOE = np.array([[1, 2], [5, 6]], np.float32), np.array([[3, 4], [7, 8]], np.float32)
+
+
+def test_streams_enter_side_by_side() -> None:
+    wire = Wire("L00.p7", takes=("x", "moe"))
+    assert shard_input({"x": X, "moe": MOE}, wire).tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
+
+
+@pytest.mark.parametrize(
+    ("mode", "after"),
+    [
+        ("set", [[3, 4], [7, 8]]),
+        ("add", [[4, 6], [12, 14]]),
+        ("append", [[1, 2, 3, 4], [5, 6, 7, 8]]),
+    ],
+)
+def test_an_output_replaces_adds_or_lengthens(mode: str, after: list[list[int]]) -> None:
+    streams: Streams = {"x": X}
+    apply_output(streams, Wire("L00", mode=mode), MOE)
+    assert streams["x"].tolist() == after
+
+
+@pytest.mark.parametrize("mode", ["set", "add", "append"])
+def test_the_first_output_makes_the_stream(mode: str) -> None:
+    streams: Streams = {}
+    apply_output(streams, Wire("L00.p0", gives="moe", mode=mode), MOE)
+    assert np.array_equal(streams["moe"], MOE)
+
+
+class _Family:
+    """A user's family, which does not tell its ports."""
+
+    description: dict[str, Any] = {}  # noqa: RUF012
+
+    def conversion(self, shard: str) -> Conversion:
+        return Conversion(None, (Port(shard, (1,)),), (Port("y", (1,)),), (Port("k", (2,)),))
+
+
+class _Telling(_Family):
+    def ports(self, shard: str) -> Ports:
+        return Ports((), (Port(shard, (3,)),))
+
+
+def test_ports_are_told_or_those_of_the_conversion() -> None:
+    assert ports_of(_Family(), "a") == Ports(
+        (Port("a", (1,)),), (Port("y", (1,)),), (Port("k", (2,)),)
+    )
+    assert ports_of(_Telling(), "a") == Ports((), (Port("a", (3,)),))
+
+
+def test_shards_in_running_order() -> None:
+    shards = ["head.10", "L10", "L02", "head.2", "L01"]
+    assert wiring(shards, "mine") == (
+        Wire("L01"),
+        Wire("L02"),
+        Wire("L10"),
+        Wire("head.2", gives="logits", mode="append", kind="head"),
+        Wire("head.10", gives="logits", mode="append", kind="head"),
+    )
+    assert wiring([], "mine") == ()
+
+
+@given(st.permutations([*(f"L{i:02}" for i in range(12)), *(f"head.{i}" for i in range(12))]))
+def test_the_chain_does_not_depend_on_the_manifest_s_order(shards: list[str]) -> None:
+    ids = [wire.shard for wire in wiring(shards, "mine")]
+    assert ids == [*(f"L{i:02}" for i in range(12)), *(f"head.{i}" for i in range(12))]
+
+
+@pytest.mark.parametrize("name", ["encoder", "L", "L00.p0", "head", "l00", "head.x", "L00\n"])
+def test_a_shard_that_is_neither_block_nor_head(name: str) -> None:
+    with pytest.raises(ManifestError) as error:
+        wiring(["L00", name], "mine")
+    assert str(error.value) == (
+        f"Family 'mine' has no shard {name!r}; blocks are L00, L01, ... and vocabulary slices of "
+        "the head are head.0, head.1, ..."
+    )
+
+
+def test_indices() -> None:
+    assert (block_index("L07"), block_index("L110"), head_index("head.2")) == (7, 110, 2)
+    assert [is_head(shard) for shard in ("L00", "head.0")] == [False, True]
+
+
+def test_a_stack_is_whole_up_to_its_last_block() -> None:
+    assert starts_whole(["L01", "head.3", "L00"])
+    assert not starts_whole(["L01", "head.0"])
+    assert missing(["L01", "head.0"], 4) == ["L00", "L02", "L03"]
+
+
+def test_the_head_is_one_slice_or_a_row_of_them() -> None:
+    assert slices(["L00"]) == 1
+    assert slices(["head.1", "L00", "head.0"]) == 2
+    with pytest.raises(ManifestError, match=r"number them head\.0 to head\.1"):
+        slices(["head.0", "head.2"])
+
+
+def test_ten_words_in_three_slices() -> None:
+    assert [slice_bounds(10, 3, i) for i in range(3)] == [(0, 3), (3, 6), (6, 10)]
+
+
+@given(st.integers(1, 200_000), st.integers(1, 64))
+def test_slices_cover_the_vocabulary_once_and_evenly(vocabulary: int, parts: int) -> None:
+    bounds = [slice_bounds(vocabulary, parts, i) for i in range(parts)]
+    assert bounds[0][0] == 0
+    assert bounds[-1][1] == vocabulary
+    assert all(a[1] == b[0] for a, b in pairwise(bounds))
+    sizes = {high - low for low, high in bounds}
+    assert max(sizes) - min(sizes) <= 1
+
+
+Values = dict[str, Any]
+VALUES = [
+    10**400, -(10**400), 2**63, 0, -1, 1e308, 1e-320, float("inf"), float("nan"), True, None, "",
+    "\x1b[2J" * 9999, [], [10**400], {}, {"a": 10**400},
+]  # fmt: skip
+
+
+def hostile_llama(values: Values | None = None) -> Values:
+    source = tiny_llama(layers=2, heads=4, kv_heads=2, head=8, ffn=20, vocabulary=11)
+    if values is not None:
+        source.values = values
+        LLAMA.read(source, Cut(()))
+    return source.values
+
+
+def hostile_zaya(values: Values | None = None) -> Values:
+    source = tiny_zaya()
+    if values is not None:
+        source.values = values
+        ZayaConfig.read(source, 3, Cut((), context=9))
+    return source.values
+
+
+def hostile_gemma4(values: Values | None = None) -> Values:
+    if values is not None:
+        GEMMA4.read(MemorySource({}, values), Cut((), stateful=True))
+    return tiny_config()
+
+
+def paths(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every key, nested ones too."""
+    for key, value in table.items():
+        yield (*path, key)
+        if isinstance(value, Mapping):
+            yield from paths(value, (*path, key))
+
+
+@pytest.mark.parametrize("family", [hostile_llama, hostile_zaya, hostile_gemma4])
+def test_any_value_of_any_key(family: Callable[..., Values]) -> None:
+    refused: list[str] = []
+    for path in list(paths(family())):
+        for value in VALUES:
+            values = deepcopy(family())
+            table = values
+            for key in path[:-1]:
+                table = table[key]
+            table[path[-1]] = value
+            try:
+                family(values)
+            except AneError as error:
+                refused.append(str(error))
+    assert len(refused) > 50
+    assert all(map(str.isprintable, refused))
+    assert max(map(len, refused)) <= 1000
+
+
+def states(width: int, *lengths: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(1)
+    return [rng.standard_normal((n, width)).astype(np.float32) for n in lengths]
+
+
+def residual(model: Any, shard: str, sequences: list[np.ndarray]) -> list[np.ndarray]:
+    path = residual_of(model, shard)
+    assert path is not None
+    return path(sequences)
+
+
+def test_a_llama_block_adds_to_what_enters() -> None:
+    """Without its last projections a block gives the residual path alone."""
+    model = llama()
+    for name in ("blk.0.attn_output.weight", "blk.0.ffn_down.weight"):
+        model.source.tensors[name] = np.zeros_like(model.source.tensors[name])
+    sequences = states(model.config.width, 3, 1)
+    for path, y in zip(
+        residual(model, "L00", sequences), model.reference("L00")(sequences), strict=True
+    ):
+        np.testing.assert_array_equal(path, y)
+
+
+@pytest.mark.parametrize("shard", ["L00", "L01"])
+def test_a_zaya_layer_scales_and_shifts_it(shard: str) -> None:
+    model = zaya(seed=2)
+    own = oracle.weights(model.source.tensors, int(shard[1:]))
+    sequences = states(12, 3, 2)
+    for x, path in zip(sequences, residual(model, shard, sequences), strict=True):
+        expected = x * own["res_scale.residual_scale"] + own["res_scale.residual_bias"]
+        np.testing.assert_allclose(path, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_gemma_layer_ends_with_its_scalar() -> None:
+    model = gemma(seed=2)
+    oracle = Oracle(gemma_source(2), 0)
+    both = states(2 * model.config.width, 3, 2)
+    for x, path in zip(both, residual(model, "L00.p7", both), strict=True):
+        expected = x[:, : model.config.width] * oracle.get("layer_scalar")[0]
+        np.testing.assert_allclose(path, expected, rtol=1e-6)
+    (x,) = states(model.config.width, 3)
+    assert residual(model, "L00.attn", [x])[0] is x
+
+
+@pytest.mark.parametrize(
+    ("model", "shard"),
+    [(llama, "head.0"), (zaya, "head.0"), (gemma, "head.0"), (gemma, "L00.p3")],
+    ids=["llama head", "zaya head", "gemma head", "gemma pack"],
+)
+def test_there_is_none_in_heads_and_packs(model: Any, shard: str) -> None:
+    assert residual_of(model(), shard) is None
+
+
+def test_a_zaya_mixture_s_experts_above_an_even_share() -> None:
+    model = zaya(seed=3)
+    sequences = states(12, 6, 5)
+    routing = routing_of(model, "L01")
+    assert routing is not None
+    own = oracle.weights(model.source.tensors, 1)
+    found = [active for routes in routing(sequences) for active in routes]
+    assert len(set(found)) > 2
+    for row, active in zip(np.concatenate(sequences), found, strict=True):
+        weights = oracle.routing(row.astype(np.float64), own)
+        above = [e for e in range(3) if weights[e] > 1 / 4]
+        assert list(active) == sorted(above, key=lambda e: -weights[e])
+
+
+def test_a_gemma_pack_s_own_experts_among_the_chosen() -> None:
+    model = gemma(seed=4)
+    oracle = Oracle(gemma_source(4), 0)
+    (x,) = states(model.config.width, 9)
+    each = model.config.mixture.experts // 8
+    together: list[list[int]] = [[] for _ in x]
+    for pack in range(8):
+        routing = routing_of(model, f"L00.p{pack}")
+        assert routing is not None
+        # The last pack takes the sum of the others beside the residual stream.
+        given = np.concatenate([x, x], axis=1) if pack == 7 else x
+        for position, active in enumerate(routing([given])[0]):
+            assert set(active) <= set(range(pack * each, pack * each + each))
+            together[position] += active
+    for row, active in zip(x, together, strict=True):
+        assert sorted(active) == sorted(oracle.routing(row.astype(np.float64)))
+
+
+@pytest.mark.parametrize(
+    ("model", "shard"),
+    [(llama, "L00"), (zaya, "L00"), (zaya, "head.0"), (gemma, "L00.attn")],
+    ids=["llama", "zaya attention", "zaya head", "gemma attention"],
+)
+def test_others_route_nothing(model: Any, shard: str) -> None:
+    assert routing_of(model(), shard) is None

@@ -7,7 +7,7 @@ import pytest
 from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.make import Census, Distortion
 from pytest_ane.manifest import Linear, Palettize, Uncompressed
-from pytest_ane.mlprogram.census import Stage, Weight
+from pytest_ane.mlprogram.weights import Stage, Weight
 from pytest_ane.tools._recommend_search import Option, Unit, shard_settings, units_of
 
 MENU = {"six": Palettize(nbits=6, group_size=16), "eight": Palettize(nbits=8), "int8": Linear()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_ane.models.families.bert.config import VERSION, wiring
 from pytest_ane.models.families.bert.model import BertModel, layout, open_model
 from pytest_ane.models.families.blocks import starts_whole
-from pytest_ane.models.families.decoder.family import spread
+from pytest_ane.models.families.decoder.model import spread
 
 converted = ("bert",)
 """Values of GGUF's `general.architecture` that are this family's."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pytest_ane.models.families.ane import ScaledLayerNorm, scaled_to_unit, settled
+from pytest_ane.models.families.ane import ScaledLayerNorm, cast_to, scaled_to_unit
 from pytest_ane.models.families.bert.config import BertConfig
 from pytest_ane.models.families.bert.reference import activated
 from pytest_ane.models.families.bert.weights import BlockWeights
@@ -64,4 +64,4 @@ class AnePooling(nn.Module):
             y = x[:, :, :1]
         if not c.normalized:
             return y
-        return settled(scaled_to_unit(y, 0.0) * c.width**-0.5, x.dtype)
+        return cast_to(scaled_to_unit(y, 0.0) * c.width**-0.5, x.dtype)

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_ane.models.families.bert.config import BertConfig
-from pytest_ane.models.families.bert.names import find_names
+from pytest_ane.models.families.bert.config import BertConfig, find_names
 from pytest_ane.models.families.decoder.weights import Linear
 from pytest_ane.models.sources import Source
 
@@ -66,7 +65,7 @@ class Weights:
         )
 
     def _qkv(self, index: int, width: int) -> tuple[Linear, Linear, Linear]:
-        if self._names.of("qkv", index)[0] in self._source.names:
+        if self._names.tensors("qkv", index)[0] in self._source.names:
             parts = [t.chunk(3) for t in self._pair("qkv", index, 3 * width, width)]
             q, k, v = map(Linear, *parts)
         else:
@@ -74,10 +73,9 @@ class Weights:
         return q, k, v
 
     def _rows(self, table: str, index: Sequence[int], height: int) -> Tensor:
-        (name,) = self._names.of(table)
+        (name,) = self._names.tensors(table)
         return torch.from_numpy(self._source.rows(name, index, self._config.width, height))
 
     def _pair(self, part: str, index: int | str, *shape: int) -> Iterator[Tensor]:
-        """A weight and its bias."""
-        for name, extent in zip(self._names.of(part, index), (shape, shape[:1]), strict=True):
+        for name, extent in zip(self._names.tensors(part, index), (shape, shape[:1]), strict=True):
             yield torch.from_numpy(self._source.tensor(name, extent))

@@ -1,18 +1,16 @@
 """The decoder core: one reference and one ANE form, whose parts a configuration chooses.
 
 A family of decoders is a `DecoderFamily`: what its files call things, and a function that reads its
-configuration. `config` has the parts there are; `settings` reads configurations of either kind of
-file by their `keys`, `rope` the angles, `weights` the tensors by their `names`; `reference` and
+configuration. `config` has the parts there are and the names of their tensors; `settings` reads
+configurations of either kind of file, `rope` the angles, `weights` the tensors; `reference` and
 `ane` compute; `model` is what the rest of the project sees.
 """
 
 from __future__ import annotations
 
 from pytest_ane.models.families.decoder.config import DecoderConfig, Layer, Mixture
-from pytest_ane.models.families.decoder.family import DecoderFamily
-from pytest_ane.models.families.decoder.model import DecoderModel
-from pytest_ane.models.families.decoder.plain import biases, plain
-from pytest_ane.models.families.decoder.settings import Settings, layers_of
+from pytest_ane.models.families.decoder.model import DecoderFamily, DecoderModel
+from pytest_ane.models.families.decoder.settings import Settings, biases, layers_of, plain
 
 __all__ = [
     "DecoderConfig",

@@ -19,7 +19,7 @@ import numpy as np
 from pytest_ane.mlprogram.arrays import DoubleArray
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.families.layout import Rotary
-from pytest_ane.models.sources.settings import positive, whole
+from pytest_ane.models.sources.base import positive, whole
 
 _LEGACY = {"su": "longrope", "none": "default"}
 

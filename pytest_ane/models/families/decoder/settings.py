@@ -2,6 +2,7 @@
 
 A family reads the keys that it honours. What is left may not say that the model is another one:
 keys known to change the result are refused unless they have the value that changes nothing.
+`plain` reads what the configurations of llama-like families share.
 """
 
 from __future__ import annotations
@@ -10,21 +11,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.models.families.decoder.config import Layer
-from pytest_ane.models.families.decoder.keys import (
-    GGUF_HARMLESS,
-    GGUF_KEYS,
-    GGUF_NEUTRAL,
-    GGUF_ROPE,
-    GGUF_THETA,
-    GGUF_UNUSED,
-    NEUTRAL,
+from pytest_ane.models.families.decoder.config import (
+    ATTENTION,
+    FEED_FORWARD,
+    FREQUENCY_FACTORS,
+    GGUF,
+    LINEAR,
+    SHORT_FACTORS,
+    Activation,
+    DecoderConfig,
+    Layer,
 )
-from pytest_ane.models.families.decoder.names import FREQUENCY_FACTORS, SHORT_FACTORS
 from pytest_ane.models.families.decoder.rope import Parameters, Turned, rotary
 from pytest_ane.models.families.layout import Rotary
 from pytest_ane.models.sources import Source
-from pytest_ane.models.sources.settings import (
+from pytest_ane.models.sources.base import (
     MAX_DIMENSION,
     MAX_LAYERS,
     architecture_of,
@@ -32,6 +33,108 @@ from pytest_ane.models.sources.settings import (
     positive,
     whole,
 )
+
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "add_cross_attention": (False,),
+    "alibi": (False,),
+    "attention_bias": (False,),
+    "attention_chunk_size": (None,),
+    "attention_multiplier": (),
+    "attention_out_bias": (False,),
+    "attn_temperature_tuning": (None, False, 0),
+    "attn_logit_softcapping": (None,),
+    "clip_qkv": (None,),
+    "dim_model_base": (),
+    "embedding_multiplier": (1.0,),
+    "final_logit_softcapping": (None,),
+    "hidden_size_per_layer_input": (None, 0),
+    "kv_lora_rank": (None,),
+    "logit_scale": (None, 1.0),
+    "logits_scaling": (1.0,),
+    "mlp_bias": (False,),
+    "n_routed_experts": (None, 0),
+    "no_rope_layer_interval": (),
+    "no_rope_layers": (None,),
+    "num_experts": (None, 0),
+    "num_kv_shared_layers": (None, 0),
+    "num_local_experts": (None, 0),
+    "parallel_attention": (False,),
+    "per_layer_config": (None, {}),
+    "partial_rotary_factor": (1.0,),
+    "position_embedding_type": ("rope", "rotary"),
+    "q_lora_rank": (None,),
+    "qk_layernorm": (False,),
+    "quantization_config": (None,),
+    "query_pre_attn_scalar": (),
+    "residual_multiplier": (1.0,),
+    "rope_interleave": (False,),
+    "rope_interleaved": (False,),
+    "rope_local_base_freq": (),
+    "scale_depth": (),
+    "scale_emb": (),
+    "sliding_window": (None, False),
+    "use_bidirectional_attention": (None, False),
+    "use_mrope": (False,),
+    "use_parallel_residual": (False,),
+    "use_qk_norm": (False,),
+    "use_qkv_bias": (False,),
+}
+"""Keys of configurations that change a result, with the values at which they do not."""
+
+GGUF_KEYS: Mapping[str, str] = {
+    "num_hidden_layers": "block_count",
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "v_head_dim": "attention.value_length",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "max_position_embeddings": "context_length",
+    "original_max_position_embeddings": "rope.scaling.original_context_length",
+    "vocab_size": "vocab_size",
+    "rope_theta": "rope.freq_base",
+    "rope_local_base_freq": "rope.freq_base_swa",
+    "sliding_window": "attention.sliding_window",
+    "sliding_window_pattern": "attention.sliding_window_pattern",
+    "num_local_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
+    "attention_multiplier": "attention.scale",
+    "logits_scaling": "logit_scale",
+}
+"""What the keys of `config.json` are called in GGUF, behind the architecture's name."""
+
+GGUF_ROPE: Mapping[str, str] = {
+    "rope_type": "rope.scaling.type",
+    "factor": "rope.scaling.factor",
+    "attention_factor": "rope.scaling.attn_factor",
+    "beta_fast": "rope.scaling.yarn_beta_fast",
+    "beta_slow": "rope.scaling.yarn_beta_slow",
+    "original_max_position_embeddings": "rope.scaling.original_context_length",
+}
+GGUF_HARMLESS = ("context_length", "pooling_type", "tensor_data_layout", "vocab_size")
+GGUF_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "attention.causal": (True,),
+    "expert_gating_func": (0, 1),
+    "expert_group_count": (0, 1),
+    "expert_group_used_count": (0, 1),
+    "expert_weights_norm": (True,),
+    "expert_weights_scale": (0, 1),
+    "rope.scaling.finetuned": (True,),
+}
+"""Keys of GGUF with the values at which llama.cpp computes what it computes without them: 1 is
+softmax of `LLAMA_EXPERT_GATING_FUNC_TYPE`, and `finetuned` switches Granite's RoPE off."""
+GGUF_UNUSED = "ssm."
+"""Of recurrent layers, which Granite 4's dense models have none of, though the keys."""
+GGUF_THETA = 10_000.0
+"""RoPE's base where a GGUF file has none, of all architectures (`llama-model.cpp`)."""
+
 
 Number = TypeVar("Number", bound=float)
 _ROPE = "rope_parameters"
@@ -254,9 +357,9 @@ class Settings:
             SourceError: names the key as the file does.
         """
         # GGUF has one name for what several keys of `config.json` say.
-        known = {self._own(key) for key in self._read}
+        known = {self._file_key(key) for key in self._read}
         for key, nothing in NEUTRAL.items():
-            value = None if self._own(key) in known else self._stored(key)
+            value = None if self._file_key(key) in known else self._stored(key)
             if value is not None and value not in nothing:
                 self.refuse(key, value)
         kinds = None if "layer_types" in self._read else self._stored("layer_types")
@@ -274,10 +377,9 @@ class Settings:
 
     def what(self, key: str) -> str:
         """How a sentence about a key begins."""
-        return f"{self.source.label}: {self._own(key)}"
+        return f"{self.source.label}: {self._file_key(key)}"
 
-    def _own(self, key: str) -> str:
-        """A key as the file calls it."""
+    def _file_key(self, key: str) -> str:
         return f"{self._prefix}{self._gguf.get(key, key)}" if self.is_gguf else key
 
     @property
@@ -287,7 +389,7 @@ class Settings:
     def refuse(self, key: str, value: Any) -> NoReturn:
         """`SourceError` for a value with which the model is another one."""
         raise SourceError(
-            f"{self._where} has {self._own(key)} {value!r:.100}, which family "
+            f"{self._where} has {self._file_key(key)} {value!r:.100}, which family "
             f"{self.family!r} does not compute, so its reference would be another model."
         )
 
@@ -302,7 +404,7 @@ class Settings:
         """A value; `SourceError` where it is absent without a default."""
         value = self.get(key, default)
         if value is None:
-            raise SourceError(f"{self._where} has no {self._own(key)}.")
+            raise SourceError(f"{self._where} has no {self._file_key(key)}.")
         return value
 
     def _has(self, key: str) -> bool:
@@ -310,7 +412,7 @@ class Settings:
 
     def _stored(self, key: str, absent: Any = None) -> Any:
         if self.is_gguf:
-            return self._plain(self._own(key), absent) if key in self._gguf else absent
+            return self._plain(self._file_key(key), absent) if key in self._gguf else absent
         value = self._plain(f"text_config.{key}", ...)
         if value is not ...:
             return value
@@ -394,3 +496,70 @@ def layers_of(
     """Layers by their windows and angles; all turn by the first ones where none are told."""
     turned = rotaries if rotaries is not None else [0] * len(windows)
     return tuple(Layer(r, w) for r, w in zip(turned, windows, strict=True))
+
+
+def plain(
+    s: Settings,
+    positions: int,
+    *,
+    theta: float | None = 10_000.0,
+    head: int | None = None,
+    kv_heads: int | None = None,
+    activation: Activation = "silu",
+    partial: float | None = None,
+) -> DecoderConfig:
+    """What llama-like configurations share; families replace what is theirs.
+
+    Args:
+        s: the configuration.
+        positions: as many as the shards take.
+        theta: RoPE's base where the configuration has none; None where the family reads RoPE.
+        head: channels of a head where it does not tell; an even share where None.
+        kv_heads: key heads, where the family reads them by layer.
+        activation: the only one that is computed.
+        partial: share of a head that turns where it does not tell; None where all must.
+
+    Raises:
+        SourceError: sizes that do not fit one another, or another activation.
+    """
+    width, heads = s.count("hidden_size"), s.count("num_attention_heads")
+    kv_heads = kv_heads or s.count("num_key_value_heads", heads)
+    share = s.published(head) or (width // heads if width % heads == 0 else None)
+    head = s.count("head_dim", share)
+    if heads % kv_heads or head % 2:
+        raise SourceError(
+            f"{s.source.label}: {heads} query heads, {kv_heads} key heads and {head} channels of a "
+            "head do not divide one another."
+        )
+    s.only("v_head_dim", head)
+    # Gemma's key, and everybody else's; either takes no notice of the other.
+    s.only("hidden_act" if activation == "silu" else "hidden_activation", activation)
+    turned = () if theta is None else (s.rotary(head, positions, theta=theta, partial=partial),)
+    return DecoderConfig(
+        family=s.family,
+        width=width,
+        ffn=s.count("intermediate_size"),
+        heads=heads,
+        kv_heads=kv_heads,
+        head=head,
+        vocabulary=s.vocabulary(),
+        epsilon=s.real("rms_norm_eps", s.published(1e-6)),
+        scale=head**-0.5,
+        activation=activation,
+        layers=layers_of([None] * s.count("num_hidden_layers", most=MAX_LAYERS)),
+        rotaries=turned,
+    )
+
+
+def biases(s: Settings, *, ffn: bool = True) -> tuple[str, ...]:
+    """Projections with a bias: by `attention_bias` and `mlp_bias`, or those of a GGUF file.
+
+    Args:
+        s: the configuration.
+        ffn: whether the network may have biases, not attention alone.
+    """
+    if s.is_gguf:
+        parts = LINEAR if ffn else ATTENTION
+        return tuple(part for part in parts if f"blk.0.{GGUF[part]}.bias" in s.source.names)
+    attention = ATTENTION if s.flag("attention_bias") else ()
+    return (*attention, *(FEED_FORWARD if ffn and s.flag("mlp_bias") else ()))

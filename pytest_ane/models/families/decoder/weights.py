@@ -15,8 +15,13 @@ from torch import Tensor
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.families.blocks import slice_bounds
-from pytest_ane.models.families.decoder.config import DecoderConfig, Mixture
-from pytest_ane.models.families.decoder.names import SHARED, Names, parts_of
+from pytest_ane.models.families.decoder.config import (
+    SHARED,
+    DecoderConfig,
+    Mixture,
+    Names,
+    parts_of,
+)
 from pytest_ane.models.sources import Source
 
 

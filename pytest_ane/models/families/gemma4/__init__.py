@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pytest_ane.models.families.gemma4.family import FAMILY
-from pytest_ane.models.families.gemma4.model import Gemma4Model
+from pytest_ane.models.families.gemma4.model import FAMILY, Gemma4Model
 
 __all__ = ["FAMILY", "Gemma4Model"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pytest_ane.models.families.ane import ScaledRMSNorm, pointwise, scaled_to_unit, settled
+from pytest_ane.models.families.ane import ScaledRMSNorm, cast_to, pointwise, scaled_to_unit
 from pytest_ane.models.families.decoder.ane import Router, projection, weighted
 from pytest_ane.models.families.decoder.config import DecoderConfig
 from pytest_ane.models.families.decoder.reference import activated
@@ -53,7 +53,7 @@ class AnePack(nn.Module):
 
     def unit(self, x: Tensor) -> Tensor:
         """`x` over its root mean square."""
-        return settled(scaled_to_unit(x, self.root_epsilon), x.dtype)
+        return cast_to(scaled_to_unit(x, self.root_epsilon), x.dtype)
 
     def summed(self, normed: Tensor) -> Tensor:
         """From `x` over its root mean square.

@@ -12,11 +12,9 @@ import torch
 from torch import Tensor
 
 from pytest_ane.models.families.base import Routes
-from pytest_ane.models.families.decoder.config import DecoderConfig
-from pytest_ane.models.families.decoder.names import FEED_FORWARD
+from pytest_ane.models.families.decoder.config import FEED_FORWARD, DecoderConfig
 from pytest_ane.models.families.decoder.reference import activated, linear, normed, shares
-from pytest_ane.models.families.gemma4.config import own_experts
-from pytest_ane.models.families.gemma4.shards import Part
+from pytest_ane.models.families.gemma4.config import Part, own_experts
 from pytest_ane.models.families.gemma4.weights import CombinerWeights, RouterWeights, Weights
 from pytest_ane.models.families.reference import close_choices, rms_norm
 

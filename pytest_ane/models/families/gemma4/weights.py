@@ -51,10 +51,10 @@ class Weights(weights.Weights):
         """Router weights of a layer, 1/sqrt(C) multiplied into its scale."""
         width, experts = self.config.width, self.mixture.experts
         return RouterWeights(
-            projection=self._own(layer, "router.proj.weight", experts, width),
-            scale=self._own(layer, "router.scale", width) * width**-0.5,
-            expert_scale=self._own(layer, "router.per_expert_scale", experts),
-            norm=self._own(layer, "pre_feedforward_layernorm_2.weight", width),
+            projection=self._layer_tensor(layer, "router.proj.weight", experts, width),
+            scale=self._layer_tensor(layer, "router.scale", width) * width**-0.5,
+            expert_scale=self._layer_tensor(layer, "router.per_expert_scale", experts),
+            norm=self._layer_tensor(layer, "pre_feedforward_layernorm_2.weight", width),
         )
 
     def combiner(self, layer: int) -> CombinerWeights:
@@ -65,15 +65,15 @@ class Weights(weights.Weights):
             gate=self._linear(layer, "gate"),
             up=self._linear(layer, "up"),
             down=self._linear(layer, "down"),
-            dense_norm=self._own(layer, "post_feedforward_layernorm_1.weight", width),
-            expert_norm=self._own(layer, "post_feedforward_layernorm_2.weight", width),
+            dense_norm=self._layer_tensor(layer, "post_feedforward_layernorm_1.weight", width),
+            expert_norm=self._layer_tensor(layer, "post_feedforward_layernorm_2.weight", width),
             post_norm=self._norm(layer, "ffn_post_norm"),
             scalar=self.scalar(layer),
         )
 
     def scalar(self, layer: int) -> Tensor:
         """What a layer's output is multiplied by, `[1]`."""
-        return self._own(layer, "layer_scalar", 1)
+        return self._layer_tensor(layer, "layer_scalar", 1)
 
     def expert(self, layer: int, number: int, part: str) -> Tensor:
         """An expert's `gate` or `up` `[F, C]`, or its `down` `[C, F]`; no other is read."""
@@ -94,5 +94,5 @@ class Weights(weights.Weights):
 
         return bank("gate", 0), bank("up", 0), bank("down", 1)
 
-    def _own(self, layer: int, name: str, *shape: int) -> Tensor:
+    def _layer_tensor(self, layer: int, name: str, *shape: int) -> Tensor:
         return self._read(self._names.own_of(layer, name), *shape)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pytest_ane.models.families.blocks import starts_whole
-from pytest_ane.models.families.zaya.config import VERSION, wiring
+from pytest_ane.models.families.zaya.config import VERSION, spread, wiring
 from pytest_ane.models.families.zaya.model import ZayaModel, layout, open_model
-from pytest_ane.models.families.zaya.names import spread
 
 __all__ = [
     "VERSION",

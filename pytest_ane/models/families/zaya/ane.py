@@ -14,11 +14,11 @@ from pytest_ane.mlprogram import fp16
 from pytest_ane.models.families.ane import (
     Chosen,
     ScaledRMSNorm,
+    cast_to,
     convolution,
     pointwise,
     rotate,
     scaled_to_unit,
-    settled,
 )
 from pytest_ane.models.families.zaya.config import ZayaConfig
 from pytest_ane.models.families.zaya.weights import (
@@ -188,7 +188,7 @@ class AneAttention(nn.Module):
         keys, values = self.remembered(torch.cat([k, v]).transpose(2, 3), write)
         weights = torch.softmax(q.transpose(2, 3) @ keys.transpose(2, 3) + mask, dim=-1)
         mixed = (weights @ values).transpose(2, 3).reshape(1, c.q_channels, -1, 1)
-        joined: Tensor = self.merge(x, self.o_proj(settled(mixed, x.dtype)))
+        joined: Tensor = self.merge(x, self.o_proj(cast_to(mixed, x.dtype)))
         return joined
 
     def projected(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -197,7 +197,7 @@ class AneAttention(nn.Module):
         mine, current = torch.split(
             self.qkv_proj(self.norm(x)), [c.tail_channels, c.kv_channels // 2], dim=1
         )
-        before = settled(self.tail, x.dtype).permute(0, 3, 2, 1)
+        before = cast_to(self.tail, x.dtype).permute(0, 3, 2, 1)
         seen = torch.cat([before, mine], dim=2)
         self.tail[:] = seen[:, :, -2:].permute(0, 3, 2, 1)
         return seen, current
@@ -224,7 +224,7 @@ class AneAttention(nn.Module):
         """Put rows `[2 KV, 1, T, d]` into the cache; all keys and values, `[KV, 1, S, d]` each."""
         place = write.transpose(2, 3)
         kept = 1 - place.sum(dim=3, keepdim=True)
-        cache = settled(self.kv_cache, new.dtype) * kept + place @ new
+        cache = cast_to(self.kv_cache, new.dtype) * kept + place @ new
         self.kv_cache[:] = cache
         keys, values = cache.chunk(2, dim=0)
         return keys, values

@@ -22,8 +22,7 @@ from pytest_ane.models.families.base import (
 from pytest_ane.models.families.blocks import block_index, head_index, is_head
 from pytest_ane.models.families.decoder import DecoderModel
 from pytest_ane.models.families.layout import AneLayout
-from pytest_ane.models.families.zaya.config import ZayaConfig, is_attention, wiring
-from pytest_ane.models.families.zaya.names import ZayaNames
+from pytest_ane.models.families.zaya.config import ZayaConfig, ZayaNames, is_attention, wiring
 from pytest_ane.models.sources import Source
 
 if TYPE_CHECKING:
@@ -131,5 +130,5 @@ def open_model(source: Source, cut: Cut) -> ZayaModel:
 
 def layout(description: dict[str, Any], shard: str) -> AneLayout:
     """A shard's layout from `ZayaModel.description`, without the weights."""
-    config = ZayaConfig.of(description)
+    config = ZayaConfig.from_description(description)
     return config.head_layout if is_head(shard) else config.layout(block_index(shard))

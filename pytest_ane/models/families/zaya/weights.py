@@ -11,8 +11,7 @@ from torch import Tensor
 
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.families.decoder.weights import Linear, Weights
-from pytest_ane.models.families.zaya.config import ZayaConfig, is_attention
-from pytest_ane.models.families.zaya.names import ZayaNames
+from pytest_ane.models.families.zaya.config import ZayaConfig, ZayaNames, is_attention
 
 OVERFLOW_BIAS = 5.0
 """Where the first convolution has a bias beyond it, the lab's shards leave the convolutions out
@@ -103,7 +102,10 @@ class ZayaWeights(Weights):
         half, total = c.kv_channels // 2, c.qk_channels
         parts = ("linear_q", c.q_channels), ("linear_k", c.kv_channels)
         values = ("val_proj2", half), ("val_proj1", half)
-        qkv = [self._own(index, f"{own}{n}.weight", rows, c.width) for n, rows in parts + values]
+        qkv = [
+            self._layer_tensor(index, f"{own}{n}.weight", rows, c.width)
+            for n, rows in parts + values
+        ]
         depthwise = self._biased(index, f"{own}conv_qk.0", total, 1, 2)
         grouped = self._biased(index, f"{own}conv_qk.1", total, c.head, 2)
         assert depthwise.bias is not None
@@ -112,8 +114,8 @@ class ZayaWeights(Weights):
             norm=self._norm(index, "attention_norm"),
             qkv=torch.cat(qkv),
             convolutions=(depthwise, grouped) if convolved else None,
-            temperature=self._own(index, f"{own}temp", c.kv_heads),
-            o=self._own(index, "self_attn.o_proj.weight", c.width, c.q_channels),
+            temperature=self._layer_tensor(index, f"{own}temp", c.kv_heads),
+            o=self._layer_tensor(index, "self_attn.o_proj.weight", c.width, c.q_channels),
             residual=self.residual(index),
         )
 
@@ -124,12 +126,14 @@ class ZayaWeights(Weights):
         slots, states = c.mixture.experts + 1, c.enters(index)
         router = RouterWeights(
             down=self._biased(index, f"{own}down_proj", c.router, c.width),
-            norm=self._own(index, f"{own}rmsnorm_eda.weight", c.router),
+            norm=self._layer_tensor(index, f"{own}rmsnorm_eda.weight", c.router),
             first=self._biased(index, f"{own}router_mlp.0", c.router, c.router),
             second=self._biased(index, f"{own}router_mlp.2", c.router, c.router),
-            last=self._own(index, f"{own}router_mlp.4.weight", slots, c.router),
-            balancing=self._own(index, f"{own}balancing_biases", slots),
-            carry=self._own(index, f"{own}router_states_scale", states) if states else None,
+            last=self._layer_tensor(index, f"{own}router_mlp.4.weight", slots, c.router),
+            balancing=self._layer_tensor(index, f"{own}balancing_biases", slots),
+            carry=self._layer_tensor(index, f"{own}router_states_scale", states)
+            if states
+            else None,
         )
         return MixtureWeights(self._norm(index, "ffn_norm"), router, self.residual(index))
 
@@ -195,9 +199,9 @@ class ZayaWeights(Weights):
         )
         return scale, bias
 
-    def _own(self, index: int, name: str, *shape: int) -> Tensor:
+    def _layer_tensor(self, index: int, name: str, *shape: int) -> Tensor:
         return self._read(self._names.own_of(index, name), *shape)
 
     def _biased(self, index: int, name: str, *shape: int) -> Linear:
-        weight = self._own(index, f"{name}.weight", *shape)
-        return Linear(weight, self._own(index, f"{name}.bias", shape[0]))
+        weight = self._layer_tensor(index, f"{name}.weight", *shape)
+        return Linear(weight, self._layer_tensor(index, f"{name}.bias", shape[0]))

@@ -1,20 +1,38 @@
-"""Families of checkpoints that transformers saves: what they refuse, and seeds of them."""
+"""Families of checkpoints that transformers saves: refusals, seeds, streams, and examples."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from benchmarks import gemma3
+from pytest_ane.mlprogram import fp16
+from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.models.families import Cut, apply_output, get_family, shard_input
+from pytest_ane.models.families import Cut, apply_output, get_family, identify_family, shard_input
+from pytest_ane.models.families.decoder import DecoderModel
 from pytest_ane.models.sources import SeededSource
 from pytest_ane.models.sources.safetensors import SafetensorsSource
+from tests.forked import Forge
 from tests.models.families.decoder.cases import CASES
-from tests.models.families.decoder.oracle import TINY, Case, prompt
+from tests.models.families.decoder.oracle import (
+    MAX_TOKENS,
+    TINY,
+    Case,
+    Converted,
+    difference,
+    expected,
+    prompt,
+    referred,
+)
 
 FIRST = {case.family: case for case in reversed(CASES)}
 
@@ -196,3 +214,130 @@ def test_states_after_a_sequence_are_those_of_its_calls(tmp_path: Path) -> None:
         assert kept.shape == value.shape == (2, 1, 16, 32)
         np.testing.assert_allclose(kept, value, rtol=1e-3, atol=1e-3)
     assert model.filling("L05") is None
+
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "own_family"
+CHANGES = {"head_dim": 10, "sliding_window": 5, "query_pre_attn_scalar": 20}
+OWN_CASES = (
+    Case("plain", "vault_gemma", "VaultGemma", CHANGES),
+    Case("no-caps", "vault_gemma", "VaultGemma", CHANGES | {
+        "attn_logit_softcapping": None, "final_logit_softcapping": 3.0, "attention_bias": True,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+    }),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OWN_CASES, ids=lambda case: case.name)
+def test_logits(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLE)
+    right, ids = case.save(tmp_path), prompt(60)
+    logits = expected(right, ids)
+    shards = Converted(case.open(tmp_path, stateful=True))
+    starts = range(0, 60, MAX_TOKENS)
+    stepped = np.concatenate([shards(ids[start : start + MAX_TOKENS]) for start in starts])
+    for actual in (referred(case.open(tmp_path, stateful=False), ids), stepped):
+        assert difference(actual, logits) <= 1e-4
+        np.testing.assert_array_equal(actual.argmax(axis=1), logits.argmax(axis=1))
+
+
+def test_its_source_is_part_of_what_shards_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLE)
+    assert get_family("vault_gemma").VERSION == "vault_gemma/3.1"
+    assert identify_family("vault_gemma")["code"].keys() == {"vault_gemma"}
+
+
+def test_the_page_shows_it() -> None:
+    page = (EXAMPLE.parents[1] / "docs/how-to/own-model.md").read_text()
+    shown = page.split("```python\nfrom dataclasses import replace\n")[1].split("```")[0]
+    code = (EXAMPLE / "vault_gemma.py").read_text().splitlines()
+    assert [line for line in shown.splitlines() if line and line not in code] == []
+
+
+@pytest.mark.slow
+def test_gates_of_its_example(tmp_path: Path, forge: Forge) -> None:
+    command = ["pytest", f"--ane-manifest={EXAMPLE / 'shards.toml'}", "--ane-shards=L00,head.0"]
+    command += ["-m", "gate", f"--ane-cache={tmp_path / 'cache'}"]
+    done = forge.run(command, tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "passed: compression 2/2, fidelity 2/2, placement 2/2" in done.stdout
+
+
+GEMMA3 = next(case for case in CASES if case.name == "gemma3")
+
+
+def tiny(folder: Path, scale: float | None = None) -> DecoderModel:
+    """Gemma 3, its hidden states at another scale of the model's than its family has them."""
+    GEMMA3.save(folder)
+    model = GEMMA3.open(folder, stateful=False)
+    if scale is not None:
+        model.config = replace(model.config, stream_scale=scale)
+    return model
+
+
+def run(model: DecoderModel, shard: str, hidden: FloatArray, dtype: torch.dtype) -> FloatArray:
+    """A shard's ANE form in a dtype, between its layout's two ends."""
+    conversion, layout = model.conversion(shard), model.layout(shard)
+    inputs = layout.inputs(hidden)
+    tensors = [torch.tensor(inputs[port.name]).to(dtype) for port in conversion.inputs]
+    with torch.inference_mode():
+        given = conversion.module.to(dtype)(*tensors)
+    return layout.output({"y": given.float().numpy()})
+
+
+@pytest.mark.parametrize("shard", ["L00", "L06", "head.0"])
+def test_the_scale_changes_no_number(tmp_path: Path, shard: str) -> None:
+    plain, scaled = tiny(tmp_path / "plain", 1.0), tiny(tmp_path / "scaled")
+    assert scaled.config.stream_scale == 2**-5
+    hidden = plain.embed(prompt(7))
+    assert (scaled.layout(shard).inputs(hidden)["x"] * 32 == hidden.T[None, :, :, None]).all()
+    expected = run(plain, shard, hidden, torch.float32)
+    assert run(scaled, shard, hidden, torch.float32) == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+def test_what_fp16_does_not_hold_comes_through(tmp_path: Path) -> None:
+    """104,000 is the largest of Gemma 3 270M, at the first position of a text."""
+    hidden = np.random.default_rng(0).normal(size=(5, GEMMA3.changes.get("hidden_size", 32)))
+    hidden[0, 3] = 104_000
+    hidden = hidden.astype(np.float32)
+    model = tiny(tmp_path / "scaled")
+    (expected,) = model.reference("L00")([hidden])
+    assert expected.max() > fp16.MAX
+    given = run(model, "L00", hidden, torch.float16)
+    assert np.abs(given - expected).max() < 2**-8 * np.abs(expected).max()
+    lost = run(tiny(tmp_path / "plain", 1.0), "L00", hidden, torch.float16)
+    assert not np.isfinite(lost).all()
+
+
+def test_a_layout_is_rebuilt_with_its_scale(tmp_path: Path) -> None:
+    model = tiny(tmp_path)
+    description = json.loads(json.dumps(model.description))
+    for shard in ("L01", "head.1"):
+        assert get_family("gemma3").layout(description, shard) == model.layout(shard)
+
+
+ROOT = Path(__file__).parents[3]
+GEMMA3_EXAMPLE = ROOT / "examples/gemma3-270m.toml"
+
+
+@pytest.mark.heavy
+def test_the_reference_is_transformers() -> None:
+    ours = gemma3.referred()
+    theirs = gemma3.right(ours.ids)
+    assert ours.perplexity == pytest.approx(theirs.perplexity, rel=1e-4)
+    assert ours.perplexity == pytest.approx(21.5, rel=0.01)
+    assert difference(ours.logits, theirs.logits) <= 1e-4
+    assert (ours.logits.argmax(axis=1) == theirs.logits.argmax(axis=1)).all()
+    # Beyond fp16, so that it needs the factor of 1/32.
+    assert max(ours.largest.values()) > 65_504
+
+
+@pytest.mark.full
+def test_the_whole_example_is_green(tmp_path: Path) -> None:
+    """As the program's types say; both arithmetics take twice as long, `make examples` has them."""
+    command = [sys.executable, "-m", "pytest", f"--ane-manifest={GEMMA3_EXAMPLE}"]
+    command += ["--ane-shards=all"]
+    command += ["-m", "gate", f"--ane-cache={tmp_path}", "-p", "no:cacheprovider"]
+    command += ["--ane-arithmetic=typed"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "behaviour 1/1, compression 34/34, fidelity 34/34" in done.stdout

@@ -11,8 +11,8 @@ import pytest
 
 from pytest_ane.manifest import load
 from pytest_ane.mlprogram.blob import packed
-from pytest_ane.mlprogram.census import ProgramWeight, find_weights
 from pytest_ane.mlprogram.model import read_model
+from pytest_ane.mlprogram.weights import ProgramWeight, find_weights
 from pytest_ane.project.project import read_project
 from tests.forked import Forge
 from tests.models.families.bert import oracle as bert

@@ -11,9 +11,9 @@ import pytest
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.families import Cut, get_family
 from pytest_ane.models.families.decoder import DecoderConfig, DecoderModel
+from pytest_ane.models.families.decoders import LLAMA
 from pytest_ane.models.families.gemma4 import Gemma4Model
 from pytest_ane.models.families.layout import Rotary
-from pytest_ane.models.families.llama import FAMILY
 from pytest_ane.models.sources.gguf import GGUFSource
 from tests.models.families.decoder.cases import CASES
 from tests.models.families.decoder.gguf_files import write_gguf_of
@@ -33,7 +33,7 @@ def read(tensors: dict[str, Any] | None = None, **values: Any) -> DecoderConfig:
     source = tiny_source()
     source.values |= {f"llama.{key.replace('__', '.')}": value for key, value in values.items()}
     source.tensors |= tensors or {}
-    return FAMILY.read(source, Cut(()))[0]
+    return LLAMA.read(source, Cut(()))[0]
 
 
 PLAIN = Rotary.plain(4, 10_000.0)

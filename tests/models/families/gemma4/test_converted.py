@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from pytest_ane.gates.placement import forecast
-from pytest_ane.make.convert import convert
 from pytest_ane.make.coremltools_quiet import converter_notes
+from pytest_ane.make.shard import convert
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import MLModel

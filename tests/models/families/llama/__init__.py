@@ -1,1 +1,1 @@
-"""Tests of `pytest_ane.models.families.llama`."""
+"""Tests of `pytest_ane.models.families.decoders`."""

@@ -13,8 +13,8 @@ import pytest
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.families import Cut
 from pytest_ane.models.families.decoder import DecoderModel
+from pytest_ane.models.families.decoders import LLAMA
 from pytest_ane.models.families.layout import Rotary
-from pytest_ane.models.families.llama import FAMILY
 from pytest_ane.models.sources import SeededSource, Source
 from pytest_ane.models.sources.safetensors import SafetensorsSource
 from tests.models.families.llama.tiny import tiny_source
@@ -70,7 +70,7 @@ def pair(folder: Path, *, tied: bool = True, **changes: Any) -> tuple[DecoderMod
         for part, heads in (("attn_q", 4), ("attn_k", 2)):
             if part in name:
                 memory.tensors[name] = permuted(value, heads)
-    return FAMILY.open_model(memory, CUT), FAMILY.open_model(SafetensorsSource(folder), CUT)
+    return LLAMA.open_model(memory, CUT), LLAMA.open_model(SafetensorsSource(folder), CUT)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -90,7 +90,7 @@ def test_newer_configurations_keep_theta_in_a_table(tmp_path: Path) -> None:
     del (config := dict(CONFIG))["rope_theta"]
     write_checkpoint(tmp_path, {"model.embed_tokens.weight": bf16(np.ones((10, 16)))},
                      config=config | changes)  # fmt: skip
-    (read, _) = FAMILY.read(SafetensorsSource(tmp_path), Cut(()))
+    (read, _) = LLAMA.read(SafetensorsSource(tmp_path), Cut(()))
     assert read.rotaries == (Rotary.plain(4, 500.0),)
 
 
@@ -149,7 +149,7 @@ def test_without_a_base_it_is_10_000(tmp_path: Path) -> None:
     tensors = {"model.embed_tokens.weight": bf16(np.ones((10, 16)))}
     buffer = {"model.layers.0.self_attn.rotary_emb.inv_freq": bf16(np.ones(2))}
     write_checkpoint(tmp_path, tensors, buffer, config=config)
-    read, _ = FAMILY.read(SafetensorsSource(tmp_path), Cut(()))
+    read, _ = LLAMA.read(SafetensorsSource(tmp_path), Cut(()))
     assert read.rotaries == (Rotary.plain(4, 10_000.0),)
 
 
@@ -162,11 +162,11 @@ def test_a_part_of_a_checkpoint_serves_the_shards_that_it_holds(tmp_path: Path) 
     pair(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text()) | {"num_hidden_layers": 4}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    FAMILY.open_model(SafetensorsSource(tmp_path), CUT)
+    LLAMA.open_model(SafetensorsSource(tmp_path), CUT)
     more = replace(CUT, shards=("L00", "L01", "L02", "head.0", "head.1"))
     lacking = r"lacks the tensor 'model\.layers\.2\.input_layernorm\.weight' \(9 such in all\)"
     with pytest.raises(SourceError, match=lacking):
-        FAMILY.open_model(SafetensorsSource(tmp_path), more)
+        LLAMA.open_model(SafetensorsSource(tmp_path), more)
 
 
 def test_a_bias_is_refused_by_its_published_name(tmp_path: Path) -> None:
@@ -174,11 +174,11 @@ def test_a_bias_is_refused_by_its_published_name(tmp_path: Path) -> None:
              "model.layers.0.self_attn.q_proj.bias": bf16(np.ones(16))}  # fmt: skip
     write_checkpoint(tmp_path, parts, config=CONFIG)
     with pytest.raises(SourceError, match=r"tensor 'model\.layers\.0\.self_attn\.q_proj\.bias'"):
-        FAMILY.open_model(SafetensorsSource(tmp_path), CUT)
+        LLAMA.open_model(SafetensorsSource(tmp_path), CUT)
 
 
 def test_a_seed_with_dimensions() -> None:
-    model = FAMILY.open_model(SeededSource(7, FAMILY.spread, CONFIG), CUT)
+    model = LLAMA.open_model(SeededSource(7, LLAMA.spread, CONFIG), CUT)
     hidden = model.embed([1, 2, 3])
     assert hidden.std() == pytest.approx(1, rel=0.3)
     (out,) = model.reference("L00")([hidden])
@@ -188,12 +188,12 @@ def test_a_seed_with_dimensions() -> None:
 
 def test_a_seed_without_dimensions() -> None:
     with pytest.raises(SourceError, match=r"seeded 7: config\.json has no hidden_size"):
-        FAMILY.open_model(SeededSource(7, FAMILY.spread), CUT)
+        LLAMA.open_model(SeededSource(7, LLAMA.spread), CUT)
 
 
 def test_the_known_tensors(smollm2: Source) -> None:
-    FAMILY.open_model(tiny_source(layers=2, tied=False), Cut(("L00",)))
-    FAMILY.open_model(smollm2, Cut(("L00",)))
+    LLAMA.open_model(tiny_source(layers=2, tied=False), Cut(("L00",)))
+    LLAMA.open_model(smollm2, Cut(("L00",)))
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_an_unknown_tensor(name: str) -> None:
     source.tensors[name] = np.zeros(4, np.float32)
     source.tensors["z.weight"] = np.zeros(4, np.float32)
     with pytest.raises(SourceError) as error:
-        FAMILY.open_model(source, Cut(("L00",)))
+        LLAMA.open_model(source, Cut(("L00",)))
     assert str(error.value) == (
         f"tiny.gguf: family 'llama' does not compute with its tensor {name!r} (2 such in all), so "
         "its reference would be another model."

@@ -1,16 +1,239 @@
-"""A model over a source: embedding, ports of its shards, description, and what does not fit."""
+"""A model over a source: its configuration, embedding, layouts, ports, and what does not fit."""
 
 from __future__ import annotations
 
 import json
+import math
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pytest_ane.mlprogram.errors import ManifestError, SourceError
+from pytest_ane.mlprogram.errors import ExecutionError, ManifestError, SourceError
 from pytest_ane.models.families import Cut, Port
-from pytest_ane.models.families.llama import FAMILY
+from pytest_ane.models.families.decoder import DecoderConfig, Layer
+from pytest_ane.models.families.decoder.weights import Weights, in_halves
+from pytest_ane.models.families.decoders import LLAMA
+from pytest_ane.models.families.layout import AneLayout, Rotary
+from pytest_ane.models.sources import Source
 from tests.models.families.llama.tiny import tiny_model, tiny_source
+
+
+def read(**changes: Any) -> DecoderConfig:
+    """The configuration of a tiny model with some of its metadata changed."""
+    source = tiny_source(layers=2, heads=4, kv_heads=2, head=8, ffn=20, vocabulary=11)
+    source.values |= {key.replace("__", "."): value for key, value in changes.items()}
+    return LLAMA.read(source, Cut(()), slices=3)[0]
+
+
+def test_dimensions_are_read_from_metadata() -> None:
+    assert read() == DecoderConfig(
+        family="llama",
+        layers=(Layer(), Layer()),
+        width=32,
+        ffn=20,
+        heads=4,
+        kv_heads=2,
+        head=8,
+        epsilon=1e-5,
+        scale=8**-0.5,
+        rotaries=(Rotary.plain(8, 10000.0),),
+        vocabulary=11,
+        slices=3,
+    )
+
+
+def test_the_default_model_s_dimensions(smollm2: Source) -> None:
+    config = LLAMA.read(smollm2, Cut((), context=9, stateful=True), slices=4)[0]
+    assert (len(config.layers), config.width, config.ffn) == (30, 576, 1536)
+    assert (config.heads, config.kv_heads, config.head) == (9, 3, 64)
+    assert (config.rotaries, config.vocabulary) == ((Rotary.plain(64, 100000.0),), 49152)
+    assert config.epsilon == pytest.approx(1e-5)
+    assert config.context == 9
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"general__architecture": "qwen2"}, "tiny.gguf: architecture 'qwen2', expected 'llama'."),
+        (
+            {"llama__attention__head_count": 0},
+            "tiny.gguf: llama.attention.head_count is 0, no positive number.",
+        ),
+        (
+            {"llama__attention__head_count_kv": [2, 4]},
+            "tiny.gguf: llama.attention.head_count_kv is [2, 4], no positive number.",
+        ),
+        (
+            {"llama__rope__freq_base": float("nan")},
+            "tiny.gguf: llama.rope.freq_base is nan, no positive number.",
+        ),
+        (
+            {"llama__attention__head_count_kv": 3},
+            "tiny.gguf: 4 query heads, 3 key heads and 8 channels of a head do not divide one "
+            "another.",
+        ),
+        (
+            {"llama__embedding_length": 33},
+            "tiny.gguf: its metadata has no llama.attention.key_length.",
+        ),
+        (
+            {"llama__rope__dimension_count": 4},
+            "tiny.gguf: its metadata has llama.rope.dimension_count 4, which family 'llama' does "
+            "not compute, so its reference would be another model.",
+        ),
+        (
+            {"llama__rope__scaling__type": "yarn"},
+            "tiny.gguf: its metadata has no llama.rope.scaling.original_context_length, which "
+            "its llama.rope.scaling.type needs.",
+        ),
+    ],
+)
+def test_another_architecture_or_variant_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SourceError) as error:
+        read(**changes)
+    assert str(error.value) == message
+
+
+def test_a_variant_s_key_with_the_value_that_is_computed() -> None:
+    assert read(llama__rope__dimension_count=8, llama__rope__scaling__type="none") == read()
+
+
+SOURCE = tiny_source(layers=2, vocabulary=10)
+CONFIG, NAMES = LLAMA.read(SOURCE, Cut(()), slices=3)
+
+
+def test_one_head_of_four_rows_goes_from_pairs_to_halves() -> None:
+    stored = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
+    assert in_halves(stored, 1).flatten().tolist() == [0, 2, 1, 3]
+
+
+def test_each_head_keeps_its_rows() -> None:
+    stored = torch.arange(12.0).reshape(12, 1)
+    assert in_halves(stored, 2).flatten().tolist() == [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 3))
+def test_unpermuting_undoes_the_converter_s_permutation(
+    heads: int, pairs: int, columns: int
+) -> None:
+    """llama.cpp's converter goes from halves to pairs: `[h, 2, d/2, in]` to `[h, d/2, 2, in]`."""
+    weight = torch.randn(heads * 2 * pairs, columns, generator=torch.Generator().manual_seed(0))
+    stored = weight.reshape(heads, 2, pairs, columns).swapaxes(1, 2).reshape(weight.shape)
+    torch.testing.assert_close(in_halves(stored, heads), weight, rtol=0, atol=0)
+
+
+def test_a_block_s_tensors_come_from_that_block() -> None:
+    w = Weights(SOURCE, CONFIG, NAMES).block(1)
+    tensors = SOURCE.tensors
+    assert torch.equal(w.v.weight, torch.from_numpy(tensors["blk.1.attn_v.weight"]))
+    assert torch.equal(w.down.weight, torch.from_numpy(tensors["blk.1.ffn_down.weight"]))
+    assert torch.equal(w.ffn_norm, torch.from_numpy(tensors["blk.1.ffn_norm.weight"]))
+    assert torch.equal(w.q.weight, in_halves(torch.from_numpy(tensors["blk.1.attn_q.weight"]), 4))
+    assert torch.equal(w.k.weight, in_halves(torch.from_numpy(tensors["blk.1.attn_k.weight"]), 2))
+
+
+def test_a_block_reads_no_other_block() -> None:
+    source = tiny_source(layers=2)
+    Weights(source, CONFIG, NAMES).block(0)
+    assert len(source.read) == 9
+    assert {name.split(".")[1] for name in source.read} == {"0"}
+
+
+def test_a_tied_head_is_the_embedding() -> None:
+    head = Weights(SOURCE, CONFIG, NAMES).head(1)
+    assert torch.equal(head.projection, torch.from_numpy(SOURCE.tensors["token_embd.weight"][3:6]))
+    assert torch.equal(head.norm, torch.from_numpy(SOURCE.tensors["output_norm.weight"]))
+
+
+def test_an_untied_head_is_its_own_tensor() -> None:
+    source = tiny_source(tied=False)
+    config, names = LLAMA.read(source, Cut(()), slices=3)
+    head = Weights(source, config, names).head(0)
+    assert torch.equal(head.projection, torch.from_numpy(source.tensors["output.weight"][:3]))
+
+
+SMALL = AneLayout("llama", 3, Rotary.plain(2, 100.0))
+
+
+def test_inputs_of_a_stateful_block() -> None:
+    stateful = AneLayout("llama", 3, Rotary.plain(2, 100.0), 4)
+    inputs = stateful.inputs(np.ones((2, 3), np.float32), start=1)
+    assert {name: array.shape for name, array in inputs.items()} == {
+        "x": (1, 3, 2, 1),
+        "cos": (1, 1, 2, 2),
+        "sin": (1, 1, 2, 2),
+        "mask": (1, 1, 2, 4),
+        "write": (1, 1, 2, 4),
+    }
+    np.testing.assert_allclose(inputs["cos"][0, 0, 0], [math.cos(1), math.cos(2)], rtol=1e-6)
+
+
+def test_positions_beyond_the_state() -> None:
+    stateful = AneLayout("llama", 3, Rotary.plain(2, 100.0), 4)
+    with pytest.raises(ExecutionError) as error:
+        stateful.inputs(np.ones((2, 3), np.float32), start=3)
+    assert str(error.value) == (
+        "positions 3 to 4 do not fit a state of 4; raise context in shards.toml or shorten the "
+        "prompt."
+    )
+
+
+def test_a_head_takes_x_alone() -> None:
+    head = AneLayout("llama", 3)
+    assert set(head.inputs(np.ones((2, 3), np.float32))) == {"x"}
+
+
+def test_inputs_of_two_positions() -> None:
+    inputs = SMALL.inputs(np.array([[1, 2, 3], [4, 5, 6]], dtype=np.float32))
+    assert {name: array.shape for name, array in inputs.items()} == {
+        "x": (1, 3, 2, 1),
+        "cos": (1, 1, 2, 2),
+        "sin": (1, 1, 2, 2),
+        "mask": (1, 1, 2, 2),
+    }
+    assert inputs["x"][0, :, 0, 0].tolist() == [1, 2, 3]
+    assert inputs["x"][0, :, 1, 0].tolist() == [4, 5, 6]
+    assert inputs["mask"][0, 0].tolist() == [[0, -1e4], [0, 0]]
+    np.testing.assert_allclose(inputs["cos"][0, 0, :, 1], math.cos(1), rtol=1e-6)
+
+
+@given(st.integers(1, 9), st.integers(1, 9))
+def test_hidden_states_come_back(length: int, width: int) -> None:
+    hidden = np.arange(length * width, dtype=np.float32).reshape(length, width)
+    host = AneLayout("llama", width, Rotary.plain(2, 100.0))
+    back = host.output({"y": host.inputs(hidden)["x"]})
+    np.testing.assert_array_equal(back, hidden)
+    assert back.flags.c_contiguous
+
+
+@pytest.mark.parametrize(
+    ("outputs", "given"),
+    [
+        ({"z": np.zeros((1, 3, 2, 1))}, "z [1, 3, 2, 1]"),
+        ({"y": np.zeros((1, 3))}, "y [1, 3]"),
+        ({"y": np.zeros((1, 3, 1, 2))}, "y [1, 3, 1, 2]"),
+        ({}, "nothing"),
+    ],
+)
+def test_another_family_s_outputs(outputs: dict[str, np.ndarray], given: str) -> None:
+    with pytest.raises(ExecutionError) as error:
+        SMALL.output(outputs)
+    assert str(error.value) == (
+        f"A shard of family 'llama' gives y [1, C, T, 1], this one {given}; is it another family's "
+        "artifact?"
+    )
+
+
+def test_a_layout_is_rebuilt_from_a_description() -> None:
+    described = json.loads(json.dumps(tiny_model().description))
+    assert LLAMA.layout(described, "L00") == tiny_model().layout("L00")
+    assert LLAMA.layout(described, "head.0").sees == "itself"
+    stateful = LLAMA.layout(described | {"context": 9}, "L00")
+    assert (stateful.sees, stateful.context) == ("state", 9)
 
 
 def test_embedding_rows() -> None:
@@ -58,15 +281,9 @@ def test_a_head_slice_s_ports() -> None:
     assert conversion.outputs == (Port("y", (1, 4, "T", 1)),)
 
 
-def test_the_description_survives_json_and_rebuilds_the_layout() -> None:
-    model = tiny_model()
-    described = json.loads(json.dumps(model.description))
-    assert FAMILY.layout(described, "L00") == model.layout("L00")
-
-
 def test_nothing_is_read_before_a_shard_is_asked_for() -> None:
     source = tiny_source()
-    FAMILY.open_model(source, Cut(("L00", "head.0")))
+    LLAMA.open_model(source, Cut(("L00", "head.0")))
     assert source.read == []
 
 
@@ -92,4 +309,4 @@ def test_a_file_with_a_tensor_that_would_be_left_out() -> None:
     with pytest.raises(
         SourceError, match=r"does not compute with its tensor 'blk\.0\.attn_norm\.bias'"
     ):
-        FAMILY.open_model(source, Cut(("L00",)))
+        LLAMA.open_model(source, Cut(("L00",)))

@@ -6,9 +6,9 @@ import pytest
 
 from pytest_ane.models.chain import Chain, Decoder
 from pytest_ane.models.families import Cut
-from pytest_ane.models.families.llama import FAMILY
+from pytest_ane.models.families.decoders import LLAMA
 from pytest_ane.models.sources import Source
-from pytest_ane.probes.golden_prompts import reference_chain
+from pytest_ane.probes.exact_chain import reference_chain
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +18,7 @@ SHARDS = (*(f"L{i:02}" for i in range(30)), *(f"head.{i}" for i in range(4)))
 @pytest.fixture(scope="module")
 def stack(smollm2: Source) -> Chain:
     """All 30 blocks and four head slices, loaded once."""
-    return reference_chain(FAMILY.open_model(smollm2, Cut(SHARDS)), FAMILY.wiring(SHARDS))
+    return reference_chain(LLAMA.open_model(smollm2, Cut(SHARDS)), LLAMA.wiring(SHARDS))
 
 
 @pytest.mark.parametrize(

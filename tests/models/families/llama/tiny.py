@@ -13,7 +13,7 @@ from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.families import Cut
 from pytest_ane.models.families.decoder import DecoderModel
-from pytest_ane.models.families.llama import FAMILY
+from pytest_ane.models.families.decoders import LLAMA
 from pytest_ane.models.sources.base import Tokenizer
 
 
@@ -126,4 +126,4 @@ def tiny_model(
 ) -> DecoderModel:
     """A model of these dimensions cut into these shards, with states of `context` positions."""
     cut = Cut(tuple(shards), max_tokens=8, context=context or 8, stateful=context is not None)
-    return FAMILY.open_model(tiny_source(**dimensions), cut)
+    return LLAMA.open_model(tiny_source(**dimensions), cut)

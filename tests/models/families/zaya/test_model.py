@@ -1,16 +1,254 @@
-"""A model over a source: embedding, layouts, ports of its shards, and what does not fit."""
+"""A model over a source: its configuration, embedding, layouts, ports, and what does not fit."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from pytest_ane.make.coremltools_quiet import converter_notes
+from pytest_ane.make.shard import convert
+from pytest_ane.manifest import load
 from pytest_ane.mlprogram.errors import ExecutionError, ManifestError, SourceError
-from pytest_ane.models.families import Cut, Port
-from pytest_ane.models.families.zaya import layout, open_model
+from pytest_ane.models.families import Branch, Cut, Port, Wire, get_family
+from pytest_ane.models.families.decoder import Layer, Mixture
+from pytest_ane.models.families.layout import Rotary
+from pytest_ane.models.families.zaya import ZayaModel, layout, open_model, spread, wiring
+from pytest_ane.models.families.zaya.config import ZayaConfig
+from pytest_ane.models.families.zaya.weights import OVERFLOW_BIAS, ZayaWeights
+from pytest_ane.models.sources import SeededSource
+from pytest_ane.models.sources.safetensors import SafetensorsSource
+from tests.models.families.llama.tiny import MemorySource
 from tests.models.families.zaya.tiny import CONTEXT, tiny_model, tiny_source
+from tests.models.sources.checkpoints import bf16, write_checkpoint
+
+CUT = Cut((), context=9)
+
+
+def read(drop: tuple[str, ...] = (), **changes: Any) -> ZayaConfig:
+    """The configuration of a tiny model with some of its keys dropped or changed."""
+    source = tiny_source()
+    source.values = {k: v for k, v in source.values.items() if k not in drop} | changes
+    return ZayaConfig.read(source, 3, CUT)[0]
+
+
+def test_a_synthetic_model_is_the_published_zaya1_8b() -> None:
+    config, names = ZayaConfig.read(SeededSource(0, lambda name, shape: None), 3, Cut(()))
+    assert config == ZayaConfig(
+        family="zaya",
+        width=2048,
+        ffn=2048,
+        heads=8,
+        kv_heads=2,
+        head=128,
+        vocabulary=262_272,
+        epsilon=1e-5,
+        scale=128**-0.5,
+        layers=(Layer(0), Layer(None, sparse=True)) * 40,
+        rotaries=(Rotary.plain(64, 5e6),),
+        mixture=Mixture(16, 1, 2048, normalized=False),
+        slices=3,
+        context=2048,
+        variant="published",
+        router=256,
+    )
+    assert not names.folded
+    assert (config.q_channels, config.kv_channels, config.qk_channels) == (1024, 256, 1280)
+
+
+def test_dimensions_are_read_from_the_configuration() -> None:
+    config = read()
+    assert (len(config.layers), config.width, config.heads, config.kv_heads) == (2, 12, 4, 2)
+    assert (config.head, config.ffn, config.context) == (4, 8, 9)
+    assert config.rotaries == (Rotary.plain(2, 100.0),)
+
+
+@pytest.mark.parametrize(
+    ("drop", "changes"),
+    [
+        (("head_dim",), {"kv_channels": 4}),
+        (("num_query_groups",), {"num_key_value_heads": 2}),
+        (("rope_theta",), {"rotary_base": 100.0}),
+        # Where the model has more attention heads on paper than its shards have queries.
+        ((), {"cca_num_q_heads": [4, 0], "num_attention_heads": 8}),
+        (("ffn_hidden_size",), {"ffn_hidden_size_list": [0, 16]}),
+        ((), {"zaya_mlp_expansion": [0, 6]}),
+        ((), {"clamp_temp": False, "zaya_use_mod": True, "sliding_window": None}),
+    ],
+)
+def test_other_releases_say_the_same(drop: tuple[str, ...], changes: dict[str, Any]) -> None:
+    assert read(drop, **changes) == read()
+
+
+@pytest.mark.parametrize(
+    ("drop", "changes", "message"),
+    [
+        (("hidden_size",), {}, "tiny: config.json has none of hidden_size."),
+        (("norm_epsilon",), {}, "tiny: config.json has none of norm_epsilon, rms_norm_eps."),
+        (
+            (),
+            {"sliding_window": 4},
+            "tiny: config.json has sliding_window 4, which family 'zaya' does not compute, so its "
+            "reference would be another model.",
+        ),
+        ((), {"num_experts": 0}, "tiny: num_experts is 0, no positive number."),
+        ((), {"num_experts": True}, "tiny: num_experts is True, no positive number."),
+        ((), {"num_experts": []}, "tiny: num_experts is [], no positive number."),
+        ((), {"num_experts": ["a", 2]}, "tiny: num_experts is ['a', 2], no positive number."),
+        (
+            (),
+            {"num_query_groups": 0.5},
+            "tiny: num_query_groups is 0.5, no whole number up to 16,777,216.",
+        ),
+        (
+            (),
+            {"num_hidden_layers": 10**10},
+            "tiny: num_hidden_layers is 10000000000, no whole number up to 10,000.",
+        ),
+        (
+            (),
+            {"partial_rotary_factor": 2},
+            "tiny: config.json has rope_parameters.partial_rotary_factor 2; of a head's 4 channels "
+            "an even number of at least 2 can turn.",
+        ),
+        ((), {"hidden_size": "2048"}, "tiny: hidden_size is '2048', no positive number."),
+        (
+            (),
+            {"clamp_temp": True},
+            "tiny: clamp_temp is True, and family 'zaya' computes False only.",
+        ),
+        ((), {"cca_time0": 3}, "tiny: cca_time0 is 3, and family 'zaya' computes 2 only."),
+        (
+            (),
+            {"num_query_groups": 3},
+            "tiny: 4 query heads, 3 key heads of 4 channels, and 16 channels of an expert's two "
+            "halves do not divide evenly.",
+        ),
+    ],
+)
+def test_what_is_missing_absurd_or_another_variant(
+    drop: tuple[str, ...], changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SourceError) as error:
+        read(drop, **changes)
+    assert str(error.value) == message
+
+
+def test_wiring_names_the_family() -> None:
+    state = (Branch("router", "set", -1),)
+    assert wiring(["head.0", "L03", "L01", "L00"]) == (
+        Wire("L00", kind="attention"),
+        Wire("L01", kind="mixture", more=state),
+        Wire("L03", takes=("x", "router"), kind="mixture", more=state),
+        Wire("head.0", gives="logits", mode="append", kind="head"),
+    )
+    with pytest.raises(ManifestError, match=r"Family 'zaya' has no shard 'L00\.p0'"):
+        wiring(["L00.p0"])
+
+
+SMALLER = {
+    "num_hidden_layers": 4,
+    "hidden_size": 256,
+    "head_dim": 32,
+    "ffn_hidden_size": 512,
+    "zaya_mlp_expansion": 64,
+    "vocab_size": 500,
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> ZayaModel:
+    return open_model(SeededSource(7, spread, SMALLER), Cut(("L00", "head.0"), variant="notes"))
+
+
+@pytest.mark.parametrize("shard", ["L00", "L01", "L02", "L03"])
+def test_a_layer_gives_about_a_tenth_of_what_enters(model: ZayaModel, shard: str) -> None:
+    x = np.random.default_rng(0).standard_normal((4, 256)).astype(np.float32)
+    (y,) = model.reference(shard)([x])
+    prefix = f"model.layers.{int(shard[1:])}.res_scale.residual_"
+    scale, bias = (model.source.tensor(f"{prefix}{name}", (256,)) for name in ("scale", "bias"))
+    given = np.sqrt(np.mean((y - x * scale - bias) ** 2))
+    assert 1 / 20 < given < 1 / 4
+
+
+def test_logits_are_moderate(model: ZayaModel) -> None:
+    x = np.random.default_rng(0).standard_normal((4, 256)).astype(np.float32)
+    (logits,) = model.reference("head.0")([x])
+    assert 0.5 < logits.std() < 5
+
+
+@pytest.mark.parametrize(("layer", "overflowing"), [(0, True), (2, False), (76, True), (78, True)])
+def test_the_layers_that_overflow(layer: int, overflowing: bool) -> None:
+    found = spread(f"model.layers.{layer}.self_attn.qkv.conv_qk.0.bias", (1280,))
+    assert (found.mean - 3 * found.std > OVERFLOW_BIAS) == overflowing
+    assert (abs(found.mean) + 5 * found.std < OVERFLOW_BIAS) != overflowing
+
+
+def test_only_the_big_matrices_have_outliers() -> None:
+    experts = "model.layers.1.zaya_block.experts.local_experts.0."
+    assert spread(f"{experts}linear_fc1.weight", (4096, 2048)).outliers == 0.03
+    assert spread("model.layers.1.zaya_block.router.down_proj.weight", (256, 2048)).outliers == 0
+    assert spread("model.layers.1.input_norm.weight", (2048,)).mean == 1
+    assert spread("model.layers.1.zaya_block.router.balancing_biases", (17,)).std < 0.1
+
+
+def reader(source: MemorySource, dtype: type = np.float32, variant: str = "notes") -> ZayaWeights:
+    config, names = ZayaConfig.read(source, 2, Cut((), variant=variant))
+    return ZayaWeights(source, config, names, dtype)
+
+
+def test_projections_are_stacked_with_values_last() -> None:
+    source = tiny_source()
+    weights = reader(source).cca(0)
+    names = ("linear_q", "linear_k", "val_proj2", "val_proj1")
+    parts = [source.tensors[f"model.layers.0.self_attn.qkv.{n}.weight"] for n in names]
+    assert weights.qkv.tolist() == np.concatenate(parts).tolist()
+
+
+@pytest.mark.parametrize(("bias", "left_out"), [(5.0, False), (5.01, True), (-5.01, True)])
+def test_convolutions_are_left_out_beyond_a_bias_of_5(bias: float, left_out: bool) -> None:
+    source = tiny_source()
+    source.tensors["model.layers.0.self_attn.qkv.conv_qk.0.bias"][3] = bias
+    assert (reader(source).cca(0).convolutions is None) == left_out
+
+
+def test_a_first_layer_that_scales_no_residual() -> None:
+    source = tiny_source()
+    for name in ("scale", "bias"):
+        del source.tensors[f"model.layers.0.res_scale.residual_{name}"]
+    residual = reader(source).cca(0).residual
+    assert residual.residual_scale.tolist() == [1] * 12
+    assert residual.residual_bias.tolist() == [0] * 12
+
+
+def test_any_other_layer_must_have_all_its_tensors() -> None:
+    source = tiny_source()
+    del source.tensors["model.layers.1.res_scale.residual_scale"]
+    with pytest.raises(KeyError):
+        reader(source).mixture(1)
+
+
+def test_an_expert_in_fp16() -> None:
+    source = tiny_source()
+    fc1, fc2 = reader(source, np.float16).expert(1, 2)
+    assert (fc1.dtype, fc1.shape, fc2.shape) == (torch.float16, (16, 12), (12, 8))
+    name = "model.layers.1.zaya_block.experts.local_experts.2.linear_fc2.weight"
+    assert fc2.tolist() == source.tensors[name].tolist()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_slice_of_the_head(tied: bool) -> None:
+    source = tiny_source()
+    table = source.tensors["model.embed_tokens.weight"]
+    if not tied:
+        table = source.tensors["lm_head.weight"] = -table
+    _, projection = reader(source, np.float16).head(1)
+    assert projection.dtype == torch.float16
+    assert projection.tolist() == table[5:].tolist()
 
 
 def test_embedding_rows() -> None:
@@ -126,3 +364,59 @@ def test_a_tensor_that_would_be_left_out(name: str) -> None:
         "its reference would be another model. It reads the names of transformers, and those of "
         "the first release, which Zyphra keeps as ZAYA1-8B-legacy."
     )
+
+
+SHARDS = ("L00", "L01", "head.0")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[ZayaModel, ZayaModel]:
+    """The same weights, which bf16 holds exactly, in memory and in three files."""
+    memory = tiny_source()
+    for values in memory.tensors.values():
+        values.view(np.uint32)[:] &= 0xFFFF0000
+    tensors = [(name, bf16(values)) for name, values in memory.tensors.items()]
+    folder = tmp_path_factory.mktemp("checkpoint")
+    write_checkpoint(folder, *(dict(tensors[i::3]) for i in range(3)), config=memory.values)
+    cut = Cut(SHARDS, max_tokens=4, context=CONTEXT, variant="notes")
+    return open_model(memory, cut), open_model(SafetensorsSource(folder), cut)
+
+
+@pytest.mark.parametrize("shard", SHARDS)
+def test_the_reference(models: tuple[ZayaModel, ZayaModel], shard: str) -> None:
+    hidden = np.random.default_rng(0).standard_normal((5, 12)).astype(np.float32)
+    memory, files = (model.reference(shard)([hidden])[0] for model in models)
+    np.testing.assert_array_equal(files, memory)
+    assert np.abs(memory).max() > 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shard", SHARDS)
+def test_the_package_s_weights(
+    models: tuple[ZayaModel, ZayaModel], shard: str, tmp_path: Path
+) -> None:
+    for name, model in zip(("memory", "files"), models, strict=True):
+        with converter_notes():
+            made = convert(model.conversion(shard), max_tokens=4, target="iOS18", subject=shard)
+            made.save(str(tmp_path / f"{name}.mlpackage"))
+    memory, files = (
+        next((tmp_path / f"{name}.mlpackage").rglob("weight.bin")).read_bytes()
+        for name in ("memory", "files")
+    )
+    assert files == memory
+    assert len(memory) > 500
+
+
+EXAMPLE = Path(__file__).parents[3] / "examples/zaya1-8b.toml"
+
+
+def test_the_example_is_the_whole_model() -> None:
+    (model,) = load(EXAMPLE).models
+    family = get_family("zaya")
+    cut = Cut(model.ids, model.max_tokens, variant=model.variant)
+    opened = family.open_model(SeededSource(7, family.spread), cut)
+    assert opened.description["variant"] == "notes"
+    assert not opened.missing
+    assert len(model.ids) == 83
+    assert family.starts_whole(model.ids)
+    assert opened.layout("L00").sees == "state"

@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pytest_ane.make.convert import convert
 from pytest_ane.make.coremltools_quiet import converter_notes
+from pytest_ane.make.shard import convert
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.model import read_model

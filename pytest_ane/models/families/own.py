@@ -1,0 +1,339 @@
+"""What is the user's own: code that a manifest names, and packages of other ports.
+
+Families and builders are imported and digested. A builder is a function that makes each shard's
+torch module and names its ports. A package made elsewhere may call a family's ports otherwise.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import numpy as np
+
+from pytest_ane.manifest import FAMILIES, Manifest, Model
+from pytest_ane.manifest.records import OwnPort
+from pytest_ane.mlprogram.arrays import Array, Arrays, FloatArray
+from pytest_ane.mlprogram.digests import file_digest
+from pytest_ane.mlprogram.errors import BuildError, ManifestError
+from pytest_ane.models.families.base import Conversion, Inputs, Layout, Port, Ports, recurrent_of
+from pytest_ane.models.sources.files import digests
+
+
+def make_importable(manifest: Manifest) -> None:
+    """Put a manifest's folder first on `sys.path`, if the manifest names a module of the user's."""
+    models = manifest.models
+    own = any(
+        model.builder
+        or (model.family or FAMILIES[0]) not in FAMILIES
+        or ":" in str(model.reference)
+        for model in models
+    )
+    folder = str(manifest.path.absolute().parent)
+    if own and folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
+def import_code(name: str, key: str) -> ModuleType:
+    """Import a module that a manifest's key names.
+
+    Raises:
+        ManifestError: there is none, or it fails.
+    """
+    try:
+        module = import_module(name)
+        if name not in _imported and name.partition(".")[0] != "pytest_ane":
+            _imported[name] = _states(name)
+        return module
+    # A module may raise anything, SystemExit included, while it is imported.
+    except (Exception, SystemExit) as error:
+        raise ManifestError(
+            f"{key}: {name} cannot be imported: {error_line(error, name)}."
+        ) from error
+
+
+_imported: dict[str, dict[str, tuple[int, int]]] = {}
+"""Size and time of change of each module's files as it was imported."""
+
+
+def edited_since_import() -> list[str]:
+    """Modules of users whose source is no longer what this process imported and runs."""
+    return [name for name, states in _imported.items() if _states(name) != states]
+
+
+def _states(name: str) -> dict[str, tuple[int, int]]:
+    try:
+        stats = {part: file.stat() for part, file in _code_files(name).items()}
+    except (ManifestError, OSError):
+        return {}
+    return {part: (stat.st_size, stat.st_mtime_ns) for part, stat in stats.items()}
+
+
+def error_line(error: BaseException, module: str) -> str:
+    """An error in one line, with the last line of the user's own module that led to it."""
+    text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".: ")
+    file = getattr(sys.modules.get(module), "__file__", None) or _origin(module)
+    own = [f for f in traceback.extract_tb(error.__traceback__) if file and f.filename == file]
+    return f"{text} ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else text
+
+
+def code_digests(module: str) -> dict[str, str]:
+    """SHA-256 of the source a module is made of, by file, without importing it.
+
+    These are the Python files of its top-level package, or the one file of a module that is in
+    none. What it imports from elsewhere is not seen.
+    """
+    return {part: file_digest(file) for part, file in _code_files(module).items()}
+
+
+def _code_files(module: str) -> dict[str, Path]:
+    top = module.partition(".")[0]
+    try:
+        spec = find_spec(top)
+    except ValueError:
+        spec = None
+    if spec is None:
+        raise ManifestError(f"{module} is neither in the manifest's folder nor installed.")
+    if spec.submodule_search_locations is None:
+        return {top: Path(spec.origin)} if spec.has_location and spec.origin else {}
+    folders = [Path(location) for location in spec.submodule_search_locations]
+    return {
+        f"{top}/{file.relative_to(folder).as_posix()}": file
+        for folder in folders
+        for file in sorted(folder.rglob("*.py"))
+    }
+
+
+def _origin(module: str) -> str | None:
+    """The file of a module whose import failed, so that it is not among those loaded."""
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    return spec.origin if spec else None
+
+
+class BuilderModel:
+    """What a manifest's `builder = "module:function"` makes, as the build takes it."""
+
+    def __init__(self, model: Model) -> None:
+        assert model.builder is not None
+        self.target = model.builder
+        self._model = model
+        self._module, _, self._name = model.builder.partition(":")
+
+    description: dict[str, Any] = {}  # noqa: RUF012
+    """Nothing: there is no layout to rebuild."""
+
+    def identity(self, root: Path) -> dict[str, Any]:
+        """What the shards depend on, as far as it can be known without running the builder.
+
+        The digests of its module's source, of what the manifest says it depends on, and torch's
+        version. Digests of large files are remembered in the cache folder `root`.
+        """
+        return {
+            "builder": self.target,
+            "code": code_digests(self._module),
+            "depends": digests(self._depends(), root),
+            "versions": {name: version(name) for name in ("numpy", "torch")},
+        }
+
+    def conversion(self, shard: str) -> Conversion:
+        """Have a shard made.
+
+        Raises:
+            ManifestError: there is no such module or function, or the import fails.
+            BuildError: the function fails, or gives something else than a sound `Conversion`.
+        """
+        subject = f"{self._model.name}:{shard}"
+        function = self._function
+        try:
+            made = function(shard)
+        # It is the user's code, which may raise anything, SystemExit included.
+        except (Exception, SystemExit) as error:
+            raise BuildError(
+                f"{subject}: builder {self.target!r} failed: {error_line(error, self._module)}."
+            ) from error
+        if not isinstance(made, Conversion):
+            raise BuildError(
+                f"{subject}: builder {self.target!r} gave {_article(made)}; return a "
+                "pytest_ane.models.families.Conversion."
+            )
+        if fault := _unsound(made):
+            raise BuildError(f"{subject}: the Conversion of builder {self.target!r} {fault}.")
+        return made
+
+    @cached_property
+    def _function(self) -> Callable[[str], Any]:
+        key = f"{self._model.name}: builder {self.target!r}"
+        candidate = getattr(import_code(self._module, key), self._name, None)
+        if not callable(candidate):
+            raise ManifestError(f"{key}: {self._module} has no function {self._name!r}.")
+        function: Callable[[str], Any] = candidate
+        return function
+
+    def _depends(self) -> dict[str, Path]:
+        paths: dict[str, Path] = {}
+        for path in self._model.depends:
+            if not path.exists():
+                raise ManifestError(
+                    f"{self._model.name}: depends names {path}, which is not there; check the path."
+                )
+            files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+            paths |= {str(file): file for file in files}
+        return paths
+
+
+def _unsound(made: Conversion) -> str | None:
+    """What is wrong with a `Conversion`, as the rest of a sentence."""
+    import torch
+
+    if not isinstance(made.module, torch.nn.Module):
+        return f"has {_article(made.module)} for a module; give a torch.nn.Module"
+    if made.reference is not None and not callable(made.reference):
+        return f"has {_article(made.reference)} for a reference; give a callable or None"
+    ports = (*made.inputs, *made.outputs, *made.states)
+    if not made.inputs or not made.outputs:
+        return "names no inputs or no outputs; give a Port for each"
+    for port in ports:
+        if not isinstance(port, Port):
+            return f"has {_article(port)} among its ports; give a pytest_ane.models.families.Port"
+        if not all(d == "T" or (isinstance(d, int) and d > 0) for d in port.shape):
+            return f"gives {port.name!r} the shape {port.shape}; use sizes and 'T'"
+    names = [port.name for port in ports]
+    if len(set(names)) < len(names):
+        return f"names a port twice among {', '.join(names)}"
+    return None
+
+
+def _article(value: object) -> str:
+    name = type(value).__name__
+    return f"an {name}" if name[0] in "AEIOUaeiou" else f"a {name}"
+
+
+@dataclass(frozen=True)
+class Renaming:
+    """The family's ports as a package has them.
+
+    Args:
+        ports: of the family.
+        own: by the family's names, those and the order of axes of the package.
+    """
+
+    ports: Ports
+    own: Mapping[str, OwnPort]
+
+    def declared(self) -> Ports:
+        """The ports that the package must have."""
+        sides = (self.ports.inputs, self.ports.outputs, self.ports.states)
+        return Ports(*(tuple(map(self._port, side)) for side in sides))
+
+    def name(self, port: str) -> str:
+        """What the package calls a port."""
+        return (port in self.own and self.own[port].name) or port
+
+    def arrays(self, arrays: Arrays) -> dict[str, Array]:
+        """The family's arrays as the package takes them."""
+        return {self.name(port): self._moved(port, array) for port, array in arrays.items()}
+
+    def family(self, arrays: Arrays) -> dict[str, Array]:
+        """The package's arrays as the family has them; those of other names as they are."""
+        names = {self.name(port.name): port for port in self._all}
+        return {
+            names[name].name if name in names else name: (
+                self._back(names[name], array) if name in names else array
+            )
+            for name, array in arrays.items()
+        }
+
+    @property
+    def _all(self) -> tuple[Port, ...]:
+        return (*self.ports.inputs, *self.ports.outputs, *self.ports.states)
+
+    def _axes(self, port: str) -> tuple[int, ...] | None:
+        return self.own[port].axes if port in self.own else None
+
+    def _port(self, port: Port) -> Port:
+        axes = self._axes(port.name)
+        shape = port.shape if axes is None else tuple(port.shape[axis] for axis in axes)
+        return Port(self.name(port.name), shape)
+
+    def _moved(self, port: str, array: Array) -> Array:
+        axes = self._axes(port)
+        if axes is None:
+            return array
+        left = [axis for axis in range(array.ndim) if axis not in axes]
+        moved: Array = np.transpose(array, (*left, *axes))
+        return moved.reshape(moved.shape[len(left) :])
+
+    def _back(self, port: Port, array: Array) -> Array:
+        axes = self._axes(port.name)
+        if axes is None or array.ndim != len(axes):
+            return array
+        left = [axis for axis in range(len(port.shape)) if axis not in axes]
+        whole = array.reshape((1,) * len(left) + array.shape)
+        back: Array = np.transpose(whole, np.argsort((*left, *axes)))
+        return back
+
+
+def renaming(subject: str, ports: Ports, own: Mapping[str, OwnPort]) -> Renaming:
+    """What `ports` of the manifest says of a family's shard.
+
+    Raises:
+        ManifestError: the family has no such port, or the axes are not the port's.
+    """
+    known = {port.name: port for port in (*ports.inputs, *ports.outputs, *ports.states)}
+    for name, port in own.items():
+        if name not in known:
+            raise ManifestError(
+                f"{subject}: ports names {name!r}, which its family does not have; there are: "
+                f"{', '.join(known)}."
+            )
+        shape = known[name].shape
+        axes = port.axes if port.axes is not None else tuple(range(len(shape)))
+        left = [n for axis, n in enumerate(shape) if axis not in axes]
+        if not set(axes) <= set(range(len(shape))) or any(n != 1 for n in left):
+            raise ManifestError(
+                f"{subject}: ports.{name} gives the axes {list(axes)}; {name} has the shape "
+                f"{list(shape)}, and only axes of 1 may be left out."
+            )
+    return Renaming(ports, own)
+
+
+class RenamedLayout:
+    """A family's layout for a package that calls its ports otherwise."""
+
+    width: int
+    sees: Literal["itself", "call", "state"]
+    shifts: bool
+
+    def __init__(self, layout: Layout, names: Renaming) -> None:
+        self._layout, self._names = layout, names
+
+    def __getattr__(self, name: str) -> Any:
+        """What the family tells of its layout, or leaves out, it tells or leaves out of this."""
+        return getattr(self._layout, name)
+
+    @property
+    def recurrent(self) -> Any:
+        """As of the family, by the package's names; None where it does not tell."""
+        told = recurrent_of(self._layout)
+        return None if told is None else tuple(map(self._names.name, told))
+
+    def inputs(self, hidden: FloatArray, start: int = 0, first: int = 0) -> Inputs:
+        """The package's inputs."""
+        where = (start, first) if first else (start,)
+        return self._names.arrays(self._layout.inputs(hidden, *where))
+
+    def output(self, outputs: Inputs) -> FloatArray:
+        """The package's output as rows."""
+        return self._layout.output(self._names.family(outputs))

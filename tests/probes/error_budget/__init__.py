@@ -1,1 +1,0 @@
-"""Tests of error budgets."""

@@ -1,0 +1,231 @@
+"""Calls on states: what goes back finds recurrent states as they were, and others as they are."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_ane.backends import CpuBackend
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.probes.cases import Case, package_case
+from pytest_ane.probes.error_budget import (
+    Error,
+    ErrorBudget,
+    Run,
+    measure_budget,
+    run_cases,
+    total_error,
+)
+from tests.backends.coreml.test_runner import counter
+
+
+def case(*steps: float, **of: object) -> Case:
+    calls = tuple({"x": np.full(2, step, np.float32)} for step in steps)
+    return Case("rewrite", "r", calls, lambda outputs: {"y": outputs["y"][None]}, {}, 1, 1.0, **of)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("of", "sums"),
+    [
+        ({}, [1, 3, 8]),
+        ({"recurrent": ("s",), "restored": {2: 1}}, [1, 3, 6]),
+        ({"recurrent": ("s",), "restored": {2: 0}}, [1, 3, 5]),
+        ({"states": {"s": np.ones(2)}}, [2, 4, 9]),
+    ],
+)
+def test_sums(tmp_path: Path, of: dict[str, object], sums: list[float]) -> None:
+    runner = CpuBackend().load(counter(tmp_path))
+    # Another sequence at the same time, on a state of its own.
+    mine, other = run_cases(runner, [case(1, 2, 5, **of), case(7, 7)])
+    assert mine.rows["y"][:, 0].tolist() == sums
+    assert other.rows["y"][:, 0].tolist() == [7, 14]
+
+
+WIDTH = 64
+
+
+def rows(seed: int, length: int = 6, width: int = WIDTH) -> FloatArray:
+    return np.random.default_rng(seed).standard_normal((length, width)).astype(np.float32)
+
+
+def error(made: FloatArray, expected: FloatArray, path: FloatArray | None, **of: Any) -> Error:
+    """The total error of one probe of two calls."""
+    case = Case(
+        kind="gaussian", name="g", calls=({}, {}), rows=lambda outputs: outputs,
+        expected={"y": expected}, length=len(expected), input_max=1.0,
+        residual={} if path is None else {"y": path}, **of,
+    )  # fmt: skip
+    return total_error(
+        [case], [Run({"y": made}, (1, *[len(expected) - 1] * (len(expected) - 1)), {})]
+    )
+
+
+def test_an_error_is_relative_to_what_is_added() -> None:
+    x, added = 100 * rows(0), rows(1)
+    made = x + added
+    made[2] += 0.5 * added[2]
+    e = error(made, x + added, x)
+    # Rounding a sum of 100 to fp16 takes some of it.
+    assert 0.4 < e.greatest < 0.5
+    assert e.rms == pytest.approx(e.greatest / math.sqrt(6), rel=1e-3)
+    assert (e.probe, e.output, e.position, e.adds) == ("g", "y", 2, True)
+    assert dict(e.lengths)[1] == 0
+    assert error(made, x + added, None).greatest < 0.01
+
+
+def test_gain_is_of_the_contribution() -> None:
+    x, added = rows(0), rows(1)
+    assert error(x + 1.5 * added, x + added, x).gain == 1.5
+    assert error(x - added, x + added, x).gain == -1
+    assert error(x, x + added, x).gain == 0
+
+
+def test_the_channels_that_are_hit() -> None:
+    x, added = rows(0), rows(1)
+    made = x + added
+    made[:, 16:20] += 1
+    assert error(made, x + added, x).channels == (16, 19)
+    assert error(x + 1.5 * added, x + added, x).channels == ()
+
+
+def test_what_is_left_out_is_not_compared() -> None:
+    x, added = rows(0), rows(1)
+    made = x + added
+    made[:, 5] = np.nan
+    assert math.isinf(error(made, x + added, x).greatest)
+    assert error(made, x + added, x, left_out=(5,)).greatest == 0
+    made[:, 16:20] += 1
+    assert error(made, x + added, x, left_out=(5,)).channels == (16, 19)
+    made = x + added
+    made[2] = -1
+    assert error(made, x + added, x).position == 2
+    assert error(made, x + added, x, undecided=(2,)).greatest == 0
+
+
+def test_experts_that_are_hit() -> None:
+    x, added = rows(0), rows(1)
+    made = x + added
+    made[[1, 4]] = x[[1, 4]]
+    routed = ((0,), (3,), (1,), (0,), (3,), (2,))
+    e = error(made, x + added, x, routed=routed)
+    assert [expert for expert, value in e.experts if value > 0.5] == [3]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_not_finite_is_infinitely_wrong(value: float) -> None:
+    x, added = rows(0), rows(1)
+    made = x + added
+    made[3, 3] = value
+    e = error(made, x + added, x)
+    assert (e.greatest, e.rms, e.position) == (math.inf, math.inf, 3)
+
+
+def test_nothing_that_is_added_is_nothing_that_is_wrong() -> None:
+    x = rows(0)
+    assert error(x * np.float32(1 + 1e-4), x, x).greatest < 1
+    assert error(x + 0.1, x, x).greatest > 10
+
+
+def test_rounding_the_output_is_no_error() -> None:
+    x, added = 1000 * rows(0), rows(1)
+    y = x + added
+    assert error(y.astype(np.float16).astype(np.float32), y, x).greatest < 0.05
+
+
+def package(path: Path, *, square: bool = False, scale: float = 1.0) -> Path:
+    """`y = x + scale * w (x / rms(x))`, the squares in fp16 where `square` says so."""
+    from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
+
+    ct = import_coremltools()
+    from coremltools.converters.mil import Builder as mb
+    from coremltools.converters.mil.mil import types
+
+    weight = np.random.default_rng(3).standard_normal((WIDTH, WIDTH, 1, 1)) / 8
+
+    @mb.program(
+        input_specs=[mb.TensorSpec((1, WIDTH, 4, 1), dtype=types.fp16)],
+        opset_version=ct.target.iOS18,
+    )
+    def program(x: Any) -> Any:
+        h = (
+            x
+            if square
+            else mb.real_div(x=x, y=mb.reduce_max(x=mb.abs(x=x), axes=[1], keep_dims=True))
+        )
+        mean = mb.reduce_mean(x=mb.mul(x=h, y=h, name="square"), axes=[1], keep_dims=True)
+        h = mb.mul(x=h, y=mb.rsqrt(x=mean, epsilon=np.float16(0)))
+        w = mb.const(val=(scale * weight).astype(np.float16), name="w")
+        return mb.add(x=x, y=mb.conv(x=h, weight=w), name="y")
+
+    with converter_notes():
+        ct.convert(
+            program, convert_to="mlprogram", minimum_deployment_target=ct.target.iOS18,
+            compute_precision=ct.precision.FLOAT16, skip_model_load=True,
+        ).save(str(path))  # fmt: skip
+    return path
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("packages")
+    return {
+        "right": package(folder / "right.mlpackage"),
+        "scaled": package(folder / "scaled.mlpackage", scale=1.1),
+        "squares": package(folder / "squares.mlpackage", square=True),
+    }
+
+
+def cases(packages: dict[str, Path], size: float) -> list[Case]:
+    """A probe as large as asked for, with what the right package gives in float32."""
+    from pytest_ane.backends import CpuBackend
+
+    x = (size * rows(5, 4)).T[None, :, :, None]
+    outputs = CpuBackend("float32").load(packages["right"]).predict({"x": x})
+    return [package_case("gaussian", "g", ({"x": x},), (outputs,))]
+
+
+def budget(packages: dict[str, Path], plain: str, artifact: str | None, size: float) -> ErrorBudget:
+    compressed = None if artifact is None else packages[artifact]
+    return measure_budget(packages[plain], compressed, cases(packages, size))
+
+
+def test_a_right_program_has_no_algebra(packages: dict[str, Path]) -> None:
+    b = budget(packages, "right", None, 1.0)
+    assert b.algebra is not None
+    assert b.algebra.greatest < 1e-4
+    assert b.rounding.greatest < 0.005
+    assert (b.compression, b.overflow) == (None, "")
+
+
+def test_another_function_is_algebra_and_nothing_else(packages: dict[str, Path]) -> None:
+    b = budget(packages, "scaled", None, 1.0)
+    assert b.algebra is not None
+    assert b.algebra.greatest == pytest.approx(0.1, rel=0.02)
+    assert b.algebra.gain == pytest.approx(1.1, rel=1e-3)
+    assert b.rounding.greatest < 0.005
+
+
+def test_other_weights_are_compression(packages: dict[str, Path]) -> None:
+    b = budget(packages, "right", "scaled", 1.0)
+    assert b.algebra is not None
+    assert b.compression is not None
+    assert b.algebra.greatest < 1e-4
+    assert b.compression.greatest == pytest.approx(0.1, rel=0.02)
+
+
+def test_squares_that_overflow_are_rounding_and_named(packages: dict[str, Path]) -> None:
+    b = budget(packages, "squares", None, 500.0)
+    assert b.algebra is not None
+    assert b.algebra.greatest < 1e-3
+    assert b.rounding.greatest > 0.5
+    assert b.overflow.startswith("mul square")
+    assert budget(packages, "squares", None, 1.0).overflow == ""
+
+
+def test_of_the_reference_itself_there_is_no_algebra(packages: dict[str, Path]) -> None:
+    b = measure_budget(packages["right"], None, cases(packages, 1.0), against_itself=True)
+    assert b.algebra is None
