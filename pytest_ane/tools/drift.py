@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from pytest_ane.cli.options import add_manifest_arithmetic, add_stack
 from pytest_ane.cli.output import Output, tell
@@ -23,15 +24,14 @@ def run(options: argparse.Namespace) -> Output:
     from pytest_ane.project import process as threads
 
     threads.choose()
-    from pytest_ane.tools._drift import find_causes, in_ane, lines, measure_drift
-    from pytest_ane.tools._stack import judged, open_stack
+    from pytest_ane.tools._drift import find_causes, lines, measure_drift
+    from pytest_ane.tools._stack import open_stack
 
     with open_stack(
         options.manifest, options.model, options.cache, arithmetic=options.arithmetic
     ) as stack:
-        chain, policy = judged(stack)
         drift = measure_drift(
-            chain,
+            stack.chain,
             stack.reference,
             stack.golden,
             stack.states,
@@ -39,8 +39,8 @@ def run(options: argparse.Namespace) -> Output:
             lambda shard, done, total: tell(f"{shard} ({done + 1} of {total})"),
         )
         tell("")
-        if stack.simulated is not None:
-            drift = in_ane(drift, stack.rules)
-        yield from lines(drift, find_causes(drift, policy, stack.model), stack.model)
+        if stack.arithmetic == "ane":
+            drift = replace(drift, rules=stack.rules)
+        yield from lines(drift, find_causes(drift, stack.policy, stack.model), stack.model)
     about = {"command": "drift", "model": stack.model}
-    return {**about, **vars(drift), "arithmetic": label("typed" if drift.rules is None else "ane")}
+    return {**about, **vars(drift), "arithmetic": label(stack.arithmetic)}

@@ -1,4 +1,4 @@
-"""Cosine similarity: of rows, of everything, of groups of channels, of what a shard adds."""
+"""Cosine similarity: of rows, and of what a shard adds."""
 
 from __future__ import annotations
 
@@ -55,43 +55,6 @@ def cosine(a: Array, b: Array) -> DoubleArray:
     check_shapes(a, b)
     a, b = _scaled(a), _scaled(b)
     return _angle(_dots(a, b), _dots(a, a), _dots(b, b))
-
-
-def group_products(a: Array, b: Array, size: int) -> DoubleArray:
-    """a.b, a.a and b.b of each `size` channels over all rows of `[T, C]`; `[3, ceil(C / size)]`.
-
-    They add up: over blocks of rows, and over groups to those of everything. The last group may be
-    smaller. Values of float32, whose squares float64 holds, are expected.
-
-    Raises:
-        ValueError: the shapes differ.
-    """
-    check_shapes(a, b)
-    starts = np.arange(0, a.shape[1], size)
-    if not starts.size:
-        return np.zeros((3, 0))
-    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    with np.errstate(invalid="ignore"):
-        sums = [np.einsum("tc,tc->c", x, y) for x, y in ((a, b), (a, a), (b, b))]
-        products: DoubleArray = np.add.reduceat(np.stack(sums), starts, axis=1)
-    return products
-
-
-def flat_cosine(products: DoubleArray) -> float:
-    """The cosine of everything as one vector, from `group_products`; NaN if it is undefined."""
-    ab, aa, bb = products.sum(axis=1).tolist()
-    return float(_angle(np.array(ab), np.array(aa), np.array(bb)))
-
-
-def group_cosines(products: DoubleArray) -> DoubleArray:
-    """The cosine of each group of channels, from `group_products`; `[groups]`.
-
-    An error that keeps to a few channels, as one palette's group of output channels may, hardly
-    moves the cosine of a whole row. A group that is zero on both sides agrees, with 1; on one side
-    only its cosine is NaN, as with any value that is not finite.
-    """
-    ab, aa, bb = products
-    return np.where((aa == 0) & (bb == 0), 1.0, _angle(ab, aa, bb))
 
 
 class Contributions(NamedTuple):

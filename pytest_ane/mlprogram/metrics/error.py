@@ -1,27 +1,16 @@
-"""Errors by size: relative L2, the same in decibels, the worst value, the share that is finite."""
+"""Errors by size: relative L2, the worst value, the share that is finite."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from pytest_ane.mlprogram import fp16
 from pytest_ane.mlprogram.arrays import Array, DoubleArray
 from pytest_ane.mlprogram.metrics.cosine import check_shapes
 
 _NOISE = 1e-6
 """Below it a relative error is what float32 rounds, and other on each processor."""
-
-
-class WorstError(NamedTuple):
-    """A greatest error, and the index of its first occurrence in a `[T, C]` array."""
-
-    value: float
-    row: int
-    channel: int
 
 
 def relative_l2(a: Array, b: Array) -> DoubleArray:
@@ -54,39 +43,15 @@ def in_words(relative: float, digits: int = 3) -> str:
     return f"under {_NOISE:g}" if 0 < relative < _NOISE else f"{relative:.{digits}g}"
 
 
-def decibels(relative: npt.ArrayLike) -> DoubleArray:
-    """Relative L2 errors of any shape as signal-to-noise ratios in dB: -20 log10 of them.
-
-    Called SQNR where quantization makes the noise: about 6 dB for every bit (W. R. Bennett, Spectra
-    of Quantized Signals, 1948). Infinite for no error; NaN for NaN.
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio: DoubleArray = -20 * np.log10(np.asarray(relative, np.float64))
-    return ratio
-
-
-def worst_abs_error(a: Array, b: Array) -> WorstError:
-    """Greatest |a - b| of two `[T, C]` arrays, neither empty, in float64, and where.
-
-    NaN, which counts as greatest, if any difference is NaN.
+def worst_abs_error(a: Array, b: Array) -> float:
+    """Greatest |a - b| of two `[T, C]` arrays, neither empty, in float64; NaN if any is.
 
     Raises:
         ValueError: the shapes differ.
     """
-    return _worst(_difference(a, b))
-
-
-def worst_rel_error(a: Array, b: Array, floor: float = fp16.MIN_NORMAL) -> WorstError:
-    """Greatest |a - b| / max(|b|, floor) of two `[T, C]` arrays, neither empty, and where.
-
-    NaN, which counts as greatest, if either side has a NaN or the reference is infinite.
-
-    Raises:
-        ValueError: the shapes differ.
-    """
-    difference = _difference(a, b)
+    check_shapes(a, b)
     with np.errstate(invalid="ignore"):
-        return _worst(difference / np.maximum(np.abs(np.asarray(b, np.float64)), floor))
+        return float(np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)).max())
 
 
 def finite_fraction(x: Array) -> float:
@@ -95,18 +60,6 @@ def finite_fraction(x: Array) -> float:
     An empty output holds no evidence, so it does not count as finite.
     """
     return float(np.isfinite(x).mean()) if x.size else 0.0
-
-
-def _difference(a: Array, b: Array) -> DoubleArray:
-    check_shapes(a, b)
-    with np.errstate(invalid="ignore"):
-        difference: DoubleArray = np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64))
-    return difference
-
-
-def _worst(x: DoubleArray) -> WorstError:
-    row, channel = np.unravel_index(int(x.argmax()), x.shape)
-    return WorstError(float(x[row, channel]), int(row), int(channel))
 
 
 def _largest(x: DoubleArray) -> DoubleArray:

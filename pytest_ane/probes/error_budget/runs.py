@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_ane.backends import Runner
 from pytest_ane.mlprogram.arrays import Arrays, FloatArray
-from pytest_ane.mlprogram.metrics.cosine import flat_cosine, group_products
+from pytest_ane.mlprogram.metrics.cosine import cosine
 from pytest_ane.probes.cases import Case, Rows
 
 
@@ -91,8 +91,8 @@ def nearest(inputs: Sequence[FloatArray], expected: FloatArray) -> FloatArray | 
     """Input with the highest |cosine| to the output; zero or non-finite inputs rank last."""
 
     def likeness(x: FloatArray) -> float:
-        cosine = abs(flat_cosine(group_products(x, expected, x.shape[1])))
-        return cosine if cosine >= 0 else -1.0
+        like = abs(float(cosine(x.reshape(1, -1), expected.reshape(1, -1))[0]))
+        return like if like >= 0 else -1.0
 
     return max(inputs, key=likeness, default=None)
 

@@ -96,7 +96,8 @@ def drift(verdict: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) 
     told += f" {_steep(now, steepest)}" if steepest else ""
     told += f" {_before(now, before)}" if before else ""
     return Picture(
-        "Drift over the layers" + (", by pytest-ane drift" if "shards" in verdict else ""),
+        _titled("Drift over the layers", verdict)
+        + (", by pytest-ane drift" if "shards" in verdict else ""),
         alt.layer(*layers).properties(width=WIDTH, height=_HEIGHT),
         told + off_scale(odd),
         Table(
@@ -109,6 +110,11 @@ def drift(verdict: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) 
             "drift",
         ),
     )
+
+
+def _titled(title: str, verdict: Mapping[str, Any]) -> str:
+    """With the arithmetic, unless it is typed."""
+    return ", ".join(filter(None, (title, verdict.get("basis"))))
 
 
 @dataclass(frozen=True)
@@ -161,7 +167,7 @@ def kl(verdict: Mapping[str, Any]) -> Picture | None:
         if not math.isfinite(each.kl)
     ]
     return Picture(
-        "KL at each position",
+        _titled("KL at each position", verdict),
         _panels(rows, drawn, firsts, limit),
         told + off_scale(odd),
         Table(

@@ -26,7 +26,7 @@ from pytest_ane.tools._blame_words import CAUSE
 if TYPE_CHECKING:
     from pytest_ane.report.charts.picture import Picture
 
-_DRAWN = ("errors", "ane.errors", "program", "palettes", "positions", "ane.positions")
+_DRAWN = ("errors", "program", "palettes", "positions")
 """Tables that have a picture in place of their rows."""
 _WRITEUPS = 20
 
@@ -132,7 +132,7 @@ def _section(run: Run, one: Judged, earlier: Earlier | None) -> dict[str, Any]:
 
 
 def _named(verdict: Verdict, name: str) -> Iterator[Table]:
-    yield from (t for t in verdict.tables if t.name in (name, f"ane.{name}"))
+    yield from (t for t in verdict.tables if t.name == name)
 
 
 def _measured(figure: Figure, earlier: Cell) -> Measured:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pytest_ane.gates.verdict import Cell, Figure, Table, Verdict
-from pytest_ane.mlprogram.arithmetic import SIMULATED
 from pytest_ane.report.figures import amount
 from pytest_ane.report.rows import Row, ranked
 from pytest_ane.report.run import Run, verdict_of
@@ -74,7 +73,7 @@ class Judged:
     @property
     def name_of_shown(self) -> str:
         """What that figure is called, in few characters."""
-        return self.shown.label.replace(SIMULATED, "ANE") if self.shown else ""
+        return self.shown.label if self.shown else ""
 
     @property
     def brief(self) -> str:

@@ -10,14 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from pytest_ane.mlprogram.metrics.cosine import (
-    cosine,
-    flat_cosine,
-    group_cosines,
-    group_products,
-    is_cosine,
-    zeros,
-)
+from pytest_ane.mlprogram.metrics.cosine import cosine, is_cosine, zeros
 
 VALUES = st.floats(-1000, 1000, width=32)
 
@@ -126,71 +119,6 @@ def test_the_order_of_channels_does_not_change_it_and_neither_does_that_of_sides
 def test_what_may_be_a_cosine() -> None:
     assert all(map(is_cosine, (-1.0, 0.0, 1.0000001, float("nan"))))
     assert not any(map(is_cosine, (1.001, -1.001, float("inf"), -float("inf"))))
-
-
-def flat(a: np.ndarray, b: np.ndarray) -> float:
-    return flat_cosine(group_products(a, b, 3))
-
-
-def grouped(a: np.ndarray, b: np.ndarray, size: int) -> np.ndarray:
-    return group_cosines(group_products(a, b, size))
-
-
-def test_everything_at_once() -> None:
-    a, b = rows([1, 0], [0, 2]), rows([1, 0], [2, 0])
-    assert flat(a, b) == pytest.approx(1 / 5)
-    assert flat(-a, a) == pytest.approx(-1)
-    assert np.isnan(flat(np.zeros((0, 2)), np.zeros((0, 2))))
-    assert np.isnan(flat(np.zeros((2, 0)), np.zeros((2, 0))))
-    assert np.isnan(flat(a, a * 0))
-
-
-def test_a_group_shows_what_the_row_hides() -> None:
-    """Two channels of 256 are turned round: a row's cosine hardly moves."""
-    expected = np.random.default_rng(0).standard_normal((4, 256))
-    actual = expected.copy()
-    actual[:, 40:42] *= -1
-    found = grouped(actual, expected, 2)
-    assert found.shape == (128,)
-    assert np.flatnonzero(found < 0.999).tolist() == [20]
-    assert found[20] == pytest.approx(-1)
-    assert flat(actual, expected) > 0.97
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_groups_that_are_smaller_zero_or_not_finite(bad: float) -> None:
-    a = rows([1, 2, 0, 0, 5], [1, 2, 0, 0, -5])
-    assert grouped(a, a, 2) == pytest.approx([1, 1, 1])
-    b = a.copy()
-    b[0, 2], b[0, 4] = 1, bad
-    assert np.isnan(grouped(a, b, 2)).tolist() == [False, True, True]
-    assert np.isnan(flat(a, b))
-    assert grouped(a, -a, 100) == pytest.approx([-1])
-    with pytest.raises(ValueError, match="cannot compare"):
-        group_products(a, a[:1], 2)
-
-
-@pytest.mark.parametrize("scale", [3e38, 1e-45])
-def test_the_ends_of_float32_neither_overflow_nor_vanish(scale: float) -> None:
-    x = np.full((3, 5), scale, np.float32)
-    assert flat(x, x) == pytest.approx(1)
-    assert grouped(x, -x, 2) == pytest.approx([-1, -1, -1])
-
-
-@given(pairs(), st.integers(1, 9), st.floats(1e-3, 1e3), st.integers(1, 3))
-def test_groups_are_their_own_formula(
-    pair: tuple[np.ndarray, np.ndarray], size: int, scale: float, cut: int
-) -> None:
-    a, b = (x.astype(np.float64) for x in pair)
-    found = grouped(*pair, size)
-    for i, start in enumerate(range(0, a.shape[1], size)):
-        x, y = (side[:, start : start + size].reshape(1, -1) for side in (a, b))
-        expected = cosine(x, y)[0] if x.any() or y.any() else 1
-        np.testing.assert_allclose(found[i], expected, atol=1e-12)
-    np.testing.assert_allclose(grouped(a * scale, b, size), found, atol=1e-12)
-    np.testing.assert_allclose(flat(a, b), cosine(a.reshape(1, -1), b.reshape(1, -1))[0])
-    parts = group_products(a[:cut], b[:cut], size) + group_products(a[cut:], b[cut:], size)
-    np.testing.assert_allclose(group_cosines(parts), found, atol=1e-12)
 
 
 TINY = 2.0**-24
