@@ -47,7 +47,7 @@ from pytest_ane.history.memory import Memory
 
 print(len(Memory(Path(sys.argv[1])).series(changing=True)))
 """
-_COSINES = ("cosine.min", "cosine.mean", "contribution.min", "cosine.captured.min", "snr.min")
+_COSINES = ("cosine.min", "cosine.mean", "contribution.min", "cosine.captured.min", "cosine.seeded")
 _FIGURES = {
     "placement": ("compute_ops", "likely_ane_ops", "ineligible_ops", "warned_ops", "size_bytes",
                   "conv_total", "conv_eligible", "left_out_ops"),
@@ -57,7 +57,7 @@ _FIGURES = {
                  "total_error.rms", "finite", "probes", "probes.live", "input.max",
                  "relative_l2.max", "error.max", "error.relative.max"),
     "hazards": ("sum.max", "order", "infinity", "dropped.max", "table.max", "probes",
-                "ane.products.recorded", "ane.products.inferred"),
+                "products.recorded", "products.inferred"),
     "throughput": ("seconds", "tok_s", "ms_token", "rounds", "tokens", "control_seconds"),
 }  # fmt: skip
 

@@ -94,9 +94,6 @@ def changes() -> list[Change]:
             {
                 "contribution": ("contributions", "min_contribution"),
                 "relative_l2": ("relative", "relative_l2", "max_relative_l2"),
-                "group_cosine": ("group_cosine", "group_cosines", "min_cosine_group"),
-                "max_error": ("error_max", "worst_abs_error", "max_error"),
-                "relative_error": ("relative_at", "worst_rel_error", "max_relative_error"),
             },
             (),
             5,

@@ -17,6 +17,8 @@ from typing import TypeAlias
 from pydantic import TypeAdapter, ValidationError
 
 import pytest_ane
+from pytest_ane.gates import GateTest
+from pytest_ane.mlprogram.arithmetic import Arithmetic
 from pytest_ane.mlprogram.digests import file_digest, key_digest
 from pytest_ane.mlprogram.errors import EvidenceError
 from pytest_ane.mlprogram.strict_json import parse_json, strict
@@ -26,8 +28,6 @@ from pytest_ane.records.git import checkout
 _FORMAT = 1
 _MOST_BYTES = 1 << 30
 _PACKAGES = ("coremltools", "numpy", "torch", "pytest")
-Pair: TypeAlias = tuple[str, str]
-"""A gate's name, and a shard's qualified id or a model's name."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Opening:
     """The first line.
 
     Attributes:
-        due: every gate of every selected shard and model.
+        due: every test of every selected shard and model.
         selection: as `--ane-shards` has it.
         manifest: SHA-256 of the manifest.
         gates: SHA-256 of the files of gates in use by name.
@@ -46,7 +46,7 @@ class Opening:
         format: of the ledger.
     """
 
-    due: tuple[Pair, ...]
+    due: tuple[GateTest, ...]
     selection: str
     manifest: str
     gates: Mapping[str, str]
@@ -62,8 +62,7 @@ class Entry:
     """A gate that came to a verdict, or broke down before it.
 
     Attributes:
-        gate: its name.
-        subject: shard or model.
+        gate, subject, arithmetic: as of `GateTest`.
         status: the verdict's; `error` where there is none.
         outcome: of the test.
         statement: what was measured, as an evidence file holds it; None for forecasts.
@@ -71,6 +70,7 @@ class Entry:
 
     gate: str
     subject: str
+    arithmetic: Arithmetic
     status: str
     outcome: str
     statement: str | None = None
@@ -97,10 +97,10 @@ class Ledger:
     entries: tuple[Entry, ...]
     closing: Closing
 
-    def entry(self, pair: Pair) -> Entry | None:
-        """The last entry of a gate and subject."""
-        of_pair = [entry for entry in self.entries if (entry.gate, entry.subject) == pair]
-        return of_pair[-1] if of_pair else None
+    def entry(self, test: GateTest) -> Entry | None:
+        """The last entry of a test."""
+        entries = (e for e in reversed(self.entries) if (e.gate, e.subject, e.arithmetic) == test)
+        return next(entries, None)
 
 
 Line: TypeAlias = Opening | Entry | Closing
@@ -190,14 +190,14 @@ def _line(path: Path, number: int, line: bytes, previous: str) -> Line:
     return parsed
 
 
-def opening_of(manifest: Path, root: Path, selection: str, due: list[Pair]) -> Opening:
+def opening_of(manifest: Path, root: Path, selection: str, due: list[GateTest]) -> Opening:
     """The first line of a run that starts now.
 
     Args:
         manifest: the manifest's file, or a package where there is none.
         root: pytest's root directory.
         selection: as the option has it.
-        due: gates and subjects.
+        due: tests.
     """
     commit, clean = checkout(root)
     return Opening(

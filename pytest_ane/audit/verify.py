@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from pytest_ane.audit.base import Base
-from pytest_ane.audit.ledger import Entry, Ledger, Pair, gate_files, plugin_digest
+from pytest_ane.audit.ledger import Entry, Ledger, gate_files, plugin_digest
 from pytest_ane.backends.coreml import without_ane
 from pytest_ane.evidence import FOLDER, Statement, Store
 from pytest_ane.evidence.question import files_of, question
 from pytest_ane.evidence.statement import plain
 from pytest_ane.evidence.systems import Answer, answers, combined, worst
 from pytest_ane.evidence.verify import verify
-from pytest_ane.gates import GATES, Gate, Subject
+from pytest_ane.gates import GATES, Gate, GateTest, Subject
 from pytest_ane.gates.verdict import Figure, Finding, Verdict, nothing
 from pytest_ane.manifest import Manifest, Shard, load
 from pytest_ane.manifest.evidence import WITH_ANE
-from pytest_ane.mlprogram.arithmetic import SIMULATED
+from pytest_ane.mlprogram.arithmetic import label
 from pytest_ane.mlprogram.errors import AneError, UnprovenError
 from pytest_ane.models.families import make_importable
 from pytest_ane.project.entries import expanded
@@ -100,10 +100,9 @@ class Auditor:
         changes = self._base.changes()
         with self._project.use(rehash=True):
             picked = self._picked()
-            verdicts = tuple(self._verdict(pair, measure=pair in picked) for pair in self._due)
-        return Audit(
-            tuple(self._problems(changes)), verdicts, tuple(changes), tuple(map(" ".join, picked))
-        )
+            verdicts = tuple(self._verdict(test, measure=test in picked) for test in self._due)
+        rechecked = tuple(f"{test.gate} {test.id}" for test in picked)
+        return Audit(tuple(self._problems(changes)), verdicts, tuple(changes), rechecked)
 
     def allows(self, verdict: Verdict) -> bool:
         """Whether the policy lets a verdict be that is not passed."""
@@ -129,20 +128,28 @@ class Auditor:
             yield f"pytest ended with exit code {self._ledger.closing.exit_code}"
 
     @cached_property
-    def _due(self) -> list[Pair]:
-        return self._project.due({"gate"})
+    def _due(self) -> list[GateTest]:
+        return [test for test in self._project.due({"gate"}) if not self._is_of_device(test)]
 
-    def _picked(self) -> list[Pair]:
+    def _is_of_device(self, test: GateTest) -> bool:
+        """Whether a device ran what is due in the executor's arithmetic: it has one of its own."""
+        entry = self._ledger.entry(test._replace(arithmetic="typed"))
+        if test.arithmetic == "typed" or entry is None or entry.statement is None:
+            return False
+        statement = Statement.from_json(entry.statement.encode())
+        return statement.environment.get("backend", "cpu") != "cpu"
+
+    def _picked(self) -> list[GateTest]:
         """What is measured again: drawn by the commit, the same ones in every run of the check."""
-        costly = [pair for pair in self._due if self._is_believed(pair)]
+        costly = [test for test in self._due if self._is_believed(test)]
         share = self._recheck if self._recheck >= 1 else self._recheck * len(costly)
         seed = hashlib.sha256(self._ledger.opening.commit.encode()).hexdigest()
         count = min(len(costly), int(share) + (share % 1 > 0))
         return random.Random(seed).sample(costly, count)
 
-    def _is_believed(self, pair: Pair) -> bool:
+    def _is_believed(self, test: GateTest) -> bool:
         """Whether a verdict rests on what the run measured."""
-        gate, subject = GATES[pair[0]], self._subject(pair[1])
+        gate, subject = GATES[test.gate], self._subject(test.subject)
         believed = gate.recordable and not gate.static
         return believed and not subject.policy.requires_evidence(gate.name)
 
@@ -150,9 +157,11 @@ class Auditor:
         model, colon, _ = name.partition(":")
         return self._manifest.shard(name) if colon else self._manifest.model_of(model)
 
-    def _verdict(self, pair: Pair, *, measure: bool) -> Verdict:
+    def _verdict(self, test: GateTest, *, measure: bool) -> Verdict:
         """A verdict by the policy; `unproven` where there is nothing to derive it from."""
-        gate, subject = GATES[pair[0]], self._subject(pair[1])
+        gate, subject = GATES[test.gate], self._subject(test.subject)
+        if gate.by_arithmetic:
+            subject = subject.in_arithmetic((test.arithmetic,))
         try:
             return self._judged(gate, subject, measure=measure)
         except AneError as error:
@@ -160,7 +169,7 @@ class Auditor:
             return nothing(gate.name, subject.qualified, reason, remedy)
 
     def _judged(self, gate: Gate[Any], subject: Subject, *, measure: bool) -> Verdict:
-        entry = self._ledger.entry((gate.name, subject.qualified))
+        entry = self._ledger.entry(gate.test(subject))
         if entry is None:
             raise UnprovenError("due, and the ledger has no verdict of it")
         if entry.outcome != "passed":
@@ -196,8 +205,12 @@ class Auditor:
             raise UnprovenError("it was measured of other bytes than lie in this checkout")
         if statement.asked != plain(self._question(gate, subject)):
             raise UnprovenError("its measurement answers another question than the base asks")
-        if statement.environment.get("arithmetic", "typed") != "typed":
-            raise UnprovenError(f"its measurement was computed as {SIMULATED} alone")
+        computed = {
+            label(getattr(statement.measurement, "arithmetic", "typed")),
+            statement.environment.get("arithmetic", "typed"),
+        }
+        if computed != {label(gate.test(subject).arithmetic)}:
+            raise UnprovenError(f"its measurement was computed as {', '.join(sorted(computed))}")
         if "native" in statement.environment:
             raise UnprovenError("its measurement was answered by a replay")
         units = statement.environment.get("compute_units", "")
@@ -240,7 +253,8 @@ class Auditor:
         if isinstance(subject, Shard):
             measured = gate.measure(self._project.open_shard(subject))
         else:
-            measured = gate.measure(self._project.stack(subject.name))
+            arithmetic = gate.test(subject).arithmetic
+            measured = gate.measure(self._project.stack(subject.name, arithmetic))
         again = gate.judge(measured, gate.policy(subject.policy), subject)
         if again.status != "passed":
             return again

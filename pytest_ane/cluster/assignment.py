@@ -16,6 +16,7 @@ from distributed import KilledWorker
 from pytest_ane.cluster import tasks
 from pytest_ane.cluster.tasks import Facts, FullDiskError
 from pytest_ane.cluster.workers import TaskFuture, Worker, Workers
+from pytest_ane.gates import GateTest
 from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.errors import UnprovenError
 
@@ -33,14 +34,14 @@ class Plan:
     """What a run will ask of shards, in its order.
 
     Attributes:
-        asked: gates by qualified id that the CPU executor is to measure.
+        asked: tests by qualified id that the CPU executor is to measure.
         compared: qualified ids whose reference's outputs a gate needs, wherever it is measured.
         first: qualified ids that need not wait for others, such as canaries.
         lacking: gives gates and systems whose measurement on a device no recorded evidence tells,
             of a shard and the digests of its package's files.
     """
 
-    asked: dict[str, list[str]]
+    asked: dict[str, list[GateTest]]
     compared: frozenset[str]
     first: frozenset[str]
     lacking: Callable[[str, Mapping[str, str]], Sequence[tuple[str, str]]]
@@ -79,7 +80,7 @@ class Work:
     built: TaskFuture
     pending: dict[str, TaskFuture] = field(default_factory=dict)
     facts: Facts | None = None
-    answers: dict[str, bytes] = field(default_factory=dict)
+    answers: dict[GateTest, bytes] = field(default_factory=dict)
 
     @property
     def futures(self) -> tuple[TaskFuture, ...]:
@@ -159,8 +160,8 @@ class Assignment:
     def ask_all(self, work: Work, shard: Shard) -> TaskFuture:
         """What a run's gates will ask of a shard; asked if it is not yet."""
         name = shard.qualified
-        gates = self._plan.asked.get(name, ())
-        return self.ask(work, MEASURED, tasks.measure_shard, name, gates)
+        tests = self._plan.asked.get(name, ())
+        return self.ask(work, MEASURED, tasks.measure_shard, name, tests)
 
     def ask(self, work: Work, key: str, task: Callable[..., Any], *args: Any) -> TaskFuture:
         """What a task tells of a shard's package, its last argument; asked if it is not yet."""

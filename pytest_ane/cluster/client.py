@@ -34,7 +34,7 @@ from pytest_ane.cluster.job import Job
 from pytest_ane.cluster.parcel import Parcel
 from pytest_ane.cluster.tasks import Answer, Facts, FullDiskError, Measured
 from pytest_ane.cluster.workers import SMALL, TaskFuture, Worker, Workers
-from pytest_ane.gates import GATES
+from pytest_ane.gates import GATES, GateTest
 from pytest_ane.make import Artifact, BuildRecord, Cache
 from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.errors import AneError, BuildError, UnprovenError
@@ -45,10 +45,9 @@ _LARGE = 600
 
 
 class _Question(NamedTuple):
-    """A gate, a subject, and a system whose Neural Engine is asked; None for the CPU executor."""
+    """A test, and a system whose Neural Engine is asked; None for the CPU executor."""
 
-    gate: str
-    subject: str
+    test: GateTest
     system: str | None
 
 
@@ -152,7 +151,7 @@ class Cluster:
             facts = self._facts(shard)
         return RemoteArtifact(facts, lambda: self._fetched(shard))
 
-    def measure(self, gate: str, subject: str) -> Answer:
+    def measure(self, test: GateTest) -> Answer:
         """A gate's measurement of a shard or model, by the CPU executor.
 
         Raises:
@@ -160,13 +159,13 @@ class Cluster:
             BuildError: it was made of other bytes than are judged.
             AneError: it cannot be measured.
         """
-        if GATES[gate].scope == "model":
-            return self._on_one(_Question(gate, subject, None))
-        shard = self._shards[subject]
+        if GATES[test.gate].scope == "model":
+            return self._on_one(_Question(test, None))
+        shard = self._shards[test.subject]
         self._facts(shard)
-        data = self._assigned.works[subject].answers.pop(gate, None)
+        data = self._assigned.works[test.subject].answers.pop(test, None)
         if data is None:
-            return self._checked(self._told(shard, gate, tasks.measure, gate, subject))
+            return self._checked(self._told(shard, str(test), tasks.measure, test))
         answer = tasks.unpickled(data)
         if isinstance(answer, AneError):
             raise answer
@@ -185,18 +184,20 @@ class Cluster:
             BuildError: it was made of other bytes than are judged.
             AneError: it cannot be measured.
         """
-        return self._on_one(_Question(gate, subject, system))
+        return self._on_one(_Question(GateTest(gate, subject), system))
 
     def beside(self, gate: str, subject: str, recorded: Any) -> Any:
         """A recorded measurement with what a worker can tell besides, as of `Gate.beside`."""
         key = f"beside {gate}"
         told = self._told(self._shards[subject], key, tasks.beside, gate, subject, recorded)
-        self._assigned.works[subject].answers.pop(gate, None)  # In its place.
+        self._assigned.works[subject].answers.pop(GateTest(gate, subject), None)  # In its place.
         return told
 
     def explain(self, shard: Shard) -> Blame:
         """The weights and operations that a shard's error comes from."""
-        blame: Blame = self._told(shard, "explain", tasks.explain, shard.qualified)
+        blame: Blame = self._told(
+            shard, f"explain {shard.arithmetic}", tasks.explain, shard.qualified, shard.arithmetic
+        )
         return blame
 
     def close(self) -> None:
@@ -302,17 +303,17 @@ class Cluster:
         def begin() -> _Task:
             if (ahead := self._ahead.pop(question, None)) is not None:
                 return ahead
-            works = self._built(question.subject)
+            works = self._built(question.test.subject)
             if question.system is None:
-                return self._submitted(question, self._stack_worker(question.subject), works)
+                return self._submitted(question, self._stack_worker(question.test.subject), works)
             return self._submitted(question, self._device(question), works)
 
-        return self._checked(self._retried(question.subject, begin))
+        return self._checked(self._retried(question.test.subject, begin))
 
     def _submitted(self, question: _Question, worker: Worker, works: Mapping[str, Work]) -> _Task:
         task = tasks.measure if question.system is None else tasks.measure_on_device
         built = [work.built for work in works.values()]
-        future = self._workers.submit(task, question.gate, question.subject, *built, at=[worker])
+        future = self._workers.submit(task, question.test, *built, at=[worker])
         return _Task(worker, works, future)
 
     def _built(self, subject: str) -> dict[str, Work]:
@@ -365,12 +366,16 @@ class Cluster:
         if machine is None or not system:
             return machine is not None
         return (
-            self._policies[question.subject].evidence_for(question.gate).system_of(machine.os)
+            self._policies[question.test.subject]
+            .evidence_for(question.test.gate)
+            .system_of(machine.os)
             == system
         )
 
     def _has_files(self, worker: Worker, question: _Question) -> bool:
-        return all(self._workers.has_files(worker, shard) for shard in self._of(question.subject))
+        return all(
+            self._workers.has_files(worker, shard) for shard in self._of(question.test.subject)
+        )
 
     def _queue(self, worker: Worker) -> int:
         """How many measurements asked ahead a worker with a Neural Engine still has to make."""
@@ -390,13 +395,15 @@ class Cluster:
         if len(self._lacking) < AT_ONCE:
             self._find_lacking()
         for question in self._lacking:
-            work = self._assigned.works.get(question.subject)
+            work = self._assigned.works.get(question.test.subject)
             if question in self._asked or work is None:
                 self._lacking.remove(question)
                 return
             if self._will_do(worker, question) and self._has_files(worker, question):
                 self._lacking.remove(question)
-                self._ahead[question] = self._submitted(question, worker, {question.subject: work})
+                self._ahead[question] = self._submitted(
+                    question, worker, {question.test.subject: work}
+                )
                 return
 
     def _find_lacking(self) -> None:
@@ -406,7 +413,7 @@ class Cluster:
                 continue
             self._seen.add(name)
             lacking = self._plan.lacking(name, facts.files)
-            self._lacking += [_Question(gate, name, system) for gate, system in lacking]
+            self._lacking += [_Question(GateTest(gate, name), system) for gate, system in lacking]
             if len(self._lacking) >= AT_ONCE:
                 return
 

@@ -22,8 +22,9 @@ from pytest_ane.backends import CoreMLBackend
 from pytest_ane.backends.coreml import Machine
 from pytest_ane.cluster.job import Inputs, inputs, unpacked, versions
 from pytest_ane.cluster.parcel import Parcel
-from pytest_ane.gates import GATES
+from pytest_ane.gates import GATES, GateTest
 from pytest_ane.manifest import Shard
+from pytest_ane.mlprogram.arithmetic import Arithmetic
 from pytest_ane.mlprogram.digests import files_digest
 from pytest_ane.mlprogram.errors import AneError, ClusterError, DiskError
 from pytest_ane.mlprogram.executor.budget import process_budget
@@ -148,13 +149,13 @@ class Measured:
 
     Attributes:
         facts: of the package.
-        answers: by gate, as of `pickled`, an error where it cannot be measured; without those with
+        answers: by test, as of `pickled`, an error where it cannot be measured; without those with
             a bug, which is shown with its traceback when they are asked alone.
         stored: entries that the store gave and took, as of `Project.exchanged`.
     """
 
     facts: Facts
-    answers: Mapping[str, bytes]
+    answers: Mapping[GateTest, bytes]
     stored: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -261,42 +262,42 @@ def build(token: str, name: str, cases: bool, *parcels: Parcel) -> Parcel:
         return Parcel.of(project.cache, new | own)
 
 
-def measure_shard(token: str, name: str, gates: Sequence[str], parcel: Parcel) -> Measured:
-    """What verdicts need of a shard: facts of its package, and gates' measurements.
+def measure_shard(token: str, name: str, tests: Sequence[GateTest], parcel: Parcel) -> Measured:
+    """What verdicts need of a shard: facts of its package, and measurements for its tests.
 
     They are one task, so that the package is read once.
     """
     with _opened(token, [parcel]) as run:
         shard = _shard(run.project, name)
-        artifact, context = run.project.artifact(shard), run.project.open_shard(shard)
+        artifact = run.project.artifact(shard)
         facts = Facts(artifact.size, dict(artifact.files), run.taken_notes(), _label())
-        answers: dict[str, bytes] = {}
-        for gate in gates:
+        answers: dict[GateTest, bytes] = {}
+        for test in tests:
             try:
-                answers[gate] = pickled(_measured(run, gate, context, {name: facts.digest}))
+                context = run.project.open_shard(_asked(shard, test))
+                answers[test] = pickled(_measured(run, test.gate, context, {name: facts.digest}))
             except DiskError:
                 raise
             except AneError as error:
-                answers[gate] = pickled(error)
+                answers[test] = pickled(error)
             except Exception:
                 continue
         return Measured(facts, answers, run.taken_counts())
 
 
-def measure(token: str, gate: str, subject: str, *parcels: Parcel) -> Answer:
+def measure(token: str, test: GateTest, *parcels: Parcel) -> Answer:
     """A gate's measurement of a shard or model, by the CPU executor.
 
     Args:
         token: the run's.
-        gate: its name.
-        subject: the shard's qualified id, or the model's name.
+        test: which.
         parcels: the packages, and what goes with them.
     """
     with _opened(token, parcels) as run:
-        return _measured_of(run, gate, subject)
+        return _measured_of(run, test)
 
 
-def measure_on_device(token: str, gate: str, subject: str, *parcels: Parcel) -> Answer:
+def measure_on_device(token: str, test: GateTest, *parcels: Parcel) -> Answer:
     """As `measure`, by Core ML and this machine's Neural Engine.
 
     Raises:
@@ -305,15 +306,25 @@ def measure_on_device(token: str, gate: str, subject: str, *parcels: Parcel) -> 
     with _opened(token, parcels, device=True) as run:
         assert isinstance(run.project.backend, CoreMLBackend)
         run.project.backend.require_ane()
-        return _measured_of(run, gate, subject)
+        return _measured_of(run, test)
 
 
-def _measured_of(run: _Opened, gate: str, subject: str) -> Answer:
-    project, of_shard = run.project, GATES[gate].scope == "shard"
-    shards = [s for s in project.shards if subject == (s.qualified if of_shard else s.model)]
-    context = project.open_shard(shards[0]) if of_shard else project.stack(subject)
+def _measured_of(run: _Opened, test: GateTest) -> Answer:
+    project, of_shard = run.project, GATES[test.gate].scope == "shard"
+    shards = [s for s in project.shards if test.subject == (s.qualified if of_shard else s.model)]
+    context = (
+        project.open_shard(_asked(shards[0], test))
+        if of_shard
+        else project.stack(test.subject, test.arithmetic)
+    )
     digests = {s.qualified: files_digest(project.artifact(s).files) for s in shards}
-    return _measured(run, gate, context, digests)
+    return _measured(run, test.gate, context, digests)
+
+
+def _asked(shard: Shard, test: GateTest) -> Shard:
+    """A shard as a test asks about it."""
+    by_arithmetic = GATES[test.gate].by_arithmetic
+    return shard.in_arithmetic((test.arithmetic,)) if by_arithmetic else shard
 
 
 def _measured(run: _Opened, gate: str, context: Any, digests: Mapping[str, str]) -> Answer:
@@ -329,10 +340,10 @@ def beside(token: str, gate: str, subject: str, recorded: Any, parcel: Parcel) -
         return GATES[gate].beside(recorded, context)
 
 
-def explain(token: str, name: str, parcel: Parcel) -> Blame:
+def explain(token: str, name: str, arithmetic: tuple[Arithmetic, ...], parcel: Parcel) -> Blame:
     """The weights and operations that a shard's error comes from."""
     with _opened(token, [parcel]) as run:
-        return blame_shard(run.project, _shard(run.project, name))
+        return blame_shard(run.project, _shard(run.project, name).in_arithmetic(arithmetic))
 
 
 @contextmanager

@@ -36,9 +36,9 @@ def replayed(statement: Statement) -> bool:
 
 
 def simulated(statement: Statement) -> bool:
-    """Whether the CPU executor computed it in the ANE's arithmetic, alone or besides its own."""
+    """Whether the CPU executor computed it in the ANE's arithmetic."""
     named = statement.environment.get("arithmetic", "typed") != "typed"
-    return named or getattr(statement.measurement, "ane", None) is not None
+    return named or getattr(statement.measurement, "arithmetic", "typed") != "typed"
 
 
 def origin(statement: Statement) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from pytest_ane.gates.base import Gate, ModelContext, Move, ShardContext, Subject
+from pytest_ane.gates.base import Gate, GateTest, ModelContext, Move, ShardContext, Subject
 from pytest_ane.gates.behaviour import BEHAVIOUR
 from pytest_ane.gates.compression import COMPRESSION
 from pytest_ane.gates.fidelity import FIDELITY
@@ -15,7 +15,17 @@ from pytest_ane.gates.placement import PLACEMENT
 from pytest_ane.gates.throughput import THROUGHPUT
 from pytest_ane.mlprogram.errors import ManifestError
 
-__all__ = ["GATES", "Gate", "ModelContext", "Move", "ShardContext", "Subject", "find", "recordable"]
+__all__ = [
+    "GATES",
+    "Gate",
+    "GateTest",
+    "ModelContext",
+    "Move",
+    "ShardContext",
+    "Subject",
+    "find",
+    "recordable",
+]
 
 GATES: Mapping[str, Gate[Any]] = MappingProxyType(
     {gate.name: gate for gate in (PLACEMENT, COMPRESSION, FIDELITY, HAZARDS, BEHAVIOUR, THROUGHPUT)}

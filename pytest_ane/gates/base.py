@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from pytest_ane.backends import Backend
 from pytest_ane.gates.verdict import Figure, Limits, Verdict
 from pytest_ane.gates.words import GATE_WORDS
 from pytest_ane.make import Artifact
 from pytest_ane.manifest import Model, Policy, Shard
-from pytest_ane.mlprogram.arithmetic import RuleShares
+from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.records import MLModel, Pipeline
 from pytest_ane.models.chain import Chain
 from pytest_ane.models.families import Ports
@@ -23,6 +23,33 @@ from pytest_ane.probes.exact_chain import GoldenPrompt, ReferenceStates
 M = TypeVar("M")
 Subject: TypeAlias = Shard | Model
 """What a gate is asked about; both have `qualified` names and a `policy`."""
+
+
+class GateTest(NamedTuple):
+    """One test of a gate: its key in runs, ledgers and clusters.
+
+    Attributes:
+        gate: its name.
+        subject: a shard's qualified id, or a model's name.
+        arithmetic: `typed` also where a gate's measurement does not depend on it.
+    """
+
+    gate: str
+    subject: str
+    arithmetic: Arithmetic = "typed"
+
+    @property
+    def id(self) -> str:
+        """As pytest has it in brackets: `smollm2:L01`, or `smollm2:L01-ane`."""
+        return self.subject if self.arithmetic == "typed" else f"{self.subject}-{self.arithmetic}"
+
+    @property
+    def part(self) -> str:
+        """What reports call it, of several of a gate and subject: empty, or `[ane]`."""
+        return "" if self.arithmetic == "typed" else f"[{self.arithmetic}]"
+
+    def __str__(self) -> str:
+        return f"{self.gate} of {self.id}"
 
 
 @dataclass(frozen=True, order=True)
@@ -75,16 +102,20 @@ class ModelContext(Protocol):
     """What measuring a whole model takes."""
 
     @property
+    def arithmetic(self) -> Arithmetic:
+        """In which `chain` computes."""
+
+    @property
     def chain(self) -> Chain:
         """All artifacts, loaded and chained in running order."""
 
     @property
-    def simulated(self) -> Chain | None:
-        """The same in the ANE's arithmetic; None unless it is asked for, and the executor runs."""
+    def typed(self) -> Chain:
+        """The same as the programs' types say."""
 
     @property
     def rules(self) -> RuleShares:
-        """By which rules `simulated` computed so far."""
+        """By which of the ANE's rules `chain` computed so far."""
 
     @property
     def golden(self) -> Sequence[GoldenPrompt]:
@@ -118,6 +149,8 @@ class Gate(ABC, Generic[M]):
             forecast, is no evidence.
         recordable: whether evidence of another machine may answer it.
         by_device: whether its answer depends on the device; else any machine's evidence counts.
+        by_arithmetic: whether its measurement depends on the executor's arithmetic; then each that
+            the subject's `arithmetic` names has a test of its own.
         static: whether it takes no run of the artifact, so that anybody measures it quickly.
         recorded_first: whether recorded evidence goes before what can be measured without a device.
         of_pipelines: whether it is asked about a whole pipeline, besides each ML Program in it.
@@ -133,6 +166,7 @@ class Gate(ABC, Generic[M]):
     measurement: ClassVar[type[Any]]
     recordable: ClassVar[bool] = True
     by_device: ClassVar[bool] = True
+    by_arithmetic: ClassVar[bool] = False
     static: ClassVar[bool] = False
     recorded_first: ClassVar[bool] = False
     of_pipelines: ClassVar[bool] = True
@@ -148,6 +182,25 @@ class Gate(ABC, Generic[M]):
     def asks(self, subject: Subject) -> bool:
         """Whether it has a question about a shard or model of its scope."""
         return self.of_pipelines or not getattr(subject, "pipeline", False)
+
+    def subjects(self, subject: Subject, *, simulates: bool) -> tuple[Subject, ...]:
+        """A shard or model as its tests ask about it: one for each arithmetic, if that matters.
+
+        Args:
+            subject: as the manifest has it.
+            simulates: whether the CPU executor runs artifacts. A device computes in an arithmetic
+                of its own, so there, and where its evidence alone counts, is one test.
+        """
+        if not self.by_arithmetic:
+            return (subject,)
+        simulates &= not subject.policy.requires_evidence(self.name)
+        arithmetics = subject.arithmetic if simulates else ("typed",)
+        return tuple(subject.in_arithmetic((arithmetic,)) for arithmetic in arithmetics)
+
+    def test(self, subject: Subject) -> GateTest:
+        """The test that asks about one of `subjects`."""
+        arithmetic = subject.arithmetic[0] if self.by_arithmetic else "typed"
+        return GateTest(self.name, subject.qualified, arithmetic)
 
     def policy(self, policy: Policy) -> Any:
         """Its table of a subject's policy."""

@@ -187,7 +187,7 @@ class Table:
         title: its head, for people.
         columns: one for each cell of a row.
         rows: tuples of cells.
-        name: how programs find it: `probes`; `ane.probes` in the ANE's arithmetic.
+        name: how programs find it: `probes`.
         listed: whether the terminal prints it; others are there for pictures and JSON.
     """
 
@@ -222,7 +222,8 @@ class Verdict:
         tables: what the figures were made of.
         provenance: where the numbers come from: backend, machine, versions, digests; keyed
             `ane.provenance.<key>` in reports.
-        basis: what answered, where a gate has several kinds of measurement: `forecast`, `plan`.
+        basis: what answered, where a gate has several kinds of measurement: `forecast`, `plan`,
+            `simulated ANE (h16+)`.
         origin: where and when recorded evidence was measured; empty for what was measured now.
     """
 

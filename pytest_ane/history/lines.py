@@ -40,18 +40,18 @@ class Line:
         clean: whether the checkout was that commit, the memory's own folder left out.
         gate: its name.
         subject: qualified shard (`smollm2:L01`) or model (`smollm2`).
-        test: which test, where a gate has several of one subject: `load`, `call[T1]`.
+        test: which test, where a gate has several of one subject: `load`, `call[T1]`, `[ane]`.
         artifact: SHA-256 of the package; of a model, of all its packages' digests.
         question: SHA-256 of what decides the measurement besides artifact and machine.
         backend: `cpu` or `coreml`; empty where nothing was run.
-        arithmetic: of the executor, where it is not `typed` alone.
+        arithmetic: of the executor, where it is not `typed`.
         machine: model of the Mac, or cores and threads.
         chip: processor.
         os: system, with its build where that is known.
         compute_units: as Core ML was told.
         recorded: when evidence was recorded that was judged in place of a new measurement.
         versions: of packages and Python.
-        figures: values by name, without limits. Those of simulated ANE arithmetic are `ane.*`.
+        figures: values by name, without limits.
         format: of the line.
     """
 

@@ -301,6 +301,10 @@ class Shard(Record):
         """Model and id, as options and messages name a shard: `smollm2:L01`."""
         return f"{self.model}:{self.id}"
 
+    def in_arithmetic(self, arithmetic: tuple[Arithmetic, ...]) -> Shard:
+        """The shard with another `arithmetic`; that of a test names a single one."""
+        return self.model_copy(update={"arithmetic": arithmetic})
+
     @property
     def golden(self) -> Path | None:
         """The golden tensors that are its reference, if any."""
@@ -367,6 +371,11 @@ class Model(Record):
         """Its name, as a shard has a qualified id."""
         return self.name
 
+    def in_arithmetic(self, arithmetic: tuple[Arithmetic, ...]) -> Model:
+        """The model and its shards with another `arithmetic`."""
+        shards = tuple(shard.in_arithmetic(arithmetic) for shard in self.shards)
+        return self.model_copy(update={"arithmetic": arithmetic, "shards": shards})
+
     @property
     def ids(self) -> tuple[str, ...]:
         """Ids of its shards, in order."""
@@ -399,14 +408,8 @@ class Manifest(Record):
 
     def in_arithmetic(self, arithmetic: tuple[Arithmetic, ...]) -> Manifest:
         """The manifest with another `arithmetic` for all models and shards."""
-        update = {"arithmetic": arithmetic}
-        models = (
-            model.model_copy(
-                update=update | {"shards": tuple(s.model_copy(update=update) for s in model.shards)}
-            )
-            for model in self.models
-        )
-        return self.model_copy(update={"models": tuple(models)})
+        models = tuple(model.in_arithmetic(arithmetic) for model in self.models)
+        return self.model_copy(update={"models": models})
 
     def model_of(self, name: str) -> Model:
         """A model by name; `KeyError` if there is none."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.gates import GATES
+from pytest_ane.gates import GATES, GateTest
 from pytest_ane.gates.verdict import Verdict, nothing
 from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.errors import AneError, NotRunError, UnprovenError
@@ -49,8 +49,8 @@ class Canaries:
         self._space = space
         self._root = root
         self._selected: dict[str, tuple[Shard, ...]] = {}
-        self._known: dict[tuple[str, str], str] = {}
-        self._collected: dict[tuple[str, str], list[pytest.Function]] = {}
+        self._known: dict[GateTest, str] = {}
+        self._collected: dict[GateTest, list[pytest.Function]] = {}
 
     def of(self, model: str) -> tuple[Shard, ...]:
         """The canaries that are selected, if other shards of the model are selected too."""
@@ -77,21 +77,22 @@ class Canaries:
             if complaint := self._complaint(canary):
                 raise NotRunError(f"not run: canary {canary.id} {complaint}")
 
-    def collected(self, subject: str, gate: str, item: pytest.Function) -> None:
+    def collected(self, asked: GateTest, item: pytest.Function) -> None:
         """Remember a canary's gate as it was collected, before any is deselected."""
-        self._collected.setdefault((subject, gate), []).append(item)
+        self._collected.setdefault(asked, []).append(item)
 
-    def note(self, subject: str, gate: str, complaint: str) -> None:
+    def note(self, asked: GateTest, complaint: str) -> None:
         """Remember what a gate said of a canary, for all processes of the run."""
         # Of a gate with several tests, one that failed decides.
-        complaint = self._known.get((subject, gate)) or complaint
-        self._known[subject, gate] = complaint
-        self._space.run.write(_name(subject, gate), [subject, gate, complaint])
+        complaint = self._known.get(asked) or complaint
+        self._known[asked] = complaint
+        name = _name(asked.subject, f"{asked.gate}+{asked.arithmetic}")
+        self._space.run.write(name, [*asked, complaint])
 
     def _complaint(self, canary: Shard) -> str:
-        gates = self._gates_of(canary)
+        tests = self._tests_of(canary)
         known = self._noted(canary)
-        if all(gate in known for gate in gates) or any(known.values()):
+        if all(asked in known for asked in tests) or any(known.values()):
             return _first(known)
         # Others may be asking at this moment: then this waits, and reads their answers.
         with (
@@ -99,32 +100,36 @@ class Canaries:
             self._space.run.lock(_name(canary.qualified)),
         ):
             known = self._noted(canary)
-            for gate in gates:
-                if gate not in known and not any(known.values()):
-                    known[gate] = self._ask(gate, canary)
-                    self.note(canary.qualified, gate, known[gate])
+            for asked in tests:
+                if asked not in known and not any(known.values()):
+                    known[asked] = self._ask(asked, canary)
+                    self.note(asked, known[asked])
         return _first(known)
 
-    def _gates_of(self, canary: Shard) -> list[str]:
+    def _tests_of(self, canary: Shard) -> list[GateTest]:
         """Those of shards that the suite in use has, then others that were collected."""
         suite = [
-            gate.name for gate in GATES.values()
+            gate.test(subject) for gate in GATES.values()
             if gate.scope == "shard" and gate.marker == "gate" and self._file(gate.name).is_file()
             and gate.asks(canary)
+            for subject in self._space.subjects(gate, canary)
         ]  # fmt: skip
-        own = [gate for subject, gate in self._collected if subject == canary.qualified]
+        own = [asked for asked in self._collected if asked.subject == canary.qualified]
         return list(dict.fromkeys((*suite, *own)))
 
-    def _noted(self, canary: Shard) -> dict[str, str]:
-        for subject, gate, complaint in self._space.run.read(_name(canary.qualified)):
-            self._known[subject, gate] = complaint
+    def _noted(self, canary: Shard) -> dict[GateTest, str]:
+        for *asked, complaint in self._space.run.read(_name(canary.qualified)):
+            self._known[GateTest(*asked)] = complaint
         known = self._known.items()
-        return {gate: says for (subject, gate), says in known if subject == canary.qualified}
+        return {asked: says for asked, says in known if asked.subject == canary.qualified}
 
-    def _ask(self, gate: str, canary: Shard) -> str:
+    def _ask(self, asked: GateTest, canary: Shard) -> str:
         """Call the gate's own test functions with what their fixtures would give."""
+        gate = asked.gate
+        if gate in GATES and GATES[gate].by_arithmetic:
+            canary = canary.in_arithmetic((asked.arithmetic,))
         try:
-            tests = self._collected.get((canary.qualified, gate))
+            tests = self._collected.get(asked)
             calls: list[tuple[Callable[..., None], Mapping[str, Any]]] = (
                 [(test.obj, _parameters(test)) for test in tests]
                 if tests
@@ -206,7 +211,7 @@ def unknown(gate: str, why: str) -> str:
     return f"has no verdict on {gate}: {why}"
 
 
-def _first(complaints: Mapping[str, str]) -> str:
+def _first(complaints: Mapping[GateTest, str]) -> str:
     return next(filter(None, complaints.values()), "")
 
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, TypeGuard
 
 import pytest
 
-from pytest_ane.gates import GATES
+from pytest_ane.gates import GATES, GateTest
 from pytest_ane.mlprogram.errors import ClusterError
 from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.plugin import canary, options
-from pytest_ane.plugin.items import gate_of, is_gate, subject_of
+from pytest_ane.plugin.items import gate_of, is_gate, subject_of, test_of
 from pytest_ane.plugin.recording import MeasurementSource
 from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.project.suite import files
@@ -105,18 +105,21 @@ def _plan(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item])
     """What shipped gates will ask; a user's own may turn out to need less, or more."""
     from pytest_ane.cluster.assignment import Plan
 
-    asked: dict[str, list[str]] = {}
+    asked: dict[str, list[GateTest]] = {}
     on_device: dict[str, list[str]] = {}
     compared = set()
     for item in filter(_is_shipped, items):
-        gate, subject = GATES[gate_of(item)], subject_of(item)
+        test = test_of(item)
+        gate, subject = GATES[test.gate], test.subject
         if gate.scope == "model":
             continue
-        gates = asked.setdefault(subject, [])
+        tests = asked.setdefault(subject, [])
         if not gate.static:
             compared.add(subject)
-        needs_evidence = space.policy_of(subject).requires_evidence(gate.name)
-        (on_device.setdefault(subject, []) if needs_evidence else gates).append(gate.name)
+        if space.policy_of(subject).requires_evidence(gate.name):
+            on_device.setdefault(subject, []).append(gate.name)
+        else:
+            tests.append(test)
     canaries = canary.of(config)
     first = {s.qualified for s in space.shards if canaries.has(s) or not canaries.of(s.model)}
     shards = {shard.qualified: shard for shard in space.shards}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +15,9 @@ from pytest_ane.plugin import bench, options
 from pytest_ane.plugin.items import gate_of, is_gate
 from pytest_ane.plugin.options import names_gates, wanted
 from pytest_ane.project.suite import FOLDER, files, load, own, shipped
+
+if TYPE_CHECKING:
+    from pytest_ane.gates import Subject
 
 _FIXTURES = ("ane_shard", "ane_chain")
 _NOTHING, _NO_QUESTION = "nothing-selected", "no-question"
@@ -150,7 +154,12 @@ def wake(config: pytest.Config) -> None:
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
-    """Parametrize `ane_shard` and `ane_chain` of gates by qualified shard and by model name."""
+    """Parametrize `ane_shard` and `ane_chain` of gates by shard and by model.
+
+    Ids are qualified names. A gate whose measurement depends on the arithmetic has a test for each
+    that the manifest names: `[smollm2:L01]` as typed, `[smollm2:L01-ane]` in the ANE's. What it is
+    given names that one alone.
+    """
     if not is_gate(metafunc.definition):
         return
     for fixture in _FIXTURES:
@@ -257,12 +266,15 @@ def _values(config: pytest.Config, fixture: str, gate: str) -> list[tuple[str, o
     from pytest_ane.gates import GATES
     from pytest_ane.plugin import workspace
 
-    space = workspace.of(config)
-    if fixture == "ane_shard":
-        known = GATES.get(gate)
-        asked = [shard for shard in space.shards if known is None or known.asks(shard)]
-        return [(shard.qualified, shard) for shard in asked]
-    return [(name, name) for name in space.complete_models]
+    space, known = workspace.of(config), GATES.get(gate)
+    models = map(space.manifest.model_of, space.complete_models)
+    subjects: Iterable[Subject] = space.shards if fixture == "ane_shard" else models
+    if known is None:
+        return [(subject.qualified, subject) for subject in subjects]
+    asked = (
+        s for subject in subjects if known.asks(subject) for s in space.subjects(known, subject)
+    )
+    return [(known.test(subject).id, subject) for subject in asked]
 
 
 def _empty_id(config: pytest.Config, fixture: str) -> str:

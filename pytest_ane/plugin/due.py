@@ -14,12 +14,12 @@ from collections.abc import Callable, Generator, Iterator
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 from _pytest.mark.expression import Expression
 
-from pytest_ane.gates import GATES
+from pytest_ane.gates import GATES, GateTest
 from pytest_ane.plugin import bench_options, collection
 from pytest_ane.plugin.compare import HELD
 from pytest_ane.plugin.outcome import properties_of
@@ -49,18 +49,6 @@ _OPTIONS = {
 _MOST_WORDS = 8
 
 
-class Pair(NamedTuple):
-    """A gate, and the shard or model that it is due of."""
-
-    gate: str
-    subject: str
-
-    @property
-    def nodeid(self) -> str:
-        """Of the shipped suite's test."""
-        return f"{FOLDER}/test_{self.gate}.py::test_{self.gate}[{self.subject}]"
-
-
 def watch(config: pytest.Config, space: Workspace) -> None:
     """Compare due and judged at the end, in the process that started the run.
 
@@ -86,8 +74,8 @@ class Due:
         self._config = config
         self._space = space
         self._line = line
-        self._judged: set[Pair] = set()
-        self._lacks: dict[Pair, str] = {}
+        self._judged: set[GateTest] = set()
+        self._lacks: dict[GateTest, str] = {}
         self._hidden: dict[str, str] = {}
         self._failed: set[str] = set()
         self._settled = self._is_red = False
@@ -98,29 +86,27 @@ class Due:
         of_gate = getattr(report, "ane_gate", None)
         if of_gate is None or report.when == "teardown":
             return
-        pair = Pair(*of_gate)
+        test = GateTest(*of_gate)
         statuses = [str(v) for name, v in report.user_properties if name == "ane.status"]
-        if red := next(filter(lambda s: self._fails(s, pair), statuses), None):
-            self._judged.add(pair)
+        if red := next(filter(lambda s: self._fails(s, test), statuses), None):
+            self._judged.add(test)
             if not report.failed:
                 how = "is marked xfail" if hasattr(report, "wasxfail") else report.outcome
-                sentence = (
-                    f"{pair.gate} of {pair.subject}: its verdict is {red}, and its test {how}"
-                )
+                sentence = f"{test}: its verdict is {red}, and its test {how}"
                 self._hidden[report.nodeid] = sentence
         elif statuses or (report.passed and report.when == "call" and not _owes_verdict(report)):
-            self._judged.add(pair)
-        elif report.skipped and report.when == "call" and self._is_timed(pair):
-            self._judged.add(pair)  # Benchmarks say so where they do not fit a shard.
+            self._judged.add(test)
+        elif report.skipped and report.when == "call" and self._is_timed(test):
+            self._judged.add(test)  # Benchmarks say so where they do not fit a shard.
         elif report.skipped:
-            self._lacks[pair] = _why_skipped(report)
+            self._lacks[test] = _why_skipped(report)
         elif report.when == "call" and report.passed:
-            self._lacks[pair] = "its test passed without a verdict; hand one to ane_gate"
+            self._lacks[test] = "its test passed without a verdict; hand one to ane_gate"
 
     def settle(self, session: pytest.Session) -> None:
         """Report as failed tests: gates that are due and have no verdict, and hidden verdicts."""
         self._settled = True
-        missing = [_missing(pair, why) for pair, why in self.gaps()]
+        missing = [_missing(test, why) for test, why in self.gaps()]
         reports = missing + [_failed(nodeid, why) for nodeid, why in self._hidden.items()]
         self._is_red = bool(reports)
         for report in reports:
@@ -143,66 +129,65 @@ class Due:
     def sentence(self) -> str:
         """`12 of 30 due gates judged, 18 left out by -k fidelity`; empty where all were judged."""
         left: dict[str, int] = defaultdict(int)
-        for pair in self.pairs:
-            if pair not in self._judged and (option := self._left_out(pair)):
+        for test in self.tests:
+            if test not in self._judged and (option := self._left_out(test)):
                 left[option] += 1
-        own = any(pair.gate not in GATES for pair in self._judged)
-        if not left or (own and not self._judged & set(self.pairs)):
+        own = any(test.gate not in GATES for test in self._judged)
+        if not left or (own and not self._judged & set(self.tests)):
             return "" if self._judged or self._lacks else "no gate was judged"
-        count = len(self._judged & set(self.pairs))
+        count = len(self._judged & set(self.tests))
         others = ", ".join(f"{n} left out by {option}" for option, n in left.items())
-        of = f"{count} of {len(self.pairs)} due gates judged"
+        of = f"{count} of {len(self.tests)} due gates judged"
         judged = of if self._judged else "no gate was judged"
         return f"{judged}, {others}"
 
     @cached_property
-    def pairs(self) -> list[Pair]:
+    def tests(self) -> list[GateTest]:
         """Every gate of every selected shard and complete model; benchmarks where they are run."""
         if self._config.stash.get(HELD, None) is not None:
             return []
         markers = {"gate"} | ({"bench"} if bench_options.is_wanted(self._config) else set())
-        pairs = (Pair(*pair) for pair in self._space.due(markers))
-        return [pair for pair in pairs if not self._is_of_other_kind(pair)]
+        return [test for test in self._space.due(markers) if not self._is_of_other_kind(test)]
 
-    def _is_of_other_kind(self, pair: Pair) -> bool:
+    def _is_of_other_kind(self, test: GateTest) -> bool:
         """Whether `-m gate` or `-m bench` asks for the other kind."""
         kinds = {"gate", "bench"}
-        return self._line.markexpr in kinds - {GATES[pair.gate].marker}
+        return self._line.markexpr in kinds - {GATES[test.gate].marker}
 
-    def gaps(self) -> Iterator[tuple[Pair, str]]:
+    def gaps(self) -> Iterator[tuple[GateTest, str]]:
         """What is due and has no verdict, though no option left it out; and why."""
-        for pair in dict.fromkeys((*self.pairs, *self._lacks)):
-            if pair.gate not in GATES:
+        for test in dict.fromkeys((*self.tests, *self._lacks)):
+            if test.gate not in GATES:
                 continue
-            lacks = pair in self._lacks or pair not in self._judged
-            if lacks and pair.nodeid not in self._failed and not self._left_out(pair):
-                yield pair, self._lacks.get(pair, "no test asked it")
+            lacks = test in self._lacks or test not in self._judged
+            if lacks and _nodeid(test) not in self._failed and not self._left_out(test):
+                yield test, self._lacks.get(test, "no test asked it")
 
-    def _is_timed(self, pair: Pair) -> bool:
+    def _is_timed(self, test: GateTest) -> bool:
         """Whether it has several tests, of which some do not fit every shard."""
-        return GATES[pair.gate].marker == "bench"
+        return GATES[test.gate].marker == "bench"
 
-    def _fails(self, status: str, pair: Pair) -> bool:
+    def _fails(self, status: str, test: GateTest) -> bool:
         if status == "unproven":
-            return not self._space.allows_unproven(pair.subject)
+            return not self._space.allows_unproven(test.subject)
         return status != "passed"
 
-    def _left_out(self, pair: Pair) -> str:
+    def _left_out(self, test: GateTest) -> str:
         """The option by which the person left a gate out; empty for none."""
-        line, gate = self._line, GATES[pair.gate]
+        line, gate, nodeid = self._line, GATES[test.gate], _nodeid(test)
         marks = {gate.marker, gate.name, *gate.aliases}
         if line.markexpr and not _must_match(line.markexpr, lambda word: word in marks):
             return f"-m '{line.markexpr}'"
-        names = [name.lower() for name in (FOLDER, *pair.nodeid.split("/")[-1].split("::"), *marks)]
+        names = [name.lower() for name in (FOLDER, *nodeid.split("/")[-1].split("::"), *marks)]
         if line.keyword and not _must_match(
             line.keyword, lambda word: any(word.lower() in name for name in names)
         ):
             return f"-k '{line.keyword}'"
         for prefix in line.deselect or ():
-            if pair.nodeid.startswith(prefix):
+            if nodeid.startswith(prefix):
                 return f"--deselect {prefix}"
         if not collection.is_everything(self._config) and not any(
-            self._covers(arg, pair.nodeid) for arg in line.file_or_dir
+            self._covers(arg, nodeid) for arg in line.file_or_dir
         ):
             return "the paths named"
         return next((text for name, text in _OPTIONS.items() if getattr(line, name, None)), "")
@@ -216,6 +201,11 @@ class Due:
             file = path.relative_to(root).as_posix()
         prefix = f"{file}{colons}{test}"
         return nodeid == prefix or nodeid.startswith((f"{prefix}::", f"{prefix}[", f"{prefix}/"))
+
+
+def _nodeid(test: GateTest) -> str:
+    """Of the shipped suite's test."""
+    return f"{FOLDER}/test_{test.gate}.py::test_{test.gate}[{test.id}]"
 
 
 def _command_line(config: pytest.Config) -> Namespace:
@@ -254,11 +244,12 @@ def _why_skipped(report: pytest.TestReport) -> str:
     return f"its test was skipped ({reason.removeprefix('Skipped: ') or 'no reason'})"
 
 
-def _missing(pair: Pair, why: str) -> pytest.TestReport:
+def _missing(test: GateTest, why: str) -> pytest.TestReport:
     """A failed test in the place of a gate that has no verdict."""
     summary = f"due, and not judged: {why}"
-    report = _failed(pair.nodeid, f"{pair.gate} of {pair.subject} was {summary}")
-    report.user_properties += properties_of(pair.gate, pair.subject, "not run", summary)
+    report = _failed(_nodeid(test), f"{test} was {summary}")
+    report.user_properties += properties_of(test.gate, test.subject, "not run", summary)
+    report.ane_part = test.part  # type: ignore[attr-defined]
     return report
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from pytest_ane.backends import Backend
     from pytest_ane.make import Artifact
-    from pytest_ane.manifest import Probes, Shard
+    from pytest_ane.manifest import Model, Probes, Shard
     from pytest_ane.mlprogram.records import MLModel, Pipeline
     from pytest_ane.models.families import Ports
     from pytest_ane.plugin.outcome import VerdictRecorder
@@ -83,7 +83,8 @@ def ane_evidence(request: pytest.FixtureRequest) -> MeasurementSource:
 
     space, params = _workspace(request), request.node.callspec.params
     if "ane_chain" in params:
-        return MeasurementSource(space, space.stack(params["ane_chain"]), request.node)
+        stack = _stack(space, request, params["ane_chain"])
+        return MeasurementSource(space, stack, request.node)
     # What cannot be built, or waits for a canary, is an error of the setup.
     shard = params["ane_shard"]
     return MeasurementSource(space, shard, request.node, ShardFixtures(shard, request))
@@ -118,7 +119,8 @@ class ShardFixtures:
 @pytest.fixture
 def ane_chain(request: pytest.FixtureRequest) -> Stack:
     """A whole model: every shard loaded, its golden prompts and their recorded reference."""
-    return _workspace(request).stack(_param(request, "ane_chain"))
+    space = _workspace(request)
+    return _stack(space, request, _param(request, "ane_chain"))
 
 
 @pytest.fixture
@@ -127,6 +129,12 @@ def ane_gate(request: pytest.FixtureRequest) -> VerdictRecorder:
     from pytest_ane.plugin.outcome import VerdictRecorder
 
     return VerdictRecorder(request.node, _workspace(request))
+
+
+def _stack(space: Workspace, request: pytest.FixtureRequest, model: Model) -> Stack:
+    from pytest_ane.plugin.items import test_of
+
+    return space.stack(model.name, test_of(request.node).arithmetic)
 
 
 _MEASURED = ("ane_artifact", "ane_backend", "ane_cases")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from pytest_ane.plugin.options import GATE_MARKERS
+
+if TYPE_CHECKING:
+    from pytest_ane.gates import GateTest, Subject
 
 
 def is_gate(item: pytest.Item) -> bool:
@@ -21,9 +26,25 @@ def gate_of(item: pytest.Function) -> str:
 
 def subject_of(item: pytest.Function) -> str:
     """The shard's qualified id, or the model's name, whatever else a gate is parametrized by."""
-    params = item.callspec.params
-    shard = getattr(params.get("ane_shard"), "qualified", "")
-    return str(shard or params.get("ane_chain", item.callspec.id))
+    asked = asked_of(item)
+    return item.callspec.id if asked is None else asked.qualified
+
+
+def test_of(item: pytest.Function) -> GateTest:
+    """Gate, subject and arithmetic."""
+    from pytest_ane.gates import GATES, GateTest
+
+    gate, asked = gate_of(item), asked_of(item)
+    if gate in GATES and asked is not None:
+        return GATES[gate].test(asked)
+    return GateTest(gate, subject_of(item))
+
+
+def asked_of(item: pytest.Item) -> Subject | None:
+    """The shard or model that a gate is parametrized by; it names the test's arithmetic alone."""
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    asked: Subject | None = params.get("ane_shard") or params.get("ane_chain")
+    return asked
 
 
 def part_of(item: pytest.Function) -> str:

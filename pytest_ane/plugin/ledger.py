@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.audit.ledger import Entry, LedgerWriter, opening_of
+from pytest_ane.gates import GateTest
 from pytest_ane.plugin import due, options
 from pytest_ane.plugin.workspace import Workspace
 
@@ -27,8 +28,8 @@ class LedgerKeeper:
     """Appends what every gate came to, as soon as its report arrives."""
 
     def __init__(self, config: pytest.Config, space: Workspace, path: Path) -> None:
-        pairs = [(pair.gate, pair.subject) for pair in config.stash[due.KEY].pairs]
-        opening = opening_of(space.manifest.path, config.rootpath, space.selection, pairs)
+        tests = config.stash[due.KEY].tests
+        opening = opening_of(space.manifest.path, config.rootpath, space.selection, tests)
         self._writer = LedgerWriter(path, opening)
         self._exit_code = int(pytest.ExitCode.INTERNAL_ERROR)
 
@@ -40,8 +41,7 @@ class LedgerKeeper:
         facts = dict(report.user_properties)
         self._writer.add(
             Entry(
-                gate=of_gate[0],
-                subject=of_gate[1],
+                **GateTest(*of_gate)._asdict(),
                 status=str(facts.get("ane.status", "error")),
                 outcome=report.outcome,
                 statement=getattr(report, "ane_measured", None),

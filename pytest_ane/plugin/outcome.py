@@ -16,12 +16,12 @@ from pytest_ane.backends import CoreMLBackend
 from pytest_ane.evidence.judge import with_origin
 from pytest_ane.gates import GATES, Gate
 from pytest_ane.gates.verdict import Finding, Verdict, nothing
-from pytest_ane.manifest import Policy
+from pytest_ane.manifest import Policy, Shard
 from pytest_ane.manifest.evidence import WITH_ANE
 from pytest_ane.mlprogram.errors import AneError, NotRunError, UnprovenError
 from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.plugin import history, workspace
-from pytest_ane.plugin.items import gate_of, is_gate, subject_of
+from pytest_ane.plugin.items import asked_of, gate_of, is_gate, subject_of
 from pytest_ane.plugin.recording import ENVIRONMENT, RECORDED, SYSTEMS
 from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.report.figures import figure_text
@@ -65,6 +65,8 @@ def tell(item: pytest.Item, space: Workspace, verdict: Verdict) -> tuple[str, Ve
     item.config.stash[_COUNT] = done + 1
     try:
         shard = next(s for s in space.shards if s.qualified == verdict.subject)
+        if space.backend_name == "cpu" and isinstance(asked := asked_of(item), Shard):
+            shard = shard.in_arithmetic(asked.arithmetic)
         with space.progress.showing(f"searching the cause in {shard.qualified}"):
             blame = (space.cluster.explain if space.cluster else partial(blame_shard, space))(shard)
         text = "\n".join(lines(blame, on_device=space.backend.name == "coreml"))

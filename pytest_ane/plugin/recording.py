@@ -22,6 +22,7 @@ from pytest_ane.gates import GATES, ShardContext, Subject
 from pytest_ane.gates.verdict import Finding
 from pytest_ane.make import Artifact
 from pytest_ane.manifest import Policy, Shard
+from pytest_ane.mlprogram.arithmetic import SIMULATED
 from pytest_ane.mlprogram.digests import file_digest
 from pytest_ane.mlprogram.errors import EvidenceError, UnprovenError
 from pytest_ane.project.stack import Stack
@@ -135,7 +136,7 @@ class MeasurementSource:
     def _measure(self, gate: str) -> Callable[[], Any]:
         subject = self._subject
         if (cluster := self._cluster) is not None:
-            return lambda: self._received(cluster.measure(gate, self._name))
+            return lambda: self._received(cluster.measure(GATES[gate].test(self._asked_of)))
         if isinstance(subject, Shard):
             context = self._opened(subject)
             return lambda: GATES[gate].measure(context)
@@ -325,11 +326,14 @@ class MeasurementSource:
     def _stated(self, gate: str, measurement: Any) -> Statement:
         """A measurement made now, with what else a record holds."""
         root = self._space.manifest.path.absolute().parent
+        environment = self.environment or self._space.backend.provenance()
+        if getattr(measurement, "arithmetic", "typed") == "ane":
+            environment = {**environment, "arithmetic": SIMULATED}
         return Statement(
             gate=gate,
             subject=self._name,
             files=self._files,
-            environment=self.environment or self._space.backend.provenance(),
+            environment=environment,
             asked=self._asked(gate),
             recorded=datetime.now(timezone.utc).replace(microsecond=0),
             measurement=measurement,
@@ -396,10 +400,8 @@ class MeasurementSource:
 
     @property
     def _asked_of(self) -> Subject:
-        """The shard or the model, as the manifest has it."""
-        if isinstance(self._subject, Shard):
-            return self._subject
-        return self._space.manifest.model_of(self._name)
+        """The shard or the model, as the test asks about it."""
+        return self._subject if isinstance(self._subject, Shard) else self._subject.subject
 
     @property
     def _artifact(self) -> Artifact | None:

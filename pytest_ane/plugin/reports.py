@@ -189,10 +189,12 @@ class Reports:
         """Gates that a run would have asked, had it not been stopped."""
         if not stopped or due.KEY not in self._config.stash:
             return
-        known = {(row.gate, row.subject) for row in self._rows.values()}
-        for pair, _ in self._config.stash[due.KEY].gaps():
-            if tuple(pair) not in known:
-                yield Row(pair.gate, pair.subject, "not run", f"not reached: {stopped}")
+        rows = self._rows.values()
+        known = {(row.gate, row.subject, row.part == "[ane]") for row in rows}
+        for test, _ in self._config.stash[due.KEY].gaps():
+            if (test.gate, test.subject, test.part == "[ane]") not in known:
+                why = f"not reached: {stopped}"
+                yield Row(test.gate, test.subject, "not run", why, part=test.part)
 
     def _facts(self, space: Workspace, stopped: str) -> Facts:
         root, path = self._config.rootpath, space.manifest.path.absolute()

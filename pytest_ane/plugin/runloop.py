@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.manifest import Shard
+from pytest_ane.manifest import Model, Shard
 from pytest_ane.mlprogram.errors import AneError, CacheError
 from pytest_ane.plugin import canary, cluster, collection, due, workspace
 from pytest_ane.plugin.history import LINE
-from pytest_ane.plugin.items import gate_of, is_gate, part_of, subject_of
+from pytest_ane.plugin.items import gate_of, is_gate, part_of, subject_of, test_of
 from pytest_ane.plugin.outcome import VERDICT, record_outcome
 from pytest_ane.plugin.progress import Watcher
 from pytest_ane.plugin.recording import MEASURED
@@ -65,7 +65,7 @@ def keep(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
 def note(item: pytest.Item, report: pytest.TestReport) -> None:
     """Keep the verdict with the report, and note what a gate says of a canary: others wait."""
     if isinstance(item, pytest.Function) and is_gate(item) and hasattr(item, "callspec"):
-        report.ane_gate = (gate_of(item), subject_of(item))  # type: ignore[attr-defined]
+        report.ane_gate = tuple(test_of(item))  # type: ignore[attr-defined]
         report.ane_part = part_of(item)  # type: ignore[attr-defined]
         report.ane_shipped = item.path in files()  # type: ignore[attr-defined]
     if (measured := item.stash.get(MEASURED, None)) is not None:
@@ -77,17 +77,19 @@ def note(item: pytest.Item, report: pytest.TestReport) -> None:
         exchanged.clear()
     if (line := item.stash.get(LINE, None)) is not None and report.when == "call":
         report.ane_history = line  # type: ignore[attr-defined]
-    if isinstance(item, pytest.Function) and collection.is_canary(item.config, item):
-        gate = gate_of(item)
-        if (complaint := canary.noted(report, gate)) is not None:
-            canary.of(item.config).note(subject_of(item), gate, complaint)
+    if (
+        isinstance(item, pytest.Function)
+        and collection.is_canary(item.config, item)
+        and (complaint := canary.noted(report, gate_of(item))) is not None
+    ):
+        canary.of(item.config).note(test_of(item), complaint)
 
 
 def note_canaries(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     """Remember the gates of canaries as they were collected, before any is deselected."""
     for item in items:
         if isinstance(item, pytest.Function) and collection.is_canary(config, item):
-            canary.of(config).collected(subject_of(item), gate_of(item), item)
+            canary.of(config).collected(test_of(item), item)
 
 
 def _settle(session: pytest.Session) -> None:
@@ -101,7 +103,7 @@ def _scope(space: workspace.Workspace, items: Sequence[pytest.Item]) -> tuple[Sh
     params = [item.callspec.params for item in items if isinstance(item, pytest.Function)
               and hasattr(item, "callspec")]  # fmt: skip
     wanted = {shard.qualified for p in params if isinstance(shard := p.get("ane_shard"), Shard)}
-    models = {p.get("ane_chain") for p in params}
+    models = {model.name for p in params if isinstance(model := p.get("ane_chain"), Model)}
     return tuple(s for s in space.shards if s.qualified in wanted or s.model in models)
 
 

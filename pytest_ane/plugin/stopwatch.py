@@ -15,7 +15,7 @@ from pytest_ane.gates.throughput import machine
 from pytest_ane.gates.throughput.inputs import CallInputs, Tokens, hidden_inputs, package_inputs
 from pytest_ane.gates.throughput.speed import KEY, Speed, What
 from pytest_ane.make import Artifact
-from pytest_ane.manifest import Prompt, Shard
+from pytest_ane.manifest import Model, Prompt, Shard
 from pytest_ane.mlprogram.errors import AneError, ExecutionError, UnprovenError
 from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.models.chain import Decoding
@@ -151,9 +151,9 @@ class Stopwatch:
     ) -> Speed:
         """Time rounds of what `begin` returns; `fields` are those of the `Speed`."""
         benchmark, timer, subject = self.benchmark, self.benchmark._timer, fields["subject"]
-        # They are stored with the run: a shard by its name.
+        # They are stored with the run: a shard or model by its name.
         benchmark.params = {
-            name: value.qualified if isinstance(value, Shard) else value
+            name: value.qualified if isinstance(value, Shard | Model) else value
             for name, value in (benchmark.params or {}).items()
         }
         benchmark.group = benchmark.group or f"{subject.partition(':')[0]} {label}"

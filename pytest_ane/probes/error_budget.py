@@ -28,7 +28,7 @@ from pytest_ane.mlprogram import fp16
 from pytest_ane.mlprogram.arrays import Arrays, DoubleArray, FloatArray
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.executor.dtypes import Precision
-from pytest_ane.mlprogram.metrics.tensors import along, flat_cosine, group_products
+from pytest_ane.mlprogram.metrics.tensors import along, cosine
 from pytest_ane.mlprogram.model import counterpart, read_model
 from pytest_ane.probes.cases import Case, Rows
 
@@ -110,8 +110,8 @@ def nearest(inputs: Sequence[FloatArray], expected: FloatArray) -> FloatArray | 
     """Input with the highest |cosine| to the output; zero or non-finite inputs rank last."""
 
     def likeness(x: FloatArray) -> float:
-        cosine = abs(flat_cosine(group_products(x, expected, x.shape[1])))
-        return cosine if cosine >= 0 else -1.0
+        like = abs(float(cosine(x.reshape(1, -1), expected.reshape(1, -1))[0]))
+        return like if like >= 0 else -1.0
 
     return max(inputs, key=likeness, default=None)
 

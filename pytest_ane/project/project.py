@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from pytest_ane.backends import Backend, ComputeUnits, CpuBackend, get_backend, of_function
 from pytest_ane.backends.coreml import Machine
 from pytest_ane.backends.coreml.process import DEVICE_TIMEOUT
-from pytest_ane.gates import GATES, Subject
+from pytest_ane.gates import GATES, Gate, GateTest, Subject
 from pytest_ane.make import Artifact, Cache, build_shard
 from pytest_ane.make.cache import default_root, to_stderr
 from pytest_ane.make.disk import default_builds, require_cache, temporary_files_in
@@ -104,7 +104,7 @@ class Project:
     exchanged: Counter[str] = field(default_factory=Counter)
     _models: dict[str, Opened] = field(default_factory=dict)
     _artifacts: dict[str, Artifact] = field(default_factory=dict)
-    _stacks: dict[str, Stack] = field(default_factory=dict)
+    _stacks: dict[tuple[str, Arithmetic], Stack] = field(default_factory=dict)
 
     @contextmanager
     def use(self: P, *, rehash: bool = False) -> Iterator[P]:
@@ -175,19 +175,24 @@ class Project:
         selected = {shard.qualified for shard in self.shards}
         return [model.name for model in self.manifest.models if is_complete(model, selected)]
 
-    def due(self, markers: Collection[str]) -> list[tuple[str, str]]:
-        """Gate and subject: every gate with one of these markers, of every shard or whole stack."""
+    def due(self, markers: Collection[str]) -> list[GateTest]:
+        """Tests of every gate with one of these markers, of every shard or whole stack."""
         subjects: dict[str, Sequence[Subject]] = {
             "shard": self.shards,
             "model": [self.manifest.model_of(name) for name in self.complete_models],
         }
         return [
-            (gate.name, subject.qualified)
+            gate.test(each)
             for gate in GATES.values()
             if gate.marker in markers
             for subject in subjects[gate.scope]
             if gate.asks(subject)
+            for each in self.subjects(gate, subject)
         ]
+
+    def subjects(self, gate: Gate[Any], subject: Subject) -> tuple[Subject, ...]:
+        """A shard or model as the tests of a gate ask about it: one for each arithmetic."""
+        return gate.subjects(subject, simulates=self.backend_name == "cpu")
 
     def policy_of(self, subject: str) -> Policy:
         """The policy of a selected shard, by qualified id, or of a model, by name."""
@@ -354,15 +359,16 @@ class Project:
         """A shard as gates measure it."""
         return OpenShard(self, shard)
 
-    def stack(self, name: str) -> Stack:
+    def stack(self, name: str, arithmetic: Arithmetic = "typed") -> Stack:
         """A whole model, every shard built."""
-        if name not in self._stacks:
+        key = name, arithmetic
+        if key not in self._stacks:
             model = self.model(name)
             assert isinstance(model, OpenModel)  # A builder's shards are no chain.
             shards = [shard for shard in self.shards if shard.model == name]
             artifacts = [(shard, self.artifact(shard)) for shard in shards]
-            self._stacks[name] = Stack(model, artifacts, self.backend)
-        return self._stacks[name]
+            self._stacks[key] = Stack(model, artifacts, self.backend, arithmetic)
+        return self._stacks[key]
 
 
 def open_model(model: Model, cache: Cache) -> Opened:

@@ -8,11 +8,12 @@ from functools import cached_property
 from typing import Any
 
 from pytest_ane.backends import Backend, Runner
+from pytest_ane.gates.arithmetics import simulator
 from pytest_ane.make import Artifact
 from pytest_ane.manifest import Shard
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.policy import BehaviourPolicy
-from pytest_ane.mlprogram.arithmetic import RuleShares
+from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.chain import Chain, ChainStep
 from pytest_ane.models.families import Layout, Wire, is_causal, residual_of
@@ -25,38 +26,51 @@ from pytest_ane.project.package_chain import ShardSequence
 class Stack:
     """A whole model as the behaviour gate measures it; opened when first used.
 
+    Args:
+        opened: the model.
+        artifacts: its shards' packages.
+        backend: runs them as typed.
+        arithmetic: in which they are to run.
+
     Attributes:
         model: the model's name.
-        subject: the model as the manifest has it.
+        subject: the model, with this arithmetic.
         policy: what it must reach.
         artifacts: every shard with its package, in the manifest's order.
+        arithmetic: in which `chain` computes.
+
+    Raises:
+        UnprovenError: a device cannot run them in the ANE's arithmetic of the executor.
     """
 
     def __init__(
-        self, opened: OpenModel, artifacts: Sequence[tuple[Shard, Artifact]], backend: Backend
+        self,
+        opened: OpenModel,
+        artifacts: Sequence[tuple[Shard, Artifact]],
+        backend: Backend,
+        arithmetic: Arithmetic = "typed",
     ) -> None:
         self.model: str = opened.model.name
-        self.subject = opened.model
+        self.subject = opened.model.in_arithmetic((arithmetic,))
         self.policy: BehaviourPolicy = opened.model.policy.behaviour
         self.artifacts = tuple(artifacts)
-        self._opened = opened
-        self._backend, self._simulator = backend, backend.simulated()
+        self.arithmetic = arithmetic
+        self._opened, self._backend = opened, backend
+        self._simulator = simulator(backend) if arithmetic == "ane" else None
 
     @cached_property
     def chain(self) -> Chain:
         """All artifacts, loaded and chained in running order."""
-        return self._chain(self._backend)
+        return self._chain(self._simulator or self._backend)
 
     @cached_property
-    def simulated(self) -> Chain | None:
-        """The same in the ANE's arithmetic; None unless it is asked for, and the executor runs."""
-        if self._simulator is None or "ane" not in self.subject.arithmetic:
-            return None
-        return self._chain(self._simulator)
+    def typed(self) -> Chain:
+        """The same as the programs' types say."""
+        return self._chain(self._backend) if self._simulator else self.chain
 
     @property
     def rules(self) -> RuleShares:
-        """By which rules `simulated` computed so far."""
+        """By which of the ANE's rules `chain` computed so far."""
         return self._simulator.rule_shares if self._simulator else RuleShares()
 
     def _chain(self, backend: Backend) -> Chain:
@@ -114,7 +128,8 @@ class Stack:
     @property
     def provenance(self) -> Mapping[str, Any]:
         """The backend's, and every artifact's digest."""
-        return self._backend.provenance() | {s.id: a.digest for s, a in self.artifacts}
+        backend = self._simulator or self._backend
+        return backend.provenance() | {s.id: a.digest for s, a in self.artifacts}
 
 
 def _step(wire: Wire, runner: Runner, layout: Layout, limit: int) -> ChainStep:

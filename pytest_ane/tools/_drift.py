@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,7 +13,7 @@ from pytest_ane.gates.behaviour.judge import judge
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult
 from pytest_ane.gates.verdict import Verdict
 from pytest_ane.manifest.policy import BehaviourPolicy
-from pytest_ane.mlprogram.arithmetic import SIMULATED, RuleShares
+from pytest_ane.mlprogram.arithmetic import RuleShares
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.metrics.logits import compare_logits
 from pytest_ane.mlprogram.metrics.tensors import cosine
@@ -99,12 +99,6 @@ class Drift:
     reference: Behaviour
     provenance: Mapping[str, Any]
     rules: RuleShares | None = None
-
-
-def in_ane(drift: Drift, rules: RuleShares) -> Drift:
-    """A drift whose shards ran in the ANE's arithmetic, by these rules."""
-    provenance = {**drift.provenance, "arithmetic": SIMULATED}
-    return replace(drift, provenance=provenance, rules=rules)
 
 
 def measure_drift(

@@ -160,13 +160,14 @@ class Gates:
         def measured() -> dict[str, Any]:
             shard, artifact = self._builds.shards[id], self._builds.build(id, asked)
             subject = shard.model_copy(update={"compression": asked})
-            last = list(self._verdicts(subject, artifact))[-1]
+            *before, last = self._verdicts(subject, artifact)
+            cosines = (v.values.get("cosine.min") for v in (*before, last) if v.gate == "fidelity")
             return {
                 "bytes": artifact.size,
                 "status": last.status,
                 "gate": last.gate,
                 "reasons": [f"{shard.qualified}: {f.reason}." for f in last.reasons],
-                "cosine": last.values.get("cosine.min"),
+                "cosine": next(cosines, None),
             }
 
         return self._log.kept("shard", [id, asked.model_dump(mode="json")], measured)
@@ -183,21 +184,27 @@ class Gates:
             (s, self._builds.build(id, asked[id])) for id, s in self._builds.shards.items()
         ]
         self._backend.keep(artifact.path for _, artifact in artifacts)
-        stack = Stack(self._opened, artifacts, self._backend)
         # Greedy text costs most of the time.
-        short = [replace(g, greedy=(), leads=(), text="") for g in stack.golden]
-        verdict = self._judged(stack, short, policy.model_copy(update={"min_greedy": 0}))
-        if verdict.status == "passed":
-            verdict = self._judged(stack, stack.golden, policy)
+        short = [replace(g, greedy=(), leads=(), text="") for g in self._opened.golden]
+        quick = policy.model_copy(update={"min_greedy": 0})
+        verdicts: list[Verdict] = []
+        for golden, asked_for in ((short, quick), (self._opened.golden, policy)):
+            verdicts = [
+                self._judged(Stack(self._opened, artifacts, self._backend, a), golden, asked_for)
+                for a in self._opened.model.arithmetic
+            ]
+            if any(verdict.status != "passed" for verdict in verdicts):
+                break
         return {
-            "status": verdict.status,
-            "reasons": [f"{finding.reason}." for finding in verdict.reasons],
-            "facts": {k: v for k, v in verdict.values.items() if not isinstance(v, str)},
+            "status": min((verdict.status for verdict in verdicts), key=STATUSES.index),
+            "reasons": [f"{f.reason}." for verdict in verdicts for f in verdict.reasons],
+            "facts": {k: v for k, v in verdicts[0].values.items() if not isinstance(v, str)},
         }
 
     def cosine(self, shard: str, artifact: Artifact) -> float:
         """The lowest cosine of a shard's probes; -1 where there is none."""
-        candidate = self._candidate(self._builds.shards[shard], artifact)
+        typed = self._builds.shards[shard].in_arithmetic(("typed",))
+        candidate = self._candidate(typed, artifact)
         figures = FIDELITY.figures(FIDELITY.measure(candidate))
         cosine = next((float(f.value) for f in figures if f.name == "cosine.min"), math.nan)
         return -1.0 if math.isnan(cosine) else cosine
@@ -207,13 +214,14 @@ class Gates:
         return next(self._verdicts(shard, artifact))
 
     def _verdicts(self, subject: Shard, artifact: Artifact) -> Iterator[Verdict]:
-        candidate = self._candidate(subject, artifact)
-        for gate in GATES.values():
-            if gate.scope == "shard" and gate.marker == "gate":
-                measurement = gate.measure(candidate)
-                yield (verdict := gate.judge(measurement, gate.policy(subject.policy), subject))
-                if verdict.status != "passed":
-                    return
+        gates = (g for g in GATES.values() if g.scope == "shard" and g.marker == "gate"
+                 and g.asks(subject))  # fmt: skip
+        for gate, each in ((g, s) for g in gates for s in g.subjects(subject, simulates=True)):
+            assert isinstance(each, Shard)
+            measurement = gate.measure(self._candidate(each, artifact))
+            yield (verdict := gate.judge(measurement, gate.policy(each.policy), each))
+            if verdict.status != "passed":
+                return
 
     def _candidate(self, shard: Shard, artifact: Artifact) -> CandidateShard:
         return CandidateShard(shard, artifact, self._backend, lambda: self._opened.cases(shard))
@@ -221,15 +229,11 @@ class Gates:
     def _judged(
         self, stack: Stack, golden: Sequence[GoldenPrompt], policy: BehaviourPolicy
     ) -> Verdict:
+        typed = stack.typed if stack.arithmetic == "ane" else None
         measurement = measure(
-            stack.chain,
-            golden,
-            stack.states,
-            stack.decode,
-            stack.provenance,
-            stack.simulated,
+            stack.chain, golden, stack.states, stack.decode, stack.provenance, typed,
             lambda: stack.rules,
-        )
+        )  # fmt: skip
         return BEHAVIOUR.judge(measurement, policy, self._opened.model)
 
 

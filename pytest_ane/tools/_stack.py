@@ -9,22 +9,13 @@ from pathlib import Path
 
 from pytest_ane.cli.output import tell
 from pytest_ane.manifest import Prompt
-from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.mlprogram.arithmetic import Arithmetic
 from pytest_ane.mlprogram.errors import UnprovenError
-from pytest_ane.models.chain import Chain
 from pytest_ane.project.choose import choose_model
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.progress import Progress
 from pytest_ane.project.project import BackendName, default_backend, read_project
 from pytest_ane.project.stack import Stack
-
-
-def judged(stack: Stack) -> tuple[Chain, BehaviourPolicy]:
-    """The chain that a command runs, simulated where that is asked, and what it must reach."""
-    if stack.simulated is None:
-        return stack.chain, stack.policy
-    return stack.simulated, stack.policy.in_ane
 
 
 @contextmanager
@@ -34,7 +25,7 @@ def open_stack(
     cache: Path | None,
     check: Callable[[OpenModel], None] = OpenModel.check_compared,
     prompt: Prompt | None = None,
-    arithmetic: Arithmetic | None = None,
+    arithmetic: Arithmetic | None = "typed",
 ) -> Iterator[Stack]:
     """A model's shards, built and chained; on a Mac they run in Core ML.
 
@@ -45,7 +36,8 @@ def open_stack(
         check: raises where the model is not for the command, before anything is built; by default
             where its prompts have nothing to compare.
         prompt: in place of the model's golden prompts.
-        arithmetic: in place of the manifest's; with `ane` the CPU executor runs, on a Mac too.
+        arithmetic: with `ane` the CPU executor runs, on a Mac too; None for what the manifest says:
+            `ane` if that is named and no device runs.
 
     Raises:
         ManifestError: there is no such model, or it is no whole stack, or an encoder.
@@ -54,8 +46,6 @@ def open_stack(
     """
     backend: BackendName = "cpu" if arithmetic == "ane" else default_backend()
     project = read_project(manifest, cache, notify=tell, backend_name=backend)
-    if arithmetic is not None:
-        project.manifest = project.manifest.in_arithmetic((arithmetic,))
     model = choose_model(project.manifest, name, stacks=True)
     if prompt is not None:
         model = model.model_copy(update={"prompts": (prompt,)})
@@ -76,4 +66,7 @@ def open_stack(
         if sys.stderr and sys.stderr.isatty():
             for line in project.preflight.lines():
                 tell(line, stays=True)
-        yield project.stack(model.name)
+        if arithmetic is None:
+            named = "ane" in model.arithmetic and project.backend.simulated() is not None
+            arithmetic = "ane" if named else "typed"
+        yield project.stack(model.name, arithmetic)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_ane.cli.options import add_manifest_arithmetic, add_stack
 from pytest_ane.cli.output import Failed, Output, tell
-from pytest_ane.mlprogram.arithmetic import SIMULATED, label
+from pytest_ane.mlprogram.arithmetic import label
 from pytest_ane.mlprogram.errors import ExecutionError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> Output:
     threads.choose()
     from pytest_ane.report.arithmetic import rules_lines
     from pytest_ane.tools._bisect import bisect, evaluation_line, sentence
-    from pytest_ane.tools._stack import judged, open_stack
+    from pytest_ane.tools._stack import open_stack
 
     evaluations: list[StackEvaluation] = []
 
@@ -46,16 +46,15 @@ def run(options: argparse.Namespace) -> Output:
     with open_stack(
         options.manifest, options.model, options.cache, arithmetic=options.arithmetic
     ) as stack:
-        chain, policy = judged(stack)
-        simulated = stack.simulated is not None
+        simulated = stack.arithmetic == "ane"
         result = bisect(
-            chain,
+            stack.chain,
             stack.reference,
             stack.golden,
             stack.states,
-            policy,
+            stack.policy,
             stack.model,
-            {**stack.provenance, **({"arithmetic": SIMULATED} if simulated else {})},
+            stack.provenance,
             most=options.most,
             progress=note,
         )
@@ -70,7 +69,7 @@ def run(options: argparse.Namespace) -> Output:
     stacks = [{"exact": e.exact, "status": e.verdict.status} for e in evaluations]
     data = {
         **vars(result),
-        "arithmetic": label("ane" if simulated else "typed"),
+        "arithmetic": label(stack.arithmetic),
         **({"rules": stack.rules} if simulated else {}),
         "evaluations": stacks,
     }

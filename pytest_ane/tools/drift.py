@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from pytest_ane.cli.options import add_manifest_arithmetic, add_stack
 from pytest_ane.cli.output import Failed, Output, tell
@@ -23,15 +24,14 @@ def run(options: argparse.Namespace) -> Output:
     from pytest_ane.project import process as threads
 
     threads.choose()
-    from pytest_ane.tools._drift import find_causes, in_ane, lines, measure_drift
-    from pytest_ane.tools._stack import judged, open_stack
+    from pytest_ane.tools._drift import find_causes, lines, measure_drift
+    from pytest_ane.tools._stack import open_stack
 
     with open_stack(
         options.manifest, options.model, options.cache, arithmetic=options.arithmetic
     ) as stack:
-        chain, policy = judged(stack)
         drift = measure_drift(
-            chain,
+            stack.chain,
             stack.reference,
             stack.golden,
             stack.states,
@@ -39,12 +39,11 @@ def run(options: argparse.Namespace) -> Output:
             lambda shard, done, total: tell(f"{shard} ({done + 1} of {total})"),
         )
         tell("")
-        if stack.simulated is not None:
-            drift = in_ane(drift, stack.rules)
-        causes = find_causes(drift, policy, stack.model)
+        if stack.arithmetic == "ane":
+            drift = replace(drift, rules=stack.rules)
+        causes = find_causes(drift, stack.policy, stack.model)
         yield from lines(drift, causes, stack.model)
     about = {"command": "drift", "model": stack.model}
-    arithmetic = label("typed" if drift.rules is None else "ane")
-    data = {**about, **vars(drift), "arithmetic": arithmetic}
+    data = {**about, **vars(drift), "arithmetic": label(stack.arithmetic)}
     unproven = causes.stack.status == "unproven"
     return Failed(f"{stack.model} is unproven.", data) if unproven else data

@@ -314,7 +314,7 @@ def test_a_measurement_that_was_simulated(checkout: Checkout) -> None:
 
     edited(checkout, forge)
     assert checkout.complaints() == [
-        "fidelity: its measurement was computed as simulated ANE (h16+) alone"
+        "fidelity: its measurement was computed as simulated ANE (h16+), typed"
     ]
 
 

@@ -189,7 +189,7 @@ def behaviour(fault: Fault, name: str) -> list[Verdict]:
     right.__dict__["language_model"] = _source(name)
     with project.use(), fault.put(right.language_model, _no_modules):
         stack = ReferenceStack(SharedModel(right, fault), (), project.backend)
-        return [_judged(gate, stack, gate.policy(right.model.policy), right.model)]
+        return [_judged(gate, stack, gate.policy(right.model.policy), stack.subject)]
 
 
 def verdicts(fault: Fault, qualified: str, cache: Path = CACHE) -> list[Verdict]:
@@ -198,9 +198,12 @@ def verdicts(fault: Fault, qualified: str, cache: Path = CACHE) -> list[Verdict]
         return behaviour(fault, qualified)
     with project_of(fault, qualified, cache) as project:
         (shard,) = project.shards
-        context = project.open_shard(shard)
-        gates = [GATES[name] for name in GATED]
-        return [_judged(gate, context, gate.policy(shard.policy), shard) for gate in gates]
+        tests = [(gate, each) for name in GATED for gate in [GATES[name]]
+                 for each in project.subjects(gate, shard) if isinstance(each, Shard)]  # fmt: skip
+        return [
+            _judged(gate, project.open_shard(each), gate.policy(each.policy), each)
+            for gate, each in tests
+        ]
 
 
 def _judged(gate: Gate[Any], context: Any, policy: Any, subject: Subject) -> Verdict:
@@ -238,7 +241,10 @@ def result(name: str, qualified: str) -> Result:
     """Judge one fault in one shard, and measure its effect."""
     fault, start = fault_of(name), time.perf_counter()
     given = verdicts(fault, qualified)
-    red = {v.gate: reasons(v)[0] for v in given if v.status != "passed"}
+    red: dict[str, str] = {}
+    for verdict in given:
+        if verdict.status != "passed":
+            red.setdefault(verdict.gate, reasons(verdict)[0])
     model, _, part = qualified.partition(":")
     measured = part and MANIFESTS[model] != FULL_SIZE.get(model)
     effect = _effects(qualified).of(fault) if measured else math.inf

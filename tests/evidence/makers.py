@@ -12,7 +12,7 @@ from pytest_ane.evidence import Statement
 from pytest_ane.gates import behaviour, compression, fidelity, placement
 from pytest_ane.gates.behaviour.measure import PromptResult
 from pytest_ane.gates.compression.measure import CompressionMeasurement
-from pytest_ane.gates.fidelity import Comparison, Errors, Fidelity
+from pytest_ane.gates.fidelity import Comparison, Fidelity
 from pytest_ane.gates.placement.plans import Message, Plan, PlannedFunction, PlannedOperation, Tally
 from pytest_ane.gates.verdict import Verdict
 from pytest_ane.make import Census, Distortion
@@ -76,13 +76,12 @@ COMPRESSION = CompressionMeasurement(
     ("norm_weight: left as it is.",),
     (Distortion("q_proj_weight", 12.5, 3000.0), Distortion("mask", 0.0, 7.0)),
 )  # fmt: skip
-ERRORS = Errors(0.99, 0.8, 64, (0, 7), 1.5, (0, 9))
 FIDELITY = Fidelity(
     (
         Comparison("gaussian", "gaussian T=2 #0", "y", 2, 4.25, (0.999, 0.998), (0, 1), (), (),
-                   1.0, 0.125, relative=(0.02, 0.01), errors=ERRORS),
+                   1.0, 0.125, relative=(0.02, 0.01)),
         Comparison("captured", "captured chat T=4", "y", 4, 21953.4, (0.9, math.nan), (0, 3),
-                   (1,), (2,), 0.875, math.inf, relative=(0.5, math.nan), errors=ERRORS),
+                   (1,), (2,), 0.875, math.inf, relative=(0.5, math.nan)),
     ),
     True,
     {"backend": "coreml"},

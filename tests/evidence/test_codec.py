@@ -11,7 +11,7 @@ import pytest
 
 from pytest_ane.evidence.statement import from_data, to_data
 from pytest_ane.gates.compression.palettes import Palette
-from pytest_ane.gates.fidelity import Errors, Fidelity
+from pytest_ane.gates.fidelity import Fidelity
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
 from pytest_ane.mlprogram.errors import EvidenceError
 from pytest_ane.probes.exact_chain import StackState
@@ -89,30 +89,11 @@ def test_everything_of_a_comparison_is_read_again() -> None:
         spoilt=(1,),
         one_zero=(7,),
         experts=((3, 9),),
-        errors=Errors(0.5, -1.0, 32, (0, 5), 0.125, (1, 7)),
     )
     known = replace(MEASURED["fidelity"], comparisons=(deep,), provenance={})
     data = to_data("fidelity", known)
     assert data["comparisons"][0]["contributions"] == [0.5]
     assert from_data("fidelity", json.loads(json.dumps(data)), {}) == known
-
-
-@pytest.mark.parametrize(
-    ("errors", "words"),
-    [
-        ({"cosine": 2.0}, "neither in -1..1 nor NaN"),
-        ({"relative": -1.0}, "an error or a place is negative"),
-        ({"absolute_at": [-1, 0]}, "an error or a place is negative"),
-        ({"relative_at": [1]}, r"errors\.relative_at"),
-    ],
-)
-def test_errors_that_cannot_be(errors: dict[str, Any], words: str) -> None:
-    data = to_data("fidelity", MEASURED["fidelity"])
-    whole = {"cosine": 1.0, "group_cosine": 1.0, "group": 0, "absolute_at": [0, 0]}
-    whole |= {"relative": 0.0, "relative_at": [0, 0], **errors}
-    data["comparisons"][0]["errors"] = whole
-    with pytest.raises(EvidenceError, match=words):
-        from_data("fidelity", data, {})
 
 
 @pytest.mark.parametrize(
@@ -123,7 +104,6 @@ def test_errors_that_cannot_be(errors: dict[str, Any], words: str) -> None:
         ("fidelity", "comparisons.0.cosines", [0.9, 1.1], "neither in -1..1 nor NaN"),
         ("fidelity", "comparisons.0.cosines", [0.9, "Infinity"], "neither in -1..1 nor NaN"),
         ("fidelity", "comparisons.0.relative", [], "0 errors at 2 positions"),
-        ("fidelity", "comparisons.0.errors", None, "live positions are without errors"),
         ("fidelity", "comparisons.0.positions", [1, 0], "do not ascend"),
         ("fidelity", "comparisons.0.positions", [-1, 0], "do not ascend"),
         ("fidelity", "comparisons.0.one_zero", [3, 3], "do not ascend"),

@@ -12,7 +12,7 @@ from pytest_ane.evidence.judge import judge, origin
 from pytest_ane.gates.behaviour import Behaviour
 from pytest_ane.gates.behaviour.measure import PromptResult
 from pytest_ane.gates.compression.measure import CompressionMeasurement
-from pytest_ane.gates.fidelity import Comparison, Errors, Fidelity
+from pytest_ane.gates.fidelity import Comparison, Fidelity
 from pytest_ane.gates.placement.plans import Plan
 from pytest_ane.make import Census
 from pytest_ane.manifest import Model, Policy, Shard
@@ -23,10 +23,9 @@ from tests.evidence.test_verify import FOUND, PLAN
 
 WHERE = "recorded 2026-11-18, Apple M4 Max, macOS 26.1, CPU_AND_NE"
 POSITIONS = (Position(1.0, 0.0, True, 0), Position(0.99, 0.01, True, 0))
-ERRORS = Errors(0.98, 0.98, 0, (0, 0), 0.1, (0, 0))
 FIDELITY = Fidelity(
     (Comparison("gaussian", "g", "y", 1, 1.0, (0.98,), (0,), (), (), 1.0, 0.1,
-                relative=(0.1,), errors=ERRORS),), True, {}
+                relative=(0.1,)),), True, {}
 )  # fmt: skip
 MEASURED: dict[str, Any] = {
     "placement": PLAN,

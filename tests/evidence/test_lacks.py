@@ -12,7 +12,7 @@ from pytest_ane.gates import GATES, Subject
 from pytest_ane.gates.behaviour import Behaviour
 from pytest_ane.gates.behaviour.embeddings import Embeddings, Ranking, TextResult
 from pytest_ane.gates.behaviour.measure import PromptResult
-from pytest_ane.gates.fidelity import Comparison, Errors, Fidelity
+from pytest_ane.gates.fidelity import Comparison, Fidelity
 from pytest_ane.gates.fidelity.records import Covered
 from pytest_ane.gates.placement.plans import Message, Plan, PlannedFunction, PlannedOperation, Tally
 from pytest_ane.make import Artifact
@@ -23,9 +23,8 @@ from tests.evidence.test_verify import FOUND, PLAN
 from tests.mlprogram.packages import doubling
 
 SHARD = Shard(model="m", id="L01", probes=Probes(kinds=("gaussian", "captured"), count=1))
-ERRORS = Errors(0.9, 0.8, 0, (0, 0), 0.1, (0, 0))
 SEEDED = Comparison("gaussian", "g", "y", 3, 1.0, (0.9, 0.8), (0, 2), (1,), (), 1.0, 0.1,
-                    relative=(0.1, 0.1), errors=ERRORS)  # fmt: skip
+                    relative=(0.1, 0.1))  # fmt: skip
 CAPTURED = replace(SEEDED, kind="captured", probe="c", length=2, positions=(5, 6), both_zero=())
 BUDGET = ErrorBudget(Error(0.1, 0.1), Error(0.1, 0.1), None)
 POSITION = Position(1.0, 0.0, True, 0)

@@ -1,86 +1,67 @@
-"""One verdict of two runs: what stands once, what is labelled, and what is left out."""
+"""A test for each arithmetic, and what a verdict says of the ANE's."""
 
 from __future__ import annotations
 
-from pytest_ane.gates.arithmetics import joined, missing
-from pytest_ane.gates.verdict import Figure, Finding, Table, Verdict
-from pytest_ane.mlprogram.arithmetic import RuleShares
+import pytest
 
-TABLE = Table("probes", (), ())
+from pytest_ane.gates import GATES
+from pytest_ane.gates.arithmetics import in_arithmetic
+from pytest_ane.gates.verdict import Figure, Finding, Verdict
+from pytest_ane.manifest import Policy, Shard
+from pytest_ane.manifest.policy import FidelityPolicy
+from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
+
+FINDING = Finding("failed", "below min-cosine", figure="cosine.min")
+TYPED = Verdict("fidelity", "m:L00", (Figure("cosine.min", 0.96),), (FINDING,))
 RULES = RuleShares({"recorded": 3, "unknown": 1}, {"recorded": 100}, unknown=("softmax",))
-COSTS = (Figure("engine.rms", 0.01, label="simulated ANE (h16+) costs"),)
+BOTH: tuple[Arithmetic, ...] = ("typed", "ane")
 
 
-def verdict(cosine: float, *findings: Finding) -> Verdict:
-    figures = (
-        Figure("cosine.min", cosine, label="cosine", limit=0.97, good="above", shown=True),
-        Figure("finite", 1.0, "%", "finite", shown=True),
-        Figure("algebra.max", 0.001, label="algebra"),
-    )
-    return Verdict("fidelity", "m:L00", figures, findings, (TABLE,), {"backend": "cpu"})
+def ids(gate: str, shard: Shard, *, simulates: bool = True) -> list[str]:
+    known = GATES[gate]
+    return [known.test(subject).id for subject in known.subjects(shard, simulates=simulates)]
 
 
-WRONG = Finding("failed", "wrong function", figure="algebra.max")
-BELOW = Finding("failed", "below min-cosine", figure="cosine.min")
-
-
-def both(arithmetic: tuple[str, ...], *findings: Finding) -> Verdict:
-    right, wrong = verdict(0.99, WRONG), verdict(0.96, WRONG, *findings)
-    return joined(right, wrong, arithmetic, ("algebra",), RULES, COSTS)  # type: ignore[arg-type]
-
-
-def test_both_have_their_figures_under_names_of_their_own() -> None:
-    made = both(("typed", "ane"))
+def test_the_figures_are_called_alike_and_the_basis_says_which_arithmetic() -> None:
+    made = in_arithmetic(TYPED, "ane", RULES, [Figure("cost.rms", 0.01)])
+    assert made.basis == "simulated ANE (h16+)"
     assert made.values == {
-        "cosine.min": 0.99,
-        "finite": 1.0,
-        "algebra.max": 0.001,
-        "ane.cosine.min": 0.96,
-        "ane.finite": 1.0,
-        "engine.rms": 0.01,
-        "ane.products": "100.0% recorded",
-        "ane.products.recorded": 1.0,
-        "ane.products.fitted": 0.0,
-        "ane.products.inferred": 0.0,
-        "ane.products.unknown": 0.0,
-        "ane.operations": "75.0% recorded, 25.0% unknown",
-        "ane.operations.recorded": 0.75,
-        "ane.operations.fitted": 0.0,
-        "ane.operations.inferred": 0.0,
-        "ane.operations.unknown": 0.25,
+        "cosine.min": 0.96,
+        "cost.rms": 0.01,
+        "products": "100.0% recorded",
+        "products.recorded": 1.0,
+        "products.fitted": 0.0,
+        "products.inferred": 0.0,
+        "products.unknown": 0.0,
+        "operations": "75.0% recorded, 25.0% unknown",
+        "operations.recorded": 0.75,
+        "operations.fitted": 0.0,
+        "operations.inferred": 0.0,
+        "operations.unknown": 0.25,
     }
-    labels = [figure.label for figure in made.figures if figure.name.startswith("ane.cosine")]
-    assert labels == ["simulated ANE (h16+) cosine"]
-    assert [f.shown for f in made.figures if f.name == "ane.finite"] == [False]
-    assert made.provenance == {"backend": "cpu", "arithmetic": "typed, simulated ANE (h16+)"}
-
-
-def test_a_finding_of_both_stands_once_and_one_of_the_ane_is_labelled() -> None:
-    failed = [f for f in both(("typed", "ane"), BELOW).findings if f.severity == "failed"]
-    assert [(f.reason, f.figure) for f in failed] == [
-        ("wrong function", "algebra.max"),
-        ("simulated ANE (h16+): below min-cosine", "ane.cosine.min"),
+    assert [f.reason for f in made.findings] == [
+        "below min-cosine",
+        "simulated ANE (h16+): 25% of the operations have no known rule and ran as typed: softmax",
     ]
+    assert in_arithmetic(TYPED, "typed", RuleShares(), ()) == TYPED
 
 
-def test_what_has_no_rule_is_named() -> None:
-    (note,) = (f.reason for f in both(("ane",)).findings if f.severity == "note")
-    assert note == (
-        "simulated ANE (h16+): 25% of the operations have no known rule and ran as typed: softmax"
-    )
+@pytest.mark.parametrize(
+    ("gate", "expected"),
+    [
+        ("fidelity", ["m:L00", "m:L00-ane"]),
+        ("placement", ["m:L00"]),
+        ("compression", ["m:L00"]),
+        ("hazards", ["m:L00"]),
+    ],
+)
+def test_each_arithmetic_has_a_test_where_it_matters(gate: str, expected: list[str]) -> None:
+    assert ids(gate, Shard(model="m", id="L00", arithmetic=BOTH)) == expected
 
 
-def test_of_a_run_that_is_not_judged_only_what_is_common_stays() -> None:
-    typed, ane = verdict(0.9, WRONG, BELOW), verdict(0.99, WRONG)
-    made = joined(typed, ane, ("ane",), ("algebra",), RuleShares(), ())
-    assert [f.name for f in made.figures] == ["algebra.max", "ane.cosine.min", "ane.finite"]
-    assert [f.reason for f in made.reasons] == ["wrong function"]
-    assert made.provenance["arithmetic"] == "simulated ANE (h16+)"
-
-
-def test_nothing_computed_in_it_is_unproven() -> None:
-    made = missing(verdict(0.99))
-    assert made.status == "unproven"
-    assert (
-        made.reasons[0].reason == "Nothing was computed in arithmetic 'ane' (simulated ANE (h16+))"
-    )
+@pytest.mark.parametrize("arithmetic", [("typed",), ("ane",), BOTH])
+def test_a_device_and_its_evidence_have_one(arithmetic: tuple[Arithmetic, ...]) -> None:
+    shard = Shard(model="m", id="L00", arithmetic=arithmetic)
+    assert ids("fidelity", shard, simulates=False) == ["m:L00"]
+    policy = Policy(fidelity=FidelityPolicy(require="device"))
+    assert ids("fidelity", shard.model_copy(update={"policy": policy})) == ["m:L00"]

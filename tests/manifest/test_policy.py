@@ -92,8 +92,6 @@ def test_no_systems(os: str) -> None:
         (FidelityPolicy, {"min_contribution": math.nan}),
         (FidelityPolicy, {"max_relative_l2": math.inf}),
         (FidelityPolicy, {"max_relative_l2": -0.1}),
-        (FidelityPolicy, {"min_snr": -math.inf}),
-        (FidelityPolicy, {"max_error": math.inf}),
         (FidelityPolicy, {"max_non_finite": 1.0}),
         (FidelityPolicy, {"outputs": {"y": {"min_cosine": math.nan}}}),
         (FidelityPolicy, {"outputs": {"y": {"min_live_probes": 1}}}),
@@ -124,12 +122,16 @@ def test_code_uses_field_names() -> None:
 
 def test_an_output_s_thresholds_are_laid_over_the_shard_s() -> None:
     policy = FidelityPolicy.model_validate(
-        {"min-cosine": 0.9, "min-snr": 20, "outputs": {"z": {"min-cosine": -1, "max-error": 0}}}
+        {
+            "min-cosine": 0.9,
+            "max-relative-l2": 0.2,
+            "outputs": {"z": {"min-cosine": -1, "min-contribution": 0}},
+        }
     )
     y, z = policy.of_output("y"), policy.of_output("z")
-    assert (y.min_cosine, y.min_cosine_first, y.min_snr, y.max_error) == (0.9, 0.9, 20, None)
-    assert (z.min_cosine, z.min_cosine_first, z.min_snr, z.max_error) == (-1, 0.9, 20, 0)
-    assert (y.max_non_finite, y.min_contribution, y.max_relative_l2) == (0, None, None)
+    assert (y.min_cosine, y.max_relative_l2, y.min_contribution) == (0.9, 0.2, None)
+    assert (z.min_cosine, z.max_relative_l2, z.min_contribution) == (-1, 0.2, 0)
+    assert y.max_non_finite == 0
 
 
 def test_records_are_frozen() -> None:

@@ -1,4 +1,4 @@
-"""`arithmetic` in the manifest and `--ane-arithmetic`: gates judge the ANE's arithmetic too."""
+"""`arithmetic` in the manifest and `--ane-arithmetic`: each that is named has tests of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tests.plugin.projects import LLAMA, save
 SCALE = 2.0**-8
 WEIGHT = 18_000.0
 """Times a probe's values: beyond 32,768 for the largest of them, and never beyond fp16's range."""
-FIGURE = "simulated ANE (h16+) cosine"
 
 
 def _late(x: Any) -> Any:
@@ -75,32 +74,45 @@ def test_both_shards_are_right_as_typed(own: Project) -> None:
     result.stdout.no_fnmatch_line("*simulated*")
 
 
-@pytest.mark.parametrize("value", ["ane", "typed,ane"])
-def test_the_one_that_overflows_is_red_in_the_ane_s_arithmetic(own: Project, value: str) -> None:
-    result = fidelity(own, f"--ane-arithmetic={value}")
-    result.assert_outcomes(passed=1, failed=1, deselected=7)
+@pytest.mark.parametrize(("value", "typed"), [("ane", 0), ("typed,ane", 2)])
+def test_the_one_that_overflows_is_red_in_the_ane_s_arithmetic(
+    own: Project, value: str, typed: int
+) -> None:
+    result = fidelity(own, f"--ane-arithmetic={value}", "-rA")
+    result.assert_outcomes(passed=1 + typed, failed=1, deselected=7)
     result.stdout.fnmatch_lines_random(
         [
             "FAILED   own:late *simulated ANE (h16+): the ANE's arithmetic: it*",
-            f"passed   own:early *{FIGURE} 1.0000 (needs 0.97)*",
+            "passed   own:early *simulated ANE (h16+): cosine 1.0000 (needs 0.97)*costs 0.*",
+            "FAILED gates/test_fidelity.py::test_fidelity[[]own:late-ane[]]*",
+            "PASSED gates/test_fidelity.py::test_fidelity[[]own:early-ane[]]*",
         ]
     )
+
+
+def test_one_of_both_is_run_by_its_id(own: Project) -> None:
+    name = "gates/test_fidelity.py::test_fidelity[own:late-ane]"
+    own.run(name, "--ane-arithmetic=typed,ane").assert_outcomes(failed=1)
+    own.gate("-k", "ane]", "--ane-arithmetic=typed,ane").assert_outcomes(
+        passed=1, failed=1, deselected=9
+    )
+
+
+def test_a_canary_waits_for_both(own: Project) -> None:
+    text = (own.path / "shards.toml").read_text()
+    own.manifest(f'[models.own]\ncanary = ["late"]\n{text}')
+    result = fidelity(own, "--ane-arithmetic=typed,ane")
+    result.stdout.fnmatch_lines(["*not run: canary late failed fidelity*"])
+    fidelity(own, "--ane-arithmetic=typed").assert_outcomes(passed=2, deselected=5)
 
 
 def test_the_manifest_names_it_and_the_option_overrides_it(own: Project) -> None:
     text = (own.path / "shards.toml").read_text()
     own.manifest(f'[defaults]\narithmetic = ["typed", "ane"]\n{text}')
-    fidelity(own).assert_outcomes(passed=1, failed=1, deselected=7)
+    fidelity(own).assert_outcomes(passed=3, failed=1, deselected=7)
     fidelity(own, "--ane-arithmetic=typed").assert_outcomes(passed=2, deselected=5)
     own.pytester.makeini("[pytest]\nane_arithmetic = typed\n")
     fidelity(own).assert_outcomes(passed=2, deselected=5)
-
-
-def test_thresholds_of_its_own(own: Project) -> None:
-    text = (own.path / "shards.toml").read_text()
-    own.manifest(f"[defaults.policy.fidelity.ane]\nmin-cosine = 0.9\n{text}")
-    result = fidelity(own, "--ane-arithmetic=typed,ane")
-    result.assert_outcomes(passed=2, deselected=7)
 
 
 @pytest.mark.parametrize("word", ["fp16", "h13", "typed,M2"])
@@ -123,17 +135,18 @@ def test_a_device_computes_in_its_own(own: Project) -> None:
 
 
 @pytest.mark.slow
-def test_a_whole_stack_in_both(project: Project) -> None:
+def test_a_whole_stack_in_both(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
     project.manifest(LLAMA.format(source=project.workshop.llama))
     result = project.gate("-k", "behaviour", "--ane-arithmetic=typed,ane", "-v")
-    result.assert_outcomes(passed=1, deselected=16)
-    result.stdout.fnmatch_lines(["*costs: KL to*"])
+    result.assert_outcomes(passed=2, deselected=20)
+    result.stdout.fnmatch_lines(["passed   mini  *simulated ANE (h16+): *costs: KL to*"])
 
 
 def test_hazards_are_asked_in_the_ane_s_arithmetic_alone(own: Project) -> None:
     own.gate("-k", "hazards").assert_outcomes(deselected=7)
     result = own.gate("-k", "hazards", "--ane-arithmetic=typed,ane", "-rA")
-    result.assert_outcomes(passed=1, failed=1, deselected=7)
+    result.assert_outcomes(passed=1, failed=1, deselected=9)
     result.stdout.fnmatch_lines_random(
         [
             "*outputs overflowed, as the accumulator met 32,768 (recorded: *power of two*",

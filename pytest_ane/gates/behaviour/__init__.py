@@ -27,6 +27,7 @@ class BehaviourGate(Gate[Behaviour]):
     name = "behaviour"
     scope = "model"
     measurement = Behaviour
+    by_arithmetic = True
     fixtures = ("chain", "evidence", "gate")
 
     def question(self, subject: Subject, model: Model, source: Callable[[], str]) -> dict[str, Any]:
@@ -37,14 +38,13 @@ class BehaviourGate(Gate[Behaviour]):
 
     def measure(self, context: ModelContext) -> Behaviour:
         """Run every golden prompt through the chain, and every shard alone."""
-        states = context.states if context.has_states else None
         return measure(
             context.chain,
             context.golden,
-            states,
+            context.states if context.has_states else None,
             context.decode,
             context.provenance,
-            context.simulated,
+            context.typed if context.arithmetic == "ane" else None,
             lambda: context.rules,
         )
 
@@ -53,20 +53,12 @@ class BehaviourGate(Gate[Behaviour]):
         assert isinstance(subject, Model)
         expect = {prompt.name: prompt.expect for prompt in subject.prompts if prompt.expect}
         trained = subject.source is not None and not subject.source.synthetic
-        return judge(
-            measurement,
-            policy,
-            subject.qualified,
-            expect,
-            trained=trained,
-            arithmetic=subject.arithmetic,
-        )
+        return judge(measurement, policy, subject.qualified, expect, trained=trained)
 
     def limits(self, policy: BehaviourPolicy, subject: Subject) -> Limits:
         """Of logits, or of embeddings and rankings."""
         assert isinstance(subject, Model)
-        encoder = is_encoder(subject.family, subject.ids)
-        return limits(policy, subject.arithmetic, encoder=encoder)
+        return limits(policy, encoder=is_encoder(subject.family, subject.ids))
 
     def figures(self, measurement: Behaviour) -> tuple[Figure, ...]:
         """Statistics of all positions but the prompts' first ones."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +24,6 @@ from pytest_ane.gates.verdict import (
     nothing,
 )
 from pytest_ane.manifest.policy import BehaviourPolicy
-from pytest_ane.mlprogram.arithmetic import RuleShares
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.metrics.tensors import cosine, is_cosine, relative_l2
 from pytest_ane.models.chain import Chain
@@ -34,8 +33,6 @@ LEAST = 3
 """Sentences that have an order worth comparing."""
 _TIE = 0.01
 """Difference of two cosines below which either sentence may come first."""
-COMMON = ("texts", "queries", "reference")
-"""How the names of figures begin that do not depend on the executor's arithmetic."""
 
 
 @dataclass(frozen=True)
@@ -109,21 +106,6 @@ class Embeddings:
         return [ranking for ranking in self.rankings if ranking.ordered]
 
 
-@dataclass(frozen=True)
-class SimulatedEmbeddings:
-    """The same on the executor in the ANE's arithmetic (h16+).
-
-    Attributes:
-        cosine: lowest of an embedding with that in the program's own types: what the ANE's
-            arithmetic itself costs.
-        rules: by which rules it computed.
-    """
-
-    embeddings: Embeddings
-    cosine: float
-    rules: RuleShares = field(default_factory=RuleShares)
-
-
 def measure_embeddings(
     chain: Chain, golden: Sequence[GoldenPrompt], states: ReferenceStates | None
 ) -> tuple[Embeddings, list[FloatArray]]:
@@ -139,17 +121,10 @@ def measure_embeddings(
     return Embeddings(texts, tuple(_rankings(golden, own, exact)), alone), own
 
 
-def simulate_embeddings(
-    chain: Chain,
-    golden: Sequence[GoldenPrompt],
-    states: ReferenceStates | None,
-    typed: Sequence[FloatArray],
-    rules: Callable[[], RuleShares],
-) -> SimulatedEmbeddings:
-    """The same with the chain in the ANE's arithmetic; `typed` are the other run's embeddings."""
-    embeddings, own = measure_embeddings(chain, golden, states)
-    cosines = [float(cosine(a, b)[0]) for a, b in zip(own, typed, strict=True)]
-    return SimulatedEmbeddings(embeddings, float(np.min(cosines, initial=1.0)), rules())
+def lowest_cosine(own: Sequence[FloatArray], others: Sequence[FloatArray]) -> float:
+    """Of pairs of embeddings `[1, C]`, NaN if any is."""
+    cosines = [float(cosine(a, b)[0]) for a, b in zip(own, others, strict=True)]
+    return float(np.min(cosines, initial=1.0))
 
 
 def kendall(expected: Sequence[float], actual: Sequence[float]) -> float:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Literal
 
-from pytest_ane.gates.arithmetics import joined, joined_limits, missing
+from pytest_ane.gates.arithmetics import in_arithmetic
 from pytest_ane.gates.behaviour.alone import drift_table, note, table, worst_first
-from pytest_ane.gates.behaviour.embeddings import COMMON, Embeddings, judge_embeddings
 from pytest_ane.gates.behaviour.embeddings import figures as figures_of_embeddings
+from pytest_ane.gates.behaviour.embeddings import judge_embeddings
 from pytest_ane.gates.behaviour.embeddings import limits as limits_of_embeddings
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult
 from pytest_ane.gates.behaviour.positions import first_bad, positions_table
@@ -29,12 +28,15 @@ from pytest_ane.gates.verdict import (
     nothing,
 )
 from pytest_ane.manifest.policy import BehaviourPolicy
-from pytest_ane.mlprogram.arithmetic import SIMULATED, Arithmetic
 from pytest_ane.mlprogram.metrics.logits import LogitSummary, Position
 from pytest_ane.models.chain import NO_TOKEN
 
-_COMMON = ("positions", "reference", "perplexity.reference")
-"""How the names of figures begin that do not depend on the executor's arithmetic."""
+_COSTS = (
+    ("kl", "nats", "costs: KL to typed", True),
+    ("top1", "%", "costs: top-1 as typed", False),
+    ("cosine", "", "costs: embedding cosine to typed", True),
+)
+"""Of `Behaviour.costs`: name, unit, label, and whether the row shows it."""
 _NO_TEXTS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -45,7 +47,6 @@ def judge(
     expect: Mapping[str, str] = _NO_TEXTS,
     *,
     trained: bool = False,
-    arithmetic: Sequence[Arithmetic] = ("typed",),
 ) -> Verdict:
     """Passed only if the reference is right and every threshold is kept.
 
@@ -55,43 +56,17 @@ def judge(
         model: its name.
         expect: by prompt, what the reference's greedy text must contain.
         trained: whether the weights are a trained model's, whose perplexity has a default limit.
-        arithmetic: which of the executor's runs are judged; of a device there is one run.
     """
-    if behaviour.embeddings is not None:
-        return _judge_encoder(behaviour, behaviour.embeddings, policy, model, expect, arithmetic)
-    typed = _judge(behaviour, policy, model, expect, trained=trained)
-    if "ane" not in arithmetic or behaviour.provenance.get("backend", "cpu") != "cpu":
-        return typed
-    if (ane := behaviour.ane) is None:
-        return missing(typed)
-    view = replace(behaviour, prompts=ane.prompts, alone=ane.alone, drift=ane.drift)
-    simulated = _judge(view, policy.in_ane, model, expect, trained=trained)
-    costs = f"{SIMULATED} costs"
-    engine = (
-        Figure("engine.kl", ane.kl, "nats", f"{costs}: KL to typed", shown=True),
-        Figure("engine.top1", ane.top1, "%", f"{costs}: top-1 as typed"),
-    )
-    return joined(typed, simulated, arithmetic, _COMMON, ane.rules, engine)
-
-
-def _judge_encoder(
-    behaviour: Behaviour,
-    embeddings: Embeddings,
-    policy: BehaviourPolicy,
-    model: str,
-    expect: Mapping[str, str],
-    arithmetic: Sequence[Arithmetic],
-) -> Verdict:
-    """Of embeddings and rankings; arguments as of `judge`."""
-    typed = judge_embeddings(embeddings, policy, model, expect, behaviour.provenance)
-    if "ane" not in arithmetic or behaviour.provenance.get("backend", "cpu") != "cpu":
-        return typed
-    if (ane := behaviour.ane_embeddings) is None:
-        return missing(typed)
-    simulated = judge_embeddings(ane.embeddings, policy.in_ane, model, expect, behaviour.provenance)
-    label = f"{SIMULATED} costs: embedding cosine to typed"
-    engine = (Figure("engine.cosine", ane.cosine, label=label, shown=True),)
-    return joined(typed, simulated, arithmetic, COMMON, ane.rules, engine)
+    if (embeddings := behaviour.embeddings) is not None:
+        verdict = judge_embeddings(embeddings, policy, model, expect, behaviour.provenance)
+    else:
+        verdict = _judge(behaviour, policy, model, expect, trained=trained)
+    costs = [
+        Figure(f"cost.{name}", behaviour.costs[name], unit, label, shown=shown)
+        for name, unit, label, shown in _COSTS
+        if name in behaviour.costs
+    ]
+    return in_arithmetic(verdict, behaviour.arithmetic, behaviour.rules, costs)
 
 
 def _judge(
@@ -102,7 +77,7 @@ def _judge(
     *,
     trained: bool,
 ) -> Verdict:
-    """The verdict in one arithmetic; arguments as of `judge`."""
+    """Of logits and greedy text; arguments as of `judge`."""
     positions = _compared(behaviour)
     if not positions:
         return nothing(
@@ -160,10 +135,9 @@ def _unchanged(prompt: PromptResult, policy: BehaviourPolicy) -> bool:
     return same and first_bad((prompt,), policy) is None
 
 
-def limits(policy: BehaviourPolicy, arithmetic: Sequence[Arithmetic], *, encoder: bool) -> Limits:
+def limits(policy: BehaviourPolicy, *, encoder: bool) -> Limits:
     """What a policy asks of figures, of logits or of an encoder's embeddings."""
-    of, common = (limits_of_embeddings, COMMON) if encoder else (_limits, _COMMON)
-    return joined_limits(of(policy), of(policy.in_ane), arithmetic, common)
+    return limits_of_embeddings(policy) if encoder else _limits(policy)
 
 
 def _limits(policy: BehaviourPolicy) -> Limits:

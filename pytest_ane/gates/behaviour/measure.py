@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pytest_ane.gates.behaviour.embeddings import (
-    Embeddings,
-    SimulatedEmbeddings,
-    measure_embeddings,
-    simulate_embeddings,
-)
-from pytest_ane.mlprogram.arithmetic import RuleShares
+from pytest_ane.gates.behaviour.embeddings import Embeddings, lowest_cosine, measure_embeddings
+from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
+from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.metrics.logits import (
     Likeliest,
     LogitSummary,
@@ -81,46 +77,31 @@ class PromptResult:
 
 
 @dataclass(frozen=True)
-class Simulated:
-    """The same on the executor in the ANE's arithmetic (h16+).
-
-    Attributes:
-        prompts, alone, drift: as of the run in the program's own types.
-        kl: mean KL(typed || ane) in nats over all positions but the prompts' first ones: what the
-            ANE's arithmetic itself costs.
-        top1: share of these positions with the same likeliest token as typed.
-        rules: by which rules it computed.
-    """
-
-    prompts: tuple[PromptResult, ...]
-    alone: tuple[ShardAlone, ...]
-    kl: float
-    top1: float
-    rules: RuleShares = field(default_factory=RuleShares)
-    drift: tuple[StackState, ...] = ()
-
-
-@dataclass(frozen=True)
 class Behaviour:
     """All prompts, and each shard alone on the reference's own states.
 
     Attributes:
         alone: shards in running order; not one that rightly gives nothing but zeros.
         vocabulary: tokens that there are; None where that was not measured.
-        ane: the same in the ANE's arithmetic; None where it was not asked for, or a device ran it.
-        embeddings: of an encoder, which has no prompts above; `ane_embeddings` as `ane`.
+        embeddings: of an encoder, which has no prompts above.
         drift: hidden states of the stack as it is after each block, in running order; none where
             the reference does not tell its own.
+        arithmetic: in which the shards ran; a device's own counts as `typed`.
+        costs: how far that is from the shards as typed, by name: mean KL(typed || ane) in nats
+            (`kl`) and the share of positions with the same likeliest token (`top1`), without the
+            prompts' first positions; of an encoder the lowest cosine of two embeddings (`cosine`).
+        rules: by which rules of the ANE the shards computed.
     """
 
     prompts: tuple[PromptResult, ...]
     alone: tuple[ShardAlone, ...]
     provenance: Mapping[str, Any]
     vocabulary: int | None = None
-    ane: Simulated | None = None
     embeddings: Embeddings | None = None
-    ane_embeddings: SimulatedEmbeddings | None = None
     drift: tuple[StackState, ...] = ()
+    arithmetic: Arithmetic = "typed"
+    costs: Mapping[str, float] = field(default_factory=dict)
+    rules: RuleShares = field(default_factory=RuleShares)
 
 
 def measure(
@@ -129,7 +110,7 @@ def measure(
     states: ReferenceStates | None,
     decode: Callable[[Sequence[int]], str],
     provenance: Mapping[str, Any],
-    simulated: Chain | None = None,
+    typed: Chain | None = None,
     rules: Callable[[], RuleShares] = RuleShares,
 ) -> Behaviour:
     """Run every golden prompt through the chain, and every shard alone.
@@ -140,25 +121,25 @@ def measure(
         states: the reference's hidden states, for shards alone; None where nobody knows them.
         decode: spells token ids.
         provenance: of the measurement.
-        simulated: the same artifacts in the ANE's arithmetic, where that is asked for.
-        rules: tells, after they ran, by which rules these computed.
+        typed: the same artifacts as typed, where `chain` computes in the ANE's arithmetic: they are
+            given the prompts too, to tell what that costs.
+        rules: tells, after it ran, by which rules `chain` computed.
     """
+    more: dict[str, Any] = {}
     if chain.embeds:
         embeddings, own = measure_embeddings(chain, golden, states)
-        ane_embeddings = None
-        if simulated is not None:
-            ane_embeddings = simulate_embeddings(simulated, golden, states, own, rules)
-        return Behaviour(
-            (), (), dict(provenance), embeddings=embeddings, ane_embeddings=ane_embeddings
-        )
-    answers, prompts, alone, drift = _run(chain, golden, states, decode)
-    ane = None
-    if simulated is not None:
-        theirs, ane_prompts, ane_alone, ane_drift = _run(simulated, golden, states, decode)
-        kl, top1 = _engine(golden, answers, theirs)
-        ane = Simulated(ane_prompts, ane_alone, kl, top1, rules(), ane_drift)
-    vocabulary = golden[0].logits.shape[1] if golden else None
-    return Behaviour(prompts, alone, dict(provenance), vocabulary, ane, drift=drift)
+        if typed is not None:
+            more["costs"] = {"cosine": lowest_cosine(own, [typed.embedding(g.ids) for g in golden])}
+        measured = Behaviour((), (), dict(provenance), embeddings=embeddings)
+    else:
+        answers, prompts, alone, drift = _run(chain, golden, states, decode)
+        if typed is not None:
+            more["costs"] = _costs(golden, [typed.logits(g.ids) for g in golden], answers)
+        vocabulary = golden[0].logits.shape[1] if golden else None
+        measured = Behaviour(prompts, alone, dict(provenance), vocabulary, drift=drift)
+    if typed is not None:
+        more |= {"arithmetic": "ane", "rules": rules()}
+    return replace(measured, **more)
 
 
 def _run(
@@ -179,19 +160,19 @@ def _run(
     return answers, prompts, alone.shards, drift.states if drift else ()
 
 
-def _engine(
-    golden: Sequence[GoldenPrompt], typed: Sequence[Answer], ane: Sequence[Answer]
-) -> tuple[float, float]:
+def _costs(
+    golden: Sequence[GoldenPrompt], typed: Sequence[FloatArray], ane: Sequence[Answer]
+) -> dict[str, float]:
     """Mean KL(typed || ane), and the share of positions with the same likeliest token."""
     positions = [
         position
-        for prompt, a, b in zip(golden, typed, ane, strict=True)
-        for position in compare_logits(a.logits, b.logits, prompt.ids)[1:]
+        for prompt, logits, answer in zip(golden, typed, ane, strict=True)
+        for position in compare_logits(logits, answer.logits, prompt.ids)[1:]
     ]
     if not positions:
-        return 0.0, 1.0
+        return {}
     summary = LogitSummary.of(positions)
-    return summary.kl, summary.top1
+    return {"kl": summary.kl, "top1": summary.top1}
 
 
 def _result(

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pytest_ane.gates.arithmetics import simulator
 from pytest_ane.gates.base import Gate, ShardContext, Subject
 from pytest_ane.gates.fidelity.interface import differences, other_settings
 from pytest_ane.gates.fidelity.judge import figures, judge, limits
 from pytest_ane.gates.fidelity.measure import coverage, measure
-from pytest_ane.gates.fidelity.records import Comparison, Covered, Errors, Fidelity
+from pytest_ane.gates.fidelity.records import Comparison, Covered, Fidelity
 from pytest_ane.gates.verdict import Figure, Limits, Verdict
 from pytest_ane.make import Artifact
 from pytest_ane.manifest import Model, Shard
@@ -25,7 +26,7 @@ from pytest_ane.probes.domains import SAMPLER
 from pytest_ane.probes.seeded import GENERATOR, MASSIVE
 from pytest_ane.probes.seeded import KINDS as SEEDED
 
-__all__ = ["FIDELITY", "Comparison", "Errors", "Fidelity", "judge", "measure"]
+__all__ = ["FIDELITY", "Comparison", "Fidelity", "judge", "measure"]
 
 
 _LEFT_OUT = "no shard of the manifest is this function, for 'function' chooses another"
@@ -36,6 +37,7 @@ class FidelityGate(Gate[Fidelity]):
 
     name = "fidelity"
     measurement = Fidelity
+    by_arithmetic = True
 
     def question(self, subject: Subject, model: Model, source: Callable[[], str]) -> dict[str, Any]:
         """Probes, inputs, the reference and the largest T; golden tensors hold their own probes."""
@@ -66,18 +68,22 @@ class FidelityGate(Gate[Fidelity]):
         return asked
 
     def measure(self, context: ShardContext) -> Fidelity:
-        """Run every probe on the artifact and compare; without a reference only run it."""
+        """Run every probe on the artifact and compare; without a reference only run it.
+
+        In the ANE's arithmetic the artifact runs as typed besides, to tell what that costs.
+        """
         program, ports, cases = context.program, context.ports(), context.cases()
-        ane = context.backend.simulated() if "ane" in context.shard.arithmetic else None
+        package = context.artifact.path, context.shard.function
+        simulates = context.shard.arithmetic[0] == "ane" and not context.backend.on_device
+        ane = simulator(context.backend) if simulates else None
         measurement = measure(
-            context.backend.load(context.artifact.path, context.shard.function),
+            context.backend.load(*package),
             cases,
             compared=context.shard.reference != "none",
-            provenance=context.backend.provenance() | {"artifact": context.artifact.digest},
+            provenance=(ane or context.backend).provenance()
+            | {"artifact": context.artifact.digest},
             budget=context.budget(),
-            simulated=None
-            if ane is None
-            else ane.load(context.artifact.path, context.shard.function),
+            simulated=ane.load(*package) if ane else None,
             rules=lambda: ane.rule_shares if ane else RuleShares(),
             program=program,
         )
@@ -99,12 +105,11 @@ class FidelityGate(Gate[Fidelity]):
             left = (Covered(f"function {name}", _LEFT_OUT) for name in subject.ungated)
             covered = (*(measurement.coverage or ()), *left)
             measurement = replace(measurement, coverage=covered)
-        own, arithmetic = _own(subject), subject.arithmetic
-        return judge(measurement, policy, subject.qualified, own=own, arithmetic=arithmetic)
+        return judge(measurement, policy, subject.qualified, own=_own(subject))
 
     def limits(self, policy: FidelityPolicy, subject: Subject) -> Limits:
         """Of the worst values of metrics, and of algebra and rounding."""
-        return limits(policy, subject.arithmetic, own=_own(subject))
+        return limits(policy, own=_own(subject))
 
     def figures(self, measurement: Fidelity) -> tuple[Figure, ...]:
         """Numbers of all probes."""

@@ -9,13 +9,15 @@ from typing import Literal
 
 import numpy as np
 
-from pytest_ane.gates.arithmetics import joined, joined_limits, missing
+from pytest_ane.gates.arithmetics import in_arithmetic
 from pytest_ane.gates.fidelity.metrics import (
     CONTRIBUTIONS,
     COSINES,
+    FIRST_COSINE,
+    MAX_RELATIVE_L2,
+    MEAN_COSINE,
     METRICS,
     MIN_CONTRIBUTION,
-    MIN_COSINE,
     Group,
     Metric,
     greatest_l2,
@@ -25,7 +27,7 @@ from pytest_ane.gates.fidelity.metrics import (
 from pytest_ane.gates.fidelity.records import Comparison, Fidelity
 from pytest_ane.gates.fidelity.split import (
     compression_finding,
-    engine_figures,
+    cost_figures,
     split_figures,
     split_findings,
     split_limits,
@@ -34,24 +36,15 @@ from pytest_ane.gates.fidelity.tables import Groups, tables
 from pytest_ane.gates.verdict import Bound, Figure, Finding, Limits, Verdict, Where, nothing
 from pytest_ane.manifest.policy import FidelityPolicy, OutputPolicy
 from pytest_ane.mlprogram import fp16
-from pytest_ane.mlprogram.arithmetic import Arithmetic
-from pytest_ane.probes.error_budget import Error
 
 _BURIED = 256
 """How many times larger a residual path may be; beyond, what is left is fp16's rounding."""
-_COMMON = ("algebra", "rounding", "compression_error", "total_error", "probes", "input")
-"""How the names of figures begin that do not depend on the executor's arithmetic."""
 _NAMED = 5
 """Positions that are named; the rest is counted."""
 
 
 def judge(
-    fidelity: Fidelity,
-    policy: FidelityPolicy,
-    subject: str,
-    *,
-    own: bool = False,
-    arithmetic: Sequence[Arithmetic] = ("typed",),
+    fidelity: Fidelity, policy: FidelityPolicy, subject: str, *, own: bool = False
 ) -> Verdict:
     """Passed only if something was compared, and everything compared is close and finite.
 
@@ -61,54 +54,6 @@ def judge(
         subject: the shard.
         own: whether the artifact is the user's own, so that what an error budget calls compression
             may be another function: nobody knows that it was compressed from what is named.
-        arithmetic: which of the executor's runs are judged; of a device there is one run.
-    """
-    typed = _judge(fidelity, policy, subject, own=own)
-    if "ane" not in arithmetic or fidelity.provenance.get("backend", "cpu") != "cpu":
-        return typed
-    if (ane := fidelity.ane) is None:
-        return missing(typed)
-    view = replace(fidelity, comparisons=ane.comparisons)
-    simulated = _judge(view, policy.in_ane, subject, own=own, engine=ane.engine)
-    return joined(typed, simulated, arithmetic, _COMMON, ane.rules, engine_figures(ane))
-
-
-def limits(policy: FidelityPolicy, arithmetic: Sequence[Arithmetic], *, own: bool) -> Limits:
-    """What a policy asks of figures; arguments as of `judge`.
-
-    Where outputs have thresholds of their own, those of metrics depend on which outputs there are.
-    """
-    typed, ane = (
-        {**_metric_limits(p, own=own), **split_limits(p)} for p in (policy, policy.in_ane)
-    )
-    return joined_limits(typed, ane, arithmetic, _COMMON)
-
-
-def _metric_limits(policy: FidelityPolicy, *, own: bool) -> Limits:
-    made: dict[str, Bound] = {}
-    for metric in () if policy.outputs else METRICS:
-        limit = threshold(metric, policy.of_output(""), implied=own)
-        if limit is not None:
-            made[metric.figure] = Bound(limit, "above" if metric.least else "below")
-    return made
-
-
-def _judge(
-    fidelity: Fidelity,
-    policy: FidelityPolicy,
-    subject: str,
-    *,
-    own: bool,
-    engine: Error | None = None,
-) -> Verdict:
-    """The verdict in one arithmetic.
-
-    Args:
-        fidelity: the measurement.
-        policy: its thresholds.
-        subject: the shard.
-        own: as of `judge`.
-        engine: what the ANE's arithmetic costs, where that is judged.
     """
     if not fidelity.comparisons:
         return nothing(
@@ -121,8 +66,8 @@ def _judge(
     cost = fidelity.budget and fidelity.budget.compression
     beyond = any(f.figure.startswith("cosine") for f in findings)
     if not split and (beyond or (cost and not math.isfinite(cost.rms))):
-        split = tuple(filter(None, (compression_finding(fidelity, subject, engine),)))
-    return Verdict(
+        split = tuple(filter(None, (compression_finding(fidelity, subject),)))
+    verdict = Verdict(
         gate="fidelity",
         subject=subject,
         figures=(*_with_limits(fidelity, groups), *split_figures(fidelity, policy)),
@@ -130,6 +75,20 @@ def _judge(
         tables=tuple(tables(fidelity, groups)),
         provenance=fidelity.provenance,
     )
+    return in_arithmetic(verdict, fidelity.arithmetic, fidelity.rules, cost_figures(fidelity))
+
+
+def limits(policy: FidelityPolicy, *, own: bool) -> Limits:
+    """What a policy asks of figures; arguments as of `judge`.
+
+    Where outputs have thresholds of their own, those of metrics depend on which outputs there are.
+    """
+    made: dict[str, Bound] = {}
+    for metric in () if policy.outputs else METRICS:
+        limit = threshold(metric, policy.of_output(""), implied=own)
+        if limit is not None:
+            made[metric.figure] = Bound(limit, "above" if metric.least else "below")
+    return {**made, **split_limits(policy)}
 
 
 def _left_out(fidelity: Fidelity) -> Iterator[Finding]:
@@ -225,11 +184,10 @@ def _compared(fidelity: Fidelity) -> Iterator[Figure]:
     if undecided := sum(len(c.undecided) for c in fidelity.comparisons):
         yield Figure("positions.undecided", undecided, "positions", "undecided between experts",
                      shown=True)  # fmt: skip
-    for metric in METRICS[3:]:
-        parts = metric.of_part(fidelity.comparisons)
-        if values := values_of(parts, metric.of):
-            value = float((np.min if metric.least else np.max)(values))
-            yield Figure(metric.figure, value, metric.unit, metric.label)
+    if values := values_of(rest, MAX_RELATIVE_L2.of):
+        yield Figure(MAX_RELATIVE_L2.figure, float(np.max(values)), label=MAX_RELATIVE_L2.label)
+    if errors := [c.error_max for c in fidelity.comparisons if c.live]:
+        yield Figure("error.max", float(np.max(errors)), label="absolute error")
 
 
 def _groups(fidelity: Fidelity, policy: FidelityPolicy, *, own: bool = False) -> Groups:
@@ -250,6 +208,10 @@ def _groups(fidelity: Fidelity, policy: FidelityPolicy, *, own: bool = False) ->
 def _with_limits(fidelity: Fidelity, groups: Groups) -> tuple[Figure, ...]:
     """Figures beside their limits; of outputs with limits of their own one figure for each."""
     made = {figure.name: figure for figure in figures(fidelity)}
+    if any(group.pool for group in groups.values()) and (every := made.pop("cosine.min", None)):
+        made["cosine.position.min"] = replace(
+            every, name="cosine.position.min", label="lowest cosine", shown=False
+        )
     worst = f"worst of {_count(probes([c for c in fidelity.comparisons if c.live]), 'probe')}"
     for limits, group in groups.items():
         outputs = ", ".join(dict.fromkeys(c.output for c in group.comparisons))
@@ -262,23 +224,13 @@ def _with_limits(fidelity: Fidelity, groups: Groups) -> tuple[Figure, ...]:
             value = metric.worst(part)[0]
             name = _name(metric, groups, outputs)
             label = metric.label if name == metric.figure else f"{metric.label} of {outputs}"
-            known = made.get(name) or Figure(name, value, metric.unit, label, shown=True)
+            known = made.get(name) or Figure(name, value, label=label, shown=True)
             good: Literal["above", "below"] = "above" if metric.least else "below"
-            if group.pool and metric is MIN_COSINE:
-                lowest = replace(known, name="cosine.position.min", label="lowest cosine")
-                made[lowest.name] = replace(lowest, shown=False)
-                known = replace(known, value=value)
             # Where positions were left out, the figure of all of them has no limit to keep.
             if known.value == value or (math.isnan(value) and value is not known.value):
-                note = _averaged(group, part) if group.pools(metric, part) else worst
+                note = part.probe if metric is MEAN_COSINE else worst
                 made[name] = replace(known, limit=limit, good=good, note=note)
-    return tuple(made.values())
-
-
-def _averaged(group: Group, part: Comparison) -> str:
-    """`mean over 8 seeded probes`, of a part that stands for them."""
-    kind = "extreme" if part.kind == "extreme" else "seeded"
-    return f"mean over {_count(group.pooled(part), f'{kind} probe')}"
+    return tuple(sorted(made.values(), key=lambda f: not (f.shown and f.name.startswith("cosine"))))
 
 
 def _name(metric: Metric, groups: Groups, outputs: str) -> str:
@@ -405,22 +357,24 @@ def _broken(
     c = min(bad, key=metric.rank)
     value, position = metric.worst(c)
     output = f", output {c.output}" if several else ""
-    place = "mean of their positions" if group.pools(metric, c) else metric.place.format(position)
     side = "below" if metric.least else "above"
-    unit = f" {metric.unit}" if metric.unit else ""
     hidden = ""
     if metric is MIN_CONTRIBUTION and c.residual is not None:
         hidden = f", residual {c.residual:.3g} times the contribution"
-    pools = any(group.pools(metric, each) for each in measured)
-    counted = " (those that are seeded count as one)" if pools else ""
+    asked = f"{metric.key} = {limit:g}"
+    if metric is FIRST_COSINE:
+        asked = f"{limit:g}, which min-cosine allows there"
+    head = (
+        f"{probes(bad)} of {probes(measured)} live probes are {side} {asked}: {metric.label} "
+        f"{value:.6g} in {c.probe}{output}, position {position}"
+    )
+    if metric is MEAN_COSINE:
+        head = f"the mean cosine of {c.probe}{output} is {value:.6g}, {side} {asked}"
     # A fact of the measurement, and no remedy: a looser threshold mends nothing.
     passing = metric.passing(value)
     yield Finding(
         "failed",
-        f"{probes(bad)} of {probes(measured)} live probes{counted} are {side} "
-        f"{metric.key} = {limit:g}: "
-        f"{metric.label} {value:.6g}{unit} in {c.probe}{output}, {place} "
-        f"(largest input {c.input_max:,.1f}, absolute error up to {c.error_max:.4g}{hidden})"
+        f"{head} (largest input {c.input_max:,.1f}, absolute error up to {c.error_max:.4g}{hidden})"
         f"{passing and f'; {passing}'}",
         Where(probe=c.probe, output=c.output, position=position),
         figure=figure,

@@ -15,12 +15,9 @@ import numpy.typing as npt
 
 from pytest_ane.backends import Runner
 from pytest_ane.gates.fidelity.records import (
-    GROUP,
     Comparison,
     Covered,
-    Errors,
     Fidelity,
-    Simulated,
     Unmoved,
 )
 from pytest_ane.mlprogram.arithmetic import RuleShares
@@ -29,17 +26,12 @@ from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor.prepare import uses
 from pytest_ane.mlprogram.metrics.tensors import (
     Contributions,
-    WorstError,
     contributions,
     contributions_off_input,
     cosine,
     finite_fraction,
-    flat_cosine,
-    group_cosines,
-    group_products,
     relative_l2,
     worst_abs_error,
-    worst_rel_error,
     zeros,
 )
 from pytest_ane.mlprogram.records import DType, MLModel, Pipeline
@@ -71,13 +63,13 @@ def measure(
     """Run every case on the artifact and compare; `compared` is False without a reference.
 
     Args:
-        runner: of the artifact.
+        runner: of the artifact, as its types say.
         cases: the probes.
         compared: whether there is a reference.
         provenance: of the measurement.
         budget: what function, fp16 and compression cost by themselves, or why
             nobody can tell.
-        simulated: of the artifact in the ANE's arithmetic, where that is asked for.
+        simulated: of the artifact in the ANE's arithmetic, where that is what is compared.
         rules: tells, after it ran, by which rules that computed.
         program: of the artifact; without a reference, probes are compared with each other then.
 
@@ -85,30 +77,21 @@ def measure(
         ExecutionError: the artifact cannot be run, or lacks an output of the reference's shape.
     """
     cases = list(cases)
-    runs = list(run_cases(runner, cases))
-    ane = None
+    # Without a reference no run is compared with the one as typed.
+    typed = runs = list(run_cases(runner, cases)) if compared or simulated is None else []
+    more: dict[str, Any] = {}
     if simulated is not None:
-        others = list(run_cases(simulated, cases))
-        engine = difference(cases, others, runs) if compared else None
-        ane = Simulated(_comparisons(cases, others, compared), engine, rules())
-    return Fidelity(
-        _comparisons(cases, runs, compared),
-        compared,
-        dict(provenance),
-        **_split(budget, cases, runs),
-        ane=ane,
-        unmoved=None if compared or program is None else tuple(unmoved(program, cases, runs)),
-    )
-
-
-def _comparisons(
-    cases: Sequence[Case], runs: Sequence[Run], compared: bool
-) -> tuple[Comparison, ...]:
-    return tuple(
+        runs = list(run_cases(simulated, cases))
+        cost = difference(cases, runs, typed) if compared else None
+        more = {"arithmetic": "ane", "cost": cost, "rules": rules()}
+    if not compared and program is not None:
+        more["unmoved"] = tuple(unmoved(program, cases, runs))
+    comparisons = tuple(
         comparison
         for case, run in zip(cases, runs, strict=True)
         for comparison in _compared(case, run, compared)
     )
+    return Fidelity(comparisons, compared, dict(provenance), **_split(budget, cases, typed), **more)
 
 
 def _split(budget: ErrorBudget | str, cases: Sequence[Case], runs: Sequence[Run]) -> dict[str, Any]:
@@ -164,7 +147,7 @@ def compare(
     path = None if path is None else case.compared(path)
     zero = zeros(a, b, case.input_max)
     undecided = np.isin(np.arange(len(a)), case.undecided)
-    absolute, ratio = worst_abs_error(a, b), worst_rel_error(a, b)
+    error_max = worst_abs_error(a, b)
     live = zero.live
     positions = np.flatnonzero(live) + case.start
     if not live.all():
@@ -176,12 +159,11 @@ def compare(
         positions=tuple(positions.tolist()),
         both_zero=_indices(zero.both & ~undecided, case.start),
         one_zero=_indices(zero.one, case.start),
-        error_max=float(absolute.value),
+        error_max=error_max,
         relative=tuple(_digits(x, 4) for x in relative_l2(a, b).tolist()),
         spoilt=_indices(spoilt, case.start),
         undecided=_indices(undecided, case.start),
         experts=tuple(case.routed[i] for i in np.flatnonzero(zero.one)) if case.routed else (),
-        errors=_errors(a, b, absolute, ratio, case.start) if len(a) else None,
         **({} if path is None else _contributed(added(a, b, path), positions)),
     )
 
@@ -232,22 +214,6 @@ def _contributed(added: Contributions, positions: npt.NDArray[Any]) -> dict[str,
         "one_adds": tuple(positions[single].tolist()),
         "residual": None if idle.all() else _digits(float(np.median(ratios[~idle])), 4),
     }
-
-
-def _errors(
-    a: DoubleArray, b: DoubleArray, absolute: WorstError, ratio: WorstError, start: int
-) -> Errors:
-    products = group_products(a, b, GROUP)
-    groups = group_cosines(products)
-    lowest = int(np.argmin(groups))  # NaN counts as lowest.
-    return Errors(
-        cosine=round(flat_cosine(products), 6),
-        group_cosine=round(float(groups[lowest]), 6),
-        group=lowest * GROUP,
-        absolute_at=(start + absolute.row, absolute.channel),
-        relative=_digits(ratio.value, 4),
-        relative_at=(start + ratio.row, ratio.channel),
-    )
 
 
 def _digits(value: float, digits: int) -> float:

@@ -10,9 +10,8 @@ from typing import Literal
 
 import numpy as np
 
-from pytest_ane.gates.fidelity.records import GROUP, Comparison
+from pytest_ane.gates.fidelity.records import Comparison
 from pytest_ane.manifest.policy import OutputPolicy
-from pytest_ane.mlprogram.metrics.tensors import decibels
 
 Series = tuple[Sequence[float], Sequence[int]]
 """Values of a comparison, and the position (or first channel) of each."""
@@ -31,8 +30,6 @@ class Metric:
         least: whether values must reach the threshold; else they may not exceed it.
         step: to what a threshold that would have passed is rounded; significant digits if None.
         worth: beyond this value no threshold is offered: the shard is wrong, not the threshold.
-        unit: of values.
-        place: where a value is, of its position.
     """
 
     key: str
@@ -43,8 +40,6 @@ class Metric:
     least: bool = True
     step: float | None = 1e-4
     worth: float | None = 0.9
-    unit: str = ""
-    place: str = "position {}"
 
     def limit(self, limits: OutputPolicy) -> float | None:
         """Its threshold, None where there is none."""
@@ -84,29 +79,14 @@ class Metric:
         return f"{self.key} = {rounded:g} would have passed"
 
 
-def _ratios(c: Comparison) -> Series:
-    return decibels(c.relative).tolist(), c.positions
-
-
-def _flat(c: Comparison) -> Series:
-    return ((c.errors.cosine,), (0,)) if c.errors else ((), ())
-
-
-def _group(c: Comparison) -> Series:
-    return ((c.errors.group_cosine,), (c.errors.group,)) if c.errors else ((), ())
-
-
-def _error(c: Comparison) -> Series:
-    return ((c.error_max,), (c.errors.absolute_at[0],)) if c.errors else ((), ())
-
-
-def _relative_error(c: Comparison) -> Series:
-    return ((c.errors.relative,), (c.errors.relative_at[0],)) if c.errors else ((), ())
-
-
 COSINES = attrgetter("cosines", "positions")
 CONTRIBUTIONS = attrgetter("contributions", "contributing")
 MIN_COSINE = Metric("min-cosine", "cosine.min", "cosine", COSINES)
+MEAN_COSINE = Metric("min-cosine", "cosine.seeded", "mean cosine", COSINES)
+"""Of seeded probes where there is an error budget: see `Group`."""
+FIRST_COSINE = Metric("min-cosine", "cosine.first.min", "cosine at position 0", COSINES, "first",
+                      worth=math.inf)  # fmt: skip
+"""No threshold of its own is offered: it follows from `min-cosine`."""
 MIN_CONTRIBUTION = Metric("min-contribution", "contribution.min", "contribution", CONTRIBUTIONS)
 MAX_RELATIVE_L2 = Metric(
     "max-relative-l2", "relative_l2.max", "relative L2", attrgetter("relative", "positions"),
@@ -114,18 +94,10 @@ MAX_RELATIVE_L2 = Metric(
 )  # fmt: skip
 METRICS = (
     MIN_COSINE,
-    Metric("min-cosine-first", "cosine.first.min", "cosine at position 0", COSINES, "first"),
+    MEAN_COSINE,
+    FIRST_COSINE,
     MIN_CONTRIBUTION,
     MAX_RELATIVE_L2,
-    Metric("min-snr", "snr.min", "SNR", _ratios, step=0.01, unit="dB", worth=6.0),
-    Metric("min-cosine-flat", "cosine.flat.min", "flat cosine", _flat, "all",
-           place="all positions"),
-    Metric("min-cosine-group", "cosine.group.min", "group cosine", _group, "all",
-           place=f"{GROUP} channels from {{}}"),
-    Metric("max-error", "error.max", "absolute error", _error, "all",
-           least=False, step=None, worth=None),
-    Metric("max-relative-error", "error.relative.max", "relative error", _relative_error, "all",
-           least=False, step=None, worth=None),
 )  # fmt: skip
 """Every metric, in the order of the columns of reports."""
 
@@ -145,12 +117,15 @@ def threshold(metric: Metric, limits: OutputPolicy, *, implied: bool) -> float |
     Args:
         metric: one of `METRICS`.
         limits: of the output.
-        implied: whether two that are not set follow from a cosine.
+        implied: whether two that are not set follow from a cosine. That of position 0 always does:
+            the attention sink magnifies errors there, so 1 - cosine may be three times as much.
     """
     limit, cosine = metric.limit(limits), limits.min_cosine
+    if metric is FIRST_COSINE and cosine is not None:
+        return max(round(1 - 3 * (1 - cosine), 4), -1.0)
     if limit is not None or cosine is None or not implied:
         return limit
-    if metric is MAX_RELATIVE_L2 and limits.min_snr is None:  # One says what the other does.
+    if metric is MAX_RELATIVE_L2:
         return round(greatest_l2(cosine), 4)
     if metric is MIN_CONTRIBUTION:
         return max(round(2 * cosine * abs(cosine) - 1, 4), -1.0)
@@ -168,10 +143,10 @@ class Group:
 
     Attributes:
         comparisons: of the outputs with these thresholds.
-        pool: whether `min-cosine` takes all positions of seeded probes together. An error budget
-            sees each position better, and a cosine's minimum over random positions hangs on the
+        pool: whether `min-cosine` is held against the mean of seeded probes' positions, not against
+            each. An error budget sees each better, and a minimum over random positions hangs on the
             seed: 15 of 600 right blocks were red for it. Without a budget nothing else sees one
-            position, so that each is held to the threshold.
+            position.
         implied: whether two thresholds that are not set follow from a cosine.
     """
 
@@ -182,13 +157,15 @@ class Group:
     def parts(self, metric: Metric) -> list[Comparison]:
         """What a metric is held against."""
         parts = metric.of_part(self.comparisons)
-        if not (self.pool and metric is MIN_COSINE):
+        if metric is MIN_COSINE and self.pool:
+            return [c for c in parts if c.kind in _REAL]
+        if metric is not MEAN_COSINE:
             return parts
         pools: dict[tuple[bool, str], list[Comparison]] = {}
-        for c in parts:
+        for c in parts if self.pool else ():
             if c.kind not in (*_REAL, "unit-norm"):
                 pools.setdefault((c.kind == "extreme", c.output), []).append(c)
-        return [*(c for c in parts if c.kind in _REAL), *map(_pooled, pools.values())]
+        return list(map(_pooled, pools.values()))
 
     def limit(self, metric: Metric, limits: OutputPolicy) -> float | None:
         """A metric's threshold; for an own package two that are not set follow from a cosine.
@@ -201,37 +178,20 @@ class Group:
             return limit if any(metric.of(c)[0] for c in self.parts(metric)) else None
         return limit
 
-    def pools(self, metric: Metric, comparison: Comparison) -> bool:
-        """Whether a part that a metric is held against stands for several probes."""
-        return self.pool and metric is MIN_COSINE and comparison.kind not in _REAL
-
-    def pooled(self, comparison: Comparison) -> int:
-        """Probes that a part stands for whose cosine is the mean of their positions."""
-        extreme = comparison.kind == "extreme"
-        return len(
-            {
-                c.probe
-                for c in MIN_COSINE.of_part(self.comparisons)
-                if c.output == comparison.output
-                and c.kind not in (*_REAL, "unit-norm")
-                and (c.kind == "extreme") is extreme
-            }
-        )
-
 
 _REAL = ("captured", "golden")
-"""Kinds that are held to `min-cosine` by position: what the model really meets. Of all others the
-mean decides: of `extreme` by itself, for there the residual path hides everything, and of rows of
-norm 1 none, for theirs is a thousandth of a real one's."""
+"""Kinds of what the model really meets. Of others `extreme` has a mean by itself, for there the
+residual path hides everything, and rows of norm 1 none: theirs is a thousandth of a real one's."""
 
 
 def _pooled(comparisons: Sequence[Comparison]) -> Comparison:
     """Seeded probes as one, whose cosine is the mean over all positions."""
     worst = min(comparisons, key=MIN_COSINE.rank)
     mean = float(np.mean([x for c in comparisons for x in c.cosines]))
-    name = "extreme" if worst.kind == "extreme" else "seeded"
+    kind = "extreme" if worst.kind == "extreme" else "seeded"
+    count = len({c.probe for c in comparisons})
     return replace(
         worst.at(lambda position: position == worst.positions[0]),
-        probe=f"all {name} probes",
+        probe=f"{count} {kind} probe{'' if count == 1 else 's'}",
         cosines=(mean,),
     )

@@ -11,41 +11,11 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from pytest_ane.mlprogram.arithmetic import RuleShares
+from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.metrics.tensors import is_cosine
 from pytest_ane.probes.error_budget import Error, ErrorBudget
 
 T = TypeVar("T")
-
-GROUP = 32
-"""Channels of a group: those that share a palette, where the manifest says nothing else."""
-
-
-@dataclass(frozen=True)
-class Errors:
-    """Of one output, where its errors are; none of it decides by default.
-
-    Attributes:
-        cosine: of all live positions as one vector, NaN where undefined.
-        group_cosine: lowest of a group of `GROUP` channels over all live positions.
-        group: first channel of that group.
-        absolute_at: position and channel of the greatest absolute difference.
-        relative: greatest |a - b| / |b|, or over fp16's smallest normal number.
-        relative_at: position and channel of it.
-    """
-
-    cosine: float
-    group_cosine: float
-    group: int
-    absolute_at: tuple[int, int]
-    relative: float
-    relative_at: tuple[int, int]
-
-    def __post_init__(self) -> None:
-        if not (is_cosine(self.cosine) and is_cosine(self.group_cosine)):
-            raise ValueError("a cosine is neither in -1..1 nor NaN")
-        if self.relative < 0 or min(self.group, *self.absolute_at, *self.relative_at) < 0:
-            raise ValueError("an error or a place is negative")
 
 
 @dataclass(frozen=True)
@@ -70,7 +40,6 @@ class Comparison:
         relative: relative L2 error by live position, to five digits, NaN where undefined.
         spoilt: positions with a value that is not finite.
         experts: those active in the reference at each position of `one_zero`, of a routed shard.
-        errors: further numbers; None where nothing was live.
         undefined: share of the reference's values that are NaN or infinite: the inputs are none
             that it takes, and nothing is compared.
         undecided: positions that were not compared: rounding to fp16 decides which experts are
@@ -95,7 +64,6 @@ class Comparison:
     relative: tuple[float, ...] = ()
     spoilt: tuple[int, ...] = ()
     experts: tuple[tuple[int, ...], ...] = ()
-    errors: Errors | None = None
     one_adds: tuple[int, ...] = ()
     undecided: tuple[int, ...] = ()
     undefined: float = 0.0
@@ -110,8 +78,6 @@ class Comparison:
             )
         if len(self.relative) != len(self.positions):
             raise ValueError(f"{len(self.relative)} errors at {len(self.positions)} positions")
-        if self.live and self.errors is None:
-            raise ValueError("live positions are without errors")
         if self.experts and len(self.experts) != len(self.one_zero):
             raise ValueError(f"experts of {len(self.experts)} positions, not {len(self.one_zero)}")
         if not all(map(is_cosine, (*self.cosines, *self.contributions))):
@@ -206,22 +172,6 @@ class Unmoved:
 
 
 @dataclass(frozen=True)
-class Simulated:
-    """The same probes on the executor in the ANE's arithmetic (h16+).
-
-    Attributes:
-        comparisons: one for each output of each probe, as of the run in the program's own types.
-        engine: how far it is from that run: what the ANE's arithmetic itself costs; None without
-            a reference.
-        rules: by which rules it computed.
-    """
-
-    comparisons: tuple[Comparison, ...]
-    engine: Error | None = None
-    rules: RuleShares = field(default_factory=RuleShares)
-
-
-@dataclass(frozen=True)
 class Fidelity:
     """All comparisons of one shard, or, without a reference, what is known of its outputs alone.
 
@@ -231,13 +181,16 @@ class Fidelity:
         provenance: backend, machine, versions, digests.
         budget: what function, fp16 and compression cost by themselves; None where the uncompressed
             program is not known.
-        total: the artifact's whole error, as it ran; None without a budget.
+        total: the artifact's whole error as its types say; None without a budget.
         unsplit: why there is no budget.
         interface: where its inputs, outputs and states are not those that family or builder
             declares; None where neither was asked.
         coverage: what the probes exercise; None where nobody looked.
-        ane: the same in the ANE's arithmetic; None where it was not asked for, or a device ran it.
         unmoved: outputs that no probe moves; None with a reference, and where nobody looked.
+        arithmetic: in which `comparisons` were computed; a device's own counts as `typed`.
+        cost: how far the run in the ANE's arithmetic is from that as typed; None as typed, and
+            without a reference.
+        rules: by which rules of the ANE it was computed.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -248,8 +201,10 @@ class Fidelity:
     unsplit: str = ""
     interface: tuple[str, ...] | None = None
     coverage: tuple[Covered, ...] | None = None
-    ane: Simulated | None = None
     unmoved: tuple[Unmoved, ...] | None = None
+    arithmetic: Arithmetic = "typed"
+    cost: Error | None = None
+    rules: RuleShares = field(default_factory=RuleShares)
 
 
 def _kept(values: tuple[T, ...], kept: Sequence[bool]) -> tuple[T, ...]:

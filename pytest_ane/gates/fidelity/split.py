@@ -6,16 +6,17 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_ane.gates.fidelity.records import Fidelity, Simulated
+from pytest_ane.gates.fidelity.records import Fidelity
 from pytest_ane.gates.verdict import Figure, Finding, Limits, Where, bounds, limited
 from pytest_ane.manifest.policy import FidelityPolicy
-from pytest_ane.mlprogram.arithmetic import SIMULATED
 from pytest_ane.mlprogram.metrics.tensors import in_words
 from pytest_ane.probes.error_budget import Error, ErrorBudget
 
 DEVICE_ROUNDING = 0.03
 """Root mean square that rounding may take where another machine adds up: fp16 noise of 1 to 4 ulp
 on every conv and matmul gave 0.0025 to 0.014 on 34 blocks of SmolLM2, on every operation 0.03."""
+_RMS = 10
+"""How many times smaller than any position's error that of all must be, as a root mean square."""
 _GAIN = 0.02
 """From this difference from 1 a gain is named."""
 _NAMED = 5
@@ -60,9 +61,9 @@ def split_limits(policy: FidelityPolicy) -> Limits:
     return bounds(
         "below",
         algebra__max=policy.max_algebra,
-        algebra__rms=policy.max_algebra_rms,
+        algebra__rms=policy.max_algebra / _RMS,
         rounding__max=policy.max_rounding,
-        rounding__rms=policy.max_rounding_rms,
+        rounding__rms=policy.max_rounding / _RMS,
     )
 
 
@@ -97,29 +98,26 @@ def split_findings(fidelity: Fidelity, policy: FidelityPolicy, subject: str) -> 
         )
 
 
-def engine_figures(ane: Simulated) -> Iterator[Figure]:
+def cost_figures(fidelity: Fidelity) -> Iterator[Figure]:
     """What the ANE's arithmetic itself costs: how far its run is from the run as typed."""
-    if (e := ane.engine) is not None:
-        label = f"{SIMULATED} costs"
-        yield Figure("engine.rms", e.rms, label=label, note="rms", shown=True)
-        yield Figure("engine.max", e.greatest, label=f"{label} at most")
+    if (e := fidelity.cost) is not None:
+        yield Figure("cost.rms", e.rms, label="costs", note="rms", shown=True)
+        yield Figure("cost.max", e.greatest, label="costs at most")
 
 
-def compression_finding(
-    fidelity: Fidelity, subject: str, engine: Error | None = None
-) -> Finding | None:
+def compression_finding(fidelity: Fidelity, subject: str) -> Finding | None:
     """That compression is the cause of what the thresholds find; None where it is not known.
 
     Where the ANE's arithmetic costs more, that is the cause.
     """
-    budget, shard = fidelity.budget, subject.rpartition(":")[2]
+    budget, cost, shard = fidelity.budget, fidelity.cost, subject.rpartition(":")[2]
     compression = budget and budget.compression
-    if engine and not engine.rms <= (compression.rms if compression else 0.0):
+    if cost and not cost.rms <= (compression.rms if compression else 0.0):
         return Finding(
             "failed",
-            f"the ANE's arithmetic: it costs {engine.rms:.2g} of {_what(engine, shard)} (rms), "
+            f"the ANE's arithmetic: it costs {cost.rms:.2g} of {_what(cost, shard)} (rms), "
             "against the same program as typed",
-            Where(probe=engine.probe, output=engine.output, position=engine.position),
+            Where(probe=cost.probe, output=cost.output, position=cost.position),
             "see which operations lose it, with the hazards gate or pytest-ane blame",
         )
     if budget is None or (e := budget.compression) is None:
@@ -170,7 +168,7 @@ def _allowed(fidelity: Fidelity, policy: FidelityPolicy) -> float:
     As small as what rounding alone may be is nothing, whatever the parts.
     """
     squares = sum(value**2 for _, value in _parts(fidelity))
-    return max(policy.max_total_ratio * math.sqrt(squares), policy.max_rounding_rms)
+    return max(policy.max_total_ratio * math.sqrt(squares), policy.max_rounding / _RMS)
 
 
 def _finding(error: Error, reason: str, bounds: _Bounds) -> Finding:

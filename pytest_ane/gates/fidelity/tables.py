@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from pytest_ane.gates.fidelity.metrics import METRICS, MIN_COSINE, Group
+from pytest_ane.gates.fidelity.metrics import FIRST_COSINE, MEAN_COSINE, METRICS, MIN_COSINE, Group
 from pytest_ane.gates.fidelity.records import Comparison, Fidelity
 from pytest_ane.gates.verdict import Cell, Column, Table, rounded
 from pytest_ane.manifest.policy import OutputPolicy
@@ -52,8 +52,9 @@ def _probes(ranked: Sequence[Comparison], groups: Groups) -> Table:
     if len(groups) == 1:
         ((policy, group),) = groups.items()
         limits = {metric: group.limit(metric, policy) for metric in METRICS}
-        pools = any(group.pools(MIN_COSINE, c) for c in group.comparisons)
-    metrics = [m for m in METRICS if m.part != "first" and any(m.of(c)[0] for c in ranked)]
+        pools = bool(group.parts(MEAN_COSINE))
+    positions = (m for m in METRICS if m not in (FIRST_COSINE, MEAN_COSINE))
+    metrics = [m for m in positions if any(m.of(c)[0] for c in ranked)]
     metrics.sort(key=lambda m: limits.get(m) is None)
     if pools:
         limits[MIN_COSINE] = None
@@ -62,7 +63,7 @@ def _probes(ranked: Sequence[Comparison], groups: Groups) -> Table:
     for metric in metrics:
         side: Literal["above", "below"] = "above" if metric.least else "below"
         title = f"lowest {metric.label}" if pools and metric is MIN_COSINE else metric.label
-        columns.append(Column(title, metric.unit, limits.get(metric), side))
+        columns.append(Column(title, "", limits.get(metric), side))
         columns += [Column("at")] if metric is MIN_COSINE else []
     columns += [Column("zeros"), Column("max |x|")]
     rows = []

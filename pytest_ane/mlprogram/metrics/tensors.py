@@ -6,7 +6,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from pytest_ane.mlprogram import fp16
 from pytest_ane.mlprogram.arrays import Array, BoolArray, DoubleArray
@@ -56,43 +55,6 @@ def cosine(a: Array, b: Array) -> DoubleArray:
     check_shapes(a, b)
     a, b = _scaled(a), _scaled(b)
     return _angle(_dots(a, b), _dots(a, a), _dots(b, b))
-
-
-def group_products(a: Array, b: Array, size: int) -> DoubleArray:
-    """a.b, a.a and b.b of each `size` channels over all rows of `[T, C]`; `[3, ceil(C / size)]`.
-
-    They add up: over blocks of rows, and over groups to those of everything. The last group may be
-    smaller. Values of float32, whose squares float64 holds, are expected.
-
-    Raises:
-        ValueError: the shapes differ.
-    """
-    check_shapes(a, b)
-    starts = np.arange(0, a.shape[1], size)
-    if not starts.size:
-        return np.zeros((3, 0))
-    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    with np.errstate(invalid="ignore"):
-        sums = [np.einsum("tc,tc->c", x, y) for x, y in ((a, b), (a, a), (b, b))]
-        products: DoubleArray = np.add.reduceat(np.stack(sums), starts, axis=1)
-    return products
-
-
-def flat_cosine(products: DoubleArray) -> float:
-    """The cosine of everything as one vector, from `group_products`; NaN if it is undefined."""
-    ab, aa, bb = products.sum(axis=1).tolist()
-    return float(_angle(np.array(ab), np.array(aa), np.array(bb)))
-
-
-def group_cosines(products: DoubleArray) -> DoubleArray:
-    """The cosine of each group of channels, from `group_products`; `[groups]`.
-
-    An error that keeps to a few channels, as one palette's group of output channels may, hardly
-    moves the cosine of a whole row. A group that is zero on both sides agrees, with 1; on one side
-    only its cosine is NaN, as with any value that is not finite.
-    """
-    ab, aa, bb = products
-    return np.where((aa == 0) & (bb == 0), 1.0, _angle(ab, aa, bb))
 
 
 class Contributions(NamedTuple):
@@ -218,14 +180,6 @@ _NOISE = 1e-6
 """Below it a relative error is what float32 rounds, and other on each processor."""
 
 
-class WorstError(NamedTuple):
-    """A greatest error, and the index of its first occurrence in a `[T, C]` array."""
-
-    value: float
-    row: int
-    channel: int
-
-
 def relative_l2(a: Array, b: Array) -> DoubleArray:
     """|a - b| / |b| in Euclidean norms for each row of `[T, C]` against a reference; `[T]`.
 
@@ -256,39 +210,15 @@ def in_words(relative: float, digits: int = 3) -> str:
     return f"under {_NOISE:g}" if 0 < relative < _NOISE else f"{relative:.{digits}g}"
 
 
-def decibels(relative: npt.ArrayLike) -> DoubleArray:
-    """Relative L2 errors of any shape as signal-to-noise ratios in dB: -20 log10 of them.
-
-    Called SQNR where quantization makes the noise: about 6 dB for every bit (W. R. Bennett, Spectra
-    of Quantized Signals, 1948). Infinite for no error; NaN for NaN.
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio: DoubleArray = -20 * np.log10(np.asarray(relative, np.float64))
-    return ratio
-
-
-def worst_abs_error(a: Array, b: Array) -> WorstError:
-    """Greatest |a - b| of two `[T, C]` arrays, neither empty, in float64, and where.
-
-    NaN, which counts as greatest, if any difference is NaN.
+def worst_abs_error(a: Array, b: Array) -> float:
+    """Greatest |a - b| of two `[T, C]` arrays, neither empty, in float64; NaN if any is.
 
     Raises:
         ValueError: the shapes differ.
     """
-    return _worst(_difference(a, b))
-
-
-def worst_rel_error(a: Array, b: Array, floor: float = fp16.MIN_NORMAL) -> WorstError:
-    """Greatest |a - b| / max(|b|, floor) of two `[T, C]` arrays, neither empty, and where.
-
-    NaN, which counts as greatest, if either side has a NaN or the reference is infinite.
-
-    Raises:
-        ValueError: the shapes differ.
-    """
-    difference = _difference(a, b)
+    check_shapes(a, b)
     with np.errstate(invalid="ignore"):
-        return _worst(difference / np.maximum(np.abs(np.asarray(b, np.float64)), floor))
+        return float(np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)).max())
 
 
 def finite_fraction(x: Array) -> float:
@@ -297,18 +227,6 @@ def finite_fraction(x: Array) -> float:
     An empty output holds no evidence, so it does not count as finite.
     """
     return float(np.isfinite(x).mean()) if x.size else 0.0
-
-
-def _difference(a: Array, b: Array) -> DoubleArray:
-    check_shapes(a, b)
-    with np.errstate(invalid="ignore"):
-        difference: DoubleArray = np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64))
-    return difference
-
-
-def _worst(x: DoubleArray) -> WorstError:
-    row, channel = np.unravel_index(int(x.argmax()), x.shape)
-    return WorstError(float(x[row, channel]), int(row), int(channel))
 
 
 def _largest(x: DoubleArray) -> DoubleArray:

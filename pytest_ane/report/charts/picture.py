@@ -152,10 +152,10 @@ def rows_of(data: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
     Args:
         data: a verdict as `report.verdict.to_json` has it.
-        name: of the table; that of the ANE's arithmetic is taken where it is the only one.
+        name: of the table.
     """
     tables = {table.get("name"): table for table in data.get("tables") or ()}
-    table = tables.get(name) or tables.get(f"ane.{name}") or {"columns": (), "rows": ()}
+    table = tables.get(name) or {"columns": (), "rows": ()}
     titles = [column["title"] for column in table["columns"]]
     return [dict(zip(titles, row, strict=True)) for row in table["rows"]]
 

@@ -45,10 +45,10 @@ def pictures_of(run: Run) -> list[Picture]:
 
 
 def _stacks(run: Run) -> Iterator[Picture | None]:
-    last = {row.subject: row for row in _behaviour(run.before)}
+    last = {(row.subject, row.part): row for row in _behaviour(run.before)}
     for row in _behaviour(run):
         if row.data is not None:
-            before = last.get(row.subject)
+            before = last.get((row.subject, row.part))
             yield drift(row.data, before.data if before and comparable(row, before) else None)
             yield kl(row.data)
 

@@ -58,7 +58,8 @@ def drift(verdict: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) 
         words, told = f"rises most here: {rise}", f"{told} It rises most at {steepest}: {rise}."
     place = shards.index(steepest) / len(now) if steepest else 0.0
     return Picture(
-        "Drift over the layers" + (", by pytest-ane drift" if "shards" in verdict else ""),
+        _titled("Drift over the layers", verdict)
+        + (", by pytest-ane drift" if "shards" in verdict else ""),
         "drift",
         told + _before(now, before) + off_scale([s for s in now if not math.isfinite(now[s])]),
         Table(
@@ -73,6 +74,11 @@ def drift(verdict: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) 
         {"runs": runs, "ticks": root_ticks([*now.values(), *before.values()])}
         | marked("shard", label(steepest), words, place),
     )
+
+
+def _titled(title: str, verdict: Mapping[str, Any]) -> str:
+    """With the arithmetic, unless it is typed."""
+    return ", ".join(filter(None, (title, verdict.get("basis"))))
 
 
 def _errors(found: Mapping[str, Any]) -> dict[str, float]:
@@ -147,7 +153,7 @@ def kl(verdict: Mapping[str, Any]) -> Picture | None:
     odd = [f"{each.prompt} at {each.position}" for each in every if not math.isfinite(each.kl)]
     points = [point for of in drawn.values() for point in _worst(of, firsts)]
     return Picture(
-        "KL at each position",
+        _titled("KL at each position", verdict),
         "kl",
         told + off_scale(odd),
         _table(every),

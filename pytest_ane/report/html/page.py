@@ -42,7 +42,7 @@ from pytest_ane.report.rows import Row, count
 from pytest_ane.report.run import Run, comparable
 from pytest_ane.report.verdict import compact
 
-_DRAWN = ("errors", "ane.errors", "program", "palettes", "positions", "ane.positions")
+_DRAWN = ("errors", "program", "palettes", "positions")
 """Tables that have a picture in place of their rows."""
 _WRITEUPS = 20
 
@@ -141,7 +141,7 @@ def _section(run: Run, one: Judged, earlier: Earlier | None) -> dict[str, Any]:
 
 
 def _named(verdict: Verdict, name: str) -> Iterator[Table]:
-    yield from (t for t in verdict.tables if t.name in (name, f"ane.{name}"))
+    yield from (t for t in verdict.tables if t.name == name)
 
 
 def _limit(figure: Figure) -> str:

@@ -12,7 +12,6 @@ from functools import cached_property
 from itertools import groupby
 
 from pytest_ane.gates.verdict import Cell, Column, Figure, Table, Verdict
-from pytest_ane.mlprogram.arithmetic import SIMULATED
 from pytest_ane.report.figures import amount
 from pytest_ane.report.rows import Row, ranked
 from pytest_ane.report.run import Run, verdict_of
@@ -79,7 +78,7 @@ class Judged:
     @property
     def name_of_shown(self) -> str:
         """What that figure is called, in few characters."""
-        return self.shown.label.replace(SIMULATED, "ANE") if self.shown else ""
+        return self.shown.label if self.shown else ""
 
     @property
     def brief(self) -> str:

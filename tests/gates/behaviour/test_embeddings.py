@@ -16,7 +16,6 @@ from pytest_ane.gates.behaviour import Behaviour, judge, measure
 from pytest_ane.gates.behaviour.embeddings import (
     Embeddings,
     Ranking,
-    SimulatedEmbeddings,
     TextResult,
     kendall,
 )
@@ -115,29 +114,18 @@ def test_too_few_sentences_test_no_order() -> None:
     assert of(GOOD, rankings=[], min_kendall=-1).status == "passed"
 
 
-def test_both_arithmetics() -> None:
+def test_in_the_ane_s_arithmetic_the_verdict_says_what_it_costs() -> None:
     bad = Embeddings((TextResult("music", 0.9, 0.2),), (SAME,), ALONE)
-    behaviour = Behaviour(
-        (), (), {}, embeddings=Embeddings((GOOD,), (SAME,), ALONE),
-        ane_embeddings=SimulatedEmbeddings(bad, 0.91),
-    )  # fmt: skip
-    policy = BehaviourPolicy()
-    assert judge(behaviour, policy, "minilm").status == "passed"
-    both = judge(behaviour, policy, "minilm", arithmetic=("typed", "ane"))
-    assert [f.figure for f in both.reasons] == ["ane.embedding.cosine.min"]
-    assert both.values["engine.cosine"] == 0.91
-    looser = BehaviourPolicy.model_validate({"ane": {"min_embedding_cosine": 0.85}})
-    assert judge(behaviour, looser, "minilm", arithmetic=("typed", "ane")).status == "passed"
-    lacking = Behaviour((), (), {}, embeddings=behaviour.embeddings)
-    assert judge(lacking, policy, "minilm", arithmetic=("ane",)).status == "unproven"
+    behaviour = Behaviour((), (), {}, embeddings=bad, arithmetic="ane", costs={"cosine": 0.91})
+    verdict = judge(behaviour, BehaviourPolicy(), "minilm")
+    assert [f.figure for f in verdict.reasons] == ["embedding.cosine.min"]
+    assert verdict.values["cost.cosine"] == 0.91
+    assert verdict.basis == "simulated ANE (h16+)"
 
 
 def test_evidence_of_an_encoder() -> None:
     broken = Embeddings((GOOD, TextResult("cats", NAN, NAN)), (SAME,), ALONE)
-    behaviour = Behaviour(
-        (), (), {}, embeddings=broken,
-        ane_embeddings=SimulatedEmbeddings(Embeddings((GOOD,), (SAME,), ALONE), 0.9),
-    )  # fmt: skip
+    behaviour = Behaviour((), (), {}, embeddings=broken, arithmetic="ane", costs={"cosine": 0.9})
     read = from_data("behaviour", to_data("behaviour", behaviour), {})
     assert repr(read) == repr(behaviour)
     assert reasons(judge(read, BehaviourPolicy(), "minilm")) == reasons(

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pytest_ane.gates.behaviour import Behaviour, judge
-from pytest_ane.gates.behaviour.measure import Simulated
 from pytest_ane.gates.verdict import Cell, Verdict
 from pytest_ane.manifest.policy import BehaviourPolicy
-from pytest_ane.mlprogram.arithmetic import RuleShares
 from pytest_ane.mlprogram.metrics.logits import Position
 from pytest_ane.probes.exact_chain import StackState
 from pytest_ane.report.verdict import details, to_json
@@ -64,12 +62,10 @@ def test_greedy_text_stands_beside_the_reference_s() -> None:
 
 
 def test_the_drift_in_running_order_beside_each_shard_alone() -> None:
-    simulated = Simulated((GOOD,), ALONE, 0.0, 1.0, RuleShares(), DRIFT[:1])
-    behaviour = Behaviour((GOOD,), ALONE, {}, ane=simulated, drift=DRIFT)
+    behaviour = Behaviour((GOOD,), ALONE, {}, drift=DRIFT)
     policy = BehaviourPolicy.model_validate({"min-positions": 1})
-    verdict = judge(behaviour, policy, "m", arithmetic=("typed", "ane"))
+    verdict = judge(behaviour, policy, "m")
     assert rows(verdict, "drift") == (("L00", 0.05, 0.999, 0.05), ("L01", 0.12346, None, 0.2))
-    assert rows(verdict, "ane.drift") == (("L00", 0.05, 0.999, 0.05),)
     assert "hidden states" not in "\n".join(details(verdict))
 
 

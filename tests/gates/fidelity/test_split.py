@@ -126,20 +126,23 @@ def test_a_seeded_kind_that_is_low_everywhere_decides() -> None:
     low = replace(GOOD, cosines=tuple(0.9 for _ in GOOD.cosines))
     v = verdict(BUDGET, TOTAL, low, CAPTURED)
     assert v.status == "failed"
-    assert "all seeded probes" in v.reasons[1].reason
+    says = v.reasons[1].reason
+    assert says.startswith("the mean cosine of 1 seeded probe is 0.9, below min-cosine = 0.97 (")
 
 
-def test_a_mean_over_seeded_probes_is_called_one() -> None:
+def test_a_mean_over_seeded_probes_has_a_figure_of_its_own() -> None:
     low = replace(GOOD, cosines=tuple(0.9 for _ in GOOD.cosines))
     v = verdict(BUDGET, TOTAL, *(replace(low, probe=f"gaussian T=2 #{i}") for i in range(3)),
                 CAPTURED)  # fmt: skip
-    cosine, table = v.figure("cosine.min"), v.table("probes")
-    assert cosine is not None
+    mean, table = v.figure("cosine.seeded"), v.table("probes")
+    assert mean is not None
     assert table is not None
-    assert (cosine.limit, cosine.note) == (0.97, "mean over 3 seeded probes")
-    assert v.reasons[1].reason.startswith(
-        "1 of 2 live probes (those that are seeded count as one) are below min-cosine = 0.97"
-    )
+    assert (mean.label, mean.limit, mean.note) == ("mean cosine", 0.97, "3 seeded probes")
+    says = v.reasons[1].reason
+    assert says.startswith("the mean cosine of 3 seeded probes is 0.9, below min-cosine = 0.97 (")
+    lowest = v.figure("cosine.min")
+    assert lowest is not None
+    assert lowest.passes
     # The policy asks nothing of a single seeded probe's lowest cosine.
     assert [c.limit for c in table.columns if "cosine" in c.title and c.limit] == []
     assert table.columns[1].title == "lowest cosine"
@@ -147,7 +150,7 @@ def test_a_mean_over_seeded_probes_is_called_one() -> None:
     spoilt = replace(CAPTURED, cosines=(0.8, 0.99))
     real = verdict(BUDGET, TOTAL, GOOD, spoilt).figure("cosine.min")
     assert real is not None
-    assert real.note == "worst of 2 probes"
+    assert (real.value, real.note) == (0.8, "worst of 2 probes")
     # Without a budget every position of every probe is.
     alone = judge(Fidelity((low, CAPTURED), True, {}), FidelityPolicy(), "smollm2:L01")
     cosine, table = alone.figure("cosine.min"), alone.table("probes")

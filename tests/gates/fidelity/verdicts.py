@@ -6,12 +6,11 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from pytest_ane.gates.fidelity import Comparison, Errors, Fidelity, judge
+from pytest_ane.gates.fidelity import Comparison, Fidelity, judge
 from pytest_ane.gates.verdict import Finding, Verdict
 from pytest_ane.manifest.policy import FidelityPolicy
 
 NAN = math.nan
-ERRORS = Errors(0.99, 0.95, 64, (2, 7), 1.5, (2, 9))
 GOOD = Comparison(
     kind="gaussian",
     probe="gaussian T=2 #0",
@@ -25,7 +24,6 @@ GOOD = Comparison(
     finite=1.0,
     error_max=0.125,
     relative=(0.01, 0.1),
-    errors=ERRORS,
 )
 CAPTURED = replace(
     GOOD, kind="captured", probe="captured chat T=2", positions=(1, 2), input_max=21953.4

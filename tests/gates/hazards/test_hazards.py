@@ -95,7 +95,7 @@ def test_a_right_program_passes_with_figures() -> None:
     assert made.basis == SIMULATED
     assert made.values["sum.max"] == 31.25
     assert made.values["dropped.max"] == 0
-    assert made.values["ane.products.inferred"] == 1
+    assert made.values["products.inferred"] == 1
     assert {f.name: f.limit for f in made.figures if f.limit} == {
         "sum.max": 32768, "dropped.max": 0.1,
     }  # fmt: skip
