@@ -39,7 +39,10 @@ def archive_of(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", MACS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name == "well" else pytest.mark.drawn) for name in MACS],
+)
 def test_a_mac_and_its_table(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     case = MACS[name]
     options = [] if name == "well" else skipping(set(SLOW) - case.sentences.keys())
@@ -56,6 +59,7 @@ def test_a_mac_and_its_table(name: str, tmp_path: Path, capsys: pytest.CaptureFi
         assert any(sentence in found for found in answers), (step, answers)
 
 
+@pytest.mark.drawn
 def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path: Path, as_json: AsJson) -> None:
     arguments = first_contact(tmp_path, Script(), *skipping(("arithmetic", "workers")))
     command = [sys.executable, "-m", "pytest_ane.cli", *arguments]

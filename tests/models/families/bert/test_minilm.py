@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +12,7 @@ from pytest_ane.models.families import get_family
 from pytest_ane.models.families.base import Cut
 from pytest_ane.models.families.bert import BertModel
 from pytest_ane.models.sources import open_source, source_path
+from tests.forked import Forge
 from tests.models.families.bert.oracle import converted, difference, expected, referred
 
 ROOT = Path(__file__).parents[3]
@@ -61,12 +60,13 @@ def test_embeddings_are_transformers(example: Model, minilm: BertModel) -> None:
             assert np.abs(embedding - mean / np.linalg.norm(mean)).max() <= 1e-5
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
-def test_the_whole_example_is_green(tmp_path: Path) -> None:
+def test_the_whole_example_is_green(tmp_path: Path, forge: Forge) -> None:
     """As the program's types say; both arithmetics take twice as long, `make examples` has them."""
-    command = [sys.executable, "-m", "pytest", f"--ane-manifest={EXAMPLE}", "--ane-shards=all"]
+    command = ["pytest", f"--ane-manifest={EXAMPLE}", "--ane-shards=all"]
     command += ["-m", "gate", f"--ane-cache={tmp_path}", "-p", "no:cacheprovider"]
     command += ["--ane-arithmetic=typed"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = forge.run(command, ROOT)
     assert done.returncode == 0, done.stdout
     assert "behaviour 1/1, compression 7/7, fidelity 7/7" in done.stdout

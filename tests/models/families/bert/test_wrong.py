@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +16,7 @@ from pytest_ane.make.coremltools_quiet import converter_notes
 from pytest_ane.models.families.bert import BertModel
 from pytest_ane.models.families.bert.ane import AneBlock, AnePooling
 from pytest_ane.models.families.bert.weights import BlockWeights
+from tests.forked import Forge
 from tests.models.families.bert.oracle import LENGTH, Case
 
 CASE = Case("minilm", pooling="mean_tokens")
@@ -115,7 +114,7 @@ PACKAGES: dict[str, tuple[str, Make]] = {
 
 
 @pytest.mark.slow
-def test_right_packages_pass_and_wrong_ones_fail(tmp_path: Path) -> None:
+def test_right_packages_pass_and_wrong_ones_fail(tmp_path: Path, forge: Forge) -> None:
     """Both by themselves and as part of the stack."""
     (tmp_path / "checkpoint").mkdir()
     CASE.save(tmp_path / "checkpoint")
@@ -131,9 +130,9 @@ def test_right_packages_pass_and_wrong_ones_fail(tmp_path: Path) -> None:
             for name, (shard, _) in PACKAGES.items()
         )
     )
-    command = [sys.executable, "-m", "pytest", "--ane-shards=all", "-m", "gate", "--ane-cache=c"]
+    command = ["pytest", "--ane-shards=all", "-m", "gate", "--ane-cache=c"]
     command += ["-k", "fidelity or behaviour", "-v"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = forge.run(command, tmp_path)
     lines = [line.split() for line in done.stdout.splitlines()]
     verdicts = {(words[1], words[2]): words[0].lower() for words in lines if len(words) > 2}
     for name, (shard, _) in PACKAGES.items():

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks.gemma3 import referred, right
+from tests.forked import Forge
 from tests.models.families.decoder.oracle import difference
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples/gemma3-270m.toml"
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
 def test_the_reference_is_transformers() -> None:
     ours = referred()
@@ -28,11 +28,11 @@ def test_the_reference_is_transformers() -> None:
 
 
 @pytest.mark.full
-def test_the_whole_example_is_green(tmp_path: Path) -> None:
+def test_the_whole_example_is_green(tmp_path: Path, forge: Forge) -> None:
     """As the program's types say; both arithmetics take twice as long, `make examples` has them."""
-    command = [sys.executable, "-m", "pytest", f"--ane-manifest={EXAMPLE}", "--ane-shards=all"]
+    command = ["pytest", f"--ane-manifest={EXAMPLE}", "--ane-shards=all"]
     command += ["-m", "gate", f"--ane-cache={tmp_path}", "-p", "no:cacheprovider"]
     command += ["--ane-arithmetic=typed"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = forge.run(command, ROOT)
     assert done.returncode == 0, done.stdout
     assert "behaviour 1/1, compression 34/34, fidelity 34/34" in done.stdout

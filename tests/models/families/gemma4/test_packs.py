@@ -34,6 +34,7 @@ def run(module: torch.nn.Module, x: np.ndarray) -> np.ndarray:
     return result
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(
     per_pack=st.integers(1, 3),

@@ -50,6 +50,7 @@ def test_a_mixture_equals_the_reference(
     assert_close(in_steps(model, "L01", hidden, [length]), expected)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     steps=st.lists(st.integers(1, 4), min_size=1, max_size=3),
