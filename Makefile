@@ -11,7 +11,12 @@ GEMMA3 := examples/gemma-3-270m-q4_k_m.gguf
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: gate gate-all examples test test-heavy test-full test-cluster battery conformance conformance-slice docs lint fuzz clean
+.PHONY: gate gate-all examples test test-heavy test-full test-cluster test-all battery conformance \
+	conformance-slice docs lint fuzz clean
+
+# Of tests marked `drawn` a change runs a quarter, by its commit; 0 to 3 repeat a draw (tests/draw.py).
+QUARTER ?= commit
+PYTEST = $(BIN)/pytest -n 2 --quarter=$(QUARTER)
 
 gate: $(STAMP)
 	$(BIN)/pytest --ane-shards=L01 -m gate
@@ -31,18 +36,22 @@ examples: $(STAMP) $(GEMMA3)
 	$(BIN)/pytest --ane-manifest=examples/own_stack/shards.toml --ane-shards=all -m gate
 
 test: $(STAMP)
-	$(BIN)/pytest -n 2 --dist worksteal -m "not heavy and not slow and not cluster and not full"
+	$(PYTEST) --dist worksteal -m "not heavy and not slow and not cluster and not full"
 
 test-heavy: $(STAMP) $(GEMMA3)
-	$(BIN)/pytest -n 2 --dist worksteal -m "(heavy or slow) and not cluster and not full"
+	$(PYTEST) --dist worksteal -m "(heavy or slow) and not cluster and not full"
 
-# Whole models for minutes each, before a release.
+# Whole models for minutes each, every night and before a release.
 test-full: $(STAMP) $(GEMMA3)
-	$(BIN)/pytest -n 2 --dist worksteal -m full
+	$(PYTEST) --dist worksteal -m full
 
 # Runs over a scheduler and workers, which are killed, slowed and filled up.
 test-cluster: $(STAMP)
-	$(BIN)/pytest -n 2 --dist loadfile -m cluster
+	$(PYTEST) --dist loadfile -m "cluster and not full" tests/cluster
+
+# All there is, every night: what a change draws, and what it leaves out.
+test-all: QUARTER = all
+test-all: lint docs gate gate-all examples conformance-slice test test-cluster test-heavy test-full
 
 # Faults and benign rewritings through the gates, two processes; an hour or more.
 battery: $(STAMP)

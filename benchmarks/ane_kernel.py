@@ -1,6 +1,6 @@
 """Exact sums in the ANE's accumulator, as ratios to float32 products by BLAS in one run.
 
-    python -m benchmarks.ane_kernel
+    python -m benchmarks.ane_kernel [--positions 1 8 64]
 
 One thread. Weights are held in fp16, as a session holds them; each time is the least of several,
 as others use the machine too. Memory is what a product allocates beside weight and inputs.
@@ -8,6 +8,7 @@ as others use the machine too. Memory is what a product allocates beside weight 
 
 from __future__ import annotations
 
+import argparse
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -18,7 +19,6 @@ from threadpoolctl import threadpool_limits
 from pytest_ane.mlprogram.executor.ane.accumulator import Weight, sums
 
 SHAPES = ((1536, 576), (576, 1536), (8192, 2048))
-POSITIONS = (1, 8, 64)
 REPEATS = 15
 
 
@@ -64,13 +64,16 @@ def measure(rows: int, width: int, positions: int) -> str:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--positions", type=int, nargs="+", default=[1, 8, 64])
+    options = parser.parse_args()
     print(
         "| weight | positions | G products/s | BLAS, float32 | times as long | MiB | weight, MiB |"
     )
     print("|---|---|---|---|---|---|---|")
     with threadpool_limits(1):
         for rows, width in SHAPES:
-            for positions in POSITIONS:
+            for positions in options.positions:
                 print(measure(rows, width, positions), flush=True)
 
 

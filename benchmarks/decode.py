@@ -99,6 +99,7 @@ class RecordingBackend(CpuBackend):
     """The `cpu` backend, which remembers the sessions that it prepared."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.sessions: list[Session] = []
 
     def load(self, artifact: Path, function: str | None = None) -> CpuRunner:

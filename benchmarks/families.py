@@ -1,6 +1,6 @@
 """Families against transformers: greatest differences, as tables.
 
-    python -m benchmarks.families
+    python -m benchmarks.families [FAMILY ...]
 
 Checkpoints are tiny and random; each is made, saved and run by transformers, and read by the family
 that its `config.json` names. Of decoders prompts have 60 tokens, and logits are compared; of
@@ -10,6 +10,7 @@ largest value.
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -33,16 +34,21 @@ TEXT = 7
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("families", nargs="*", metavar="FAMILY", help="all by default")
+    asked = parser.parse_args().families
     torch.set_num_threads(1)
     print(f"transformers {transformers.__version__}, torch {torch.__version__}\n")
     print("| family | class | configuration | reference | shards, step by step | top-1 |")
     print("|---|---|---|---|---|---|")
     for case in CASES:
+        if asked and case.family not in asked:
+            continue
         with TemporaryDirectory() as folder:
             _row(case, Path(folder))
     print("\n| family | class | configuration | reference | shards, padded | embedding |")
     print("|---|---|---|---|---|---|")
-    for encoder in bert.CASES:
+    for encoder in bert.CASES if not asked or "bert" in asked else ():
         with TemporaryDirectory() as folder:
             _encoder_row(encoder, Path(folder))
 

@@ -47,7 +47,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     from pytest_ane.backends import CpuBackend
 
     load = CpuBackend.load
-    CpuBackend.load = lambda self, artifact: Instant(load(self, artifact))  # type: ignore
+    CpuBackend.load = lambda *given: Instant(load(*given))  # type: ignore
 
 
 @pytest.mark.bench

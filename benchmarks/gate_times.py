@@ -1,6 +1,6 @@
 """Wall time and peak memory of the main commands, cold and warm.
 
-    python benchmarks/gate_times.py [--all]
+    python benchmarks/gate_times.py [--all] [--manifest FILE]
 
 Every command runs in a process of its own, the cold ones with an empty cache. `--all` adds the
 whole model, which takes some minutes. The machine's own speed is printed beside it, as the time of
@@ -77,12 +77,14 @@ def collect_overhead(rounds: int = 15) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--all", action="store_true", help="the whole model too")
+    parser.add_argument("--manifest", type=Path, default=ROOT / "shards.toml")
     options = parser.parse_args()
     print(f"1024x1024 float32 product: {product():.1f} ms")
     print("| command | cache | seconds | peak MiB | exit |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as cache:
         for selection in ("L01", "all") if options.all else ("L01",):
-            gate = ("-m", "gate", f"--ane-shards={selection}", f"--ane-cache={cache}/{selection}")
+            gate = ("-m", "gate", f"--ane-shards={selection}", f"--ane-cache={cache}/{selection}",
+                    f"--ane-manifest={options.manifest}")  # fmt: skip
             for state in ("cold", "warm", "warm"):
                 cost = run(*gate)
                 print(

@@ -80,8 +80,8 @@ def main() -> None:
             "pytest-ane history: overview with steps": history,
             "pytest-ane history cosine.min --shards L011": [*history, "cosine.min", "--shards",
                                                             "L011"],
-            f"pytest-ane history diff {3:032x} {80:032x}": [*history, "diff", f"{3:032x}",
-                                                            f"{80:032x}"],
+            f"pytest-ane history diff {3:032x}": [*history, "diff", f"{3:032x}",
+                                                  f"{asked.runs - 4:032x}"],
             "series that change, with duckdb": ["-c", _DUCKDB, name],
             "the same, json.loads in Python": ["-c", _PROGRAM, name],
         }  # fmt: skip

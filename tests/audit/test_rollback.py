@@ -35,6 +35,7 @@ def recorded(
     return checkout
 
 
+@pytest.mark.slow
 def test_the_latest_record_passes(recorded: Checkout) -> None:
     assert recorded.run("--ane-backend=cpu").ret == 0
     assert recorded.complaints() == []

@@ -72,6 +72,7 @@ def _small(name: str) -> Any:
     return open_manifest_model(model, None).language_model  # type: ignore[arg-type, union-attr]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("fault", "shard"), MODULES)
 def test_effect(fault: Fault, shard: str) -> None:
     effect = effects(shard).of(fault)

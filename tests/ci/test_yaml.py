@@ -34,6 +34,7 @@ def steps() -> list[dict[str, Any]]:
         (CI / "action.yml", "vendor.github-actions"),
         (WORKFLOWS / "ci.yml", "vendor.github-workflows"),
         (WORKFLOWS / "macos.yml", "vendor.github-workflows"),
+        (WORKFLOWS / "nightly.yml", "vendor.github-workflows"),
     ],
     ids=lambda value: getattr(value, "name", value),
 )

@@ -12,7 +12,7 @@ from tests.cluster.conftest import ROOT, Site
 from tests.forked import Forge
 from tests.gate_all import COMMAND, gate_all
 
-pytestmark = [pytest.mark.cluster]
+pytestmark = [pytest.mark.cluster, pytest.mark.full]
 
 
 def figures(file: Path) -> dict[str, list[tuple[str | None, str | None]]]:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster.conftest import ROOT, Runs, Site, until
 
-pytestmark = [pytest.mark.cluster]
+pytestmark = [pytest.mark.cluster, pytest.mark.drawn]
 PAGE = ROOT / "examples/cluster/README.md"
 
 

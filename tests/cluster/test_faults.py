@@ -16,7 +16,7 @@ from tests.cluster.conftest import Result, Runs, Site, kill, until
 from tests.cluster.faults import DAY
 from tests.s3_server import BUCKET, FAULTS, s3_server
 
-pytestmark = [pytest.mark.cluster]
+pytestmark = [pytest.mark.cluster, pytest.mark.drawn]
 CLOCK = Path(__file__).parent / "clock"
 SHARDS = ("mini:L00", "mini:L01", "mini:head.0", "mini:head.1")
 

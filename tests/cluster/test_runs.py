@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster.conftest import Result, Runs, Site, until
 
-pytestmark = [pytest.mark.cluster]
+pytestmark = [pytest.mark.cluster, pytest.mark.drawn]
 
 
 def test_every_figure_is_that_of_one_machine(everyone: Site, runs: Runs) -> None:

@@ -19,8 +19,9 @@ from tests.docs.pages import PAGES, ROOT
 from tests.docs.sessions import Command, Written
 from tests.forked import Forge
 
-_CI = (ROOT / ".ci/run").read_text().splitlines()
-CI = {word for line in _CI if line.startswith("make ") for word in line.split()}
+_CI = [*(ROOT / ".ci/run").read_text().splitlines(), *(ROOT / "Makefile").read_text().splitlines()]
+CI = {word for line in _CI if line.startswith(("make ", "test-all: ")) for word in line.split()}
+HEAVY = [pytest.mark.heavy, pytest.mark.drawn]
 STEPS = {page: sessions.steps(page) for page in PAGES}
 _GUIDES = ("own-gate", "history", "writeup")
 SESSIONS = [
@@ -48,7 +49,7 @@ def _pages() -> Iterator[ParameterSet]:
     """Each session; tests of the command run what is heavy here."""
     for page in SESSIONS:
         heavy = page.stem == "writeup"
-        yield pytest.param(page, id=page.stem, marks=[pytest.mark.heavy] if heavy else [])
+        yield pytest.param(page, id=page.stem, marks=HEAVY if heavy else [])
 
 
 @pytest.mark.parametrize("page", [*_pages()])
@@ -65,10 +66,14 @@ def test_session(page: Path, forge: Forge, tmp_path: Path) -> None:
 
 
 def _cases() -> Iterator[ParameterSet]:
-    """Each command; those with weights that `make test` does not fetch are heavy."""
+    """Each command; those with weights that `make test` does not fetch are heavy.
+
+    What starts a program is drawn.
+    """
     for line, page in silent().items():
         fetched = line.startswith("pytest ") and "gemma3-270m" in line
-        yield pytest.param(line, page, id=line, marks=[pytest.mark.heavy] if fetched else [])
+        starts = [] if line.startswith(("make ", "pip ")) else [pytest.mark.drawn]
+        yield pytest.param(line, page, id=line, marks=HEAVY if fetched else starts)
 
 
 @pytest.mark.parametrize(("line", "page"), [*_cases()])

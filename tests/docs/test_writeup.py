@@ -36,6 +36,7 @@ def test_it_is_what_finish_makes_of_its_run_today(page: Path, tmp_path: Path) ->
     assert copy.read_text() == page.read_text(), f"run: pytest-ane writeup finish {name}"
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
 def test_a_new_run_comes_to_the_same(forge: Forge, tmp_path: Path) -> None:
     sessions.furnish(tmp_path)

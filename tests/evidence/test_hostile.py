@@ -71,6 +71,7 @@ def _within(holder: Any, other: Any) -> bool:
     return len(json.dumps(other)) > 2000 or other is holder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gate", GATES)
 def test_mutated_measurements(gate: str) -> None:
     """Sealed anew, so that the digest does not stand before everything else."""
@@ -86,6 +87,7 @@ def test_mutated_measurements(gate: str) -> None:
     assert MUTANTS / 20 < read < MUTANTS * 19 / 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gate", GATES)
 def test_mutated_statements(gate: str) -> None:
     random = Random(zlib.crc32(gate.encode()))

@@ -100,6 +100,7 @@ def empty_objects(size: int) -> bytes:
     return b"[" + b"{}," * (size // 3) + b"{}]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "make"),
     [

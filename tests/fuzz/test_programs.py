@@ -23,6 +23,7 @@ def test_the_seeds_run(tmp_path: Path, computed: bool) -> None:
     assert refused == {}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_mutated_programs_stay_within_the_budget() -> None:
     lines: list[str] = []

@@ -27,6 +27,7 @@ def git(project: Project, *arguments: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
 def test_the_commit_and_the_shard_are_named(
     project: Project, workshop: Workshop, capsys: pytest.CaptureFixture[str]

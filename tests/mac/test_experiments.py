@@ -46,6 +46,8 @@ def rows(experiment: Experiment, folder: Path) -> list[dict[str, Any]]:
     return list(csv.DictReader(data.splitlines()[1:]))
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_rows_describe_the_program(experiment: Experiment, tmp_path: Path) -> None:
     recorded = rows(experiment, tmp_path)
     results, reasons = scored(recorded)

@@ -60,6 +60,7 @@ def _built(example: str, shard: str, folder: Path) -> Path:
     ).path
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
 def test_a_mixture_of_zaya(tmp_path: Path) -> None:
     package = _built("zaya1-8b.toml", "L01", tmp_path)
@@ -75,6 +76,7 @@ def test_a_mixture_of_zaya(tmp_path: Path) -> None:
     assert finding.where.op
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
 def test_a_pack_of_gemma(tmp_path: Path) -> None:
     """34 compute ops as in the notes; constants more, of routing without top-k and in fp16."""

@@ -78,6 +78,7 @@ print(model.predict({"x": np.ones(3)})["y"].tolist())
 """
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
 def test_what_model_files_rely_on_and_the_examples() -> None:
     """One process for `served.py` and `examples/predict`: importing coremltools takes seconds."""

@@ -97,12 +97,14 @@ def verdict(project: Project, name: str, fault: str = "") -> tuple[Status, str]:
     return next(s for s in STATUSES if s in statuses), " | ".join(reasons)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_a_right_package_is_green(project: Project, name: str) -> None:
     status, reasons = verdict(project, name)
     assert status == SUBJECTS[name].right, reasons
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("name", "fault"), ROWS, ids=["-".join(map(_slug, r)) for r in ROWS])
 def test_a_wrong_package_is_not(project: Project, name: str, fault: str) -> None:
     status, reasons = verdict(project, name, fault)

@@ -29,6 +29,7 @@ def _loaded() -> None:
 
     pytester drops what a run in this process has imported, and numpy, protobuf and duckdb
     cannot be imported twice; nor can what numba imports when it compiles for the first time.
+    fsspec reads all that is installed.
     """
     from numba.core.registry import cpu_target
 
@@ -37,6 +38,7 @@ def _loaded() -> None:
     import_coremltools()
     import_module("duckdb")
     import_module("vl_convert")
+    import_module("fsspec")
     cpu_target.target_context.refresh()
     for module in pkgutil.walk_packages(pytest_ane.__path__, "pytest_ane."):
         if not module.name.endswith("__main__"):
@@ -44,12 +46,10 @@ def _loaded() -> None:
 
 
 @pytest.fixture(scope="session")
-def workshop(
-    _loaded: None, tmp_path_factory: pytest.TempPathFactory, shared_path: Path
-) -> Workshop:
+def workshop(_loaded: None, tmp_path_factory: pytest.TempPathFactory, cache_path: Path) -> Workshop:
     folder = tmp_path_factory.mktemp("workshop")
     llama = make_llama(folder / "mini.gguf")
-    return Workshop(make_packages(folder), llama, shared_path / "workshop-cache")
+    return Workshop(make_packages(folder), llama, cache_path / "workshop")
 
 
 class Project:

@@ -68,6 +68,7 @@ def fidelity(own: Project, *options: str) -> pytest.RunResult:
     return own.gate("-k", "fidelity", *options)
 
 
+@pytest.mark.slow
 def test_both_shards_are_right_as_typed(own: Project) -> None:
     result = fidelity(own)
     result.assert_outcomes(passed=2, deselected=5)
@@ -156,6 +157,7 @@ def test_hazards_are_asked_in_the_ane_s_arithmetic_alone(own: Project) -> None:
     )
 
 
+@pytest.mark.slow
 def test_hazards_are_computed_wherever_they_are_asked(own: Project) -> None:
     from pytest_ane.mac.testing import Replayer, Script
 

@@ -102,6 +102,8 @@ def test_without_an_ane_device_gates_are_unproven(
     )
 
 
+@pytest.mark.slow
+@pytest.mark.drawn
 @pytest.mark.parametrize(("machine", "kind"), NO_ANE)
 def test_without_an_ane_it_compares_on_the_cpu(project: Project, machine: Mac, kind: str) -> None:
     project.packages(good="float32")
@@ -180,6 +182,7 @@ def test_without_core_ml_it_is_a_usage_error(mixed: Project) -> None:
     assert "use --ane-backend=cpu" in line
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "darwin", reason="macOS has its tools")
 def test_a_native_module_without_a_mac_is_a_usage_error(mixed: Project) -> None:
     result = mixed.pytester.runpytest_subprocess(
@@ -224,6 +227,7 @@ def test_a_wrong_option_is_a_usage_error(mixed: Project) -> None:
     result.stderr.fnmatch_lines(["*--ane-backend: invalid choice: 'gpu' *"])
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
 def test_workers_run_it_and_their_notes_arrive(project: Project) -> None:
     script: Path = Script(Mac(compiler=""), failures=(code_14("load"),)).save(

@@ -148,6 +148,8 @@ def test_a_package_of_fixed_shapes(project: Project) -> None:
     assert (ane["tokens"], ane["tok_s"], ane["ms_token"]) == (0, None, None)
 
 
+@pytest.mark.slow
+@pytest.mark.drawn
 def test_benchmarks_of_one_s_own(project: Project) -> None:
     project.pytester.makepyfile(
         """

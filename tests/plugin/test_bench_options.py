@@ -164,6 +164,7 @@ def test_a_histogram(good: Project) -> None:
     assert [path.name for path in good.path.glob("drawn*.svg")] == ["drawn-own_load.svg"]
 
 
+@pytest.mark.slow
 def test_cprofile_has_a_step_of_its_own(project: Project) -> None:
     result = bench(project.llama(), "-k", "decode", "--benchmark-cprofile=cumtime")
     result.assert_outcomes(passed=1, deselected=25)

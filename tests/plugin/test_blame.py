@@ -40,6 +40,7 @@ SECTION = [
 ]
 
 
+@pytest.mark.slow
 def test_a_failed_shard_is_explained(project: Project) -> None:
     result = spoilt(project)
     result.assert_outcomes(failed=1, deselected=3)
@@ -147,6 +148,7 @@ def test_other_values(project: Project, given: str) -> None:
     result.stderr.fnmatch_lines([f"ERROR: ane_blame = {told}"])
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
 def test_a_real_block_with_a_spoilt_value_projection(project: Project) -> None:
     """SmolLM2's L01 with values of two bits."""

@@ -83,6 +83,7 @@ def test_everything_warm_passes_from_a_read_only_cache(project: Project, root: P
         assert "cannot be written" not in result.stdout.str()
 
 
+@pytest.mark.slow
 def test_what_a_read_only_cache_lacks_is_one_sentence(project: Project, root: Path) -> None:
     shutil.rmtree(root / "artifacts")
     (root / "artifacts").mkdir()

@@ -261,6 +261,7 @@ def test_nothing_else_is_built(project: Project) -> None:
     )
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
 @pytest.mark.parametrize("mode", ["load", "loadfile"])
 def test_nothing_else_is_built_by_any_worker(project: Project, mode: str) -> None:
@@ -273,6 +274,7 @@ def test_nothing_else_is_built_by_any_worker(project: Project, mode: str) -> Non
     result.stdout.fnmatch_lines(["not run: canary L01 failed compression"])
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
 def test_a_canary_that_passes_lets_every_worker_build(project: Project) -> None:
     mini(project, 10_000_000)
@@ -284,6 +286,7 @@ def test_a_canary_that_passes_lets_every_worker_build(project: Project) -> None:
     assert not list((project.path / "cache" / "tmp").iterdir())
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
 def test_a_worker_that_dies_over_the_canary_leaves_no_one_waiting(project: Project) -> None:
     mini(project, 10_000_000)

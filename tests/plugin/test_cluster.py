@@ -57,6 +57,8 @@ def test_benchmarks_time_this_machine(project: Project) -> None:
     assert "benchmarks time the machine that pytest runs on" in text
 
 
+@pytest.mark.slow
+@pytest.mark.drawn
 def test_without_it_dask_is_not_imported(project: Project) -> None:
     project.packages(good="none")
     project.pytester.makeconftest(

@@ -47,6 +47,7 @@ def test_evidence_is_the_same_with_and_without_the_process(
     assert recorded(CHILD) == here
 
 
+@pytest.mark.drawn
 @pytest.mark.slow
 def test_a_crash_is_one_red_gate_and_the_next_shard_runs(project: Project) -> None:
     project.packages(good="float32", other="none")
@@ -56,6 +57,7 @@ def test_a_crash_is_one_red_gate_and_the_next_shard_runs(project: Project) -> No
     result.stdout.fnmatch_lines(["*Core ML crashed while predicting (SIGABRT)*"])
 
 
+@pytest.mark.drawn
 @pytest.mark.slow
 def test_a_hang_is_one_red_gate_and_the_next_shard_runs(project: Project) -> None:
     project.packages(good="float32", other="none")

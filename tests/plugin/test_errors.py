@@ -57,6 +57,7 @@ max-tokens = 16
 CLAMPED = "refused.gguf: its metadata has llama.clamp_anything 64, which family 'llama' does not"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--co",), ("-n", "2")])
 def test_a_refused_model_is_one_error_and_hides_no_other(
     project: Project, options: tuple[str, ...]

@@ -250,6 +250,7 @@ def test_an_age_the_policy_does_not_take(recorded: Recorded) -> None:
     red(recorded.verify(), "  - *was recorded 120 days ago*90 days at most*", failed=1)
 
 
+@pytest.mark.slow
 def test_signatures(recorded: Recorded) -> None:
     lab, other = new_key(), new_key("ed25519")
     write_public(lab, recorded.project.path / "lab.pub")

@@ -14,7 +14,7 @@ import pytest
 
 from tests.plugin.conftest import Project
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.drawn]
 
 COUNT = """
 from pathlib import Path

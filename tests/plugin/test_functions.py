@@ -63,6 +63,7 @@ def red(result: pytest.RunResult) -> list[str]:
     return sorted({f"{subject} {gate}" for _, subject, gate, *_ in rows})
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("form", ["", ".mlmodelc"])
 @pytest.mark.parametrize(
@@ -170,6 +171,7 @@ def test_an_input_table_is_for_the_functions_that_have_the_input(functions: Func
     result.stdout.fnmatch_lines(["*has no input 'z', which the manifest names; inputs: h, x; *"])
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("shards", "count"),
     [("own:decoder", 6), ("decoder[verify4]", 3), ("own:decoder[verify4]", 3), ("*[dec*]", 3)],

@@ -62,6 +62,7 @@ def test_written_however_quiet_the_run_is(
     assert (project.path / "out.xml").is_file()
 
 
+@pytest.mark.drawn
 @pytest.mark.slow
 def test_workers_write_nothing_of_their_own(project: Project, summary: Path) -> None:
     result = project.packages(good="other", nan="none").pytester.runpytest_subprocess(
@@ -175,6 +176,7 @@ def test_a_package_without_a_manifest_has_no_place(project: Project, summary: Pa
     result.stdout.fnmatch_lines(["::error title=package%3Anan fidelity failed::*"])
 
 
+@pytest.mark.drawn
 @pytest.mark.slow
 def test_a_worker_that_dies_is_not_left_out(project: Project, summary: Path) -> None:
     gates = project.path / "gates"

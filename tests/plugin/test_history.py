@@ -169,6 +169,7 @@ def test_a_line_that_is_lost_fails_no_test(project: Project) -> None:
     result.stdout.fnmatch_lines([lost])
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
 def test_workers_send_their_lines(project: Project) -> None:
     project.packages(good="float32", nan="none").pytester.runpytest_subprocess(
@@ -223,6 +224,7 @@ def test_declared_limits_are_those_of_verdicts(project: Project) -> None:
     assert found["hazards"] >= {"sum.max", "dropped.max"}
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
 def test_declared_limits_of_a_family(project: Project) -> None:
     project.llama(LIMITS.format(model="mini"))

@@ -12,6 +12,7 @@ from tests.plugin.conftest import Project
 from tests.tools.test_hostile import NAMES, hostile_package
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [("-v",), ("-n1",)])
 @pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
 def test_names_of_a_package(

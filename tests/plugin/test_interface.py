@@ -54,6 +54,8 @@ def convert_block(
         ).save(str(project.path / "own.mlpackage"))
 
 
+@pytest.mark.slow
+@pytest.mark.drawn
 @pytest.mark.parametrize("reference", ["float32", "golden.safetensors"])
 def test_float32_at_the_ends_is_red_though_all_numbers_are_right(
     project: Project, reference: str
@@ -110,6 +112,8 @@ y = "hidden_out"
 """
 
 
+@pytest.mark.slow
+@pytest.mark.drawn
 def test_a_package_may_call_its_ports_otherwise_and_turn_their_axes(project: Project) -> None:
     convert_block(project, np.float16, 16, _rows_first)
     project.llama(_OWN.format(reference="float32") + _PORTS.format(axes=[0, 2, 1]))

@@ -16,6 +16,8 @@ def files(folder: Path) -> dict[str, Any]:
     return {file.name: json.loads(file.read_text()) for file in folder.iterdir()}
 
 
+@pytest.mark.slow
+@pytest.mark.drawn
 def test_a_graph_and_its_data_for_every_judged_shard(project: Project) -> None:
     project.packages(good="float32", absent="none")
     project.gate("--ane-model-explorer=out/graphs", "--ane-blame=always", "-k", "not compression")
@@ -28,6 +30,7 @@ def test_a_graph_and_its_data_for_every_judged_shard(project: Project) -> None:
         check_data(found[f"own_good.{word}.json"], nodes)
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
 def test_workers(project: Project) -> None:
     project.packages(good="float32", other="float32").pytester.runpytest_subprocess(

@@ -68,6 +68,8 @@ def test_a_run_without_gates_builds_nothing(project: Project) -> None:
     result.stdout.no_fnmatch_line("ane: * to build*")
 
 
+@pytest.mark.slow
+@pytest.mark.drawn
 def test_quiet_says_nothing(project: Project) -> None:
     result = project.llama().gate("--ane-cache=cache", "-q", "-k", "placement", shards="L01")
     result.stdout.no_fnmatch_line("ane: *")
@@ -115,6 +117,7 @@ def test_finished_shards_are_gated_on_a_disk_that_is_too_small(
     result.assert_outcomes(passed=3, errors=3, deselected=1)
 
 
+@pytest.mark.slow
 def test_stale_plans_of_core_ml_are_mentioned_and_kept(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

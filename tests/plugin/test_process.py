@@ -26,6 +26,7 @@ def run(project: Project, *more: str, **options: Any) -> tuple[int, str]:
     return done.returncode, done.stderr.decode()
 
 
+@pytest.mark.drawn
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is full")
 @pytest.mark.parametrize(
@@ -44,6 +45,7 @@ def test_a_full_standard_output_is_one_sentence(
         )
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("more", [(), ("-s",)])
 @pytest.mark.parametrize(("package", "code"), [("good", 0), ("nan", 1)])
 @pytest.mark.slow
@@ -54,6 +56,8 @@ def test_a_closed_standard_output_leaves_the_verdict(
     assert run(project, *more, preexec_fn=lambda: os.close(1)) == (code, "")
 
 
+@pytest.mark.slow
+@pytest.mark.drawn
 def test_a_reader_that_has_seen_enough_gets_no_traceback(project: Project) -> None:
     project.packages(good="none")
     with subprocess.Popen(
@@ -66,6 +70,7 @@ def test_a_reader_that_has_seen_enough_gets_no_traceback(project: Project) -> No
     assert process.returncode == 1
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
 @pytest.mark.parametrize("group", [False, True], ids=["process", "group"])
 @pytest.mark.parametrize("workers", ["-n0", "-n2"])

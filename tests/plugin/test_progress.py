@@ -54,6 +54,8 @@ def test_a_terminal_shows_progress_and_then_erases_it(project: Project) -> None:
     assert "\x1b7 own:other (2 of 2, 0.0 MB done)\x1b[K\x1b8" in screen
 
 
+@pytest.mark.slow
+@pytest.mark.drawn
 def test_quiet_shows_none(project: Project) -> None:
     screen = on_a_terminal(project.packages(good="none"), "--ane-cache=cache", "-q")
     assert "own:good (1 of" not in screen
@@ -86,6 +88,7 @@ shard._build = together
 """Builds wait for each other, however far apart their workers start, and for the line's pause."""
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
 def test_workers_are_shown_by_the_process_that_started_them(project: Project) -> None:
     project.llama().pytester.makeconftest(TOGETHER)

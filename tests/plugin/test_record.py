@@ -108,6 +108,7 @@ def test_valid_evidence_is_kept_and_not_measured_again(
     assert statement(project, "own/good.placement.json") == before
 
 
+@pytest.mark.slow
 def test_all_records_again_and_says_what_changes(project: Project) -> None:
     record(project.packages(good="none"), "--ane-record")
     script = Script(devices=(DeviceRule("CPU", op="conv"),), machine=Mac(build="25C1"))
@@ -125,6 +126,7 @@ def test_all_records_again_and_says_what_changes(project: Project) -> None:
     assert environment["os_build"] == "25C1"
 
 
+@pytest.mark.slow
 def test_quiet_runs_say_what_changed_at_their_end(project: Project) -> None:
     record(project.packages(good="none"), "--ane-record", "-k", "placement")
     script = Script(machine=Mac(build="25C1"))
@@ -263,6 +265,7 @@ def test_what_could_not_be_written_is_not_counted(
     result.stdout.no_fnmatch_line("*1 recorded*")
 
 
+@pytest.mark.slow
 def test_evidence_is_small(project: Project) -> None:
     record(project.llama(), "--ane-record")
     sizes = [path.stat().st_size for path in Path(project.path, "evidence").rglob("*.json")]

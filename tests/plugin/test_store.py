@@ -47,6 +47,7 @@ def filled(project: Project) -> Project:
     return project
 
 
+@pytest.mark.slow
 def test_a_second_machine_builds_nothing_and_judges_alike(
     filled: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_file_that_was_spoilt_is_said_built_here_and_replaced(
     third.assert_outcomes(passed=3, deselected=1)
 
 
+@pytest.mark.slow
 def test_two_builds_of_one_shard_agree(filled: Project) -> None:
     """But for the time they took."""
     filled.gate("--ane-cache=second", shards="head.0")
@@ -130,6 +132,7 @@ def of_another(data: bytes) -> bytes:
     return b"{}"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("genuine")
 @pytest.mark.parametrize("spoil", [edited, of_another, lambda data: data[:100]])
 def test_evidence_that_is_not_whole_proves_nothing(
@@ -143,6 +146,7 @@ def test_evidence_that_is_not_whole_proves_nothing(
     assert not (recorded.path / "evidence").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("genuine")
 def test_evidence_of_another_package_is_not_found(recorded: Project) -> None:
     recorded.packages(DEVICE, nan="none")
@@ -150,6 +154,8 @@ def test_evidence_of_another_package_is_not_found(recorded: Project) -> None:
     result.assert_outcomes(failed=1, deselected=3)
 
 
+@pytest.mark.slow
+@pytest.mark.drawn
 @pytest.mark.parametrize("where", ["ini", "manifest"])
 def test_the_store_of_the_ini_file_and_of_the_manifest(
     where: str, filled: Project, monkeypatch: pytest.MonkeyPatch

@@ -7,6 +7,8 @@ import pytest
 from tests.plugin.conftest import Project
 
 
+@pytest.mark.slow
+@pytest.mark.drawn
 def test_captured_probes_of_a_chain_with_a_gap_are_refused(project: Project) -> None:
     project.llama()
     manifest = project.path / "shards.toml"

@@ -21,7 +21,7 @@ from pytest_ane.probes.recording import HiddenProbe, answered_probes, in_steps
 from pytest_ane.probes.seeded import gaussian, generator
 from tests.models.families.llama.tiny import tiny_model
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.drawn]
 BOUND = 0.02
 """Relative L2 error of the contribution; a right module is far below it."""
 

@@ -17,7 +17,7 @@ from tests.models.families.gemma4.tiny import tiny_model as tiny_gemma
 from tests.models.families.llama.tiny import tiny_model as tiny_llama
 from tests.models.families.zaya.tiny import tiny_model as tiny_zaya
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.drawn]
 
 MODELS: dict[str, Any] = {
     "llama L00": lambda: tiny_llama(["L00"], context=12),

@@ -65,9 +65,9 @@ Gate = Callable[..., Run]
 
 
 @pytest.fixture(scope="session")
-def cache_root(shared_path: Path) -> Path:
-    """A cache shared by all workers of this run; never the user's own."""
-    return shared_path / "ane-cache"
+def cache_root(cache_path: Path) -> Path:
+    """A cache shared by all workers; never the user's own."""
+    return cache_path / "smollm2"
 
 
 @pytest.fixture

@@ -94,6 +94,7 @@ def test_cache_that_cannot_be_written(gate: Gate, tmp_path: Path) -> None:
     assert "choose another with --ane-cache=DIR" in run.output
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
 def test_full_disk_during_a_build(gate: Gate, tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
@@ -113,6 +114,7 @@ def test_full_disk_during_a_build(gate: Gate, tmp_path: Path) -> None:
     assert gate(UNIFORM8, "L03", f"--ane-cache={tmp_path / 'cache'}", *PLACEMENT).code == 0
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_the_run_after_an_interrupted_build_is_green(
@@ -131,6 +133,7 @@ def test_the_run_after_an_interrupted_build_is_green(
     assert list((cache / "tmp").iterdir()) == []
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
 def test_two_processes_build_a_shard_once(tmp_path: Path) -> None:
     cache = tmp_path / "cache"

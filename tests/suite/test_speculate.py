@@ -26,6 +26,7 @@ TEXTS = (
 )
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("widths", "floor"),
     [

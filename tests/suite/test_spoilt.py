@@ -37,6 +37,7 @@ def run(forge: Forge, folder: Path, cache: Path, command: str, spoilt: Sequence[
     return done.stdout.splitlines()
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
 @pytest.mark.parametrize(("seed", "count"), [(1, 1), (2, 2)])
 def test_spoilt_shards_are_named(
@@ -56,6 +57,7 @@ def test_spoilt_shards_are_named(
     assert sorted(named.split(" and ")) == guilty
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
 def test_without_a_spoilt_shard_it_is_green(forge: Forge, tmp_path: Path, cache_root: Path) -> None:
     assert "green as it is" in run(forge, tmp_path, cache_root, "bisect", [])[-1]

@@ -16,11 +16,11 @@ AsJson = Callable[..., Any]
 
 
 @pytest.fixture(scope="session")
-def stacks(tmp_path_factory: pytest.TempPathFactory, shared_path: Path) -> Stacks:
+def stacks(tmp_path_factory: pytest.TempPathFactory, cache_path: Path) -> Stacks:
     from pytest_ane.make.coremltools_quiet import import_coremltools
 
     import_coremltools()
-    return Stacks(tmp_path_factory.mktemp("stacks"), shared_path / "stacks-cache")
+    return Stacks(tmp_path_factory.mktemp("stacks"), cache_path / "stacks")
 
 
 @pytest.fixture

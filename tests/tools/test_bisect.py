@@ -34,6 +34,7 @@ def test_the_spoilt_shard_is_named(run: Run, seed: int) -> None:
     assert trials[-1].startswith(f" {len(trials)}. exact: {guilty} - green (")
 
 
+@pytest.mark.drawn
 @pytest.mark.slow
 def test_two_spoilt_shards_are_named(run: Run) -> None:
     guilty = sorted(random.Random(3).sample(NAMES, 2))
@@ -54,18 +55,22 @@ def test_a_number_of_shards_is_1_or_more(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err == "pytest-ane: --most 0: give a number from 1 on.\n"
 
 
+@pytest.mark.slow
 def test_a_green_stack(run: Run) -> None:
     (trial, says) = run("bisect")
     assert trial.startswith(" 1. exact: none - green (")
     assert says == "deep is green as it is: no shard is to blame (1 stack evaluation)."
 
 
+@pytest.mark.drawn
 @pytest.mark.slow
 def test_many_to_blame(run: Run) -> None:
     says = run("bisect", "--most", "2", spoilt=NAMES)[-1]
     assert says.startswith("More than 2 shards are to blame, so a search for a few ends here: the")
 
 
+@pytest.mark.slow
+@pytest.mark.drawn
 def test_a_policy_that_the_reference_does_not_meet(run: Run) -> None:
     *trials, says = run("bisect", greedy=0)
     assert [line.partition(" (")[0] for line in trials] == [

@@ -25,7 +25,7 @@ from tests.models.families.gemma4.tiny import tiny_model as gemma4
 from tests.models.families.llama.tiny import tiny_model as llama
 from tests.models.families.zaya.tiny import tiny_model as zaya
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.drawn]
 
 CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "llama block": (lambda: llama(("L00", "head.0")), "L00"),

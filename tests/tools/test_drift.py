@@ -43,6 +43,7 @@ def run(
     return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_spoilt_shard_is_named(run: Run, seed: int) -> None:
     guilty = random.Random(seed).choice(NAMES)
@@ -58,6 +59,7 @@ def test_two_spoilt_shards_are_named(run: Run) -> None:
     assert says.startswith((f"{first} and {second} break it", f"{second} and {first} break it"))
 
 
+@pytest.mark.slow
 def test_a_good_stack(run: Run) -> None:
     found = run("drift")
     assert found[-1].startswith("No shard breaks it: ")

@@ -97,6 +97,7 @@ def contents(*roots: Path) -> dict[Path, object]:
     return found
 
 
+@pytest.mark.slow
 @settings(
     max_examples=60,
     deadline=None,

@@ -18,6 +18,7 @@ EXPERTS = 16 * (4096 * 2048 + 2048 * 2048)
 ROUTER = 2048 * 256 + 2 * 256 * 256 + 256 * 17
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
 def test_a_mixture_of_zaya(tmp_path: Path) -> None:
     model = load(EXAMPLE).models[0]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from pytest_ane.cli import main
 from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
 from pytest_ane.manifest import Linear, Palettize, load
 from tests import multifunction
+from tests.forked import Forge
 from tests.mlprogram.packages import weight_file
 from tests.mlprogram.pipelines import three
 from tests.packages import save_conv, save_layers
@@ -252,7 +251,7 @@ def test_as_json(packages: Path, as_json: AsJson) -> None:
 
 
 @pytest.mark.slow
-def test_the_gates_of_the_written_manifest(packages: Path, tmp_path: Path) -> None:
+def test_the_gates_of_the_written_manifest(packages: Path, tmp_path: Path, forge: Forge) -> None:
     """A right package passes, one of other weights fails, an input of unknown meaning is said."""
     other = tmp_path / "other.mlpackage"
     assert main(["compress", str(packages / "conv.mlpackage"), "--weight-threshold=16",
@@ -263,12 +262,9 @@ def test_the_gates_of_the_written_manifest(packages: Path, tmp_path: Path) -> No
         path = reference if reference == "none" else packages / f"{reference}.mlpackage"
         arguments += [f"--package={packages / name}.mlpackage", f"--reference={path}"]
     init(*arguments)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--ane-shards=all", "-m", "gate", "-v",
-         "-p", "no:cacheprovider", f"--ane-cache={tmp_path / 'cache'}"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 1, done.stdout + done.stderr
+    command = ["pytest", "--ane-shards=all", "-m", "gate", "-v", "-p", "no:cacheprovider"]
+    done = forge.run([*command, f"--ane-cache={tmp_path / 'cache'}"], Path.cwd())
+    assert done.returncode == 1, done.stdout
     verdicts = {
         (words[1], words[2]): words[0]
         for line in done.stdout.splitlines()

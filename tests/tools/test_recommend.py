@@ -7,8 +7,6 @@ import io
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import pytest
 from pytest_ane.cli import main
 from pytest_ane.manifest import load
 from pytest_ane.report.charts.run import recommend as draw
+from tests.forked import Forge
 from tests.plugin.projects import LLAMA, make_llama
 from tests.tools.conftest import AsJson
 
@@ -132,17 +131,17 @@ def test_it_is_written_on_request_only(searched: tuple[Path, str], tmp_path: Pat
     assert "has these settings already" in recommend(folder, "--ane-manifest", str(copy), "--write")
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
 def test_what_is_written_passes_every_gate_from_a_cold_cache(
-    searched: tuple[Path, str], tmp_path: Path
+    searched: tuple[Path, str], tmp_path: Path, forge: Forge
 ) -> None:
     folder, _ = searched
     shutil.copy(folder / "shards.toml", tmp_path)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     recommend(folder, "--ane-manifest", str(tmp_path / "shards.toml"), "--write")
-    command = [sys.executable, "-m", "pytest", "-m", "gate", "--ane-shards=all", "-q",
-               "-p", "no:cacheprovider", f"--ane-cache={tmp_path / 'cold'}"]  # fmt: skip
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    command = ["pytest", "-m", "gate", "--ane-shards=all", "-q", "-p", "no:cacheprovider"]
+    done = forge.run([*command, f"--ane-cache={tmp_path / 'cold'}"], tmp_path)
     assert done.returncode == 0, done.stdout
     assert "13 passed" in done.stdout
 

@@ -73,6 +73,7 @@ def test_a_page_of_a_run_and_what_commands_printed(says: Says) -> None:
         assert title in page
 
 
+@pytest.mark.slow
 def test_a_run_before_is_drawn_beside_it(says: Says) -> None:
     Path("old.json").write_text(run_of(0.02, 0.03, started="2026-11-23T16:00:00Z"))
     says("run.json", "--against", "old.json", "-o", "report.html")

@@ -32,6 +32,7 @@ def test_prints_a_schema_that_the_manifest_of_init_keeps(
     assert len(list(validator.iter_errors(tomllib.loads(wrong)))) == 1
 
 
+@pytest.mark.slow
 def test_the_schema_is_json_either_way(capsys: pytest.CaptureFixture[str], as_json: AsJson) -> None:
     assert main(["schema"]) == 0
     assert json.loads(capsys.readouterr().out) == as_json("schema")

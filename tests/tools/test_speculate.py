@@ -18,9 +18,9 @@ STATEFUL = "max-tokens = 8\nstateful = true\ncontext = 32"
 
 
 @pytest.fixture(scope="module")
-def stacks(tmp_path_factory: pytest.TempPathFactory, shared_path: Path) -> Stacks:
+def stacks(tmp_path_factory: pytest.TempPathFactory, cache_path: Path) -> Stacks:
     """Two blocks are as good as six where only tokens and their count matter."""
-    return Stacks(tmp_path_factory.mktemp("stacks"), shared_path / "stacks-cache", blocks=2)
+    return Stacks(tmp_path_factory.mktemp("stacks"), cache_path / "stacks", blocks=2)
 
 
 @pytest.fixture
@@ -55,6 +55,7 @@ def test_plain_and_speculative_decoding(
     assert re.search(r"\d tok/s, \d+\.\d\dx plain; predicted \d+\.\d\d tok/s", outcome)
 
 
+@pytest.mark.drawn
 @pytest.mark.slow
 def test_other_tokens_than_plain_decoding_are_an_error(
     manifest: Path, stacks: Stacks, capsys: Capture, monkeypatch: pytest.MonkeyPatch
@@ -72,6 +73,7 @@ def test_other_tokens_than_plain_decoding_are_an_error(
                      capsys.readouterr().err.strip())  # fmt: skip
 
 
+@pytest.mark.drawn
 @pytest.mark.slow
 def test_a_prompt_of_ids_and_short_n_grams(
     manifest: Path, stacks: Stacks, capsys: Capture, monkeypatch: pytest.MonkeyPatch
@@ -96,6 +98,7 @@ def test_a_prompt_of_no_ids(ids: str, capsys: Capture) -> None:
     assert "is no list of token ids, such as 2,42" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_as_json(manifest: Path, stacks: Stacks, as_json: AsJson) -> None:
     found = as_json("speculate", "--tokens", "12", f"--cache={stacks.cache}")
     assert found["tokens"] == found["speculated"]["tokens"]

@@ -38,6 +38,7 @@ def on(tmp_path: Path, timeout: float | None = 60) -> CoreMLBackend:
     return CoreMLBackend(Cache(tmp_path / "cache"), device=process.Device(timeout))
 
 
+@pytest.mark.slow
 def test_a_child_loads_predicts_and_plans_as_this_process_does(
     mac: Become, package: Path, tmp_path: Path
 ) -> None:
@@ -51,6 +52,7 @@ def test_a_child_loads_predicts_and_plans_as_this_process_does(
     assert plan_on_device(child, package, program) == plan_on_device(here, package, program)
 
 
+@pytest.mark.slow
 def test_large_arrays_cross_unharmed(mac: Become, tmp_path: Path) -> None:
     mac(Script(Mac(compiler="")))
     shape = (1024, 1025)
@@ -67,6 +69,7 @@ def test_large_arrays_cross_unharmed(mac: Become, tmp_path: Path) -> None:
     assert second.tobytes() == (-2 * x).tobytes()
 
 
+@pytest.mark.slow
 def test_states_stay_in_the_child_and_cross_as_copies(mac: Become, tmp_path: Path) -> None:
     mac(Script(Mac(compiler="")))
     package = counter(tmp_path)
@@ -105,6 +108,8 @@ def points(quick: str) -> list[Any]:
     return [at if at == quick else pytest.param(at, marks=pytest.mark.slow) for at in POINTS]
 
 
+@pytest.mark.slow
+@pytest.mark.drawn
 @pytest.mark.parametrize("at", points(quick="predict"))
 def test_a_crash_is_one_sentence_and_the_next_call_has_a_new_child(
     mac: Become, tmp_path: Path, at: Any
@@ -120,6 +125,7 @@ def test_a_crash_is_one_sentence_and_the_next_call_has_a_new_child(
     assert ask(backend, at, package) is not None
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("at", points(quick="load"))
 @pytest.mark.slow
 def test_a_hang_is_one_sentence_and_is_not_waited_for_twice(
@@ -161,6 +167,7 @@ def test_a_model_outlives_the_crash_of_another_and_its_states_do_not(
     assert stateful.read_states(stateful.make_state())
 
 
+@pytest.mark.slow
 def test_a_time_limit_of_years_is_one_of_a_week(mac: Become, package: Path, tmp_path: Path) -> None:
     mac(Script(Mac(compiler="")))
     backend = on(tmp_path, 1e12)
@@ -230,6 +237,7 @@ with Replayer(Script(Mac(compiler=""), failures=(Failure("predict", effect="hang
 """
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("ending", "idle", "within"),
     [

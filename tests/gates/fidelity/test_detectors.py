@@ -20,7 +20,7 @@ from pytest_ane.probes.cases import Detection, aligned
 from pytest_ane.probes.package import package_cases
 from tests.detectors import detector
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.drawn]
 
 
 @pytest.fixture(scope="module")

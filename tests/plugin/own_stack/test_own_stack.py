@@ -50,6 +50,7 @@ def test_the_example_is_green(stack: Path) -> None:
     assert not any(found.values())
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_every_fault_is_red_and_its_package_is_named(stack: Path, fault: Fault) -> None:
     fault.write(stack)

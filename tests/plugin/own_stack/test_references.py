@@ -62,6 +62,7 @@ def _without(name: str) -> Callable[[dict[str, Any]], None]:
     return lambda tensors: tensors.pop(name)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -90,6 +91,7 @@ def test_a_golden_file_of_something_else(
     assert sentence in str(error.value)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("code", "sentence"),
     [

@@ -25,6 +25,15 @@ _WHOLE = "smollm2"
 _MISSING = "no browser is on PATH; install one, on Debian with `apt-get install chromium`."
 
 
+_DRAWN = ("many", "zaya", _WHOLE, "bench", "hazards", "spoilt")
+"""A change opens one or two of these, each with all its tests, and always the others."""
+
+
+def _marks(name: str) -> list[pytest.MarkDecorator]:
+    drawn = [pytest.mark.drawn(_DRAWN.index(name))] if name in _DRAWN else []
+    return [pytest.mark.heavy, *drawn]
+
+
 @dataclass(frozen=True)
 class Report:
     """A run's page, and the run."""
@@ -56,8 +65,8 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(
     scope="package",
     params=[
-        *(pytest.param(recipe, id=recipe.name, marks=pytest.mark.heavy) for recipe in RECIPES),
-        pytest.param(None, id=_WHOLE, marks=pytest.mark.heavy),
+        *(pytest.param(recipe, id=recipe.name, marks=_marks(recipe.name)) for recipe in RECIPES),
+        pytest.param(None, id=_WHOLE, marks=_marks(_WHOLE)),
     ],
 )
 def report(request: pytest.FixtureRequest, forge: Forge, shared_path: Path) -> Report:

@@ -10,6 +10,7 @@ from pytest_ane.tools._recommend_search import allocate, best, best_single, repa
 from tests.tools.recommend.simulated import SimulatedEvaluator, model, single, size_of, unit
 
 
+@pytest.mark.drawn
 @settings(max_examples=25)
 @given(seed=st.integers(0, 10_000), factor=st.floats(0.05, 20), limit=st.floats(1e-4, 1e-2))
 @pytest.mark.slow
@@ -33,6 +34,7 @@ def test_what_is_recommended_was_measured_and_passed(
     assert winner.size <= size_of(ideal) + 2 * step
 
 
+@pytest.mark.drawn
 @settings(max_examples=20)
 @given(st.integers(0, 10_000), st.integers(0, 10_000))
 @pytest.mark.slow

@@ -247,6 +247,7 @@ def write_words(folder: Path) -> None:
     BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
 def test_the_first_manifest_of_a_file_is_green(tmp_path: Path, forge: Forge) -> None:
     wide = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +22,7 @@ from pytest_ane.models.families.bert import BertModel
 from pytest_ane.models.families.bert.ane import AneBlock, AnePooling
 from pytest_ane.models.families.bert.weights import BlockWeights
 from pytest_ane.models.sources import open_source, source_path
+from tests.forked import Forge
 from tests.models.families.bert.oracle import (
     CASES,
     LENGTH,
@@ -127,13 +126,14 @@ def test_embeddings_are_transformers(example: Model, minilm: BertModel) -> None:
             assert np.abs(embedding - mean / np.linalg.norm(mean)).max() <= 1e-5
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
-def test_the_whole_example_is_green(tmp_path: Path) -> None:
+def test_the_whole_example_is_green(tmp_path: Path, forge: Forge) -> None:
     """As the program's types say; both arithmetics take twice as long, `make examples` has them."""
-    command = [sys.executable, "-m", "pytest", f"--ane-manifest={EXAMPLE}", "--ane-shards=all"]
+    command = ["pytest", f"--ane-manifest={EXAMPLE}", "--ane-shards=all"]
     command += ["-m", "gate", f"--ane-cache={tmp_path}", "-p", "no:cacheprovider"]
     command += ["--ane-arithmetic=typed"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = forge.run(command, ROOT)
     assert done.returncode == 0, done.stdout
     assert "behaviour 1/1, compression 7/7, fidelity 7/7" in done.stdout
 
@@ -233,7 +233,7 @@ PACKAGES: dict[str, tuple[str, Make]] = {
 
 
 @pytest.mark.slow
-def test_right_packages_pass_and_wrong_ones_fail(tmp_path: Path) -> None:
+def test_right_packages_pass_and_wrong_ones_fail(tmp_path: Path, forge: Forge) -> None:
     """Both by themselves and as part of the stack."""
     (tmp_path / "checkpoint").mkdir()
     CASE.save(tmp_path / "checkpoint")
@@ -249,9 +249,9 @@ def test_right_packages_pass_and_wrong_ones_fail(tmp_path: Path) -> None:
             for name, (shard, _) in PACKAGES.items()
         )
     )
-    command = [sys.executable, "-m", "pytest", "--ane-shards=all", "-m", "gate", "--ane-cache=c"]
+    command = ["pytest", "--ane-shards=all", "-m", "gate", "--ane-cache=c"]
     command += ["-k", "fidelity or behaviour", "-v"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = forge.run(command, tmp_path)
     lines = [line.split() for line in done.stdout.splitlines()]
     verdicts = {(words[1], words[2]): words[0].lower() for words in lines if len(words) > 2}
     for name, (shard, _) in PACKAGES.items():

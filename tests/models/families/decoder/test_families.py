@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -332,12 +330,12 @@ def test_the_reference_is_transformers() -> None:
 
 
 @pytest.mark.full
-def test_the_whole_example_is_green(tmp_path: Path) -> None:
+def test_the_whole_example_is_green(tmp_path: Path, forge: Forge) -> None:
     """As the program's types say; both arithmetics take twice as long, `make examples` has them."""
-    command = [sys.executable, "-m", "pytest", f"--ane-manifest={GEMMA3_EXAMPLE}"]
+    command = ["pytest", f"--ane-manifest={GEMMA3_EXAMPLE}"]
     command += ["--ane-shards=all"]
     command += ["-m", "gate", f"--ane-cache={tmp_path}", "-p", "no:cacheprovider"]
     command += ["--ane-arithmetic=typed"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = forge.run(command, ROOT)
     assert done.returncode == 0, done.stdout
     assert "behaviour 1/1, compression 34/34, fidelity 34/34" in done.stdout

@@ -24,7 +24,7 @@ from tests.models.families.decoder.oracle import (
     referred,
 )
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.drawn]
 
 BOUND = 1e-4
 _factors = st.floats(1.5, 16)

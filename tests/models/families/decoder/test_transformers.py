@@ -27,10 +27,19 @@ from tests.models.families.decoder.oracle import (
 )
 
 BOUND = 1e-4
+FIRST = [*{case.family: case for case in reversed(CASES)}.values()]
+"""One of each family is computed with every change."""
 CALLS = (1, 1, 5, MAX_TOKENS, 3, MAX_TOKENS, MAX_TOKENS, 1, MAX_TOKENS, 7, 2, MAX_TOKENS)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=[] if case in FIRST else pytest.mark.drawn)
+        for case in CASES
+    ],
+)
 def test_logits(case: Case, tmp_path: Path) -> None:
     right = case.save(tmp_path)
     stateless, stateful = (case.open(tmp_path, stateful=states) for states in (False, True))

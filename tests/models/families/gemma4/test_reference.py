@@ -62,6 +62,7 @@ def test_attention(
         np.testing.assert_allclose(y, oracle.attention(x.astype(np.float64)), **CLOSE)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     per_pack=st.integers(1, 3),

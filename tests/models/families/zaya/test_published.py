@@ -87,6 +87,7 @@ def opened(folder: Path, variant: str = "published", **changes: Any) -> ZayaMode
     return open_model(SafetensorsSource(folder, changes), cut)
 
 
+@pytest.mark.slow
 def test_the_first_release_s_names_are_the_same_model(saved: tuple[Any, Path, Path]) -> None:
     right, new, old = saved
     ids = prompt(20)
@@ -94,6 +95,7 @@ def test_the_first_release_s_names_are_the_same_model(saved: tuple[Any, Path, Pa
     assert difference(referred(opened(old), ids), expected(right, ids)) <= 1e-4
 
 
+@pytest.mark.slow
 def test_the_notes_form_of_either_is_another_model(saved: tuple[Any, Path, Path]) -> None:
     right, new, old = saved
     ids = prompt(20)
@@ -102,6 +104,7 @@ def test_the_notes_form_of_either_is_another_model(saved: tuple[Any, Path, Path]
     assert difference(notes, expected(right, ids)) > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "factor"),
     [
@@ -202,6 +205,7 @@ def test_where_fp16_chooses_otherwise_is_undecided(shard: str, seed: int) -> Non
     assert len(undecided) < 300
 
 
+@pytest.mark.drawn
 @pytest.mark.slow
 @pytest.mark.parametrize("shard", ["L00", "L01", "L03"])
 def test_packages(shard: str, tmp_path: Path) -> None:
