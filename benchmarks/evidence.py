@@ -17,7 +17,6 @@ from tempfile import TemporaryDirectory
 
 from pytest_ane.evidence import Statement, Store
 from pytest_ane.gates.fidelity import Comparison, Fidelity
-from pytest_ane.gates.fidelity.records import Errors
 from pytest_ane.mlprogram.digests import remembered, tree_files
 
 _WEIGHTS = "Data/com.apple.CoreML/weights/weight.bin"
@@ -80,11 +79,10 @@ def _package(folder: Path, megabytes: int) -> Path:
 
 def _statement(subject: str, files: dict[str, str]) -> Statement:
     """As large as that of a SmolLM2 block: 14 comparisons, some of 64 positions."""
-    errors = Errors(0.95, 0.9, 32, (0, 7), 1 / 3, (0, 9))
     comparisons = tuple(
         Comparison("gaussian", f"gaussian T={count} #{i}", "y", count, 4.25,
                    tuple(0.9 + p / 1999 for p in range(count)), tuple(range(count)), (), (),
-                   1.0, 1 / 3, relative=tuple(p / 1999 for p in range(count)), errors=errors)
+                   1.0, 1 / 3, relative=tuple(p / 1999 for p in range(count)))
         for count in (1, _POSITIONS)
         for i in range(7)
     )  # fmt: skip
