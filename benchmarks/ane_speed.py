@@ -31,7 +31,7 @@ import numpy as np  # noqa: E402 - after the threads are chosen
 
 from benchmarks.zaya_shard import WIDTH, Shard  # noqa: E402
 from pytest_ane.backends import CpuBackend  # noqa: E402
-from pytest_ane.gates import GATES  # noqa: E402
+from pytest_ane.gates.registry import GATES  # noqa: E402
 from pytest_ane.project.project import OpenShard, Project, read_project  # noqa: E402
 
 Work = Callable[[Literal["typed", "ane"]], Callable[[], Any]]

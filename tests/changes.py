@@ -74,8 +74,8 @@ class Change:
 
 def changes() -> list[Change]:
     """The kinds of change, with what exists of each today."""
-    from pytest_ane.gates import GATES
     from pytest_ane.gates.placement.rules import ALL_RULES
+    from pytest_ane.gates.registry import GATES
     from pytest_ane.manifest.policy import CompressionPolicy
 
     keys = [name for name in CompressionPolicy.model_fields if name != "evidence"]

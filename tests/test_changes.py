@@ -20,7 +20,7 @@ def test_a_change_touches_few_files(what: str, capsys: pytest.CaptureFixture[str
 
 
 def test_a_list_of_all_gates_is_found() -> None:
-    assert "pytest_ane/gates/__init__.py" in KINDS["a kind of gate"].edited
+    assert "pytest_ane/gates/registry.py" in KINDS["a kind of gate"].edited
 
 
 def test_files_that_no_member_has_are_refused() -> None:

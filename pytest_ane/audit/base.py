@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_ane.audit.ledger import gate_files
 from pytest_ane.evidence.verify import differences
-from pytest_ane.gates import GATES
+from pytest_ane.gates.registry import GATES
 from pytest_ane.manifest import Manifest, Model, load
 from pytest_ane.manifest.load import parse
 from pytest_ane.manifest.tables import FAMILIES

@@ -25,7 +25,8 @@ from pytest_ane.evidence.question import files_of, question
 from pytest_ane.evidence.statement import plain
 from pytest_ane.evidence.systems import Answer, answers, combined, worst
 from pytest_ane.evidence.verify import verify
-from pytest_ane.gates import GATES, Gate, GateTest, Subject
+from pytest_ane.gates.base import Gate, GateTest, Subject
+from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import Figure, Finding, Verdict, nothing
 from pytest_ane.manifest import Manifest, Shard, load
 from pytest_ane.manifest.evidence import WITH_ANE

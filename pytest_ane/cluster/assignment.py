@@ -16,7 +16,7 @@ from distributed import KilledWorker
 from pytest_ane.cluster import tasks
 from pytest_ane.cluster.tasks import Facts, FullDiskError
 from pytest_ane.cluster.workers import TaskFuture, Worker, Workers
-from pytest_ane.gates import GateTest
+from pytest_ane.gates.base import GateTest
 from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.errors import UnprovenError
 

@@ -34,7 +34,8 @@ from pytest_ane.cluster.job import Job
 from pytest_ane.cluster.parcel import Parcel
 from pytest_ane.cluster.tasks import Answer, Facts, FullDiskError, Measured
 from pytest_ane.cluster.workers import SMALL, TaskFuture, Worker, Workers
-from pytest_ane.gates import GATES, GateTest
+from pytest_ane.gates.base import GateTest
+from pytest_ane.gates.registry import GATES
 from pytest_ane.make import Artifact, BuildRecord, Cache
 from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.errors import AneError, BuildError, UnprovenError

@@ -22,7 +22,8 @@ from pytest_ane.backends import CoreMLBackend
 from pytest_ane.backends.coreml import Machine
 from pytest_ane.cluster.job import Inputs, inputs, unpacked, versions
 from pytest_ane.cluster.parcel import Parcel
-from pytest_ane.gates import GATES, GateTest
+from pytest_ane.gates.base import GateTest
+from pytest_ane.gates.registry import GATES
 from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.arithmetic import Arithmetic
 from pytest_ane.mlprogram.digests import files_digest

@@ -13,7 +13,8 @@ from typing import Literal, TypeAlias, TypeVar
 from pytest_ane.evidence.judge import judge, machine
 from pytest_ane.evidence.statement import Statement, plain
 from pytest_ane.evidence.verify import differences
-from pytest_ane.gates import GATES, Move, Subject
+from pytest_ane.gates.base import Move, Subject
+from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import STATUSES, Cell, Figure, Verdict
 from pytest_ane.mlprogram.digests import key_digest
 from pytest_ane.mlprogram.errors import UnprovenKind

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_ane.evidence.statement import Statement, plain, to_data
-from pytest_ane.gates import GATES, Subject
+from pytest_ane.gates.base import Subject
+from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import Verdict
 from pytest_ane.mlprogram.arithmetic import SIMULATED
 

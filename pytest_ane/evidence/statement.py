@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from pytest_ane.evidence.strict_json import parse, pretty
-from pytest_ane.gates import GATES
+from pytest_ane.gates.registry import GATES
 from pytest_ane.mlprogram.digests import key_digest
 from pytest_ane.mlprogram.errors import EvidenceError
 from pytest_ane.mlprogram.strict_json import strict

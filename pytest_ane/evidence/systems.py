@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from pytest_ane.evidence.judge import judge
 from pytest_ane.evidence.statement import Statement
-from pytest_ane.gates import GATES, Subject
+from pytest_ane.gates.base import Subject
+from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import STATUSES, Finding, Verdict, nothing
 from pytest_ane.mlprogram.errors import UnprovenError
 

@@ -10,7 +10,8 @@ from pytest_ane.evidence.envelope import read_envelope
 from pytest_ane.evidence.statement import Statement
 from pytest_ane.evidence.store import SIGNATURES, Store, read_file, signature
 from pytest_ane.evidence.systems import systems_of
-from pytest_ane.gates import Subject, recordable
+from pytest_ane.gates.base import Subject
+from pytest_ane.gates.registry import recordable
 from pytest_ane.manifest import Manifest
 from pytest_ane.mlprogram.errors import EvidenceError, UnprovenError
 

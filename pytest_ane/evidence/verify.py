@@ -18,7 +18,8 @@ from pytest_ane.evidence.signatures import same_value, signed_payloads, signing_
 from pytest_ane.evidence.statement import Statement, plain, sealed
 from pytest_ane.evidence.store import Store, read_file, without_system
 from pytest_ane.evidence.strict_json import parse
-from pytest_ane.gates import GATES, Subject
+from pytest_ane.gates.base import Subject
+from pytest_ane.gates.registry import GATES
 from pytest_ane.make import Artifact
 from pytest_ane.manifest import EvidencePolicy
 from pytest_ane.manifest.evidence import WITH_ANE, covers

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from pytest_ane.gates import GATES, Subject
+from pytest_ane.gates.base import Subject
+from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import Bound, Limits
 from pytest_ane.history.memory import Memory, Series, matches
 from pytest_ane.history.order import Run

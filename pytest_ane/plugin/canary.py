@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.gates import GATES, GateTest
+from pytest_ane.gates.base import GateTest
+from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import Verdict, nothing
 from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.errors import AneError, NotRunError, UnprovenError

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, TypeGuard
 
 import pytest
 
-from pytest_ane.gates import GATES, GateTest
+from pytest_ane.gates.base import GateTest
+from pytest_ane.gates.registry import GATES
 from pytest_ane.mlprogram.errors import ClusterError
 from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.plugin import canary, options

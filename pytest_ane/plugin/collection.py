@@ -17,7 +17,7 @@ from pytest_ane.plugin.options import names_gates, wanted
 from pytest_ane.project.suite import FOLDER, files, load, own, shipped
 
 if TYPE_CHECKING:
-    from pytest_ane.gates import Subject
+    from pytest_ane.gates.base import Subject
 
 _FIXTURES = ("ane_shard", "ane_chain")
 _NOTHING, _NO_QUESTION = "nothing-selected", "no-question"
@@ -263,7 +263,7 @@ def _is_gate_file(config: pytest.Config, file: str) -> bool:
 def _values(config: pytest.Config, fixture: str, gate: str) -> list[tuple[str, object]]:
     if not wanted(config):
         return []
-    from pytest_ane.gates import GATES
+    from pytest_ane.gates.registry import GATES
     from pytest_ane.plugin import workspace
 
     space, known = workspace.of(config), GATES.get(gate)

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import pytest
 from _pytest.mark.expression import Expression
 
-from pytest_ane.gates import GATES, GateTest
+from pytest_ane.gates.base import GateTest
+from pytest_ane.gates.registry import GATES
 from pytest_ane.plugin import bench_options, collection
 from pytest_ane.plugin.compare import HELD
 from pytest_ane.plugin.outcome import properties_of

@@ -11,7 +11,8 @@ import pytest
 
 from pytest_ane.evidence import Statement
 from pytest_ane.evidence.question import question
-from pytest_ane.gates import GATES, Subject
+from pytest_ane.gates.base import Subject
+from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import Verdict
 from pytest_ane.history.lines import History, Line, machine_of
 from pytest_ane.mlprogram.digests import key_digest

@@ -9,7 +9,7 @@ import pytest
 from pytest_ane.plugin.options import GATE_MARKERS
 
 if TYPE_CHECKING:
-    from pytest_ane.gates import GateTest, Subject
+    from pytest_ane.gates.base import GateTest, Subject
 
 
 def is_gate(item: pytest.Item) -> bool:
@@ -32,7 +32,8 @@ def subject_of(item: pytest.Function) -> str:
 
 def test_of(item: pytest.Function) -> GateTest:
     """Gate, subject and arithmetic."""
-    from pytest_ane.gates import GATES, GateTest
+    from pytest_ane.gates.base import GateTest
+    from pytest_ane.gates.registry import GATES
 
     gate, asked = gate_of(item), asked_of(item)
     if gate in GATES and asked is not None:

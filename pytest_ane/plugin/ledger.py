@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.audit.ledger import Entry, LedgerWriter, opening_of
-from pytest_ane.gates import GateTest
+from pytest_ane.gates.base import GateTest
 from pytest_ane.plugin import due, options
 from pytest_ane.plugin.workspace import Workspace
 

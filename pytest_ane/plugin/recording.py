@@ -18,7 +18,8 @@ from pytest_ane.evidence.question import question
 from pytest_ane.evidence.shared import fetch, push
 from pytest_ane.evidence.systems import Answer, answers, others, systems_of, worst
 from pytest_ane.evidence.verify import verify
-from pytest_ane.gates import GATES, ShardContext, Subject
+from pytest_ane.gates.base import ShardContext, Subject
+from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import Finding
 from pytest_ane.make import Artifact
 from pytest_ane.manifest import Policy, Shard

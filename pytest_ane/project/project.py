@@ -15,7 +15,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from pytest_ane.backends import Backend, ComputeUnits, CpuBackend, get_backend, of_function
 from pytest_ane.backends.coreml import Machine
 from pytest_ane.backends.coreml.process import DEVICE_TIMEOUT
-from pytest_ane.gates import GATES, Gate, GateTest, Subject
+from pytest_ane.gates.base import Gate, GateTest, Subject
+from pytest_ane.gates.registry import GATES
 from pytest_ane.make import Artifact, Cache, build_shard
 from pytest_ane.make.cache import default_root, to_stderr
 from pytest_ane.make.disk import default_builds, require_cache, temporary_files_in

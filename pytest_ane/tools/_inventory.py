@@ -17,7 +17,8 @@ from pytest_ane.evidence.store import read_file
 from pytest_ane.evidence.systems import answers, combined
 from pytest_ane.evidence.unused import Place, unused, used
 from pytest_ane.evidence.verify import Record, verify
-from pytest_ane.gates import GATES, Subject, recordable
+from pytest_ane.gates.base import Subject
+from pytest_ane.gates.registry import GATES, recordable
 from pytest_ane.gates.verdict import Verdict, nothing
 from pytest_ane.make import Artifact
 from pytest_ane.manifest import Model, Shard, select

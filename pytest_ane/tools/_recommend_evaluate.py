@@ -17,9 +17,10 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from pytest_ane.backends import Backend
-from pytest_ane.gates import GATES, compression
+from pytest_ane.gates import compression
 from pytest_ane.gates.behaviour import BEHAVIOUR, measure
 from pytest_ane.gates.fidelity import FIDELITY
+from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import STATUSES, Verdict
 from pytest_ane.make import Artifact, Cache
 from pytest_ane.manifest import Settings, Shard

@@ -19,9 +19,9 @@ from typing import Any, cast
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pytest_ane.evidence.verify import differences
-from pytest_ane.gates import GATES
 from pytest_ane.gates.hazards.judge import KNOWN
 from pytest_ane.gates.placement.rules import Rule, find
+from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import CAUSE, Figure, Finding, Verdict
 from pytest_ane.manifest import Manifest, Shard, parse
 from pytest_ane.manifest.base import loads

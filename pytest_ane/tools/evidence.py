@@ -15,7 +15,7 @@ from pytest_ane.mlprogram.errors import AneError, EvidenceError
 
 if TYPE_CHECKING:
     from pytest_ane.evidence import Statement
-    from pytest_ane.gates import Subject
+    from pytest_ane.gates.base import Subject
     from pytest_ane.gates.verdict import Verdict
     from pytest_ane.report.rows import Row
     from pytest_ane.tools._inventory import Inventory
@@ -146,7 +146,7 @@ def _show(inventory: Inventory, what: str) -> Output:
 
 
 def _statement(inventory: Inventory, statement: Statement) -> Iterator[str]:
-    from pytest_ane.gates import GATES
+    from pytest_ane.gates.registry import GATES
     from pytest_ane.report.figures import amount
 
     age = _age(inventory, statement)

@@ -126,7 +126,7 @@ def _data(candidate: Candidate) -> dict[str, Any]:
 
 def _check(model: Model) -> None:
     """Say why nothing can be recommended for a model, if so."""
-    from pytest_ane.gates import GATES
+    from pytest_ane.gates.registry import GATES
 
     if model.family is None:
         raise ManifestError(

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from pytest_ane.gates import GATES, Gate, Subject
+from pytest_ane.gates.base import Gate, Subject
+from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import Finding, Verdict
 from pytest_ane.make import Artifact, compress
 from pytest_ane.manifest import Shard

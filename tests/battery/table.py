@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from pytest_ane.gates import GATES
+from pytest_ane.gates.registry import GATES
 from tests.battery import FAULTS
 from tests.battery.effect import EFFECT
 from tests.battery.run import GATED, Result

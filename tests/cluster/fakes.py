@@ -14,6 +14,7 @@ from pytest_ane.cluster.client import Cluster
 from pytest_ane.cluster.job import Inputs, Job
 from pytest_ane.cluster.tasks import Answer, Facts, Introduction, Measured, pickled
 from pytest_ane.cluster.workers import Worker
+from pytest_ane.gates.base import GateTest
 from pytest_ane.mlprogram.errors import AneError
 
 MOST_ROUNDS = 2000
@@ -142,6 +143,7 @@ def shard(name: str, prompts: bool = False) -> Any:
         qualified=f"m:{name}",
         id=name,
         model="m",
+        arithmetic=("typed",),
         policy=SimpleNamespace(evidence_for=lambda gate: None),
         probes=SimpleNamespace(of_prompts=prompts),
         artifact=None,
@@ -159,7 +161,7 @@ def join(
     manifest = SimpleNamespace(models=[SimpleNamespace(name="m", policy=shards[0].policy)])
     job = cast(Job, SimpleNamespace(shards=tuple(shards), manifest=manifest))
     plan = Plan(
-        {name: ["compression"] for name in names},
+        {name: [GateTest("compression", name)] for name in names},
         frozenset(names),
         frozenset(names),
         lambda name, files: lacking(name),
@@ -181,7 +183,7 @@ def do(workers: FakeWorkers, *but: str) -> None:
 
 def measured_as(**answers: Answer | AneError) -> Callable[[FakeWorkers], None]:
     """All that is pending is done, and every shard is measured so."""
-    data = {gate: pickled(answer) for gate, answer in answers.items()}
+    data = {GateTest(gate, "m:L00"): pickled(answer) for gate, answer in answers.items()}
 
     def step(workers: FakeWorkers) -> None:
         for future in workers.submitted:
@@ -198,10 +200,10 @@ def finish(future: FakeFuture) -> None:
     if failed:
         future.fail(failed[0].value)
     elif future.task == "measure_shard":
-        subject, gates, *_ = future.args
-        answers = {gate: pickled(answer(subject, label=name)) for gate in gates}
+        subject, tests, *_ = future.args
+        answers = {test: pickled(answer(subject, label=name)) for test in tests}
         future.finish(Measured(Facts(1, FILES, (), name), answers))
     elif future.task in ("measure", "measure_on_device"):
-        future.finish(answer(future.args[1], label=name))
+        future.finish(answer(future.args[0].subject, label=name))
     else:
         future.finish(future.task)

@@ -11,6 +11,7 @@ from distributed import KilledWorker
 
 from pytest_ane.backends.coreml import Machine
 from pytest_ane.cluster.tasks import FullDiskError
+from pytest_ane.gates.base import GateTest
 from pytest_ane.mlprogram.errors import BuildError, UnprovenError
 from tests.cluster.fakes import FakeWorkers, answer, do, finish, join, measured_as, shard
 from tests.cluster.fakes import worker as worker_at
@@ -23,7 +24,7 @@ def test_what_is_done_is_taken_once() -> None:
     cluster = join(workers, shards)
     for each in shards:
         assert len(cluster.artifact(each).digest) == 64
-        assert cluster.measure("compression", each.qualified).measurement == "measured"
+        assert cluster.measure(GateTest("compression", each.qualified)).measurement == "measured"
     assert Counter(workers.asked("build")) == {each.qualified: 1 for each in shards}
     assert len(workers.asked("measure_shard")) == 6
     assert not workers.asked("measure")
@@ -44,12 +45,12 @@ def test_a_worker_that_is_lost() -> None:
     cluster = join(workers, shards)
     for each in shards[:4]:
         cluster.artifact(each)
-        cluster.measure("compression", each.qualified)
+        cluster.measure(GateTest("compression", each.qualified))
     taken = {each.qualified for each in shards[:4]}
     workers.lose("one")
     for each in shards[4:]:
         cluster.artifact(each)
-        cluster.measure("compression", each.qualified)
+        cluster.measure(GateTest("compression", each.qualified))
     counts = Counter(workers.asked("build"))
     assert {name for name, count in counts.items() if count > 1}.isdisjoint(taken)
 
@@ -80,7 +81,7 @@ def test_a_worker_whose_disk_is_full() -> None:
     cluster = join(workers, shards)
     for each in shards:
         cluster.artifact(each)
-        cluster.measure("compression", each.qualified)
+        cluster.measure(GateTest("compression", each.qualified))
     assert workers.said == ["full"]
 
 
@@ -127,7 +128,7 @@ def test_hidden_states_that_kill_workers_are_named_with_their_model() -> None:
     for each in shards:
         assert cluster.artifact(each).digest == ""
         with pytest.raises(UnprovenError, match=r"^m: 4 workers were lost .*tcp://one"):
-            cluster.measure("compression", each.qualified)
+            cluster.measure(GateTest("compression", each.qualified))
 
 
 def test_a_client_that_was_disconnected_asks_again() -> None:
@@ -137,7 +138,7 @@ def test_a_client_that_was_disconnected_asks_again() -> None:
     workers.cancel(workers.submitted)
     workers.step = do
     assert cluster.artifact(each).digest
-    assert cluster.measure("compression", "m:L00").measurement == "measured"
+    assert cluster.measure(GateTest("compression", "m:L00")).measurement == "measured"
     assert workers.asked("build") == ["m:L00", "m:L00"]
 
 
@@ -166,7 +167,7 @@ def test_other_bytes_than_those_that_are_judged() -> None:
     cluster = join(workers, [each])
     cluster.artifact(each)
     with pytest.raises(BuildError, match=r"m:L00: its package on two has other bytes .* than on "):
-        cluster.measure("compression", "m:L00")
+        cluster.measure(GateTest("compression", "m:L00"))
 
 
 def test_a_gate_that_cannot_be_measured_raises_for_itself() -> None:
@@ -176,10 +177,10 @@ def test_a_gate_that_cannot_be_measured_raises_for_itself() -> None:
     cluster = join(workers, [each])
     cluster.artifact(each)
     with pytest.raises(UnprovenError, match="no palettes"):
-        cluster.measure("compression", "m:L00")
+        cluster.measure(GateTest("compression", "m:L00"))
     assert not workers.asked("measure")
-    assert cluster.measure("fidelity", "m:L00").measurement == "measured"
-    assert workers.asked("measure") == ["fidelity"]
+    assert cluster.measure(GateTest("fidelity", "m:L00")).measurement == "measured"
+    assert workers.asked("measure") == [GateTest("fidelity", "m:L00")]
 
 
 def test_no_worker_that_could_build_is_waited_for_once() -> None:
@@ -210,7 +211,7 @@ def test_a_neural_engine_is_asked_ahead_and_once() -> None:
     for name in ("L00", "L01", "L02"):
         cluster.artifact(shard(name))
         assert cluster.measure_on_device("placement", f"m:{name}", "").label == "mac"
-    assert Counter(f.args[1] for f in workers.submitted if f.task == "measure_on_device") == {
+    assert Counter(f.args[0].subject for f in workers.submitted if f.task == "measure_on_device") == {
         "m:L00": 1, "m:L01": 1, "m:L02": 1,
     }  # fmt: skip
 

@@ -253,13 +253,13 @@ def _is_fixture(decorator: ast.expr) -> bool:
 
 
 def packages() -> str:
-    """The packages of pytest_ane with the first sentence about each, the lowest layer first."""
+    """The rooms of pytest_ane with the first sentence about each, the lowest layer first."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = project["tool"]["importlinter"]["contracts"]
     layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
     names = [name.strip() for layer in reversed(layers) for name in layer.split("|")]
     rows = ((f"`{name.partition('.')[2]}`", _summary(name)) for name in names)
-    return table(("package", "what it holds"), rows)
+    return table(("room", "what it holds"), rows)
 
 
 def _summary(package: str) -> str:

@@ -21,7 +21,7 @@ from pytest_ane.evidence.compare import (
     compare,
     difference,
 )
-from pytest_ane.gates import Move
+from pytest_ane.gates.base import Move
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
 from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.digests import key_digest

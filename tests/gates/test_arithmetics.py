@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.gates import GATES
 from pytest_ane.gates.arithmetics import in_arithmetic
+from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import Figure, Finding, Verdict
 from pytest_ane.manifest import Policy, Shard
 from pytest_ane.manifest.policy import FidelityPolicy

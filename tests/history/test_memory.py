@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.gates import GATES
+from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.words import TIMED
 from pytest_ane.history.compare import compare
 from pytest_ane.history.earlier import Place, courses, last_before

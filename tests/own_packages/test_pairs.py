@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from pytest_ane.gates import GATES
+from pytest_ane.gates.registry import GATES
 from pytest_ane.mlprogram.errors import AneError
 from pytest_ane.project.project import Project, read_project
 from tests.own_packages import functions, inputs, outputs, references, states  # noqa: F401

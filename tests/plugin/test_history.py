@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.gates import GATES, Subject
+from pytest_ane.gates.base import Subject
+from pytest_ane.gates.registry import GATES
 from pytest_ane.project.entries import read_manifest
 from tests.permissions import binding_permissions
 from tests.plugin.conftest import Project

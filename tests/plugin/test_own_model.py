@@ -345,4 +345,4 @@ def test_states_of_a_builder_s_shard_start_at_zero_on_both_sides(project: Projec
     states = ', states=(Port("total", (1, 16, 1, 1)),)'
     result = small(project, STATEFUL.strip(), states).gate("--ane-cache=cache")
     result.assert_outcomes(passed=3, deselected=1)
-    result.stdout.fnmatch_lines(["passed   own:ffn.0  fidelity    cosine 1.0000*"])
+    result.stdout.fnmatch_lines(["passed   own:ffn.0  fidelity    mean cosine 1.0000*"])

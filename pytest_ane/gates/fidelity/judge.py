@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from pytest_ane.gates.arithmetics import in_arithmetic
-from pytest_ane.gates.fidelity.metrics import (
+from pytest_ane.gates.fidelity.records import (
     CONTRIBUTIONS,
     COSINES,
     FIRST_COSINE,
@@ -18,13 +18,14 @@ from pytest_ane.gates.fidelity.metrics import (
     MEAN_COSINE,
     METRICS,
     MIN_CONTRIBUTION,
+    Comparison,
+    Fidelity,
     Group,
     Metric,
     greatest_l2,
     threshold,
     values_of,
 )
-from pytest_ane.gates.fidelity.records import Comparison, Fidelity
 from pytest_ane.gates.fidelity.split import (
     compression_finding,
     cost_figures,

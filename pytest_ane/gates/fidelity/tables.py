@@ -8,8 +8,15 @@ from typing import Literal
 
 import numpy as np
 
-from pytest_ane.gates.fidelity.metrics import FIRST_COSINE, MEAN_COSINE, METRICS, MIN_COSINE, Group
-from pytest_ane.gates.fidelity.records import Comparison, Fidelity
+from pytest_ane.gates.fidelity.records import (
+    FIRST_COSINE,
+    MEAN_COSINE,
+    METRICS,
+    MIN_COSINE,
+    Comparison,
+    Fidelity,
+    Group,
+)
 from pytest_ane.gates.verdict import Cell, Column, Table, rounded
 from pytest_ane.manifest.policy import OutputPolicy
 

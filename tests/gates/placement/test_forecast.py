@@ -158,7 +158,7 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> list[Value]:
 
     blob = SimpleNamespace(load=load)
     monkeypatch.setitem(sys.modules, "pytest_ane.mlprogram.blob", blob)
-    monkeypatch.setattr(pytest_ane.mlprogram.model, "blob", blob, raising=False)
+    monkeypatch.setattr(pytest_ane.mlprogram, "blob", blob, raising=False)
     return read
 
 

@@ -16,7 +16,7 @@ from pytest_ane.mlprogram.write import write
 from tests.mlprogram.same import differences
 from tests.packages import published
 
-TABLE = Path(__file__).parents[2] / "docs" / "reference" / "real-packages.md"
+TABLE = Path(__file__).parents[3] / "docs" / "reference" / "real-packages.md"
 HANDS = ("hand_detector", "hand_detector_whim", "hand_landmarks_detector")
 
 

@@ -329,7 +329,7 @@ def test_nan_is_the_greatest(side: int) -> None:
     assert math.isnan(worst_abs_error(*pair))
 
 
-@given(VALUES, VALUES)
+@given(FLOATS, FLOATS)
 def test_the_greatest_difference(a: np.ndarray, b: np.ndarray) -> None:
     x, y = a.reshape(2, 3).astype(np.float64), b.reshape(2, 3).astype(np.float64)
     assert worst_abs_error(x, y) == np.abs(x - y).max()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.gates import GATES
+from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import Verdict
 from pytest_ane.mlprogram.errors import AneError
 from pytest_ane.project.project import Project, read_project

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from pytest_ane.gates import GATES
 from pytest_ane.gates.behaviour import Behaviour
+from pytest_ane.gates.registry import GATES
 from pytest_ane.mac.testing import Replayer, Script
 from pytest_ane.mlprogram.errors import AneError
 from pytest_ane.project.project import read_project

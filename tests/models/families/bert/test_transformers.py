@@ -81,7 +81,7 @@ def test_every_position_sees_the_later_ones(tmp_path: Path) -> None:
     assert np.abs(whole[:5] - part).max() > 0.1
 
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 EXAMPLE = ROOT / "examples/minilm.toml"
 
 

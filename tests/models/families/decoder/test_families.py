@@ -214,7 +214,7 @@ def test_states_after_a_sequence_are_those_of_its_calls(tmp_path: Path) -> None:
     assert model.filling("L05") is None
 
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "own_family"
+EXAMPLE = Path(__file__).parents[4] / "examples" / "own_family"
 CHANGES = {"head_dim": 10, "sliding_window": 5, "query_pre_attn_scalar": 20}
 OWN_CASES = (
     Case("plain", "vault_gemma", "VaultGemma", CHANGES),
@@ -313,7 +313,7 @@ def test_a_layout_is_rebuilt_with_its_scale(tmp_path: Path) -> None:
         assert get_family("gemma3").layout(description, shard) == model.layout(shard)
 
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 GEMMA3_EXAMPLE = ROOT / "examples/gemma3-270m.toml"
 
 

@@ -478,7 +478,7 @@ def test_experts_in_another_layout(source: MemorySource, tmp_path: Path) -> None
         published(source, tmp_path).conversion("L00.p0")
 
 
-EXAMPLE = Path(__file__).parents[3] / "examples/gemma4.toml"
+EXAMPLE = Path(__file__).parents[4] / "examples/gemma4.toml"
 
 
 def test_what_routes_stays_fp16(tmp_path: Path) -> None:

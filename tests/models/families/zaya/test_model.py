@@ -407,7 +407,7 @@ def test_the_package_s_weights(
     assert len(memory) > 500
 
 
-EXAMPLE = Path(__file__).parents[3] / "examples/zaya1-8b.toml"
+EXAMPLE = Path(__file__).parents[4] / "examples/zaya1-8b.toml"
 
 
 def test_the_example_is_the_whole_model() -> None:
