@@ -211,7 +211,8 @@ def test_a_neural_engine_is_asked_ahead_and_once() -> None:
     for name in ("L00", "L01", "L02"):
         cluster.artifact(shard(name))
         assert cluster.measure_on_device("placement", f"m:{name}", "").label == "mac"
-    assert Counter(f.args[0].subject for f in workers.submitted if f.task == "measure_on_device") == {
+    asked = (f.args[0].subject for f in workers.submitted if f.task == "measure_on_device")
+    assert Counter(asked) == {
         "m:L00": 1, "m:L01": 1, "m:L02": 1,
     }  # fmt: skip
 

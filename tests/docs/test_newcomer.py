@@ -56,7 +56,7 @@ def environment(tmp_path: Path) -> Path:
     return scripts
 
 
-@pytest.mark.heavy
+@pytest.mark.full
 def test_the_readme_in_order(environment: Path, tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()
