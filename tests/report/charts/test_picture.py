@@ -123,6 +123,7 @@ def test_markup_is_text() -> None:
     assert picture.table.rows[0][0] == name
 
 
+@pytest.mark.slow
 def test_the_script_names_itself_and_its_licence() -> None:
     found = script()
     notice, _, code = found.partition("\n")
