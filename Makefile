@@ -11,8 +11,8 @@ GEMMA3 := examples/gemma-3-270m-q4_k_m.gguf
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: gate gate-all examples test test-heavy test-full test-cluster test-all battery conformance \
-	conformance-slice docs lint fuzz clean
+.PHONY: gate gate-all examples test test-heavy test-full test-cluster test-all battery \
+	collect conformance conformance-slice docs lint fuzz clean
 
 # Of tests marked `drawn` a change runs a quarter, by its commit; 0 to 3 repeat a draw (tests/draw.py).
 QUARTER ?= commit
@@ -34,6 +34,11 @@ examples: $(STAMP) $(GEMMA3)
 	$(BIN)/pytest --ane-manifest=examples/minilm.toml --ane-shards=L00,pooling -m gate
 	$(BIN)/python examples/own_stack/own_stack.py
 	$(BIN)/pytest --ane-manifest=examples/own_stack/shards.toml --ane-shards=all -m gate
+
+# Python compiles the tests here, once for both processes of those below.
+collect: $(STAMP)
+	mkdir -p build
+	$(BIN)/pytest --collect-only -q >build/collected.txt || { cat build/collected.txt; exit 1; }
 
 test: $(STAMP)
 	$(PYTEST) --dist worksteal -m "not heavy and not slow and not cluster and not full"

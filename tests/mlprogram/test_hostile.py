@@ -311,6 +311,7 @@ def test_every_bit_of_a_blobs_metadata_flipped(tmp_path: Path) -> None:
             assert (sentence(path) == "") is sound, found
 
 
+@pytest.mark.slow
 def test_every_byte_of_a_package_that_coremltools_wrote_flipped(tmp_path: Path) -> None:
     path = doubling().save(tmp_path)
     whole = REAL.read_bytes()

@@ -72,6 +72,7 @@ def test_the_words_of_ios_18() -> None:
     assert 'BLOBFILE(path = string("@model_path/weights/weight.bin"), offset = uint64(64))' in text
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(PROGRAMS)
 def test_what_is_written_reads_back(program: Program) -> None:

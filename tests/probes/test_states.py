@@ -97,6 +97,7 @@ def test_a_right_package_agrees_over_a_sequence(packages: dict[str, Path]) -> No
     assert [dict(case.carried) for case in cases] == [{"keys": True, "values": True}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["forgets", "never"])
 def test_what_earlier_calls_wrote_is_read(packages: dict[str, Path], fault: str) -> None:
     cosine, _ = lowest(packages, fault)

@@ -45,6 +45,7 @@ def test_each_function_is_a_shard(read: Read) -> None:
     assert not any(shard.ungated for shard in model.shards)
 
 
+@pytest.mark.slow
 def test_of_a_compiled_model_too(packages: dict[str, Path]) -> None:
     twin = multifunction.compiled(packages["right"])
     (model,) = expanded(package_manifest(twin)).models

@@ -132,6 +132,7 @@ def test_a_large_constant_shows_its_type() -> None:
     assert attributes(made, "y")["table"] == "fp16 64"
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(function=functions())
 def test_every_program_has_a_sound_graph(function: Function) -> None:

@@ -141,6 +141,7 @@ def test_whatever_the_drafts_the_tokens_are_those_of_plain_decoding(
     check_sum(found)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 6), st.data())
 def test_drafts_of_any_length_and_kind(seed: int, width: int, data: st.DataObject) -> None:

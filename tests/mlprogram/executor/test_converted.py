@@ -46,6 +46,7 @@ def test_the_block_computes_what_torch_does(
     np.testing.assert_allclose(exact.predict(inputs)["y"], expected, atol=4e-3)
 
 
+@pytest.mark.slow
 def test_declared_shapes(packages: dict[str, Path]) -> None:
     x, mask = read_model(packages["fp16"]).inputs
     assert x.ranges == ((1, 1), (SIZE, SIZE), (1, 8), (1, 1))

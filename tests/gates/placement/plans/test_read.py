@@ -56,6 +56,7 @@ def test_a_byte_order_mark_does_not_matter() -> None:
     assert parse_plan(b"\xef\xbb\xbf" + COREMLTOOLS.encode()).source == "coremltools"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_mutated_files_are_refused_in_one_sentence(name: str) -> None:
     random, data = Random(name), ALL[name].encode()
