@@ -18,7 +18,7 @@ from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from pytest_ane.backends.coreml.process import Device
 from pytest_ane.first_contact.packages import PIXELS, SHAPE, package
 from pytest_ane.mlprogram.errors import AneError
 from pytest_ane.mlprogram.model import read_model
+
+if TYPE_CHECKING:
+    from pytest_ane.report.rows import Row
 
 LOADS, READS = 240, 1000
 _TOOL_SECONDS = 60
@@ -431,9 +434,9 @@ def workers(setup: Setup) -> Facts:
 
 
 def _pytest(setup: Setup, units: str, *more: str) -> Facts:
-    import json
+    from pytest_ane.report.run import read_run
 
-    report = setup.folder / "report.json"
+    report = setup.folder / "report.jsonl"
     command = [
         sys.executable, "-m", "pytest", "-m", "gate", "-p", "no:cacheprovider", "-q",
         "--ane-backend=coreml", f"--ane-compute-units={units}", f"--ane-report={report}",
@@ -453,14 +456,13 @@ def _pytest(setup: Setup, units: str, *more: str) -> Facts:
     facts = {"exit_code": done.returncode, "seconds": seconds, "end": done.stdout[-4000:]}
     if not report.exists():
         return {**facts, "stderr": done.stderr[-2000:]}
-    verdicts = json.loads(report.read_text())["verdicts"]
-    return {**facts, "verdicts": [_verdict(verdict) for verdict in verdicts]}
+    return {**facts, "verdicts": [_verdict(row) for row in read_run(report).rows]}
 
 
-def _verdict(verdict: Mapping[str, Any]) -> Facts:
+def _verdict(row: Row) -> Facts:
     kept = ("gate", "subject", "status", "summary", "reasons")
-    figures = {f["name"]: f["value"] for f in verdict["figures"]}
-    return {**{key: verdict[key] for key in kept}, "figures": figures}
+    figures = {f["name"]: f["value"] for f in (row.data or {})["figures"]}
+    return {**{key: getattr(row, key) for key in kept}, "figures": figures}
 
 
 def evidence(setup: Setup) -> Facts:

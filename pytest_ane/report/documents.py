@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from pytest_ane.mlprogram.errors import ReportError
+from pytest_ane.records.run import is_run
 from pytest_ane.report.verdict import parse_shown
 
 _MOST_BYTES = 1 << 28
@@ -132,6 +133,8 @@ def read_document(path: Path, models: Collection[str], of_run: str) -> dict[str,
         ReportError: it is missing, damaged, of another command, or of another model.
     """
     try:
+        if is_run(path):
+            raise ReportError(f"{path} is not what a command printed with --json. {of_run}")
         if path.stat().st_size > _MOST_BYTES:
             raise ReportError(f"{path} has more bytes than what any command prints.")
         data: Any = parse_shown(path.read_text())
@@ -141,10 +144,9 @@ def read_document(path: Path, models: Collection[str], of_run: str) -> dict[str,
         raise ReportError(f"{path} is not what a command printed with --json: {error}.") from None
     command = data.get("command") if isinstance(data, dict) else None
     if not isinstance(command, str) or command not in COMMANDS:
-        instead = f" {of_run}" if isinstance(data, dict) and "verdicts" in data else ""
         raise ReportError(
             f"{path} is not what a command printed with --json that a report can draw; those are "
-            f"{', '.join(COMMANDS)}.{instead}"
+            f"{', '.join(COMMANDS)}."
         )
     try:
         found = COMMANDS[command].validate_python(data)

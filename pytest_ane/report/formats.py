@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_ane.mlprogram.errors import ReportError
 from pytest_ane.report.github import summary
-from pytest_ane.report.run import Run, read_run, to_json
+from pytest_ane.report.run import Run
 
 
 @dataclass(frozen=True)
@@ -17,12 +17,10 @@ class Format:
 
     Attributes:
         text: of a run.
-        read: the run of a file; None where a file has not all of it.
         compares: whether it shows more than the run: earlier ones, documents, write-ups.
     """
 
     text: Callable[[Run], str]
-    read: Callable[[Path], Run] | None = None
     compares: bool = False
 
 
@@ -39,7 +37,6 @@ def as_html(run: Run) -> str:
 
 FORMATS: Mapping[str, Format] = {
     ".html": Format(as_html, compares=True),
-    ".json": Format(to_json, read=read_run),
     ".md": Format(lambda run: summary(run.rows, run.header)),
 }
 

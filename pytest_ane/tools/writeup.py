@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "run_file",
         nargs="?",
         type=Path,
-        metavar="RUN.json",
+        metavar="RUN.jsonl",
         help="finish: what the run wrote with --ane-report (default: the write-up's own)",
     )
     add_shards(parser, "new: what the intent is about (default: all)")
@@ -135,7 +135,7 @@ def _command(options: argparse.Namespace, writeup: WriteUp) -> str:
     if options.manifest is not None:
         words.append(f"--ane-manifest={options.manifest}")
     words += [f"--ane-shards={options.shards}", "-m", "gate"]
-    return shlex.join([*words, f"--ane-report={_shown(writeup.beside('.json'))}"])
+    return shlex.join([*words, f"--ane-report={_shown(writeup.beside('.jsonl'))}"])
 
 
 def _places(options: argparse.Namespace, writeup: WriteUp) -> str:
@@ -164,11 +164,11 @@ def _finish(options: argparse.Namespace) -> Output:
     from pytest_ane.tools._writeup_data import find, read, unfinished
 
     name, file = options.what, options.run_file
-    if file is None and name is not None and name.endswith(".json"):
+    if file is None and name is not None and name.endswith(".jsonl"):
         name, file = None, Path(str(name))
     folder = _folder(options)
     writeup = read(find(folder, name) if name else unfinished(folder))
-    own = writeup.beside(".json")
+    own = writeup.beside(".jsonl")
     answered = read_run(file or own)
     documents = _documents(writeup, answered, options.more)
     answer = _answer(writeup, answered, documents.values())
@@ -225,7 +225,7 @@ def _answer(writeup: WriteUp, run: Run, documents: Iterable[Mapping[str, Any]]) 
     return Answer(
         writeup,
         run,
-        file=writeup.beside(".json").name,
+        file=writeup.beside(".jsonl").name,
         last=last_of(writeup, run),
         due=due,
         ungated=_ungated(now, writeup, gated),

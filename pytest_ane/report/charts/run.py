@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pytest_ane.history.earlier import Course
+from pytest_ane.records.history import Course
 from pytest_ane.report.charts.history import history
 from pytest_ane.report.charts.picture import Picture
 from pytest_ane.report.charts.search import recommend

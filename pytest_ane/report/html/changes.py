@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from pytest_ane.gates.verdict import Cell, Figure
-from pytest_ane.history.earlier import Earlier
+from pytest_ane.records.history import Earlier
 from pytest_ane.report.figures import amount, limit_of
 from pytest_ane.report.html.subjects import Judged, Subject
 from pytest_ane.report.rows import Row

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from pytest_ane.gates.verdict import Cell, Figure, Finding, Table, Verdict
-from pytest_ane.history.earlier import Earlier
+from pytest_ane.records.history import Earlier
 from pytest_ane.report.figures import amount, figure_text, limit_of
 from pytest_ane.report.html import pictures
 from pytest_ane.report.html.changes import before, changes_of

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.evidence.verify import differences
 from pytest_ane.manifest.base import loads
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.problems import toml_value
 from pytest_ane.mlprogram.errors import ReportError
+from pytest_ane.records.verify import differences
 from pytest_ane.report.figures import amount
 from pytest_ane.report.run import Run, read_run
 from pytest_ane.tools._writeup_data import INTENT, WriteUp, digest_of, paths
@@ -105,7 +105,7 @@ def last_of(writeup: WriteUp, run: Run) -> tuple[str, Run] | None:
     folder = writeup.path.parent
     for path in reversed([p for p in paths(folder) if p.name < writeup.path.name]):
         try:
-            other = read_run(path.with_suffix(".json"))
+            other = read_run(path.with_suffix(".jsonl"))
         except ReportError:
             continue
         if any((row.gate, row.subject) in asked for row in other.rows):
