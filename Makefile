@@ -23,7 +23,7 @@ gate: $(STAMP)
 
 gate-all: $(STAMP)
 	$(BIN)/pytest --ane-shards=all -m gate --junitxml=build/gate-all.xml \
-		--ane-report=build/gate-all.json --ane-report=build/gate-all.html
+		--ane-report=build/gate-all.jsonl --ane-report=build/gate-all.html
 
 # Shards of the two mixtures of experts at full size, attention with states, a block and a slice of
 # the head of Gemma 3, an encoder's block, and a stack of packages.

@@ -15,9 +15,10 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pytest_ane.evidence import Statement, Store
 from pytest_ane.gates.fidelity import Comparison, Fidelity
 from pytest_ane.mlprogram.digests import remembered, tree_files
+from pytest_ane.records.record import Record
+from pytest_ane.records.store import Store
 
 _WEIGHTS = "Data/com.apple.CoreML/weights/weight.bin"
 _POSITIONS = 64
@@ -40,7 +41,7 @@ def main() -> None:
         store = Store(root / "evidence")
         subjects = [f"m:{one.name}" for one in packages]
         size = [
-            len(store.write(_statement(*both)).read_bytes())
+            len(store.write(_record(*both)).read_bytes())
             for both in zip(subjects, known, strict=True)
         ]
         read, _ = _timed(lambda: [_read(store, subject) for subject in subjects])
@@ -50,8 +51,8 @@ def main() -> None:
         ("SHA-256 of everything", plain),
         ("the same, and remembered", first),
         ("digests remembered", again),
-        (f"statements of {size[0] / 1000:.1f} kB read and checked", read),
-        ("digests and statements", again + read),
+        (f"records of {size[0] / 1000:.1f} kB read and checked", read),
+        ("digests and records", again + read),
     ]:
         print(f"{label:<45} {seconds:8.3f} s {seconds / plain:9.5f} of hashing")
 
@@ -77,7 +78,7 @@ def _package(folder: Path, megabytes: int) -> Path:
     return folder
 
 
-def _statement(subject: str, files: dict[str, str]) -> Statement:
+def _record(subject: str, files: dict[str, str]) -> Record:
     """As large as that of a SmolLM2 block: 14 comparisons, some of 64 positions."""
     comparisons = tuple(
         Comparison("gaussian", f"gaussian T={count} #{i}", "y", count, 4.25,
@@ -87,13 +88,13 @@ def _statement(subject: str, files: dict[str, str]) -> Statement:
         for i in range(7)
     )  # fmt: skip
     shard = subject.partition(":")[2]
-    return Statement(
+    return Record(
         gate="fidelity",
         subject=subject,
         files={f"{shard}/{name}": digest for name, digest in files.items()},
         environment={"backend": "coreml", "chip": "Apple M4 Max", "os": "macOS 26.1"},
         asked={"reference": "float32"},
-        recorded=datetime.now(timezone.utc),
+        time=datetime.now(timezone.utc),
         measurement=Fidelity(comparisons, True, {}),
     )
 
@@ -101,7 +102,7 @@ def _statement(subject: str, files: dict[str, str]) -> Statement:
 def _read(store: Store, subject: str) -> dict[str, str]:
     data = store.read("fidelity", subject)
     assert data is not None
-    return dict(Statement.from_json(data).files)
+    return dict(Record.from_json(data).files)
 
 
 if __name__ == "__main__":

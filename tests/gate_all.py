@@ -19,7 +19,7 @@ def gate_all(forge: Forge, ending: str) -> Path:
     _STEM.parent.mkdir(exist_ok=True)
     with FileLock(f"{_STEM}.lock"):
         if not _is_of_today(file):
-            reports = [f"--ane-report={_STEM}{each}" for each in (".html", ".json")]
+            reports = [f"--ane-report={_STEM}{each}" for each in (".html", ".jsonl")]
             done = forge.run([*COMMAND, f"--junitxml={_STEM}.xml", *reports], ROOT)
             assert done.returncode == 0, done.stdout
     return file

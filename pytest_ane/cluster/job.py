@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import pytest_ane
 from pytest_ane.backends import ComputeUnits
-from pytest_ane.evidence.question import source_digest
 from pytest_ane.manifest import Manifest, Shard
 from pytest_ane.mlprogram.digests import file_digest, key_digest, tree_digest
 from pytest_ane.mlprogram.errors import AneError
 from pytest_ane.project.project import Project
+from pytest_ane.records.record import source_digest
 
 LIBRARIES = ("coremltools", "torch", "numpy", "numba", "tokenizers", "gguf")
 """What decides bytes and numbers, besides pytest-ane and Python."""

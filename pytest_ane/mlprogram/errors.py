@@ -63,7 +63,7 @@ class NotRunError(AneError):
 
 
 class EvidenceError(AneError):
-    """An evidence file cannot be read: damaged, too large or no in-toto statement of ours."""
+    """A record, or a file of records, cannot be read or written: damaged, too large or edited."""
 
 
 UnprovenKind: TypeAlias = Literal[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 LONGEST = 4000
 """Characters of a line that is shown to people; GitHub's runner cuts at 4,096."""
@@ -44,3 +45,12 @@ def _escaped(mark: re.Match[str]) -> str:
 def _shortened(text: str, longest: int) -> str:
     half = (longest - 3) // 2
     return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"
+
+
+def shown(value: Any) -> Any:
+    """JSON data with every text as people may read it."""
+    if isinstance(value, str):
+        return printable(value, LONGEST)
+    if isinstance(value, dict):
+        return {printable(key, LONGEST): shown(inner) for key, inner in value.items()}
+    return [shown(inner) for inner in value] if isinstance(value, list) else value

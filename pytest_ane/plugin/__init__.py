@@ -98,23 +98,19 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     bench.check(config)
     threads.choose()
-    from pytest_ane.plugin import canary, due, history, ledger, workspace
+    from pytest_ane.plugin import canary, due, workspace
 
     with _usage_errors():
         config.stash[workspace.KEY] = space = workspace.open_workspace(config)
         canary.watch(config, space)
         bench.prepare(config, space)
-        # These see the exit code that all others have come to.
         due.watch(config, space)
-        ledger.keep(config, space)
-        history.keep(config, space)
         collection.add_to(config)
         compare.refuse_damaged(config)
-    files = options.report_files(config), options.model_explorer(config)
-    if options.github(config) or any(files):
+    if options.github(config) or options.reports(config) or options.model_explorer(config):
         from pytest_ane.plugin import reports
 
-        reports.add_to(config)
+        reports.add_to(config)  # Last, so that it sees the exit code that all others came to.
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -178,7 +178,7 @@ class Canaries:
             test(**arguments)
         except UnprovenError as error:
             verdicts.append(nothing(gate, canary.qualified, str(error)))
-        recorded = source.statement is not None
+        recorded = source.record is not None
         held = (enforced(verdict, self._space, recorded=recorded) for verdict in verdicts)
         return next(filter(None, map(self._complaint_of, held)), "")
 

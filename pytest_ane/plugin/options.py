@@ -48,7 +48,6 @@ _INI = {
     "ane_min_cosine": "overrides fidelity policies' min-cosine: a number, or 'L27:0.95,head*:0.98'",
     "ane_min_contribution": "the same for min-contribution",
     "ane_evidence": "where evidence is kept, relative to the ini file",
-    "ane_history": "folder of the memory of many runs, relative to the ini file",
     "ane_builds": "how many shards are built at once, over all workers",
     "ane_memory": "memory that running a program may take, such as '8 GB'",
     "ane_time": "how long one call of a program may take, such as '10 min'",
@@ -189,27 +188,15 @@ def add(parser: pytest.Parser) -> None:
         "--ane-report",
         metavar="FILE",
         action="append",
-        help="write all verdicts to a file, whose name ends with .html, .json or .md",
+        help="write all verdicts to a file, whose name ends with .html or .md; or all records to a "
+        "file .jsonl, which 'pytest-ane verify-run' judges again, or to a new file in a folder, "
+        "such as history/, which 'pytest-ane history' asks",
     )
     group.addoption(
         "--ane-model-explorer",
         metavar="DIR",
         help="write the program of every judged shard as a graph for Google's Model Explorer, with "
         "the unit, error and hazards of its operations",
-    )
-    group.addoption(
-        "--ane-ledger",
-        metavar="FILE",
-        help="keep a ledger of what is due and what is measured, which 'pytest-ane verify-run' "
-        "judges again",
-    )
-    group.addoption(
-        "--ane-history",
-        metavar="DIR",
-        nargs="?",
-        const=True,
-        help="append what is measured to the memory of many runs, which 'pytest-ane history' asks "
-        "(without DIR: history beside the manifest, or with --ane-package in the current folder)",
     )
     group.addoption(
         "--ane-record",
@@ -489,9 +476,33 @@ def compute_units(config: pytest.Config) -> ComputeUnits:
     return cast("ComputeUnits", value or "CPU_AND_NE")
 
 
-def report_files(config: pytest.Config) -> list[str]:
-    """Files that `--ane-report` names."""
-    return list(config.getoption("ane_report") or ())
+def reports(config: pytest.Config) -> list[Path]:
+    """Files and folders that `--ane-report` names.
+
+    Raises:
+        pytest.UsageError: a name is empty.
+    """
+    names: list[str] = list(config.getoption("ane_report") or ())
+    if "" in names:
+        raise pytest.UsageError("--ane-report is empty; name a file, or leave it out.")
+    return [_below(config.invocation_params.dir, name) for name in names]
+
+
+def record_files(config: pytest.Config) -> list[Path]:
+    """Those for records: files .jsonl, and folders, whose names end with a slash or that exist."""
+    names: list[str] = list(config.getoption("ane_report") or ())
+    return [
+        path
+        for path, name in zip(reports(config), names, strict=True)
+        if path.suffix.lower() == ".jsonl"
+        or (not path.suffix and (name.endswith("/") or path.is_dir()))
+    ]
+
+
+def report_files(config: pytest.Config) -> list[Path]:
+    """Those for people."""
+    records = record_files(config)
+    return [path for path in reports(config) if path not in records]
 
 
 def model_explorer(config: pytest.Config) -> Path | None:
@@ -504,37 +515,14 @@ def model_explorer(config: pytest.Config) -> Path | None:
     return _below(config.invocation_params.dir, value) if value is not None else None
 
 
-def ledger(config: pytest.Config) -> Path | None:
-    """The file that `--ane-ledger` names.
-
-    Raises:
-        pytest.UsageError: its name is empty.
-    """
-    value = _given(config, "ane_ledger")
-    return _below(config.invocation_params.dir, value) if value is not None else None
-
-
-def history_base(config: pytest.Config, manifest: Path) -> Path:
+def project_folder(config: pytest.Config, manifest: Path) -> Path:
     """The manifest's folder; with `--ane-package` the current one.
 
-    A package may lie in a cache, where nobody looks for a memory and which git does not keep.
+    A package may lie in a cache, which is no checkout of what is tested.
     """
     if packages(config):
         return config.invocation_params.dir
     return manifest.absolute().parent
-
-
-def history(config: pytest.Config, manifest: Path) -> Path | None:
-    """The folder of the memory of many runs; None where there is none.
-
-    Raises:
-        pytest.UsageError: the option's value is empty.
-    """
-    if config.getoption("ane_history", None) is True:
-        from pytest_ane.history.lines import FOLDER
-
-        return history_base(config, manifest) / FOLDER
-    return path(config, "ane_history")
 
 
 def github(config: pytest.Config) -> bool:

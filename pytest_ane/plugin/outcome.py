@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ane.backends import CoreMLBackend
-from pytest_ane.evidence.judge import with_origin
-from pytest_ane.gates.base import Gate
-from pytest_ane.gates.registry import GATES
+from pytest_ane.gates import GATES, Gate
 from pytest_ane.gates.verdict import Finding, Verdict, nothing
 from pytest_ane.manifest import Policy, Shard
 from pytest_ane.manifest.evidence import WITH_ANE
 from pytest_ane.mlprogram.errors import AneError, NotRunError, UnprovenError
 from pytest_ane.mlprogram.text import LONGEST, printable
-from pytest_ane.plugin import history, workspace
+from pytest_ane.plugin import records, workspace
 from pytest_ane.plugin.items import asked_of, gate_of, is_gate, subject_of
 from pytest_ane.plugin.recording import ENVIRONMENT, RECORDED, SYSTEMS
 from pytest_ane.plugin.workspace import Workspace
+from pytest_ane.records.verify import with_origin
 from pytest_ane.report.figures import figure_text
 from pytest_ane.report.rows import StoredVerdict
 from pytest_ane.report.terminal import brief
@@ -171,7 +170,7 @@ class VerdictRecorder:
         digest = self.workspace.digest_of(verdict.subject)
         artifact = {"artifact": digest} if digest else {}
         provenance = machine | artifact | dict(verdict.provenance)
-        history.note(self.item, self.workspace, verdict, recorded, machine)
+        records.note(self.item, self.workspace, verdict, recorded, machine)
         self.item.user_properties += _properties(
             **properties(verdict),
             **({"source": synthetic} if synthetic else {}),

@@ -12,22 +12,19 @@ import pytest
 
 from pytest_ane.backends import CoreMLBackend
 from pytest_ane.backends.coreml import without_ane
-from pytest_ane.evidence import Statement, changes
-from pytest_ane.evidence.judge import machine
-from pytest_ane.evidence.question import question
-from pytest_ane.evidence.shared import fetch, push
-from pytest_ane.evidence.systems import Answer, answers, others, systems_of, worst
-from pytest_ane.evidence.verify import verify
-from pytest_ane.gates.base import ShardContext, Subject
-from pytest_ane.gates.registry import GATES
+from pytest_ane.gates import GATES, ShardContext, Subject
 from pytest_ane.gates.verdict import Finding
 from pytest_ane.make import Artifact
 from pytest_ane.manifest import Policy, Shard
 from pytest_ane.mlprogram.arithmetic import SIMULATED
 from pytest_ane.mlprogram.digests import file_digest
 from pytest_ane.mlprogram.errors import EvidenceError, UnprovenError
+from pytest_ane.plugin.records import MEASURED
 from pytest_ane.project.stack import Stack
 from pytest_ane.project.suite import in_use
+from pytest_ane.records.record import Record, changes, machine, question
+from pytest_ane.records.store import fetch, push, systems_of
+from pytest_ane.records.verify import Answer, EvidenceFile, answers, others, worst
 
 if TYPE_CHECKING:
     from pytest_ane.cluster.client import Cluster
@@ -36,12 +33,10 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = pytest.StashKey[dict[str, str]]()
 """Where a test's measurement was made, if not here."""
-RECORDED = pytest.StashKey[Statement | None]()
+RECORDED = pytest.StashKey[Record | None]()
 """What a test judges, if it was recorded."""
 SYSTEMS = pytest.StashKey[Sequence[Finding]]()
 """What the systems of the policy came to of which a test judges nothing."""
-MEASURED = pytest.StashKey[str | None]()
-"""What a test measured, as the ledger of the run holds it."""
 NOTED = "ane.evidence.file"
 """The property of a test that says what became of a file of evidence."""
 
@@ -63,7 +58,7 @@ class MeasurementSource:
             has to be compared with the package counts.
 
     Attributes:
-        statement: the recorded evidence that is judged, if any is.
+        record: the recorded evidence that is judged, if any is.
         environment: the backend's provenance where the last measurement was made.
     """
 
@@ -79,7 +74,7 @@ class MeasurementSource:
         self._space = space
         self._subject = subject
         self._item = item
-        self.statement: Statement | None = None
+        self.record: Record | None = None
         self.environment: dict[str, str] = {}
 
     def of(self, gate: str, here: Callable[[], Any] | None = None) -> Any:
@@ -97,18 +92,13 @@ class MeasurementSource:
             UnprovenError: the policy requires evidence, and there is none that counts.
         """
         measurement = self._measurement(gate, here or self._measure(gate))
-        if self._item is not None and self._space.ledger:
-            self._item.stash[MEASURED] = self._entry(gate, measurement)
+        if self._item is not None and self._space.keeps_records:
+            known = GATES[gate]
+            if self.record is not None:
+                self._item.stash[MEASURED] = self.record
+            elif known.recordable and isinstance(measurement, known.measurement):
+                self._item.stash[MEASURED] = self._stated(gate, measurement)
         return measurement
-
-    def _entry(self, gate: str, measurement: Any) -> str | None:
-        """What the ledger holds of a measurement; None for what nobody need believe."""
-        if self.statement is not None:
-            return self.statement.to_json()
-        known = GATES[gate]
-        if not known.recordable or not isinstance(measurement, known.measurement):
-            return None
-        return self._stated(gate, measurement).to_json()
 
     def _measurement(self, gate: str, here: Callable[[], Any]) -> Any:
         known, backend, recording = GATES[gate], self._space.backend, self._space.recording
@@ -248,22 +238,22 @@ class MeasurementSource:
         decides = worst(found)
         self._tell(others(found))
         self._note_verified(gate, found)
-        if decides.statement is None:
+        if decides.record is None:
             assert decides.error is not None
             self._forget()
             raise decides.error
-        return self._judged(decides.statement)
+        return self._judged(decides.record)
 
     def _forget(self) -> None:
         """Nothing that was recorded is judged, though this system's own evidence counts."""
-        self.statement = None
+        self.record = None
         if self._item is not None:
             self._item.stash[RECORDED] = None
 
     def _note_verified(self, gate: str, found: Sequence[Answer]) -> None:
         for answer in found:
-            if answer.statement is not None:
-                self._note("verified", gate, [machine(answer.statement)], answer.system)
+            if answer.record is not None:
+                self._note("verified", gate, [machine(answer.record)], answer.system)
 
     def _tell(self, findings: Sequence[Finding]) -> None:
         """Keep on the test what other systems came to, for its verdict."""
@@ -283,14 +273,14 @@ class MeasurementSource:
     def _os(self) -> str:
         return str(self._space.backend.provenance().get("os", "unknown system"))
 
-    def _judged(self, statement: Statement) -> Any:
+    def _judged(self, record: Record) -> Any:
         """The recorded measurement; its verdict will name where and when it was recorded."""
-        self.statement = statement
+        self.record = record
         if self._item is not None:
-            self._item.stash[RECORDED] = statement
+            self._item.stash[RECORDED] = record
         if not isinstance(self._subject, Shard):
-            return statement.measurement
-        gate, measured = GATES[statement.gate], statement.measurement
+            return record.measurement
+        gate, measured = GATES[record.gate], record.measurement
         if self._cluster is not None:
             return self._cluster.beside(gate.name, self._name, measured)
         return gate.beside(measured, self._opened(self._subject))
@@ -324,19 +314,19 @@ class MeasurementSource:
         except UnprovenError as error:
             self._note("does not count", gate, [str(error)], system)
 
-    def _stated(self, gate: str, measurement: Any) -> Statement:
+    def _stated(self, gate: str, measurement: Any) -> Record:
         """A measurement made now, with what else a record holds."""
         root = self._space.manifest.path.absolute().parent
         environment = self.environment or self._space.backend.provenance()
         if getattr(measurement, "arithmetic", "typed") == "ane":
             environment = {**environment, "arithmetic": SIMULATED}
-        return Statement(
+        return Record(
             gate=gate,
             subject=self._name,
             files=self._files,
             environment=environment,
             asked=self._asked(gate),
-            recorded=datetime.now(timezone.utc).replace(microsecond=0),
+            time=datetime.now(timezone.utc).replace(microsecond=0),
             measurement=measurement,
             commit=self._space.commit,
             gate_file=file_digest(in_use(root, f"test_{gate}.py")),
@@ -347,19 +337,19 @@ class MeasurementSource:
         """One more than the record that lies there has; a damaged one starts again."""
         data = self._space.evidence.read(gate, self._name, system) or b""
         try:
-            return Statement.from_json(data).counter + 1
+            return Record.from_json(data).counter + 1
         except EvidenceError:
             return 1
 
-    def _changes(self, gate: str, new: Statement, system: str) -> Iterator[str]:
+    def _changes(self, gate: str, new: Record, system: str) -> Iterator[str]:
         try:
-            old = Statement.from_json(self._space.evidence.read(gate, self._name, system) or b"")
+            old = Record.from_json(self._space.evidence.read(gate, self._name, system) or b"")
         except EvidenceError as error:
             yield f"what was there could not be read: {error}"
         else:
             yield from changes(old, new)
 
-    def _verified(self, gate: str, system: str, *, signed: bool = True) -> Statement:
+    def _verified(self, gate: str, system: str, *, signed: bool = True) -> Record:
         """Evidence that counts; what the folder lacks is fetched from the store."""
         try:
             return self._verify(gate, system, signed=signed)
@@ -378,21 +368,18 @@ class MeasurementSource:
         self._note("fetched", gate, system=system)
         return True
 
-    def _verify(self, gate: str, system: str, *, signed: bool) -> Statement:
+    def _verify(self, gate: str, system: str, *, signed: bool) -> Record:
         policy = self._policy.evidence_for(gate)
         if not signed:
             # Signatures are made of what was recorded.
             policy = policy.model_copy(update={"signers": ()})
-        return verify(
-            self._space.evidence,
-            gate,
-            self._asked_of,
-            files=self._files,
-            asked=self._asked(gate),
+        file = EvidenceFile.at(self._space.evidence, gate, self._asked_of, system)
+        return file.verified(
             policy=policy,
             now=datetime.now(timezone.utc),
+            files=self._files,
+            asked=self._asked(gate),
             artifact=self._artifact,
-            system=system,
         )
 
     def _asked(self, gate: str) -> dict[str, Any]:

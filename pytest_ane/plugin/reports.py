@@ -6,37 +6,34 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
-from hashlib import sha256
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pytest
 
-from pytest_ane.audit.ledger import versions
-from pytest_ane.history.earlier import courses, last_before
-from pytest_ane.history.memory import Memory
 from pytest_ane.manifest import Manifest, Shard
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.problems import key_lines, line_of
 from pytest_ane.mlprogram.atomic import write_atomically
-from pytest_ane.mlprogram.errors import AneError, HistoryError, ReportError
+from pytest_ane.mlprogram.errors import AneError, EvidenceError, HistoryError, ReportError
 from pytest_ane.mlprogram.model import read_any
 from pytest_ane.mlprogram.text import LONGEST, printable
-from pytest_ane.plugin import due, options, workspace
+from pytest_ane.plugin import due, options, records, workspace
 from pytest_ane.plugin.run import is_worker
 from pytest_ane.plugin.summary import header_line, row_of
 from pytest_ane.plugin.workspace import Workspace
-from pytest_ane.records.git import checkout
+from pytest_ane.records.history import courses, last_before
+from pytest_ane.records.memory import Memory
 from pytest_ane.report.formats import format_of
 from pytest_ane.report.github import ROOM, Place, commands, summary
 from pytest_ane.report.html.subjects import Subject, subjects
 from pytest_ane.report.model_explorer import collection, node_data
 from pytest_ane.report.rows import Row
-from pytest_ane.report.run import Facts, Run, against, places_of
+from pytest_ane.report.run import Run, against, places_of
 from pytest_ane.tools._writeup_data import FOLDER, writeups
 
 # Writes the judged shards' programs as graphs for Google's Model Explorer.
@@ -87,14 +84,17 @@ def add_to(config: pytest.Config) -> None:
     """Report this run where that was asked for, unless it is part of another or runs nothing.
 
     Raises:
-        pytest.UsageError: a file's name has the end of no format.
+        pytest.UsageError: a file's name has the end of no format, or it cannot be written.
     """
-    files = [Path(config.invocation_params.dir, name) for name in options.report_files(config)]
+    files = options.report_files(config)
     for file in files:
         try:
             format_of(file)
-        except ReportError as error:
-            raise pytest.UsageError(f"--ane-report={error}") from None
+        except ReportError:
+            raise pytest.UsageError(
+                f"--ane-report={file.name}: there is no such format; end the file's name with "
+                ".html, .md or .jsonl, or a folder's with a slash."
+            ) from None
         _require_writable("--ane-report", file)
     graphs = options.model_explorer(config)
     if graphs is not None:
@@ -131,24 +131,27 @@ class Reports:
         self._files = files
         self._graphs = graphs
         self._rows: dict[str, Row] = {}
-        self._started = datetime.now(timezone.utc)
-        # What is tested is what was there at the start; the memory's lines change nothing of it.
-        space = workspace.of(config)
-        path = space.manifest.path.absolute()
-        text = path.read_bytes() if path.is_file() else b""
-        self._digest = sha256(text).hexdigest() if text else ""
-        self._text = text.decode("utf-8-sig", errors="replace").expandtabs(4).splitlines()
-        self._commit, self._clean = checkout(path.parent, but=space.history)
+        self._started = time.monotonic()
+        self._said: list[str] = []
+        # What is tested is what was there at the start.
+        space, header = workspace.of(config), header_line(config)
+        try:
+            self._records = records.RecordFiles(config, space, header, self._said.append)
+        except EvidenceError as error:
+            raise pytest.UsageError(f"--ane-report: {error}") from None
+        self._facts = self._records.facts
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep a test's verdict, or that it broke down before it came to one."""
         if (row := row_of(report) or broken(report, self._config.rootpath)) is not None:
             self._rows[report.nodeid] = row
+            self._records.add(records.of_report(report, row))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Keep what could not be collected."""
         if (row := broken(report, self._config.rootpath)) is not None:
             self._rows[report.nodeid] = row
+            self._records.add(records.of_report(report, row))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(
@@ -157,16 +160,36 @@ class Reports:
         """Write when all others have: annotations stand at the end of the log."""
         result = yield
         # The tests have their outcome by now, and keep it.
+        self._facts = replace(self._facts, exit_code=int(session.exitstatus))
         try:
             self._write(_stopped(session, exitstatus))
         except Exception as error:
             self._say(printable(f"ane: the report of the run failed: {error!r}"))
         return result
 
+    def pytest_unconfigure(self) -> None:
+        """Append the end to the records, when nothing more can come."""
+        if self._facts.exit_code is None:
+            self._facts = replace(self._facts, exit_code=int(pytest.ExitCode.INTERNAL_ERROR))
+        self._records.close(self._facts)
+
+    def pytest_terminal_summary(self) -> None:
+        """That records were lost, and what the memory got."""
+        for line in self._records.lines(self._config.get_verbosity()):
+            self._say(line)
+
     def _write(self, stopped: str) -> None:
         space = workspace.of(self._config)
-        rows = (*self._rows.values(), *self._unreached(stopped))
-        run = Run(header_line(self._config), rows, self._facts(space, stopped))
+        unreached = tuple(self._unreached(stopped))
+        for row in unreached:
+            self._records.add(records.of_row(row))
+        self._facts = replace(
+            self._facts,
+            machine={key: str(value) for key, value in space.backend.provenance().items()},
+            seconds=round(time.monotonic() - self._started, 3),
+            stopped=stopped,
+        )
+        run = Run(self._facts.header, (*self._rows.values(), *unreached), self._facts)
         if any(format_of(file).compares for file in self._files):
             run = self._remembering(run, space)
         for file in self._files:
@@ -196,40 +219,18 @@ class Reports:
                 why = f"not reached: {stopped}"
                 yield Row(test.gate, test.subject, "not run", why, part=test.part)
 
-    def _facts(self, space: Workspace, stopped: str) -> Facts:
-        root, path = self._config.rootpath, space.manifest.path.absolute()
-        return Facts(
-            started=f"{self._started:%Y-%m-%dT%H:%M:%SZ}",
-            seconds=(datetime.now(timezone.utc) - self._started).total_seconds(),
-            arguments=tuple(map(str, self._config.invocation_params.args)),
-            selection=space.selection,
-            manifest=path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name,
-            digest=self._digest,
-            manifest_text=tuple(self._text),
-            commit=self._commit,
-            clean=self._clean,
-            versions=versions(),
-            machine={key: str(value) for key, value in space.backend.provenance().items()},
-            stopped=stopped,
-        )
-
     def _remembering(self, run: Run, space: Workspace) -> Run:
         """With the run whose file this one replaces, what the memory has, and write-ups."""
         run = replace(run, writeups=tuple(writeups(space.manifest.path.parent / FOLDER)))
-        for file in self._files:
-            read = format_of(file).read
-            if read is not None and file.is_file():
-                try:
-                    before = read(file)
-                except ReportError as error:
-                    self._say(f"ane: the report compares with no earlier run: {error}")
-                else:
-                    run = against(run, before)
-        if space.history is None:
+        for line in self._said:
+            self._say(line)
+        if self._records.before is not None:
+            run = against(run, self._records.before)
+        if (folder := self._records.history) is None:
             return run
         models = list(dict.fromkeys(shard.model for shard in space.shards))
         try:
-            memory = Memory(space.history, models)
+            memory = Memory(folder, models)
         except HistoryError as error:
             self._say(f"ane: the report shows no history: {error}")
             return run

@@ -11,11 +11,10 @@ import pytest
 from pytest_ane.manifest import Model, Shard
 from pytest_ane.mlprogram.errors import AneError, CacheError
 from pytest_ane.plugin import canary, cluster, collection, due, workspace
-from pytest_ane.plugin.history import LINE
 from pytest_ane.plugin.items import gate_of, is_gate, part_of, subject_of, test_of
 from pytest_ane.plugin.outcome import VERDICT, record_outcome
 from pytest_ane.plugin.progress import Watcher
-from pytest_ane.plugin.recording import MEASURED
+from pytest_ane.plugin.records import LINE
 from pytest_ane.plugin.run import is_worker
 from pytest_ane.project.suite import files
 
@@ -68,15 +67,13 @@ def note(item: pytest.Item, report: pytest.TestReport) -> None:
         report.ane_gate = tuple(test_of(item))  # type: ignore[attr-defined]
         report.ane_part = part_of(item)  # type: ignore[attr-defined]
         report.ane_shipped = item.path in files()  # type: ignore[attr-defined]
-    if (measured := item.stash.get(MEASURED, None)) is not None:
-        report.ane_measured = measured  # type: ignore[attr-defined]
     if (data := item.stash.get(VERDICT, None)) is not None and report.when == "call":
         report.ane_verdict = data  # type: ignore[attr-defined]
     if exchanged := workspace.of(item.config).exchanged:
         report.ane_store = dict(exchanged)  # type: ignore[attr-defined]
         exchanged.clear()
     if (line := item.stash.get(LINE, None)) is not None and report.when == "call":
-        report.ane_history = line  # type: ignore[attr-defined]
+        report.ane_record = line  # type: ignore[attr-defined]
     if (
         isinstance(item, pytest.Function)
         and collection.is_canary(item.config, item)

@@ -5,15 +5,11 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_ane.backends.coreml import Machine, check_native
-from pytest_ane.evidence import FOLDER, Store
-from pytest_ane.evidence.question import files_of
-from pytest_ane.evidence.unused import unused
 from pytest_ane.gates.throughput.machine import identity
 from pytest_ane.gates.throughput.speed import Speed
 from pytest_ane.gates.verdict import Verdict
@@ -32,6 +28,8 @@ from pytest_ane.project.progress import RunFolder
 from pytest_ane.project.project import Project
 from pytest_ane.project.thresholds import Threshold, overridden, read_threshold
 from pytest_ane.records.git import checkout
+from pytest_ane.records.record import files_of
+from pytest_ane.records.store import FOLDER, Store
 
 if TYPE_CHECKING:
     from pytest_ane.cluster.client import Cluster
@@ -59,8 +57,7 @@ class Workspace(Project):
         recording: which evidence is recorded: `missing`, `stale`, `all`; empty for none.
         evidence: the folder of recorded evidence.
         notes: the backend's notices since the latest test was reported.
-        ledger: whether the run keeps a ledger, and so every measurement.
-        history: the folder of the memory that keeps what is measured; None where there is none.
+        keeps_records: whether the run has a file for its records, and so keeps every measurement.
         speeds: what was timed, with its verdicts.
         cluster_url: of the scheduler over whose workers the run is spread; empty for none.
         cluster: its workers, while the run is going on.
@@ -73,8 +70,7 @@ class Workspace(Project):
     run_id: str
     recording: frozenset[str]
     evidence: Store
-    ledger: bool = False
-    history: Path | None = None
+    keeps_records: bool = False
     notes: list[str] = field(default_factory=list)
     speeds: list[tuple[Speed, Verdict]] = field(default_factory=list)
     cluster_url: str = ""
@@ -107,14 +103,19 @@ class Workspace(Project):
         if not self.manifest.path.is_file():  # A package alone: whose evidence lies here?
             return []
         folder = self.evidence.folder
-        return [
-            path.relative_to(folder).as_posix() for path in unused(self.evidence, self.manifest)
-        ]
+        return [path.relative_to(folder).as_posix() for path in self.evidence.unused(self.manifest)]
 
     def digest_of(self, subject: str) -> str:
         """Digest of a shard's artifact, if it was opened; empty for models."""
         artifact = self._artifacts.get(subject)
         return artifact.digest if artifact else ""
+
+    def known_files(self, subject: str) -> dict[str, str]:
+        """Digests of a shard's or model's files, if all of its artifacts were opened."""
+        shards = [s for s in self.manifest.shards if subject in (s.qualified, s.model)]
+        artifacts = {s.id: self._artifacts.get(s.qualified) for s in shards}
+        opened = {id_: artifact for id_, artifact in artifacts.items() if artifact is not None}
+        return files_of(opened) if len(opened) == len(artifacts) else {}
 
     def files_of(self, shard: Shard) -> dict[str, str]:
         """Digests of the files of a shard's package, as evidence has them."""
@@ -157,8 +158,7 @@ def open_workspace(config: pytest.Config) -> Workspace:
         blame=options.blame(config),
         run_id=run_id(config),
         recording=options.recording(config),
-        ledger=options.ledger(config) is not None,
-        history=options.history(config, manifest.path),
+        keeps_records=bool(options.record_files(config)),
         evidence=Store(options.path(config, "ane_evidence") or manifest.path.parent / FOLDER),
         cluster_url=cluster,
     )

@@ -14,8 +14,9 @@ from typing import Any
 
 from pytest_ane.mlprogram.errors import ReportError
 from pytest_ane.mlprogram.text import printable
+from pytest_ane.records.run import is_run
 from pytest_ane.report.github import summary
-from pytest_ane.report.run import Run, read_run, to_json
+from pytest_ane.report.run import Run
 from pytest_ane.report.verdict import parse_shown
 
 DOCUMENTS = ("recommend", "bound", "drift", "speculate")
@@ -29,12 +30,10 @@ class Format:
 
     Attributes:
         text: of a run.
-        read: the run of a file; None where a file has not all of it.
         compares: whether it shows more than the run: earlier ones, documents, write-ups.
     """
 
     text: Callable[[Run], str]
-    read: Callable[[Path], Run] | None = None
     compares: bool = False
 
 
@@ -47,7 +46,6 @@ def as_html(run: Run) -> str:
 
 FORMATS: Mapping[str, Format] = {
     ".html": Format(as_html, compares=True),
-    ".json": Format(to_json, read=read_run),
     ".md": Format(lambda run: summary(run.rows, run.header)),
 }
 
@@ -82,6 +80,8 @@ def read_document(path: Path, models: Collection[str], of_run: str) -> dict[str,
     from pytest_ane.report.charts.run import pictures_of
 
     try:
+        if is_run(path):
+            raise ReportError(f"{path} is not what a command printed with --json. {of_run}")
         if path.stat().st_size > _MOST_BYTES:
             raise ReportError(f"{path} has more bytes than what any command prints.")
         data: Any = parse_shown(path.read_text())
@@ -92,10 +92,9 @@ def read_document(path: Path, models: Collection[str], of_run: str) -> dict[str,
     document: dict[str, Any] = data if isinstance(data, dict) else {}
     command, model = document.get("command"), document.get("model")
     if command not in DOCUMENTS:
-        instead = f" {of_run}" if "verdicts" in document else ""
         raise ReportError(
             f"{path} is not what a command printed with --json that a report can draw; those are "
-            f"{', '.join(DOCUMENTS)}.{instead}"
+            f"{', '.join(DOCUMENTS)}."
         )
     if model is not None and model not in models:
         raise ReportError(

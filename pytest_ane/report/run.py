@@ -1,71 +1,39 @@
-"""A run as its file holds it: what was asked, of what, when and where, and every verdict."""
+"""A run as the page shows it: what was asked, of what, when and where, and every verdict."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from shlex import join
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from pytest_ane.gates.verdict import Verdict
-from pytest_ane.history.earlier import Asked, Course, Earlier, Place
-from pytest_ane.history.lines import machine_of
-from pytest_ane.mlprogram.errors import ReportError
+from pytest_ane.mlprogram.errors import EvidenceError, ReportError
 from pytest_ane.mlprogram.strict_json import strict
+from pytest_ane.mlprogram.text import shown
+from pytest_ane.records import run as records
+from pytest_ane.records.history import Asked, Course, Earlier
+from pytest_ane.records.memory import Place, machine_of
+from pytest_ane.records.record import Record
+from pytest_ane.records.run import Facts, RunFile
 from pytest_ane.report.rows import Row, ranked
-from pytest_ane.report.verdict import parse_shown, shown
 
 if TYPE_CHECKING:
     from pytest_ane.tools._writeup_data import Page
 
-T = TypeVar("T")
-FORMAT = 1
-_MOST_BYTES = 1 << 30
 _VERDICT = TypeAdapter(Verdict)
+_FACTS = TypeAdapter(Facts)
+_ROW = TypeAdapter(Row)
 _NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _NOT_REPEATED = (
     "--ane-shards", "--ane-package", "--ane-report", "--ane-model-explorer", "--ane-github",
-    "--ane-ledger", "--ane-history",
 )  # fmt: skip
 """Options that pick shards or only tell of a run."""
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What was run, on what.
-
-    Attributes:
-        started: UTC and whole seconds, `2026-11-24T16:00:00Z`.
-        seconds: how long it took.
-        arguments: of pytest, as they were typed.
-        selection: shards, as the option has them.
-        manifest: the file's path from pytest's root directory, `digest` its SHA-256, and
-            `manifest_text` its lines when the run began, tabs as spaces.
-        commit: of the checkout; empty outside of git.
-        clean: whether the checkout is that commit.
-        versions: of pytest-ane and of what it measures with.
-        machine: backend, machine and versions, as the backend tells them.
-        stopped: why it ended before all was asked, such as `interrupted`; empty where it did not.
-    """
-
-    started: str = ""
-    seconds: float = 0.0
-    arguments: tuple[str, ...] = ()
-    selection: str = ""
-    manifest: str = ""
-    digest: str = ""
-    manifest_text: tuple[str, ...] = ()
-    commit: str = ""
-    clean: bool = False
-    versions: Mapping[str, str] = field(default_factory=dict)
-    machine: Mapping[str, str] = field(default_factory=dict)
-    stopped: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,7 +54,7 @@ class Run:
 
     header: str
     rows: tuple[Row, ...]
-    facts: Facts = Facts()
+    facts: Facts = field(default_factory=Facts)
     earlier: Earlier | None = None
     before: Run | None = None
     courses: tuple[Course, ...] = ()
@@ -161,58 +129,33 @@ def _place(row: Row) -> Place:
     return Place.of(row.gate, facts | {"machine": machine_of(facts)})
 
 
-def to_json(run: Run) -> str:
-    """A run as strict JSON, the worst verdict first; ASCII, and texts as people may read them."""
-    facts = shown(strict(vars(run.facts)))
-    verdicts = [_row(row) for row in ranked(run.rows)]
-    data = {"format": FORMAT, "header": run.header, "run": facts, "verdicts": verdicts}
-    return json.dumps(data, allow_nan=False, indent=1) + "\n"
-
-
 def read_run(path: Path) -> Run:
-    """The run that a file of `--ane-report=run.json` holds.
+    """The run that a file of `--ane-report=run.jsonl` holds, the worst verdict first.
 
     Raises:
         ReportError: it is missing, too large, damaged, or another file.
     """
-    written = path if path.suffix == ".json" else "run.json"
-    how = f"a run writes one with --ane-report={written}"
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise ReportError(f"{path} has more bytes than any report should.")
-        return from_json(path.read_text())
-    except OSError as error:
-        raise ReportError(f"{path} cannot be read ({error.strerror}); {how}.") from None
+        return run_of(records.read_run(path))
+    except EvidenceError as error:
+        raise ReportError(str(error)) from None
     except ValueError as error:
-        raise ReportError(f"{path} is no report of a run ({error}); {how}.") from None
+        raise ReportError(f"{path} is no file of a run ({error}).") from None
 
 
-def from_json(text: str) -> Run:
-    """The run that `to_json` made a text of; texts as people may read them, whoever wrote them.
+def run_of(found: RunFile) -> Run:
+    """A run by its records; texts as people may read them, whoever wrote them.
 
     Raises:
-        ValueError: it is none, or of another version.
+        ValueError: a verdict is damaged.
     """
-    data = parse_shown(text)
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise ValueError(f"it has not format {FORMAT}")
-    facts = _valid(_FACTS, data.get("run"), "run")
-    verdicts = _valid(_ROWS, data.get("verdicts"), "verdicts")
-    rows = [_read_row(row, f"verdicts.{number}") for number, row in enumerate(verdicts)]
-    return Run(str(data.get("header", "")), tuple(rows), facts)
-
-
-_FACTS = TypeAdapter(Facts)
-_ROW = TypeAdapter(Row)
-_ROWS = TypeAdapter(list[dict[str, Any]])
-
-
-def _valid(kind: TypeAdapter[T], data: object, place: str) -> T:
-    try:
-        return kind.validate_python(data)
-    except ValidationError as error:
-        inner = error.errors(include_url=False, include_input=False)[0]["loc"]
-        raise ValueError(f"{'.'.join(map(str, (place, *inner)))} is missing or damaged") from None
+    facts = _FACTS.validate_python(shown(strict(vars(found.facts))))
+    rows = {}
+    for record in found.records:
+        if record.verdict is not None:  # A test that was run again has several.
+            row = _row(record)
+            rows[row.test or (row.gate, row.subject, row.part)] = row
+    return Run(facts.header, tuple(ranked(rows.values())), facts)
 
 
 def verdict_of(data: Mapping[str, Any] | None) -> Verdict | None:
@@ -240,19 +183,26 @@ def verdict_of(data: Mapping[str, Any] | None) -> Verdict | None:
         ) from None
 
 
-_OF_ROW = ("warned", "allowed", "marks", "place", "test", "part")
+_OF_ROW = ("warned", "allowed", "marks", "place", "test")
 """What a row has besides its verdict."""
 
 
-def _row(row: Row) -> dict[str, Any]:
-    words = {name: getattr(row, name) for name in ("gate", "subject", "status", "summary")}
-    words["reasons"] = list(row.reasons)
+def verdict_data(row: Row) -> dict[str, Any]:
+    """A row as a record's `verdict`: the verdict's JSON data, and what else the row says."""
+    words = {"status": row.status, "summary": row.summary, "reasons": list(row.reasons)}
     more = {name: value for name in _OF_ROW if (value := getattr(row, name))}
-    return {**words, **(row.data or {}), **shown(strict(more))}
+    data = {**shown(words), **(row.data or {}), **shown(strict(more))}
+    return {name: value for name, value in data.items() if name not in ("gate", "subject")}
 
 
-def _read_row(data: dict[str, Any], place: str) -> Row:
-    names = ("gate", "subject", "status", "summary", "reasons", *_OF_ROW)
-    row = {name: data[name] for name in names if name in data}
+def _row(record: Record) -> Row:
+    data = shown({"gate": record.gate, "subject": record.subject, **(record.verdict or {})})
+    row = {name: data[name] for name in ("status", "summary", "reasons", *_OF_ROW) if name in data}
+    row |= {"gate": data["gate"], "subject": data["subject"], "part": shown(record.part)}
     row["data"] = data if "figures" in data else None
-    return _valid(_ROW, row, place)
+    try:
+        return _ROW.validate_python(row)
+    except ValidationError as error:
+        place = ".".join(map(str, error.errors(include_url=False, include_input=False)[0]["loc"]))
+        of = f"the verdict {data['gate']} of {data['subject']}"
+        raise ValueError(f"{of}: {place} is missing or damaged") from None

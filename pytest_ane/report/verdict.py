@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from pytest_ane.gates.verdict import Figure, Finding, Verdict
 from pytest_ane.mlprogram.strict_json import parse_json, strict
-from pytest_ane.mlprogram.text import LONGEST, NAME, printable
+from pytest_ane.mlprogram.text import LONGEST, NAME, printable, shown
 from pytest_ane.report.figures import figure_text
 from pytest_ane.report.table import table
 
@@ -109,15 +109,6 @@ def to_json(verdict: Verdict) -> dict[str, Any]:
     words = {"status": verdict.status, "summary": row(verdict), "reasons": reasons(verdict)}
     data: dict[str, Any] = shown(strict(verdict) | words)
     return data
-
-
-def shown(value: Any) -> Any:
-    """JSON data with every text as people may read it."""
-    if isinstance(value, str):
-        return printable(value, LONGEST)
-    if isinstance(value, dict):
-        return {printable(key, LONGEST): shown(inner) for key, inner in value.items()}
-    return [shown(inner) for inner in value] if isinstance(value, list) else value
 
 
 def parse_shown(text: str) -> Any:

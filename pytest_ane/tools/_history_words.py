@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 from pytest_ane.report.table import columns
 
 if TYPE_CHECKING:
-    from pytest_ane.history.compare import Comparison
-    from pytest_ane.history.judge import Judged
-    from pytest_ane.history.memory import Memory, Series, Skipped
-    from pytest_ane.history.order import Run
-    from pytest_ane.history.overview import ModelSummary, Turn
+    from pytest_ane.records.history import Comparison, Judged
+    from pytest_ane.records.memory import Memory, Run, Series, Skipped
+    from pytest_ane.records.steps import ModelSummary, Turn
 
 SHOWN = 12
 """Steps, or differences, that a table has; --json has all."""

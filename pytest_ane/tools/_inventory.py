@@ -9,16 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pytest_ane.evidence import FOLDER, Statement, Store
-from pytest_ane.evidence.compare import Recorded, Skipped
-from pytest_ane.evidence.question import files_of, question
-from pytest_ane.evidence.statement import plain
-from pytest_ane.evidence.store import read_file
-from pytest_ane.evidence.systems import answers, combined
-from pytest_ane.evidence.unused import Place, unused, used
-from pytest_ane.evidence.verify import Record, verify
-from pytest_ane.gates.base import Subject
-from pytest_ane.gates.registry import GATES, recordable
+from pytest_ane.gates import GATES, Subject, recordable
 from pytest_ane.gates.verdict import Verdict, nothing
 from pytest_ane.make import Artifact
 from pytest_ane.manifest import Model, Shard, select
@@ -26,6 +17,10 @@ from pytest_ane.manifest.ids import without_function
 from pytest_ane.mlprogram.errors import AneError, BuildError, EvidenceError, UnprovenError
 from pytest_ane.project.choose import is_complete
 from pytest_ane.project.project import read_project
+from pytest_ane.records.compare import Recorded, Skipped
+from pytest_ane.records.record import Record, files_of, question, read_file
+from pytest_ane.records.store import FOLDER, Place, Store
+from pytest_ane.records.verify import EvidenceFile, answers, combined
 
 Today: TypeAlias = tuple[Mapping[str, str], Mapping[str, Any], Artifact | None]
 """Digests of what is built, the question, and a shard's package."""
@@ -47,11 +42,11 @@ class Inventory:
     @cached_property
     def used(self) -> Mapping[Path, Place]:
         """Where evidence of the manifest's shards and models is or would be."""
-        return used(self.store, self.manifest)
+        return self.store.used(self.manifest)
 
     def unused(self) -> list[Path]:
-        """Statements that no shard uses, with their signatures, and signatures of nothing."""
-        return unused(self.store, self.manifest)
+        """Records that no shard uses, with their signatures, and signatures of nothing."""
+        return self.store.unused(self.manifest)
 
     def paths(self, what: str) -> list[Path]:
         """The evidence files that a file's name, a shard or a model means.
@@ -69,10 +64,10 @@ class Inventory:
             )
         return files
 
-    def read(self, path: Path) -> Statement:
-        """A statement; `EvidenceError` where the file is damaged."""
+    def read(self, path: Path) -> Record:
+        """A record; `EvidenceError` where the file is damaged."""
         try:
-            return Statement.from_json(read_file(path) or b"")
+            return Record.from_json(read_file(path) or b"")
         except EvidenceError as error:
             raise EvidenceError(f"{path}: {str(error).removeprefix(f'{path} ')}") from None
 
@@ -120,26 +115,22 @@ class Inventory:
             today = self._today_if_known(gate, subject) if paths else None
             for path in paths:
                 try:
-                    yield self._trusted(Record(path, gate, subject.qualified), subject, today)
+                    yield self._trusted(EvidenceFile(path, gate, subject), today)
                 except UnprovenError as error:
                     yield Skipped(path, error.kind, str(error))
         for store in stores:
-            yield from (Skipped(path, "unused") for path in unused(store, self.manifest))
+            yield from (Skipped(path, "unused") for path in store.unused(self.manifest))
 
-    def _trusted(self, record: Record, subject: Subject, today: Today | None) -> Recorded:
-        """A file's statement, if it counts; the policy's systems, chips and age are left out."""
-        data = record.content()
-        found = record.statement(data)
-        files, asked, artifact = today or (found.files, plain(found.asked), None)
-        policy = subject.policy.evidence_for(record.gate)
+    def _trusted(self, file: EvidenceFile, today: Today | None) -> Recorded:
+        """A file's record, if it counts; the policy's systems, chips and age are left out."""
+        policy = file.subject.policy.evidence_for(file.gate)
         policy = policy.model_copy(update={"chips": None, "os": None, "max_age": None})
-        for kind, says in record.complaints(found, files, plain(asked), policy, self.now):
-            raise record.refused(kind, says)
-        record.require_whole(found, subject, artifact)
-        record.require_signed(data, policy)
-        return Recorded(
-            record.path, sha256(data).hexdigest(), found, subject, is_held=today is not None
+        files, asked, artifact = today or (None, None, None)
+        found = file.verified(
+            policy=policy, now=self.now, files=files, asked=asked, artifact=artifact
         )
+        digest = sha256(found.to_json().encode()).hexdigest()
+        return Recorded(file.path, digest, found, file.subject, is_held=today is not None)
 
     def _today_if_known(self, gate: str, subject: Subject) -> Today | None:
         try:
@@ -163,23 +154,17 @@ class Inventory:
         """
         return combined(answers(gate, subject, partial(self.verified, gate, subject)))
 
-    def verified(self, gate: str, subject: Subject, system: str = "") -> Statement:
+    def verified(self, gate: str, subject: Subject, system: str = "") -> Record:
         """The evidence of a gate, if it is of what is built and the policy takes it.
 
         Raises:
             AneError: it proves nothing, the shard is not built, or its source is missing.
         """
         files, asked, artifact = self._today(gate, subject)
-        return verify(
-            self.store,
-            gate,
-            subject,
-            files=files,
-            asked=asked,
-            policy=subject.policy.evidence_for(gate),
-            now=self.now,
-            artifact=artifact,
-            system=system,
+        file = EvidenceFile.at(self.store, gate, subject, system)
+        policy = subject.policy.evidence_for(gate)
+        return file.verified(
+            policy=policy, now=self.now, files=files, asked=asked, artifact=artifact
         )
 
     def _today(self, gate: str, subject: Subject) -> Today:

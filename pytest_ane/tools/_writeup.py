@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from pytest_ane.evidence.verify import differences
+from pytest_ane.gates import GATES
 from pytest_ane.gates.hazards.judge import KNOWN
 from pytest_ane.gates.placement.rules import Rule, find
 from pytest_ane.gates.registry import GATES
@@ -30,6 +30,7 @@ from pytest_ane.manifest.problems import toml_text, toml_value
 from pytest_ane.mlprogram.errors import AneError, ReportError
 from pytest_ane.mlprogram.text import printable
 from pytest_ane.project.entries import expanded
+from pytest_ane.records.verify import differences
 from pytest_ane.report import markdown
 from pytest_ane.report.figures import amount, limit_of
 from pytest_ane.report.rows import Row, ranked
@@ -90,7 +91,7 @@ class Answer:
     @property
     def file(self) -> str:
         """Name of the run's file."""
-        return self.writeup.beside(".json").name
+        return self.writeup.beside(".jsonl").name
 
     @property
     def changed(self) -> bool:
@@ -222,7 +223,7 @@ def last_of(writeup: WriteUp, run: Run) -> tuple[str, Run] | None:
     asked = {(row.gate, row.subject) for row in run.rows if row.gate}
     for path in reversed([p for p in paths(writeup.path.parent) if p.name < writeup.path.name]):
         try:
-            other = read_run(path.with_suffix(".json"))
+            other = read_run(path.with_suffix(".jsonl"))
         except ReportError:
             continue
         if any((row.gate, row.subject) in asked for row in other.rows):

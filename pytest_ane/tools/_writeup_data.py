@@ -2,7 +2,7 @@
 
     experiments/007-4-bit-palettes.md     the page: a head, and seven sections
     experiments/007-4-bit-palettes.toml   the manifest as it was when the intent was written
-    experiments/007-4-bit-palettes.json   the run, as `--ane-report` wrote it
+    experiments/007-4-bit-palettes.jsonl  the run, as `--ane-report` wrote it
 
 The head stands between two lines `---`, as YAML whose values are JSON, so GitHub shows it as a
 table. A section begins with a line `## TITLE`. The commands write those of `WRITTEN`, whole; all
@@ -89,7 +89,7 @@ class WriteUp:
         return self.path.parent / self.head.manifest
 
     def beside(self, suffix: str) -> Path:
-        """A file of the same number and slug: `.json` the run, `.toml` the manifest as it was."""
+        """A file of the same number and slug: `.jsonl` the run, `.toml` the manifest as it was."""
         return self.path.with_name(f"{self.path.stem}{suffix}")
 
     def with_sections(self, texts: Mapping[str, str]) -> WriteUp:

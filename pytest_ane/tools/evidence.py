@@ -14,9 +14,9 @@ from pytest_ane.mlprogram.arithmetic import SIMULATED
 from pytest_ane.mlprogram.errors import AneError, EvidenceError
 
 if TYPE_CHECKING:
-    from pytest_ane.evidence import Statement
-    from pytest_ane.gates.base import Subject
+    from pytest_ane.gates import Subject
     from pytest_ane.gates.verdict import Verdict
+    from pytest_ane.records.record import Record
     from pytest_ane.report.rows import Row
     from pytest_ane.tools._inventory import Inventory
 
@@ -93,7 +93,7 @@ def _fault(options: argparse.Namespace) -> str:
 
 def _list(inventory: Inventory) -> Output:
     """A table of the evidence files of shards and their state; then the unused files."""
-    from pytest_ane.evidence.unused import is_evidence
+    from pytest_ane.records.store import is_evidence
     from pytest_ane.report.table import columns
 
     store, used = inventory.store, inventory.used
@@ -108,70 +108,70 @@ def _list(inventory: Inventory) -> Output:
 
 
 def _columns(inventory: Inventory, path: Path) -> tuple[str, ...]:
-    from pytest_ane.evidence.judge import simulated
+    from pytest_ane.records.record import simulated
 
     gate, subject, _ = inventory.used[path]
     state = inventory.state(path)
     try:
-        statement = inventory.read(path)
+        record = inventory.read(path)
     except EvidenceError:
         return (subject.qualified, gate, *("" for _ in _COLUMNS[3:]), state)
-    environment = dict(statement.environment)
-    if simulated(statement):
+    environment = dict(record.environment)
+    if simulated(record):
         environment["chip"] = SIMULATED
     return (
         subject.qualified,
         gate,
-        _age(inventory, statement),
+        _age(inventory, record),
         *(environment.get(key, "") for key in ("chip", "os", "compute_units")),
         state,
     )
 
 
 def _show(inventory: Inventory, what: str) -> Output:
-    """Statements in words, each with the verdict on it today."""
+    """Records in words, each with the verdict on it today."""
     shown: list[dict[str, Any]] = []
     for path in inventory.paths(what):
         yield from ("",) if shown else ()
-        statement = inventory.read(path)
-        yield from _statement(inventory, statement)
+        record = inventory.read(path)
+        yield from _record(inventory, record)
         verdict = None
         if (subject := inventory.used.get(path)) is None:
             yield "verdict        none: no shard of the manifest uses this file"
         else:
             verdict = yield from _worth(inventory, *subject)
-        data = json.loads(statement.to_json())
-        shown.append({"file": path, "statement": data, "verdict": verdict})
+        data = json.loads(record.to_json())
+        shown.append({"file": path, "record": data, "verdict": verdict})
     return shown
 
 
-def _statement(inventory: Inventory, statement: Statement) -> Iterator[str]:
-    from pytest_ane.gates.registry import GATES
+def _record(inventory: Inventory, record: Record) -> Iterator[str]:
+    from pytest_ane.gates import GATES
     from pytest_ane.report.figures import amount
 
-    age = _age(inventory, statement)
-    yield f"{statement.subject} {statement.gate}"
-    yield f"recorded       {statement.recorded:%Y-%m-%d %H:%M} UTC, {age} ago"
-    yield f"of             {_files(len(statement.files))}, {next(iter(statement.files))} first"
-    for key, value in sorted(statement.environment.items()):
+    age = _age(inventory, record)
+    yield f"{record.subject} {record.gate}"
+    yield f"recorded       {record.time:%Y-%m-%d %H:%M} UTC, {age} ago"
+    yield f"of             {_files(len(record.files))}, {next(iter(record.files))} first"
+    for key, value in sorted(record.environment.items()):
         yield f"{key:<14} {value}"
-    if statement.asked:
-        text = json.dumps(statement.asked, sort_keys=True)
+    if record.asked:
+        text = json.dumps(record.asked, sort_keys=True)
         yield f"asked          {text if len(text) <= _LONGEST else f'{text[:_LONGEST]}...'}"
-    for figure in GATES[statement.gate].figures(statement.measurement):
+    for figure in GATES[record.gate].figures(record.measurement):
         yield f"  {figure.name}: {amount(figure.value, figure.unit)}"
 
 
-def _age(inventory: Inventory, statement: Statement) -> str:
-    from pytest_ane.evidence.verify import time_in_words
+def _age(inventory: Inventory, record: Record) -> str:
+    from pytest_ane.records.verify import time_in_words
 
-    return time_in_words(max(inventory.now, statement.recorded) - statement.recorded)
+    return time_in_words(max(inventory.now, record.time) - record.time)
 
 
 def _worth(
     inventory: Inventory, gate: str, subject: Subject, system: str
 ) -> Generator[str, None, dict[str, Any]]:
-    from pytest_ane.evidence.judge import judge
+    from pytest_ane.records.verify import judge
 
     try:
         verdict = judge(inventory.verified(gate, subject, system), subject)
@@ -211,8 +211,8 @@ def _verify(inventory: Inventory, selection: str) -> Output:
 
 def _compare(inventory: Inventory, options: argparse.Namespace) -> Output:
     """What differs between systems, or chips, of evidence in the manifest's folder and others."""
-    from pytest_ane.evidence import Store
-    from pytest_ane.evidence.compare import compare
+    from pytest_ane.records.compare import compare
+    from pytest_ane.records.store import Store
     from pytest_ane.tools._compare_words import data, lines, nothing, red
 
     for folder in map(Path, options.what):
@@ -237,8 +237,8 @@ def _row(verdict: Verdict) -> Row:
 
 
 def _prune(inventory: Inventory, options: argparse.Namespace) -> Output:
-    """Delete statements that no shard uses, after a list of them and a yes."""
-    from pytest_ane.evidence.unused import is_evidence
+    """Delete records that no shard uses, after a list of them and a yes."""
+    from pytest_ane.records.store import is_evidence
 
     unused, folder = inventory.unused(), inventory.store.folder
     data = {"folder": folder, "unused": unused, "removed": 0}

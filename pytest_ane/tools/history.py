@@ -1,4 +1,4 @@
-"""`pytest-ane history`: the memory of many runs, which `--ane-history` writes."""
+"""`pytest-ane history`: the memory of many runs, which `--ane-report=history/` writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_ane.cli.output import Output
 from pytest_ane.mlprogram.errors import HistoryError
 
 if TYPE_CHECKING:
-    from pytest_ane.history.memory import Memory
+    from pytest_ane.records.memory import Memory
 
 HELP = "ask the memory of many runs: when a figure stepped, and what two runs differ in"
 EXAMPLE = "pytest-ane history cosine.min --shards L11"
@@ -31,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gate", default="", help="figures of this gate alone")
     parser.add_argument(
         "--history",
-        "--ane-history",
         type=Path,
         metavar="DIR",
         help="default: the folder history next to the manifest",
@@ -41,8 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Output:
     """Read the memory, note what was skipped, and answer."""
-    from pytest_ane.history.lines import FOLDER
-    from pytest_ane.history.memory import Memory
+    from pytest_ane.records.memory import FOLDER, Memory
     from pytest_ane.tools._history_words import skipped, unordered
 
     manifest = options.manifest or Path("shards.toml")
@@ -70,7 +68,7 @@ def run(options: argparse.Namespace) -> Output:
 
 
 def _overview(memory: Memory, options: argparse.Namespace) -> Output:
-    from pytest_ane.history.overview import summaries, turns
+    from pytest_ane.records.steps import summaries, turns
     from pytest_ane.tools._history_words import overview
 
     asked = {"gate": options.gate, "shards": options.shards}
@@ -80,7 +78,7 @@ def _overview(memory: Memory, options: argparse.Namespace) -> Output:
 
 
 def _course(memory: Memory, options: argparse.Namespace, figure: str) -> Output:
-    from pytest_ane.history.overview import turns
+    from pytest_ane.records.steps import turns
     from pytest_ane.tools._history_words import course
 
     asked = {"gate": options.gate, "shards": options.shards}
@@ -107,8 +105,8 @@ def _unknown(memory: Memory, figure: str, options: argparse.Namespace) -> str:
 
 
 def _judge(memory: Memory, options: argparse.Namespace) -> Output:
-    from pytest_ane.history.judge import judge
     from pytest_ane.project.entries import read_manifest
+    from pytest_ane.records.history import judge
     from pytest_ane.tools._history_words import judged
 
     manifest = read_manifest(options.manifest or Path("shards.toml"))
@@ -118,7 +116,7 @@ def _judge(memory: Memory, options: argparse.Namespace) -> Output:
 
 
 def _diff(memory: Memory, options: argparse.Namespace, a: str, b: str) -> Output:
-    from pytest_ane.history.compare import compare
+    from pytest_ane.records.history import compare
     from pytest_ane.tools._history_words import comparison
 
     found = compare(memory, a, b, gate=options.gate, shards=options.shards)

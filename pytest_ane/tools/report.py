@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from pytest_ane.report.run import Run
 
 HELP = "make the page of a recorded run, with what other commands printed"
-EXAMPLE = "pytest-ane report run.json bound.json -o report.html"
+EXAMPLE = "pytest-ane report run.jsonl bound.json -o report.html"
 _OF_RUN = "It is a run; compare with it by --against."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run, what is shown with it, and the file to write."""
-    parser.add_argument("recorded", type=Path, metavar="RUN", help="of --ane-report=run.json")
+    parser.add_argument("recorded", type=Path, metavar="RUN", help="of --ane-report=run.jsonl")
     parser.add_argument(
         "documents",
         nargs="*",
@@ -34,11 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="FILE",
-        help="its end decides: .html, .json or .md",
+        help="its end decides: .html or .md",
     )
-    parser.add_argument("--against", type=Path, metavar="FILE", help="an earlier run, to compare")
     parser.add_argument(
-        "--history", "--ane-history", type=Path, metavar="DIR", help="the memory of many runs"
+        "--against",
+        type=Path,
+        metavar="FILE|DIR",
+        help="an earlier run, to compare; or a folder of many runs, whose figures are drawn",
     )
 
 
@@ -53,20 +55,20 @@ def run(options: argparse.Namespace) -> Output:
     from pytest_ane.report.run import against, read_run
 
     out: Path = options.out
-    format = format_of(out)
     inputs = (options.recorded, *options.documents, *filter(None, [options.against]))
     if any(_same(out, file) for file in inputs):
         raise ReportError(f"-o {out}: would overwrite what it is made from; name another file.")
+    format = format_of(out)
     found = read_run(options.recorded)
     models = {row.subject.partition(":")[0] for row in found.rows if row.gate}
     documents = [read_document(path, models, _OF_RUN) for path in options.documents]
-    if not format.compares and (documents or options.against or options.history):
+    if not format.compares and (documents or options.against):
         raise ReportError(f"-o {out}: only .html shows more than the run itself.")
     found = replace(found, documents=tuple(documents))
-    if options.against:
+    if options.against and options.against.is_dir():
+        found = _remembered(found, options.against, sorted(models))
+    elif options.against:
         found = against(found, read_run(options.against))
-    if options.history:
-        found = _remembered(found, options.history, sorted(models))
     text = format.text(found)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -87,14 +89,14 @@ def _same(one: Path, other: Path) -> bool:
 
 def _remembered(found: Run, folder: Path, models: list[str]) -> Run:
     """With what the memory has of its models."""
-    from pytest_ane.history.earlier import courses, last_before
-    from pytest_ane.history.memory import Memory
+    from pytest_ane.records.history import courses, last_before
+    from pytest_ane.records.memory import Memory
     from pytest_ane.report.run import places_of
 
     memory = Memory(folder, models)
-    # The run's own lines, if it wrote any: the first that are not older than its start.
+    # The run's own place; of one that has no file there, before all that are not older.
     started = found.facts.started.replace("T", " ").removesuffix("Z")
-    since = [one for one in memory.runs if one.time >= started]
-    own = min(since, key=lambda one: one.time).id if since else ""
-    earlier = found.earlier or last_before(memory, own, places_of(found))
+    since = [one for one in memory.runs if one.id == found.facts.id or one.time >= started]
+    own = min(since, key=lambda one: (one.id != found.facts.id, one.time)).id if since else ""
+    earlier = last_before(memory, own, places_of(found))
     return replace(found, earlier=earlier, courses=tuple(courses(memory)))

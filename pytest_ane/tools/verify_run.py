@@ -10,13 +10,13 @@ from pytest_ane.cli.options import add_project
 from pytest_ane.cli.output import Failed, Output, terminal_width
 from pytest_ane.mlprogram.errors import EvidenceError
 
-HELP = "judge a run again from its ledger, by the base branch's rules"
-EXAMPLE = "python -I -m pytest_ane.cli verify-run ledger.json --policy-from origin/main"
+HELP = "judge a run again from its records, by the base branch's rules"
+EXAMPLE = "python -I -m pytest_ane.cli verify-run run.jsonl --policy-from origin/main"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The ledger, the base, and what is measured again."""
-    parser.add_argument("ledger", type=Path, help="what the run wrote with --ane-ledger")
+    """The run, the base, and what is measured again."""
+    parser.add_argument("recorded", type=Path, metavar="RUN", help="of --ane-report=run.jsonl")
     parser.add_argument(
         "--policy-from",
         required=True,
@@ -41,9 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Output:
     """Judge it; fails where anything is red, and where what judges is changed unreviewed."""
-    from pytest_ane.audit.base import base_of
-    from pytest_ane.audit.ledger import read_ledger
-    from pytest_ane.audit.verify import Auditor
+    from pytest_ane.records.audit import Auditor, base_of
+    from pytest_ane.records.run import read_run
     from pytest_ane.report.rows import Row
     from pytest_ane.report.terminal import table
     from pytest_ane.report.verdict import row
@@ -53,10 +52,10 @@ def run(options: argparse.Namespace) -> Output:
             "verify-run would import what lies in the pull request; run it isolated: "
             "python -I -m pytest_ane.cli verify-run ..."
         )
-    ledger = read_ledger(options.ledger)
+    recorded = read_run(options.recorded)
     with base_of(options.policy_from, options.manifest or Path("shards.toml")) as base:
         auditor = Auditor(
-            ledger, base, cache=options.cache, reviewed=options.reviewed, recheck=options.recheck
+            recorded, base, cache=options.cache, reviewed=options.reviewed, recheck=options.recheck
         )
         audit = auditor.audit()
     rows = [

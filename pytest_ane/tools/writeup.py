@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "run_file",
         nargs="?",
         type=Path,
-        metavar="RUN.json",
+        metavar="RUN.jsonl",
         help="finish: what the run wrote with --ane-report (default: the write-up's own)",
     )
     add_shards(parser, "new: what the intent is about (default: all)")
@@ -105,7 +105,7 @@ def _new(options: argparse.Namespace) -> Output:
     if options.manifest is not None:
         words.append(f"--ane-manifest={options.manifest}")
     words += [f"--ane-shards={options.shards}", "-m", "gate"]
-    command = shlex.join([*words, f"--ane-report={_typed(writeup.beside('.json'))}"])
+    command = shlex.join([*words, f"--ane-report={_typed(writeup.beside('.jsonl'))}"])
     # `finish` looks in the default folder.
     elsewhere = options.folder is not None or options.manifest is not None
     yield f"wrote {_typed(path)}"
@@ -120,11 +120,11 @@ def _finish(options: argparse.Namespace) -> Output:
     from pytest_ane.tools._writeup_data import find, read, unfinished
 
     name, file = options.what, options.run_file
-    if file is None and name is not None and name.endswith(".json"):
+    if file is None and name is not None and name.endswith(".jsonl"):
         name, file = None, Path(str(name))
     folder = _folder(options)
     writeup = read(find(folder, name) if name else unfinished(folder))
-    own, kept = writeup.beside(".json"), writeup.beside(".toml")
+    own, kept = writeup.beside(".jsonl"), writeup.beside(".toml")
     answered = read_run(file or own)
     documents = _documents(writeup, answered, options.more)
     before = kept.read_bytes() if kept.is_file() else None

@@ -14,13 +14,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_ane.evidence.statement import sealed
-from pytest_ane.evidence.strict_json import pretty
-from pytest_ane.mac.testing import DeviceRule, Script
+from pytest_ane.mac._script import DeviceRule, Script
+from pytest_ane.records.record import pretty, sealed
 from tests.ci.repository import AS_IT_IS, CONTEXT, calls, clone, commit, git, machine
 from tests.ci.runner import Done, Runner
-from tests.evidence.signing import envelope, new_key, write_json, write_public
 from tests.plugin.projects import make_packages
+from tests.records.signing import envelope, new_key, stated, write_json, write_public
 
 MANIFEST = """\
 [models.own.shard.good]
@@ -107,7 +106,7 @@ class Checkout:
 
     def edit(self, gate: str, change: Callable[[Any], object], *, seal: bool = True) -> None:
         data = json.loads(self.file(gate).read_text())
-        change(data["predicate"])
+        change(data)
         self.file(gate).write_text(pretty(sealed(data) if seal else data) + "\n")
 
     def manifest(self, text: str) -> None:
@@ -122,7 +121,7 @@ class Checkout:
 
     def age(self) -> None:
         old = datetime.now(timezone.utc) - timedelta(days=120)
-        self.edit("placement", lambda p: p.update(recorded=f"{old:%Y-%m-%dT%H:%M:%SZ}"))
+        self.edit("placement", lambda p: p.update(time=f"{old:%Y-%m-%dT%H:%M:%SZ}"))
         self.manifest('[models.own.policy.evidence]\nmax-age = "90 days"')
 
     def signers(self) -> None:
@@ -135,7 +134,7 @@ class Checkout:
         self.signers()
         for gate in GATES:
             file = self.file(gate)
-            made = envelope(new_key(), file.read_bytes())
+            made = envelope(new_key(), stated(file.read_bytes()))
             write_json(file.with_name(f"{file.name}.dsse.json"), made)
 
     def verify(self, **inputs: str) -> tuple[Runner, Done]:

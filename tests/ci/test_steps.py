@@ -168,7 +168,7 @@ def test_the_installation_is_its_own_environment(project: Project, tmp_path: Pat
 def test_the_required_check_judges_again(
     tmp_path: Path, packages: dict[str, Path], edit: Callable[[Path], object], code: int, says: str
 ) -> None:
-    """Both checkouts and the ledger lie where the workflow puts them."""
+    """Both checkouts and the records lie where the workflow puts them."""
     repository, origin = clone(tmp_path, {"shards.toml": MANIFEST, ".gitignore": ".*\n*.json\n"})
     shutil.copytree(packages["good"], repository / "good.mlpackage")
     shutil.copytree(packages["float32"], repository / "reference.mlpackage")
@@ -183,7 +183,7 @@ def test_the_required_check_judges_again(
     measured = Runner(work / "head", CONTEXT, path=(Path(sys.executable).parent,))
     measured.job("measure", AS_IT_IS)
     (work / "measured").mkdir()
-    shutil.copy(work / "head/ledger.json", work / "measured/ledger.json")
+    shutil.copy(work / "head/run.jsonl", work / "measured/run.jsonl")
     runner = Runner(work, CONTEXT, path=(Path(sys.executable).parent,))
     (done,) = runner.some("verify", ["Verify"])
     assert done.code == code, done.output
@@ -197,11 +197,12 @@ def test_what_was_recorded_is_signed_and_proposed(tmp_path: Path) -> None:
     new.write_text("{}\n")
     done = steps(tmp_path, repository, "Find what is new", "Sign", "Propose", EVIDENCE="signed")
     assert [step.code for step in done] == [0, 0, 0], [step.output for step in done]
-    signed = "cosign attest-blob --yes --key env://COSIGN_PRIVATE_KEY --statement evidence/own/"
+    signed = "cosign attest-blob --yes --key env://COSIGN_PRIVATE_KEY --predicate {0} --type {1} "
+    kind = "https://github.com/pytest-ane/pytest-ane/record/v1"
     said = calls(tmp_path)
     assert said[:2] == [
-        f"{signed}L0{i}.placement.json --bundle evidence/own/L0{i}.placement.json.sigstore.json"
-        for i in range(2)
+        f"{signed.format(file, kind)}--bundle {file}.sigstore.json {file}"
+        for file in ("evidence/own/L00.placement.json", "evidence/own/L01.placement.json")
     ]
     assert said[2].startswith("gh pr create --base feature --head evidence/42-1 --title ")
     changed = git(origin, "diff", "--name-only", "main", "evidence/42-1")

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.report.rows import Row
-from pytest_ane.report.run import Run, to_json
+from pytest_ane.report.run import Run
 from tests.docs.pages import ROOT
 from tests.docs.sessions import furnish
 from tests.packages import save_conv, save_layers
 from tests.plugin.projects import LLAMA, make_llama
+from tests.records.runs import save_run
 
 
 @pytest.fixture(scope="session")
@@ -42,8 +43,8 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _record(folder: Path) -> None:
     """A run and what `pytest-ane bound` printed, for reports."""
     row = Row("compression", "smollm2:L01", "passed", "3.65 MB")
-    for name in ("run.json", "last.json"):
-        (folder / name).write_text(to_json(Run("ane: L01", (row,))))
+    for name in ("run.jsonl", "last.jsonl"):
+        save_run(folder / name, Run("ane: L01", (row,)))
     call = {"tokens": 1, "rate": 90.0, "kinds": [{"kind": "block", "seconds": 0.01}]}
     bound = {"command": "bound", "model": "smollm2", "name": "smollm2", "calls": [call]}
     (folder / "bound.json").write_text(json.dumps({**bound, "device": {"name": "M4 Max"}}))

@@ -1,6 +1,6 @@
-"""The pictures of the report in the docs: `python -m tests.docs.screenshots RED.json ALL.json`.
+"""The pictures of the report in the docs: `python -m tests.docs.screenshots RED.jsonl ALL.jsonl`.
 
-RED.json is of `pytest --ane-shards=L11 -m gate --ane-min-cosine=0.9989`, ALL.json of
+RED.jsonl is of `pytest --ane-shards=L11 -m gate --ane-min-cosine=0.9989`, ALL.jsonl of
 `pytest --ane-shards=all -m gate`, both with `--ane-report`.
 """
 

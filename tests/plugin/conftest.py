@@ -27,16 +27,14 @@ class Workshop:
 def _loaded() -> None:
     """Import what a run may import before any run.
 
-    pytester drops what a run in this process has imported, and numpy, protobuf and duckdb
-    cannot be imported twice; nor can what numba imports when it compiles for the first time.
-    fsspec reads all that is installed.
+    pytester drops what a run in this process has imported, and numpy and protobuf cannot be
+    imported twice; nor can what numba imports when it compiles for the first time.
     """
     from numba.core.registry import cpu_target
 
     from pytest_ane.make.coremltools_quiet import import_coremltools
 
     import_coremltools()
-    import_module("duckdb")
     import_module("vl_convert")
     import_module("fsspec")
     cpu_target.target_context.refresh()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from xml.etree import ElementTree
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from pytest_ane.mlprogram.errors import BuildError
 from pytest_ane.tools._blame_words import CAUSE
 from tests.plugin.conftest import Project
+from tests.records.runs import verdicts
 
 TWO_BITS = """
 [models.mini.compression]
@@ -48,9 +48,9 @@ def test_a_failed_shard_is_explained(project: Project) -> None:
 
 
 def test_the_report_has_the_cause_as_structure(project: Project) -> None:
-    spoilt(project, "--ane-report=all.json")
-    data = json.loads((project.path / "all.json").read_text())
-    (verdict,) = (v for v in data["verdicts"] if v["gate"] == "fidelity")
+    spoilt(project, "--ane-report=all.jsonl")
+    found = verdicts(project.path / "all.jsonl")
+    (verdict,) = (v for v in found if v["gate"] == "fidelity")
     found = verdict["findings"][-1]
     assert (found["severity"], found["kind"]) == ("note", CAUSE)
     assert found["where"]["weight"] == "v_proj_weight_to_fp16"

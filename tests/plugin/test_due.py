@@ -202,9 +202,9 @@ def test_with_xdist_a_skip_is_red_and_a_dead_worker_too(two: Project) -> None:
 
 def test_gaps_are_in_junit_and_reports(two: Project) -> None:
     two.pytester.makeconftest(MARK_ALL.format("pytest.mark.skip('later')"))
-    two.gate("--junitxml=j.xml", "--ane-report=r.json")
+    two.gate("--junitxml=j.xml", "--ane-report=r.jsonl")
     assert (two.path / "j.xml").read_text().count("was due, and not judged") >= 6
-    assert (two.path / "r.json").read_text().count("due, and not judged") >= 6
+    assert (two.path / "r.jsonl").read_text().count("due, and not judged") >= 6
 
 
 def test_a_policy_of_behaviour_that_no_run_can_ask_is_an_error(project: Project) -> None:

@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 
 from pytest_ane.backends.coreml.machine import is_replaced
-from pytest_ane.evidence import Statement
-from pytest_ane.evidence.statement import sealed
-from pytest_ane.evidence.strict_json import pretty
-from pytest_ane.mac.testing import VIRTUAL, DeviceRule, Replayer, Script
-from tests.evidence.signing import PrivateKey, envelope, new_key, write_json, write_public
+from pytest_ane.mac._replay import Replayer
+from pytest_ane.mac._script import VIRTUAL, DeviceRule, Script
+from pytest_ane.records.record import Record, pretty, sealed
 from tests.plugin.conftest import Project
+from tests.records.signing import PrivateKey, envelope, new_key, stated, write_json, write_public
 
 CORE_ML = "--ane-backend=coreml"
 REQUIRED = """\
@@ -54,7 +53,9 @@ class Recorded:
     def sign(self, key: PrivateKey) -> None:
         for name in (PLACEMENT, FIDELITY):
             file = self.path(name)
-            write_json(file.with_name(f"{file.name}.dsse.json"), envelope(key, file.read_bytes()))
+            write_json(
+                file.with_name(f"{file.name}.dsse.json"), envelope(key, stated(file.read_bytes()))
+            )
 
     def path(self, name: str) -> Path:
         return self.project.path / "evidence" / name
@@ -105,7 +106,7 @@ def test_evidence_of_a_machine_without_an_ane_is_red(
     recorded: Recorded, change: dict[str, str]
 ) -> None:
     for name in (PLACEMENT, FIDELITY):
-        recorded.edit(name, lambda data: data["predicate"]["environment"].update(change))
+        recorded.edit(name, lambda data: data["environment"].update(change))
     red(recorded.verify(), "*which proves nothing of the ANE*")
 
 
@@ -178,7 +179,7 @@ def test_one_byte_of_the_package(recorded: Recorded) -> None:
 
 def test_one_number_of_the_evidence(recorded: Recorded) -> None:
     def better(data: Any) -> None:
-        data["predicate"]["measurement"]["comparisons"][0]["cosines"] = [1.0]
+        data["measurement"]["comparisons"][0]["cosines"] = [1.0]
 
     recorded.edit(FIDELITY, better, seal=False)
     red(recorded.verify(), "  - *good.fidelity.json was edited after it was recorded*", failed=1)
@@ -186,7 +187,7 @@ def test_one_number_of_the_evidence(recorded: Recorded) -> None:
 
 def test_operations_that_were_taken_out_of_a_plan_are_missed(recorded: Recorded) -> None:
     def fewer(data: Any) -> None:
-        function = data["predicate"]["measurement"]["functions"][0]
+        function = data["measurement"]["functions"][0]
         function["operations"] = [one for one in function["operations"] if one["op"] != "conv"]
 
     recorded.edit(PLACEMENT, fewer)
@@ -213,7 +214,7 @@ def test_another_threshold_is_applied_to_the_numbers(recorded: Recorded) -> None
     recorded.manifest("min-cosine = 1.0\n")
 
     def worse(data: Any) -> None:
-        data["predicate"]["measurement"]["comparisons"][0]["cosines"] = [0.98]
+        data["measurement"]["comparisons"][0]["cosines"] = [0.98]
 
     recorded.edit(FIDELITY, worse)
     red(recorded.verify(), "own:good: fidelity failed", "  - *below min-cosine = 1*", failed=1)
@@ -244,7 +245,7 @@ def test_an_age_the_policy_does_not_take(recorded: Recorded) -> None:
     old = datetime.now(timezone.utc) - timedelta(days=120)
 
     def age(data: Any) -> None:
-        data["predicate"]["recorded"] = f"{old:%Y-%m-%dT%H:%M:%SZ}"
+        data["time"] = f"{old:%Y-%m-%dT%H:%M:%SZ}"
 
     recorded.edit(PLACEMENT, age)
     red(recorded.verify(), "  - *was recorded 120 days ago*90 days at most*", failed=1)
@@ -262,7 +263,7 @@ def test_signatures(recorded: Recorded) -> None:
     recorded.verify().assert_outcomes(passed=3, deselected=1)
 
     def better(data: Any) -> None:
-        data["predicate"]["measurement"]["comparisons"][0]["cosines"] = [1.0]
+        data["measurement"]["comparisons"][0]["cosines"] = [1.0]
 
     recorded.edit(FIDELITY, better)
     red(recorded.verify(), "  - *is not what was signed*", failed=1)
@@ -325,7 +326,7 @@ def test_behaviour_is_verified_for_the_whole_model(project: Project) -> None:
     result = project.gate("--ane-backend=cpu", "-k", "behaviour")
     result.assert_outcomes(passed=1, deselected=12)
     file = project.path / "evidence" / "mini" / "behaviour.json"
-    assert Statement.from_json(file.read_bytes()).subject == "mini"
+    assert Record.from_json(file.read_bytes()).subject == "mini"
     file.unlink()
     result = project.gate("--ane-backend=cpu", "-k", "behaviour")
     result.assert_outcomes(failed=1, deselected=12)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from xml.etree import ElementTree
 
 import pytest
 
+from pytest_ane.report.run import read_run
 from tests.hostile import check_lines
 from tests.plugin.conftest import Project
 from tests.tools.test_hostile import NAMES, hostile_package
@@ -27,7 +27,7 @@ def test_names_of_a_package(
         f'[models.own.shard.b]\nartifact = "{package}"\nreference = "none"\n'
         "[models.own.policy.compression]\nmax-bytes = 1\n"
     )
-    result = project.gate("--junitxml=out.xml", "--ane-report=out.json", "-rA", *more)
+    result = project.gate("--junitxml=out.xml", "--ane-report=out.jsonl", "-rA", *more)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.no_fnmatch_line("*INTERNAL*")
     lines = [*result.outlines, *result.errlines]
@@ -37,4 +37,4 @@ def test_names_of_a_package(
     assert max(map(len, ours)) < 13_000
     check_lines((project.path / "summary.md").read_text().split("\n"), longest=10_000)
     ElementTree.parse(project.path / "out.xml")
-    json.loads((project.path / "out.json").read_text())
+    assert read_run(project.path / "out.jsonl").rows

@@ -12,10 +12,10 @@ FIDELITY = ("--ane-shards=all", "-m", "gate", "-k", "fidelity")
 
 def test_a_verdict_lists_what_an_input_was_drawn_from(project: Project) -> None:
     project.packages(TABLE.format(name="x"), good="none")
-    project.run(*FIDELITY, "--ane-report=report.json").assert_outcomes(passed=1, deselected=3)
-    report = (project.path / "report.json").read_text()
+    project.run(*FIDELITY, "--ane-report=report.jsonl").assert_outcomes(passed=1, deselected=3)
+    report = (project.path / "report.jsonl").read_text()
     assert "uniform: as the manifest says" in report
-    assert json.loads(report)
+    assert all(map(json.loads, report.splitlines()))
 
 
 def test_an_input_that_the_package_does_not_have_is_one_sentence(project: Project) -> None:

@@ -34,7 +34,7 @@ def files(project: Project) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.json"))
 
 
-def statement(project: Project, name: str) -> Any:
+def kept(project: Project, name: str) -> Any:
     return json.loads((project.path / "evidence" / name).read_text())
 
 
@@ -52,14 +52,14 @@ def test_a_model_has_one_file_of_behaviour_over_all_its_shards(project: Project)
     project.llama()
     record(project, "--ane-record", "-k", "behaviour").assert_outcomes(passed=1, deselected=12)
     assert files(project) == ["mini/behaviour.json"]
-    subjects = {entry["name"] for entry in statement(project, "mini/behaviour.json")["subject"]}
+    subjects = kept(project, "mini/behaviour.json")["files"].keys()
     assert {name.partition("/")[0] for name in subjects} == {"L00", "L01", "head.0", "head.1"}
 
 
 def test_what_is_recorded_says_where_it_was_measured(project: Project) -> None:
     machine = Mac("Apple M3", "15.4", "24E248")
     record(project.packages(good="none"), "--ane-record", script=Script(machine))
-    environment = statement(project, "own/good.placement.json")["predicate"]["environment"]
+    environment = kept(project, "own/good.placement.json")["environment"]
     assert environment["chip"] == "Apple M3"
     assert (environment["os"], environment["os_build"]) == ("macOS 15.4", "24E248")
     assert environment["compute_units"] == "CPU_AND_NE"
@@ -99,13 +99,13 @@ def test_valid_evidence_is_kept_and_not_measured_again(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record(project.packages(good="none"), "--ane-record")
-    before = statement(project, "own/good.placement.json")
+    before = kept(project, "own/good.placement.json")
     result = record(
         project, "--ane-record", script=Script(devices=(DeviceRule("CPU"),), machine=Mac(os="15"))
     )
     result.assert_outcomes(passed=3, deselected=1)
     result.stdout.fnmatch_lines(["evidence: 3 kept"])
-    assert statement(project, "own/good.placement.json") == before
+    assert kept(project, "own/good.placement.json") == before
 
 
 @pytest.mark.slow
@@ -122,7 +122,7 @@ def test_all_records_again_and_says_what_changes(project: Project) -> None:
         ]
     )
     result.stdout.no_fnmatch_line("*Captured stdout*")
-    environment = statement(project, "own/good.placement.json")["predicate"]["environment"]
+    environment = kept(project, "own/good.placement.json")["environment"]
     assert environment["os_build"] == "25C1"
 
 
@@ -163,7 +163,7 @@ def test_damaged_evidence_is_stale(project: Project) -> None:
     record(project, "--ane-record=missing", "-k", "placement")
     assert file.read_text() == "{"
     result = record(project, "--ane-record=stale", "-k", "placement")
-    assert statement(project, "own/good.placement.json")
+    assert kept(project, "own/good.placement.json")
     result.stdout.fnmatch_lines(["recording again *", "  what was there could not be read: *"])
 
 
@@ -258,7 +258,7 @@ def test_what_could_not_be_written_is_not_counted(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pytest_ane.evidence.store.write_atomically", full)
+    monkeypatch.setattr("pytest_ane.records.store.write_atomically", full)
     result = record(project.packages(good="none"), "--ane-record", "-k", "compression")
     result.assert_outcomes(failed=1, deselected=3)
     result.stdout.fnmatch_lines(["*good.compression.json cannot be written (No space left*"])

@@ -37,7 +37,7 @@ def test_from_an_intent_to_a_page(project: Project, command: Command) -> None:
     project.packages(good="none", nan="none")
     wrote, then, finish = command("new", "NaN is red", "--shards", "nan")
     assert wrote == f"wrote experiments/{STEM}.md"
-    run = f"pytest --ane-shards=nan -m gate --ane-report=experiments/{STEM}.json"
+    run = f"pytest --ane-shards=nan -m gate --ane-report=experiments/{STEM}.jsonl"
     assert then == f"next: {run}"
     assert finish == "then: pytest-ane writeup finish"
     (project.path / "experiments" / "README.md").write_text("what these are")
@@ -69,7 +69,7 @@ def test_a_second_one_tells_what_changed(project: Project, command: Command) -> 
     for number, limit in enumerate(("1 GB", "1 kB"), 1):
         project.packages(good="none", more=f'[defaults.policy.compression]\nmax-bytes = "{limit}"')
         command("new", f"Budget of {limit}")
-        file = f"experiments/00{number}-budget-of-{limit.lower().replace(' ', '-')}.json"
+        file = f"experiments/00{number}-budget-of-{limit.lower().replace(' ', '-')}.jsonl"
         project.gate(f"--ane-report={file}", "-k", "compression")
         command("finish")
     surprise = page(project, "002-budget-of-1-kb").sections["Surprise"]
@@ -80,27 +80,27 @@ def test_a_second_one_tells_what_changed(project: Project, command: Command) -> 
 
 def test_what_speaks_against_an_answer_is_said(project: Project, command: Command) -> None:
     project.packages(good="none", nan="none")
-    project.gate("--ane-report=early.json", "-k", "compression", shards="good,nan")
+    project.gate("--ane-report=early.jsonl", "-k", "compression", shards="good,nan")
     command("new", "Late", "--shards", "good")
     head = page(project, "001-late").head
     path = page(project, "001-late").path
     text = path.read_text().replace(head.recorded, "2999-01-01T00:00:00Z")
     path.write_text(text.replace("\nLate\n", "\nLater\n"))
     project.packages(good="none", nan="none", more="[defaults]\ntarget = 'iOS17'\n")
-    project.gate("--ane-report=other.json", "-x", "-k", "compression", shards="good,nan")
-    assert command("finish", "early.json") == [
+    project.gate("--ane-report=other.jsonl", "-x", "-k", "compression", shards="good,nan")
+    assert command("finish", "early.jsonl") == [
         "wrote experiments/001-late.md",
         "Met: 1 of 1 verdict passed.",
         "The intent was changed after it was recorded.",
         "The intent was written after the result.",
         "The run also gated own:nan, which the intent is not about.",
     ]
-    (sentence,) = command("finish", "1", "other.json", code=1)
-    assert "001-late.json holds another run than other.json; remove it" in sentence
-    (project.path / "experiments" / "001-late.json").unlink()
+    (sentence,) = command("finish", "1", "other.jsonl", code=1)
+    assert "001-late.jsonl holds another run than other.jsonl; remove it" in sentence
+    (project.path / "experiments" / "001-late.jsonl").unlink()
     # What the run read stands in its own file, whatever becomes of the manifest.
     project.packages(good="none", more="[defaults]\ntarget = 'iOS16'\n")
-    assert command("finish", "001-late", "other.json")[4:] == [
+    assert command("finish", "001-late", "other.jsonl")[4:] == [
         "The manifest was changed after the intent was recorded: defaults absent -> "
         '{ target = "iOS17" }.',
         "The run also gated own:nan, which the intent is not about.",
@@ -135,16 +135,16 @@ def test_runs_that_are_no_answer(project: Project, command: Command) -> None:
     project.packages(good="none", nan="none")
     command("new", "Good", "--shards", "good")
     (sentence,) = command("finish", code=1)
-    assert "experiments/001-good.json cannot be read (No such file or directory)" in sentence
-    project.gate("--ane-report=nan.json", "-k", "compression", shards="nan")
+    assert "experiments/001-good.jsonl cannot be read (No such file or directory)" in sentence
+    project.gate("--ane-report=nan.jsonl", "-k", "compression", shards="nan")
     before = page(project, "001-good")
-    (sentence,) = command("finish", "nan.json", code=1)
+    (sentence,) = command("finish", "nan.jsonl", code=1)
     assert "The run gated nan, and 001-good is about good; name the run" in sentence
-    (project.path / "bad.json").write_text("{")
-    (sentence,) = command("finish", "bad.json", code=1)
-    assert "bad.json is no report of a run" in sentence
+    (project.path / "bad.jsonl").write_text("{")
+    (sentence,) = command("finish", "bad.jsonl", code=1)
+    assert "bad.jsonl is no file of a run" in sentence
     assert page(project, "001-good") == before
-    assert not before.beside(".json").exists()
+    assert not before.beside(".jsonl").exists()
 
 
 def test_another_folder_and_names_with_blanks(
@@ -172,7 +172,7 @@ def test_json(project: Project, command: Command) -> None:
     project.packages(good="none")
     text = "\n".join(command("new", "One", "--json"))
     assert '"command": "pytest --ane-shards=all -m gate' in text
-    project.gate("--ane-report=experiments/001-one.json", "-k", "compression")
+    project.gate("--ane-report=experiments/001-one.jsonl", "-k", "compression")
     text = "\n".join(command("finish", "--json"))
     assert '"outcome": "met"' in text
     assert '"red": 0' in text
@@ -185,7 +185,7 @@ def test_results_of_other_commands_are_kept_for_a_later_finish(
 ) -> None:
     project.packages(good="none")
     command("new", "One")
-    project.gate("--ane-report=experiments/001-one.json", "-k", "compression")
+    project.gate("--ane-report=experiments/001-one.jsonl", "-k", "compression")
     (project.path / "r.json").write_text("{}")
     (sentence,) = command("finish", "--more", "r.json", code=1)
     assert "r.json is not what a command printed with --json" in sentence

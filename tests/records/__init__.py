@@ -1,1 +1,1 @@
-"""Records of measurements."""
+"""Tests of `pytest_ane.records`."""

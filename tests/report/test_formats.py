@@ -89,8 +89,8 @@ def test_other_json_is_refused(document: object, tmp_path: Path) -> None:
 
 
 def test_a_run_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
-    with pytest.raises(ReportError, match=r"speculate\. It is a run\.$"):
-        read(tmp_path, {"format": 1, "run": {}, "verdicts": []})
+    with pytest.raises(ReportError, match=r"--json\. It is a run\.$"):
+        read(tmp_path, {"format": 1, "run": {}})
     with pytest.raises(ReportError, match=r"speculate\.$"):
         read(tmp_path, {"command": "doctor"})
 

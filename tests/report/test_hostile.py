@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_ane.gates.verdict import Column, Figure, Finding, Table, Verdict, Where
 from pytest_ane.mlprogram.text import LONGEST
+from pytest_ane.plugin.records import of_row
 from pytest_ane.report.formats import FORMATS
 from pytest_ane.report.github import ROOM, Place, commands
 from pytest_ane.report.rows import Row
@@ -61,10 +62,10 @@ def test_no_control_and_no_command_reaches_any_stream(verdict: Verdict, width: i
         check_lines(str(value).split("\n"))
         element = ElementTree.Element("property", value=bin_xml_escape(value))
         ElementTree.fromstring(ElementTree.tostring(element))
-    report = FORMATS[".json"].text(Run("header", (made,)))
-    assert report.isascii()
-    assert json.loads(report)["verdicts"][0]["summary"] == row(verdict)
-    check_lines(_texts(json.loads(report)))
+    line = of_row(made).to_line()
+    assert line.isascii()
+    assert json.loads(line)["verdict"]["summary"] == row(verdict)
+    check_lines(_texts(json.loads(line)))
     markdown = FORMATS[".md"].text(Run("header", (made,)))
     assert len(markdown.encode()) <= ROOM
     assert markdown.replace("\n", "").isprintable()

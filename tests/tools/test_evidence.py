@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.cli import main
-from pytest_ane.evidence import Statement, Store
-from pytest_ane.evidence.question import files_of
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
 from pytest_ane.make import Artifact
-from tests.evidence.signing import bundle, envelope, new_key, write_json, write_public
+from pytest_ane.records.record import Record, files_of
+from pytest_ane.records.store import Store
 from tests.mlprogram.packages import doubling
+from tests.records.signing import bundle, envelope, new_key, stated, write_json, write_public
 from tests.tools.conftest import AsJson
 from tests.tools.terminal import at_a_terminal
 
@@ -54,9 +54,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     return kept
 
 
-def recorded(shard: str) -> Statement:
+def recorded(shard: str) -> Record:
     now = datetime.now(timezone.utc).replace(microsecond=0)
-    return Statement(
+    return Record(
         gate="placement",
         subject=f"m:{shard}",
         files=files_of({shard: Artifact(Path(f"{shard}.mlpackage"))}),
@@ -71,7 +71,7 @@ def recorded(shard: str) -> Statement:
             "ane_cores": "16",
         },
         asked={},
-        recorded=now - timedelta(days=3, minutes=5),
+        time=now - timedelta(days=3, minutes=5),
         measurement=plan(),
     )
 
@@ -111,7 +111,7 @@ def test_as_json(as_json: AsJson, store: Store) -> None:
         ("m:L01", "valid"),
     ]
     (shown,) = as_json("evidence", "show", "L00", *options)
-    assert shown["statement"]["predicate"]["shard"] == "m:L00"
+    assert shown["record"]["subject"] == "m:L00"
     assert shown["verdict"]["status"] == "passed"
     lost = store.write(replace(recorded("L01"), subject="old:L01"))
     for more, removed in ([], 0), (["--yes"], 1):
@@ -224,7 +224,9 @@ def test_policies_of_chips_and_signers(call: Call, store: Store) -> None:
     Path("shards.toml").write_text(f"{REQUIRED}evidence.signers = ['lab.pub']\n{SHARDS}")
     assert "L00.placement.json is not signed" in "\n".join(call("verify", code=1))
     for path in store.files():
-        write_json(path.with_name(f"{path.name}.sigstore.json"), bundle(key, path.read_bytes()))
+        write_json(
+            path.with_name(f"{path.name}.sigstore.json"), bundle(key, stated(path.read_bytes()))
+        )
     call("verify")
     Path("shards.toml").write_text(f"{REQUIRED}evidence.chips = ['Apple M5*']\n{SHARDS}")
     assert "was recorded on Apple M4, and the policy takes 'Apple M5*'" in "\n".join(
@@ -272,9 +274,9 @@ def test_show_what_is_stale_or_of_nobody(call: Call, store: Store) -> None:
 
 @pytest.fixture
 def lost(store: Store) -> list[Path]:
-    """A statement of a shard that is gone, signed, and a signature whose statement is gone."""
+    """A record of a shard that is gone, signed, and a signature whose record is gone."""
     path = store.write(replace(recorded("L01"), subject="old:L01"))
-    signed = envelope(new_key(), path.read_bytes())
+    signed = envelope(new_key(), stated(path.read_bytes()))
     orphan = store.folder / "m" / "L01.fidelity.json.sigstore.json"
     return [
         path,
@@ -308,7 +310,7 @@ def test_prune_asks_at_a_terminal(
     assert [path.exists() for path in lost] == [not gone] * 3
 
 
-def test_prune_takes_only_statements(call: Call, lost: list[Path]) -> None:
+def test_prune_takes_only_records(call: Call, lost: list[Path]) -> None:
     edited = Path("d/L01.placement.json")
     others = [
         *map(
@@ -319,7 +321,7 @@ def test_prune_takes_only_statements(call: Call, lost: list[Path]) -> None:
     ]
     for path in others:
         path.parent.mkdir(exist_ok=True)
-        write_json(path, {"_type": "https://in-toto.io/Statement/v1", "name": "mine"})
+        write_json(path, {"format": 1, "gate": "placement", "name": "mine"})
     edited.write_bytes(lost[0].read_bytes().replace(b"M4", b"M5"))
     write_json(others[-1], envelope(new_key(), b'{"name": "mine"}'))
     Path("linked").symlink_to("evidence/old", target_is_directory=True)

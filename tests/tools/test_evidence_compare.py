@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from pytest_ane.cli import main
-from pytest_ane.evidence import Statement, Store
 from pytest_ane.gates.placement.plans import PlannedOperation
-from tests.evidence.signing import new_key, write_public
-from tests.evidence.test_judge import FIDELITY
+from pytest_ane.records.record import Record
+from pytest_ane.records.store import Store
 from tests.mlprogram.packages import doubling
+from tests.records.signing import new_key, write_public
+from tests.records.test_judge import FIDELITY
 from tests.tools.conftest import AsJson
 from tests.tools.test_evidence import REQUIRED, SHARDS, plan, recorded
 
@@ -22,17 +23,17 @@ Call = Callable[..., list[str]]
 PAIR = "macOS 26.1 (25B78) -> macOS 27.0 (26A100)"
 
 
-def of(shard: str, os: str, build: str, device: str = "ANE", **environment: str) -> Statement:
+def of(shard: str, os: str, build: str, device: str = "ANE", **environment: str) -> Record:
     made = recorded(shard)
     more = {"os": os, "os_build": build, **environment}
     return replace(made, environment={**made.environment, **more}, measurement=plan(device))
 
 
-def old(shard: str, device: str = "ANE", **environment: str) -> Statement:
+def old(shard: str, device: str = "ANE", **environment: str) -> Record:
     return of(shard, "macOS 26.1", "25B78", device, **environment)
 
 
-def new(shard: str, device: str = "ANE", **environment: str) -> Statement:
+def new(shard: str, device: str = "ANE", **environment: str) -> Record:
     return of(shard, "macOS 27.0", "26A100", device, **environment)
 
 
@@ -99,7 +100,7 @@ def test_as_json(as_json: AsJson, other: Store) -> None:
     assert (lone["file"], lone["kind"]) == ("evidence/m/L00.placement.json", "alone")
 
 
-def close(made: Statement, cosine: float) -> Statement:
+def close(made: Record, cosine: float) -> Record:
     (comparison,) = FIDELITY.comparisons
     two = tuple(replace(comparison, probe=probe, cosines=(cosine,)) for probe in "gh")
     measurement = replace(FIDELITY, comparisons=two, coverage=())

@@ -20,7 +20,7 @@ from pytest_ane.make import Cache
 from pytest_ane.make.disk import KINDS
 from pytest_ane.mlprogram.errors import CacheError
 from pytest_ane.project.progress import RunFolder
-from tests.evidence.makers import statement
+from tests.records.makers import record
 
 KEY, RUN, MINE = "a" * 64, f"run-{'0' * 32}", "b" * 64
 
@@ -37,7 +37,7 @@ NAMES = [
 OURS = {*((kind, key) for kind in KINDS for key in (KEY, f"{KEY}-1")),
         ("tmp", f"artifacts-{KEY}"), ("tmp", RUN)}  # fmt: skip
 """Names that are ours in a cache, and nothing elsewhere."""
-STATEMENT = statement("placement").to_json().encode()
+RECORD = record("placement").to_json().encode()
 
 
 def envelope(payload: bytes) -> bytes:
@@ -51,9 +51,10 @@ def envelope(payload: bytes) -> bytes:
 
 CONTENTS: list[bytes | None] = [
     b"", b"{}", b"\xff\0", b'{"name": "web", "version": "1.0.0"}', b'{"_type": 1, "predicate": {}}',
-    STATEMENT[:-20], STATEMENT.replace(b"M4", b"M5"),
-    STATEMENT.replace(b"in-toto.io/Statement/v1", b"in-toto.io/Statement/v2"),
-    envelope(b'{"name": "mine"}'), envelope(STATEMENT[:-20]), None,
+    RECORD[:-20], RECORD.replace(b"M4", b"M5"),
+    RECORD.replace(b'"format": 1', b'"format": 2'), b'{"format": 1, "gate": "placement"}',
+    envelope(b'{"name": "mine"}'), envelope(RECORD[:-20]),
+    envelope(RECORD), None,
 ]  # fmt: skip
 """Of files; `None` stands for a link to a folder outside."""
 Files = list[tuple[tuple[str, ...], bytes | None]]
@@ -118,7 +119,7 @@ def test_no_command_touches_foreign_files(
     for name in (KEY, f"artifacts-{KEY}", RUN):
         (outside / name).mkdir(parents=True, exist_ok=True)
         (outside / name / "file").touch()
-    (outside / "L00.placement.json").write_bytes(STATEMENT)
+    (outside / "L00.placement.json").write_bytes(RECORD)
     if used_before:
         Cache(root)
         files = [(parts, content) for parts, content in files if parts[:2] not in OURS]
@@ -153,6 +154,6 @@ def run_commands(root: Path, folder: Path) -> None:
         ours = place / "gone" / "L01.placement.json"
         with suppress(OSError):
             ours.parent.mkdir(parents=True)
-            ours.write_bytes(STATEMENT)
+            ours.write_bytes(RECORD)
         assert main(["evidence", *options, "--ane-evidence", str(place)]) == 0
         assert not ours.exists()

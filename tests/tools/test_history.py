@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.cli import main
-from tests.history.records import line, write
+from tests.records.runs import file_of, line, write
 
+DAMAGED = "2026-01-09T10-00-00Z-000000000000.jsonl"
 MAC = {"backend": "coreml", "chip": "Apple M4", "os": "macOS 26.1 (25B78)"}
 
 
@@ -18,14 +19,14 @@ def folder(tmp_path: Path) -> Path:
     """Nine runs, of which the sixth spoils L11, one of them on a Mac; and half a line."""
     runs = range(9)
     cosines = {i: 0.42 if i >= 5 else 0.9991 for i in runs}
-    spoilt = {i: {"artifact": "b" * 64} if i >= 5 else {} for i in runs}
+    spoilt = {i: {"files": {"L11/weight.bin": "b" * 64}} if i >= 5 else {} for i in runs}
     write(
         tmp_path,
         *(line(i, {"cosine.min": 0.9995}, subject="mini:L01") for i in runs),
         *(line(i, {"cosine.min": cosines[i]}, subject="mini:L11", **spoilt[i]) for i in runs),
         line(8, {"cosine.min": 0.9992}, subject="mini:L01", **MAC),
     )
-    with (tmp_path / "mini.jsonl").open("a") as file:
+    with file_of(tmp_path, 8).open("a") as file:
         file.write('{"format":1,"run"')
     return tmp_path
 
@@ -40,7 +41,7 @@ def test_the_overview_names_the_commit_and_the_shard(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     note, heads, row, _, _, _, step = ask(folder, capsys).splitlines()
-    assert note == "note: 1 line skipped: mini.jsonl:20 is damaged"
+    assert note == f"note: 1 line skipped: {DAMAGED}:5 is damaged"
     assert heads.split() == ["model", "lines", "runs", "commits", "first", "last", "machines"]
     assert row.split()[:6] == ["mini", "19", "9", "9", "2026-01-01", "2026-01-09"]
     assert step.split()[:3] == ["000000000", "mini:L11", "fidelity"]
@@ -126,7 +127,7 @@ def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [turn] = data["steps"]
     assert (turn["subject"], turn["changed"]) == ("mini:L11", ["package"])
     assert turn["steps"][0]["after"] == 0.42
-    assert data["skipped"] == [{"file": "mini.jsonl", "number": 20, "why": "is damaged"}]
+    assert data["skipped"] == [{"file": DAMAGED, "number": 5, "why": "is damaged"}]
 
 
 @pytest.mark.parametrize(
@@ -187,11 +188,11 @@ def test_the_overview_counts_what_was_asked_for(
     _, _, row, *_ = ask(folder, capsys, "--shards", "L11").splitlines()
     assert row.split()[:3] == ["mini", "9", "9"]
     assert "macOS" not in row
-    write(folder, line(8, {"size": 1.0}, gate="compression", subject="big:L01"))
+    write(folder, line(9, {"size": 1.0}, gate="compression", subject="big:L01"))
     _, _, row, empty, *_ = ask(folder, capsys, "--gate", "compression").splitlines()
     assert row.split()[:3] == ["big", "1", "1"]
     assert not empty
 
 
 def test_no_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "holds no line of history" in ask(tmp_path / "none", capsys, code=1)
+    assert "holds no record of a run" in ask(tmp_path / "none", capsys, code=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,16 @@ import pytest
 
 from pytest_ane.cli import main
 from pytest_ane.gates.behaviour import Behaviour, judge
-from pytest_ane.history.lines import History, Line
 from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.probes.exact_chain import StackState
+from pytest_ane.records.record import Record
+from pytest_ane.records.run import Facts, Writer
 from pytest_ane.report.rows import Row
-from pytest_ane.report.run import Facts, Run, to_json
+from pytest_ane.report.run import Run
 from pytest_ane.report.verdict import row
 from pytest_ane.report.verdict import to_json as verdict_json
 from tests.gates.behaviour.test_judge import ALONE, GOOD
+from tests.records.runs import save_run
 from tests.tools.conftest import AsJson
 
 Says = Callable[..., list[str]]
@@ -37,22 +40,22 @@ BOUND: dict[str, Any] = {
 }
 
 
-def run_of(*errors: float, started: str = "2026-11-24T16:00:00Z") -> str:
-    """The JSON of a run of behaviour, its stack with these errors."""
+def run_of(path: str, *errors: float, started: str = "2026-11-24T16:00:00Z") -> None:
+    """A file with a run of behaviour, its stack with these errors."""
     states = tuple(StackState(f"L{i:02d}", error, 0.9) for i, error in enumerate(errors))
     policy = BehaviourPolicy.model_validate({"min-positions": 1})
     verdict = judge(Behaviour((GOOD,), ALONE, {}, drift=states), policy, "m")
     made = Row("behaviour", "m", verdict.status, row(verdict), data=verdict_json(verdict))
-    return to_json(Run("ane: all", (made,), Facts(started=started)))
+    save_run(Path(path), Run("ane: all", (made,), Facts(started=started)))
 
 
 @pytest.fixture
 def says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Says:
-    """`says("report", ..., code=1)`: its lines, where `run.json` is a run of model m."""
+    """`says("report", ..., code=1)`: its lines, where `run.jsonl` is a run of model m."""
     monkeypatch.chdir(tmp_path)
-    Path("run.json").write_text(run_of(0.01, 0.5))
+    run_of("run.jsonl", 0.01, 0.5)
 
     def call(*arguments: str, code: int = 0) -> list[str]:
         assert main(["report", *arguments]) == code
@@ -66,7 +69,7 @@ def says(
 def test_a_page_of_a_run_and_what_commands_printed(says: Says) -> None:
     Path("recommend.json").write_text(json.dumps(RECOMMEND))
     Path("bound.json").write_text(json.dumps(BOUND))
-    (line,) = says("run.json", "recommend.json", "bound.json", "-o", "made/report.html")
+    (line,) = says("run.jsonl", "recommend.json", "bound.json", "-o", "made/report.html")
     assert line.startswith("wrote made/report.html (")
     page = Path("made/report.html").read_text()
     for title in ("Drift over the layers", "Size against KL", "Tokens a second on M1"):
@@ -75,40 +78,36 @@ def test_a_page_of_a_run_and_what_commands_printed(says: Says) -> None:
 
 @pytest.mark.slow
 def test_a_run_before_is_drawn_beside_it(says: Says) -> None:
-    Path("old.json").write_text(run_of(0.02, 0.03, started="2026-11-23T16:00:00Z"))
-    says("run.json", "--against", "old.json", "-o", "report.html")
+    run_of("old.jsonl", 0.02, 0.03, started="2026-11-23T16:00:00Z")
+    says("run.jsonl", "--against", "old.jsonl", "-o", "report.html")
     page = Path("report.html").read_text()
     assert "The run before had 0.0300 after L01." in page
     assert "2026-11-23 16:00:00 UTC" in page
 
 
 def test_the_memory_is_drawn_up_to_the_run(says: Says, tmp_path: Path) -> None:
-    history = History(tmp_path / "history")
     for day in (21, 22, 24):
-        history.append(line(day, 0.01 * day))
-    says("run.json", "--history", "history", "-o", "report.html")
+        remember(tmp_path / "history", day, 0.01 * day)
+    says("run.jsonl", "--against", "history", "-o", "report.html")
     page = Path("report.html").read_text()
     assert "KL over commits" in page
     assert "2026-11-22" in page
 
 
-def line(day: int, kl: float) -> Line:
-    return Line(
-        run=f"{day:032x}", time=f"2026-11-{day}T16:01:00Z", commit="", clean=False,
-        gate="behaviour", subject="m",
-        figures={"kl.mean": kl},
-    )  # fmt: skip
+def remember(folder: Path, day: int, kl: float) -> None:
+    facts = Facts(id=f"{day:032x}", started=f"2026-11-{day}T16:01:00Z")
+    time = datetime(2026, 11, day, 16, tzinfo=timezone.utc)
+    record = Record(gate="behaviour", subject="m", time=time, figures={"kl.mean": kl})
+    Writer(folder, facts).add(record)
 
 
-@pytest.mark.parametrize("end", ["json", "md"])
-def test_other_formats(says: Says, end: str) -> None:
-    says("run.json", "-o", f"report.{end}")
-    text = Path(f"report.{end}").read_text()
-    assert text == run_of(0.01, 0.5) if end == "json" else "behaviour" in text
+def test_markdown(says: Says) -> None:
+    says("run.jsonl", "-o", "report.md")
+    assert "behaviour" in Path("report.md").read_text()
 
 
 def test_as_json(says: Says, as_json: AsJson) -> None:
-    assert as_json("report", "run.json", "-o", "r.md") == {
+    assert as_json("report", "run.jsonl", "-o", "r.md") == {
         "written": "r.md",
         "verdicts": 1,
         "documents": [],
@@ -119,17 +118,18 @@ def test_as_json(says: Says, as_json: AsJson) -> None:
     ("arguments", "sentence"),
     [
         (["none.json", "-o", "r.html"], "none.json cannot be read (No such file or directory)"),
-        (["bound.json", "-o", "r.html"], "bound.json is no report of a run"),
-        (["run.json", "-o", "r.pdf"], "r.pdf: there is no such format; end the"),
-        (["run.json", "none.json", "-o", "r.html"], "none.json cannot be read"),
-        (["run.json", "bad.json", "-o", "r.html"], "bad.json is not what a command printed"),
-        (["run.json", "run.json", "-o", "r.html"], "It is a run; compare with it by --against."),
-        (["run.json", "other.json", "-o", "r.html"], "other.json is of model n, and the run is"),
-        (["run.json", "odd.json", "-o", "r.html"], "odd.json is not as pytest-ane recommend "
+        (["bound.json", "-o", "r.html"], "bound.json is no file of a run"),
+        (["run.jsonl", "-o", "r.pdf"], "r.pdf: there is no such format; end the"),
+        (["run.jsonl", "none.json", "-o", "r.html"], "none.json cannot be read"),
+        (["run.jsonl", "bad.json", "-o", "r.html"], "bad.json is not what a command printed"),
+        (["run.jsonl", "run.jsonl", "-o", "r.html"], "It is a run; compare with it by --against."),
+        (["run.jsonl", "other.json", "-o", "r.html"], "other.json is of model n, and the run is"),
+        (["run.jsonl", "odd.json", "-o", "r.html"], "odd.json is not as pytest-ane recommend "
          "--json prints it ('large' is no finite number above 0)"),
-        (["run.json", "bound.json", "-o", "r.md"], "only .html shows more than the run itself"),
-        (["run.json", "--against", "bound.json", "-o", "r.html"], "is no report of a run"),
-        (["run.json", "--history", "none", "-o", "r.html"], "none"),
+        (["run.jsonl", "bound.json", "-o", "r.md"], "only .html shows more than the run itself"),
+        (["run.jsonl", "--against", "bound.json", "-o", "r.html"], "is no file of a run"),
+        (["run.jsonl", "--against", "none", "-o", "r.html"], "none cannot be read"),
+        (["run.jsonl", "--against", ".", "-o", "r.html"], "holds no record of a run"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence(says: Says, arguments: list[str], sentence: str) -> None:
@@ -146,16 +146,16 @@ def test_bad_input_is_one_sentence(says: Says, arguments: list[str], sentence: s
 @pytest.mark.parametrize(
     ("arguments", "out"),
     [
-        (["run.json"], "run.json"),
-        (["run.json"], "link/run.json"),
-        (["run.json", "bound.json"], "bound.json"),
-        (["run.json", "--against", "old.json"], "old.json"),
+        (["run.jsonl"], "run.jsonl"),
+        (["run.jsonl"], "link/run.jsonl"),
+        (["run.jsonl", "bound.json"], "bound.json"),
+        (["run.jsonl", "--against", "old.jsonl"], "old.jsonl"),
     ],
 )
 def test_no_input_is_overwritten(says: Says, arguments: list[str], out: str) -> None:
     Path("link").symlink_to(".")
     Path("bound.json").write_text(json.dumps(BOUND))
-    Path("old.json").write_text(run_of(0.02))
+    run_of("old.jsonl", 0.02)
     before = Path(out).read_bytes()
     (said,) = says(*arguments, "-o", out, code=1)
     assert said == f"pytest-ane: -o {out}: would overwrite what it is made from; name another file."
@@ -163,14 +163,14 @@ def test_no_input_is_overwritten(says: Says, arguments: list[str], out: str) -> 
 
 
 def test_the_end_of_a_name_in_capitals(says: Says) -> None:
-    (line,) = says("run.json", "-o", "R.HTML")
+    (line,) = says("run.jsonl", "-o", "R.HTML")
     assert line.startswith("wrote R.HTML (")
     assert Path("R.HTML").read_text().startswith("<!DOCTYPE html>")
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(says: Says) -> None:
     Path("file").write_text("")
-    (said,) = says("run.json", "-o", "file/report.md", code=1)
+    (said,) = says("run.jsonl", "-o", "file/report.md", code=1)
     assert "file/report.md cannot be written (" in said
 
 
@@ -179,5 +179,5 @@ def test_without_charts_the_page_says_what_is_missing(
 ) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     Path("bound.json").write_text(json.dumps(BOUND))
-    says("run.json", "bound.json", "-o", "report.html")
+    says("run.jsonl", "bound.json", "-o", "report.html")
     assert "pip install &#39;pytest-ane[report]&#39;" in Path("report.html").read_text()

@@ -12,14 +12,15 @@ from markdown_it import MarkdownIt
 
 from pytest_ane.gates.verdict import Column, Figure, Finding, Table, Verdict, Where
 from pytest_ane.mlprogram.errors import ReportError
+from pytest_ane.records.run import Facts
 from pytest_ane.report.rows import Row
-from pytest_ane.report.run import Facts, Run, from_json
-from pytest_ane.report.run import to_json as run_json
+from pytest_ane.report.run import Run
 from pytest_ane.report.verdict import reasons, row, to_json
 from pytest_ane.tools._blame_words import CAUSE
 from pytest_ane.tools._writeup import Answer, blank, caveats, intent_of, last_of, outcome, sections
 from pytest_ane.tools._writeup_data import SECTIONS, WRITTEN, Head, WriteUp
 from tests.hostile import HOSTILE
+from tests.records.runs import reread, save_run
 
 INTENT = intent_of("4-bit palettes on L01")
 HEAD = Head(INTENT, "2026-11-24T16:00:00Z", "../shards.toml", "L01,L03", "c" * 40)
@@ -32,7 +33,7 @@ SHA = sha256(MANIFEST.encode()).hexdigest()
 FACTS = Facts(
     started="2026-11-24T16:00:09Z",
     seconds=3.5,
-    arguments=("--ane-shards=L01,L03", "-m", "gate", "--ane-report=experiments/002-x.json"),
+    arguments=("--ane-shards=L01,L03", "-m", "gate", "--ane-report=experiments/002-x.jsonl"),
     selection="L01,L03",
     manifest="shards.toml",
     digest=SHA,
@@ -88,7 +89,7 @@ def as_row(verdict: Verdict, **more: object) -> Row:
 def run_of(*verdicts: Verdict, **facts: object) -> Run:
     """A run as it is read back from its file."""
     run = Run("ane: L01 · seed 7", tuple(map(as_row, verdicts)), replace(FACTS, **facts))
-    return from_json(run_json(run))
+    return reread(run)
 
 
 OTHER = replace(COMPRESSION, subject="m:L03", figures=(
@@ -276,7 +277,7 @@ def test_references_name_the_sources_of_rules_that_spoke() -> None:
     )
     assert lines[2].startswith("- [What the gates check](https://github.com/")
     assert lines[2].endswith("): hazards, placement")
-    assert lines[3:] == ["- [The run with all figures](002-x.json)"]
+    assert lines[3:] == ["- [The run with all figures](002-x.jsonl)"]
 
 
 CHANGED = MANIFEST.replace("nbits = 4", "nbits = 6").replace("[m", "# Why.\n[m", 1)
@@ -373,8 +374,8 @@ def test_the_last_write_up_of_the_same_shards(tmp_path: Path) -> None:
     now = run_of(FIDELITY)
     for stem, verdict in (("001-a", FIDELITY), ("002-b", FIDELITY), ("003-c", COMPRESSION)):
         WriteUp(tmp_path / f"{stem}.md", HEAD, "").save()
-        (tmp_path / f"{stem}.json").write_text(run_json(run_of(verdict, selection=stem)))
-    (tmp_path / "002-b.json").write_text("damaged")
+        save_run(tmp_path / f"{stem}.jsonl", run_of(verdict, selection=stem))
+    (tmp_path / "002-b.jsonl").write_text("damaged")
     page = WriteUp(tmp_path / "004-d.md", HEAD, "")
     assert (last := last_of(page, now)) is not None
     assert (last[0], last[1].facts.selection) == ("001-a", "001-a")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -22,6 +21,8 @@ from pytest_ane import __version__
 from pytest_ane.mac.experiments import EXPERIMENTS, record, to_csv
 from pytest_ane.mac.first_contact import Kit
 from pytest_ane.mlprogram.atomic import write_atomically
+from pytest_ane.report.rows import Row
+from pytest_ane.report.run import read_run
 
 Found = Callable[[object], None]
 _SLOWEST_INTERRUPT = 5.0
@@ -89,24 +90,24 @@ def test_interrupt(kit: Kit, found: Found) -> None:
 class GateRun:
     """A run of the gates: its verdicts as the report has them, and what evidence it recorded."""
 
-    verdicts: list[Mapping[str, Any]]
+    verdicts: Sequence[Row]
     recorded: list[str]
     text: str
 
     @property
     def answers(self) -> bool:
         """Whether every gate came to a verdict."""
-        statuses = [verdict["status"] for verdict in self.verdicts]
+        statuses = [verdict.status for verdict in self.verdicts]
         return bool(statuses) and "unproven" not in statuses
 
     @property
     def figures(self) -> dict[tuple[str, str], Any]:
         """Of the gates that compute: the ANE's plan and the CPU's differ anyway."""
         return {
-            (verdict["gate"], figure["name"]): figure["value"]
+            (verdict.gate, figure["name"]): figure["value"]
             for verdict in self.verdicts
-            if verdict["gate"] in _COMPUTING
-            for figure in verdict["figures"]
+            if verdict.gate in _COMPUTING and verdict.data is not None
+            for figure in verdict.data["figures"]
         }
 
 
@@ -122,7 +123,7 @@ def _gates(kit: Kit, units: str, *more: str) -> GateRun:
         more += ("-p", "pytest_ane.mac.testing", f"--ane-replay={setup.replay}")
     started = perf_counter()
     with TemporaryDirectory() as folder:
-        report = Path(folder, "report.json")
+        report = Path(folder, "run.jsonl")
         with subprocess.Popen(
             [
                 sys.executable, "-c", _PYTEST, "-m", "gate", "-p", "no:cacheprovider", "-q",
@@ -134,8 +135,8 @@ def _gates(kit: Kit, units: str, *more: str) -> GateRun:
         ) as process:  # fmt: skip
             assert process.stdout
             output = process.stdout.read()
-        known = json.loads(report.read_text())["verdicts"] if report.exists() else []
-    lines = [f"{v['gate']} {v['status']}, {v['summary']}" for v in known] or [output[-300:]]
+        known = read_run(report).rows if report.exists() else ()
+    lines = [f"{v.gate} {v.status}, {v.summary}" for v in known] or [output[-300:]]
     recorded = [path.name for path in sorted(evidence.rglob("*.json"))]
     seconds = perf_counter() - started
     return GateRun(known, recorded, f"{' | '.join(lines)} ({seconds:.1f} s)")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pytest_ane.gates.verdict import Cell, Column, Side, Table
-from pytest_ane.history.earlier import Course
+from pytest_ane.records.history import Course
 from pytest_ane.report.charts.picture import (
     Picture,
     edge,

@@ -20,8 +20,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from pytest_ane.gates.verdict import CAUSE, Cell, Figure, Finding, Table, Verdict
-from pytest_ane.history.earlier import Earlier
 from pytest_ane.mlprogram.errors import ReportError
+from pytest_ane.records.history import Earlier
 from pytest_ane.report.charts.picture import Picture, svg
 from pytest_ane.report.charts.run import pictures_of
 from pytest_ane.report.figures import amount, figure_text, limit_of

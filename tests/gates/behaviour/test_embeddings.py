@@ -11,7 +11,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pytest_ane.evidence.statement import from_data, to_data
 from pytest_ane.gates.behaviour import Behaviour, judge, measure
 from pytest_ane.gates.behaviour.embeddings import (
     Embeddings,
@@ -27,6 +26,7 @@ from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.models.chain import Chain, ChainStep
 from pytest_ane.models.families import Wire
 from pytest_ane.probes.exact_chain import GoldenPrompt, ShardAlone
+from pytest_ane.records.record import from_data, to_data
 
 NAN = math.nan
 GOOD = TextResult("music", 0.995, 0.1)

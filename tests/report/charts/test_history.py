@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_ane.history.earlier import Course, Point
+from pytest_ane.records.history import Course, Point
 from pytest_ane.report.charts.run import history, pictures_of
 from pytest_ane.report.run import Run
 from tests.report.charts.drawn import drawn

@@ -72,7 +72,7 @@ def browser() -> Iterator[Browser]:
 def report(request: pytest.FixtureRequest, forge: Forge, shared_path: Path) -> Report:
     """The report of each recipe, and of the whole default model; made once."""
     if request.param is None:
-        return Report(_WHOLE, gate_all(forge, ".html"), read_run(gate_all(forge, ".json")))
+        return Report(_WHOLE, gate_all(forge, ".html"), read_run(gate_all(forge, ".jsonl")))
     return made(request.param, forge, shared_path)
 
 
@@ -80,7 +80,7 @@ def made(recipe: Recipe, forge: Forge, shared: Path) -> Report:
     """A recipe's report; one worker makes it, and others wait."""
     folder = shared / "reports" / recipe.name
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "report.json"
+    file = folder / "report.jsonl"
 
     def ask(arguments: Sequence[str], cwd: Path) -> None:
         result = forge.run(["pytest", "-p", "no:cacheprovider", *arguments], cwd)

@@ -201,10 +201,10 @@ RECIPES = (
 
 
 def make(recipe: Recipe, folder: Path, ask: Ask) -> Path:
-    """Run a recipe in a folder; `report.json` there, and `report.html` beside it."""
+    """Run a recipe in a folder; `report.jsonl` there, and `report.html` beside it."""
     folder.mkdir(parents=True, exist_ok=True)
     recipe.make(folder, ask)
-    files = ("--ane-report=report.html", "--ane-report=report.json")
+    files = ("--ane-report=report.html", "--ane-report=report.jsonl")
     cache = (recipe.cache,) if recipe.cache else ()
     ask((f"--rootdir={folder}", *cache, *files, *recipe.options), folder)
-    return folder / "report.json"
+    return folder / "report.jsonl"

@@ -1,0 +1,275 @@
+"""Signatures of evidence: envelopes beside a record, held against keys that a policy names.
+
+    evidence/smollm2/L01.placement.json                 the record
+    evidence/smollm2/L01.placement.json.sigstore.json   its signature, by
+        cosign attest-blob --key KEY --type URI --predicate RECORD --bundle BUNDLE RECORD
+
+What is signed is an in-toto Statement (https://github.com/in-toto/attestation, `spec/v1`) whose
+predicate is the record, in a DSSE envelope (https://github.com/secure-systems-lab/dsse), alone in
+`.dsse.json` or in a sigstore bundle (https://github.com/sigstore/protobuf-specs). Files of
+strangers are read but not believed. The cryptography, the encoding that is signed and the choice of
+a hash by the curve are securesystemslib's. A key's id is a hint and no more, so every signature is
+tried with every key.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_ane.manifest.problems import label
+from pytest_ane.mlprogram.errors import EvidenceError, ManifestError, UnprovenError
+from pytest_ane.records.record import parse, read_file
+
+if TYPE_CHECKING:
+    from securesystemslib.signer import SSlibKey
+
+SIGNATURES = (".dsse.json", ".sigstore.json")
+"""What is appended to a file's name for the signature beside it."""
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+PREDICATE_TYPE = "https://github.com/pytest-ane/pytest-ane/record/v1"
+MOST_SIGNATURES = 32
+_MOST_KEY = 1 << 16
+_KINDS = "it must be a PEM file of an ed25519 key, or of an ECDSA key on P-256, P-384 or P-521"
+
+
+def signature(path: Path, suffix: str) -> Path:
+    """Where an evidence file's signature lies: `L01.placement.json.dsse.json`."""
+    return path.with_name(path.name + suffix)
+
+
+def signed_payloads(record: Path, signers: Sequence[Path]) -> tuple[bytes, ...]:
+    """What signers signed, from the envelopes beside an evidence file; at least one.
+
+    Args:
+        record: the evidence file; its signature is `L01.placement.json.dsse.json` or
+            `L01.placement.json.sigstore.json`.
+        signers: PEM files of public keys.
+
+    Raises:
+        ManifestError: a signer is no public key of a kind we know.
+        UnprovenError: there is no envelope, it is damaged, or none of the signers signed it.
+    """
+    _require_library(record)
+    keys = [read_key(signer) for signer in signers]
+    files = [signature(record, ending) for ending in SIGNATURES]
+    envelopes = [read_envelope(file) for file in files if file.exists()]
+    payloads = (one.payload for one in envelopes if any(_fits(one, key) for key in keys))
+    if found := tuple(payloads):
+        return found
+    raise _refused(record, envelopes, keys, ", ".join(map(label, signers)))
+
+
+def signs(payload: bytes, record: bytes) -> bool:
+    """Whether a signed statement is of a record; tools that sign write keys and numbers anew."""
+    try:
+        return _canonical(record_of(payload)) == _canonical(record)
+    except (EvidenceError, ValueError, RecursionError):
+        return False
+
+
+def record_of(payload: bytes) -> bytes:
+    """The predicate of a statement of a record, as JSON.
+
+    Raises:
+        EvidenceError: it is no JSON, or another statement.
+    """
+    top = parse(payload)
+    if not isinstance(top, dict) or top.get("predicateType") != PREDICATE_TYPE:
+        raise EvidenceError(f"signs no statement of the predicateType {PREDICATE_TYPE}")
+    return json.dumps(top.get("predicate")).encode()
+
+
+def read_key(file: Path) -> SSlibKey:
+    """A public key from its PEM file.
+
+    Raises:
+        ManifestError: it cannot be read, or is no public key of a kind we know.
+    """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+    from securesystemslib.signer import SSlibKey
+
+    says = f"is no public key of a signer; {_KINDS}"
+    try:
+        with file.open("rb") as opened:
+            pem = opened.read(_MOST_KEY)
+        if b"PRIVATE KEY-----" in pem:
+            says = "is a private key; name the public one, and keep this one out of the repository"
+        else:
+            key = load_pem_public_key(pem)
+            if isinstance(key, Ed25519PublicKey | EllipticCurvePublicKey):
+                return SSlibKey.from_crypto(key)
+    except OSError as error:
+        says = f"cannot be read: {error.strerror}"
+    except (ValueError, UnsupportedAlgorithm):
+        pass
+    raise ManifestError(f"The signer {label(file)} {says}.")
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """A DSSE envelope, read but not believed.
+
+    Attributes:
+        file: where it was read.
+        payload: the bytes that were signed.
+        signatures: their bytes.
+        named: ids by which the envelope calls its keys.
+        keyless: whether it brings a certificate in place of a key.
+    """
+
+    file: Path
+    payload: bytes
+    signatures: tuple[bytes, ...]
+    named: frozenset[str]
+    keyless: bool
+
+
+def read_envelope(file: Path) -> Envelope:
+    """An envelope from `*.dsse.json`, or from the sigstore bundle `*.sigstore.json`.
+
+    Raises:
+        UnprovenError: it is damaged, too large, or signs something else than a statement.
+    """
+    try:
+        return _envelope(file, parse(read_file(file) or b""))
+    except EvidenceError as error:
+        says = f"{label(file)} is no signature: {error}; sign the evidence again."
+        raise UnprovenError(says, "signature") from None
+
+
+def _envelope(file: Path, top: Any) -> Envelope:
+    if not isinstance(top, dict):
+        raise EvidenceError("it holds no JSON object")
+    if "messageSignature" in top:
+        raise EvidenceError("it signs a file as such, not a statement (cosign attest-blob does)")
+    envelope = top.get("dsseEnvelope", top)
+    if not isinstance(envelope, dict) or "payload" not in envelope:
+        raise EvidenceError("it is neither a DSSE envelope nor a sigstore bundle with one")
+    if envelope.get("payloadType") != PAYLOAD_TYPE:
+        raise EvidenceError(f"its payloadType is not {PAYLOAD_TYPE}")
+    signatures = envelope.get("signatures")
+    if not isinstance(signatures, list) or not signatures:
+        raise EvidenceError("it has no signatures")
+    if len(signatures) > MOST_SIGNATURES:
+        raise EvidenceError(f"it has {len(signatures):,} signatures, more than {MOST_SIGNATURES}")
+    material = top.get("verificationMaterial")
+    material = material if isinstance(material, dict) else {}
+    return Envelope(
+        file=file,
+        payload=_base64(envelope["payload"], "payload"),
+        signatures=tuple(_base64(_field(one, "sig"), "signature") for one in signatures),
+        named=frozenset(_named(signatures, material)),
+        keyless=bool(material.keys() & {"certificate", "x509CertificateChain"}),
+    )
+
+
+def _named(signatures: list[Any], material: dict[str, Any]) -> Iterator[str]:
+    found = [_field(one, "keyid") for one in signatures]
+    for name in (*found, _field(material.get("publicKey"), "hint")):
+        if isinstance(name, str) and name:
+            yield name
+
+
+def _field(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, dict) else None
+
+
+def _base64(text: Any, what: str) -> bytes:
+    """Standard or URL-safe, as DSSE allows."""
+    try:
+        plain = text.encode("ascii").translate(bytes.maketrans(b"-_", b"+/"))
+        return base64.b64decode(plain, validate=True)
+    except (AttributeError, UnicodeEncodeError, binascii.Error):
+        raise EvidenceError(f"a {what} is not base64") from None
+
+
+def _fits(envelope: Envelope, key: SSlibKey) -> bool:
+    from securesystemslib import dsse
+    from securesystemslib.exceptions import UnverifiedSignatureError
+    from securesystemslib.signer import Signature
+
+    encoded = dsse.Envelope(envelope.payload, PAYLOAD_TYPE, {}).pae()
+    for found in envelope.signatures:
+        try:
+            key.verify_signature(Signature(key.keyid, found.hex()), encoded)
+        except UnverifiedSignatureError:
+            continue
+        return True
+    return False
+
+
+def _refused(
+    record: Path, envelopes: Sequence[Envelope], keys: Sequence[SSlibKey], signers: str
+) -> UnprovenError:
+    """Why no envelope will do."""
+    sign = f"sign it: {signing_command(record)}"
+    if not envelopes:
+        says = f"is not signed, and the policy wants a signature by {signers}"
+        return UnprovenError(f"{label(record)} {says}; {sign}", "unsigned")
+    names = frozenset[str]().union(*map(_names, keys))
+    if broken := next((one for one in envelopes if one.named & names), None):
+        return UnprovenError(
+            f"{label(broken.file)}: the signature does not fit what it signs, which was changed; "
+            f"record {label(record)} again and {sign}",
+            "signature",
+        )
+    first = envelopes[0]
+    brings = " (it brings a certificate, which gh attestation verify checks)"
+    says = f"is signed by none of {signers}"
+    return UnprovenError(
+        f"{label(first.file)} {says}{brings if first.keyless else ''}; {sign}",
+        "signer",
+    )
+
+
+def signing_command(record: Path) -> str:
+    """What signs an evidence file."""
+    file, bundle = label(record), label(signature(record, ".sigstore.json"))
+    return (
+        f"cosign attest-blob --key KEY --type {PREDICATE_TYPE} --predicate {file} "
+        f"--bundle {bundle} {file}"
+    )
+
+
+def _names(key: SSlibKey) -> frozenset[str]:
+    """What tools call a key: securesystemslib its id, sigstore the digest of its DER form."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key as load
+
+    text: str = key.keyval["public"]
+    hexadecimal = key.keytype == "ed25519"
+    public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(text)) if hexadecimal else None
+    der = (public or load(text.encode())).public_bytes(
+        Encoding.DER, PublicFormat.SubjectPublicKeyInfo
+    )
+    digest = hashlib.sha256(der).digest()
+    return frozenset((key.keyid, digest.hex(), base64.b64encode(digest).decode()))
+
+
+def _canonical(data: bytes) -> str:
+    return json.dumps(json.loads(data, parse_int=float), sort_keys=True)
+
+
+def _require_library(record: Path) -> None:
+    try:
+        import cryptography
+        import securesystemslib
+
+        del cryptography, securesystemslib
+    except ImportError:
+        raise UnprovenError(
+            f"{label(record)}: signatures cannot be checked without securesystemslib; run: "
+            "pip install pytest-ane[signatures]",
+            "library",
+        ) from None

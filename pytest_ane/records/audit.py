@@ -1,0 +1,445 @@
+"""A run judged again, by the base branch's rules and by code of the base branch.
+
+The run executed whatever the pull request brought along, so nothing it says of itself counts: not
+its exit code, not its verdicts. Forecasts and censuses are made again; verdicts are derived again
+from measurements of the very bytes that lie in the checkout; and some measurements, which the
+commit picks, are made again.
+
+    run = read_run(Path("run.jsonl"))
+    with base_of("origin/main", Path("shards.toml")) as base:
+        audit = Auditor(run, base, recheck=5).audit()
+
+What judges is the base's: manifest, policies, keys of signers and gates, over the pull request's
+files. A change of any of them is named, and needs a person's review.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import random
+import subprocess
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from functools import cached_property, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pytest_ane.backends.coreml import without_ane
+from pytest_ane.gates import GATES, Gate, GateTest, Subject
+from pytest_ane.gates.verdict import Figure, Finding, Verdict, nothing
+from pytest_ane.manifest import Manifest, Model, Shard, load
+from pytest_ane.manifest.evidence import WITH_ANE
+from pytest_ane.manifest.load import parse
+from pytest_ane.manifest.tables import FAMILIES
+from pytest_ane.mlprogram.arithmetic import label
+from pytest_ane.mlprogram.digests import file_digest, tree_digest
+from pytest_ane.mlprogram.errors import AneError, EvidenceError, ManifestError, UnprovenError
+from pytest_ane.models.families import make_importable
+from pytest_ane.project.entries import expanded
+from pytest_ane.project.project import Project
+from pytest_ane.records.git import checkout
+from pytest_ane.records.record import Record, files_of, plain, question
+from pytest_ane.records.run import CUT_OFF, RunFile, gate_files, plugin_digest
+from pytest_ane.records.store import FOLDER, Store
+from pytest_ane.records.verify import Answer, EvidenceFile, answers, combined, differences, worst
+
+_MOST = 20
+_LONGEST = 80
+_SHARE, _LEAST = 0.01, 1e-3
+"""How far a figure measured again may be from the run's: other processors round differently."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """A manifest in a checkout of the base branch, and the same in the pull request's.
+
+    Attributes:
+        path: the base's manifest.
+        head: the pull request's.
+    """
+
+    path: Path
+    head: Path
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """The base's manifest over the pull request's files; keys of signers are the base's.
+
+        Raises:
+            ManifestError: it is wrong, or a file that it names is gone.
+        """
+        own = load(self.path)
+        over = parse(self.path.read_text(encoding="utf-8-sig"), self.head)
+        models = tuple(_with_policies(model, own.model_of(model.name)) for model in over.models)
+        return over.model_copy(update={"models": models})
+
+    def changes(self) -> list[str]:
+        """What a pull request changes of what judges it: the manifest, and the files it names.
+
+        Raises:
+            ManifestError: a manifest is wrong.
+        """
+        own, theirs = load(self.path), load(self.head)
+        lines = [_sentence(*changed) for changed in differences(_data(own), _data(theirs))]
+        before, after = _files(own), _files(theirs)
+        for name in sorted(before.keys() | after.keys()):
+            if before.get(name) != after.get(name):
+                kept = "edited" if name in after else "removed"
+                lines.append(f"{name} {kept if name in before else 'added'}")
+        if len(lines) > _MOST:
+            lines[_MOST:] = [f"and {len(lines) - _MOST} more"]
+        return lines
+
+
+@contextmanager
+def base_of(where: str, head: Path) -> Iterator[Base]:
+    """The base of a pull request's manifest.
+
+    Args:
+        where: a folder with a checkout of the base branch, or what git calls the commit.
+        head: the pull request's manifest, in a checkout of it.
+
+    Raises:
+        ManifestError: there is no such folder, and git knows no such commit.
+    """
+    head = head.absolute()
+    if (folder := Path(where)).is_dir():
+        root = _root(head)
+        yield Base(folder.absolute() / (head.relative_to(root) if root else head.name), head)
+        return
+    root = _root(head)
+    if root is None:
+        raise ManifestError(
+            f"--policy-from={where} is no folder, and {head.parent} no git checkout."
+        )
+    done = subprocess.run(
+        ["git", "archive", "--format=tar", "--end-of-options", where],
+        cwd=root, capture_output=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise ManifestError(f"--policy-from={where}: git knows no such commit; fetch it.")
+    with TemporaryDirectory(prefix="pytest-ane-") as temporary:
+        with tarfile.open(fileobj=io.BytesIO(done.stdout)) as tar:
+            tar.extractall(temporary, filter="data")
+        yield Base(Path(temporary) / head.relative_to(root), head)
+
+
+def _root(manifest: Path) -> Path | None:
+    """The checkout that a manifest lies in."""
+    folders = (folder for folder in manifest.parents if (folder / ".git").exists())
+    return next(folders, None)
+
+
+def _with_policies(model: Model, own: Model) -> Model:
+    """A model with the policies, and so the keys of signers, of the base's folder."""
+    policies = {shard.id: shard.policy for shard in own.shards}
+    shards = tuple(s.model_copy(update={"policy": policies[s.id]}) for s in model.shards)
+    return model.model_copy(update={"shards": shards, "policy": own.policy})
+
+
+def _data(manifest: Manifest) -> dict[str, Any]:
+    """A manifest as plain data, paths relative to its folder, shards by id."""
+    folder = str(manifest.path.absolute().parent)
+    data: dict[str, Any] = {}
+    for model in manifest.models:
+        own = model.model_dump(mode="json", exclude={"shards"})
+        own["shard"] = {s.id: s.model_dump(mode="json", exclude={"model"}) for s in model.shards}
+        data[model.name] = _relative(own, folder)
+    return data
+
+
+def _relative(value: Any, folder: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _relative(inner, folder) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_relative(inner, folder) for inner in value]
+    return value.replace(f"{folder}/", "") if isinstance(value, str) else value
+
+
+def _sentence(path: str, old: Any, new: Any) -> str:
+    """`mini.shard.L00.policy.fidelity.min_cosine 0.97 -> 0.5`."""
+    if old is None or new is None:
+        return f"{path} {'added' if old is None else 'removed'}"
+    return f"{path} {str(old)[:_LONGEST]} -> {str(new)[:_LONGEST]}"
+
+
+def _files(manifest: Manifest) -> Mapping[str, str]:
+    """Digests of files below a manifest's folder that decide a verdict, by name.
+
+    Keys of signers, references, uncompressed packages, golden tensors, sources of weights, modules
+    of families and builders with what they read, a chain's embedding, tokenizer and reference, and
+    the project's own gates; the packages that are judged are not among them.
+    """
+    folder = manifest.path.absolute().parent
+    named: set[Path] = set()
+    for model in manifest.models:
+        named |= set(model.depends) | set(_modules(model, folder))
+        if model.source is not None and model.source.path is not None:
+            named.add(model.source.path)
+        table = model.embedding and model.embedding.path
+        named |= {p for p in (model.reference, model.tokenizer, table) if isinstance(p, Path)}
+        for shard in model.shards:
+            packages = shard.reference, shard.uncompressed
+            named |= {path for path in packages if isinstance(path, Path)}
+            for gate in GATES.values():
+                if gate.recordable:
+                    named |= set(shard.policy.evidence_for(gate.name).signers or ())
+    digests = {
+        path.relative_to(folder).as_posix(): tree_digest(path)
+        if path.is_dir()
+        else file_digest(path)
+        for path in named
+        if path.exists() and path.is_relative_to(folder)
+    }
+    return digests | {f"gates/{name}": digest for name, digest in gate_files(folder).items()}
+
+
+def _modules(model: Model, folder: Path) -> Iterator[Path]:
+    own = str(model.reference) if ":" in str(model.reference) else ""
+    names = [name for name in (model.family, model.builder, own) if name and name not in FAMILIES]
+    for name in names:
+        top = name.partition(":")[0].partition(".")[0]
+        yield from (path for path in (folder / f"{top}.py", folder / top) if path.exists())
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What came of it.
+
+    Attributes:
+        problems: sentences of what is wrong with the run as a whole.
+        verdicts: one for each gate that is due, derived again.
+        changes: what the pull request changes of what judges it.
+        rechecked: what was measured again, `fidelity m:L01`.
+    """
+
+    problems: tuple[str, ...]
+    verdicts: tuple[Verdict, ...]
+    changes: tuple[str, ...]
+    rechecked: tuple[str, ...]
+
+
+class Auditor:
+    """Judges a run again.
+
+    Args:
+        run: its file, whole.
+        base: of the pull request.
+        cache: where shards are built; None for the user's own.
+        reviewed: whether a person has agreed to the changes, so that the pull request's own
+            manifest judges.
+        recheck: how many measurements are made again; below 1 the share of them.
+    """
+
+    def __init__(
+        self,
+        run: RunFile,
+        base: Base,
+        *,
+        cache: Path | None = None,
+        reviewed: bool = False,
+        recheck: float = 0,
+    ) -> None:
+        self._run, self._base = run, base
+        self._reviewed, self._recheck = reviewed, recheck
+        self._manifest: Manifest = expanded(load(base.head) if reviewed else base.manifest)
+        make_importable(self._manifest if reviewed else load(base.path))
+        self._project = Project(
+            self._manifest,
+            self._manifest.shards,
+            cache,
+            backend_name="cpu",
+            notify=lambda text: None,
+            store="",  # A pull request may name any store.
+        )
+
+    def audit(self) -> Audit:
+        """Judge everything that is due.
+
+        Raises:
+            AneError: a manifest is wrong, a source is missing, or the run was cut off.
+        """
+        if self._run.facts.exit_code is None:
+            raise EvidenceError(f"The run has no end: {CUT_OFF}.")
+        changes = self._base.changes()
+        with self._project.use(rehash=True):
+            picked = self._picked()
+            verdicts = tuple(self._verdict(test, measure=test in picked) for test in self._due)
+        rechecked = tuple(f"{test.gate} {test.id}" for test in picked)
+        return Audit(tuple(self._problems(changes)), verdicts, tuple(changes), rechecked)
+
+    def allows(self, verdict: Verdict) -> bool:
+        """Whether the policy lets a verdict be that is not passed."""
+        policy = self._subject(verdict.subject).policy
+        return verdict.status == "unproven" and policy.unproven == "allow"
+
+    def _problems(self, changes: Sequence[str]) -> Iterator[str]:
+        facts = self._run.facts
+        commit, clean = checkout(self._base.head.parent)
+        if facts.commit != commit:
+            run, here = (text[:12] or "no commit" for text in (facts.commit, commit))
+            yield f"the run was of {run}, and this checkout is {here}"
+        if not (facts.clean and clean):
+            yield "tracked files were changed, so the run is of no commit"
+        if facts.plugin != plugin_digest():
+            yield "the run used another pytest-ane than this one"
+        judging = self._base.head if self._reviewed else self._base.path
+        if dict(facts.gates) != gate_files(judging.parent):
+            yield "the run used other files of gates than the base"
+        if changes and not self._reviewed:
+            yield "what judges the run is changed, and nobody has reviewed it"
+        if facts.exit_code:
+            yield f"pytest ended with exit code {facts.exit_code}"
+
+    @cached_property
+    def _due(self) -> list[GateTest]:
+        return [test for test in self._project.due({"gate"}) if not self._is_of_device(test)]
+
+    def _is_of_device(self, test: GateTest) -> bool:
+        """Whether a device ran what is due in the executor's arithmetic: it has one of its own."""
+        record = self._run.record(test._replace(arithmetic="typed"))
+        if test.arithmetic == "typed" or record is None or record.measurement is None:
+            return False
+        return record.environment.get("backend", "cpu") != "cpu"
+
+    def _picked(self) -> list[GateTest]:
+        """What is measured again: drawn by the commit, the same ones in every run of the check."""
+        costly = [test for test in self._due if self._is_believed(test)]
+        share = self._recheck if self._recheck >= 1 else self._recheck * len(costly)
+        seed = hashlib.sha256(self._run.facts.commit.encode()).hexdigest()
+        count = min(len(costly), int(share) + (share % 1 > 0))
+        return random.Random(seed).sample(costly, count)
+
+    def _is_believed(self, test: GateTest) -> bool:
+        """Whether a verdict rests on what the run measured."""
+        gate, subject = GATES[test.gate], self._subject(test.subject)
+        believed = gate.recordable and not gate.static
+        return believed and not subject.policy.requires_evidence(gate.name)
+
+    def _subject(self, name: str) -> Subject:
+        model, colon, _ = name.partition(":")
+        return self._manifest.shard(name) if colon else self._manifest.model_of(model)
+
+    def _verdict(self, test: GateTest, *, measure: bool) -> Verdict:
+        """A verdict by the policy; `unproven` where there is nothing to derive it from."""
+        gate, subject = GATES[test.gate], self._subject(test.subject)
+        if gate.by_arithmetic:
+            subject = subject.in_arithmetic((test.arithmetic,))
+        try:
+            return self._judged(gate, subject, measure=measure)
+        except AneError as error:
+            reason, _, remedy = str(error).partition("; ")
+            return nothing(gate.name, subject.qualified, reason, remedy)
+
+    def _judged(self, gate: Gate[Any], subject: Subject, *, measure: bool) -> Verdict:
+        record = self._run.record(gate.test(subject))
+        if record is None or record.verdict is None:
+            raise UnprovenError("due, and the run has no verdict of it")
+        outcome, status = (record.verdict.get(name) for name in ("outcome", "status"))
+        if outcome != "passed":
+            raise UnprovenError(f"the run's test {outcome}, and its verdict was {status}")
+        if subject.policy.requires_evidence(gate.name):
+            return combined(self._answers(gate, subject))
+        if gate.static or not gate.recordable:
+            return self._static(gate, subject)
+        record = self._believed(gate, subject, record)
+        verdict = gate.judge(record.measurement, gate.policy(subject.policy), subject)
+        if measure:
+            verdict = self._measured_again(gate, subject, record, verdict)
+        return verdict
+
+    def _static(self, gate: Gate[Any], subject: Subject) -> Verdict:
+        """What takes no run or is never recorded, made again; a plan goes before a forecast."""
+        assert isinstance(subject, Shard)
+        if gate.recorded_first and worst(found := self._answers(gate, subject)).error is None:
+            return combined(found)
+        measurement = gate.measure(self._project.open_shard(subject))
+        return gate.judge(measurement, gate.policy(subject.policy), subject)
+
+    def _believed(self, gate: Gate[Any], subject: Subject, record: Record) -> Record:
+        """What the run measured, if it is of these bytes and answers today's question."""
+        if record.measurement is None:
+            raise UnprovenError("the run has no measurement of it")
+        record = record.typed()
+        if record.files != self._files(subject):
+            raise UnprovenError("it was measured of other bytes than lie in this checkout")
+        if record.asked != plain(self._question(gate, subject)):
+            raise UnprovenError("its measurement answers another question than the base asks")
+        computed = {
+            label(getattr(record.measurement, "arithmetic", "typed")),
+            record.environment.get("arithmetic", "typed"),
+        }
+        if computed != {label(gate.test(subject).arithmetic)}:
+            raise UnprovenError(f"its measurement was computed as {', '.join(sorted(computed))}")
+        if "native" in record.environment:
+            raise UnprovenError("its measurement was answered by a replay")
+        units = record.environment.get("compute_units", "")
+        if gate.by_device and units in WITH_ANE and (kind := without_ane(record.environment)):
+            raise UnprovenError(f"it was measured on {kind}, which proves nothing of the ANE")
+        return record
+
+    def _answers(self, gate: Gate[Any], subject: Subject) -> list[Answer]:
+        """What evidence comes to, on each system that the policy names."""
+        return answers(gate.name, subject, partial(self._recorded, gate, subject))
+
+    def _recorded(self, gate: Gate[Any], subject: Subject, system: str) -> Record:
+        """Evidence of a device; no older one than the base has."""
+        store = Store(self._base.head.parent / FOLDER)
+        record = EvidenceFile.at(store, gate.name, subject, system).verified(
+            policy=subject.policy.evidence_for(gate.name),
+            now=datetime.now(timezone.utc),
+            files=self._files(subject),
+            asked=self._question(gate, subject),
+            artifact=self._project.artifact(subject) if isinstance(subject, Shard) else None,
+        )
+        base = Store(self._base.path.parent / FOLDER)
+        before = base.read(gate.name, subject.qualified, system)
+        if before is not None:
+            older = Record.from_json(before)
+            if record.counter < older.counter:
+                raise UnprovenError(
+                    f"its evidence was rolled back: record {record.counter} stands in place of "
+                    f"record {older.counter}"
+                )
+        return record
+
+    def _measured_again(
+        self, gate: Gate[Any], subject: Subject, record: Record, verdict: Verdict
+    ) -> Verdict:
+        if isinstance(subject, Shard):
+            measured = gate.measure(self._project.open_shard(subject))
+        else:
+            arithmetic = gate.test(subject).arithmetic
+            measured = gate.measure(self._project.stack(subject.name, arithmetic))
+        again = gate.judge(measured, gate.policy(subject.policy), subject)
+        if again.status != "passed":
+            return again
+        if lines := list(_far(gate.figures(record.measurement), gate.figures(measured))):
+            reason = f"measured again, it differs from the run: {lines[0]}"
+            return replace(verdict, findings=(Finding("failed", reason), *verdict.findings))
+        return verdict
+
+    def _question(self, gate: Gate[Any], subject: Subject) -> Mapping[str, Any]:
+        model = self._manifest.model_of(subject.qualified.partition(":")[0])
+        return question(gate.name, subject, model, lambda: self._project.model(model.name).identity)
+
+    def _files(self, subject: Subject) -> dict[str, str]:
+        shards = (subject,) if isinstance(subject, Shard) else subject.shards
+        return files_of({shard.id: self._project.artifact(shard) for shard in shards})
+
+
+def _far(told: Sequence[Figure], measured: Sequence[Figure]) -> Iterator[str]:
+    """Figures that are further apart than two processors' rounding."""
+    values = {figure.name: figure.value for figure in measured}
+    for figure in told:
+        then, now = figure.value, values.get(figure.name)
+        numbers = isinstance(then, int | float) and isinstance(now, int | float)
+        if numbers and abs(then - now) <= max(_LEAST, _SHARE * abs(now)):  # type: ignore[operator,arg-type]
+            continue
+        if then != now:
+            yield f"{figure.name} {then} in the run, {now} measured"

@@ -1,0 +1,423 @@
+"""What many runs tell: the run before, a figure's course, today's policy over them, and two sides.
+
+`last_before` and `courses` are what a report shows of earlier runs. `judge` says since which run a
+figure would have been red by today's policy: only limits on figures count that a policy sets
+whatever was measured (`Gate.limits`), for findings without a figure, such as an operation off the
+ANE, leave nothing to judge. `compare` holds two runs, commits, machines or systems side by side:
+which figures differ, and what else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple, TypeAlias
+
+from pytest_ane.gates import GATES, Subject
+from pytest_ane.gates.verdict import Bound, Limits
+from pytest_ane.manifest import Manifest
+from pytest_ane.mlprogram.errors import HistoryError
+from pytest_ane.records.memory import FACTS, Line, Memory, Place, Run, Series, matches
+from pytest_ane.records.steps import ROUNDING, change, rank, steps_of, turns
+
+Asked: TypeAlias = tuple[str, str, str]
+"""A gate, its subject and the test, which is empty where a gate has one."""
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What a run measured, as far as it may be compared.
+
+    Attributes:
+        label: of its commit, `1a2b3c4d5`, or of the run outside of git.
+        time: UTC, `2026-11-21 10:00:00`.
+        commit: full id; empty outside of git.
+        figures: values by name, of each gate, subject and test; texts are left out.
+    """
+
+    label: str
+    time: str
+    commit: str
+    figures: Mapping[Asked, Mapping[str, float]] = field(default_factory=dict)
+
+
+_BACK = 20
+"""Runs in which a measurement is looked for."""
+_MOST_STEPS = 6
+"""Steps whose figures a report draws."""
+_DRAWN = (("behaviour", "kl.mean"), ("throughput", "tok_s"))
+"""Figures that it draws in any case."""
+
+
+class Point(NamedTuple):
+    """A figure in one run.
+
+    Attributes:
+        label: as of `Earlier`.
+        time: UTC, `2026-11-21 10:00:00`.
+        value: as measured.
+    """
+
+    label: str
+    time: str
+    value: float
+
+
+def last_before(memory: Memory, run: str, places: Mapping[Asked, Place]) -> Earlier | None:
+    """The run before another one; what it did not measure is of the runs before that.
+
+    Args:
+        memory: what is asked.
+        run: its id. A run that has no line yet is the newest one.
+        places: what it measured, and where.
+
+    Returns:
+        The last run before it, in git's order or by time, that may be compared; None without one.
+    """
+    at = next((i for i, one in enumerate(memory.runs) if one.id == run), len(memory.runs))
+    figures: dict[Asked, dict[str, float]] = {}
+    last: Run | None = None
+    for place in reversed(range(max(0, at - _BACK), at)):
+        before = memory.runs[place]
+        found: dict[Asked, dict[str, float]] = {}
+        for asked, line in memory.last_of(place).items():
+            here = places.get(asked)
+            if here is not None and here.compares(Place.of(asked[0], line.facts)):
+                found[asked] = dict(line.numbers)
+        figures = found | figures
+        last = last or (before if found else None)
+    return Earlier(last.label, last.time, last.commit, figures) if last else None
+
+
+@dataclass(frozen=True)
+class Course:
+    """One figure over runs.
+
+    Attributes:
+        gate, subject, test, figure: what was measured.
+        backend: what computed it; empty where nothing was run.
+        points: in git's order or by time.
+        step: index of the first point after its last step; None where it has none.
+    """
+
+    gate: str
+    subject: str
+    test: str
+    figure: str
+    backend: str
+    points: tuple[Point, ...]
+    step: int | None
+
+
+def courses(memory: Memory) -> list[Course]:
+    """What a report draws: the largest steps, then KL and tokens a second."""
+    found = [turn.steps[0].series for turn in turns(memory)[:_MOST_STEPS]]
+    for gate, figure in _DRAWN:
+        found += [one for one in memory.series(figure, gate=gate) if ":" not in one.subject]
+    return [_course(memory, one) for one in dict.fromkeys(found) if len(one.values) > 1]
+
+
+def _course(memory: Memory, of: Series) -> Course:
+    runs = (memory.runs[place] for place in of.runs)
+    points = tuple(Point(r.label, r.time, v) for r, v in zip(runs, of.values, strict=True))
+    steps = steps_of(of)
+    step = steps[-1].at if steps else None
+    return Course(of.gate, of.subject, of.test, of.figure, of.backend, points, step)
+
+
+@dataclass(frozen=True)
+class Red:
+    """Runs, one after another, in which a figure is beyond today's limit.
+
+    Attributes:
+        series: the figure over all runs.
+        bound: today's limit.
+        first: the first of these runs, as an index into the series.
+        last: the last one.
+        since: the first run.
+        until: the last run; None where all later ones are red too.
+    """
+
+    series: Series
+    bound: Bound
+    first: int
+    last: int
+    since: Run
+    until: Run | None
+
+    @property
+    def value(self) -> float:
+        """In the first of these runs."""
+        return self.series.values[self.first]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Today's policy over a memory.
+
+    Attributes:
+        red: what would be red still, then what would have been, each by its first run.
+        figures: how many series were judged.
+        subjects: shards and models of the memory that the manifest has no more, or not yet.
+        silent: gates with lines and without any limit on a figure.
+    """
+
+    red: tuple[Red, ...]
+    figures: int
+    subjects: tuple[str, ...]
+    silent: tuple[str, ...]
+
+
+def judge(memory: Memory, manifest: Manifest, *, gate: str = "", shards: str = "all") -> Judged:
+    """Judge all figures of a memory by the manifest's policy; others as of `Memory.series`."""
+    limits = dict(_limits(manifest))
+    lines = memory.of(gate=gate, shards=shards)
+    asked = sorted({(line.record.subject, line.record.gate) for line in lines})
+    known = {subject for subject, _ in limits}
+    names = sorted({figure for pair in asked for figure in limits.get(pair, {})})
+    series = memory.series(names, gate=gate, shards=shards) if names else []
+    judged = [
+        (one, bound) for one in series
+        if (bound := limits.get((one.subject, one.gate), {}).get(one.figure)) is not None
+    ]  # fmt: skip
+    red = [red for one, bound in judged for red in _red(memory, one, bound)]
+    silent = {name for _, name in asked} - {pair[1] for pair in asked if limits.get(pair)}
+    return Judged(
+        red=tuple(sorted(red, key=lambda r: (r.until is not None, r.series.runs[r.first]))),
+        figures=len(judged),
+        subjects=tuple(dict.fromkeys(subject for subject, _ in asked if subject not in known)),
+        silent=tuple(sorted(silent)),
+    )
+
+
+def _limits(manifest: Manifest) -> Iterator[tuple[tuple[str, str], Limits]]:
+    """Of each subject and gate."""
+    scopes: dict[str, tuple[Subject, ...]] = {"shard": manifest.shards, "model": manifest.models}
+    for gate in GATES.values():
+        for scope, subjects in scopes.items():
+            # A benchmark times shards and whole models.
+            for subject in subjects if gate.scope == scope or gate.marker == "bench" else ():
+                policy = gate.policy(subject.policy)
+                yield (subject.qualified, gate.name), gate.limits(policy, subject)
+
+
+def _red(memory: Memory, series: Series, bound: Bound) -> Iterator[Red]:
+    """Groups of runs that are red."""
+    passes = [bound.passes(value) for value in series.values]
+    for good, group in groupby(range(len(passes)), key=lambda i: passes[i]):
+        if good:
+            continue
+        first, *more = group
+        last = more[-1] if more else first
+        runs = [memory.runs[series.runs[i]] for i in (first, last)]
+        until = runs[1] if last + 1 < len(passes) else None
+        yield Red(series, bound, first, last, runs[0], until)
+
+
+_PREFIX = re.compile(r"[0-9a-f]{4,64}")
+_MOST = 4
+"""Values of a fact that are named; others are counted."""
+
+
+class Difference(NamedTuple):
+    """A figure that differs.
+
+    Attributes:
+        subject: shard or model.
+        gate: its name.
+        test: which test of several.
+        figure: its name.
+        before: of the first side: a number, or a text.
+        after: of the second.
+        size: as `steps.change` has it; 1 of texts.
+    """
+
+    subject: str
+    gate: str
+    test: str
+    figure: str
+    before: float | str
+    after: float | str
+    size: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two sides, measurement by measurement.
+
+    Attributes:
+        sides: what the two words mean: `run 1a2b`, `commit 1a2b3c4d5`, `Apple M4`.
+        facts: what differs besides figures, such as `os`: its values on both sides.
+        packages: measurements whose packages differ.
+        questions: measurements whose questions differ.
+        differences: the largest first.
+        same: figures that are equal.
+        only: measurements that one side alone has, by side.
+        apart: measurements that different backends made, which are not compared, by the two.
+    """
+
+    sides: tuple[str, str]
+    facts: tuple[tuple[str, str, str], ...]
+    packages: int
+    questions: int
+    differences: tuple[Difference, ...]
+    same: int
+    only: tuple[int, int]
+    apart: tuple[tuple[str, str, int], ...]
+
+
+def compare(memory: Memory, a: str, b: str, *, gate: str = "", shards: str = "all") -> Comparison:
+    """Hold two sides against each other.
+
+    Of a measurement that a side has several times the newest one counts: of the same package and
+    question on both sides, if there are such.
+
+    Args:
+        memory: what is asked.
+        a: a run's id, a commit, a name that git knows, or a part of a machine's, chip's or
+            system's name.
+        b: the same.
+        gate: its name; all where it is empty.
+        shards: as of `Memory.series`.
+
+    Raises:
+        HistoryError: a word means nothing here, or several things; or both words select the same
+            lines, or none of this gate and these shards.
+    """
+    (left, ours), (right, theirs) = (_side(memory, word) for word in (a, b))
+    pairs, apart, only = list[_Pair](), Counter[tuple[str, str]](), [0, 0]
+    for key in sorted({*ours, *theirs}):
+        if not matches(key[0], shards) or gate not in ("", key[1]):
+            continue
+        if key not in ours or key not in theirs:
+            only[int(key not in ours)] += 1
+        elif (pair := _pair(ours[key], theirs[key])) is None:
+            backends = (side[key][0].facts["backend"] or "none" for side in (ours, theirs))
+            apart[next(backends), next(backends)] += 1
+        else:
+            pairs.append((key, *pair))
+    if not (pairs or apart or any(only)):
+        raise HistoryError(
+            f"Neither {left} nor {right} has a line of this gate and these shards; leave out "
+            "--gate or --shards."
+        )
+    if pairs and not apart and all(x.id == y.id for _, x, y in pairs):
+        raise HistoryError(
+            f"history diff: {a!r} ({left}) and {b!r} ({right}) select the same lines; name two "
+            "runs, commits, machines or systems that differ."
+        )
+    differences, same = [], 0
+    for key, x, y in pairs:
+        then, now = (dict(line.record.figures) | dict(line.numbers) for line in (x, y))
+        for name in then.keys() & now.keys():
+            if (size := _size(name, then[name], now[name])) > ROUNDING:
+                differences.append(Difference(*key, name, then[name], now[name], size))
+            else:
+                same += 1
+    return Comparison(
+        sides=(left, right),
+        facts=tuple(_facts(memory, pairs)),
+        packages=sum(x.record.artifact != y.record.artifact for _, x, y in pairs),
+        questions=sum(x.record.question != y.record.question for _, x, y in pairs),
+        differences=tuple(sorted(differences, key=lambda d: (*rank(d.figure, d.size), d[:4]))),
+        same=same,
+        only=(only[0], only[1]),
+        apart=tuple((x, y, count) for (x, y), count in apart.items()),
+    )
+
+
+_Key: TypeAlias = tuple[str, str, str]
+_Pair: TypeAlias = tuple[_Key, Line, Line]
+
+
+def _side(memory: Memory, word: str) -> tuple[str, dict[_Key, list[Line]]]:
+    """What a word means, and its lines by subject, gate and test, the newest first."""
+    label, selects = _meaning(memory, word)
+    found: dict[_Key, list[Line]] = {}
+    for line in reversed(memory.lines):
+        if selects(line):
+            gate, subject, test = line.asked
+            found.setdefault((subject, gate, test), []).append(line)
+    return label, found
+
+
+def _meaning(memory: Memory, word: str) -> tuple[str, Callable[[Line], bool]]:
+    """A label, and which lines are meant.
+
+    Raises:
+        HistoryError: there is none, or several.
+    """
+    runs = sorted({run.id for run in memory.runs if run.id.startswith(word)})
+    commits = sorted({run.commit for run in memory.runs if run.commit.startswith(word)})
+    prefix = _PREFIX.fullmatch(word)
+    if (prefix and runs) or word in runs:
+        label = f"run {_one(word, 'runs', runs)[:8]}"
+        return label, lambda line: memory.runs[line.run].id == runs[0]
+    if not (prefix and commits):
+        name = memory.commits.find(word)
+        commits = [name] if any(run.commit == name for run in memory.runs if name) else []
+    if commits:
+        label = f"commit {_one(word, 'commits', commits)[:9]}"
+        return label, lambda line: memory.runs[line.run].commit == commits[0]
+    part = word.casefold()
+    places = {line.facts[name] for line in memory.lines for name in _PLACES}
+    if names := sorted(name for name in places if word and part in name.casefold()):
+        return _listed(names), lambda line: any(line.facts[x] in names for x in _PLACES)
+    newest = memory.runs[-1]
+    of = f", of commit {newest.label}" if newest.commit else ""
+    raise HistoryError(
+        f"{word!r} is no run, no commit with a run and no part of a machine's name in "
+        f"{memory.folder}; the newest run is {newest.id[:8]}{of}."
+    )
+
+
+_PLACES = ("chip", "machine", "os")
+
+
+def _one(word: str, what: str, found: Sequence[str]) -> str:
+    if len(found) > 1:
+        some = ", ".join(each[:12] for each in found[:_MOST])
+        raise HistoryError(f"{word} stands for {len(found)} {what}: {some}; give more of it.")
+    return found[0]
+
+
+def _pair(ours: Sequence[Line], theirs: Sequence[Line]) -> tuple[Line, Line] | None:
+    """The newest measurement of each side: of one backend, and if possible of the same bytes."""
+    for count in (3, 2, 1):
+        newest: dict[tuple[str, ...], Line] = {}
+        for line in theirs:
+            newest.setdefault(_alike(line)[:count], line)
+        for line in ours:
+            if (other := newest.get(_alike(line)[:count])) is not None:
+                return line, other
+    return None
+
+
+def _alike(line: Line) -> tuple[str, ...]:
+    return line.facts["backend"], line.record.artifact, line.record.question
+
+
+def _size(name: str, a: float | str, b: float | str) -> float:
+    if isinstance(a, str) or isinstance(b, str):
+        return 0.0 if a == b else 1.0
+    return change(name, a, b)
+
+
+def _facts(memory: Memory, pairs: Sequence[_Pair]) -> Iterator[tuple[str, str, str]]:
+    for name in ("commit", *FACTS):
+        before, after = (
+            sorted({memory.runs[line.run].commit if name == "commit" else line.facts[name]
+                    for line in side})
+            for side in ([x for _, x, _ in pairs], [y for *_, y in pairs])
+        )  # fmt: skip
+        if before != after:
+            yield name, _listed(before), _listed(after)
+
+
+def _listed(values: Sequence[str]) -> str:
+    values = [value or "none" for value in values]
+    more = f" and {len(values) - _MOST} more" if len(values) > _MOST else ""
+    return ", ".join(values[:_MOST]) + more

@@ -1,0 +1,254 @@
+"""A run as a file: what was asked of what, then every record, then how it ended.
+
+    {"format": 1, "run": {"id": "77aa...", "started": "2026-11-24T16:00:00Z", ...}}
+    {"format": 1, "gate": "placement", "subject": "smollm2:L01", ..., "verdict": {...}}
+    {"end": {"seconds": 76.5, "exit_code": 0, "records": 1, ...}, "sha256": "1f0c..."}
+
+Every line is on disk before the next test, so that a run that is killed leaves what it measured; by
+its missing end it is known. The last digest is of all bytes before it, so that a line that was
+changed, taken out or put in between is noticed. Whoever writes the whole file anew is not: see
+`audit`. In a folder each run has a file of its own, whose records are brief: that is the history,
+which `memory` reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+import pytest_ane
+from pytest_ane.gates import GateTest
+from pytest_ane.mlprogram.digests import file_digest, key_digest
+from pytest_ane.mlprogram.errors import EvidenceError
+from pytest_ane.mlprogram.strict_json import strict
+from pytest_ane.mlprogram.text import shown
+from pytest_ane.project import suite
+from pytest_ane.records.record import FORMAT, Record, parse
+
+SUFFIX = ".jsonl"
+_MOST_BYTES = 1 << 30
+_PACKAGES = ("coremltools", "numpy", "torch", "pytest")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was run, on what, and how it ended.
+
+    Attributes:
+        id: of the run, in hexadecimal digits.
+        started: UTC and whole seconds, `2026-11-24T16:00:00Z`.
+        header: what decides the verdicts, in one line.
+        arguments: of pytest, as they were typed.
+        selection: shards, as the option has them.
+        manifest: the file's path from pytest's root directory, `digest` its SHA-256, and
+            `manifest_text` its lines when the run began, tabs as spaces.
+        gates: SHA-256 of the files of gates in use by name.
+        plugin: SHA-256 of pytest-ane's own modules, `plugin_digest`.
+        commit: of the checkout; empty outside of git.
+        clean: whether the checkout is that commit.
+        versions: of pytest-ane and of what it measures with.
+        machine: backend, machine and versions, as the backend tells them at the end.
+        seconds: how long it took.
+        stopped: why it ended before all was asked, such as `interrupted`; empty where it did not.
+        exit_code: pytest's; None where the run was cut off.
+    """
+
+    id: str = ""
+    started: str = ""
+    header: str = ""
+    arguments: tuple[str, ...] = ()
+    selection: str = ""
+    manifest: str = ""
+    digest: str = ""
+    manifest_text: tuple[str, ...] = ()
+    gates: Mapping[str, str] = field(default_factory=dict)
+    plugin: str = ""
+    commit: str = ""
+    clean: bool = False
+    versions: Mapping[str, str] = field(default_factory=dict)
+    machine: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    stopped: str = ""
+    exit_code: int | None = None
+
+
+_ENDS = ("machine", "seconds", "stopped", "exit_code")
+_FACTS = TypeAdapter(Facts)
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """What the file of a run says, from the first line to the last."""
+
+    facts: Facts
+    records: tuple[Record, ...]
+
+    def record(self, test: GateTest) -> Record | None:
+        """The last record of a test."""
+        return next((record for record in reversed(self.records) if record.test == test), None)
+
+
+class Writer:
+    """Writes the file of a run while it goes on.
+
+    Args:
+        path: of the file, which takes the place of another run's; or the folder of a history.
+        facts: the run's, before it ended.
+
+    Raises:
+        EvidenceError: a file that is no run lies there, or it cannot be written.
+    """
+
+    def __init__(self, path: Path, facts: Facts) -> None:
+        self.brief = path.suffix.lower() != SUFFIX
+        day = facts.started.replace(":", "-")
+        self.path = path / f"{day}-{facts.id[:12]}{SUFFIX}" if self.brief else path
+        self.count = 0
+        self._digest = hashlib.sha256()
+        data = asdict(facts)
+        try:
+            if self.path.exists() and self.path.stat().st_size and not is_run(self.path):
+                raise EvidenceError(
+                    f"{self.path} is no file of a run and is not replaced; name another file."
+                )
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_bytes(b"")
+        except OSError as error:
+            raise self._failed(error) from None
+        self._append({"format": FORMAT, "run": {k: data[k] for k in data if k not in _ENDS}})
+
+    def add(self, record: Record) -> None:
+        """Append a record; `EvidenceError` where it cannot be written.
+
+        What no reader would take, such as a name with characters that a terminal would obey, is
+        left out of it.
+        """
+        line = (record.brief() if self.brief else record).to_line()
+        try:
+            parse(line)
+        except EvidenceError:
+            line = replace(record, files={}, asked={}, figures={}, measurement=None).to_line()
+        self._write(line)
+        self.count += 1
+
+    def close(self, facts: Facts) -> None:
+        """Append how the run ended; a file without that is of a run that was cut off."""
+        end = {name: getattr(facts, name) for name in _ENDS}
+        self._append({"end": {**end, "records": self.count}, "sha256": self._digest.hexdigest()})
+
+    def _append(self, data: Mapping[str, Any]) -> None:
+        self._write(json.dumps(shown(strict(data)), separators=(",", ":")).encode() + b"\n")
+
+    def _write(self, line: bytes) -> None:
+        try:
+            with self.path.open("ab") as file:
+                file.write(line)
+        except OSError as error:
+            raise self._failed(error) from None
+        self._digest.update(line)
+
+    def _failed(self, error: OSError) -> EvidenceError:
+        return EvidenceError(f"{self.path} cannot be written ({error.strerror or error}).")
+
+
+def is_run(path: Path) -> bool:
+    """Whether a file begins as the file of a run."""
+    with path.open("rb") as file:
+        head = file.read(64)
+    return head.startswith(b'{"format":') and b'"run":' in head
+
+
+def read_run(path: Path) -> RunFile:
+    """Read the file of a run; one that was cut off has no exit code, and says so.
+
+    Raises:
+        EvidenceError: it is missing, damaged, or was edited.
+    """
+    written = path if path.suffix == SUFFIX else f"run{SUFFIX}"
+    how = f"a run writes one with --ane-report={written}"
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise EvidenceError(f"{path} has more bytes than any run should.")
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError as error:
+        raise EvidenceError(f"{path} cannot be read ({error.strerror}); {how}.") from None
+    try:
+        facts = facts_of(lines[0] if lines else b"")
+    except EvidenceError as error:
+        raise EvidenceError(f"{path} is no file of a run: {error}; {how}.") from None
+    records, ended = list[Record](), False
+    before = hashlib.sha256(b"".join(lines[:1]))
+    for number, line in enumerate(lines[1:], 2):
+        try:
+            if ended:
+                raise EvidenceError("follows the end")
+            data = parse(line)
+            if isinstance(data, dict) and "end" in data:
+                facts, ended = _ended(facts, data, len(records), before.hexdigest()), True
+            else:
+                records.append(Record.from_data(data))
+        except EvidenceError as error:
+            raise EvidenceError(f"{path}:{number} {error}.") from None
+        before.update(line)
+    return RunFile(facts if ended else replace(facts, stopped=CUT_OFF), tuple(records))
+
+
+CUT_OFF = "the run was cut off"
+
+
+def facts_of(line: bytes) -> Facts:
+    """The facts in the first line of a run.
+
+    Raises:
+        EvidenceError: it is another line.
+    """
+    data = parse(line)
+    if not isinstance(data, dict) or "run" not in data:
+        raise EvidenceError("it has no first line of a run")
+    if type(data.get("format")) is not int or data["format"] != FORMAT:
+        raise EvidenceError(f"it has not format {FORMAT}")
+    return _facts(data["run"], "run")
+
+
+def _ended(facts: Facts, data: Mapping[str, Any], count: int, digest: str) -> Facts:
+    end = data["end"]
+    if not isinstance(end, dict) or data.get("sha256") != digest or end.get("records") != count:
+        raise EvidenceError("does not fit the lines before: one was edited, added or taken out")
+    known = {name: end.get(name) for name in _ENDS}
+    return _facts({**asdict(facts), **known}, "end")
+
+
+def _facts(data: Any, where: str) -> Facts:
+    try:
+        return _FACTS.validate_python(data)
+    except ValidationError as error:
+        place = error.errors(include_url=False, include_input=False)[0]["loc"]
+        raise EvidenceError(f"{'.'.join(map(str, (where, *place)))} is damaged") from None
+
+
+def versions() -> dict[str, str]:
+    """Versions of pytest-ane and of what it measures with."""
+    return {"pytest-ane": pytest_ane.__version__} | {p: version(p) for p in _PACKAGES}
+
+
+def gate_files(root: Path) -> dict[str, str]:
+    """SHA-256 of the files of gates in use, by name: the shipped ones, and all of `gates/`."""
+    folder = root / suite.FOLDER
+    own = {file.relative_to(folder).as_posix(): file for file in sorted(folder.rglob("*.py"))}
+    shipped = {file.name: suite.in_use(root, file.name) for file in suite.files()}
+    return {name: file_digest(file) for name, file in (shipped | own).items()}
+
+
+def plugin_digest() -> str:
+    """SHA-256 over all modules of the installed pytest-ane."""
+    folder = Path(pytest_ane.__file__).parent
+    modules = {p.relative_to(folder).as_posix(): file_digest(p) for p in folder.rglob("*.py")
+               if "suite" not in p.relative_to(folder).parts[:1]}  # fmt: skip
+    return key_digest(modules)

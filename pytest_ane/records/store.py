@@ -1,0 +1,241 @@
+"""Evidence: records that were committed beside the manifest, a file for each gate and subject.
+
+    evidence/smollm2/L01.placement.json            of any system
+    evidence/smollm2/L01.placement@macos-27.json   where the policy names `systems`
+    evidence/smollm2/behaviour.json                of a whole model
+
+A file of its own is what git merges, shows and signs well: two branches that record two shards do
+not meet, and one that records a shard again has a conflict where there is one. Machines may also
+share evidence over a store, by what was measured and what was asked: what a Mac recorded is pushed,
+and where a folder lacks a file it is fetched, and lies there like any other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from glob import escape
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, TypeAlias
+
+from pytest_ane.gates import GATES, Subject, recordable
+from pytest_ane.make.shared_store import SharedStore
+from pytest_ane.manifest import Manifest
+from pytest_ane.manifest.ids import MODEL, is_subject
+from pytest_ane.mlprogram.atomic import write_atomically
+from pytest_ane.mlprogram.digests import key_digest
+from pytest_ane.mlprogram.errors import EvidenceError, UnprovenError
+from pytest_ane.records._signatures import SIGNATURES, read_envelope, record_of, signature
+from pytest_ane.records.record import MOST_BYTES, Record, parse, plain, read_file
+
+FOLDER = "evidence"
+"""The folder's name, beside the manifest, unless another is given."""
+_AT = "@"
+Place: TypeAlias = tuple[str, Subject, str]
+"""What a file is evidence of: gate, subject, and system where the policy names several."""
+
+
+class Store:
+    """Evidence files below a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, gate: str, subject: str, system: str = "") -> Path:
+        """Where evidence of a shard, or of a model, is kept; `system` as the policy names it.
+
+        Raises:
+            EvidenceError: the subject is none, so that it could lead out of the folder.
+        """
+        model, colon, shard = subject.partition(":")
+        if not re.fullmatch(MODEL, model) or (colon and not is_subject(shard)):
+            raise EvidenceError(f"{subject!r} is neither a model nor a shard.")
+        at = f"{_AT}{system.lower().replace(' ', '-')}" if system else ""
+        return self.folder / model / f"{shard}{'.' if shard else ''}{gate}{at}.json"
+
+    def all(self, gate: str, subject: str) -> list[Path]:
+        """Every file of a gate and subject that is there; `EvidenceError` as of `path`."""
+        plain = self.path(gate, subject)
+        of_systems = plain.parent.glob(f"{escape(plain.stem)}{_AT}*.json")
+        named = sorted(path for path in of_systems if not path.name.endswith(SIGNATURES))
+        return [path for path in (plain, *named) if path.exists()]
+
+    def read(self, gate: str, subject: str, system: str = "") -> bytes | None:
+        """A file's bytes; None where there is none.
+
+        Raises:
+            EvidenceError: it cannot be read, or is larger than any evidence.
+        """
+        return read_file(self.path(gate, subject, system))
+
+    def write(self, record: Record, system: str = "") -> Path:
+        """Store a record in place of an older one; its signature, which no longer fits, goes.
+
+        Raises:
+            EvidenceError: the folder cannot be written, or another file lies in the place.
+        """
+        path = self.path(record.gate, record.subject, system)
+        if (there := read_file(path)) is not None and _is_foreign(there):
+            raise EvidenceError(f"{path} is no evidence and is not replaced; move it away.")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, record.to_json().encode())
+            for suffix in SIGNATURES:
+                signature(path, suffix).unlink(missing_ok=True)
+        except OSError as error:
+            raise EvidenceError(f"{path} cannot be written ({error.strerror}).") from None
+        return path
+
+    def require_writable(self) -> None:
+        """Make the folder, and a file in it for a moment.
+
+        Raises:
+            EvidenceError: it cannot be made or written.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with NamedTemporaryFile(dir=self.folder):
+                pass
+        except OSError as error:
+            raise EvidenceError(
+                f"The folder {self.folder} cannot be written ({error.strerror}); name another with "
+                "--ane-evidence."
+            ) from None
+
+    def files(self) -> list[Path]:
+        """All evidence files, sorted; signatures are not among them."""
+        files = self.folder.glob("*/*.json")
+        return sorted(path for path in files if not path.name.endswith(SIGNATURES))
+
+    def used(self, manifest: Manifest) -> Mapping[Path, Place]:
+        """Where evidence of the manifest's shards and models is or would be."""
+        asked: list[tuple[str, Subject]] = [
+            (gate.name, shard)
+            for shard in manifest.shards
+            for gate in recordable("shard")
+            if gate.asks(shard)
+        ]
+        asked += [(gate.name, model) for model in manifest.models for gate in recordable("model")]
+        return {
+            self.path(gate, subject.qualified, system): (gate, subject, system)
+            for gate, subject in asked
+            for system in systems_of(gate, subject)
+        }
+
+    def unused(self, manifest: Manifest) -> list[Path]:
+        """Evidence that no shard uses, with its signatures, and signatures of nothing.
+
+        Whatever else lies in the folder, such as a `package.json`, is not evidence.
+        """
+        known, files = self.used(manifest), self.files()
+        kept = {signature(path, end) for path in files if path in known for end in SIGNATURES}
+        every = sorted(self.folder.glob("*/*.json"))
+        signatures = [p for p in every if p.name.endswith(SIGNATURES) and p not in kept]
+        others = [path for path in files if path not in known] + signatures
+        return [path for path in others if is_evidence(path)]
+
+
+def systems_of(gate: str, subject: Subject) -> tuple[str, ...]:
+    """The systems of which a gate needs evidence each; one without a name where any will do.
+
+    What does not depend on the device is the same on every system.
+    """
+    systems = subject.policy.evidence_for(gate).systems if GATES[gate].by_device else None
+    return systems or ("",)
+
+
+def _is_foreign(data: bytes) -> bool:
+    """Whether a file is JSON, and yet no record: what is damaged may be replaced."""
+    try:
+        top = parse(data)
+    except EvidenceError:
+        return False
+    # A statement of an older version may go: recording anew is what its refusal advises.
+    ours = {"format", "gate", "sha256"}, {"_type", "predicateType", "predicate"}
+    return not (isinstance(top, dict) and any(keys <= top.keys() for keys in ours))
+
+
+def is_evidence(path: Path) -> bool:
+    """Whether a file, but no link, holds a record of ours, or a signature of one."""
+    if path.is_symlink() or path.parent.is_symlink():
+        return False
+    try:
+        signed = path.name.endswith(SIGNATURES)
+        data = record_of(read_envelope(path).payload) if signed else read_file(path)
+        Record.from_json(data or b"")
+    except (EvidenceError, UnprovenError):
+        return False
+    return True
+
+
+def without_system(path: Path) -> Path:
+    """Where evidence lies that no system is named for: `L01.placement.json`."""
+    return path.with_name(f"{path.stem.partition(_AT)[0]}.json")
+
+
+def push(shared: SharedStore, folder: Store, record: Record, system: str = "") -> None:
+    """Share evidence that was written to a folder, in place of an older answer to its question.
+
+    One that another machine recorded later stays, which is said.
+    """
+    name = _name(record.gate, record.subject, record.files, record.asked, system)
+    with suppress(EvidenceError):
+        there = Record.from_json(shared.read(name, MOST_BYTES) or b"")
+        if there.time > record.time:
+            shared.notify(
+                f"{record.subject}: the store {shared.name} has evidence of {record.gate} "
+                "that was recorded later; it stays there."
+            )
+            return
+    shared.write(name, folder.path(record.gate, record.subject, system))
+
+
+def fetch(
+    shared: SharedStore,
+    folder: Store,
+    gate: str,
+    subject: str,
+    files: Mapping[str, str],
+    asked: Mapping[str, Any],
+    system: str = "",
+) -> bool:
+    """Write the shared store's evidence to a folder; whether it has any that is whole.
+
+    Args:
+        shared: the store.
+        folder: where evidence is kept.
+        gate: whose evidence is wanted.
+        subject: a qualified shard id, or a model's name.
+        files: SHA-256 of the artifact's files as they are now, `files_of`.
+        asked: what is asked now, `question`.
+        system: as the policy names it; empty where it names none.
+
+    Raises:
+        EvidenceError: the folder cannot be written.
+    """
+    data = shared.read(_name(gate, subject, files, asked, system), MOST_BYTES)
+    if data is None:
+        return False
+    try:
+        record = Record.from_json(data)
+    except EvidenceError as error:
+        shared.notify(f"{subject}: its evidence of {gate} in the store {shared.name} {error}.")
+        return False
+    found = record.gate, record.subject, {**record.files}, plain(record.asked)
+    if found != (gate, subject, {**files}, plain(asked)):
+        shared.notify(
+            f"{subject}: its evidence of {gate} in the store {shared.name} answers another "
+            "question; it is not used."
+        )
+        return False
+    folder.write(record, system)
+    return True
+
+
+def _name(
+    gate: str, subject: str, files: Mapping[str, str], asked: Mapping[str, Any], system: str
+) -> str:
+    parts = [gate, subject, {**files}, plain(asked), system]
+    return f"evidence/{key_digest(parts)}.json"

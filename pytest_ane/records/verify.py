@@ -1,0 +1,343 @@
+"""Whether recorded evidence may stand for a measurement made now, and what it comes to.
+
+Digests first, then the policy, then signatures; no opinion is read from a file, so what passes here
+is judged anew. Where a policy names several systems, each has its evidence, and the gate's verdict
+is that of the worst:
+
+    file = EvidenceFile.at(store, "placement", shard)
+    record = file.verified(policy=policy, now=now, files=files, asked=asked)
+    found = answers("placement", shard, lambda system: record)
+    verdict = combined(found)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from pytest_ane.backends.coreml import without_ane
+from pytest_ane.gates import GATES, Subject
+from pytest_ane.gates.verdict import STATUSES, Finding, Verdict, nothing
+from pytest_ane.make import Artifact
+from pytest_ane.manifest import EvidencePolicy
+from pytest_ane.manifest.evidence import WITH_ANE, covers
+from pytest_ane.manifest.problems import label, toml_value
+from pytest_ane.mlprogram.arithmetic import SIMULATED
+from pytest_ane.mlprogram.errors import EvidenceError, UnprovenError, UnprovenKind
+from pytest_ane.records._signatures import signed_payloads, signing_command, signs
+from pytest_ane.records.record import Record, machine, parse, plain, read_file, sealed, simulated
+from pytest_ane.records.store import Store, systems_of, without_system
+
+DEVICES = ("coreml",)
+"""Backends that ask a device; what the CPU executor computes is no evidence of one."""
+UNSIGNED: frozenset[UnprovenKind] = frozenset(("unsigned", "signer", "signature", "library"))
+"""What recording again does not help: the file has to be signed, or the signature read."""
+SKEW = timedelta(minutes=10)
+"""How far two machines' clocks may be apart."""
+
+
+@dataclass(frozen=True)
+class EvidenceFile:
+    """A file that may be evidence of a gate and subject.
+
+    Attributes:
+        path: where it lies.
+        gate: whose evidence it is.
+        subject: a shard, or for gates of whole models the model.
+        system: what its place is for, as `policy.systems` names it; empty where that is absent.
+    """
+
+    path: Path
+    gate: str
+    subject: Subject
+    system: str = ""
+
+    @classmethod
+    def at(cls, store: Store, gate: str, subject: Subject, system: str = "") -> EvidenceFile:
+        """The one in a store's place."""
+        return cls(store.path(gate, subject.qualified, system), gate, subject, system)
+
+    def verified(
+        self,
+        *,
+        policy: EvidencePolicy,
+        now: datetime,
+        files: Mapping[str, str] | None = None,
+        asked: Mapping[str, Any] | None = None,
+        artifact: Artifact | None = None,
+    ) -> Record:
+        """Its record, if it is of these bytes and the policy takes it.
+
+        What is of today may be unknown, where nothing is built: then it is the record's own.
+
+        Args:
+            policy: which evidence counts.
+            now: with a time zone.
+            files: SHA-256 of the artifact's files as they are now, `files_of`.
+            asked: what is asked now, `question`.
+            artifact: the shard's package, which a plan is counted against.
+
+        Raises:
+            UnprovenError: it proves nothing; one sentence, with the command that puts it right.
+            ManifestError: a signer of the policy is no public key.
+        """
+        data = self.content()
+        found = self.record(data)
+        files = found.files if files is None else files
+        asked = plain(found.asked if asked is None else asked)
+        for kind, says in self.complaints(found, files, asked, policy, now):
+            raise self.refused(kind, says)
+        gate = GATES[self.gate]
+        lacks = gate.lacks(found.measurement, self.subject, found.environment, artifact)
+        if says := next(lacks, ""):
+            raise self.refused("incomplete", says)
+        if policy.signers:
+            signed = signed_payloads(self.path, policy.signers)
+            if not any(signs(payload, data) for payload in signed):
+                says = "is not what was signed: the file was changed, or recorded again"
+                raise self.refused("signature", says)
+        return found
+
+    def content(self) -> bytes:
+        """What is in the file; `UnprovenError` where there is none."""
+        try:
+            data = read_file(self.path)
+        except EvidenceError as error:
+            raise self._damaged(error) from None
+        if data is None:
+            raise self.refused("missing", "is missing")
+        return data
+
+    def record(self, data: bytes) -> Record:
+        """The record, of the right subject; `UnprovenError` where it is not whole."""
+        try:
+            found = Record.from_json(data)
+        except EvidenceError as error:
+            if _edited(data):
+                raise self.refused("edited", "was edited after it was recorded") from None
+            raise self._damaged(error) from None
+        if (found.gate, found.subject) != (self.gate, self.subject.qualified):
+            says = f"is damaged: it is evidence of {found.gate} of {found.subject}"
+            raise self.refused("damaged", says)
+        return found
+
+    def complaints(
+        self,
+        found: Record,
+        files: Mapping[str, str],
+        asked: Mapping[str, Any],
+        policy: EvidencePolicy,
+        now: datetime,
+    ) -> Iterator[tuple[UnprovenKind, str]]:
+        """Reasons to reject a record (signatures excluded), most severe first."""
+        if count := len(names := _changed(found.files, files)):
+            yield "stale", f"is of other bytes: {_file(names[0], found.files, files, count)}"
+        for path, old, new in differences(found.asked, asked):
+            says = f"{path} was {_said(old)}, now is {_said(new)}"
+            yield "stale", f"answers another question: {says}"
+        yield from _elsewhere(found, policy)
+        if self.system and not covers(self.system, system := found.environment.get("os", "")):
+            where = f"was recorded on {system or 'unknown system'}"
+            yield "os", f"{where}, and stands in the place of {self.system}"
+        yield from _untimely(found.time, policy, now)
+
+    def _damaged(self, error: EvidenceError) -> UnprovenError:
+        return self.refused("damaged", f"is damaged: {str(error).removeprefix(f'{self.path} ')}")
+
+    def refused(self, kind: UnprovenKind, says: str) -> UnprovenError:
+        """The error for a reason to reject, with the command that puts it right."""
+        with_system = f" with {self.system}" if self.system else ""
+        remedy = f"on a Mac{with_system}, run: {recording_command(self.subject.qualified, kind)}"
+        if kind == "missing" and self.system and without_system(self.path).exists():
+            plain = without_system(self.path).name
+            remedy = f"if {plain} is of {self.system}, rename it; else {remedy}"
+        if kind in UNSIGNED:
+            remedy = f"sign it: {signing_command(self.path)}"
+        return UnprovenError(f"{label(self.path)} {says}; {remedy}", kind)
+
+
+def recording_command(subject: str, kind: UnprovenKind) -> str:
+    """What records the evidence of a shard, or of a model, that is not there or no good."""
+    shards = quote(subject if ":" in subject else f"{subject}:*")
+    which = "missing" if kind == "missing" else "stale"
+    return f"pytest --ane-shards={shards} -m gate --ane-record={which}"
+
+
+def _edited(data: bytes) -> bool:
+    """Whether a record's own digest does not fit it."""
+    try:
+        top = parse(data)
+        return bool(sealed(top)["sha256"] != top["sha256"])
+    except (EvidenceError, AttributeError, KeyError, TypeError):
+        return False
+
+
+def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    return sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+
+
+def _file(name: str, old: Mapping[str, str], new: Mapping[str, str], count: int) -> str:
+    """What is the matter with the first file that differs."""
+    if name not in new:
+        says = "is gone"
+    elif name not in old:
+        says = "is new"
+    else:
+        says = f"was {old[name][:8]}, now is {new[name][:8]}"
+    return f"{name} {says}" + (f", first of {count} files" if count > 1 else "")
+
+
+def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Each key of nested tables that differs, such as `probes.seed`, with both values or None."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(old.keys() | new.keys()):
+            yield from differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+    elif old != new:
+        yield path, old, new
+
+
+def _said(value: Any) -> str:
+    return "absent" if value is None else toml_value(value)
+
+
+def _elsewhere(found: Record, policy: EvidencePolicy) -> Iterator[tuple[UnprovenKind, str]]:
+    """Where it was measured, and where it should have been."""
+    of, by_device = found.environment.get, GATES[found.gate].by_device
+    backend, units = of("backend", ""), of("compute_units", "")
+    if by_device and simulated(found):
+        yield "simulated", f"was computed by the CPU executor as {SIMULATED}, and no device ran it"
+    if by_device and backend not in DEVICES:
+        yield "backend", f"was measured by the backend {backend or 'unknown'}, not on a device"
+    if by_device and "native" in found.environment:
+        yield "replayed", "was answered by a replay, and no device was asked"
+    if by_device and (kind := without_ane(found.environment)):
+        yield "device", f"was recorded on {kind}, which proves nothing of the ANE"
+    if not policy.takes_chip(chip := of("chip", "")):
+        yield "chip", _where("on", chip, "chip", policy.chips)
+    if not policy.takes_system(system := of("os", "")):
+        yield "os", _where("on", system, "system", policy.os)
+    wanted = policy.compute_units or (WITH_ANE if by_device else None)
+    if wanted is not None and units not in wanted:
+        yield "compute-units", _where("with", units, "compute units", wanted)
+
+
+def _where(how: str, found: str, what: str, wanted: tuple[str, ...] | None) -> str:
+    taken = ", ".join(map(repr, wanted or ()))
+    return f"was recorded {how} {found or f'unknown {what}'}, and the policy takes {taken}"
+
+
+def _untimely(
+    recorded: datetime, policy: EvidencePolicy, now: datetime
+) -> Iterator[tuple[UnprovenKind, str]]:
+    if recorded > now + SKEW:
+        yield "future", f"was recorded at {recorded:%Y-%m-%d %H:%M} UTC, which is still to come"
+    if policy.max_age is not None and now - recorded > policy.max_age:
+        yield (
+            "age",
+            f"was recorded {time_in_words(now - recorded)} ago, on {recorded:%Y-%m-%d}, and the "
+            f"policy takes {time_in_words(policy.max_age)} at most",
+        )
+
+
+def time_in_words(time: timedelta) -> str:
+    """`90 days`, or below two days `12 hours`."""
+    hours = int(time / timedelta(hours=1))
+    number, unit = (hours // 24, "day") if hours >= 48 else (hours, "hour")
+    return f"{number} {unit}{'' if number == 1 else 's'}"
+
+
+def judge(record: Record, subject: Subject) -> Verdict:
+    """The verdict on a verified record of this shard, or of this model; it names its origin."""
+    gate = GATES[record.gate]
+    verdict = gate.judge(record.measurement, gate.policy(subject.policy), subject)
+    return with_origin(verdict, record)
+
+
+def with_origin(verdict: Verdict, record: Record) -> Verdict:
+    """A verdict on what a record holds, with where and when that was recorded."""
+    return replace(
+        verdict,
+        origin=origin(record),
+        provenance=dict(verdict.provenance) | dict(record.environment),
+    )
+
+
+def origin(record: Record) -> str:
+    """`recorded 2026-11-21, Apple M4 Max, macOS 26.1, CPU_AND_NE`."""
+    return ", ".join(filter(None, (f"recorded {record.time:%Y-%m-%d}", machine(record))))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one system comes to.
+
+    Attributes:
+        system: as the policy names it; empty where it names none.
+        verdict: on what was recorded there, or is measured now.
+        record: what was recorded, if it counts.
+        error: why it does not.
+    """
+
+    system: str
+    verdict: Verdict
+    record: Record | None = None
+    error: UnprovenError | None = None
+
+
+def answers(
+    gate: str,
+    subject: Subject,
+    verified: Callable[[str], Record],
+    systems: Iterable[str] | None = None,
+) -> list[Answer]:
+    """The answers of systems, of all that the policy names unless some are given.
+
+    Args:
+        gate: whose evidence is wanted.
+        subject: a shard or a model.
+        verified: gives a system's evidence if it counts, else raises `UnprovenError`.
+        systems: those that are asked.
+    """
+    found = []
+    for system in systems_of(gate, subject) if systems is None else systems:
+        try:
+            record = verified(system)
+        except UnprovenError as error:
+            reason, _, remedy = str(error).partition("; ")
+            verdict = nothing(gate, subject.qualified, reason, remedy)
+            found.append(Answer(system, verdict, error=error))
+        else:
+            found.append(Answer(system, judge(record, subject), record))
+    return found
+
+
+def worst(found: Sequence[Answer]) -> Answer:
+    """The answer that decides: the first that failed, else is unproven, else passed."""
+    return min(found, key=lambda answer: STATUSES.index(answer.verdict.status))
+
+
+def others(found: Sequence[Answer]) -> tuple[Finding, ...]:
+    """What the systems came to that do not decide: what keeps each from passing, or a note."""
+    decides = worst(found)
+    findings: list[Finding] = []
+    for answer in found:
+        if answer is not decides:
+            named = [_named(finding, answer.system) for finding in answer.verdict.reasons]
+            findings += named or [Finding("note", f"{answer.system}: passed")]
+    return tuple(findings)
+
+
+def combined(found: Sequence[Answer]) -> Verdict:
+    """The verdict of the worst system, with what the others came to."""
+    verdict = worst(found).verdict
+    return replace(verdict, findings=(*verdict.findings, *others(found)))
+
+
+def _named(finding: Finding, system: str) -> Finding:
+    """A finding of another system than the one whose figures are shown."""
+    kind = f"{finding.kind} on {system}" if finding.kind else ""
+    return replace(finding, reason=f"{system}: {finding.reason}", kind=kind, figure="")

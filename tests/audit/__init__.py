@@ -1,1 +1,0 @@
-"""A run judged again from its ledger."""

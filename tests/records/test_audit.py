@@ -1,0 +1,475 @@
+"""Pull requests that turn a red run green, and what `verify-run` says of them.
+
+None of them touches the manifest, keys, evidence or gates, which a reviewer looks at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pytest_ane
+from pytest_ane.gates.fidelity import FIDELITY
+from pytest_ane.gates.verdict import Verdict
+from pytest_ane.mlprogram.errors import AneError
+from pytest_ane.plugin.workspace import Workspace
+from pytest_ane.records.audit import Audit, Auditor, base_of
+from pytest_ane.records.record import sealed
+from pytest_ane.records.run import read_run
+from tests.ci.repository import git
+from tests.plugin.conftest import Project
+
+Edit = Callable[[Path], object]
+CONFTEST = """\
+import pytest
+class Plugin:
+{}
+def pytest_configure(config):
+    config.pluginmanager.register(Plugin())
+"""
+
+BUILDER = """
+[models.mine]
+builder = "small_block:build"
+shards = "ffn.0"
+max-tokens = 4
+"""
+BLOCK = """
+import torch
+from pytest_ane.models.families import Conversion, Port
+
+def build(shard):
+    torch.manual_seed(1)
+    x = Port("x", (1, 16, "T", 1))
+    return Conversion(torch.nn.Conv2d(16, 16, 1), (x,), (Port("y", x.shape),))
+"""
+
+
+class Checkout:
+    """A repository with a right package and its reference, and runs of its gates.
+
+    A pull request puts other weights in its place.
+    """
+
+    def __init__(self, project: Project) -> None:
+        self.project, self.path = project, project.path
+        shutil.copytree(project.workshop.packages["good"], self.path / "good.mlpackage")
+        shutil.copytree(project.workshop.packages["float32"], self.path / "float32.mlpackage")
+        project.manifest(
+            '[models.own.shard.good]\nartifact = "good.mlpackage"\n'
+            'reference = "float32.mlpackage"\n'
+        )
+        git(self.path, "init", "--quiet", "--initial-branch=main", ".")
+        (self.path / ".gitignore").write_text("*.jsonl\n__pycache__\n.pytest_cache\n.hypothesis\n")
+        self.commit("base")
+        git(self.path, "tag", "base")
+
+    def commit(self, message: str) -> None:
+        git(self.path, "add", "--force", "good.mlpackage", "float32.mlpackage")
+        git(self.path, "add", ".")
+        who = ("-c", "user.name=me", "-c", "user.email=me@example.org")
+        git(self.path, *who, "commit", "--quiet", "--allow-empty", f"--message={message}")
+
+    def spoil(self) -> None:
+        """Put a wrong package in the right one's place, and the right one beside it."""
+        (self.path / "good.mlpackage").rename(self.path / "right.mlpackage")
+        shutil.copytree(self.project.workshop.packages["other"], self.path / "good.mlpackage")
+
+    def run(self, *options: str) -> pytest.RunResult:
+        return self.project.gate("--ane-report=run.jsonl", *options)
+
+    def audit(self, *, reviewed: bool = False, recheck: float = 0) -> Audit:
+        run = read_run(self.path / "run.jsonl")
+        with base_of("base", self.path / "shards.toml") as base:
+            cache = self.project.workshop.cache
+            return Auditor(run, base, cache=cache, reviewed=reviewed, recheck=recheck).audit()
+
+    def complaints(self, *, recheck: float = 0) -> list[str]:
+        """Everything that makes the check red; a run that cannot be read is one, too."""
+        try:
+            audit = self.audit(recheck=recheck)
+        except AneError as error:
+            return [str(error)]
+        verdicts = (v for v in audit.verdicts if v.status != "passed")
+        return [*audit.problems, *(f"{v.gate}: {v.findings[0].reason}" for v in verdicts)]
+
+
+@pytest.fixture
+def checkout(project: Project) -> Checkout:
+    return Checkout(project)
+
+
+def write(name: str, text: str) -> Edit:
+    def edit(path: Path) -> None:
+        (path / name).write_text(text)
+
+    return edit
+
+
+def hook(body: str) -> Edit:
+    return write("conftest.py", CONFTEST.format(body))
+
+
+def on_import(text: str) -> Edit:
+    return write("conftest.py", text)
+
+
+GREEN = """\
+import pytest_ane.gates.fidelity as f
+from pytest_ane.gates.verdict import Verdict
+type(f.FIDELITY).judge = lambda self, m, p, s: Verdict("fidelity", s.qualified)
+"""
+PULL_REQUESTS: dict[str, Edit] = {
+    "pytest.ini deselects": write("pytest.ini", "[pytest]\naddopts = -k 'not fidelity'\n"),
+    "pyproject.toml deselects": write(
+        "pyproject.toml", "[tool.pytest.ini_options]\naddopts = '--deselect gates'\n"
+    ),
+    "tox.ini collects only": write("tox.ini", "[pytest]\naddopts = --collect-only\n"),
+    "conftest.py exits with 0": hook(
+        "    def pytest_runtest_setup(self, item):\n        pytest.exit('done', 0)\n"
+    ),
+    "conftest.py sets the exit code": hook(
+        "    @pytest.hookimpl(trylast=True)\n    def pytest_sessionfinish(self, session):\n"
+        "        session.exitstatus = 0\n"
+    ),
+    "conftest.py makes failures pass": hook(
+        "    @pytest.hookimpl(wrapper=True, tryfirst=True)\n"
+        "    def pytest_runtest_makereport(self, item, call):\n"
+        "        report = yield\n        report.outcome = 'passed'\n        return report\n"
+    ),
+    "conftest.py drops tests": hook(
+        "    def pytest_collection_modifyitems(self, items):\n        items.clear()\n"
+    ),
+    "conftest.py skips tests": hook(
+        "    def pytest_collection_modifyitems(self, items):\n        for item in items:\n"
+        "            item.add_marker(pytest.mark.skip('later'))\n"
+    ),
+    "conftest.py calls no test": hook(
+        "    @pytest.hookimpl(tryfirst=True)\n    def pytest_pyfunc_call(self, pyfuncitem):\n"
+        "        return True\n"
+    ),
+    "a module changes the judge": on_import(GREEN),
+    "a module allows what is unproven": on_import(
+        "from pytest_ane.plugin.workspace import Workspace\n"
+        "Workspace.allows_unproven = lambda self, subject: True\n"
+        "from pytest_ane.gates.verdict import Verdict\nVerdict.status = 'passed'\n"
+    ),
+    "a module lowers the policy": on_import(
+        "from pytest_ane.manifest.policy import FidelityPolicy\n"
+        "from pytest_ane.gates.fidelity import FIDELITY\n"
+        "type(FIDELITY).policy = lambda self, policy: FidelityPolicy(min_cosine=-1, "
+        "max_non_finite=0.9)\n"
+    ),
+    "a module measures another package": on_import(
+        "from pytest_ane.gates.fidelity import FIDELITY\nreal = type(FIDELITY).measure\n"
+        "class Other:\n    def __init__(self, context): self.context = context\n"
+        "    def __getattr__(self, name): return getattr(self.context, name)\n"
+        "    @property\n    def artifact(self):\n        from dataclasses import replace\n"
+        "        from pathlib import Path\n"
+        "        path = Path(__file__).with_name('right.mlpackage')\n"
+        "        return replace(self.context.artifact, path=path)\n"
+        "type(FIDELITY).measure = lambda self, context: real(self, Other(context))\n"
+    ),
+}
+
+
+MEASURED_AGAIN = ("a module measures another package",)
+
+
+def test_the_right_package_passes(checkout: Checkout) -> None:
+    assert checkout.run().ret == 0
+    audit = checkout.audit(recheck=5)
+    assert not audit.problems
+    assert not audit.changes
+    assert [v.status for v in audit.verdicts] == ["passed"] * 3
+    assert audit.rechecked == ("fidelity own:good",)
+
+
+def test_the_wrong_package_fails(checkout: Checkout) -> None:
+    checkout.spoil()
+    checkout.commit("change")
+    assert checkout.run().ret == 1
+    assert any("fidelity" in line for line in checkout.complaints())
+
+
+@pytest.mark.parametrize("name", PULL_REQUESTS)
+def test_a_pull_request_cannot_talk_it_green(
+    checkout: Checkout, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout.spoil()
+    PULL_REQUESTS[name](checkout.path)
+    checkout.commit(name)
+    with unchanged(monkeypatch):
+        checkout.run()
+    # Only what measures something else has to be measured again.
+    complaints = checkout.complaints(recheck=100 if name in MEASURED_AGAIN else 0)
+    assert any(line.startswith("fidelity: ") or "cannot be read" in line for line in complaints)
+    if name in MEASURED_AGAIN:
+        assert not checkout.complaints()
+
+
+@contextmanager
+def unchanged(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a module of the pull request changes lasts as long as its process."""
+    with monkeypatch.context() as patch:
+        for kind, name in (
+            (type(FIDELITY), "judge"),
+            (type(FIDELITY), "measure"),
+            (type(FIDELITY), "policy"),
+            (Workspace, "allows_unproven"),
+            (Verdict, "status"),
+        ):
+            patch.setattr(kind, name, getattr(kind, name))
+        yield
+
+
+Data = dict[str, Any]
+
+
+def edited(checkout: Checkout, change: Callable[[list[Data]], None]) -> None:
+    """Write the run anew after a change, with digests that fit."""
+    file = checkout.path / "run.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    change(lines)
+    first, *records, end = lines
+    whole = b"".join(json.dumps(line).encode() + b"\n" for line in (first, *map(sealed, records)))
+    end["sha256"] = hashlib.sha256(whole).hexdigest()
+    file.write_bytes(whole + json.dumps(end).encode() + b"\n")
+
+
+def of_fidelity(lines: list[Data]) -> Data:
+    (found,) = (line for line in lines if line.get("gate") == "fidelity")
+    return found
+
+
+def test_a_run_of_another_commit(checkout: Checkout) -> None:
+    checkout.run()
+    checkout.spoil()
+    checkout.commit("change")
+    complaints = checkout.complaints()
+    assert any(line.startswith("the run was of ") for line in complaints)
+    assert "fidelity: it was measured of other bytes than lie in this checkout" in complaints
+
+
+def test_a_run_that_was_edited_in_one_line(checkout: Checkout) -> None:
+    checkout.spoil()
+    checkout.commit("change")
+    checkout.run()
+    file = checkout.path / "run.jsonl"
+    file.write_text(file.read_text().replace('"failed"', '"passed"'))
+    (complaint,) = checkout.complaints()
+    assert "was edited after it was recorded" in complaint
+
+
+@pytest.mark.parametrize("change", [
+    lambda lines: lines[:-2] + lines[-1:],
+    lambda lines: [lines[0], lines[2], lines[1], *lines[3:]],
+    lambda lines: [*lines[:-1], lines[1], lines[-1]],
+    lambda lines: [lines[0].replace(b'"clean":false', b'"clean":true'), *lines[1:]],
+], ids=["taken out", "in another order", "put in", "its first line"])  # fmt: skip
+def test_a_run_whose_lines_are_others(
+    checkout: Checkout, change: Callable[[list[bytes]], list[bytes]]
+) -> None:
+    add(checkout.path / "shards.toml", "\n")
+    checkout.run()
+    file = checkout.path / "run.jsonl"
+    file.write_bytes(b"".join(change(file.read_bytes().splitlines(keepends=True))))
+    (complaint,) = checkout.complaints()
+    assert complaint.endswith("one was edited, added or taken out.")
+
+
+def test_a_run_without_its_end(checkout: Checkout) -> None:
+    checkout.run()
+    file = checkout.path / "run.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:-1]))
+    assert "the run was cut off" in checkout.complaints()[0]
+
+
+def test_a_run_written_anew_with_the_measurement_of_a_right_package(checkout: Checkout) -> None:
+    """Only measuring again tells; the share decides how likely that is."""
+    checkout.run()
+    lines = [json.loads(line) for line in (checkout.path / "run.jsonl").read_text().splitlines()]
+    right = of_fidelity(lines)
+    checkout.spoil()
+    checkout.commit("change")
+    checkout.run()
+
+    def forge(lines: list[Data]) -> None:
+        of_fidelity(lines).update(measurement=right["measurement"], verdict=right["verdict"])
+        lines[-1]["end"]["exit_code"] = 0
+
+    edited(checkout, forge)
+    assert not checkout.complaints()
+    (complaint,) = checkout.complaints(recheck=1)
+    assert complaint.startswith("fidelity: ")
+
+
+@pytest.mark.parametrize(
+    ("environment", "complaint"),
+    [
+        (
+            {"arithmetic": "simulated ANE (h16+)"},
+            "fidelity: its measurement was computed as simulated ANE (h16+), typed",
+        ),
+        (
+            {"backend": "coreml", "compute_units": "CPU_AND_NE", "virtual": "yes"},
+            "fidelity: it was measured on a virtual machine, which proves nothing of the ANE",
+        ),
+        ({"native": "replaced"}, "fidelity: its measurement was answered by a replay"),
+    ],
+)
+def test_a_measurement_of_no_device(
+    checkout: Checkout, environment: dict[str, str], complaint: str
+) -> None:
+    checkout.run()
+    edited(checkout, lambda lines: of_fidelity(lines)["environment"].update(environment))
+    assert checkout.complaints() == [complaint]
+
+
+@pytest.mark.parametrize(
+    ("edit", "change"),
+    [
+        (
+            lambda path: add(
+                path / "shards.toml", "[models.own.policy.fidelity]\nmin-cosine = -1\n"
+            ),
+            "own.policy.fidelity.min_cosine 0.97 -> -1.0",
+        ),
+        (
+            lambda path: add(path / "shards.toml", "[models.own.policy]\nunproven = 'allow'\n"),
+            "own.policy.unproven fail -> allow",
+        ),
+        (
+            lambda path: (path / "shards.toml").write_text(
+                (path / "shards.toml").read_text().replace("shard.good", "shard.renamed")
+            ),
+            "own.shard.good removed",
+        ),
+        (
+            lambda path: (shutil.rmtree(path / "float32.mlpackage"),
+                          shutil.copytree(path / "good.mlpackage", path / "float32.mlpackage")),
+            "float32.mlpackage edited",
+        ),
+        (
+            lambda path: own_gate(path, "def test_fidelity(ane_shard): pass\n"),
+            "gates/test_fidelity.py edited",
+        ),
+        (
+            lambda path: own_gate(path, "def test_mine(ane_shard): pass\n", "test_mine.py"),
+            "gates/test_mine.py added",
+        ),
+    ],
+)  # fmt: skip
+def test_a_change_of_what_judges_needs_a_review(
+    checkout: Checkout, edit: Edit, change: str
+) -> None:
+    checkout.spoil()
+    edit(checkout.path)
+    checkout.commit("change")
+    checkout.run()
+    audit = checkout.audit()
+    assert change in audit.changes
+    assert "what judges the run is changed, and nobody has reviewed it" in audit.problems
+
+
+def add(file: Path, text: str) -> None:
+    file.write_text(file.read_text() + text)
+
+
+def own_gate(path: Path, text: str, name: str = "test_fidelity.py") -> None:
+    (path / "gates").mkdir()
+    (path / "gates" / name).write_text(f"import pytest\npytestmark = pytest.mark.gate\n{text}")
+
+
+def test_a_change_of_policy_that_was_reviewed_passes(checkout: Checkout) -> None:
+    add(checkout.path / "shards.toml", "[models.own.policy.fidelity]\nmin-cosine = 0.95\n")
+    checkout.commit("change")
+    assert checkout.run().ret == 0
+    audit = checkout.audit(reviewed=True, recheck=100)
+    assert audit.changes == ("own.policy.fidelity.min_cosine 0.97 -> 0.95",
+                             "own.shard.good.policy.fidelity.min_cosine 0.97 -> 0.95")  # fmt: skip
+    assert not audit.problems
+    assert {v.status for v in audit.verdicts} == {"passed"}
+
+
+def test_another_pytest_ane(checkout: Checkout) -> None:
+    checkout.run()
+    edited(checkout, lambda lines: lines[0]["run"].update(plugin="0" * 64))
+    assert "the run used another pytest-ane than this one" in checkout.complaints()
+
+
+def test_a_package_that_was_put_there_after_the_run(checkout: Checkout) -> None:
+    checkout.run()
+    checkout.spoil()
+    complaints = checkout.complaints()
+    assert "tracked files were changed, so the run is of no commit" in complaints
+    assert "fidelity: it was measured of other bytes than lie in this checkout" in complaints
+
+
+def test_a_selection_that_leaves_shards_out(checkout: Checkout) -> None:
+    packages = checkout.project.workshop.packages
+    shutil.copytree(packages["other"], checkout.path / "other.mlpackage")
+    text = '[models.own.shard.{}]\nartifact = "other.mlpackage"\nreference = "none"\n'
+    add(checkout.path / "shards.toml", text.format("other"))
+    git(checkout.path, "add", "--force", "other.mlpackage")
+    checkout.commit("two shards")
+    git(checkout.path, "tag", "--force", "base")
+    checkout.project.gate("--ane-report=run.jsonl", shards="good")
+    assert checkout.complaints().count("fidelity: due, and the run has no verdict of it") == 1
+
+
+def verify_run(checkout: Checkout, *options: str) -> subprocess.CompletedProcess[str]:
+    """`pytest-ane verify-run` as the required check starts it, isolated."""
+    cache = f"--cache={checkout.project.workshop.cache}"
+    words = ["pytest-ane", "verify-run", "run.jsonl", "--policy-from=base", cache, *options]
+    root = str(Path(pytest_ane.__file__).parents[1])
+    start = f"import sys, runpy; sys.path.append({root!r}); sys.argv = {words!r}; "
+    start += "runpy.run_module('pytest_ane.cli', run_name='__main__')"
+    command = [sys.executable, "-I", "-c", start]
+    return subprocess.run(command, cwd=checkout.path, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+def test_a_reviewed_builder_is_the_pull_request_s_own(checkout: Checkout) -> None:
+    add(checkout.path / "shards.toml", BUILDER)
+    (checkout.path / "small_block.py").write_text(BLOCK)
+    checkout.commit("a model of our own")
+    assert checkout.run().ret == 0
+    assert "nobody has reviewed it" in verify_run(checkout).stderr
+    done = verify_run(checkout, "--reviewed", "--recheck=100%")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "fidelity 2/2" in done.stdout
+
+
+@pytest.mark.slow
+def test_verify_run_is_isolated_from_modules_of_the_pull_request(checkout: Checkout) -> None:
+    checkout.run()
+    for name in ("pytest_ane", "numpy", "tomlkit"):
+        (checkout.path / f"{name}.py").write_text("raise SystemExit(0)\n")
+    done = verify_run(checkout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "fidelity 1/1" in done.stdout
+    for file in checkout.path.glob("*.py"):
+        file.unlink()
+    command = ("-m", "pytest_ane.cli", "verify-run", "run.jsonl", "--policy-from=base")
+    plain = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+    assert plain.returncode == 1
+    assert "run it isolated: python -I -m pytest_ane.cli verify-run" in plain.stderr
+
+
+def test_hazards_are_never_believed(checkout: Checkout) -> None:
+    """No file of evidence holds them: they are measured again."""
+    add(checkout.path / "shards.toml", '[defaults]\narithmetic = "ane"\n')
+    checkout.commit("the ANE's arithmetic")
+    git(checkout.path, "tag", "--force", "base")
+    checkout.run().assert_outcomes(passed=4, deselected=1)
+    assert checkout.complaints() == []

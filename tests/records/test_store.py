@@ -1,0 +1,164 @@
+"""The folder of evidence: where files are, and how they are replaced."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from pytest_ane.make.shared_store import SharedStore
+from pytest_ane.mlprogram.errors import EvidenceError
+from pytest_ane.records.record import Record
+from pytest_ane.records.store import Store, fetch, push, signature
+from tests.records.makers import record
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """An empty folder that is not there yet."""
+    return Store(tmp_path / "evidence")
+
+
+def test_where_evidence_is_kept(store: Store) -> None:
+    assert store.path("placement", "smollm2:L01") == store.folder / "smollm2/L01.placement.json"
+    assert store.path("fidelity", "g:L00.p7") == store.folder / "g/L00.p7.fidelity.json"
+    assert store.path("behaviour", "smollm2") == store.folder / "smollm2/behaviour.json"
+
+
+@pytest.mark.parametrize(
+    "subject", ["..", "../x", "m:../x", "", ":L01", "m:", "m:a/b", ".git", "m\n"]
+)
+def test_nothing_leads_out_of_the_folder(store: Store, subject: str) -> None:
+    with pytest.raises(EvidenceError, match="is neither a model nor a shard"):
+        store.path("placement", subject)
+
+
+def test_written_and_read(store: Store) -> None:
+    assert store.read("placement", "smollm2:L01") is None
+    assert store.files() == []
+    path = store.write(record("placement"))
+    data = store.read("placement", "smollm2:L01")
+    assert data == path.read_bytes() == record("placement").to_json().encode()
+    assert Record.from_json(data).subject == "smollm2:L01"
+    assert [one.name for one in path.parent.iterdir()] == ["L01.placement.json"]
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_all_files_but_signatures(store: Store) -> None:
+    for gate in ("placement", "fidelity", "behaviour"):
+        path = store.write(record(gate))
+        signature(path, ".dsse.json").write_text("{}")
+        signature(path, ".sigstore.json").write_text("{}")
+    names = [path.relative_to(store.folder).as_posix() for path in store.files()]
+    assert names == [
+        "smollm2/L01.fidelity.json", "smollm2/L01.placement.json", "smollm2/behaviour.json",
+    ]  # fmt: skip
+
+
+def test_a_new_statement_takes_the_old_signature_away(store: Store) -> None:
+    path = store.write(record("placement"))
+    beside = signature(path, ".dsse.json")
+    beside.write_text("{}")
+    store.write(record("placement"))
+    assert not beside.exists()
+
+
+def test_what_is_replaced(store: Store) -> None:
+    """A record, what is damaged, and a statement of an older version; nothing else."""
+    path = store.write(record("placement"))
+    old = '{"_type": "https://in-toto.io/Statement/v1", "predicateType": "x", "predicate": {}}'
+    for there in (old, "{", '{"format": 2, "gate": "placement", "sha256": ""}'):
+        path.write_text(there)
+        assert store.write(record("placement")).read_text() == record("placement").to_json()
+    path.write_text('{"name": "mine"}')
+    with pytest.raises(EvidenceError, match=r"is no evidence and is not replaced; move it away"):
+        store.write(record("placement"))
+
+
+def test_a_write_that_fails_leaves_the_old_file(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = store.write(record("placement"))
+    before = path.read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(EvidenceError, match=r"cannot be written \(No space left on device\)"):
+        store.write(record("placement", subject="smollm2:L01", environment={}))
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_what_is_no_file_cannot_be_read(store: Store) -> None:
+    store.path("placement", "m:L01").mkdir(parents=True)
+    with pytest.raises(EvidenceError, match="is no regular file"):
+        store.read("placement", "m:L01")
+
+
+def test_a_file_too_large_is_not_read(store: Store) -> None:
+    path = store.path("placement", "m:L01")
+    path.parent.mkdir(parents=True)
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(EvidenceError, match="more bytes than any evidence"):
+        store.read("placement", "m:L01")
+
+
+def test_every_name_that_a_manifest_gives_a_model(tmp_path: Path) -> None:
+    path = Store(tmp_path).path("placement", "7b-it.v2:L00.p1")
+    assert path == tmp_path / "7b-it.v2" / "L00.p1.placement.json"
+
+
+def test_what_has_no_end_is_not_read(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    path = store.path("placement", "m:L01")
+    path.parent.mkdir()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(EvidenceError, match=r"L01\.placement\.json is no regular file"):
+        store.read("placement", "m:L01")
+    path.unlink()
+    path.symlink_to(path)
+    with pytest.raises(EvidenceError, match="cannot be read"):
+        store.read("placement", "m:L01")
+
+
+def told_of(shared: Path, folder: Path, given: Record) -> list[str]:
+    """What is said when a machine stores evidence that it has recorded."""
+    told: list[str] = []
+    store = Store(folder)
+    store.write(given)
+    push(SharedStore(str(shared), told.append), store, given)
+    return told
+
+
+def test_what_was_recorded_later_stays(tmp_path: Path) -> None:
+    shared, old = tmp_path / "shared", record("placement")
+    new = replace(old, time=old.time + timedelta(minutes=1))
+    assert told_of(shared, tmp_path / "one", old) == []
+    assert told_of(shared, tmp_path / "two", new) == []
+    assert told_of(shared, tmp_path / "one", old) == [
+        f"smollm2:L01: the store {shared} has evidence of placement that was recorded later; it "
+        "stays there."
+    ]
+    assert told_of(shared, tmp_path / "two", new) == []
+    third = Store(tmp_path / "three")
+    assert fetch(
+        SharedStore(str(shared), print), third, new.gate, new.subject, new.files, new.asked
+    )
+    data = third.read(new.gate, new.subject)
+    assert data is not None
+    assert Record.from_json(data).time == new.time
+
+
+def test_what_is_damaged_there_is_replaced(tmp_path: Path) -> None:
+    shared, given = tmp_path / "shared", record("fidelity")
+    told_of(shared, tmp_path / "one", given)
+    (file,) = (shared / "evidence").iterdir()
+    file.write_bytes(b"{")
+    assert told_of(shared, tmp_path / "one", given) == []
+    assert file.read_bytes() != b"{"

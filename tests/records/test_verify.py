@@ -1,0 +1,357 @@
+"""Every way in which evidence proves nothing, each with its own sentence."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation, Tally
+from pytest_ane.manifest import ComputeUnits, EvidencePolicy, Model, Shard
+from pytest_ane.mlprogram.errors import UnprovenError
+from pytest_ane.records.record import Record, sealed
+from pytest_ane.records.store import Store
+from pytest_ane.records.verify import EvidenceFile
+from tests.records.signing import bundle, envelope, new_key, stated, write_json, write_public
+
+NOW = datetime(2026, 11, 21, 16, 0, 0, tzinfo=timezone.utc)
+FILES = {"L01/Manifest.json": "a" * 64, "L01/Data/weight.bin": "b" * 64}
+ASKED = {"probes": {"seed": 0, "kinds": ["gaussian"]}, "reference": "float32"}
+PLAN = Plan(
+    "coremltools",
+    (PlannedFunction("main", (PlannedOperation("y", "conv", "ANE"),)),),
+    compute_units="CPU_AND_NE",
+)
+SHARD = Shard(model="m", id="L01")
+DEVICE = {"virtual": "no", "translated": "no", "devices": "CPU, GPU, ANE", "ane_cores": "16"}
+FOUND = Record(
+    gate="placement",
+    subject="m:L01",
+    files=FILES,
+    environment={
+        "backend": "coreml",
+        "chip": "Apple M4 Max",
+        "os": "macOS 26.1",
+        "compute_units": "CPU_AND_NE",
+        **DEVICE,
+    },
+    asked=ASKED,
+    time=NOW - timedelta(days=3),
+    measurement=PLAN,
+)
+FILE = "evidence/m/L01.placement.json"
+MISSING = "on a Mac, run: pytest --ane-shards=m:L01 -m gate --ane-record=missing"
+STALE = "on a Mac, run: pytest --ane-shards=m:L01 -m gate --ane-record=stale"
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """One record, in the folder that sentences are relative to."""
+    monkeypatch.chdir(tmp_path)
+    kept = Store(tmp_path / "evidence")
+    kept.write(FOUND)
+    return kept
+
+
+def look(store: Store, policy: EvidencePolicy | None = None, **changes: Any) -> Record:
+    given = {"files": FILES, "asked": ASKED, "now": NOW, **changes}
+    return EvidenceFile.at(store, "placement", SHARD).verified(
+        policy=policy or EvidencePolicy(), **given
+    )
+
+
+def refusal(store: Store, policy: EvidencePolicy | None = None, **changes: Any) -> tuple[str, str]:
+    with pytest.raises(UnprovenError) as caught:
+        look(store, policy, **changes)
+    return caught.value.kind, str(caught.value)
+
+
+def test_what_fits_is_taken(store: Store) -> None:
+    assert look(store) == FOUND
+    policy = EvidencePolicy(
+        chips=("Apple M4*",),
+        os=("macOS 26",),
+        compute_units=("CPU_AND_NE",),
+        max_age=timedelta(days=3),
+    )
+    assert look(store, policy, asked={**ASKED, "probes": {"seed": 0, "kinds": ("gaussian",)}}) == (
+        FOUND
+    )
+
+
+def test_missing(store: Store) -> None:
+    store.path("placement", "m:L01").unlink()
+    assert refusal(store) == ("missing", f"{FILE} is missing; {MISSING}")
+
+
+def test_missing_of_a_model(store: Store) -> None:
+    model = Model(name="m", shards=(SHARD,))
+    with pytest.raises(UnprovenError) as caught:
+        EvidenceFile.at(store, "behaviour", model).verified(
+            files={}, asked={}, policy=EvidencePolicy(), now=NOW
+        )
+    assert str(caught.value) == (
+        "evidence/m/behaviour.json is missing; on a Mac, run: pytest --ane-shards='m:*' -m gate "
+        "--ane-record=missing"
+    )
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"{}", b"[" * 99_999, b'{"a": 1'])
+def test_damaged(store: Store, data: bytes) -> None:
+    store.path("placement", "m:L01").write_bytes(data)
+    kind, says = refusal(store)
+    assert kind == "damaged"
+    assert says.startswith(f"{FILE} is damaged: ")
+    assert says.endswith(STALE)
+
+
+def test_of_another_shard(store: Store) -> None:
+    store.write(replace(FOUND, subject="m:L02"))
+    store.path("placement", "m:L02").replace(store.path("placement", "m:L01"))
+    assert refusal(store) == (
+        "damaged", f"{FILE} is damaged: it is evidence of placement of m:L02; {STALE}",
+    )  # fmt: skip
+
+
+def test_of_another_gate(store: Store) -> None:
+    store.path("placement", "m:L01").replace(store.path("fidelity", "m:L01"))
+    with pytest.raises(UnprovenError, match="it is evidence of placement of m:L01"):
+        EvidenceFile.at(store, "fidelity", SHARD).verified(
+            files=FILES, asked=ASKED, policy=EvidencePolicy(), now=NOW
+        )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('"ANE"', '"GPU"'), ("Apple M4 Max", "Apple M9 Max"), ("aaaa", "aaab"), ("2026-", "2027-")],
+)
+def test_edited(store: Store, old: str, new: str) -> None:
+    path = store.path("placement", "m:L01")
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    assert refusal(store) == ("edited", f"{FILE} was edited after it was recorded; {STALE}")
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        (
+            {**FILES, "L01/Data/weight.bin": "c" * 64},
+            "L01/Data/weight.bin was bbbbbbbb, now is cccccccc",
+        ),
+        ({"L01/Manifest.json": "a" * 64}, "L01/Data/weight.bin is gone"),
+        ({**FILES, "L01/x": "d" * 64}, "L01/x is new"),
+        ({}, "L01/Data/weight.bin is gone, first of 2 files"),
+    ],
+)
+def test_other_bytes(store: Store, files: dict[str, str], says: str) -> None:
+    assert refusal(store, files=files) == ("stale", f"{FILE} is of other bytes: {says}; {STALE}")
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({**ASKED, "probes": {"seed": 1, "kinds": ["gaussian"]}}, "probes.seed was 0, now is 1"),
+        ({**ASKED, "prompts": []}, "prompts was absent, now is []"),
+        ({"reference": "float32"}, 'probes was { kinds = ["gaussian"], seed = 0 }, now is absent'),
+    ],
+)
+def test_another_question(store: Store, asked: dict[str, Any], says: str) -> None:
+    assert refusal(store, asked=asked) == (
+        "stale", f"{FILE} answers another question: {says}; {STALE}",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("policy", "kind", "says"),
+    [
+        (
+            {"chips": ("Apple M3*", "Apple M5")},
+            "chip",
+            "was recorded on Apple M4 Max, and the policy takes 'Apple M3*', 'Apple M5'",
+        ),
+        (
+            {"os": ("macOS 27",)},
+            "os",
+            "was recorded on macOS 26.1, and the policy takes 'macOS 27'",
+        ),
+        (
+            {"compute_units": ("ALL",)},
+            "compute-units",
+            "was recorded with CPU_AND_NE, and the policy takes 'ALL'",
+        ),
+        (
+            {"max_age": timedelta(hours=71)},
+            "age",
+            "was recorded 3 days ago, on 2026-11-18, and the policy takes 2 days at most",
+        ),
+    ],
+)
+def test_policies(store: Store, policy: dict[str, Any], kind: str, says: str) -> None:
+    assert refusal(store, EvidencePolicy(**policy)) == (kind, f"{FILE} {says}; {STALE}")
+
+
+@pytest.mark.parametrize(
+    ("backend", "says"),
+    [("cpu", "the backend cpu"), (None, "the backend unknown")],
+)
+def test_what_no_device_measured(store: Store, backend: str | None, says: str) -> None:
+    env = {k: v for k, v in FOUND.environment.items() if k != "backend"}
+    store.write(replace(FOUND, environment={**env, **({"backend": backend} if backend else {})}))
+    assert refusal(store) == (
+        "backend", f"{FILE} was measured by {says}, not on a device; {STALE}",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["cpu", "coreml"])
+def test_what_was_simulated(store: Store, backend: str) -> None:
+    """Refused by a sentence of its own, whatever else the file says."""
+    simulated = {"backend": backend, "arithmetic": "simulated ANE (h16+)"}
+    store.write(replace(FOUND, environment={**FOUND.environment, **simulated}))
+    for policy in (EvidencePolicy(), EvidencePolicy(chips=("*",), compute_units=("CPU_AND_NE",))):
+        assert refusal(store, policy) == (
+            "simulated",
+            f"{FILE} was computed by the CPU executor as simulated ANE (h16+), and no device ran "
+            f"it; {STALE}",
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"virtual": "yes", "mac": "VirtualMac2,1"}, "a virtual machine (VirtualMac2,1)"),
+        ({"translated": "yes"}, "a Mac whose Python runs under Rosetta"),
+        ({"devices": "CPU, GPU", "ane_cores": "0"},
+         "a Mac for which Core ML lists no Neural Engine"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("units", ["CPU_AND_NE", "CPU_ONLY"])
+def test_what_no_ane_measured(
+    store: Store, changes: dict[str, str], kind: str, units: ComputeUnits
+) -> None:
+    environment = {**FOUND.environment, **changes, "compute_units": units}
+    store.write(replace(FOUND, environment=environment))
+    for policy in (EvidencePolicy(), EvidencePolicy(chips=("*",), compute_units=(units,))):
+        assert refusal(store, policy) == (
+            "device",
+            f"{FILE} was recorded on {kind}, which proves nothing of the ANE; {STALE}",
+        )
+
+
+def test_old_evidence_does_not_say_that_there_was_an_ane(store: Store) -> None:
+    environment = {k: v for k, v in FOUND.environment.items() if k not in DEVICE}
+    store.write(replace(FOUND, environment=environment))
+    assert refusal(store) == (
+        "device",
+        f"{FILE} was recorded on a machine whose devices are not listed (by macOS 13, or by an "
+        f"older pytest-ane), which proves nothing of the ANE; {STALE}",
+    )
+
+
+def test_unknown_machines_are_not_taken(store: Store) -> None:
+    known = {"backend": "coreml", "compute_units": "CPU_AND_NE", **DEVICE}
+    store.write(replace(FOUND, environment=known))
+    assert look(store).environment == known
+    store.write(replace(FOUND, environment={"backend": "coreml", **DEVICE}))
+    for policy in ({}, {"chips": ("*",)}, {"os": ("macOS *",)}, {"compute_units": ("ALL",)}):
+        kind, says = refusal(store, EvidencePolicy(**policy))  # type: ignore[arg-type]
+        assert kind in ("chip", "os", "compute-units")
+        assert "unknown" in says
+
+
+def test_what_was_kept_off_the_ane_counts_where_a_policy_names_it(store: Store) -> None:
+    units = {"compute_units": "CPU_ONLY"}
+    measurement = replace(PLAN, **units)  # type: ignore[arg-type]
+    environment = {**FOUND.environment, **units}
+    found = replace(FOUND, environment=environment, measurement=measurement)
+    store.write(found)
+    assert refusal(store) == (
+        "compute-units",
+        f"{FILE} was recorded with CPU_ONLY, and the policy takes 'ALL', 'CPU_AND_NE'; {STALE}",
+    )
+    assert look(store, EvidencePolicy(compute_units=("CPU_ONLY",))) == found
+
+
+def test_what_leaves_something_out(store: Store) -> None:
+    store.write(replace(FOUND, measurement=Plan("counts", tallies=(Tally(None, 9, 9),))))
+    assert refusal(store) == (
+        "incomplete", f"{FILE} holds counts or a log, not Core ML's plan alone; {STALE}",
+    )  # fmt: skip
+
+
+def test_from_the_future(store: Store) -> None:
+    now = FOUND.time - timedelta(minutes=9)
+    assert look(store, now=now) == FOUND
+    now = FOUND.time - timedelta(minutes=11)
+    says = f"{FILE} was recorded at 2026-11-18 16:00 UTC, which is still to come; {STALE}"
+    assert refusal(store, now=now) == ("future", says)
+
+
+def test_bytes_are_looked_at_first(store: Store) -> None:
+    policy = EvidencePolicy(chips=("Apple M1",), max_age=timedelta(hours=1))
+    assert refusal(store, policy, files={})[0] == "stale"
+    assert refusal(store, policy)[0] == "chip"
+
+
+def test_signed(store: Store, tmp_path: Path) -> None:
+    key, path = new_key(), store.path("placement", "m:L01")
+    policy = EvidencePolicy(signers=(write_public(key, tmp_path / "lab.pub"),))
+    assert refusal(store, policy)[0] == "unsigned"
+    write_json(path.with_name(f"{path.name}.sigstore.json"), bundle(key, stated(path.read_bytes())))
+    assert look(store, policy) == FOUND
+
+
+def test_an_older_envelope_beside_one_that_fits(store: Store, tmp_path: Path) -> None:
+    key, path = new_key(), store.path("placement", "m:L01")
+    policy = EvidencePolicy(signers=(write_public(key, tmp_path / "lab.pub"),))
+    older = replace(FOUND, time=FOUND.time - timedelta(days=1)).to_json().encode()
+    write_json(path.with_name(f"{path.name}.dsse.json"), envelope(key, stated(older)))
+    assert refusal(store, policy)[0] == "signature"
+    write_json(path.with_name(f"{path.name}.sigstore.json"), bundle(key, stated(path.read_bytes())))
+    assert look(store, policy) == FOUND
+
+
+def test_a_statement_that_the_signing_tool_wrote_anew(store: Store, tmp_path: Path) -> None:
+    key, path = new_key(), store.path("placement", "m:L01")
+    policy = EvidencePolicy(signers=(write_public(key, tmp_path / "lab.pub"),))
+    anew = json.dumps(json.loads(stated(path.read_bytes())), separators=(",", ":")).encode()
+    assert anew != stated(path.read_bytes())
+    write_json(path.with_name(f"{path.name}.dsse.json"), envelope(key, anew))
+    assert look(store, policy) == FOUND
+
+
+def test_what_is_signed_is_not_what_lies_there(store: Store, tmp_path: Path) -> None:
+    """Somebody edits a number and seals the file again: only the signature tells."""
+    key, path = new_key(), store.path("placement", "m:L01")
+    policy = EvidencePolicy(signers=(write_public(key, tmp_path / "lab.pub"),))
+    write_json(path.with_name(f"{path.name}.dsse.json"), envelope(key, stated(path.read_bytes())))
+    data = json.loads(path.read_text().replace('"Apple M4 Max"', '"Apple M5 Max"'))
+    path.write_text(json.dumps(sealed(data)))
+    assert look(store).environment["chip"] == "Apple M5 Max"
+    kind, says = refusal(store, policy)
+    assert kind == "signature"
+    assert says.startswith(
+        f"{FILE} is not what was signed: the file was changed, or recorded again; sign it: cosign"
+    )
+
+
+def test_signed_by_another_key(store: Store, tmp_path: Path) -> None:
+    path = store.path("placement", "m:L01")
+    policy = EvidencePolicy(signers=(write_public(new_key(), tmp_path / "lab.pub"),))
+    write_json(
+        path.with_name(f"{path.name}.dsse.json"), envelope(new_key(), stated(path.read_bytes()))
+    )
+    assert refusal(store, policy)[0] == "signer"
+
+
+def test_a_file_s_own_opinion_is_not_read(store: Store) -> None:
+    path = store.path("placement", "m:L01")
+    data = json.loads(path.read_text())
+    data["verdict"] = {"status": "passed"}
+    path.write_text(json.dumps(sealed(data)))
+    assert look(store) == FOUND
