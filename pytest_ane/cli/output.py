@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Generator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
@@ -15,6 +16,10 @@ from pytest_ane.mlprogram.errors import AneError, OutputError
 from pytest_ane.mlprogram.text import LONGEST, printable
 
 # The terminal: its width, a status line on stderr, and a question before anything is deleted.
+
+
+_quiet = threading.Event()
+"""Set while a command runs with `--json`: a program reads its output, and nobody its progress."""
 
 
 def terminal_width() -> int | None:
@@ -27,7 +32,7 @@ def tell(text: str, *, stays: bool = False) -> None:
 
     One that stays is a line of its own, whole.
     """
-    if sys.stderr and sys.stderr.isatty():
+    if sys.stderr and sys.stderr.isatty() and not _quiet.is_set():
         line = f"{printable(text)}\n" if stays else printable(text)[:79]
         sys.stderr.write(f"\r\x1b[K{line}")
         sys.stderr.flush()
@@ -73,12 +78,16 @@ def execute(options: argparse.Namespace) -> int:
         OutputError: the disk under standard output is full, or the like.
         BrokenPipeError: the reader of standard output is gone.
     """
+    if options.json:
+        _quiet.set()
     try:
         result = _printed(options.run(options), quiet=options.json)
     except OutputError:
         raise
     except AneError as error:
         result = Failed(str(error))
+    finally:
+        _quiet.clear()
     failed = isinstance(result, Failed)
     if options.json:
         write(to_json({**result.data, "error": result.error} if failed else result))

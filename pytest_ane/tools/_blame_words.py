@@ -79,6 +79,8 @@ _CAUSES = {
     "compression": "compression: exact weights leave less than half of the error",
 }
 _HALF = 0.5
+_MENDED = 0.9
+"""Share of the squared error up to which further weights get an entry."""
 _NAMED = 3
 """Probes that are named."""
 
@@ -92,10 +94,7 @@ def cause(blame: Blame) -> Finding:
     """The cause in a sentence, and where to begin: a weight with its remedy, or an operation."""
     by_weights = blame.cause not in ("engine", "function", "fp16")
     worst = next((c for c in blame.weights if c.remedy is not None), None) if by_weights else None
-    remedy = ""
-    if worst is not None and worst.remedy is not None:
-        entry = override(worst.weight.name, worst.remedy)
-        remedy = f"for compression.overrides in shards.toml: {{ {entry} }}"
+    remedy = _overrides(blame) if by_weights else ""
     names = [c.weight.name for c in (worst, *blame.weights) if c] if by_weights else []
     operations = [s.name for s in blame.operations if s.own > 0 or math.isnan(s.own)]
     where = Where(weight=names[0]) if names else Where(op=next(iter(operations), ""))
@@ -190,10 +189,18 @@ def _weights(blame: Blame) -> Iterator[str]:
             f"no weight makes half of the squared error: the worst {len(shown)} make "
             f"{share(sum(c.share for c in shown))}"
         )
-    remedies = ((c.weight.name, c.remedy) for c in shown if c.remedy is not None)
-    if (first := next(remedies, None)) is not None:
-        entry = override(*first)
-        yield f"for compression.overrides in shards.toml: {{ {entry} }}"
+    if entries := _overrides(blame):
+        yield entries
+
+
+def _overrides(blame: Blame) -> str:
+    """Entries for as many weights, the worst first, as make most of the error together."""
+    entries, mended = [], 0.0
+    for culprit in blame.weights:
+        if culprit.remedy is not None and mended < _MENDED:
+            entries.append(f"{{ {override(culprit.weight.name, culprit.remedy)} }}")
+            mended += culprit.share
+    return f"for compression.overrides in shards.toml: {', '.join(entries)}" if entries else ""
 
 
 def _weight(culprit: Culprit) -> tuple[str, ...]:

@@ -41,6 +41,15 @@ def test_all_of_it() -> None:
     ]
 
 
+def test_weights_alike_are_overridden_together() -> None:
+    four = [replace(WORST, weight=replace(WORST.weight, name=n), share=0.24) for n in "abcd"]
+    found = replace(FOUND, weights=(*four, replace(WORST, share=0.02)))
+    (line,) = (line for line in lines(found) if line.startswith("for compression.overrides"))
+    named = [f'{{ weights = "{name}"' in line for name in ("a", "b", "c", "d", "v_proj")]
+    assert named == [True, True, True, True, False]
+    assert cause(found).remedy == line
+
+
 def test_an_entry_is_one_that_the_manifest_takes(tmp_path) -> None:
     from pytest_ane.manifest import load
 

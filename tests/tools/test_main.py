@@ -23,6 +23,7 @@ from pytest_ane import __version__, tools
 from pytest_ane.cli import main, parser
 from pytest_ane.cli.commands import COMMANDS, load
 from pytest_ane.cli.output import to_json
+from tests.packages import save_conv
 
 
 @dataclass(frozen=True)
@@ -200,3 +201,15 @@ def test_sigterm_ends_a_command_cleanly(tmp_path: Path) -> None:
         assert process.stderr.read() == b""
     assert process.returncode == 143
     assert list(tmp_path.iterdir()) == []
+
+
+def test_progress_is_shown_to_people_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_conv(package := tmp_path / "conv.mlpackage")
+    compress = ["compress", str(package), "--weight-threshold=0", "--granularity=per_tensor", "-o"]
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert main([*compress, str(tmp_path / "a.mlpackage"), "--json"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main([*compress, str(tmp_path / "b.mlpackage")]) == 0
+    assert "compressing conv.mlpackage" in capsys.readouterr().err

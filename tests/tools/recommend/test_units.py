@@ -71,6 +71,13 @@ def test_what_most_bytes_have_is_the_table_and_the_rest_overrides() -> None:
     assert made.for_weight("router_0") == Uncompressed()
 
 
+def test_many_small_units_do_not_outweigh_one_large() -> None:
+    q, k, up = unit("q*", 10), unit("k*", 10), unit("up*", 100)
+    made = shard_settings((q, k, up), {q: "six", k: "six", up: "int8"}, MENU, ())
+    assert made.model_copy(update={"overrides": ()}) == MENU["int8"]
+    assert [override.weights for override in made.overrides] == ["q*", "k*"]
+
+
 @pytest.mark.parametrize("name", MENU)
 def test_one_setting_for_all_is_that_setting(name: str) -> None:
     both = unit("q*", 10), unit("k*", 10)
