@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ane.backends import CoreMLBackend
-from pytest_ane.gates import GATES, Gate
+from pytest_ane.gates.base import Gate
+from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import Finding, Verdict, nothing
 from pytest_ane.manifest import Policy, Shard
 from pytest_ane.manifest.evidence import WITH_ANE

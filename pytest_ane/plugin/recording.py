@@ -12,7 +12,8 @@ import pytest
 
 from pytest_ane.backends import CoreMLBackend
 from pytest_ane.backends.coreml import without_ane
-from pytest_ane.gates import GATES, ShardContext, Subject
+from pytest_ane.gates.base import ShardContext, Subject
+from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import Finding
 from pytest_ane.make import Artifact
 from pytest_ane.manifest import Policy, Shard

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ane.gates import GATES, Subject
+from pytest_ane.gates.base import Subject
+from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import Verdict
 from pytest_ane.mlprogram.errors import AneError, EvidenceError, ReportError
 from pytest_ane.mlprogram.text import LONGEST, printable

@@ -30,7 +30,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from pytest_ane.backends.coreml import without_ane
-from pytest_ane.gates import GATES, Gate, GateTest, Subject
+from pytest_ane.gates.base import Gate, GateTest, Subject
+from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import Figure, Finding, Verdict, nothing
 from pytest_ane.manifest import Manifest, Model, Shard, load
 from pytest_ane.manifest.evidence import WITH_ANE

@@ -10,7 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
-from pytest_ane.gates import GATES, Move, Subject
+from pytest_ane.gates.base import Move, Subject
+from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import STATUSES, Cell, Figure, Verdict
 from pytest_ane.mlprogram.digests import key_digest
 from pytest_ane.mlprogram.errors import UnprovenKind

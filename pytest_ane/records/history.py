@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
-from pytest_ane.gates import GATES, Subject
+from pytest_ane.gates.base import Subject
+from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import Bound, Limits
 from pytest_ane.manifest import Manifest
 from pytest_ane.mlprogram.errors import HistoryError

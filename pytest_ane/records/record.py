@@ -28,7 +28,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from pytest_ane.gates import GATES, GateTest, Subject
+from pytest_ane.gates.base import GateTest, Subject
+from pytest_ane.gates.registry import GATES
 from pytest_ane.make import Artifact
 from pytest_ane.manifest import Model, Shard
 from pytest_ane.mlprogram.arithmetic import SIMULATED

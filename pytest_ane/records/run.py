@@ -24,7 +24,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 import pytest_ane
-from pytest_ane.gates import GateTest
+from pytest_ane.gates.base import GateTest
 from pytest_ane.mlprogram.digests import file_digest, key_digest
 from pytest_ane.mlprogram.errors import EvidenceError
 from pytest_ane.mlprogram.strict_json import strict

@@ -20,7 +20,8 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, TypeAlias
 
-from pytest_ane.gates import GATES, Subject, recordable
+from pytest_ane.gates.base import Subject
+from pytest_ane.gates.registry import GATES, recordable
 from pytest_ane.make.shared_store import SharedStore
 from pytest_ane.manifest import Manifest
 from pytest_ane.manifest.ids import MODEL, is_subject

@@ -20,7 +20,8 @@ from shlex import quote
 from typing import Any
 
 from pytest_ane.backends.coreml import without_ane
-from pytest_ane.gates import GATES, Subject
+from pytest_ane.gates.base import Subject
+from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import STATUSES, Finding, Verdict, nothing
 from pytest_ane.make import Artifact
 from pytest_ane.manifest import EvidencePolicy

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
-from pytest_ane.gates import Move
+from pytest_ane.gates.base import Move
 from pytest_ane.gates.verdict import Column, Table
 from pytest_ane.mlprogram.text import NAME, printable
 from pytest_ane.records.compare import By, Comparison, Difference, FigureChange, Side, Skipped

@@ -9,7 +9,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from pytest_ane.gates import GATES, Subject, recordable
+from pytest_ane.gates.base import Subject
+from pytest_ane.gates.registry import GATES, recordable
 from pytest_ane.gates.verdict import Verdict, nothing
 from pytest_ane.make import Artifact
 from pytest_ane.manifest import Model, Shard, select

@@ -18,7 +18,6 @@ from typing import Any, cast
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from pytest_ane.gates import GATES
 from pytest_ane.gates.hazards.judge import KNOWN
 from pytest_ane.gates.placement.rules import Rule, find
 from pytest_ane.gates.registry import GATES

@@ -14,7 +14,7 @@ from pytest_ane.mlprogram.arithmetic import SIMULATED
 from pytest_ane.mlprogram.errors import AneError, EvidenceError
 
 if TYPE_CHECKING:
-    from pytest_ane.gates import Subject
+    from pytest_ane.gates.base import Subject
     from pytest_ane.gates.verdict import Verdict
     from pytest_ane.records.record import Record
     from pytest_ane.report.rows import Row
@@ -146,7 +146,7 @@ def _show(inventory: Inventory, what: str) -> Output:
 
 
 def _record(inventory: Inventory, record: Record) -> Iterator[str]:
-    from pytest_ane.gates import GATES
+    from pytest_ane.gates.registry import GATES
     from pytest_ane.report.figures import amount
 
     age = _age(inventory, record)

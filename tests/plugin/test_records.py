@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.gates import GATES, Subject
+from pytest_ane.gates.base import Subject
+from pytest_ane.gates.registry import GATES
 from pytest_ane.mlprogram.errors import EvidenceError
 from pytest_ane.project.entries import read_manifest
 from pytest_ane.records.memory import machine_of

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.gates import Move
+from pytest_ane.gates.base import Move
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
 from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.digests import key_digest
@@ -25,10 +25,6 @@ from pytest_ane.records.compare import (
     compare,
     difference,
 )
-from pytest_ane.gates.base import Move
-from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
-from pytest_ane.manifest import Shard
-from pytest_ane.mlprogram.digests import key_digest
 from tests.records.test_judge import FIDELITY
 from tests.records.test_verify import FOUND
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.gates import Move
+from pytest_ane.gates.base import Move
 from pytest_ane.gates.verdict import Finding, Verdict
 from pytest_ane.records.compare import Comparison, Difference, FigureChange, Side, Skipped
 from pytest_ane.tools._compare_words import data, lines, nothing, red
