@@ -34,7 +34,7 @@ from pytest_ane.report.html.subjects import Subject, subjects
 from pytest_ane.report.model_explorer import collection, node_data
 from pytest_ane.report.rows import Row
 from pytest_ane.report.run import Run, against, places_of
-from pytest_ane.tools._writeup_data import FOLDER, writeups
+from pytest_ane.report.writeups import FOLDER, writeups
 
 # Writes the judged shards' programs as graphs for Google's Model Explorer.
 

@@ -24,7 +24,7 @@ from pytest_ane.records.run import Facts, RunFile
 from pytest_ane.report.rows import Row, ranked
 
 if TYPE_CHECKING:
-    from pytest_ane.tools._writeup_data import Page
+    from pytest_ane.report.writeups import Page
 
 _VERDICT = TypeAdapter(Verdict)
 _FACTS = TypeAdapter(Facts)

@@ -35,7 +35,7 @@ from pytest_ane.report.figures import amount, limit_of
 from pytest_ane.report.rows import Row, ranked
 from pytest_ane.report.run import Run, comparable, read_run, verdict_of
 from pytest_ane.report.terminal import brief
-from pytest_ane.tools._writeup_data import SECTIONS, WRITTEN, WriteUp, paths
+from pytest_ane.report.writeups import SECTIONS, WRITTEN, WriteUp, paths
 
 _SEVERITIES = ("failed", "unproven", "warned", "note")
 _MOST = 60

@@ -17,8 +17,8 @@ from pytest_ane.mlprogram.errors import ReportError
 
 if TYPE_CHECKING:
     from pytest_ane.report.run import Run
+    from pytest_ane.report.writeups import WriteUp
     from pytest_ane.tools._writeup import Answer
-    from pytest_ane.tools._writeup_data import WriteUp
 
 HELP = "write an experiment up: its intent before the run, its result after it"
 EXAMPLE = "pytest-ane writeup new '4-bit palettes keep L01 right' --shards L01"
@@ -84,8 +84,8 @@ def _new(options: argparse.Namespace) -> Output:
     from pytest_ane.manifest import select
     from pytest_ane.project.entries import read_manifest
     from pytest_ane.records.git import checkout
+    from pytest_ane.report.writeups import Head, WriteUp, next_file, number, relative
     from pytest_ane.tools._writeup import blank, intent_of
-    from pytest_ane.tools._writeup_data import Head, WriteUp, next_file, number, relative
 
     file, folder = options.manifest or Path(_DEFAULT), _folder(options)
     intent = intent_of(options.what)
@@ -116,8 +116,8 @@ def _new(options: argparse.Namespace) -> Output:
 
 def _finish(options: argparse.Namespace) -> Output:
     from pytest_ane.report.run import read_run
+    from pytest_ane.report.writeups import find, read, unfinished
     from pytest_ane.tools._writeup import Answer, caveats, last_of, outcome, sections
-    from pytest_ane.tools._writeup_data import find, read, unfinished
 
     name, file = options.what, options.run_file
     if file is None and name is not None and name.endswith(".jsonl"):
@@ -183,7 +183,7 @@ def _charts(
     from pytest_ane.report.charts.picture import svg
     from pytest_ane.report.charts.run import pictures_of
     from pytest_ane.report.run import against
-    from pytest_ane.tools._writeup_data import slug
+    from pytest_ane.report.writeups import slug
 
     run = replace(answer.run, documents=tuple(documents))
     made: dict[Path, tuple[str, str, str]] = {}
@@ -228,7 +228,7 @@ def _write(file: Path, data: bytes) -> None:
 
 
 def _folder(options: argparse.Namespace) -> Path:
-    from pytest_ane.tools._writeup_data import FOLDER
+    from pytest_ane.report.writeups import FOLDER
 
     if options.folder is not None:
         return Path(options.folder)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.cli import main
-from pytest_ane.tools._writeup_data import paths, read
+from pytest_ane.report.writeups import paths, read
 from tests.docs import sessions
 from tests.docs.pages import ROOT
 from tests.docs.sessions import Command

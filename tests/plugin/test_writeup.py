@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.cli import main
-from pytest_ane.tools._writeup_data import SECTIONS, WriteUp, read
+from pytest_ane.report.writeups import SECTIONS, WriteUp, read
 from tests.plugin.conftest import Project
 
 Command = Callable[..., list[str]]

@@ -21,7 +21,7 @@ from pytest_ane.mlprogram.records import MLModel
 from pytest_ane.mlprogram.weights import take_census
 from pytest_ane.probes.cases import package_case
 from pytest_ane.probes.package import package_cases
-from pytest_ane.tools._blame_analysis import blame, shares
+from pytest_ane.tools.blame.analysis import blame, shares
 from tests.gates.fidelity import blocks
 from tests.gates.hazards import programs as hazard_programs
 from tests.tools.test_operations import case, squares

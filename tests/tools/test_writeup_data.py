@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ane.mlprogram.errors import ReportError
-from pytest_ane.tools._writeup_data import (
+from pytest_ane.report.writeups import (
     SECTIONS,
     Head,
     WriteUp,

@@ -31,7 +31,7 @@ from pytest_ane.report.html.subjects import (
 from pytest_ane.report.rows import Row
 from pytest_ane.report.run import Run, against, verdict_of
 from pytest_ane.report.verdict import reasons, row, to_json
-from pytest_ane.tools._writeup_data import Page
+from pytest_ane.report.writeups import Page
 from tests.hostile import HOSTILE
 from tests.records.runs import reread
 

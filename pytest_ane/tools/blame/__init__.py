@@ -12,7 +12,7 @@ from pytest_ane.mlprogram.arithmetic import label
 
 if TYPE_CHECKING:
     from pytest_ane.project.project import Project
-    from pytest_ane.tools._blame_analysis import Blame
+    from pytest_ane.tools.blame.analysis import Blame
 
 HELP = "trace a shard's error to weights and operations"
 EXAMPLE = "pytest-ane blame int4.mlpackage --against fp16.mlpackage"
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> Output:
     Raises:
         AneError: there is nothing to compare with, or something cannot be built or run.
     """
-    from pytest_ane.tools._blame_words import blame_shard, lines
+    from pytest_ane.tools.blame.words import blame_shard, lines
 
     project = _project(options.shards, options.against, options.manifest, options.cache)
     blames: dict[str, Blame] = {}

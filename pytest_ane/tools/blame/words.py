@@ -18,8 +18,8 @@ from pytest_ane.mlprogram.text import printable
 from pytest_ane.project.project import Project
 from pytest_ane.report.arithmetic import rules_lines
 from pytest_ane.report.table import columns
-from pytest_ane.tools._blame_analysis import WORST, Blame, Culprit, blame
 from pytest_ane.tools._operations import Remedy, Suspect
+from pytest_ane.tools.blame.analysis import WORST, Blame, Culprit, blame
 
 # Where a shard's error comes from: its packages and cases, for `analysis.blame`.
 
