@@ -259,9 +259,8 @@ class SharedStore:
             with archive.open("wb") as file:
                 pack(entry, file)
             if name in self._damaged:
-                return self._put(archive, name, replace=True)
-            new = not self._files.exists(self._path(name)) and self._put(archive, name)
-            self.counts["stored"] += new
+                return self._store(archive, name, replace=True)
+            new = not self._files.exists(self._path(name)) and self._store(archive, name)
             return new or self._is_stored(archive, name, subject)
         return False
 
@@ -348,6 +347,12 @@ class SharedStore:
             first = first.replace(secret, "***")
         return printable(first.rstrip(".") or type(error).__name__, _SAID)
 
+    def _store(self, archive: Path, name: str, *, replace: bool = False) -> bool:
+        """Put an entry, and count it; one that mends a damaged one too."""
+        new = self._put(archive, name, replace=replace)
+        self.counts["stored"] += new
+        return new
+
     def _put(self, file: Path, name: str, *, replace: bool = False) -> bool:
         """Store a file in one step; whether it was, and no other lay there."""
         target = self._path(name)
@@ -409,7 +414,7 @@ class SharedStore:
         theirs = sealed(self._head(name, min(size, MOST_SEAL)))
         if theirs in (None, sealed(own)):
             self.notify(f"{self._file(name, subject)} is damaged; it is replaced.")
-            return self._put(archive, name, replace=True)
+            return self._store(archive, name, replace=True)
         differing = _differing(theirs or {}, sealed(own) or {})
         # Sums in float32, of which recordings and budgets are made, differ between machines.
         if not differing or not name.startswith("artifacts/"):

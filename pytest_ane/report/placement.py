@@ -63,6 +63,9 @@ def _counted(summary: Summary) -> Iterator[str]:
     else:
         off = summary.conv_total - summary.conv_ane
         yield f"conv_ane={summary.conv_ane}/{summary.conv_total} conv_non_ane={off}"
+    if not summary.compute and summary.conv_total:
+        yield "other ops not recorded"  # A file of counts that has convolutions alone.
+        return
     yield f"compute {summary.devices.get('ANE', 0)}/{summary.compute} ANE"
     if summary.elsewhere:
         yield f"{summary.elsewhere} on GPU or CPU"

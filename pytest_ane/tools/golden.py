@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, required=True, metavar="FILE", help="the .safetensors or .npz to write"
     )
+    parser.add_argument("--overwrite", action="store_true", help="replace a file at --out")
     parser.add_argument(
         "--package", type=Path, help="for a shard: run this in place of its float32 module"
     )
@@ -61,6 +62,8 @@ def run(options: argparse.Namespace) -> Output:
     out: Path = options.out
     if out.suffix not in GOLDEN:
         raise GoldenError(f"--out {out}: golden tensors are a .safetensors or an .npz file.")
+    if out.exists() and not options.overwrite:
+        raise GoldenError(f"{out} exists; --overwrite replaces it.")
     if options.what.rstrip("/").endswith(_PACKAGES):
         if options.package is not None:
             raise GoldenError("--package is for a shard of the manifest; name one package.")

@@ -201,6 +201,8 @@ def test_what_is_damaged_in_the_store_is_made_here_and_replaced(
     assert sentence.startswith(f"m:L01: artifacts/{'a' * 16}")
     assert "is damaged" in sentence
     assert store.get(name()) == whole
+    assert second.cache.store is not None
+    assert second.cache.store.counts["stored"] == 1
 
 
 def test_a_second_writer_is_compared_with_the_first(

@@ -27,6 +27,18 @@ def test_as_json(package: Path, as_json: AsJson) -> None:
     assert found["origin"].startswith("conv.mlpackage (digest ")
 
 
+def test_a_file_is_replaced_on_request_only(
+    package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file := package.with_name("conv.safetensors")).write_bytes(b"mine")
+    record = ["golden", "record", str(package), "--out", str(file), "--backend", "cpu"]
+    assert main(record) == 1
+    assert capsys.readouterr().err == f"pytest-ane: {file} exists; --overwrite replaces it.\n"
+    assert file.read_bytes() == b"mine"
+    assert main([*record, "--overwrite"]) == 0
+    assert load_file(file)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

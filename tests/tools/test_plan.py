@@ -26,6 +26,15 @@ def test_prints_the_line_and_what_is_not_on_the_ane(
     ]
 
 
+def test_a_file_of_convolutions_alone_counts_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file := tmp_path / "plan.txt").write_text("conv_total=4 conv_ane=4 conv_non_ane=0\n")
+    assert main(["plan", str(file)]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == "conv_ane=4/4 conv_non_ane=0 · other ops not recorded"
+
+
 def test_types_come_from_the_package(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     package = tmp_path / "conv.mlpackage"
     save_conv(package)
