@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.mlprogram.executor.ane._fp16 import add, maximum, minimum, mul, sub
 from pytest_ane.mlprogram.executor.ane.accumulator import Weight, sums
-from pytest_ane.mlprogram.executor.ane.fp16 import add, maximum, minimum, mul, sub
 from pytest_ane.mlprogram.executor.ane.products import quantize, w8a8
 from pytest_ane.mlprogram.executor.ane.simulation import rules
 

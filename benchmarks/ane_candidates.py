@@ -13,9 +13,9 @@ import numpy as np
 
 from benchmarks import ane_arithmetic as rows
 from pytest_ane.mlprogram.arrays import DoubleArray, FloatArray
+from pytest_ane.mlprogram.executor.ane._activations import exp, inverse
+from pytest_ane.mlprogram.executor.ane._fp16 import decode, r16
 from pytest_ane.mlprogram.executor.ane.accumulator import Weight, sums
-from pytest_ane.mlprogram.executor.ane.activations import exp, inverse
-from pytest_ane.mlprogram.executor.ane.fp16 import decode, r16
 from pytest_ane.mlprogram.executor.ane.products import scaled_after
 
 Operands = Mapping[str, Any]

@@ -35,9 +35,9 @@ from pytest_ane.backends import CpuBackend
 from pytest_ane.backends.cpu import CpuRunner
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.executor.ane import REGISTERED, Grade, Rule, products
+from pytest_ane.mlprogram.executor.ane._activations import tanh
+from pytest_ane.mlprogram.executor.ane._fp16 import add, mul
 from pytest_ane.mlprogram.executor.ane.accumulator import Sums, Weight, losses, sums
-from pytest_ane.mlprogram.executor.ane.activations import tanh
-from pytest_ane.mlprogram.executor.ane.fp16 import add, mul
 from pytest_ane.mlprogram.executor.ane.simulation import rules
 from pytest_ane.mlprogram.metrics.logits import LogitSummary, compare_logits
 from pytest_ane.mlprogram.model import read_model

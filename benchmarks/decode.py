@@ -43,7 +43,7 @@ import torch  # noqa: E402
 from benchmarks.eager_llama import EagerLlama  # noqa: E402
 from pytest_ane.backends.cpu import CpuBackend, CpuRunner  # noqa: E402
 from pytest_ane.mlprogram.executor import Session  # noqa: E402
-from pytest_ane.mlprogram.executor.steps import Compute  # noqa: E402
+from pytest_ane.mlprogram.executor._steps import Compute  # noqa: E402
 from pytest_ane.models.chain import Decoder  # noqa: E402
 from pytest_ane.project.choose import choose_model  # noqa: E402
 from pytest_ane.project.models import OpenModel  # noqa: E402

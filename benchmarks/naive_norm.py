@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_ane.models.families import Conversion, Cut
+from pytest_ane.models.families._decoders import LLAMA
 from pytest_ane.models.families.decoder import DecoderModel
-from pytest_ane.models.families.decoders import LLAMA
 from pytest_ane.models.sources import Source
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from pytest_ane.models.families.ane import ScaledRMSNorm
+    from pytest_ane.models.families._ane import ScaledRMSNorm
 
 __all__ = ["VERSION", "layout", "open_model", "spread", "starts_whole", "wiring"]
 VERSION = "1"
@@ -40,7 +40,7 @@ class NaiveLlama(DecoderModel):
 
     def conversion(self, shard: str) -> Conversion:
         """As the family has it, every norm replaced."""
-        from pytest_ane.models.families.ane import ScaledRMSNorm
+        from pytest_ane.models.families._ane import ScaledRMSNorm
 
         made = super().conversion(shard)
         for name, norm in made.module.named_children():

@@ -30,8 +30,8 @@ import numpy.typing as npt
 
 from pytest_ane.make import compare_weights
 from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
+from pytest_ane.make.palettize._palettes import palette, palettize
 from pytest_ane.make.palettize.choose import constants
-from pytest_ane.make.palettize.palettes import palette, palettize
 from pytest_ane.manifest import Palettize
 from pytest_ane.mlprogram.blob import load
 from pytest_ane.mlprogram.package import read_package

@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks import placement_predicted
 from pytest_ane.gates.placement import Forecast, forecast
 from pytest_ane.gates.placement.rules import Outcome
-from pytest_ane.gates.placement.rules.ops import mil_ops
+from pytest_ane.gates.placement.rules._ops import mil_ops
 from pytest_ane.mlprogram.records import (
     Argument,
     Block,

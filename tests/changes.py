@@ -109,7 +109,7 @@ def changes() -> list[Change]:
             "a placement rule",
             {rule: (rule,) for rule in rules},
             (
-                "pytest_ane/gates/placement/rules/products.py",
+                "pytest_ane/gates/placement/rules/_products.py",
                 "tests/gates/placement/rules/test_products.py",
                 "docs/reference/placement.md",
             ),

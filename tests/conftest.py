@@ -21,7 +21,7 @@ from pytest_benchmark import plugin as benchmark_plugin
 
 from pytest_ane.make.disk import temporary_files_in
 from pytest_ane.models.sources import Source, locate
-from pytest_ane.models.sources.gguf import GGUFSource
+from pytest_ane.models.sources._gguf import GGUFSource
 from tests.draw import (
     pytest_addoption,
     pytest_collection_modifyitems,

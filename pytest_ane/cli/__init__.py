@@ -6,7 +6,7 @@ import io
 import sys
 from collections.abc import Sequence
 
-from pytest_ane.cli.commands import parser
+from pytest_ane.cli._commands import parser
 from pytest_ane.cli.options import budget
 from pytest_ane.cli.output import complain, execute, write
 from pytest_ane.mlprogram.errors import OutputError

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from distributed import KilledWorker
 
 from pytest_ane.cluster import tasks
+from pytest_ane.cluster._parcel import Parcel
 from pytest_ane.cluster.assignment import (
     AT_ONCE,
     MEASURED,
@@ -31,7 +32,6 @@ from pytest_ane.cluster.assignment import (
     many_lost,
 )
 from pytest_ane.cluster.job import Job
-from pytest_ane.cluster.parcel import Parcel
 from pytest_ane.cluster.tasks import Answer, Facts, FullDiskError, Measured
 from pytest_ane.cluster.workers import SMALL, TaskFuture, Worker, Workers
 from pytest_ane.gates.base import GateTest

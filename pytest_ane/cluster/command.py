@@ -11,7 +11,7 @@ from pytest_ane.cli.output import Output, write
 from pytest_ane.mlprogram.errors import ClusterError
 
 if TYPE_CHECKING:
-    from pytest_ane.cluster.worker import Offer
+    from pytest_ane.cluster._worker import Offer
 
 HELP = "let this machine build and measure for runs with --ane-cluster"
 EXAMPLE = "pytest-ane worker tcp://10.0.0.7:8786"
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> Output:
 
     builds = default_builds() if options.builds is None else options.builds
     try:
-        from pytest_ane.cluster.worker import machine_with_ane, offered, serve
+        from pytest_ane.cluster._worker import machine_with_ane, offered, serve
         from pytest_ane.cluster.workers import check_scheduler
     except ImportError as error:
         raise ClusterError(

@@ -20,8 +20,8 @@ from distributed.diagnostics.plugin import WorkerPlugin
 
 from pytest_ane.backends import CoreMLBackend
 from pytest_ane.backends.coreml import Machine
+from pytest_ane.cluster._parcel import Parcel
 from pytest_ane.cluster.job import Inputs, inputs, unpacked, versions
-from pytest_ane.cluster.parcel import Parcel
 from pytest_ane.gates.base import GateTest
 from pytest_ane.gates.registry import GATES
 from pytest_ane.manifest import Shard

@@ -44,7 +44,7 @@ from pytest_ane.mlprogram.errors import AneError, BuildError, ProgramError
 from pytest_ane.mlprogram.package import package_functions, parse_package
 
 if TYPE_CHECKING:
-    from pytest_ane.make.palettize.palettes import Progress
+    from pytest_ane.make.palettize._palettes import Progress
 
 
 def compress(
@@ -184,7 +184,7 @@ def _palettize(
     errors: dict[str, Rows] | None,
     progress: Progress = lambda name, done, total: None,
 ) -> tuple[str, ...]:
-    from pytest_ane.make.palettize.palettes import palettize
+    from pytest_ane.make.palettize._palettes import palettize
 
     return palettize(source, package, settings, subject=subject, errors=errors, progress=progress)
 
@@ -307,7 +307,7 @@ def _tables(shape: tuple[int, ...], settings: Palettize, axis: int) -> int:
 
 
 def _palettized(half: HalfArray, settings: Palettize, axis: int) -> FloatArray:
-    from pytest_ane.make.palettize.palettes import find_palettes
+    from pytest_ane.make.palettize._palettes import find_palettes
 
     groups = _tables(half.shape, settings, axis)
     try:
@@ -440,7 +440,7 @@ def _palettizer(cto: Any, step: PalettizeStep) -> Any:
 
 def _palette(weights: Array, nbits: int) -> tuple[Array, Array]:
     """A k-means palette; of integers, which a joint pass palettizes, one of integers."""
-    from pytest_ane.make.palettize.palettes import palette
+    from pytest_ane.make.palettize._palettes import palette
 
     lut, indices = palette(weights, nbits)
     if weights.dtype.kind in "iu":

@@ -441,7 +441,7 @@ def _grid(weight: Weight, stage: Stage | None, rows: int, height: int) -> tuple[
 
 
 def _palettized(values: FloatArray, step: PalettizeStep, grid: tuple[int, ...]) -> FloatArray:
-    from pytest_ane.make.palettize.palettes import default_threads, find_palettes
+    from pytest_ane.make.palettize._palettes import default_threads, find_palettes
 
     axis = max(range(len(grid)), key=grid.__getitem__)
     groups = grid[axis]

@@ -26,19 +26,19 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.mlprogram.blob import check_blobs
-from pytest_ane.mlprogram.checks import check_boundary, check_pipeline, read_file
-from pytest_ane.mlprogram.errors import ProgramError
-from pytest_ane.mlprogram.features import (
+from pytest_ane.mlprogram._features import (
     checked,
     image_dtype,
     no_such_part,
     part_names,
     read_features,
 )
+from pytest_ane.mlprogram._write import write
+from pytest_ane.mlprogram.blob import check_blobs
+from pytest_ane.mlprogram.checks import check_boundary, check_pipeline, read_file
+from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.proto import definitions
 from pytest_ane.mlprogram.records import DType, Feature, MLModel, Pipeline, Program
-from pytest_ane.mlprogram.write import write
 
 _DATA = "coremldata.bin"
 _MOST_BYTES = 1 << 26

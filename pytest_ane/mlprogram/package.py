@@ -8,16 +8,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.mlprogram.blob import check_blobs
-from pytest_ane.mlprogram.checks import check_boundary, check_pipeline, read_file, stays_inside
-from pytest_ane.mlprogram.errors import ProgramError
-from pytest_ane.mlprogram.features import (
+from pytest_ane.mlprogram._features import (
     chosen_part,
     optional_thresholds,
     part_names,
     read_features,
     read_suppression,
 )
+from pytest_ane.mlprogram.blob import check_blobs
+from pytest_ane.mlprogram.checks import check_boundary, check_pipeline, read_file, stays_inside
+from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.proto import definitions, read_program
 from pytest_ane.mlprogram.records import MLModel, Part, Pipeline
 

@@ -14,14 +14,25 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_ane.mlprogram.errors import AneError, UnprovenError
-from pytest_ane.plugin import bench, collection, compare, options
-from pytest_ane.plugin.bench import (
+from pytest_ane.plugin import (
+    _bench as bench,
+)
+from pytest_ane.plugin import (
+    _collection as collection,
+)
+from pytest_ane.plugin import (
+    _compare as compare,
+)
+from pytest_ane.plugin import (
+    _options as options,
+)
+from pytest_ane.plugin._bench import (
     ane_against_baseline,
     ane_decode_benchmark,
     ane_load_benchmark,
     ane_shard_benchmark,
 )
-from pytest_ane.plugin.fixtures import (
+from pytest_ane.plugin._fixtures import (
     ane_artifact,
     ane_backend,
     ane_cases,
@@ -33,7 +44,7 @@ from pytest_ane.plugin.fixtures import (
     ane_reference,
     ane_shard,
 )
-from pytest_ane.plugin.options import wanted
+from pytest_ane.plugin._options import wanted
 from pytest_ane.project import process as threads
 
 if TYPE_CHECKING:
@@ -69,7 +80,7 @@ def pytest_load_initial_conftests(
     """Provide a standard output where there is none, before pytest captures it."""
     given = early_config.known_args_namespace
     if given.ane_shards is not None or given.ane_package is not None:
-        from pytest_ane.plugin import process
+        from pytest_ane.plugin import _process as process
 
         process.provide_output()
     return (yield)
@@ -80,7 +91,7 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
     """End cleanly on SIGTERM, and with a sentence where standard output cannot be written."""
     if not wanted(config):
         return (yield)
-    from pytest_ane.plugin import process
+    from pytest_ane.plugin import _process as process
 
     return (yield from process.run(config))
 
@@ -98,7 +109,9 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     bench.check(config)
     threads.choose()
-    from pytest_ane.plugin import canary, due, workspace
+    from pytest_ane.plugin import _canary as canary
+    from pytest_ane.plugin import _due as due
+    from pytest_ane.plugin import _workspace as workspace
 
     with _usage_errors():
         config.stash[workspace.KEY] = space = workspace.open_workspace(config)
@@ -108,7 +121,7 @@ def pytest_configure(config: pytest.Config) -> None:
         collection.add_to(config)
         compare.refuse_damaged(config)
     if options.github(config) or options.reports(config) or options.model_explorer(config):
-        from pytest_ane.plugin import reports
+        from pytest_ane.plugin import _reports as reports
 
         reports.add_to(config)  # Last, so that it sees the exit code that all others came to.
 
@@ -117,7 +130,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     """One line with what decides the verdicts."""
     if not wanted(config):
         return []
-    from pytest_ane.plugin import summary
+    from pytest_ane.plugin import _summary as summary
 
     return [summary.header_line(config)]
 
@@ -151,7 +164,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect gates that have nothing to ask, such as behaviour of half a chain; put in order."""
     if wanted(config):
-        from pytest_ane.plugin import runloop
+        from pytest_ane.plugin import _runloop as runloop
 
         runloop.note_canaries(config, items)
     collection.drop_empty(config, items)
@@ -172,7 +185,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
     """What is done once for a whole run, all workers included."""
     if not wanted(session.config) or session.config.option.collectonly:
         return (yield)
-    from pytest_ane.plugin import runloop
+    from pytest_ane.plugin import _runloop as runloop
 
     with runloop.running(session):
         return (yield)
@@ -182,7 +195,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 def pytest_configure_node(node: Any) -> None:
     """Tell a worker of xdist which run it belongs to."""
     if wanted(node.config):
-        from pytest_ane.plugin import run
+        from pytest_ane.plugin import _run as run
 
         run.send_id(node.workerinput, node.config)
 
@@ -193,12 +206,12 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Keep what the backend said with the test, and note what the gates say of a canary."""
     if wanted(item.config):
-        from pytest_ane.plugin import runloop
+        from pytest_ane.plugin import _runloop as runloop
 
         runloop.keep(item, call)
     report = yield
     if wanted(item.config):
-        from pytest_ane.plugin import runloop
+        from pytest_ane.plugin import _runloop as runloop
 
         runloop.note(item, report)
     return report
@@ -231,7 +244,7 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.C
                 "ane: gates are asleep; wake them with --ane-shards=all (or L01, sample:5)"
             )
         return
-    from pytest_ane.plugin import summary
+    from pytest_ane.plugin import _summary as summary
 
     # The tests have their outcome by now; a fault in the table must not bury it in a traceback.
     try:

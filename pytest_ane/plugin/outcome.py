@@ -20,10 +20,11 @@ from pytest_ane.manifest import Policy, Shard
 from pytest_ane.manifest.evidence import WITH_ANE
 from pytest_ane.mlprogram.errors import AneError, NotRunError, UnprovenError
 from pytest_ane.mlprogram.text import LONGEST, printable
-from pytest_ane.plugin import records, workspace
-from pytest_ane.plugin.items import asked_of, gate_of, is_gate, subject_of
+from pytest_ane.plugin import _records as records
+from pytest_ane.plugin import _workspace as workspace
+from pytest_ane.plugin._items import asked_of, gate_of, is_gate, subject_of
+from pytest_ane.plugin._workspace import Workspace
 from pytest_ane.plugin.recording import ENVIRONMENT, RECORDED, SYSTEMS
-from pytest_ane.plugin.workspace import Workspace
 from pytest_ane.records.verify import with_origin
 from pytest_ane.report.figures import figure_text
 from pytest_ane.report.rows import StoredVerdict
@@ -32,7 +33,7 @@ from pytest_ane.report.verdict import details, failure, properties, to_json
 from pytest_ane.tools.blame.words import blame_shard, cause, lines, tables
 
 if TYPE_CHECKING:
-    from pytest_ane.plugin.workspace import Workspace
+    from pytest_ane.plugin._workspace import Workspace
 
 
 # The cause of a shard's error, beside its verdict.

@@ -20,7 +20,7 @@ from pytest_ane.manifest import Policy, Shard
 from pytest_ane.mlprogram.arithmetic import SIMULATED
 from pytest_ane.mlprogram.digests import file_digest
 from pytest_ane.mlprogram.errors import EvidenceError, UnprovenError
-from pytest_ane.plugin.records import MEASURED
+from pytest_ane.plugin._records import MEASURED
 from pytest_ane.project.stack import Stack
 from pytest_ane.project.suite import in_use
 from pytest_ane.records.record import Record, changes, machine, question
@@ -30,7 +30,7 @@ from pytest_ane.records.verify import Answer, EvidenceFile, answers, others, wor
 if TYPE_CHECKING:
     from pytest_ane.cluster.client import Cluster
     from pytest_ane.cluster.tasks import Answer as WorkerAnswer
-    from pytest_ane.plugin.workspace import Workspace
+    from pytest_ane.plugin._workspace import Workspace
 
 ENVIRONMENT = pytest.StashKey[dict[str, str]]()
 """Where a test's measurement was made, if not here."""

@@ -36,11 +36,11 @@ from pytest_ane.probes.cases import Case
 from pytest_ane.probes.error_budget import ErrorBudget
 from pytest_ane.probes.golden import golden_cases, read_golden
 from pytest_ane.probes.package import package_cases
-from pytest_ane.project.budgets import built_budget, own_budget
+from pytest_ane.project._budgets import built_budget, own_budget
+from pytest_ane.project._own_chain import OpenChain
 from pytest_ane.project.choose import is_complete
 from pytest_ane.project.entries import read_manifest
 from pytest_ane.project.models import OpenBuilder, Opened, OpenModel, open_language_model
-from pytest_ane.project.own_chain import OpenChain
 from pytest_ane.project.preflight import Preflight
 from pytest_ane.project.process import in_ci
 from pytest_ane.project.progress import Progress

@@ -19,8 +19,8 @@ from pytest_ane.models.chain import Chain, ChainStep
 from pytest_ane.models.families import Layout, Wire, is_causal, residual_of
 from pytest_ane.probes.exact_chain import GoldenPrompt, lazy_reference
 from pytest_ane.probes.recording import TokenPrompt
+from pytest_ane.project._package_chain import ShardSequence
 from pytest_ane.project.models import OpenModel
-from pytest_ane.project.package_chain import ShardSequence
 
 
 class Stack:

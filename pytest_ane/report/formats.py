@@ -39,7 +39,7 @@ class Format:
 
 def as_html(run: Run) -> str:
     """The page; its templates are read where one is made."""
-    from pytest_ane.report.html.page import page
+    from pytest_ane.report.html._page import page
 
     return page(run)
 

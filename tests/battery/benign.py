@@ -53,7 +53,7 @@ def _folded_head(module: Any, _: Modules) -> None:
 
 def _fused(module: Any, _: Modules) -> None:
     """Queries, keys and values of one convolution."""
-    from pytest_ane.models.families.ane import pointwise
+    from pytest_ane.models.families._ane import pointwise
 
     parts = [module.q_proj, module.k_proj, module.v_proj]
     module.sizes = [len(part.weight) for part in parts]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.mlprogram.arrays import FloatArray
-from pytest_ane.models.families.layout import MASKED, AneLayout, causal_mask, write_mask
+from pytest_ane.models.families._layout import MASKED, AneLayout, causal_mask, write_mask
 from tests.battery.fault import Fault, Modules, Put, unique
 
 _BLOCKS = ("smollm2:L01", "smollm2:L15")

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pytest_ane.models.families.ane import ScaledRMSNorm, cast_to, rotate, scaled_to_unit
-from pytest_ane.models.families.decoder.ane import StatefulAttention, StatefulBlock
+from pytest_ane.models.families._ane import ScaledRMSNorm, cast_to, rotate, scaled_to_unit
+from pytest_ane.models.families.decoder._ane import StatefulAttention, StatefulBlock
 
 __all__ = ["PlainBlock", "PlainGemma", "PlainNorm", "written_out"]
 

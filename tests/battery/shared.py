@@ -10,8 +10,8 @@ from unittest import mock
 
 import torch
 
-from pytest_ane.models.families.decoder import weights
-from pytest_ane.models.families.layout import Rotary
+from pytest_ane.models.families._layout import Rotary
+from pytest_ane.models.families.decoder import _weights as weights
 from tests.battery.fault import Fault, Modules, Put, unique
 
 _SLOW = Rotary.plain(64, 1000.0)

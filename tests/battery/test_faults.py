@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pytest_ane.models.families import Cut
-from pytest_ane.models.families.decoders import LLAMA
+from pytest_ane.models.families._decoders import LLAMA
 from pytest_ane.project.project import Project, read_project
 from pytest_ane.project.project import open_model as open_manifest_model
 from tests.battery import FAULTS

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks import ane_arithmetic
 from pytest_ane.cli import parser
 from pytest_ane.gates.placement.rules import ALL_RULES, OpRule, Rule
-from pytest_ane.mac.experiments import EXPERIMENTS
+from pytest_ane.mac._experiments import EXPERIMENTS
 from pytest_ane.mac.first_contact import PARTS
 from pytest_ane.manifest.tables import json_schema
 from pytest_ane.mlprogram.executor.ane import Grade

@@ -15,8 +15,8 @@ import numpy as np
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 
+from pytest_ane.mlprogram._write import write
 from pytest_ane.mlprogram.model import read_model
-from pytest_ane.mlprogram.write import write
 from tests.fuzz.programs import single
 from tests.fuzz.targets import every_dtype
 from tests.mlprogram.compiled import schema

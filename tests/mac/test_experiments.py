@@ -19,7 +19,7 @@ from benchmarks.ane_arithmetic import main as score
 from pytest_ane.backends import CpuBackend
 from pytest_ane.backends.coreml import Machine
 from pytest_ane.backends.coreml.process import Device
-from pytest_ane.mac.experiments import EXPERIMENTS, Experiment, Row, record, rows_of, to_csv
+from pytest_ane.mac._experiments import EXPERIMENTS, Experiment, Row, record, rows_of, to_csv
 from pytest_ane.mac.testing import DeviceRule, Mac, Replayer, Script
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.model import read_model
@@ -111,7 +111,7 @@ def test_a_file_of_rows() -> None:
 @pytest.fixture
 def genuine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The replayed module counts as Core ML's own."""
-    monkeypatch.setattr("pytest_ane.mac.experiments.is_replaced", lambda: False)
+    monkeypatch.setattr("pytest_ane.mac._experiments.is_replaced", lambda: False)
 
 
 def recorded(*rules: DeviceRule) -> tuple[Row, ...]:

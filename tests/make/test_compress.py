@@ -12,7 +12,7 @@ import pytest
 from pytest_ane.make import compress as module
 from pytest_ane.make.compress import compress, compress_weight, extract_function, stored_bytes
 from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
-from pytest_ane.make.palettize.palettes import palettize
+from pytest_ane.make.palettize._palettes import palettize
 from pytest_ane.manifest import Linear, Palettize, Prune, Settings, Uncompressed
 from pytest_ane.mlprogram.arrays import HalfArray
 from pytest_ane.mlprogram.errors import BuildError, ProgramError
@@ -132,7 +132,7 @@ def test_nothing_is_left_of_a_build_that_fails(
     def fail(*arguments: Any, **options: Any) -> None:
         raise BuildError("no")
 
-    monkeypatch.setattr("pytest_ane.make.palettize.palettes.palettize", fail)
+    monkeypatch.setattr("pytest_ane.make.palettize._palettes.palettize", fail)
     with pytest.raises(BuildError):
         compress(model, Palettize(weight_threshold=0), tmp_path / "shard.mlpackage", "m:L00")
     assert list(tmp_path.iterdir()) == []

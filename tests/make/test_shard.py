@@ -21,7 +21,7 @@ from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.package import parse_package
 from pytest_ane.models.families import get_family
 from pytest_ane.models.families.base import Cut
-from pytest_ane.models.sources.gguf import GGUFSource
+from pytest_ane.models.sources._gguf import GGUFSource
 from tests.mlprogram.same import differences
 from tests.packages import save_conv
 from tests.plugin.projects import make_llama

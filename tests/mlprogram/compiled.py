@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from pytest_ane.mlprogram._write import write
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import DType, Feature
-from pytest_ane.mlprogram.write import write
 from tests.mlprogram.packages import Program, weight_file
 
 DTYPES = {DType.FP16: "Float16", DType.FP32: "Float32", DType.INT32: "Int32"}

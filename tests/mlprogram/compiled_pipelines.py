@@ -7,11 +7,11 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from pytest_ane.mlprogram._write import write
 from pytest_ane.mlprogram.model import read_any
 from pytest_ane.mlprogram.package import parse_package
 from pytest_ane.mlprogram.proto import definitions
 from pytest_ane.mlprogram.records import MLModel, Pipeline
-from pytest_ane.mlprogram.write import write
 
 
 def coremldata(message: Any, *, text: bytes = b"generic") -> bytes:

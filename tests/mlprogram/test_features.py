@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from pytest_ane.mlprogram._features import read_features
 from pytest_ane.mlprogram.errors import ProgramError
-from pytest_ane.mlprogram.features import read_features
 from pytest_ane.mlprogram.model import read_any, read_model
 from pytest_ane.mlprogram.proto import definitions
 from pytest_ane.mlprogram.records import DType, Feature, MLModel, Pipeline

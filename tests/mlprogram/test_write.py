@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pytest_ane.mlprogram._write import write
 from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.parse import parse
 from pytest_ane.mlprogram.records import (
@@ -24,7 +25,6 @@ from pytest_ane.mlprogram.records import (
     Value,
 )
 from pytest_ane.mlprogram.values import quote, unquote
-from pytest_ane.mlprogram.write import write
 from tests.mlprogram.programs import PROGRAMS, TEXTS
 from tests.mlprogram.same import differences
 

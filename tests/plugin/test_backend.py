@@ -198,7 +198,7 @@ def test_a_native_module_without_a_mac_is_a_usage_error(mixed: Project) -> None:
 def test_by_default_the_system_settles_it(
     mixed: Project, monkeypatch: pytest.MonkeyPatch, platform: str, backend: str
 ) -> None:
-    monkeypatch.setattr("pytest_ane.plugin.options.sys.platform", platform)
+    monkeypatch.setattr("pytest_ane.plugin._options.sys.platform", platform)
     with mac():
         for auto in ((), ("--ane-backend=auto",)):
             found = mixed.gate("-k", "weightless and fidelity", *auto)

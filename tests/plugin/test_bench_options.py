@@ -98,7 +98,7 @@ def test_compare_fail_of_other_tests_is_an_exit_code(good: Project) -> None:
 def test_what_cannot_be_had_is_one_line(
     good: Project, option: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_ane.plugin.bench.find_spec", lambda name: None)
+    monkeypatch.setattr("pytest_ane.plugin._bench.find_spec", lambda name: None)
     result = good.run("--ane-shards=all", "-m", "bench", option)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     (line,) = [line for line in result.errlines if line]

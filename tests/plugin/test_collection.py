@@ -31,7 +31,7 @@ def test_ids_are_short_and_no_weights_are_read(
     def read(*_: object) -> None:
         raise AssertionError("weights were read")
 
-    monkeypatch.setattr("pytest_ane.models.sources.gguf.GGUFSource._dequantize", read)
+    monkeypatch.setattr("pytest_ane.models.sources._gguf.GGUFSource._dequantize", read)
     project.llama()
     result = project.gate("--co", "-q", "--ane-cache=cache")
     assert result.ret == 0

@@ -135,7 +135,7 @@ def test_a_fault_in_the_report_leaves_the_outcome_alone(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("no lines")
 
-    monkeypatch.setattr("pytest_ane.plugin.reports.places", fail)
+    monkeypatch.setattr("pytest_ane.plugin._reports.places", fail)
     result = project.packages(good="none").gate()
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(["ane: the report of the run failed: ZeroDivisionError(*)"])

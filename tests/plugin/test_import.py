@@ -28,7 +28,7 @@ def test_nothing_heavy_is_imported(pytester: pytest.Pytester, options: tuple[str
     loaded = json.loads((pytester.path / "loaded.json").read_text())
     assert [name for name in loaded if name in HEAVY] == []
     assert "pytest_ane.plugin" in loaded
-    assert "pytest_ane.plugin.workspace" not in loaded
+    assert "pytest_ane.plugin._workspace" not in loaded
 
 
 def test_importing_the_package_costs_nothing(pytester: pytest.Pytester) -> None:

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from pytest_ane.plugin.progress import line
+from pytest_ane.plugin._progress import line
 from tests.plugin.conftest import Project
 
 

@@ -17,8 +17,8 @@ from pytest_ane.gates.throughput.speed import KEY, Speed
 from pytest_ane.gates.throughput.stored import open_storage
 from pytest_ane.gates.verdict import Verdict
 from pytest_ane.manifest import Policy
-from pytest_ane.plugin import compare
-from pytest_ane.plugin.stopwatch import CONFIRM
+from pytest_ane.plugin import _compare as compare
+from pytest_ane.plugin._stopwatch import CONFIRM
 from tests.gates.throughput.runs import speed
 from tests.plugin.conftest import Project
 from tests.plugin.test_bench import bench, settle

@@ -115,7 +115,7 @@ def test_a_fault_in_the_table_leaves_the_outcome_alone(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("no width")
 
-    monkeypatch.setattr("pytest_ane.plugin.summary.write", fail)
+    monkeypatch.setattr("pytest_ane.plugin._summary.write", fail)
     result = project.packages(good="none").gate()
     result.assert_outcomes(passed=3, deselected=1)
     assert result.ret == pytest.ExitCode.OK

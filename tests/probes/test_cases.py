@@ -18,7 +18,7 @@ from pytest_ane.manifest import Policy, Probes
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.records import DType, Feature
 from pytest_ane.models.families import Port
-from pytest_ane.models.families.layout import AneLayout, Rotary
+from pytest_ane.models.families._layout import AneLayout, Rotary
 from pytest_ane.probes.cases import as_array, package_case, pixel_row, port_rows
 from pytest_ane.probes.package import package_cases
 from pytest_ane.probes.recording import HiddenProbe, in_steps, kept_rows

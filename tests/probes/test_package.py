@@ -11,8 +11,8 @@ import pytest
 
 from pytest_ane.backends import CpuBackend
 from pytest_ane.gates.fidelity import judge, measure
-from pytest_ane.gates.fidelity.measure import coverage
-from pytest_ane.gates.fidelity.records import Covered
+from pytest_ane.gates.fidelity._measure import coverage
+from pytest_ane.gates.fidelity._records import Covered
 from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
 from pytest_ane.manifest import Input, Policy, Probes
 from pytest_ane.mlprogram.errors import ProgramError

@@ -16,7 +16,7 @@ from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.models.families import Branch, apply_output, shard_input
 from pytest_ane.probes.domains import domains
-from pytest_ane.project.package_chain import PackageLayout, ShardSequence
+from pytest_ane.project._package_chain import PackageLayout, ShardSequence
 from tests.mlprogram.executor.programs import build
 
 Body = Callable[..., Any]

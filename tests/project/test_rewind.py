@@ -12,7 +12,7 @@ import pytest
 from pytest_ane.backends import CpuBackend
 from pytest_ane.make.coremltools_quiet import converter_notes
 from pytest_ane.make.shard import convert
-from pytest_ane.project.package_chain import ShardSequence
+from pytest_ane.project._package_chain import ShardSequence
 from tests.models.families.gemma4.tiny import tiny_model as tiny_gemma
 from tests.models.families.llama.tiny import tiny_model as tiny_llama
 from tests.models.families.zaya.tiny import tiny_model as tiny_zaya

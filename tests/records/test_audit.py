@@ -21,7 +21,7 @@ import pytest_ane
 from pytest_ane.gates.fidelity import FIDELITY
 from pytest_ane.gates.verdict import Verdict
 from pytest_ane.mlprogram.errors import AneError
-from pytest_ane.plugin.workspace import Workspace
+from pytest_ane.plugin._workspace import Workspace
 from pytest_ane.records.audit import Audit, Auditor, base_of
 from pytest_ane.records.record import sealed
 from pytest_ane.records.run import read_run
@@ -159,7 +159,7 @@ PULL_REQUESTS: dict[str, Edit] = {
     ),
     "a module changes the judge": on_import(GREEN),
     "a module allows what is unproven": on_import(
-        "from pytest_ane.plugin.workspace import Workspace\n"
+        "from pytest_ane.plugin._workspace import Workspace\n"
         "Workspace.allows_unproven = lambda self, subject: True\n"
         "from pytest_ane.gates.verdict import Verdict\nVerdict.status = 'passed'\n"
     ),

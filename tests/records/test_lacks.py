@@ -10,10 +10,10 @@ import pytest
 
 from pytest_ane.gates.base import Subject
 from pytest_ane.gates.behaviour import Behaviour
-from pytest_ane.gates.behaviour.embeddings import Embeddings, Ranking, TextResult
+from pytest_ane.gates.behaviour._embeddings import Embeddings, Ranking, TextResult
 from pytest_ane.gates.behaviour.measure import PromptResult
 from pytest_ane.gates.fidelity import Comparison, Fidelity
-from pytest_ane.gates.fidelity.records import Covered
+from pytest_ane.gates.fidelity._records import Covered
 from pytest_ane.gates.placement.plans import Message, Plan, PlannedFunction, PlannedOperation, Tally
 from pytest_ane.gates.registry import GATES
 from pytest_ane.make import Artifact

@@ -149,10 +149,10 @@ def _build_squaring_block(path: Path) -> None:
     from pytest_ane.make.coremltools_quiet import converter_notes
     from pytest_ane.make.shard import convert
     from pytest_ane.models.families import Cut
-    from pytest_ane.models.families.decoder import ane
-    from pytest_ane.models.families.decoders import LLAMA
+    from pytest_ane.models.families._decoders import LLAMA
+    from pytest_ane.models.families.decoder import _ane as ane
     from pytest_ane.models.sources import locate
-    from pytest_ane.models.sources.gguf import GGUFSource
+    from pytest_ane.models.sources._gguf import GGUFSource
 
     class SquaringRMSNorm(nn.Module):
         def __init__(self, weight: Tensor, epsilon: float, axis: int = 1) -> None:

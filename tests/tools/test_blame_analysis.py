@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ane.backends import CpuBackend
-from pytest_ane.make.palettize.palettes import palettize
+from pytest_ane.make.palettize._palettes import palettize
 from pytest_ane.manifest import Palettize, Probes
 from pytest_ane.mlprogram.blob import load
 from pytest_ane.mlprogram.errors import ExecutionError

@@ -21,7 +21,7 @@ import pytest
 
 from pytest_ane import __version__, tools
 from pytest_ane.cli import main, parser
-from pytest_ane.cli.commands import COMMANDS, load
+from pytest_ane.cli._commands import COMMANDS, load
 from pytest_ane.cli.output import to_json
 from tests.packages import save_conv
 

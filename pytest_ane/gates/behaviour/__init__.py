@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pytest_ane.gates.base import Gate, ModelContext, Subject
-from pytest_ane.gates.behaviour.embeddings import LEAST
+from pytest_ane.gates.behaviour._embeddings import LEAST
 from pytest_ane.gates.behaviour.judge import figures, judge, limits
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult, measure
 from pytest_ane.gates.verdict import Figure, Limits, Verdict

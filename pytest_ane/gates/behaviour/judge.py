@@ -8,13 +8,13 @@ from types import MappingProxyType
 from typing import Literal
 
 from pytest_ane.gates.arithmetics import in_arithmetic
-from pytest_ane.gates.behaviour.alone import drift_table, note, table, worst_first
-from pytest_ane.gates.behaviour.embeddings import figures as figures_of_embeddings
-from pytest_ane.gates.behaviour.embeddings import judge_embeddings
-from pytest_ane.gates.behaviour.embeddings import limits as limits_of_embeddings
+from pytest_ane.gates.behaviour._alone import drift_table, note, table, worst_first
+from pytest_ane.gates.behaviour._embeddings import figures as figures_of_embeddings
+from pytest_ane.gates.behaviour._embeddings import judge_embeddings
+from pytest_ane.gates.behaviour._embeddings import limits as limits_of_embeddings
+from pytest_ane.gates.behaviour._positions import first_bad, positions_table
+from pytest_ane.gates.behaviour._reference import most_perplexity, wrong_reference
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult
-from pytest_ane.gates.behaviour.positions import first_bad, positions_table
-from pytest_ane.gates.behaviour.reference import most_perplexity, wrong_reference
 from pytest_ane.gates.verdict import (
     Column,
     Figure,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pytest_ane.gates.behaviour.embeddings import Embeddings, lowest_cosine, measure_embeddings
+from pytest_ane.gates.behaviour._embeddings import Embeddings, lowest_cosine, measure_embeddings
 from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.metrics.logits import (

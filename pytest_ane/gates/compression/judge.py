@@ -6,9 +6,9 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from pytest_ane.gates.compression import errors
+from pytest_ane.gates.compression import _errors as errors
+from pytest_ane.gates.compression._palettes import palettes_table
 from pytest_ane.gates.compression.measure import CompressionMeasurement
-from pytest_ane.gates.compression.palettes import palettes_table
 from pytest_ane.gates.verdict import (
     RATIO,
     Cell,

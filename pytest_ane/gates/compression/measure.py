@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_ane.gates.compression.palettes import Palette, measure_palettes
+from pytest_ane.gates.compression._palettes import Palette, measure_palettes
 from pytest_ane.make.distortion import Distortion
 from pytest_ane.make.record import Against, Artifact, weights_against
 from pytest_ane.manifest import Shard

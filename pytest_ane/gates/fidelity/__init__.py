@@ -9,10 +9,10 @@ from typing import Any
 
 from pytest_ane.gates.arithmetics import simulator
 from pytest_ane.gates.base import Gate, ShardContext, Subject
-from pytest_ane.gates.fidelity.interface import differences, other_settings
-from pytest_ane.gates.fidelity.judge import figures, judge, limits
-from pytest_ane.gates.fidelity.measure import coverage, measure
-from pytest_ane.gates.fidelity.records import Comparison, Covered, Fidelity
+from pytest_ane.gates.fidelity._interface import differences, other_settings
+from pytest_ane.gates.fidelity._judge import figures, judge, limits
+from pytest_ane.gates.fidelity._measure import coverage, measure
+from pytest_ane.gates.fidelity._records import Comparison, Covered, Fidelity
 from pytest_ane.gates.verdict import Figure, Limits, Verdict
 from pytest_ane.make import Artifact
 from pytest_ane.manifest import Model, Shard

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_ane.gates.arithmetics import rule_figures, unknown_rules
-from pytest_ane.gates.hazards.records import Hazard, Hazards, Peak
+from pytest_ane.gates.hazards._records import Hazard, Hazards, Peak
 from pytest_ane.gates.verdict import (
     Bound,
     Cell,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytest_ane.backends.cpu import CpuRunner
-from pytest_ane.gates.hazards.graph import PRODUCTS, Graph
-from pytest_ane.gates.hazards.records import Hazard, Hazards, Peak
+from pytest_ane.gates.hazards._graph import PRODUCTS, Graph
+from pytest_ane.gates.hazards._records import Hazard, Hazards, Peak
 from pytest_ane.mlprogram import fp16
 from pytest_ane.mlprogram.arithmetic import RuleShares
 from pytest_ane.mlprogram.arrays import Array, DoubleArray

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from pytest_ane.gates.placement.forecast import Forecast, Match, allows
-from pytest_ane.gates.placement.measure import Placement, PredictedPlan
-from pytest_ane.gates.placement.plans import Plan, Summary, plain, summarise
-from pytest_ane.gates.placement.predicted import (
+from pytest_ane.gates.placement._predicted import (
     assumptions,
     contradictions,
     forecast_table,
@@ -15,6 +12,9 @@ from pytest_ane.gates.placement.predicted import (
     predicted_figures,
     required,
 )
+from pytest_ane.gates.placement.forecast import Forecast, Match, allows
+from pytest_ane.gates.placement.measure import Placement, PredictedPlan
+from pytest_ane.gates.placement.plans import Plan, Summary, plain, summarise
 from pytest_ane.gates.placement.rules import find
 from pytest_ane.gates.verdict import Column, Figure, Finding, Severity, Table, Verdict, Where
 from pytest_ane.manifest.policy import PlacementPolicy

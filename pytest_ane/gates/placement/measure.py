@@ -20,8 +20,8 @@ from pytest_ane.gates.placement.plans import (
     join,
     summarise,
 )
-from pytest_ane.gates.placement.plans.fields import op_type
-from pytest_ane.gates.placement.plans.record import RETRIED, Device, Wires
+from pytest_ane.gates.placement.plans._fields import op_type
+from pytest_ane.gates.placement.plans._record import RETRIED, Device, Wires
 from pytest_ane.gates.placement.segmenter import Predicted, predict_model
 from pytest_ane.make.compress import extract_function
 from pytest_ane.make.coremltools_quiet import import_coremltools

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.mac.experiments import convert
+from pytest_ane.mac._experiments import convert
 from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
 
 CHANNELS = 64

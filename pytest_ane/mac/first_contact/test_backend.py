@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from pytest_ane import __version__
-from pytest_ane.mac.experiments import EXPERIMENTS, record, to_csv
+from pytest_ane.mac._experiments import EXPERIMENTS, record, to_csv
 from pytest_ane.mac.first_contact import Kit
 from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.report.rows import Row

@@ -55,7 +55,7 @@ def load_kernels() -> Any:
     """The compiled kernels; None on a processor without instructions for fp16."""
     global _kernels, _is_loaded
     if not _is_loaded:
-        from pytest_ane.mlprogram.executor import kernels
+        from pytest_ane.mlprogram.executor import _kernels as kernels
 
         _kernels, _is_loaded = kernels if kernels.available() else None, True
     return _kernels

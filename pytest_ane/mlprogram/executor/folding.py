@@ -12,9 +12,9 @@ import numpy as np
 
 from pytest_ane.mlprogram.blob import load
 from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.executor._registry import FAILURES, lookup
 from pytest_ane.mlprogram.executor.budget import Budget, Meter, current_budget
 from pytest_ane.mlprogram.executor.dtypes import Precision, carried, converter, itemsize
-from pytest_ane.mlprogram.executor.registry import FAILURES, lookup
 from pytest_ane.mlprogram.executor.weights import (
     LARGE,
     HalfWeight,

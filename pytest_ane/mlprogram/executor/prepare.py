@@ -8,11 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_ane.mlprogram.errors import ExecutionError
-from pytest_ane.mlprogram.executor.budget import Budget, current_budget
-from pytest_ane.mlprogram.executor.dtypes import Precision, converter, itemsize
-from pytest_ane.mlprogram.executor.folding import SEQUENCES, Constants, dense
-from pytest_ane.mlprogram.executor.registry import FAILURES, lookup
-from pytest_ane.mlprogram.executor.steps import (
+from pytest_ane.mlprogram.executor._registry import FAILURES, lookup
+from pytest_ane.mlprogram.executor._steps import (
     Compute,
     Cond,
     Outputs,
@@ -21,6 +18,9 @@ from pytest_ane.mlprogram.executor.steps import (
     WhileLoop,
     join_axis,
 )
+from pytest_ane.mlprogram.executor.budget import Budget, current_budget
+from pytest_ane.mlprogram.executor.dtypes import Precision, converter, itemsize
+from pytest_ane.mlprogram.executor.folding import SEQUENCES, Constants, dense
 from pytest_ane.mlprogram.executor.weights import HalfWeight
 from pytest_ane.mlprogram.records import (
     Argument,

@@ -17,14 +17,14 @@ import numpy as np
 from pytest_ane.mlprogram.arithmetic import GRADES, Arithmetic, RuleShares
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.executor._registry import FAILURES, lookup
+from pytest_ane.mlprogram.executor._steps import PreparedBlock, Values, run_all, shapes_decide
 from pytest_ane.mlprogram.executor.budget import Budget, Meter, current_budget
 from pytest_ane.mlprogram.executor.dtypes import Precision, converter
 from pytest_ane.mlprogram.executor.folding import dense
 from pytest_ane.mlprogram.executor.interface import bind_inputs, check_interface
 from pytest_ane.mlprogram.executor.ops.lists import State, States
 from pytest_ane.mlprogram.executor.prepare import Preparer, uses
-from pytest_ane.mlprogram.executor.registry import FAILURES, lookup
-from pytest_ane.mlprogram.executor.steps import PreparedBlock, Values, run_all, shapes_decide
 from pytest_ane.mlprogram.executor.weights import LARGE, HalfWeight
 from pytest_ane.mlprogram.records import (
     Block,

@@ -16,12 +16,12 @@ import numpy as np
 
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.executor._steps import Compute
 from pytest_ane.mlprogram.executor.budget import Meter
 from pytest_ane.mlprogram.executor.dtypes import carried
-from pytest_ane.mlprogram.executor.ops.conv import conv as convolve
-from pytest_ane.mlprogram.executor.ops.linear import matmul as multiply
+from pytest_ane.mlprogram.executor.ops._conv import conv as convolve
+from pytest_ane.mlprogram.executor.ops._linear import matmul as multiply
 from pytest_ane.mlprogram.executor.session import Session
-from pytest_ane.mlprogram.executor.steps import Compute
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import (
     Blob,

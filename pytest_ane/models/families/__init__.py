@@ -102,7 +102,7 @@ def get_family(name: str) -> Family:
         ManifestError: there is none, it cannot be imported, or it lacks what a family has.
     """
     if name in FAMILIES:
-        from pytest_ane.models.families.decoders import DECODERS
+        from pytest_ane.models.families._decoders import DECODERS
 
         if name in DECODERS:
             return cast("Family", DECODERS[name])

@@ -7,9 +7,9 @@ from typing import Any
 
 from pytest_ane.manifest import SourceTable
 from pytest_ane.mlprogram.errors import SourceError
+from pytest_ane.models.sources._seeded import GENERATOR, SeededSource, SpreadOf
 from pytest_ane.models.sources.base import Source, Spread, Tokenizer
 from pytest_ane.models.sources.files import locate, locate_snapshot
-from pytest_ane.models.sources.seeded import GENERATOR, SeededSource, SpreadOf
 
 __all__ = [
     "SeededSource",
@@ -38,10 +38,10 @@ def open_source(table: SourceTable, spread: SpreadOf) -> Source:
         return SeededSource(table.seeded, spread, table.config)
     path = source_path(table)
     if _is_checkpoint(path):
-        from pytest_ane.models.sources.safetensors import SafetensorsSource
+        from pytest_ane.models.sources._safetensors import SafetensorsSource
 
         return SafetensorsSource(path, table.config)
-    from pytest_ane.models.sources.gguf import GGUFSource
+    from pytest_ane.models.sources._gguf import GGUFSource
 
     return GGUFSource(path)
 

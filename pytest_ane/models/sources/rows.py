@@ -75,7 +75,7 @@ def open_rows(table: Embedding) -> RowTable:
 
 
 def _of_gguf(table: Embedding) -> RowTable:
-    from pytest_ane.models.sources.gguf import GGUFSource
+    from pytest_ane.models.sources._gguf import GGUFSource
 
     source = GGUFSource(table.path)
     height, width = _matrix(table.file, source.shape(table.name))
@@ -85,7 +85,7 @@ def _of_gguf(table: Embedding) -> RowTable:
 
 
 def _of_safetensors(table: Embedding) -> RowTable:
-    from pytest_ane.models.sources.safetensors import TensorFile
+    from pytest_ane.models.sources._safetensors import TensorFile
 
     file = TensorFile(table.path)
     if table.name not in file.entries:

@@ -11,9 +11,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.models.sources.chat_template import TemplateError, render
-from pytest_ane.models.sources.files import read_json
-from pytest_ane.models.sources.vocabularies import (
+from pytest_ane.models.sources._vocabularies import (
     CLS,
     KINDS,
     SEP,
@@ -25,6 +23,8 @@ from pytest_ane.models.sources.vocabularies import (
     sentencepiece,
     wordpiece,
 )
+from pytest_ane.models.sources.chat_template import TemplateError, render
+from pytest_ane.models.sources.files import read_json
 
 _ENDS = ("bos", "eos")
 _SENTENCEPIECE, _MERGED_PIECES = "llama", "gemma4"

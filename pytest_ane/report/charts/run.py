@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from pytest_ane.gates.verdict import Cell, Column, Side, Table
 from pytest_ane.records.history import Course
+from pytest_ane.report.charts._stack import drift, kl
 from pytest_ane.report.charts.picture import (
     Picture,
     edge,
@@ -21,7 +22,6 @@ from pytest_ane.report.charts.picture import (
     root_ticks,
     rows_of,
 )
-from pytest_ane.report.charts.stack import drift, kl
 from pytest_ane.report.figures import amount, limit_of
 from pytest_ane.report.rows import Row
 from pytest_ane.report.run import Run, comparable

@@ -12,12 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pytest_ane.gates.behaviour import Behaviour, judge, measure
-from pytest_ane.gates.behaviour.embeddings import (
-    Embeddings,
-    Ranking,
-    TextResult,
-    kendall,
-)
+from pytest_ane.gates.behaviour._embeddings import Embeddings, Ranking, TextResult, kendall
 from pytest_ane.gates.verdict import Verdict
 from pytest_ane.manifest.chain import EMBEDDING
 from pytest_ane.manifest.policy import BehaviourPolicy

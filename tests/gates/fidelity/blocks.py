@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.make.palettize.palettes import palettize
+from pytest_ane.make.palettize._palettes import palettize
 from pytest_ane.manifest import Palettize
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.model import read_model

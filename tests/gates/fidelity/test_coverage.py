@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from pytest_ane.gates.fidelity import Fidelity, judge
-from pytest_ane.gates.fidelity.measure import coverage
-from pytest_ane.gates.fidelity.records import Covered
+from pytest_ane.gates.fidelity._measure import coverage
+from pytest_ane.gates.fidelity._records import Covered
 from pytest_ane.manifest import Input
 from pytest_ane.manifest.policy import FidelityPolicy
 from pytest_ane.probes.inputs import Domain

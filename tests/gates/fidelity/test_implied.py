@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_ane.gates.fidelity.records import MAX_RELATIVE_L2, MIN_CONTRIBUTION, Group
+from pytest_ane.gates.fidelity._records import MAX_RELATIVE_L2, MIN_CONTRIBUTION, Group
 from pytest_ane.manifest.policy import FidelityPolicy
 from tests.gates.fidelity.verdicts import BLOCK, GOOD, of
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.gates.placement.graph import Depends, Graph, Origin, Site
+from pytest_ane.gates.placement._graph import Depends, Graph, Origin, Site
 from pytest_ane.mlprogram.records import Block, Named, Operation, Ref, Value
 from tests.gates.placement.programs import const, function, half, ints, op, value
 

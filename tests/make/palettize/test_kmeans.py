@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
-from pytest_ane.make.palettize import kmeans
-from pytest_ane.make.palettize.palettes import find_palettes
+from pytest_ane.make.palettize import _kmeans as kmeans
+from pytest_ane.make.palettize._palettes import find_palettes
 
 ALL = np.arange(kmeans.INFINITE, dtype=np.uint16)
 

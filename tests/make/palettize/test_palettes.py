@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
-from pytest_ane.make.palettize.choose import constants
-from pytest_ane.make.palettize.palettes import (
+from pytest_ane.make.palettize._palettes import (
     Mode,
     Palettes,
     TooManyValues,
@@ -21,6 +20,7 @@ from pytest_ane.make.palettize.palettes import (
     palette,
     palettize,
 )
+from pytest_ane.make.palettize.choose import constants
 from pytest_ane.manifest import Palettize
 from pytest_ane.mlprogram.blob import load
 from pytest_ane.mlprogram.errors import BuildError
@@ -103,7 +103,7 @@ def test_what_is_no_number(mode: Mode, bad: float) -> None:
 def test_packing_in_parts(nbits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     indices = np.random.default_rng(0).integers(0, 1 << nbits, (7, 31), dtype=np.uint8)
     whole = pack(indices, nbits, 1)
-    monkeypatch.setattr("pytest_ane.make.palettize.palettes._CHUNK", 16)
+    monkeypatch.setattr("pytest_ane.make.palettize._palettes._CHUNK", 16)
     assert pack(indices, nbits, 2).tolist() == whole.tolist()
     assert len(whole) == -(-7 * 31 * nbits // 8)
 

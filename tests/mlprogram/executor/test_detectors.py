@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_ane.mlprogram.errors import ExecutionError, ProgramError
 from pytest_ane.mlprogram.executor import open_session
-from pytest_ane.mlprogram.executor.pipeline import SuppressionSession
+from pytest_ane.mlprogram.executor._pipeline import SuppressionSession
 from pytest_ane.mlprogram.model import read_any
 from pytest_ane.mlprogram.records import DType, Feature, NonMaximumSuppression, Pipeline
 from tests.detectors import CLASSES, detector

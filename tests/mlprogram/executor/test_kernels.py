@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_ane.mlprogram.executor import kernels
+from pytest_ane.mlprogram.executor import _kernels as kernels
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason="no fp16 in this processor")
 

@@ -10,14 +10,14 @@ import pytest
 
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor import eval_op, register
-from pytest_ane.mlprogram.executor.registry import lookup, names
+from pytest_ane.mlprogram.executor._registry import lookup, names
 
 
 @pytest.fixture
 def twice(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An operation of our own that a later opset changed; gone after the test."""
     names()
-    from pytest_ane.mlprogram.executor import registry
+    from pytest_ane.mlprogram.executor import _registry as registry
 
     monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
 

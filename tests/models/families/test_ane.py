@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.models.families.ane import ScaledLayerNorm, ScaledRMSNorm, convolution, pointwise
+from pytest_ane.models.families._ane import ScaledLayerNorm, ScaledRMSNorm, convolution, pointwise
 
 EPSILON = 1e-5
 

@@ -30,7 +30,7 @@ from pytest_ane.models.families import (
     routing_of,
     shard_input,
 )
-from pytest_ane.models.families.blocks import (
+from pytest_ane.models.families._blocks import (
     block_index,
     head_index,
     is_head,
@@ -40,9 +40,9 @@ from pytest_ane.models.families.blocks import (
     starts_whole,
     wiring,
 )
-from pytest_ane.models.families.decoders import LLAMA
-from pytest_ane.models.families.gemma4 import FAMILY as GEMMA4
-from pytest_ane.models.families.zaya.config import ZayaConfig
+from pytest_ane.models.families._decoders import LLAMA
+from pytest_ane.models.families._gemma4 import FAMILY as GEMMA4
+from pytest_ane.models.families._zaya.config import ZayaConfig
 from pytest_ane.models.sources import SeededSource
 from tests.models.families.gemma4.oracle import Oracle
 from tests.models.families.gemma4.tiny import MemorySource, tiny_config
@@ -119,7 +119,7 @@ def test_a_module_s_own_functions_go_before_a_family_that_it_imports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What builds on another family is not that family."""
-    code = """from pytest_ane.models.families.decoders import LLAMA as FAMILY
+    code = """from pytest_ane.models.families._decoders import LLAMA as FAMILY
 VERSION = "builds_on/1"
 layout, wiring, starts_whole, spread, open_model = [lambda *_: None] * 5
 """

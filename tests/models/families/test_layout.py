@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ane.mlprogram.errors import ExecutionError
-from pytest_ane.models.families.layout import (
+from pytest_ane.models.families._layout import (
     AneLayout,
     Rotary,
     attention_ports,

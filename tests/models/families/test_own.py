@@ -23,7 +23,7 @@ from pytest_ane.models.families import (
     recurrent_of,
     window_of,
 )
-from pytest_ane.models.families.layout import AneLayout
+from pytest_ane.models.families._layout import AneLayout
 from pytest_ane.models.families.own import (
     RenamedLayout,
     code_digests,

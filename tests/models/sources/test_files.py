@@ -28,9 +28,9 @@ from pytest_ane.models.sources import (
     open_source,
     source_path,
 )
+from pytest_ane.models.sources._gguf import GGUFSource
+from pytest_ane.models.sources._safetensors import SafetensorsSource
 from pytest_ane.models.sources.files import digests
-from pytest_ane.models.sources.gguf import GGUFSource
-from pytest_ane.models.sources.safetensors import SafetensorsSource
 from tests.models.sources.checkpoints import bf16, write_checkpoint, write_tokenizer
 from tests.models.sources.files import write_gguf
 from tests.models.sources.hub import COMMIT, write_snapshot

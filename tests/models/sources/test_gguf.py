@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.mlprogram.errors import SourceError
+from pytest_ane.models.sources._gguf import GGUFSource
 from pytest_ane.models.sources.base import ONE_MODEL
-from pytest_ane.models.sources.gguf import GGUFSource
 from tests.models.sources.files import write_gguf
 
 MATRIX = np.arange(-96, 96, dtype=np.float32).reshape(3, 64) / 8

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.mlprogram.errors import SourceError
+from pytest_ane.models.sources._safetensors import SafetensorsSource
 from pytest_ane.models.sources.base import ONE_MODEL
-from pytest_ane.models.sources.safetensors import SafetensorsSource
 from tests.models.sources.checkpoints import bf16, write_checkpoint, write_file
 
 INDEX = "model.safetensors.index.json"

@@ -14,8 +14,8 @@ from pytest_ane.gates.behaviour.measure import PromptResult
 from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.mlprogram.metrics.logits import Position
 from pytest_ane.probes.exact_chain import StackState
+from pytest_ane.report.charts._stack import drift, kl
 from pytest_ane.report.charts.picture import spec
-from pytest_ane.report.charts.stack import drift, kl
 from pytest_ane.report.verdict import to_json
 from tests.gates.behaviour.test_judge import ALONE, FIRST, GOOD, NAN, OTHER, SAME
 from tests.report.charts.drawn import drawn

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from pytest_ane.gates.verdict import Column, Figure, Finding, Table, Verdict, Where
 from pytest_ane.records.history import Course, Earlier, Point
 from pytest_ane.records.run import Facts
-from pytest_ane.report.html.page import page
+from pytest_ane.report.html._page import page
 from pytest_ane.report.html.subjects import (
     Judged,
     Subject,

@@ -5,9 +5,8 @@ Only the preferred device is placement. `summarise` says what a plan proves.
 
 from __future__ import annotations
 
-from pytest_ane.gates.placement.plans.join import Summary, join, plain, summarise
-from pytest_ane.gates.placement.plans.read import parse_plan, read_plan
-from pytest_ane.gates.placement.plans.record import (
+from pytest_ane.gates.placement.plans._read import parse_plan, read_plan
+from pytest_ane.gates.placement.plans._record import (
     Device,
     Message,
     Plan,
@@ -15,6 +14,7 @@ from pytest_ane.gates.placement.plans.record import (
     PlannedOperation,
     Tally,
 )
+from pytest_ane.gates.placement.plans.join import Summary, join, plain, summarise
 
 __all__ = [
     "Device",

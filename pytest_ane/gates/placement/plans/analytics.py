@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pytest_ane.gates.placement.plans import fields
+from pytest_ane.gates.placement.plans import _fields as fields
+from pytest_ane.gates.placement.plans._record import Device, Plan, PlannedFunction, PlannedOperation
 from pytest_ane.gates.placement.plans.join import walk
-from pytest_ane.gates.placement.plans.record import Device, Plan, PlannedFunction, PlannedOperation
-from pytest_ane.gates.placement.segmenter.costs import models
+from pytest_ane.gates.placement.segmenter._costs import models
 from pytest_ane.mlprogram.errors import PlanError, ProgramError
 from pytest_ane.mlprogram.parse import parse
 from pytest_ane.mlprogram.records import Function, Operation, Ref

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_ane.gates.placement.plans import fields
-from pytest_ane.gates.placement.plans.record import Device, Plan, PlannedFunction, PlannedOperation
+from pytest_ane.gates.placement.plans import _fields as fields
+from pytest_ane.gates.placement.plans._record import Device, Plan, PlannedFunction, PlannedOperation
 from pytest_ane.mlprogram.errors import PlanError
 
 _KEYS: dict[str, Device] = {"cpu": "CPU", "gpu": "GPU", "neuralEngine": "ANE"}

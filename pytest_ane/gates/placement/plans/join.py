@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from pytest_ane.gates.placement.graph import Graph, Site
-from pytest_ane.gates.placement.plans.record import (
+from pytest_ane.gates.placement._graph import Graph, Site
+from pytest_ane.gates.placement.plans._record import (
     RETRIED,
     Device,
     Plan,

@@ -4,9 +4,27 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pytest_ane.gates.placement.rules import ops, products, shapes, types
-from pytest_ane.gates.placement.rules.base import Grade, OpRule, Outcome, ProgramRule, Rule, Subject
-from pytest_ane.gates.placement.rules.shapes import SIZE_RULE, limit_bytes, too_large
+from pytest_ane.gates.placement.rules import (
+    _ops as ops,
+)
+from pytest_ane.gates.placement.rules import (
+    _products as products,
+)
+from pytest_ane.gates.placement.rules import (
+    _shapes as shapes,
+)
+from pytest_ane.gates.placement.rules import (
+    _types as types,
+)
+from pytest_ane.gates.placement.rules._base import (
+    Grade,
+    OpRule,
+    Outcome,
+    ProgramRule,
+    Rule,
+    Subject,
+)
+from pytest_ane.gates.placement.rules._shapes import SIZE_RULE, limit_bytes, too_large
 
 __all__ = [
     "ALL_RULES",

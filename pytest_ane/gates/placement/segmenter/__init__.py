@@ -5,9 +5,9 @@ A prediction names chip and system. It is never a measurement: only a plan can s
 
 from __future__ import annotations
 
-from pytest_ane.gates.placement.segmenter.predict import predict
-from pytest_ane.gates.placement.segmenter.program import predict_model, predict_program
-from pytest_ane.gates.placement.segmenter.records import (
+from pytest_ane.gates.placement.segmenter._predict import predict
+from pytest_ane.gates.placement.segmenter._program import predict_model, predict_program
+from pytest_ane.gates.placement.segmenter._records import (
     Off,
     Op,
     Placed,

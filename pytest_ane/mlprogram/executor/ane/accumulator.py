@@ -27,9 +27,9 @@ import numpy as np
 from numba.core import types
 
 from pytest_ane.mlprogram.arrays import Array, BoolArray, DoubleArray, FloatArray
-from pytest_ane.mlprogram.executor.ane.fp16 import bits_of, decode, decoded_number, r16
-from pytest_ane.mlprogram.executor.ane.kernel import FACTORS, measure, number_of, products, scale
-from pytest_ane.mlprogram.executor.kernels import Patterns, compiled
+from pytest_ane.mlprogram.executor._kernels import Patterns, compiled
+from pytest_ane.mlprogram.executor.ane._fp16 import bits_of, decode, decoded_number, r16
+from pytest_ane.mlprogram.executor.ane._kernel import FACTORS, measure, number_of, products, scale
 
 LSB = 2.0**-16
 

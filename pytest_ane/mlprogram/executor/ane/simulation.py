@@ -18,7 +18,7 @@ import numpy as np
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor.ane import REGISTERED, Grade, Rule
-from pytest_ane.mlprogram.executor.ane import activations as _rules  # noqa: F401 - registers
+from pytest_ane.mlprogram.executor.ane import _activations as _rules  # noqa: F401 - registers
 from pytest_ane.mlprogram.executor.ane.accumulator import Sums
 from pytest_ane.mlprogram.executor.ane.products import (
     Codes,
@@ -28,7 +28,7 @@ from pytest_ane.mlprogram.executor.ane.products import (
     matrix,
 )
 from pytest_ane.mlprogram.executor.dtypes import load_kernels
-from pytest_ane.mlprogram.executor.ops.constexpr import along
+from pytest_ane.mlprogram.executor.ops._constexpr import along
 from pytest_ane.mlprogram.executor.weights import HalfWeight
 from pytest_ane.mlprogram.records import Argument, DType, Operation, Ref, TensorType, Value
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.mlprogram.executor.registry import register
+from pytest_ane.mlprogram.executor._registry import register
 
 
 def _order(x: Any, axis: int, ascending: bool) -> Any:

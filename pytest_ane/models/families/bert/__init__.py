@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from pytest_ane.models.families._blocks import starts_whole
+from pytest_ane.models.families.bert._model import BertModel, layout, open_model
 from pytest_ane.models.families.bert.config import VERSION, wiring
-from pytest_ane.models.families.bert.model import BertModel, layout, open_model
-from pytest_ane.models.families.blocks import starts_whole
-from pytest_ane.models.families.decoder.model import spread
+from pytest_ane.models.families.decoder._model import spread
 
 converted = ("bert",)
 """Values of GGUF's `general.architecture` that are this family's."""

@@ -8,9 +8,9 @@ configurations of either kind of file, `rope` the angles, `weights` the tensors;
 
 from __future__ import annotations
 
-from pytest_ane.models.families.decoder.config import DecoderConfig, Layer, Mixture
-from pytest_ane.models.families.decoder.model import DecoderFamily, DecoderModel
-from pytest_ane.models.families.decoder.settings import Settings, biases, layers_of, plain
+from pytest_ane.models.families.decoder._config import DecoderConfig, Layer, Mixture
+from pytest_ane.models.families.decoder._model import DecoderFamily, DecoderModel
+from pytest_ane.models.families.decoder._settings import Settings, biases, layers_of, plain
 
 __all__ = [
     "DecoderConfig",

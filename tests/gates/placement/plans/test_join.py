@@ -14,7 +14,7 @@ from pytest_ane.gates.placement.plans import (
     join,
     summarise,
 )
-from pytest_ane.gates.placement.plans.record import Wires
+from pytest_ane.gates.placement.plans._record import Wires
 from pytest_ane.gates.verdict import Verdict
 from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.mlprogram.records import Block, Named, Operation

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.gates.placement.plans import fields, parse_plan, read_plan, summarise
-from pytest_ane.gates.placement.plans.read import explain
+from pytest_ane.gates.placement.plans import _fields as fields
+from pytest_ane.gates.placement.plans import parse_plan, read_plan, summarise
+from pytest_ane.gates.placement.plans._read import explain
 from pytest_ane.mlprogram.errors import PlanError
 from pytest_ane.report.placement import explain_plan
 from tests.gates.placement.plans import samples

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from pytest_ane.gates.placement.graph import Graph
+from pytest_ane.gates.placement._graph import Graph
 from pytest_ane.gates.placement.rules import ALL_RULES, OP_RULES, OpRule, find
-from pytest_ane.gates.placement.rules.ops import mil_ops
+from pytest_ane.gates.placement.rules._ops import mil_ops
 from tests.gates.placement.programs import function, half, op
 
 FAILING = (

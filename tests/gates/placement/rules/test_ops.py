@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_ane.gates.placement.rules import OP_RULES, OpRule
-from pytest_ane.gates.placement.rules.ops import mil_ops
+from pytest_ane.gates.placement.rules._ops import mil_ops
 from tests.gates.placement.programs import foretell, half, ints, op, rules, value
 
 BARE = [rule for rule in OP_RULES if rule.why is None]

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from pytest_ane.gates.placement.segmenter import Op, Tensor
-from pytest_ane.gates.placement.segmenter.costs import (
+from pytest_ane.gates.placement.segmenter._costs import (
     chip_named,
     launch_bounds,
     milliseconds,
     models,
     parse_costs,
 )
-from pytest_ane.gates.placement.segmenter.records import Backend
+from pytest_ane.gates.placement.segmenter._records import Backend
 from pytest_ane.mlprogram.errors import ManifestError
 
 TEXT = files("pytest_ane.gates.placement.segmenter").joinpath("model.toml").read_text("utf-8")

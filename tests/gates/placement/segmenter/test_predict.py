@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ane.gates.placement.segmenter import Off, Op, Prediction, Tensor, predict
-from pytest_ane.gates.placement.segmenter.predict import Edges, best_cost, shortest
+from pytest_ane.gates.placement.segmenter._predict import Edges, best_cost, shortest
 from pytest_ane.mlprogram.errors import ManifestError
 
 # Quarters are exact in binary, so that equal paths cost the same to the last bit.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from pytest_ane.mlprogram.executor.ane import activations as ane
+from pytest_ane.mlprogram.executor.ane import _activations as ane
 
 
 def erf(x: Any) -> Any:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pytest_ane.mlprogram.executor.ane._fp16 import r16
 from pytest_ane.mlprogram.executor.ane.accumulator import Weight, losses, sums
-from pytest_ane.mlprogram.executor.ane.fp16 import r16
 from tests.mlprogram.executor.ane import plain
 
 SUBNORMAL = st.integers(1, 0x3FF)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.mlprogram.executor.ane import activations as ane
-from pytest_ane.mlprogram.executor.ane.activations import logsumexp, softplus
+from pytest_ane.mlprogram.executor.ane import _activations as ane
+from pytest_ane.mlprogram.executor.ane._activations import logsumexp, softplus
 from tests.mlprogram.executor.ane.curves import CURVES, fingerprint
 
 FOLDER = Path(__file__).parent

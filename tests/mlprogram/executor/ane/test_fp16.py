@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.mlprogram.executor.ane.fp16 import add, decode, mul, r16, sub
+from pytest_ane.mlprogram.executor.ane._fp16 import add, decode, mul, r16, sub
 from tests.mlprogram.executor.ane import plain
 
 EVERY = np.arange(1 << 16, dtype=np.uint16)

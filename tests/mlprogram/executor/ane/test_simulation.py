@@ -13,11 +13,11 @@ import pytest
 from pytest_ane.mlprogram.arithmetic import RuleShares
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor import Session, open_session
+from pytest_ane.mlprogram.executor._registry import lookup
 from pytest_ane.mlprogram.executor.ane import Grade
-from pytest_ane.mlprogram.executor.ane.fp16 import r16
+from pytest_ane.mlprogram.executor.ane._fp16 import r16
 from pytest_ane.mlprogram.executor.ane.products import quantize
 from pytest_ane.mlprogram.executor.ane.simulation import grade_of, rules
-from pytest_ane.mlprogram.executor.registry import lookup
 from pytest_ane.mlprogram.model import read_model
 from tests.mlprogram.executor.programs import build, session
 from tests.mlprogram.packages import Program

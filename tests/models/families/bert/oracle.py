@@ -15,7 +15,7 @@ import torch
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.families import Cut, get_family
 from pytest_ane.models.families.bert import BertModel
-from pytest_ane.models.sources.safetensors import SafetensorsSource
+from pytest_ane.models.sources._safetensors import SafetensorsSource
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 

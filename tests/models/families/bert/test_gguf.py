@@ -18,9 +18,9 @@ from pytest_ane.manifest import load
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.families import Cut, family_of, get_family
 from pytest_ane.models.families.bert import BertModel
+from pytest_ane.models.sources._gguf import GGUFSource
+from pytest_ane.models.sources._safetensors import SafetensorsSource
 from pytest_ane.models.sources.files import locate
-from pytest_ane.models.sources.gguf import GGUFSource
-from pytest_ane.models.sources.safetensors import SafetensorsSource
 from tests.forked import Forge
 from tests.models.families.bert.gguf_files import write_gguf_of
 from tests.models.families.bert.oracle import (

@@ -19,8 +19,8 @@ from pytest_ane.manifest import Model, load
 from pytest_ane.models.families import get_family
 from pytest_ane.models.families.base import Cut
 from pytest_ane.models.families.bert import BertModel
-from pytest_ane.models.families.bert.ane import AneBlock, AnePooling
-from pytest_ane.models.families.bert.weights import BlockWeights
+from pytest_ane.models.families.bert._ane import AneBlock, AnePooling
+from pytest_ane.models.families.bert._weights import BlockWeights
 from pytest_ane.models.sources import open_source, source_path
 from tests.forked import Forge
 from tests.models.families.bert.oracle import (

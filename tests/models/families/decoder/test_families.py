@@ -18,7 +18,7 @@ from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.families import Cut, apply_output, get_family, identify_family, shard_input
 from pytest_ane.models.families.decoder import DecoderModel
 from pytest_ane.models.sources import SeededSource
-from pytest_ane.models.sources.safetensors import SafetensorsSource
+from pytest_ane.models.sources._safetensors import SafetensorsSource
 from tests.forked import Forge
 from tests.models.families.decoder.cases import CASES
 from tests.models.families.decoder.oracle import (

@@ -16,7 +16,7 @@ import torch
 
 from pytest_ane.models.families import Cut, family_of, get_family
 from pytest_ane.models.families.decoder import DecoderModel
-from pytest_ane.models.sources.safetensors import SafetensorsSource
+from pytest_ane.models.sources._safetensors import SafetensorsSource
 from tests.models.families.decoder.oracle import Converted, difference, expected, prompt, referred
 
 Config = Mapping[str, Any]

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.models.families.decoder.rope import Parameters, Turned, rotary
-from pytest_ane.models.families.layout import Rotary
+from pytest_ane.models.families._layout import Rotary
+from pytest_ane.models.families.decoder._rope import Parameters, Turned, rotary
 
 HEAD, THETA, TRAINED = 8, 10_000.0, 64
 

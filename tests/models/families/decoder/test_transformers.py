@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.models.families.ane import Chosen
-from pytest_ane.models.families.decoder.ane import Router
-from pytest_ane.models.families.decoder.config import Mixture
-from pytest_ane.models.families.reference import close_choices
+from pytest_ane.models.families._ane import Chosen
+from pytest_ane.models.families._reference import close_choices
+from pytest_ane.models.families.decoder._ane import Router
+from pytest_ane.models.families.decoder._config import Mixture
 from tests.models.families.decoder.cases import CASES
 from tests.models.families.decoder.oracle import (
     CONTEXT,

@@ -1,1 +1,1 @@
-"""Tests of `pytest_ane.models.families.decoders`."""
+"""Tests of `pytest_ane.models.families._decoders`."""

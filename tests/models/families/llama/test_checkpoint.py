@@ -12,11 +12,11 @@ import pytest
 
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.families import Cut
+from pytest_ane.models.families._decoders import LLAMA
+from pytest_ane.models.families._layout import Rotary
 from pytest_ane.models.families.decoder import DecoderModel
-from pytest_ane.models.families.decoders import LLAMA
-from pytest_ane.models.families.layout import Rotary
 from pytest_ane.models.sources import SeededSource, Source
-from pytest_ane.models.sources.safetensors import SafetensorsSource
+from pytest_ane.models.sources._safetensors import SafetensorsSource
 from tests.models.families.llama.tiny import tiny_source
 from tests.models.sources.checkpoints import bf16, write_checkpoint
 

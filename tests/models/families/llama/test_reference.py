@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.models.families.reference import rms_norm, rotate
+from pytest_ane.models.families._reference import rms_norm, rotate
 from tests.models.families.llama import oracle
 from tests.models.families.llama.tiny import tiny_model
 

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_ane.models.chain import Chain, Decoder
 from pytest_ane.models.families import Cut
-from pytest_ane.models.families.decoders import LLAMA
+from pytest_ane.models.families._decoders import LLAMA
 from pytest_ane.models.sources import Source
 from pytest_ane.probes.exact_chain import reference_chain
 

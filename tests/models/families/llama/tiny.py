@@ -12,8 +12,8 @@ import numpy.typing as npt
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.families import Cut
+from pytest_ane.models.families._decoders import LLAMA
 from pytest_ane.models.families.decoder import DecoderModel
-from pytest_ane.models.families.decoders import LLAMA
 from pytest_ane.models.sources.base import Tokenizer
 
 

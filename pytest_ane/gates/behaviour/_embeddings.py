@@ -1,0 +1,315 @@
+"""An encoder's behaviour: embeddings of texts, and how queries rank sentences by them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.gates.behaviour._alone import note, table
+from pytest_ane.gates.verdict import (
+    Column,
+    Figure,
+    Finding,
+    Limits,
+    Table,
+    Verdict,
+    Where,
+    bounds,
+    limited,
+    nothing,
+)
+from pytest_ane.manifest.policy import BehaviourPolicy
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.mlprogram.metrics.tensors import cosine, is_cosine, relative_l2
+from pytest_ane.models.chain import Chain
+from pytest_ane.probes.exact_chain import GoldenPrompt, ReferenceStates, ShardAlone, forced
+
+LEAST = 3
+"""Sentences that have an order worth comparing."""
+_TIE = 0.01
+"""Difference of two cosines below which either sentence may come first."""
+
+
+@dataclass(frozen=True)
+class TextResult:
+    """One text's embedding against the reference's.
+
+    Attributes:
+        cosine: of both; NaN where it is not finite, or zero.
+        relative: |a - b| / |b|, which sees a wrong norm too.
+    """
+
+    text: str
+    cosine: float
+    relative: float
+
+    def __post_init__(self) -> None:
+        if not is_cosine(self.cosine) or self.relative < 0:
+            raise ValueError("an embedding has a cosine or an error that is none")
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How one query ranks the sentences.
+
+    Attributes:
+        expected: the reference's cosine of the query with each sentence; `actual` the shards'.
+        best: the sentence that the reference ranks first.
+    """
+
+    query: str
+    expected: tuple[float, ...]
+    actual: tuple[float, ...]
+    best: str
+
+    def __post_init__(self) -> None:
+        if len(self.expected) != len(self.actual) or len(self.expected) < LEAST:
+            raise ValueError(f"{len(self.actual)} and {len(self.expected)} sentences are no match")
+        if not all(map(is_cosine, (*self.expected, *self.actual))):
+            raise ValueError("a cosine is neither in -1..1 nor NaN")
+
+    @cached_property
+    def tau(self) -> float:
+        """`kendall` of both orders; NaN where a cosine is."""
+        return kendall(self.expected, self.actual)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the reference tells any two sentences apart."""
+        return max(self.expected) - min(self.expected) >= _TIE
+
+    @property
+    def same_best(self) -> bool:
+        """Whether the first sentence is the reference's, or one that it has as near as a tie."""
+        if any(map(math.isnan, self.actual)):
+            return False
+        chosen = self.expected[int(np.argmax(self.actual))]
+        return max(self.expected) - chosen < _TIE
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """All texts, all queries, and each shard alone on the reference's own states."""
+
+    texts: tuple[TextResult, ...]
+    rankings: tuple[Ranking, ...]
+    alone: tuple[ShardAlone, ...]
+
+    @property
+    def ordered(self) -> list[Ranking]:
+        """Queries for which the reference has an order."""
+        return [ranking for ranking in self.rankings if ranking.ordered]
+
+
+def measure_embeddings(
+    chain: Chain, golden: Sequence[GoldenPrompt], states: ReferenceStates | None
+) -> tuple[Embeddings, list[FloatArray]]:
+    """Embed every text with a chain, and compare; the embeddings `[1, C]` come along."""
+    own = [chain.embedding(g.ids) for g in golden]
+    exact = [g.logits for g in golden]
+    texts = tuple(
+        TextResult(g.name, float(cosine(a, b)[0]), _relative(a, b))
+        for g, a, b in zip(golden, own, exact, strict=True)
+    )
+    queries = [g for g in golden if not g.sentence]
+    alone = forced(chain, queries, states).shards if states else ()
+    return Embeddings(texts, tuple(_rankings(golden, own, exact)), alone), own
+
+
+def lowest_cosine(own: Sequence[FloatArray], others: Sequence[FloatArray]) -> float:
+    """Of pairs of embeddings `[1, C]`, NaN if any is."""
+    cosines = [float(cosine(a, b)[0]) for a, b in zip(own, others, strict=True)]
+    return float(np.min(cosines, initial=1.0))
+
+
+def kendall(expected: Sequence[float], actual: Sequence[float]) -> float:
+    """Kendall's tau over the pairs that the reference tells apart by a tie's difference or more.
+
+    (in order - swapped) / all such pairs; one that is equal counts as neither, NaN stays NaN.
+    Source: Kendall, Biometrika 30 (1938). What is nearer than a tie has an order by rounding alone,
+    which rank taus of all pairs are mostly made of where sentences are far from a query.
+    """
+    if not np.isfinite([*expected, *actual]).all():
+        return math.nan
+    a, b = (np.subtract.outer(side, side) for side in (np.array(expected), np.array(actual)))
+    apart = a >= _TIE
+    return float(np.sign(b[apart]).mean()) if apart.any() else math.nan
+
+
+def _relative(a: FloatArray, b: FloatArray) -> float:
+    return float(relative_l2(a.astype(np.float64), b.astype(np.float64))[0])
+
+
+def _rankings(
+    golden: Sequence[GoldenPrompt], own: Sequence[FloatArray], exact: Sequence[FloatArray]
+) -> Iterator[Ranking]:
+    """Of each prompt over the sentences, or over the other prompts where there are none."""
+    listed = any(g.sentence for g in golden)
+    for i, query in enumerate(golden):
+        others = [j for j, g in enumerate(golden) if j != i and (g.sentence or not listed)]
+        if query.sentence or len(others) < LEAST:
+            continue
+        expected, actual = (
+            tuple(float(cosine(side[i], side[j])[0]) for j in others) for side in (exact, own)
+        )
+        best = golden[others[int(np.argmax(expected))]].name
+        yield Ranking(query.name, expected, actual, best)
+
+
+def judge_embeddings(
+    measured: Embeddings,
+    policy: BehaviourPolicy,
+    model: str,
+    expect: Mapping[str, str],
+    provenance: Mapping[str, Any],
+) -> Verdict:
+    """Passed only if the reference ranks as expected and every threshold is kept."""
+    if not measured.texts:
+        return nothing(
+            "behaviour", model, "There is no text to embed, so nothing was compared",
+            "add prompts", provenance=provenance,
+        )  # fmt: skip
+    findings = [*_wrong_reference(measured, expect), *_broken(measured, policy)]
+    # `bisect`, which a note may name, compares logits.
+    where = [replace(each, remedy="") for each in note(measured.alone)] if findings else []
+    return Verdict(
+        gate="behaviour",
+        subject=model,
+        figures=tuple(figures(measured, policy)),
+        findings=(*findings, *where, *_untested(measured, policy)),
+        tables=tuple(_tables(measured, policy)),
+        provenance=provenance,
+    )
+
+
+def limits(policy: BehaviourPolicy) -> Limits:
+    """What a policy asks of figures."""
+    return {
+        **bounds("above", embedding__cosine__min=policy.min_embedding_cosine,
+                 kendall__min=policy.min_kendall, top1=policy.min_top1),
+        **bounds("below", embedding__relative_l2__max=_most_relative(policy)),
+    }  # fmt: skip
+
+
+def figures(measured: Embeddings, policy: BehaviourPolicy) -> Iterator[Figure]:
+    """Those with a threshold first."""
+    yield from limited(_statistics(measured), limits(policy))
+
+
+def _statistics(measured: Embeddings) -> Iterator[Figure]:
+    cosines = [text.cosine for text in measured.texts]
+    yield Figure("embedding.cosine.min", float(np.min(cosines)), label="embedding cosine",
+                 shown=True)  # fmt: skip
+    yield Figure("embedding.relative_l2.max", float(np.max([t.relative for t in measured.texts])),
+                 label="relative L2")  # fmt: skip
+    if rankings := measured.ordered:
+        taus = [ranking.tau for ranking in rankings]
+        same = sum(ranking.same_best for ranking in rankings) / len(rankings)
+        yield Figure("kendall.min", float(np.min(taus)), label="Kendall's tau",
+                     shown=True)  # fmt: skip
+        yield Figure("top1", same, "%", "same best sentence", shown=True)
+        yield Figure("kendall.mean", float(np.mean(taus)), label="mean tau")
+        yield Figure("queries", len(rankings), "queries", shown=True)
+        yield Figure("reference.best", "; ".join(f"{r.query}: {r.best}" for r in rankings))
+    yield Figure("embedding.cosine.mean", float(np.mean(cosines)), label="mean embedding cosine")
+    yield Figure("texts", len(cosines), "texts", shown=True)
+
+
+def _most_relative(policy: BehaviourPolicy) -> float:
+    """For a cosine sees no scale: as of a package of the user's own in `policy.fidelity`."""
+    return 2 * math.sqrt(1 - policy.min_embedding_cosine)
+
+
+def _broken(measured: Embeddings, policy: BehaviourPolicy) -> Iterator[Finding]:
+    """One finding for each threshold that is not kept, which NaN keeps none of."""
+    worst = max(measured.texts, key=lambda t: math.inf if math.isnan(t.cosine) else -t.cosine)
+    off = max(measured.texts, key=lambda t: math.inf if math.isnan(t.relative) else t.relative)
+    if math.isnan(worst.cosine):
+        reason = f"The embedding of {worst.text!r:.60} is not finite, or zero"
+        yield Finding("failed", reason, Where(probe=worst.text))
+    reasons = {
+        "embedding.cosine.min": (
+            f"The embedding of {worst.text!r:.60} has cosine {worst.cosine:.4f}, below "
+            f"min-embedding-cosine = {policy.min_embedding_cosine:g}"
+        ),
+        "embedding.relative_l2.max": (
+            f"The embedding of {off.text!r:.60} has relative L2 {off.relative:.4g}, above "
+            f"{_most_relative(policy):.4g}, which min-embedding-cosine comes to; is its norm right?"
+        ),
+    }
+    if measured.ordered:
+        last = min(
+            measured.ordered,
+            key=lambda r: -2.0 if math.isnan(r.tau) else r.tau,
+        )
+        others = [r.query for r in measured.ordered if not r.same_best]
+        reasons["kendall.min"] = (
+            f"Sentences are in another order for {last.query!r}: Kendall's tau is {last.tau:.3f}, "
+            f"below min-kendall = {policy.min_kendall:g}"
+        )
+        reasons["top1"] = (
+            f"Another sentence comes first for {', '.join(map(repr, others))}, below min-top1 = "
+            f"{policy.min_top1:g}"
+        )
+    for figure in figures(measured, policy):
+        if not figure.passes and not (figure.name.startswith("emb") and math.isnan(worst.cosine)):
+            yield Finding("failed", reasons[figure.name], figure=figure.name)
+
+
+def _wrong_reference(measured: Embeddings, expect: Mapping[str, str]) -> Iterator[Finding]:
+    """What reference and shards share, no comparison sees."""
+    faults = [
+        f"it ranks {ranking.best!r} first for {ranking.query!r}, and "
+        f"{expect[ranking.query]!r} is expected"
+        for ranking in measured.rankings
+        if expect.get(ranking.query, "") not in ranking.best
+    ]
+    if faults:
+        yield Finding(
+            "failed",
+            f"The reference is wrong: {'; '.join(faults)}",
+            remedy="check the source of its weights, its tokenizer and its pooling first",
+        )
+
+
+def _untested(measured: Embeddings, policy: BehaviourPolicy) -> Iterator[Finding]:
+    """Nothing passes for lack of evidence."""
+    if not measured.ordered and policy.min_kendall > -1:
+        yield Finding(
+            "failed",
+            f"There are not {LEAST} sentences that the reference tells apart, so min-kendall = "
+            f"{policy.min_kendall:g} was not tested",
+            remedy="name a file of more as 'sentences', or set min-kendall to -1",
+        )
+
+
+def _tables(measured: Embeddings, policy: BehaviourPolicy) -> Iterator[Table]:
+    yield Table(
+        "queries, and the order of the sentences",
+        (
+            Column("query"),
+            Column("Kendall's tau", "", policy.min_kendall, "above"),
+            Column("same best"),
+            Column("the reference's best"),
+        ),
+        tuple((r.query, r.tau, "yes" if r.same_best else "no", r.best) for r in measured.rankings),
+        "queries",
+    )
+    texts = sorted(measured.texts, key=lambda t: -2 if math.isnan(t.cosine) else t.cosine)
+    yield Table(
+        "embeddings, the worst first",
+        (
+            Column("text"),
+            Column("cosine", "", policy.min_embedding_cosine, "above"),
+            Column("relative L2", "", _most_relative(policy), "below"),
+        ),
+        tuple((t.text, t.cosine, t.relative) for t in texts),
+        "embeddings",
+    )
+    if measured.alone:
+        yield table(measured.alone)

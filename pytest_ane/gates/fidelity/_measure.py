@@ -1,0 +1,356 @@
+"""The fidelity measurement: an artifact's outputs against its reference's, probe by probe.
+
+Every metric is computed in float64. What probes exercise, and what they leave out, is told with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_ane.backends import Runner
+from pytest_ane.gates.fidelity._records import Comparison, Covered, Fidelity, Unmoved
+from pytest_ane.mlprogram.arithmetic import RuleShares
+from pytest_ane.mlprogram.arrays import DoubleArray, FloatArray
+from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.executor.prepare import uses
+from pytest_ane.mlprogram.metrics.tensors import (
+    Contributions,
+    contributions,
+    contributions_off_input,
+    cosine,
+    finite_fraction,
+    relative_l2,
+    worst_abs_error,
+    zeros,
+)
+from pytest_ane.mlprogram.records import DType, MLModel, Pipeline
+from pytest_ane.probes.cases import Case, Rows
+from pytest_ane.probes.domains import Exercised, exercised
+from pytest_ane.probes.error_budget import (
+    ErrorBudget,
+    Run,
+    difference,
+    nearest,
+    run_cases,
+    total_error,
+)
+
+_REAL = (DType.FP16, DType.FP32, DType.FP64, DType.BF16)
+
+
+def measure(
+    runner: Runner,
+    cases: Iterable[Case],
+    *,
+    compared: bool,
+    provenance: Mapping[str, Any],
+    budget: ErrorBudget | str = "",
+    simulated: Runner | None = None,
+    rules: Callable[[], RuleShares] = RuleShares,
+    program: MLModel | Pipeline | None = None,
+) -> Fidelity:
+    """Run every case on the artifact and compare; `compared` is False without a reference.
+
+    Args:
+        runner: of the artifact, as its types say.
+        cases: the probes.
+        compared: whether there is a reference.
+        provenance: of the measurement.
+        budget: what function, fp16 and compression cost by themselves, or why
+            nobody can tell.
+        simulated: of the artifact in the ANE's arithmetic, where that is what is compared.
+        rules: tells, after it ran, by which rules that computed.
+        program: of the artifact; without a reference, probes are compared with each other then.
+
+    Raises:
+        ExecutionError: the artifact cannot be run, or lacks an output of the reference's shape.
+    """
+    cases = list(cases)
+    # Without a reference no run is compared with the one as typed.
+    typed = runs = list(run_cases(runner, cases)) if compared or simulated is None else []
+    more: dict[str, Any] = {}
+    if simulated is not None:
+        runs = list(run_cases(simulated, cases))
+        cost = difference(cases, runs, typed) if compared else None
+        more = {"arithmetic": "ane", "cost": cost, "rules": rules()}
+    if not compared and program is not None:
+        more["unmoved"] = tuple(unmoved(program, cases, runs))
+    comparisons = tuple(
+        comparison
+        for case, run in zip(cases, runs, strict=True)
+        for comparison in _compared(case, run, compared)
+    )
+    return Fidelity(comparisons, compared, dict(provenance), **_split(budget, cases, typed), **more)
+
+
+def _split(budget: ErrorBudget | str, cases: Sequence[Case], runs: Sequence[Run]) -> dict[str, Any]:
+    if isinstance(budget, str):
+        return {"unsplit": budget}
+    return {"budget": budget, "total": total_error(cases, runs)}
+
+
+def _compared(case: Case, run: Run, compared: bool) -> Iterator[Comparison]:
+    outputs, answers = case.paired(run.rows) if compared else (run.rows, case.expected)
+    for name, expected in answers.items() if compared else ():
+        actual = outputs.get(name)
+        if actual is None or actual.shape != expected.shape:
+            raise ExecutionError(_mismatch(case, name, outputs, expected))
+        residual = nearest(run.alike.get(name, ()), expected)
+        yield compare(case, name, actual, expected, residual)
+    for name in outputs:
+        # The reference says nothing of it, so it is not compared; NaN in it still fails.
+        if not compared or name not in case.expected:
+            yield alone(case, name, outputs[name])
+
+
+def _mismatch(case: Case, name: str, outputs: Rows, expected: FloatArray) -> str:
+    given = ", ".join(f"{key} {list(rows.shape)}" for key, rows in outputs.items()) or "nothing"
+    return (
+        f"{case.name}: the reference gives {name} {list(expected.shape)}, the artifact {given}; "
+        "outputs are compared by name and must have one shape."
+    )
+
+
+def compare(
+    case: Case, name: str, actual: FloatArray, expected: FloatArray, residual: FloatArray | None
+) -> Comparison:
+    """Rows `[T, C]` of an output, C > 0, against the reference's.
+
+    Args:
+        case: the probe; it may know the residual path of the output.
+        name: the output.
+        actual: rows of the artifact.
+        expected: rows of the reference.
+        residual: input rows to project out of both outputs where the residual path is unknown;
+            None to compare as is. On `extreme` inputs a contribution is lost in the rounding of
+            the sum, so it is not compared.
+    """
+    exact = name in case.residual
+    path = case.residual[name] if exact else residual
+    if case.kind == "extreme":
+        path = None
+    if undefined := 1.0 - finite_fraction(expected):
+        return replace(alone(case, name, actual), undefined=undefined)
+    spoilt = ~np.isfinite(actual).all(axis=1)
+    a, b = (case.compared(rows).astype(np.float64) for rows in (actual, expected))
+    path = None if path is None else case.compared(path)
+    zero = zeros(a, b, case.input_max)
+    undecided = np.isin(np.arange(len(a)), case.undecided)
+    error_max = worst_abs_error(a, b)
+    live = zero.live
+    positions = np.flatnonzero(live) + case.start
+    if not live.all():
+        a, b, path = a[live], b[live], None if path is None else path[live]
+    added = contributions if exact else contributions_off_input
+    return Comparison(
+        **_named(case, name, actual),
+        cosines=tuple(round(x, 9) for x in _cosines(a, b).tolist()),
+        positions=tuple(positions.tolist()),
+        both_zero=_indices(zero.both & ~undecided, case.start),
+        one_zero=_indices(zero.one, case.start),
+        error_max=error_max,
+        relative=tuple(_digits(x, 4) for x in relative_l2(a, b).tolist()),
+        spoilt=_indices(spoilt, case.start),
+        undecided=_indices(undecided, case.start),
+        experts=tuple(case.routed[i] for i in np.flatnonzero(zero.one)) if case.routed else (),
+        **({} if path is None else _contributed(added(a, b, path), positions)),
+    )
+
+
+def _cosines(a: DoubleArray, b: DoubleArray) -> DoubleArray:
+    """By row.
+
+    A single number has no angle but its sign: its relative error counts as the angle between two
+    vectors of one length that are so far apart, |a - b|^2 = 2 |b|^2 (1 - cosine).
+    """
+    if a.shape[1] > 1:
+        return cosine(a, b)
+    return np.maximum(1 - np.square(relative_l2(a, b)) / 2, -1.0)
+
+
+def alone(case: Case, name: str, actual: FloatArray) -> Comparison:
+    """Rows `[T, C]` of an output that the reference does not have: only whether they are finite."""
+    return Comparison(
+        **_named(case, name, actual),
+        cosines=(),
+        positions=(),
+        both_zero=_indices(~actual.any(axis=1), case.start),
+        one_zero=(),
+        error_max=0.0,
+        spoilt=_indices(~np.isfinite(actual).all(axis=1), case.start),
+    )
+
+
+def _named(case: Case, name: str, actual: FloatArray) -> dict[str, Any]:
+    """Fields of a comparison that need no reference."""
+    return {
+        "kind": case.kind,
+        "probe": case.name,
+        "output": name,
+        "length": case.length,
+        "input_max": case.input_max,
+        "causal": case.causal,
+        "finite": finite_fraction(actual),
+    }
+
+
+def _contributed(added: Contributions, positions: npt.NDArray[Any]) -> dict[str, Any]:
+    """Fields of a comparison; no cosine of what adds nothing."""
+    cosines, idle, ratios, single = added
+    return {
+        "contributions": tuple(round(x, 6) for x in cosines[~idle].tolist()),
+        "idle": tuple(positions[idle].tolist()),
+        "one_adds": tuple(positions[single].tolist()),
+        "residual": None if idle.all() else _digits(float(np.median(ratios[~idle])), 4),
+    }
+
+
+def _digits(value: float, digits: int) -> float:
+    """Significant digits: evidence keeps what decides, not what no two machines share."""
+    return float(f"{value:.{digits}g}")
+
+
+def _indices(mask: npt.ArrayLike, start: int) -> tuple[int, ...]:
+    return tuple((np.flatnonzero(mask) + start).tolist())
+
+
+def unmoved(
+    program: MLModel | Pipeline, cases: Sequence[Case], runs: Sequence[Run]
+) -> Iterator[Unmoved]:
+    """Outputs that are zero, or the same, in all probes, but for what a detector may not find."""
+    inputs = [_digest(case) for case in cases]
+    objects = {n for case in cases for pair, _ in case.detections for n in pair}
+    reached, names = _reached(program), {feature.name for feature in program.outputs}
+    for feature in program.outputs:
+        name = feature.name
+        rows = [run.rows[name] for run in runs if name in run.rows]
+        if name in objects or len(rows) < len(runs) or not all(x.size for x in rows):
+            continue
+        first: dict[tuple[int, ...], tuple[bytes, FloatArray]] = {}
+        pairs = [
+            np.array_equal(x, before)
+            for asked, x in zip(inputs, rows, strict=True)
+            for other, before in [first.setdefault(x.shape, (asked, x))]
+            if asked != other
+        ]
+        zero = not any(x.any() for x in rows)
+        if zero or all(pairs):
+            yield Unmoved(
+                name,
+                "zero" if zero else "same" if pairs else "alone",
+                constant=name not in reached
+                and (not program.inputs or not reached.isdisjoint(names)),
+                whole=feature.dtype not in _REAL and feature.kind != "image",
+            )
+
+
+def _digest(case: Case) -> bytes:
+    """Of what a probe gives to the artifact."""
+    digest = hashlib.sha256()
+    for call in (*case.calls, case.states):
+        for value in call.values():
+            digest.update(np.asarray(value).tobytes())
+    return digest.digest()
+
+
+def _reached(program: MLModel | Pipeline) -> set[str]:
+    """Names whose values inputs may change, over states too; shapes alone are no values."""
+    if isinstance(program, Pipeline):
+        return {feature.name for feature in program.outputs}
+    names, before = {feature.name for feature in program.inputs}, 0
+    while before != len(names):  # What a state keeps is read before it is written.
+        before = len(names)
+        for op in program.main.block.operations:
+            if op.op != "shape" and not names.isdisjoint(uses(op)):
+                names.update(out.name for out in op.outputs)
+                names.update(uses(op) if op.op == "write_state" else ())
+    return names
+
+
+def coverage(program: MLModel | Pipeline, cases: Sequence[Case]) -> tuple[Covered, ...]:
+    """What cases exercise of a program: each function, state and input, and lengths."""
+    inputs = map(_input, exercised(cases))
+    if isinstance(program, Pipeline):
+        parts = (Covered(f"part {name}", "run") for name in program.names)
+        return (*parts, *_detected(cases), *inputs, _lengths(cases))
+    return (*_functions(program), *_states(program, cases), *inputs, _lengths(cases))
+
+
+def _input(each: Exercised) -> Covered:
+    """Of integers that may be anything, two were drawn; of others, perhaps not every id."""
+    table, known = f'[models.NAME.inputs.{each.name}] kind = "ids"', each.domain.count
+    remedy = ""
+    if each.domain.source == "default" and each.domain.kind == "ids":
+        remedy = f"say what it holds, such as {table}, count = ... in shards.toml"
+    elif not each.is_whole:
+        remedy = (
+            "give the package longer calls, or say that a sample is enough: "
+            f"{table}, count = {known}, sample = true"
+        )
+    return Covered(f"input {each.name}", str(each), exercised=not remedy, remedy=remedy)
+
+
+def _functions(program: MLModel) -> Iterator[Covered]:
+    chosen = program.main
+    for name, function in program.program.functions.items():
+        if function is chosen:
+            yield Covered(f"function {name}", "run")
+        else:
+            yield Covered(
+                f"function {name}",
+                "not run",
+                exercised=False,
+                remedy=f'choose it with function = "{name}" in a table of a shard',
+            )
+
+
+def _states(program: MLModel, cases: Sequence[Case]) -> Iterator[Covered]:
+    calls = max((len(case.calls) for case in cases), default=0)
+    for state in program.states:
+        carried = [case.carried[state.name] for case in cases if state.name in case.carried]
+        what = f"state {state.name}"
+        if calls <= 1:
+            yield Covered(
+                what,
+                "every probe is one call on a fresh state",
+                exercised=False,
+                remedy="give a reference that runs sequences, or golden tensors of several calls",
+            )
+        elif carried and not any(carried):
+            yield Covered(
+                what,
+                "what earlier calls leave in it changes nothing of the reference's outputs",
+                exercised=False,
+                remedy="give inputs with which it is read, in golden tensors of several calls",
+            )
+        else:
+            yield Covered(what, f"carried over up to {calls} calls")
+
+
+def _detected(cases: Sequence[Case]) -> Iterator[Covered]:
+    """Outputs of detectors that no probe gave an object to."""
+    for pair, raw in dict.fromkeys(each for case in cases for each in case.detections):
+        answers = [case.expected for case in cases if pair[0] in case.expected]
+        if not answers:
+            continue
+        if not any(case.pictures for case in cases) and raw[0] in answers[0]:
+            yield Covered(f"outputs {', '.join(pair)}", f"compared as {', '.join(raw)}")
+        elif not any(len(rows[pair[0]]) for rows in answers):
+            yield Covered(
+                f"outputs {', '.join(pair)}",
+                "nothing was detected in any probe",
+                exercised=False,
+                remedy='give pictures of what it detects, kind = "image", files = ["cat.png"], in '
+                "[models.NAME.inputs.INPUT]",
+            )
+
+
+def _lengths(cases: Sequence[Case]) -> Covered:
+    lengths = ", ".join(str(n) for n in sorted({case.length for case in cases}))
+    return Covered("lengths", f"{lengths} compared" if lengths else "nothing compared")

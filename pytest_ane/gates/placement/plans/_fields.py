@@ -1,0 +1,104 @@
+"""Fields of an untrusted file, each checked for its kind; what is wrong is one sentence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pytest_ane.gates.placement.plans._record import Device
+from pytest_ane.mlprogram import strict_json
+from pytest_ane.mlprogram.errors import PlanError
+
+MOST_NESTED = 64
+_PREFIX = re.compile(r"ios\d{1,3}\.")
+_MOST_COUNTED = 2**53
+_T = TypeVar("_T")
+
+_DEVICES: dict[str, Device] = {
+    **dict.fromkeys(("cpu", "mlcpu", "mlcpucomputedevice", "c"), "CPU"),
+    **dict.fromkeys(("gpu", "mlgpu", "mlgpucomputedevice", "g"), "GPU"),
+    **dict.fromkeys(
+        ("ane", "ne", "n", "neuralengine", "mlneuralengine", "mlneuralenginecomputedevice"), "ANE"
+    ),
+}
+_NO_DEVICE = frozenset({"", "?", "unknown", "static", "none", "nil", "null", "unassigned"})
+
+
+def parse_json(text: str) -> Any:
+    """Strict JSON.
+
+    Raises:
+        PlanError: it is none; says where.
+    """
+    try:
+        return strict_json.parse_json(text)
+    except ValueError as error:
+        raise PlanError(str(error)) from None
+
+
+def op_type(text: str) -> str:
+    """An operation's type without `iosNN.`."""
+    return _PREFIX.sub("", text, count=1) if _PREFIX.match(text) else text
+
+
+def device(text: str, where: str) -> Device | None:
+    """A device by any of the names tools use; `None` for their words for no device."""
+    word = "".join(text.lower().replace("_", " ").split())
+    if word in _NO_DEVICE:
+        return None
+    if word not in _DEVICES:
+        raise PlanError(f"{where}: {text!r} is no device that this version knows")
+    return _DEVICES[word]
+
+
+def mapping(value: Any, where: str) -> Mapping[str, Any]:
+    """A JSON object."""
+    if not isinstance(value, Mapping):
+        raise PlanError(f"{where} is {_kind(value)}, not an object")
+    return value
+
+
+def sequence(value: Any, where: str) -> Sequence[Any]:
+    """A JSON array."""
+    if not isinstance(value, list):
+        raise PlanError(f"{where} is {_kind(value)}, not a list")
+    return value
+
+
+def string(value: Any, where: str) -> str:
+    """A JSON string."""
+    if not isinstance(value, str):
+        raise PlanError(f"{where} is {_kind(value)}, not a text")
+    return value
+
+
+def number(value: Any, where: str) -> float:
+    """A finite number that is not negative."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise PlanError(f"{where} is {_kind(value)}, not a number")
+    if not 0 <= value <= 1e300:
+        raise PlanError(f"{where} is no finite number from 0 on")
+    return float(value)
+
+
+def count(value: Any, where: str) -> int:
+    """A whole number from 0 on."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST_COUNTED:
+        raise PlanError(f"{where} is no count (a whole number from 0 on)")
+    return value
+
+
+def optional(value: Any, where: str, read: Callable[[Any, str], _T]) -> _T | None:
+    """`read`, or `None` for null and absent fields."""
+    return None if value is None else read(value, where)
+
+
+def rest(fields: Mapping[str, Any], *known: str) -> dict[str, Any]:
+    """The fields that are not among the known ones."""
+    return {key: value for key, value in fields.items() if key not in known}
+
+
+def _kind(value: Any) -> str:
+    words = {dict: "an object", list: "a list", str: "a text", bool: "true or false"}
+    return "absent" if value is None else words.get(type(value), "a number")

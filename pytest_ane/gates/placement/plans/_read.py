@@ -1,0 +1,252 @@
+"""Recorded plans on disk, by what is in the file.
+
+Beside coremltools' plans and `analytics.mil` there are the counts and short lines that scripts
+around MLComputePlan print, as JSON or as text:
+
+    {"aneOps": 1058, "chunkName": "chunk1", "nonANE": 0, "totalOps": 1058}
+    {"ane_ops": 217, "schedulable_ops": 217, "total_ops": 625, "per_op_type": {"conv": {"ANE": 36}}}
+    conv_total=4 conv_ane=4 conv_non_ane=0; compute_total=148 compute_ane=148 PASS=True
+    op=matmul  preferred=MLCPUComputeDevice  supported=[MLCPU, MLGPU, MLNeuralEngine]
+    ANE:   412 / 480 ( 85.8%)
+
+What such a file thinks of itself (`PASS=True`) is not believed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any
+
+from pytest_ane.backends.coreml.errors import recognise
+from pytest_ane.gates.placement.plans import _fields as fields
+from pytest_ane.gates.placement.plans import analytics, coremltools
+from pytest_ane.gates.placement.plans._record import (
+    Message,
+    Plan,
+    PlannedFunction,
+    PlannedOperation,
+    Tally,
+)
+from pytest_ane.mlprogram.errors import PlanError
+
+_MOST_BYTES = 64 << 20
+_FORMATS = "coremltools compute-plan JSON, analytics.mil, counts of operations, a log of Core ML"
+# Lines of a log may begin with a bracket: `[Espresso::handle_ex_plan] ...`.
+_LIKE_JSON = re.compile(r"\s*(?:\{|\[\s*[\[\]{])")
+_MOST, _LONGEST = 1000, 200
+"""Lines of a log that are kept, and characters of each."""
+
+
+def read_plan(path: Path | str) -> Plan:
+    """Read a recorded plan in any known format.
+
+    Raises:
+        PlanError: missing, too large, damaged, contradictory, or in no known format.
+    """
+    path = Path(path)
+    try:
+        return parse_plan(_bytes(path))
+    except PlanError as error:
+        raise PlanError(f"{path}: {error}; record the plan again.") from None
+
+
+def parse_plan(data: bytes) -> Plan:
+    """The plan in a file's bytes.
+
+    Raises:
+        PlanError: as `read_plan`, without the file's name.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PlanError(f"byte {error.start} is no UTF-8 text") from None
+    if _LIKE_JSON.match(text) and not _is_lines(text):
+        parsed = fields.parse_json(text)
+        for recognises, read in _JSON:
+            if recognises(parsed):
+                return read(parsed)
+    elif analytics.recognises(text):
+        return analytics.read(text)
+    else:
+        messages = explain(text)
+        if _has_counts(text):
+            return replace(_read_counts(text), messages=messages)
+        if messages:
+            return Plan("log", messages=messages)
+    raise PlanError(f"is none of these: {_FORMATS}")
+
+
+def explain(text: str) -> tuple[Message, ...]:
+    """The lines of a log with Core ML's known error texts, in order; at most 1,000.
+
+    They do not say where an op runs. A clean log proves nothing: the compiler may speak from a
+    helper process, and only when it compiles; Core ML falls back to the CPU without a word.
+    """
+    messages: list[Message] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if known := recognise(line):
+            messages.append(Message(line.strip()[:_LONGEST], f"{known}.", known.failure, number))
+            if len(messages) == _MOST:
+                break
+    return tuple(messages)
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        status = path.stat()
+        if not S_ISREG(status.st_mode):
+            raise PlanError("is no regular file")
+        if status.st_size > _MOST_BYTES:
+            raise PlanError(f"has {status.st_size:,} bytes, more than any plan should")
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise PlanError(f"cannot be read ({getattr(error, 'strerror', None) or error})") from None
+
+
+_KEYS = ("aneOps", "ane_ops")
+_OPERATION = re.compile(
+    r"^\s*op=(?P<op>[\w.]+)\s+preferred=(?P<preferred>[\w?]*)\s+supported=\[(?P<supported>[^\]]*)\]"
+)
+_PAIR = re.compile(r"\b([a-z]\w{0,60}?)_(total|ane|non_ane)=(\d{1,12})(?:/(\d{1,12}))?(?!\w)")
+_ANE = re.compile(r"[a-z]_ane=\d")
+_SHARE = re.compile(r"^\s*(ANE|GPU|CPU):\s+(\d{1,12}) / (\d{1,12})\b")
+
+
+def _is_counts(data: Any) -> bool:
+    first = data[0] if isinstance(data, list) and data else data
+    return isinstance(first, Mapping) and any(key in first for key in _KEYS)
+
+
+def _has_counts(text: str) -> bool:
+    forms = (_OPERATION, _ANE, _SHARE)
+    lines = text.splitlines()
+    return any(one.search(line) for line in lines for one in forms) or _is_lines(text)
+
+
+def _read_data(data: Any) -> Plan:
+    """The plan of one JSON object of counts, or of a list of them.
+
+    Raises:
+        PlanError: a count is missing, none, or contradicts another.
+    """
+    entries = list(data) if isinstance(data, list) else [data]
+    tallies: list[Tally] = []
+    for index, value in enumerate(entries):
+        entry = fields.mapping(value, f"entry {index}")
+        tallies += _chunk(entry, index) if "aneOps" in entry else _by_type(entry, index)
+    return Plan("counts", tallies=tuple(tallies))
+
+
+def _read_counts(text: str) -> Plan:
+    """The plan of a text.
+
+    Raises:
+        PlanError: counts contradict each other, or a device is unknown.
+    """
+    if _is_lines(text):
+        return _read_data([fields.parse_json(line) for line in text.splitlines() if line.strip()])
+    operations: list[PlannedOperation] = []
+    tallies: list[Tally] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := _OPERATION.match(line):
+            operations.append(_read_operation(found, number))
+        else:
+            tallies += (*_shares(line, number), *_pairs(line, number))
+    functions = (PlannedFunction("", tuple(operations)),) if operations else ()
+    if not operations and not tallies:
+        raise PlanError("the text has no count of operations that have a device")
+    return Plan("counts", functions, tuple(tallies))
+
+
+def _is_lines(text: str) -> bool:
+    """Whether a text is one JSON object of counts a line."""
+    first, _, second = text.strip().partition("\n")
+    try:
+        return second[:1] == "{" and _is_counts(json.loads(first))
+    except (ValueError, RecursionError):
+        return False
+
+
+def _chunk(entry: Mapping[str, Any], index: int) -> list[Tally]:
+    ane = fields.count(entry.get("aneOps"), f"entry {index}: aneOps")
+    total = fields.count(entry.get("totalOps"), f"entry {index}: totalOps")
+    off = fields.optional(entry.get("nonANE"), f"entry {index}: nonANE", fields.count)
+    placed = total if off is None else ane + off
+    if placed > total:
+        raise PlanError(f"entry {index}: {placed} operations have a device, of {total} in all")
+    return [_read_tally(None, ane, placed, f"entry {index}")]
+
+
+def _by_type(entry: Mapping[str, Any], index: int) -> list[Tally]:
+    where = f"entry {index}"
+    ane = fields.count(entry.get("ane_ops"), f"{where}: ane_ops")
+    total = fields.count(entry.get("schedulable_ops"), f"{where}: schedulable_ops")
+    everything = fields.optional(entry.get("total_ops"), f"{where}: total_ops", fields.count)
+    if everything is not None and total > everything:
+        raise PlanError(f"{where}: {total} schedulable operations, of {everything} in all")
+    tallies = [_read_tally(None, ane, total, where)]
+    kinds = fields.optional(entry.get("per_op_type"), f"{where}: per_op_type", fields.mapping)
+    for kind, counts in (kinds or {}).items():
+        at = f"{where}: per_op_type.{kind}"
+        found: Counter[str | None] = Counter()
+        for word, value in fields.mapping(counts, at).items():
+            found[fields.device(word, at)] += fields.count(value, at)
+        placed = sum(count for device, count in found.items() if device)
+        tallies.append(_read_tally(fields.op_type(kind), found["ANE"], placed, at))
+    return tallies
+
+
+def _read_operation(found: re.Match[str], number: int) -> PlannedOperation:
+    where = f"line {number}"
+    named = (fields.device(one, where) for one in found["supported"].split(","))
+    return PlannedOperation(
+        "",
+        fields.op_type(found["op"]),
+        fields.device(found["preferred"], where),
+        tuple(device for device in named if device),
+    )
+
+
+def _shares(line: str, number: int) -> Iterator[Tally]:
+    """`ANE: 412 / 480`; the other devices' lines say the same from their side."""
+    found = _SHARE.match(line)
+    if found and found[1] == "ANE":
+        yield _read_tally(None, int(found[2]), int(found[3]), f"line {number}")
+
+
+def _pairs(line: str, number: int) -> Iterator[Tally]:
+    """`conv_total=4 conv_ane=4 conv_non_ane=0; compute_total=148 compute_ane=148`."""
+    kinds: dict[str, dict[str, int]] = {}
+    for kind, key, value, total in _PAIR.findall(line):
+        counts = kinds.setdefault(kind, {})
+        for name, digits in ((key, value), ("total", total)):
+            if digits and counts.setdefault(name, int(digits)) != int(digits):
+                raise PlanError(f"line {number}: {kind}_{name} is {counts[name]} and {digits}")
+    for kind, counts in kinds.items():
+        where, ane, off = f"line {number}: {kind}", counts.get("ane"), counts.get("non_ane")
+        if ane is None and off is None:
+            continue
+        if ane is None or ("total" not in counts and off is None):
+            raise PlanError(f"{where}_ane, or what it is counted of, is missing")
+        total = counts.get("total", ane + (off or 0))
+        if off is not None and ane + off != total:
+            raise PlanError(f"{where}_ane {ane} and {kind}_non_ane {off} are not {total} together")
+        yield _read_tally(None if kind == "compute" else kind, ane, total, where)
+
+
+def _read_tally(op: str | None, ane: int, total: int, where: str) -> Tally:
+    if ane > total:
+        raise PlanError(f"{where}: {ane} operations on the ANE, of {total}")
+    return Tally(op, ane, total)
+
+
+_JSON = (
+    (coremltools.recognises, coremltools.read),
+    (_is_counts, _read_data),
+)

@@ -1,0 +1,326 @@
+"""Rules on convolutions, matrix products and attention."""
+
+from __future__ import annotations
+
+from pytest_ane.gates.placement._graph import Depends, Site
+from pytest_ane.gates.placement.rules._base import AUTHORING, DISPATCH, OpRule
+from pytest_ane.gates.placement.segmenter._support import limit, wide_kernel, wide_window
+from pytest_ane.mlprogram import fp16
+from pytest_ane.mlprogram.records import Ref, TensorType
+
+_GUIDE = "sbryngelson/ane-guide@9eb1afe, appendix A and chapter 17 (arXiv 2606.22283)"
+_CONV = frozenset({"conv"})
+_PALETTE_OF_4_BITS = 16
+
+
+def _weight(site: Site) -> TensorType | None:
+    argument = site.argument("weight")
+    return None if argument is None else site.graph.tensor(argument)
+
+
+def _wide_kernel(site: Site) -> str | None:
+    weight = _weight(site)
+    reason = wide_kernel(weight.shape[2:]) if weight else ""
+    return f"It has {reason}." if reason else None
+
+
+def _integers(site: Site, parameter: str) -> tuple[int, ...]:
+    argument = site.argument(parameter)
+    array = None if argument is None else site.graph.array(argument)
+    return () if array is None else tuple(int(number) for number in array.ravel())
+
+
+def _wide_window(site: Site) -> str | None:
+    sizes = _integers(site, "kernel_sizes")
+    reason = wide_window(sizes[-1]) if sizes else ""
+    return f"It is a {reason}." if reason else None
+
+
+def _strides(site: Site) -> str | None:
+    strides = _integers(site, "strides")
+    written = "x".join(map(str, strides))
+    if any(_rest(stride) > 1 for stride in strides):
+        return f"Its strides are {written}; those of factors 2 and 3 cost least."
+    large = {stride for stride in strides if stride > 2}
+    if len(large) > 1:
+        return f"Its strides are {written}: large, and not equal."
+    weight = site.argument("weight")
+    palettes = () if weight is None else site.compressed_by(weight)
+    if large and any("lut" in operation.op for operation in palettes):
+        return f"Its strides are {written} with a palette, which goes with 2 at most."
+    return None
+
+
+def _rest(number: int) -> int:
+    for factor in (2, 3):
+        while number and number % factor == 0:
+            number //= factor
+    return number
+
+
+def _pool_strides(site: Site) -> str | None:
+    strides = _integers(site, "strides")
+    if set(strides) <= {1, 2, 4}:
+        return None
+    return f"Its strides are {'x'.join(map(str, strides))}; 2 and 4 cost least."
+
+
+def _runtime_weight(site: Site) -> str | None:
+    weight = site.argument("weight")
+    if weight is None or site.graph.origin(weight).values == Depends.NOTHING:
+        return None
+    if any(site.compressed_by(weight)):
+        return None
+    return "Its weight is computed at run time."
+
+
+def _palettized_depthwise(site: Site) -> str | None:
+    weight, argument = _weight(site), site.argument("weight")
+    if weight is None or argument is None or len(weight.shape) < 3 or weight.shape[1] != 1:
+        return None
+    groups = site.argument("groups")
+    array = None if groups is None else site.graph.array(groups)
+    if array is None or array.size != 1 or int(array.ravel()[0]) < 2:
+        return None
+    for operation in site.compressed_by(argument):
+        lut = next(iter(operation.inputs.get("lut", ())), None)
+        kind = None if lut is None else site.graph.tensor(lut)
+        if kind and len(kind.shape) >= 2 and kind.shape[-2] == _PALETTE_OF_4_BITS:
+            return f"Its depthwise weight `{operation.name}` is a 4-bit palette."
+    return None
+
+
+_CONSTANT_DEPTH = 16_384
+
+
+def _rank(site: Site) -> int:
+    return max((len(kind.shape) for kind in site.inputs()), default=0)
+
+
+def _matmul_of_rank_5(site: Site) -> str | None:
+    return f"It multiplies tensors of rank {_rank(site)}." if _rank(site) == 5 else None
+
+
+def _linear_of_rank_5(site: Site) -> str | None:
+    return (
+        f"Its input has rank {_rank(site)}; `linear` takes 4 at most." if _rank(site) == 5 else None
+    )
+
+
+def _deep(site: Site, most: int, *, constant: bool) -> str | None:
+    x, y = site.argument("x"), site.argument("weight" if site.op == "linear" else "y")
+    kind = None if x is None else site.graph.tensor(x)
+    if kind is None or y is None:
+        return None
+    if constant != (site.graph.origin(y).values == Depends.NOTHING):
+        return None
+    across = -2 if any(site.flags("transpose_x")) and len(kind.shape) > 1 else -1
+    depth = kind.shape[across] if kind.shape else None
+    if depth is None or depth <= most:
+        return None
+    return f"It sums over {depth:,} elements; the ANE takes a depth of {most:,} at most."
+
+
+def _deep_by_constant(site: Site) -> str | None:
+    return _deep(site, _CONSTANT_DEPTH, constant=True)
+
+
+def _deep_at_run_time(site: Site) -> str | None:
+    return _deep(site, limit("matmul depth"), constant=False)
+
+
+_FILLS = {
+    "add": ("x", "y"),
+    "fill": ("value",),
+    "scaled_dot_product_attention": ("attn_mask",),
+    "select": ("a", "b"),
+}
+
+
+def _ignored_mask(site: Site) -> str | None:
+    mask = site.argument("attn_mask")
+    while mask is not None and (producer := site.graph.producer(mask)) and producer.op == "cast":
+        if isinstance(mask, Ref) and mask.name in site.graph.ineligible:
+            break
+        mask = next(iter(producer.inputs.get("x", ())), None)
+    if not isinstance(mask, Ref):
+        return None
+    if mask.name in site.graph.inputs:
+        origin = f"the function's input `{mask.name}`"
+    elif mask.name in site.graph.ineligible:
+        origin = f"`{mask.name}`, which is computed off the ANE"
+    else:
+        return None
+    return f"Its attn_mask is {origin}; the ANE's fused attention then ignores the mask."
+
+
+def _infinite_fill(site: Site) -> str | None:
+    for parameter in _FILLS[site.op]:
+        argument = site.argument(parameter)
+        array = None if argument is None else site.graph.array(argument)
+        if array is None or array.dtype.kind != "f":
+            continue
+        low = array[array <= -fp16.MAX]
+        if low.size:
+            return f"Its {parameter} holds {float(low.min()):g}; the ANE needs a finite mask."
+    return None
+
+
+CONVOLUTIONS = (
+    OpRule(
+        id="R035",
+        title="Wide convolution kernels exceed what the ANE takes.",
+        matches="`conv` by a kernel of one row and more than 15 columns, one column and more than "
+        "31 rows, or more than 16 rows or columns of several",
+        ops=_CONV,
+        why=_wide_kernel,
+        consequence="runs on the CPU",
+        scope="M4 and M6; on M1 width 13, height 29. 16x16 takes minutes to compile",
+        source=f"{DISPATCH}; {_GUIDE}; aneforge 0.4.0, _targets.py (16 and more fail on M5)",
+        fix="split the kernel into narrower ones and add, or lay it out as a matmul over frames",
+    ),
+    OpRule(
+        id="R038",
+        title="A convolution whose weight is computed at run time may crash, or ignore it.",
+        matches="`conv` whose `weight` is not constant",
+        ops=_CONV,
+        why=_runtime_weight,
+        outcome="warned",
+        grade="B",
+        consequence="the compiler crashes at a batch of 2 and more, or the weight is ignored",
+        scope="M3 Max, M5; Core ML on an M4 places it on the ANE, its values unchecked",
+        source=f"skyfallsin/apple-neural-engine-field-guide; {_GUIDE}; {DISPATCH}",
+        fix="write it as a matmul of two activations",
+    ),
+    OpRule(
+        id="R073",
+        title="A depthwise convolution with a 4-bit palette fails on the ANE.",
+        matches="`conv` with `groups` above 1 and one input channel per group, fed by a palette of "
+        "16 entries",
+        ops=_CONV,
+        why=_palettized_depthwise,
+        outcome="warned",
+        grade="B",
+        consequence="ANE compile error",
+        scope="M series",
+        source="john-rocky/CoreML-LLM@72178c6, docs/LFM2_CONVERSION_FINDINGS.md",
+        fix="leave depthwise weights in fp16; they are small",
+    ),
+    OpRule(
+        id="R106",
+        title="A max_pool is 8 columns wide at most, or 32.",
+        matches="`max_pool` whose kernel is wider than 8, except 32",
+        ops=frozenset({"max_pool"}),
+        why=_wide_window,
+        consequence="runs on the CPU",
+        scope="M4; the compiler's message names the widths, a height of 9 is fine",
+        source=DISPATCH,
+        fix="pool twice with narrower kernels, or transpose so that the long side is the height",
+    ),
+    OpRule(
+        id="R108",
+        title="Strides of a convolution cost least with the factors 2 and 3.",
+        matches="`conv` with a stride that another prime divides, with two strides above 2 that "
+        "differ, or with a stride above 2 and a palette",
+        ops=_CONV,
+        why=_strides,
+        outcome="warned",
+        consequence="runs with overhead",
+        scope="all; an M4 takes strides from 2 to 8",
+        source=f"{AUTHORING}; {DISPATCH}",
+        fix="use equal strides such as 4, 6, 8, 9, 12 or 16, or one of 2 with 3, 4, 8 or 9",
+    ),
+    OpRule(
+        id="R109",
+        title="Pools cost least with strides of 2 or 4.",
+        matches="`avg_pool`, `l2_pool`, `max_pool` with another stride than 1, 2 and 4",
+        ops=frozenset({"avg_pool", "l2_pool", "max_pool"}),
+        why=_pool_strides,
+        outcome="warned",
+        consequence="runs with overhead",
+        scope="all",
+        source=AUTHORING,
+        fix="use a stride of 2 or 4; a pool over a whole axis is a reduce_mean or reduce_max",
+    ),
+)
+MATMULS = (
+    OpRule(
+        id="R028",
+        title="A matmul of rank 5 is placed on the CPU.",
+        matches="`matmul` that reads a run-time tensor of rank 5",
+        ops=frozenset({"matmul"}),
+        why=_matmul_of_rank_5,
+        outcome="warned",
+        grade="B",
+        consequence="runs on the CPU",
+        scope="M4, A18",
+        source="john-rocky/CoreML-LLM@72178c6, docs/",
+        fix="merge the batch axes, so that the product has rank 4",
+    ),
+    OpRule(
+        id="R029",
+        title="`linear` takes inputs of rank 4 at most.",
+        matches="`linear` that reads a run-time tensor of rank 5",
+        ops=frozenset({"linear"}),
+        why=_linear_of_rank_5,
+        outcome="warned",
+        grade="B",
+        consequence="runs on the CPU",
+        scope="all",
+        source="sbryngelson/ane-guide@9eb1afe, appendix A and chapter 17 (arXiv 2606.22283)",
+        fix="merge the batch axes before it",
+    ),
+    OpRule(
+        id="R031",
+        title="A product of two run-time tensors is taken up to a depth of 32,768.",
+        matches="`matmul` of two run-time tensors that sums over more than 32,768 elements",
+        ops=frozenset({"matmul"}),
+        why=_deep_at_run_time,
+        consequence="runs on the CPU",
+        scope="M4: 32,768 is fine, 40,000 fails",
+        source=DISPATCH,
+        fix="split the sum into parts and add",
+    ),
+    OpRule(
+        id="R031",
+        title="A product by a constant is taken up to a depth of 16,384.",
+        matches="`linear`, or `matmul` by a constant, that sums over more than 16,384 elements",
+        ops=frozenset({"linear", "matmul"}),
+        why=_deep_by_constant,
+        outcome="warned",
+        grade="B",
+        consequence="runs on the CPU",
+        scope="M series, macOS 15; the channels of a convolution may be more",
+        source="chrishayuk/larql PR #312; ONNX Runtime's Core ML provider (\"does not support "
+        'input dim > 16384")',
+        fix="split the sum into parts and add, or write it as a 1x1 convolution",
+    ),
+)
+ATTENTION = (
+    OpRule(
+        id="R049",
+        title="The ANE's fused attention ignores a mask that comes from outside.",
+        matches="`scaled_dot_product_attention` whose `attn_mask` is a function's input (also "
+        "through `cast`) or computed by an ineligible op",
+        ops=frozenset({"scaled_dot_product_attention"}),
+        why=_ignored_mask,
+        consequence="silently wrong values (cosine 0.87 to 0.975), equal to attention without a "
+        "mask",
+        scope="M1 Max on macOS 27, 22 of 22 ops; coremltools 9",
+        source="sidekick DECISIONS.md D25 (bisected); maderix/ANE notes agree",
+        fix="write attention as matmul, add, softmax, matmul",
+    ),
+    OpRule(
+        id="R052",
+        title="Masks of -inf or of fp16's lowest number give NaN and push attention off the ANE.",
+        matches="`select`, `add`, `fill` or `attn_mask` with a constant that holds -65504 or less",
+        ops=frozenset(_FILLS),
+        why=_infinite_fill,
+        outcome="warned",
+        consequence="NaN, or attention on the CPU",
+        scope="all",
+        source="FluidInference/FluidAudio, Documentation/ANE_Candidates.md; "
+        f"john-rocky/CoreML-LLM@72178c6, docs/; sidekick CONVERTING.md; {AUTHORING}",
+        fix="use a finite mask of -1e4 to -6e4 (Apple: -4e4)",
+    ),
+)

@@ -1,0 +1,371 @@
+"""Estimated duration of an operation on each backend, as Core ML's segmenter computes it.
+
+A function per class of operations gives amounts (bytes or floating-point operations) and the names
+of the rates they are divided by; the slowest of several counts. The rates, with source and
+certainty, are in `model.toml`, which is checked as it is read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from pytest_ane.gates.placement.segmenter._records import Backend, Op
+from pytest_ane.manifest.base import loads
+from pytest_ane.mlprogram.errors import ManifestError
+from pytest_ane.mlprogram.text import printable
+
+Certainty = Literal["recorded", "exact", "fitted", "one point", "assumed"]
+Counts = Literal["io", "in", "bytes", "flops"]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Entry(BaseModel):
+    """What every entry of a data file has."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: Annotated[str, Field(min_length=1)]
+    certainty: Certainty
+    note: str = ""
+
+
+def check_sources(entries: Iterable[Entry], sources: Mapping[str, str]) -> None:
+    """Refuse a source that the file does not explain.
+
+    Raises:
+        ValueError: there is one.
+    """
+    cited = {source for entry in entries for source in entry.source.split(", ")}
+    if unknown := cited - {*sources}:
+        raise ValueError(f"unknown source {', '.join(sorted(unknown))}")
+
+
+class Edge(Entry):
+    """Milliseconds by backend, 0 for those left out."""
+
+    kind: Literal["launch", "switch", "end"]
+    ane: Milliseconds = 0.0
+    bnns: Milliseconds = 0.0
+    classic: Milliseconds = 0.0
+    gpu: Milliseconds = 0.0
+
+
+class Threshold(Entry):
+    """The quantity from which on an operation has the rate of this name."""
+
+    name: str
+    value: Positive
+    unit: str
+
+
+class Rate(Entry):
+    """GB/s (or GFLOP/s where it counts flops) by backend; `None` where nothing is counted."""
+
+    name: str
+    counts: Counts
+    ane: Positive | None = None
+    bnns: Positive | None = None
+    classic: Positive | None = None
+    gpu: Positive | None = None
+
+    def on(self, backend: Backend) -> float | None:
+        """The rate on a backend."""
+        rate: float | None = getattr(self, backend)
+        return rate
+
+
+class _Chip(Entry):
+    name: str
+    system: str
+    rates: Mapping[str, Mapping[Backend, Positive]] = Field(default_factory=dict)
+    thresholds: Mapping[str, Positive] = Field(default_factory=dict)
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tie_ms: Annotated[Positive, Field(alias="tie-ms")]
+    undecided_ms: Annotated[Positive, Field(alias="undecided-ms")]
+    far: Annotated[float, Field(ge=1, allow_inf_nan=False)]
+    without_costs: Annotated[tuple[str, ...], Field(alias="without-costs")]
+    sources: Mapping[str, str]
+    edge: tuple[Edge, ...]
+    threshold: tuple[Threshold, ...]
+    rate: tuple[Rate, ...]
+    chip: tuple[_Chip, ...]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> _File:
+        entries: tuple[Entry, ...] = (*self.edge, *self.threshold, *self.rate, *self.chip)
+        check_sources(entries, self.sources)
+        if sorted(edge.kind for edge in self.edge) != ["end", "launch", "switch"]:
+            raise ValueError("edge: launch, switch and end are needed once each")
+        for group in (self.threshold, self.rate, self.chip):
+            names = [entry.name for entry in group]
+            if len({*names}) != len(names):
+                raise ValueError("a name is given twice")
+        if both := {chip.name for chip in self.chip} & {*self.without_costs}:
+            raise ValueError(f"chip {', '.join(both)}: has costs, and is listed without")
+        for chip in self.chip:
+            if unknown := {*chip.rates} - {rate.name for rate in self.rate}:
+                raise ValueError(f"chip {chip.name}: unknown rate {', '.join(sorted(unknown))}")
+            if unknown := {*chip.thresholds} - {entry.name for entry in self.threshold}:
+                raise ValueError(f"chip {chip.name}: unknown threshold {', '.join(unknown)}")
+        return self
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Core ML's cost model of one chip and system.
+
+    Attributes:
+        launch, switch, end: milliseconds by backend.
+        rates: by name of the class, or of one of its leaves.
+        thresholds: by name of the rate they select.
+        tie_ms: paths closer than this cost the same.
+        undecided_ms: margin below which a prediction is undecided.
+    """
+
+    chip: str
+    system: str
+    launch: Edge
+    switch: Edge
+    end: Edge
+    rates: Mapping[str, Rate]
+    thresholds: Mapping[str, float]
+    tie_ms: float
+    undecided_ms: float
+
+
+def parse_costs(text: str) -> _File:
+    """The numbers of all chips.
+
+    Raises:
+        ManifestError: the text is no TOML, or an entry is wrong.
+    """
+    try:
+        return _File.model_validate(loads(text))
+    except ValueError as error:
+        raise ManifestError(f"The segmenter's model.toml: {error}") from None
+
+
+@cache
+def _file() -> _File:
+    return parse_costs(files(__package__).joinpath("model.toml").read_text("utf-8"))
+
+
+@cache
+def models() -> Mapping[str, CostModel]:
+    """The chips whose costs are known, by name: `M4`, `M4 Pro`."""
+    file = _file()
+    edges = {edge.kind: edge for edge in file.edge}
+    models = {}
+    for chip in file.chip:
+        rates = {
+            rate.name: rate.model_copy(
+                update={str(unit): value for unit, value in chip.rates.get(rate.name, {}).items()}
+            )
+            for rate in file.rate
+        }
+        thresholds = {entry.name: entry.value for entry in file.threshold} | dict(chip.thresholds)
+        models[chip.name] = CostModel(
+            chip.name, chip.system, edges["launch"], edges["switch"], edges["end"], rates,
+            thresholds, file.tie_ms, file.undecided_ms,
+        )  # fmt: skip
+    return models
+
+
+def chip_named(name: str) -> str:
+    """A chip's name as Apple writes it, of those with costs or without.
+
+    Raises:
+        ManifestError: there is no such chip.
+    """
+
+    def plain(name: str) -> str:
+        return "".join(name.split()).casefold()
+
+    names = {plain(chip): chip for chip in (*models(), *_file().without_costs)}
+    if chip := names.get(plain(name)):
+        return chip
+    raise ManifestError(
+        f"{printable(name)!r} is no chip with an ANE; give {' or '.join(models())}, or for support "
+        "alone another, such as M1, M5 Max or A17 Pro."
+    )
+
+
+def launch_bounds() -> tuple[float, float]:
+    """Milliseconds that the ANE has to save in a row of operations on any chip with known costs.
+
+    Returns:
+        What is too little by far, and what is enough by far.
+    """
+    far, edges = _file().far, models().values()
+    least = min(m.launch.ane + m.end.ane for m in edges)
+    most = max(m.launch.ane + m.switch.ane + m.switch.bnns for m in edges)
+    return least / far, most * far
+
+
+_GIGA_MS = 1e6
+"""Amounts a millisecond at 1 G a second."""
+
+
+class Term(NamedTuple):
+    """An amount at a rate; without `amount` the bytes that the rate counts."""
+
+    rate: str
+    amount: float | None = None
+
+
+Terms = tuple[Term, ...]
+Class = Callable[[Op, CostModel, Backend], Terms]
+
+_DEFAULT = (Term("default"),)
+
+
+def milliseconds(op: Op, backend: Backend, model: CostModel) -> float:
+    """Estimated duration; the backend must support the operation."""
+    terms = _CLASSES.get(op.kind, _only("default"))(op, model, backend)
+    return max(_duration(op, backend, model, term) for term in terms)
+
+
+def rates_of(op: Op, model: CostModel) -> frozenset[str]:
+    """Names of the rates that an operation's estimates rest on, the default left out."""
+    if op.kind not in _CLASSES:
+        return frozenset()
+    terms = _CLASSES[op.kind](op, model, "bnns")
+    return frozenset(term.rate for term in terms) - {"default"}
+
+
+def _duration(op: Op, backend: Backend, model: CostModel, term: Term) -> float:
+    rate = model.rates[term.rate]
+    speed = rate.on(backend)
+    if speed is None:
+        return 0.0
+    amount = _AMOUNTS[rate.counts](op) if term.amount is None else term.amount
+    return amount / speed / _GIGA_MS
+
+
+def _io(op: Op) -> float:
+    return sum(tensor.bytes for tensor in (*op.inputs, *op.outputs))
+
+
+_AMOUNTS: Mapping[Counts, Callable[[Op], float]] = {
+    "io": _io,
+    "in": lambda op: 2 * sum(tensor.elements for tensor in op.inputs),
+    "bytes": lambda op: sum(tensor.bytes for tensor in op.inputs),
+}
+"""What a rate counts; those that count `flops` are told their number."""
+
+
+def _only(rate: str) -> Class:
+    return lambda op, model, backend: (Term(rate),)
+
+
+def _moved(first: int) -> Class:
+    """The bytes of the first inputs, and of the result."""
+
+    def terms(op: Op, model: CostModel, backend: Backend) -> Terms:
+        return (Term("default", sum(t.bytes for t in (*op.inputs[:first], *op.outputs))),)
+
+    return terms
+
+
+def _matmul(op: Op, model: CostModel, backend: Backend) -> Terms:
+    return (Term("default"), Term("matmul", 2.0 * _outputs(op) * inner(op)))
+
+
+def _pool(op: Op, model: CostModel, backend: Backend) -> Terms:
+    return (
+        Term("default"),
+        Term("pool", float(math.prod(op.attributes.get("kernel_sizes", ())) * _outputs(op))),
+    )
+
+
+def _conv(op: Op, model: CostModel, backend: Backend) -> Terms:
+    """2 x result x (Cin / groups x kernel), by the squared dilation; by flops a byte, weights in.
+
+    A bias adds one an element. The estimator divides by the dilation, though a dilated convolution
+    computes as much.
+    """
+    if op.weight is None:
+        return _DEFAULT
+    _, channels, *kernel = (extent or 1 for extent in op.weight.shape)
+    dilation = math.prod(op.attributes.get("dilations", (1,)))
+    flops = 2.0 * _outputs(op) * channels * math.prod(kernel) / dilation
+    if op.flag("bias"):
+        flops += _outputs(op)
+    # A weight computed at run time is one of the inputs.
+    weight = 0 if op.weight in op.inputs else op.weight.bytes
+    density = flops / max(_io(op) + weight, 1)
+    for leaf in ("conv-high", "conv-middle"):
+        if density >= model.thresholds[leaf]:
+            return (Term(leaf, flops),)
+    return (Term("conv-low", flops),)
+
+
+def _conv_transpose(op: Op, model: CostModel, backend: Backend) -> Terms:
+    """2 x result x (Cin x kernel / groups)."""
+    if op.weight is None:
+        return _DEFAULT
+    channels, _, *kernel = (extent or 1 for extent in op.weight.shape)
+    flops = 2.0 * _outputs(op) * channels * math.prod(kernel) / op.flag("groups", 1)
+    return (Term("conv-transpose-1d" if len(kernel) == 1 else "conv-transpose", flops),)
+
+
+def _linear(op: Op, model: CostModel, backend: Backend) -> Terms:
+    """2 x M x K x K + N: the estimator has K, the width of the input, where N should be."""
+    if op.weight is None:
+        return _DEFAULT
+    width, depth = (extent or 1 for extent in op.weight.shape[-2:])
+    rows = sum(tensor.elements for tensor in op.inputs[:1]) / depth
+    high = _outputs(op) >= model.thresholds["linear-high"]
+    return (Term("linear-high" if high else "linear-low", 2.0 * rows * depth**2 + width),)
+
+
+def inner(op: Op) -> int:
+    """K of a matrix product, the axis it sums over."""
+    shape = op.inputs[0].shape if op.inputs else ()
+    if not shape:
+        return 1
+    return shape[-2 if op.flag("transpose_x") and len(shape) > 1 else -1] or 1
+
+
+def _outputs(op: Op) -> int:
+    return sum(tensor.elements for tensor in op.outputs)
+
+
+_CLASSES: Mapping[str, Class] = {
+    "relu": _only("relu"),
+    "add": _only("add"),
+    "sub": _only("add"),
+    "mul": _only("mul"),
+    "concat": _only("concat"),
+    # Axis 0 in its place is cheap; an unknown permutation counts as such.
+    "transpose": lambda op, model, backend: (
+        Term("transpose-batch" if op.flag("perm") else "transpose"),
+    ),
+    "upsample_bilinear": _only("upsample-bilinear"),
+    # The ANE moves what the result holds; the others read the whole table.
+    "gather": lambda op, model, backend: _DEFAULT if backend == "ane" else (Term("gather"),),
+    "stack": _moved(1),
+    "scaled_dot_product_attention": _moved(3),  # The mask does not count.
+    "matmul": _matmul,
+    "avg_pool": _pool,
+    "max_pool": _pool,
+    "l2_pool": _pool,
+    "conv": _conv,
+    "conv_transpose": _conv_transpose,
+    "linear": _linear,
+    "lstm": _only("lstm"),
+    "gru": _only("gru"),
+    "rnn": _only("rnn"),
+}

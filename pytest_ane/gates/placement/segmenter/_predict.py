@@ -1,0 +1,406 @@
+"""Predicted placement of a graph: segments, margins, and why an operation leaves the ANE.
+
+The prediction is the shortest path over a chain of operations, whose states are (operation,
+backend). A path costs the estimates of its states, a launch where it enters a backend, a switch at
+each change of backend, and an end for the backend of its last operation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import add
+
+from pytest_ane.gates.placement.segmenter._costs import (
+    CostModel,
+    chip_named,
+    launch_bounds,
+    milliseconds,
+    models,
+    rates_of,
+)
+from pytest_ane.gates.placement.segmenter._records import (
+    BACKENDS,
+    UNIT,
+    Backend,
+    NoData,
+    Off,
+    Op,
+    Placed,
+    Prediction,
+    Segment,
+    Unit,
+    Units,
+    Work,
+)
+from pytest_ane.gates.placement.segmenter._support import is_measured, obstacle
+
+Row = Sequence[float]
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Milliseconds by backend: entering it first, changing to it, ending on it."""
+
+    launch: Row
+    switch: Row
+    end: Row
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Best paths of a chain.
+
+    Attributes:
+        total: cost of the best path, in ms; infinite where no backend takes an operation.
+        through: per operation and backend, cost of the best path with it there.
+        chosen: a best path, backends by operation; where several are best it stays on a backend
+            as long as it can, and starts with the first of them.
+    """
+
+    total: float
+    through: tuple[tuple[float, ...], ...]
+    chosen: tuple[int, ...]
+
+
+def shortest(costs: Sequence[Row], edges: Edges, tie: float) -> Paths:
+    """Best paths in time linear in the operations.
+
+    Args:
+        costs: ms, `[operations, backends]`; infinite where a backend does not take one.
+        edges: ms of launches, switches and ends.
+        tie: ms up to which two paths cost the same.
+    """
+    if not costs:
+        return Paths(0.0, (), ())
+    enter, before = _enter(edges), _forward(costs, edges)
+    after = [list(edges.end)]
+    for row in reversed(costs[1:]):
+        onward = list(map(add, after[-1], row))
+        least = min(map(add, onward, enter))
+        after.append([min(ms, least) for ms in onward])
+    after.reverse()
+
+    through = tuple(tuple(map(add, *row)) for row in zip(before, after, strict=True))
+    total = min(through[0])
+    if math.isinf(total):
+        return Paths(total, through, ())
+    return Paths(total, through, _follow(costs, after, enter, through[0], tie))
+
+
+def best_cost(costs: Sequence[Row], edges: Edges) -> float:
+    """The cost of a best path alone, in ms."""
+    return min(map(add, _forward(costs, edges)[-1], edges.end)) if costs else 0.0
+
+
+def _enter(edges: Edges) -> list[float]:
+    """Entering a backend costs the same from any other; staying is free."""
+    return list(map(add, edges.launch, edges.switch))
+
+
+def _forward(costs: Sequence[Row], edges: Edges) -> list[list[float]]:
+    """Cost of the best path up to each state, that state's included."""
+    enter = _enter(edges)
+    before = [list(map(add, edges.launch, costs[0]))]
+    for row in costs[1:]:
+        last = before[-1]
+        least = min(last)
+        before.append(
+            [
+                min(ms, least + entry) + cost
+                for ms, entry, cost in zip(last, enter, row, strict=True)
+            ]
+        )
+    return before
+
+
+def _follow(
+    costs: Sequence[Row], after: Sequence[Row], enter: Row, first: Row, tie: float
+) -> tuple[int, ...]:
+    backends = range(len(enter))
+    least = min(first)
+    current = next(b for b in backends if first[b] <= least + tie)
+    chosen = [current]
+    for row, onward in zip(costs[1:], after[1:], strict=True):
+        options = [row[b] + onward[b] + (b != current) * enter[b] for b in backends]
+        least = min(options)
+        if options[current] > least + tie:
+            current = options.index(least)
+        chosen.append(current)
+    return tuple(chosen)
+
+
+_RUN_TIME = frozenset({"non_zero", "range_1d"})
+"""Operations whose result has a shape known only at run time."""
+_LARGE = 2**18
+"""Elements of the smallest operation that other plans have on the ANE, a transpose of 512 x 512."""
+
+_ASSUMED: Mapping[NoData, str] = {
+    "compressed weights": "counted as if uncompressed",
+    "flexible shapes": "each shape is predicted as if fixed",
+    "nested blocks": "counted as if in line",
+    "several functions": "each is predicted as if alone",
+    "states": "counted as other tensors",
+}
+
+
+def predict(
+    ops: Sequence[Op],
+    units: Units = "CPU_AND_NE",
+    chip: str = "M4",
+    no_data: Sequence[NoData] = (),
+) -> Prediction:
+    """Core ML's placement of a chain of operations, by its cost model.
+
+    Args:
+        ops: in file order, constants left out.
+        units: the compute units the model is loaded with.
+        chip: `M4` (macOS 27) or `M4 Pro` (macOS 26.5.1). Of any other only support is told, and
+            whether work is large or small.
+        no_data: properties of the program that no public plan has; those of operations are added.
+
+    Raises:
+        ManifestError: there is no such chip.
+    """
+    model = models().get(chip := chip_named(chip))
+    if model is None:
+        return _without_costs(ops, units, chip, no_data)
+    missing = (*_missing(ops, no_data), *_assumed_rates(ops, units, model))
+    if not estimated(ops):
+        return _unestimated(ops, units, model, missing)
+    backends = BACKENDS[units]
+    costs = estimates(ops, units, model)
+    edges = edge_costs(units, model)
+    paths = shortest(costs, edges, model.tie_ms)
+    off = _reasons(ops, costs, edges, paths, units, model)
+    missing += tuple(_large(ops, off))
+    placed = tuple(
+        _placed(op, row, through, backends, backend, paths.total, model, why)
+        for op, row, through, backend, why in zip(
+            ops, costs, paths.through, paths.chosen, off, strict=True
+        )
+    )
+    segments = tuple(_segments(placed))
+    ane = backends.index("ane")
+    barred = [(*row[:ane], math.inf, *row[ane + 1 :]) for row in costs]
+    without = best_cost(barred, edges)
+    return Prediction(
+        model.chip, model.system, units, placed, segments, paths.total, without, missing
+    )
+
+
+def estimated(ops: Sequence[Op]) -> bool:
+    """Whether Core ML estimates costs: not where shapes are known only at run time."""
+    return not any(_at_run_time(op) for op in ops)
+
+
+def estimates(ops: Sequence[Op], units: Units, model: CostModel) -> list[tuple[float, ...]]:
+    """Milliseconds `[operations, backends]`; infinite where a backend does not take one."""
+    return [
+        tuple(
+            math.inf if obstacle(op, backend) else milliseconds(op, backend, model)
+            for backend in BACKENDS[units]
+        )
+        for op in ops
+    ]
+
+
+def edge_costs(units: Units, model: CostModel) -> Edges:
+    """Launches, switches and ends of the backends of some compute units."""
+    return Edges(
+        *(
+            [getattr(edge, backend) for backend in BACKENDS[units]]
+            for edge in (model.launch, model.switch, model.end)
+        )
+    )
+
+
+def _missing(ops: Sequence[Op], program: Sequence[NoData]) -> Iterator[str]:
+    """Sentences on what a prediction of these operations rests on without data."""
+    if any(_at_run_time(op) for op in ops):
+        yield (
+            "Some shapes are known only at run time, and Core ML makes no estimates of such a "
+            "program; in the public plans of three all operations were on the CPU."
+        )
+    for feature in sorted({feature for op in ops for feature in op.no_data} | {*program}):
+        yield f"No public plan has {feature}; {_ASSUMED[feature]}."
+    if unmeasured := sorted({op.kind for op in ops if not is_measured(op)}):
+        yield f"No public plan has {', '.join(unmeasured)}; support and the default cost assumed."
+
+
+def _assumed_rates(ops: Sequence[Op], units: Units, model: CostModel) -> Iterator[str]:
+    scarce = {name for name, rate in model.rates.items() if rate.certainty == "one point"}
+    if single := sorted({rate for op in ops for rate in rates_of(op, model) & scarce}):
+        yield f"The cost of {', '.join(single)} is from one recorded operation."
+    if model.chip != "M4":
+        yield f"The CPU's rates on {model.chip} are those of M4."
+    if units == "ALL":
+        yield "The GPU's rates for convolutions, linear layers and gather are assumed."
+
+
+def _at_run_time(op: Op) -> bool:
+    return not op.known or _by_values(op)
+
+
+def _by_values(op: Op) -> bool:
+    return op.kind in _RUN_TIME or bool(op.flag("runtime_begin"))
+
+
+def _unestimated(
+    ops: Sequence[Op], units: Units, model: CostModel, no_data: tuple[str, ...]
+) -> Prediction:
+    """All on the CPU where values decide a shape; nothing is known of a flexible input's."""
+    unit: Unit | None = "CPU" if any(map(_by_values, ops)) else None
+    placed = []
+    for op in ops:
+        limit = obstacle(op, "ane")
+        off = Off("unsupported", limit) if limit else None
+        placed.append(Placed(op.name, op.kind, unit, None, None, True, off, op.boundary))
+    return Prediction(model.chip, model.system, units, tuple(placed), (), None, None, no_data)
+
+
+def is_contradicted(op: Op, off: Off | None) -> bool:
+    """Whether plans of others have operations as large as this one on the ANE."""
+    if off is None or off.cause != "too little work" or op.weight or op.kind == "matmul":
+        return False
+    return max((tensor.elements for tensor in op.outputs), default=0) >= _LARGE
+
+
+def _large(ops: Sequence[Op], off: Sequence[Off | None]) -> Iterator[str]:
+    """Large operations whose predicted place the plans of others contradict."""
+    large = {op.kind for op, why in zip(ops, off, strict=True) if is_contradicted(op, why)}
+    if large:
+        yield (
+            f"Other public plans have operations as large as {', '.join(sorted(large))} here on "
+            "the ANE, where the costs say CPU."
+        )
+
+
+def _without_costs(
+    ops: Sequence[Op], units: Units, chip: str, no_data: Sequence[NoData]
+) -> Prediction:
+    """Support, and how much work each row of supported operations has on chips with costs."""
+    limits = [obstacle(op, "ane") for op in ops]
+    placed: list[Placed] = []
+    for _, group in groupby(zip(ops, limits, strict=True), key=lambda pair: bool(pair[1])):
+        members = list(group)
+        work = None if members[0][1] or not estimated(ops) else _work([op for op, _ in members])
+        for op, limit in members:
+            off = Off("unsupported", limit) if limit else None
+            placed.append(
+                Placed(op.name, op.kind, None, None, None, True, off, op.boundary, work)
+            )  # fmt: skip
+    little, enough = launch_bounds()
+    chips = ", ".join(models())
+    missing = (
+        f"No costs of {chip} are public: where an operation runs is not predicted.",
+        "Support is by limits measured on M4 (h16g).",
+        f"Work is large where the ANE of each of {chips} saves {enough:g} ms or more, and small "
+        f"where {little:g} ms or less: both are far from what launches and switches cost.",
+        *_missing(ops, no_data),
+    )
+    return Prediction(chip, "", units, tuple(placed), (), None, None, missing)
+
+
+def _work(ops: Sequence[Op]) -> Work:
+    """Work of a row of supported operations, by what the ANE saves on each chip with costs."""
+    saved = [
+        math.fsum(
+            min(cpu) - ane for ane, *cpu in estimates(ops, "CPU_AND_NE", model)
+        )
+        for model in models().values()
+    ]  # fmt: skip
+    little, enough = launch_bounds()
+    if min(saved) >= enough:
+        return "large"
+    return "small" if max(saved) <= little else "unknown"
+
+
+def _placed(
+    op: Op,
+    row: Row,
+    through: Row,
+    backends: Sequence[Backend],
+    chosen: int,
+    total: float,
+    model: CostModel,
+    off: Off | None,
+) -> Placed:
+    unit = UNIT[backends[chosen]]
+    others = [ms for backend, ms in zip(backends, through, strict=True) if UNIT[backend] != unit]
+    margin = least if (least := min(others) - total) > model.tie_ms else 0.0
+    undecided = margin < model.undecided_ms
+    return Placed(
+        op.name,
+        op.kind,
+        unit,
+        row[chosen],
+        None if math.isinf(margin) else margin,
+        undecided,
+        off,
+        op.boundary,
+    )
+
+
+def _reasons(
+    ops: Sequence[Op],
+    costs: Sequence[Row],
+    edges: Edges,
+    paths: Paths,
+    units: Units,
+    model: CostModel,
+) -> list[Off | None]:
+    """Why each operation is off the ANE; `None` for one that is on it."""
+    ane = BACKENDS[units].index("ane")
+    limits = [
+        obstacle(op, "ane") if math.isinf(row[ane]) else ""
+        for op, row in zip(ops, costs, strict=True)
+    ]
+    if any(limits):
+        # The same program if the ANE took all of it, at the cost of its class there.
+        taken = [
+            (*row[:ane], milliseconds(op, "ane", model), *row[ane + 1 :]) if limit else row
+            for op, row, limit in zip(ops, costs, limits, strict=True)
+        ]
+        freed = shortest(taken, edges, model.tie_ms).chosen
+    else:
+        freed = paths.chosen
+    neighbours = _nearest([op.name if limit else "" for op, limit in zip(ops, limits, strict=True)])
+    reasons: list[Off | None] = []
+    for index, backend in enumerate(paths.chosen):
+        short = paths.through[index][ane] - paths.total
+        if backend == ane:
+            reasons.append(None)
+        elif limits[index]:
+            reasons.append(Off("unsupported", limits[index]))
+        elif freed[index] == ane:
+            reasons.append(Off("neighbour", short_ms=short, neighbour=neighbours[index]))
+        else:
+            cpu = UNIT[BACKENDS[units][backend]] == "CPU"
+            reasons.append(Off("too little work" if cpu else "cheaper on the GPU", short_ms=short))
+    return reasons
+
+
+def _nearest(names: Sequence[str]) -> list[str]:
+    """For each place the nearest name that is not empty, the earlier of two."""
+    far = len(names) + 1
+
+    def passed(sequence: Sequence[str]) -> list[tuple[int, str]]:
+        nearest, distance, result = "", far, []
+        for name in sequence:
+            nearest, distance = (name, 0) if name else (nearest, distance + 1)
+            result.append((distance, nearest))
+        return result
+
+    behind, ahead = passed(names), passed(names[::-1])[::-1]
+    return [min(pair, key=lambda step: step[0])[1] for pair in zip(behind, ahead, strict=True)]
+
+
+def _segments(placed: Sequence[Placed]) -> Iterator[Segment]:
+    for unit, group in groupby(enumerate(placed), key=lambda item: item[1].unit):
+        members = list(group)
+        assert unit is not None
+        duration = math.fsum(op.ms or 0.0 for _, op in members)
+        yield Segment(unit, members[0][0], members[-1][0], duration)

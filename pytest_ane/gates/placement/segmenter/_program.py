@@ -1,0 +1,250 @@
+"""The operations of a MIL program as the segmenter sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from pytest_ane.gates.placement._graph import EXTENT_PARAMETERS, Depends, Graph, Site
+from pytest_ane.gates.placement.segmenter._predict import predict
+from pytest_ane.gates.placement.segmenter._records import (
+    NoData,
+    Op,
+    Predicted,
+    Prediction,
+    Tensor,
+    Units,
+)
+from pytest_ane.mlprogram.errors import AneError
+from pytest_ane.mlprogram.executor.shapes import token_range, value_shapes
+from pytest_ane.mlprogram.records import Argument, Function, MLModel, Program, Ref, TensorType
+
+Shapes = Mapping[str, Sequence[int]]
+
+_MOST_TOKENS = 512
+_OPERANDS = {
+    "concat": ("values",),
+    "conv": ("x",),
+    "conv_transpose": ("x",),
+    "gather": ("x", "indices"),
+    "gather_along_axis": ("x", "indices"),
+    "gather_nd": ("x", "indices"),
+    "linear": ("x",),
+    "matmul": ("x", "y"),
+    "scaled_dot_product_attention": ("query", "key", "value", "attn_mask"),
+    "select": ("cond", "a", "b"),
+    "stack": ("values",),
+}
+"""Parameters that are counted though they may be constant, in the order the costs expect."""
+_ELEMENTWISE = frozenset(
+    {"add", "equal", "floor_div", "greater", "greater_equal", "less", "less_equal", "logical_and"}
+    | {"logical_or", "logical_xor", "maximum", "minimum", "mod", "mul", "not_equal", "pow"}
+    | {"real_div", "sub"}
+)
+_RUN_TIME = {"runtime_indices": ("gather", "indices"), "runtime_begin": ("slice_by_size", "begin")}
+_WEIGHTED = frozenset({"conv", "conv_transpose", "linear"})
+_PARAMETERS = {"slice_update": ("begin", "end", "stride")}
+"""Run-time integers that are no data, besides those that decide the result's extents."""
+_ATTRIBUTES = {
+    "avg_pool": ("kernel_sizes",),
+    "conv": ("dilations", "groups"),
+    "conv_transpose": ("groups",),
+    "l2_pool": ("kernel_sizes",),
+    "matmul": ("transpose_x",),
+    "max_pool": ("kernel_sizes",),
+    "transpose": ("perm",),
+}
+_STATES = frozenset({"read_state", "write_state", "coreml_update_state"})
+
+
+def predict_program(
+    program: Program,
+    units: Units = "CPU_AND_NE",
+    chip: str = "M4",
+    shapes: Shapes = MappingProxyType({}),
+) -> dict[str, Prediction]:
+    """Predicted placement of each function.
+
+    Args:
+        program: weights need not be readable.
+        units: the compute units the model is loaded with.
+        chip: as `predict` takes it.
+        shapes: of values by name, where flexible inputs have a shape; the program's types decide
+            for values left out.
+
+    Raises:
+        ManifestError: there is no such chip.
+    """
+    missing = _program_no_data(program)
+    return {
+        name: predict(function_ops(function, shapes), units, chip, missing)
+        for name, function in program.functions.items()
+    }
+
+
+def predict_model(
+    model: MLModel,
+    units: Units = "CPU_AND_NE",
+    chip: str = "M4",
+    tokens: int | None = None,
+) -> tuple[Predicted, ...]:
+    """Predicted placement of a package, the likeliest to leave the ANE first.
+
+    Args:
+        model: weights need not be readable.
+        units: the compute units the model is loaded with.
+        chip: as `predict` takes it.
+        tokens: T of flexible inputs; by default the least and the greatest they take, up to 512.
+
+    Raises:
+        ManifestError: there is no such chip.
+    """
+    flexible = [name for name, f in model.program.functions.items() if _flexible(f)]
+    lengths = (tokens,) if tokens else token_range(model, _MOST_TOKENS)
+    missing = _program_no_data(model.program)
+    predicted: list[Predicted] = []
+    for at in dict.fromkeys(lengths) if flexible else [None]:
+        for name, function in model.program.functions.items():
+            if name in flexible or at in (None, lengths[0]):
+                at_tokens = at if name in flexible else None
+                shapes, unknown = model_shapes(model, function, at_tokens)
+                ops = function_ops(function, shapes)
+                prediction = predict(ops, units, chip, missing)
+                predicted.append(Predicted(name, at_tokens, prediction, unknown, ops))
+    return tuple(sorted(predicted, key=Predicted.weakness))
+
+
+def _program_no_data(program: Program) -> list[NoData]:
+    missing: list[NoData] = []
+    if len(program.functions) > 1:
+        missing.append("several functions")
+    if any(_flexible(function) for function in program.functions.values()):
+        missing.append("flexible shapes")
+    return missing
+
+
+def model_shapes(model: MLModel, function: Function, tokens: int | None) -> tuple[Shapes, str]:
+    """Shapes of a function's values at a T, or why they are not known."""
+    if tokens is None:
+        return {}, ""
+    if function is not model.main:
+        return {}, "its inputs are flexible; choose the function by name"
+    try:
+        return value_shapes(model, tokens), ""
+    except AneError as error:
+        return {}, str(error).removeprefix(f"{model.path}: ").rstrip(".")
+
+
+def function_ops(function: Function, shapes: Shapes = MappingProxyType({})) -> tuple[Op, ...]:
+    """Operations in file order, nested blocks in line.
+
+    Constants are left out, and what Core ML folds into them: operations on constants and shapes.
+    """
+    nested = {
+        id(inner)
+        for operation in function.walk()
+        for block in operation.blocks
+        for inner in block.operations
+    }
+    sites = (_Reader(site, shapes) for site in Graph(function).sites())
+    return tuple(
+        reader.op(nested=id(reader.site.operation) in nested)
+        for reader in sites
+        if not reader.folded
+    )
+
+
+def _flexible(function: Function) -> bool:
+    types = (named.type for named in function.inputs)
+    return any(isinstance(kind, TensorType) and None in kind.shape for kind in types)
+
+
+@dataclass(frozen=True, eq=False)
+class _Reader:
+    """One operation of a program, with the shapes its values have."""
+
+    site: Site
+    shapes: Shapes
+
+    @property
+    def folded(self) -> bool:
+        outputs = self.site.operation.outputs
+        return bool(outputs) and all(self._known(Ref(named.name)) for named in outputs)
+
+    def op(self, *, nested: bool) -> Op:
+        """The operation as the segmenter sees it."""
+        site, inputs = self.site, tuple(self._inputs())
+        attributes = {
+            name: values
+            for name in _ATTRIBUTES.get(site.op, ())
+            if (values := self._integers(name))
+        }
+        weight = self._operand("weight") if site.op in _WEIGHTED else None
+        if weight and not weight.constant:
+            inputs = (*inputs, weight)
+        if site.op in _WEIGHTED:
+            attributes["bias"] = (int(site.argument("bias") is not None),)
+        if perm := attributes.get("perm"):
+            attributes["perm"] = tuple(axis % len(perm) for axis in perm)
+        for name, (kind, parameter) in _RUN_TIME.items():
+            if site.op == kind and (argument := site.argument(parameter)):
+                attributes[name] = (int(not self._known(argument)),)
+        outputs = tuple(
+            self._tensor(named.name, named.type)
+            for named in site.operation.outputs
+            if isinstance(named.type, TensorType)
+        )
+        name, missing = site.operation.name, tuple(self._no_data(nested))
+        boundary = bool(site.boundary)
+        return Op(name, site.op, inputs, outputs, weight, attributes, missing, boundary)
+
+    def _no_data(self, nested: bool) -> Iterator[NoData]:
+        arguments = (argument for _, argument in self.site.arguments())
+        if any(any(self.site.compressed_by(argument)) for argument in arguments):
+            yield "compressed weights"
+        if self.site.op in _STATES:
+            yield "states"
+        if nested:
+            yield "nested blocks"
+
+    def _inputs(self) -> Iterator[Tensor]:
+        site = self.site
+        names = ("x", "y") if site.op in _ELEMENTWISE else _OPERANDS.get(site.op, ())
+        if names:
+            arguments = (a for name in names for a in site.operation.inputs.get(name, ()))
+            yield from (tensor for a in arguments if (tensor := self._argument(a)))
+            return
+        left_out = (*EXTENT_PARAMETERS.get(site.op, ()), *_PARAMETERS.get(site.op, ()))
+        for name, argument in site.arguments():
+            tensor = None if name in left_out else self._argument(argument)
+            if tensor and not tensor.constant:
+                yield tensor
+
+    def _operand(self, parameter: str) -> Tensor | None:
+        argument = self.site.argument(parameter)
+        return None if argument is None else self._argument(argument)
+
+    def _argument(self, argument: Argument) -> Tensor | None:
+        kind = self.site.graph.tensor(argument)
+        if kind is None:
+            return None
+        tensor = self._tensor(argument.name if isinstance(argument, Ref) else "", kind)
+        if self._known(argument):
+            return replace(tensor, constant=True)
+        # Core ML casts the run-time indices of a gather before it segments the program.
+        if self.site.op.startswith("gather") and tensor.dtype == "int32":
+            return replace(tensor, dtype="int16")
+        return tensor
+
+    def _tensor(self, name: str, kind: TensorType) -> Tensor:
+        shape = kind.shape if None not in kind.shape else self.shapes.get(name, kind.shape)
+        return Tensor(tuple(shape), kind.dtype.value)
+
+    def _known(self, argument: Argument) -> bool:
+        return self.site.graph.origin(argument).values < Depends.VALUES
+
+    def _integers(self, parameter: str) -> tuple[int, ...]:
+        argument = self.site.argument(parameter)
+        array = None if argument is None else self.site.graph.array(argument)
+        return () if array is None else tuple(int(number) for number in array.ravel())

@@ -1,0 +1,194 @@
+"""Functions of one tensor, or of two that are broadcast, element by element; activations."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.mlprogram.executor._registry import register, register_all
+
+
+@register("sigmoid")
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + exp(-x)); where exp overflows to infinity the quotient is 0, as it should be."""
+    return 1 / (1 + np.exp(-x))
+
+
+_UNARY: dict[str, Any] = {
+    "abs": np.abs,
+    "acos": np.arccos,
+    "asin": np.arcsin,
+    "atan": np.arctan,
+    "atanh": np.arctanh,
+    "ceil": np.ceil,
+    "cos": np.cos,
+    "cosh": np.cosh,
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "floor": np.floor,
+    "logical_not": np.logical_not,
+    "round": np.rint,
+    "sign": np.sign,
+    "sin": np.sin,
+    "sinh": np.sinh,
+    "sqrt": np.sqrt,
+    "square": np.square,
+    "tan": np.tan,
+    "tanh": np.tanh,
+}
+_BINARY: dict[str, Any] = {
+    "add": np.add,
+    "equal": np.equal,
+    "floor_div": np.floor_divide,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+    "less": np.less,
+    "less_equal": np.less_equal,
+    "logical_and": np.logical_and,
+    "logical_or": np.logical_or,
+    "logical_xor": np.logical_xor,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "mod": np.mod,
+    "mul": np.multiply,
+    "not_equal": np.not_equal,
+    "sub": np.subtract,
+}
+_FORMULAS: dict[str, Any] = {
+    "clamped_relu": lambda x, alpha, beta: np.minimum(np.where(x >= 0, x, alpha * x), beta),
+    "clip": lambda x, alpha, beta: np.minimum(np.maximum(x, alpha), beta),
+    "elu": lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))),
+    "inverse": lambda x, epsilon=1e-4: np.reciprocal(x + np.float32(epsilon)),
+    "leaky_relu": lambda x, alpha: np.where(x >= 0, x, alpha * x),
+    "linear_activation": lambda x, alpha, beta: alpha * x + beta,
+    "log": lambda x, epsilon=1e-45: np.log(x + np.float32(epsilon)),
+    "relu6": lambda x: np.clip(x, 0, 6),
+    "rsqrt": lambda x, epsilon=1e-12: np.reciprocal(np.sqrt(x + np.float32(epsilon))),
+    "select": lambda cond, a, b: np.where(cond, a, b),
+    "silu": lambda x: x * sigmoid(x),
+    "softsign": lambda x: x / (1 + np.abs(x)),
+    "threshold": lambda x, alpha: np.maximum(x, alpha),
+    # NaN stays.
+    "thresholded_relu": lambda x, alpha: np.where(x < alpha, np.zeros_like(x), x),
+}
+BROADCASTING = frozenset((*_BINARY, "pow", "real_div", "select"))
+"""Operations whose result has the shape that their operands broadcast to."""
+_CHOOSE = frozenset(("abs", "maximum", "minimum", "select"))
+"""Functions whose results are among their operands; the sign apart, so is an absolute value."""
+
+
+def _of_one(function: Any) -> Any:
+    return lambda x: function(x)
+
+
+def _of_two(function: Any) -> Any:
+    return lambda x, y: function(x, y)
+
+
+register_all({name: _of_one(function) for name, function in _UNARY.items()}, _CHOOSE)
+register_all({name: _of_two(function) for name, function in _BINARY.items()}, _CHOOSE)
+register_all(_FORMULAS, _CHOOSE)
+
+
+@register("real_div")
+def real_div(x: Any, y: Any) -> Any:
+    """`x / y`; integers' quotients are cut off towards zero, and by zero they are 0."""
+    quotient = np.true_divide(x, y)
+    return np.where(np.equal(y, 0), 0, np.trunc(quotient)) if _integers(x, y) else quotient
+
+
+@register("pow")
+def pow_(x: Any, y: Any) -> Any:
+    """`x` to the power of `y`; integers' are cut off towards zero, and 0 has none below 0."""
+    if not _integers(x, y):
+        return np.power(x, y)
+    # To a negative power, 1 and -1 are what they are to its absolute value, and all others cut off.
+    whole = np.greater_equal(y, 0) | np.equal(np.abs(x), 1)
+    return np.where(whole, np.power(x, np.abs(y)), 0)
+
+
+def _integers(x: Any, y: Any) -> bool:
+    return np.asarray(x).dtype.kind in "iu" and np.asarray(y).dtype.kind in "iu"
+
+
+@register("erf")
+def erf(x: Any) -> Any:
+    """2/sqrt(pi) times the integral of exp(-t^2) from 0 to x, of float64 accuracy."""
+    # The standard library's is exact and quicker than a polynomial in numpy, which has none.
+    numbers = np.asarray(x)
+    values = map(math.erf, numbers.ravel().tolist())
+    return np.fromiter(values, np.float64, numbers.size).reshape(numbers.shape)
+
+
+@register("relu", moves=True)
+def relu(x: Any) -> Any:
+    """max(x, 0)."""
+    return np.maximum(x, 0)
+
+
+@register("prelu")
+def prelu(x: Any, alpha: Any) -> Any:
+    """`x [B, C, ...]` where x > 0, else `alpha x`, with an `alpha [C]` for each channel.
+
+    Raises:
+        ValueError: alpha has another length.
+    """
+    return np.where(x > 0, x, _by_channel(alpha, x, "alpha") * x)
+
+
+@register("softplus")
+def softplus(x: Any) -> Any:
+    """log(1 + exp(x))."""
+    return np.logaddexp(x, np.float32(0))
+
+
+@register("softplus_parametric")
+def softplus_parametric(x: Any, alpha: Any, beta: Any) -> Any:
+    """`alpha log(1 + exp(beta x))`, alpha and beta `[C]` by channel of `x [B, C, ...]`.
+
+    Raises:
+        ValueError: alpha or beta has another length.
+    """
+    return _by_channel(alpha, x, "alpha") * softplus(_by_channel(beta, x, "beta") * x)
+
+
+def _by_channel(values: Any, x: Any, name: str) -> Any:
+    """`[C]` shaped to be broadcast with `x [B, C, ...]`."""
+    if x.ndim < 2 or np.shape(values) != x.shape[1:2]:
+        raise ValueError(f"{name} {np.shape(values)} is not a number for each channel of {x.shape}")
+    return np.reshape(values, (-1,) + (1,) * (x.ndim - 2))
+
+
+@register("sigmoid_hard")
+def sigmoid_hard(x: Any, alpha: float = 0.2, beta: float = 0.5) -> Any:
+    """min(max(alpha x + beta, 0), 1)."""
+    return np.clip(alpha * x + beta, 0, 1)
+
+
+@register("scaled_tanh")
+def scaled_tanh(x: Any, alpha: float = 1.0, beta: float = 1.0) -> Any:
+    """`alpha tanh(beta x)`."""
+    return alpha * np.tanh(beta * x)
+
+
+@register("gelu")
+def gelu(x: Any, mode: str = "EXACT") -> Any:
+    """`x` times the normal distribution function of x, exact or by one of MIL's approximations."""
+    if mode == "EXACT":
+        x = np.asarray(x)
+        z = x.astype(np.float64) / math.sqrt(2)  # As 1 + erf cancels far below 0.
+        return 0.5 * x * (1 + erf(z))
+    if mode == "TANH_APPROXIMATION":
+        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    if mode == "SIGMOID_APPROXIMATION":
+        return x * sigmoid(1.702 * x)
+    raise ValueError(f"unknown gelu mode {mode!r}")
+
+
+@register("softmax")
+def softmax(x: Any, axis: int = -1) -> Any:
+    """exp(x) / sum of exp(x) along an axis, shifted by the maximum."""
+    shifted = np.exp(x - np.maximum.reduce(x, axis=axis, keepdims=True))
+    return shifted / np.add.reduce(shifted, axis=axis, keepdims=True)

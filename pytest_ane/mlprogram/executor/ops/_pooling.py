@@ -1,0 +1,139 @@
+"""Pooling over windows; each kind separates into one pass for each spatial axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pytest_ane.mlprogram.executor._registry import register
+from pytest_ane.mlprogram.executor.ops._spatial import ints, padding, steps
+
+
+class _Axis(NamedTuple):
+    """Windows along one axis: so many positions of a kernel, the first `pad[0]` before the axis."""
+
+    size: int
+    kernel: int
+    stride: int
+    pad: tuple[int, int]
+    positions: int
+
+    def elements(self, before: int = 0, after: int = 0) -> Any:
+        """How many each window holds of the axis and of this much padding: `[positions]`."""
+        starts = np.arange(self.positions) * self.stride - self.pad[0]
+        ends = np.minimum(starts + self.kernel, self.size + after)
+        counts = ends - np.maximum(starts, -before)
+        if (counts <= 0).any():
+            raise ValueError(
+                f"a window of {self.kernel} lies outside {self.size} elements padded by {self.pad}"
+            )
+        return counts
+
+
+@register("max_pool")
+def max_pool(x: Any, **windows: Any) -> Any:
+    """The largest of each window of `x [N, C, *D]`; padding never is.
+
+    Raises:
+        ValueError: as `avg_pool`.
+    """
+    axes = _axes(x, **windows)
+    for axis in axes:
+        axis.elements()
+    return _pool(x, axes, np.maximum, -np.inf)
+
+
+@register("l2_pool")
+def l2_pool(x: Any, **windows: Any) -> Any:
+    """The root of each window's sum of squares, over `x [N, C, *D]`.
+
+    Raises:
+        ValueError: as `avg_pool`.
+    """
+    axes = _axes(x, **windows)
+    return np.sqrt(_pool(np.square(x), axes, np.add, 0))
+
+
+@register("avg_pool")
+def avg_pool(x: Any, exclude_padding_from_average: bool = False, **windows: Any) -> Any:
+    """The mean of each window of `x [N, C, *D]`.
+
+    Padding counts as zeros, unless it is excluded; what `ceil_mode` lets a window reach over the
+    padding never counts.
+
+    Raises:
+        ValueError: padding of an unknown kind, not symmetric or `same` under `ceil_mode`; a window
+            that does not fit, or has no element to take the mean of.
+    """
+    axes = _axes(x, **windows)
+    y = _pool(x, axes, np.add, 0)
+    for i, axis in enumerate(axes, start=2):
+        elements = axis.elements(*((0, 0) if exclude_padding_from_average else axis.pad))
+        y = y / elements.astype(y.dtype).reshape((-1,) + (1,) * (y.ndim - 1 - i))
+    return y
+
+
+def _axes(
+    x: Any,
+    kernel_sizes: Any,
+    pad_type: str,
+    strides: Any = None,
+    pad: Any = None,
+    ceil_mode: bool = False,
+) -> list[_Axis]:
+    """The windows that a pooling operation's parameters describe, by spatial axis."""
+    spatial = x.ndim - 2
+    kernel = ints(kernel_sizes, spatial, 1)
+    strides = ints(strides, spatial, 1)
+    pads = padding(pad_type, pad, x.shape[2:], kernel, strides, (1,) * spatial)
+    if ceil_mode and (pad_type == "same" or any(before != after for before, after in pads)):
+        raise ValueError("ceil_mode needs padding that is symmetric, and not of pad_type same")
+    return [
+        _Axis(n, k, s, p, _count(n, k, s, p, ceil_mode))
+        for n, k, s, p in zip(x.shape[2:], kernel, strides, pads, strict=True)
+    ]
+
+
+def _count(size: int, kernel: int, stride: int, pad: tuple[int, int], ceil_mode: bool) -> int:
+    """Windows along an axis; of those `ceil_mode` adds, none that starts in the padding after."""
+    room = size + sum(pad) - kernel
+    if room < 0:
+        raise ValueError(f"a window of {kernel} does not fit {size} elements padded by {pad}")
+    if not ceil_mode:
+        return room // stride + 1
+    count = -(-room // stride) + 1
+    return count - 1 if sum(pad) and (count - 1) * stride >= size + pad[0] else count
+
+
+def _pool(x: Any, axes: list[_Axis], combine: Callable[..., Any], neutral: float) -> Any:
+    for i, axis in enumerate(axes, start=2):
+        if axis.kernel > axis.size:
+            x = _pool_wide(x, i, axis, combine, neutral)
+            continue
+        reach = (axis.positions - 1) * axis.stride + axis.kernel
+        after = max(reach - axis.size - axis.pad[0], 0)
+        pads = [(0, 0)] * x.ndim
+        pads[i] = (axis.pad[0], after)
+        padded = np.pad(x, pads, constant_values=neutral) if any(pads[i]) else x
+        take = partial(_take, padded, i, axis)
+        x = reduce(combine, map(take, range(axis.kernel)))
+    return x
+
+
+def _pool_wide(x: Any, i: int, axis: _Axis, combine: Callable[..., Any], neutral: float) -> Any:
+    """A kernel longer than the axis: element by element of the axis, for most of it is padding."""
+    before = (slice(None),) * i
+    y = np.full((*x.shape[:i], axis.positions, *x.shape[i + 1 :]), neutral, x.dtype)
+    for n in range(axis.size):
+        first = max(-(-(n + axis.pad[0] - axis.kernel + 1) // axis.stride), 0)
+        last = (n + axis.pad[0]) // axis.stride
+        reached, element = (*before, slice(first, last + 1)), (*before, slice(n, n + 1))
+        y[reached] = combine(y[reached], x[element])
+    return y
+
+
+def _take(x: Any, i: int, axis: _Axis, offset: int) -> Any:
+    return x[(slice(None),) * i + (steps(offset, axis.stride, axis.positions),)]

@@ -1,0 +1,160 @@
+"""Reductions along axes (all axes where none are given), running sums, and normalisation layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.mlprogram.executor._registry import register
+from pytest_ane.mlprogram.executor.ops._spatial import integers
+
+
+def _axes(axes: Any) -> tuple[int, ...] | None:
+    return None if axes is None else tuple(integers(axes))
+
+
+def _register(name: str, function: Any) -> None:
+    @register(f"reduce_{name}", moves=name in _CHOOSE)
+    def compute(x: Any, axes: Any = None, keep_dims: bool = False) -> Any:
+        return function(x, axis=_axes(axes), keepdims=keep_dims)
+
+
+_CHOOSE = frozenset(("max", "min"))
+
+
+def _mean(x: Any, axis: Any, keepdims: bool) -> Any:
+    """The quotient that `np.mean` computes, without the calls around it."""
+    total = np.add.reduce(x, axis=axis, keepdims=keepdims)
+    return total / (x.size // max(total.size, 1))
+
+
+def _sum_square(x: Any, axis: Any, keepdims: bool) -> Any:
+    return np.square(x).sum(axis=axis, keepdims=keepdims)
+
+
+def _log_sum_exp(x: Any, axis: Any, keepdims: bool) -> Any:
+    top = x.max(axis=axis, keepdims=True)
+    top = np.where(np.isinf(top), x.dtype.type(0), top)  # Infinity less infinity would be NaN.
+    total = np.log(np.exp(x - top).sum(axis=axis, keepdims=True)) + top
+    return total if keepdims else np.squeeze(total, axis=axis)
+
+
+_FUNCTIONS = {
+    "l1_norm": lambda x, axis, keepdims: np.abs(x).sum(axis=axis, keepdims=keepdims),
+    "l2_norm": lambda x, axis, keepdims: np.sqrt(_sum_square(x, axis, keepdims)),
+    "log_sum": lambda x, axis, keepdims: np.log(x.sum(axis=axis, keepdims=keepdims)),
+    "log_sum_exp": _log_sum_exp,
+    "max": np.maximum.reduce,
+    "mean": _mean,
+    "min": np.minimum.reduce,
+    "prod": np.multiply.reduce,
+    "sum": np.add.reduce,
+    "sum_square": _sum_square,
+}
+for _name, _function in _FUNCTIONS.items():
+    _register(_name, _function)
+
+
+def _register_arg(name: str, function: Any) -> None:
+    @register(f"reduce_{name}")
+    def compute(
+        x: Any, axis: int = -1, keep_dims: bool = False, output_dtype: str = "int32"
+    ) -> Any:
+        if output_dtype.lower() not in ("int32", "uint16"):
+            raise ValueError(f"unknown output_dtype {output_dtype!r}; there are: int32, uint16")
+        return np.asarray(function(x, axis=axis, keepdims=keep_dims)).astype(output_dtype.lower())
+
+
+_register_arg("argmax", np.argmax)
+_register_arg("argmin", np.argmin)
+
+
+@register("cumsum")
+def cumsum(x: Any, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Any:
+    """Sums of all elements up to each along an axis.
+
+    Args:
+        x: rank 1 or more.
+        axis: may be negative.
+        exclusive: leave out the element itself, so that the first sum is 0.
+        reverse: sum from the last element on.
+
+    Raises:
+        ValueError: the axis is out of bounds.
+    """
+    x = np.asarray(x)
+    if reverse:
+        return np.flip(cumsum(np.flip(x, axis), axis, exclusive), axis)
+    sums = np.cumsum(x, axis=axis, dtype=x.dtype)
+    if exclusive:
+        sums = np.roll(sums, 1, axis)
+        np.moveaxis(sums, axis, 0)[:1] = 0
+    return sums
+
+
+@register("layer_norm")
+def layer_norm(
+    x: Any, axes: Any = None, gamma: Any = None, beta: Any = None, epsilon: float = 1e-5
+) -> Any:
+    """`gamma (x - mean) / sqrt(variance + epsilon) + beta` over axes, all where none are given."""
+    axes = tuple(range(x.ndim)) if axes is None else tuple(integers(axes))
+    centred = x - x.mean(axis=axes, keepdims=True)
+    variance = np.square(centred).mean(axis=axes, keepdims=True)
+    y = centred / np.sqrt(variance + np.float32(epsilon))
+    positive = sorted(a % x.ndim for a in axes)
+    shape = [d if i in positive else 1 for i, d in enumerate(x.shape)]
+    y = y if gamma is None else y * np.reshape(gamma, shape)
+    return y if beta is None else y + np.reshape(beta, shape)
+
+
+@register("batch_norm")
+def batch_norm(
+    x: Any, mean: Any, variance: Any, gamma: Any = None, beta: Any = None, epsilon: float = 1e-5
+) -> Any:
+    """`gamma (x - mean) / sqrt(variance + epsilon) + beta`, parameters by channel (axis 1)."""
+    shape = (1, -1) + (1,) * (x.ndim - 2)
+    scale = 1 / np.sqrt(variance + np.float32(epsilon))
+    scale = scale if gamma is None else scale * gamma
+    y = (x - np.reshape(mean, shape)) * np.reshape(scale, shape)
+    return y if beta is None else y + np.reshape(beta, shape)
+
+
+@register("instance_norm")
+def instance_norm(x: Any, gamma: Any = None, beta: Any = None, epsilon: float = 1e-5) -> Any:
+    """As `batch_norm`, with mean and variance of each image's own channels."""
+    axes = tuple(range(2, x.ndim))
+    centred = x - x.mean(axis=axes, keepdims=True)
+    y = centred / np.sqrt(np.square(centred).mean(axis=axes, keepdims=True) + np.float32(epsilon))
+    shape = (1, -1) + (1,) * (x.ndim - 2)
+    y = y if gamma is None else y * np.reshape(gamma, shape)
+    return y if beta is None else y + np.reshape(beta, shape)
+
+
+@register("l2_norm")
+def l2_norm(x: Any, epsilon: float = 1e-6) -> Any:
+    """`x / sqrt(sum of squares over the last three axes + epsilon)`."""
+    square = np.square(x).sum(axis=(-3, -2, -1), keepdims=True)
+    return x / np.sqrt(square + np.float32(epsilon))
+
+
+@register("local_response_norm")
+def local_response_norm(
+    x: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Any:
+    """`x / (k + alpha / size s)^beta`, s the sum of squares of `size` channels (axis 1) around.
+
+    Of an even number, the odd one comes before, as in torch, which MIL's tests compare with.
+
+    Raises:
+        ValueError: there is no channel axis, or the size is less than 1.
+    """
+    if x.ndim < 2 or size < 1:
+        raise ValueError(f"{size} channels around do not exist in {x.shape}")
+    before = min(size // 2, x.shape[1])
+    after = min(size - 1 - size // 2, x.shape[1])
+    pads = [(0, 0), (before, after), *[(0, 0)] * (x.ndim - 2)]
+    squares = np.pad(np.square(x), pads)
+    channels = x.shape[1]
+    total = sum(squares[:, i : i + channels] for i in range(before + 1 + after))
+    return x / np.power(k + alpha / size * total, beta)

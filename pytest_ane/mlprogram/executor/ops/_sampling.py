@@ -1,0 +1,397 @@
+"""Images at other sizes and places: resizing, cropping, sampling at coordinates, boxes cut out."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.mlprogram.executor._registry import register
+from pytest_ane.mlprogram.executor.ops._spatial import ints
+
+SAMPLING_MODES = (
+    "DEFAULT", "STRICT_ALIGN_CORNERS", "ALIGN_CORNERS", "OFFSET_CORNERS", "UNALIGN_CORNERS",
+)  # fmt: skip
+
+
+def grid(mode: str, span: Any, count: int) -> Any:
+    """Where `count` samples lie on intervals from 0 to `span [...]`: `[..., count]` in float64.
+
+    The formulas are those of MIL's `resize_bilinear`, with `Xin = span + 1`.
+
+    Raises:
+        ValueError: an unknown mode, or no samples.
+    """
+    if mode not in SAMPLING_MODES:
+        raise ValueError(f"unknown sampling_mode {mode!r}; there are: {', '.join(SAMPLING_MODES)}")
+    if count < 1:
+        raise ValueError(f"a size of {count} is not positive")
+    i, span = np.arange(count, dtype=np.float64), np.asarray(span, np.float64)[..., None]
+    if mode == "DEFAULT":
+        positions = i * (span + 1) / count
+    elif mode == "OFFSET_CORNERS":
+        positions = (i + 0.5) * np.maximum(span, 1) / count
+    elif mode == "UNALIGN_CORNERS":
+        positions = (i + 0.5) * (span + 1) / count - 0.5
+    elif mode == "ALIGN_CORNERS" and count == 1:
+        positions = span / 2
+    else:
+        positions = i * span / max(count - 1, 1)
+    return np.clip(positions, 0, span)
+
+
+def _linear(x: Any, axis: int, mode: str, count: int) -> Any:
+    """Samples along an axis, each between its two neighbours."""
+    positions = grid(mode, x.shape[axis] - 1, count)
+    shape = (-1,) + (1,) * (x.ndim - 1 - axis % x.ndim)
+    low = np.floor(positions).astype(np.intp)
+    fraction = (positions - low).astype(x.dtype if x.dtype.kind == "f" else np.float64)
+    fraction = fraction.reshape(shape)
+    before = np.take(x, low, axis)
+    after = np.take(x, np.minimum(low + 1, x.shape[axis] - 1), axis)
+    # A neighbour without weight does not count, even an infinite one.
+    return np.where(fraction == 0, before, before * (1 - fraction) + after * fraction)
+
+
+def _nearest(x: Any, axis: int, mode: str, count: int) -> Any:
+    """Samples along an axis, each its nearest neighbour's; half-way, the one after."""
+    positions = grid(mode, x.shape[axis] - 1, count)
+    return np.take(x, np.floor(positions + 0.5).astype(np.intp), axis)
+
+
+@register("resize_bilinear")
+def resize_bilinear(
+    x: Any,
+    target_size_height: int = 1,
+    target_size_width: int = 1,
+    sampling_mode: str = "DEFAULT",
+) -> Any:
+    """`x [..., H, W]` at another size, by linear interpolation along both axes.
+
+    Raises:
+        ValueError: an unknown sampling_mode.
+    """
+    x = _linear(x, -2, sampling_mode, int(target_size_height))
+    return _linear(x, -1, sampling_mode, int(target_size_width))
+
+
+@register("resize_nearest_neighbor", moves=True)
+def resize_nearest_neighbor(x: Any, target_size_height: int, target_size_width: int) -> Any:
+    """`x [..., H, W]` at another size: `y[i] = x[floor((i + 1/2) Xin / Xout)]` along both axes.
+
+    That is TensorFlow's ResizeNearestNeighbor with half_pixel_centers, which is converted to it.
+    """
+    x = _nearest(x, -2, "UNALIGN_CORNERS", int(target_size_height))
+    return _nearest(x, -1, "UNALIGN_CORNERS", int(target_size_width))
+
+
+@register("resize", opset="iOS17")
+def resize(
+    x: Any,
+    shape: Any,
+    resized_dims: int,
+    interpolation_mode: str = "LINEAR",
+    sampling_mode: str = "DEFAULT",
+) -> Any:
+    """`x` with its last `resized_dims` axes as long as the last of `shape`; 0 leaves an axis be.
+
+    The nearest neighbour's DEFAULT is `resize_nearest_neighbor`.
+
+    Raises:
+        ValueError: an unknown mode, more resized_dims than shape has, a shape longer than x's.
+    """
+    x, sizes, resized = np.asarray(x), np.atleast_1d(shape), int(resized_dims)
+    if not 0 <= resized <= len(sizes) <= x.ndim:
+        raise ValueError(f"{resized} axes of shape {sizes.tolist()} do not fit rank {x.ndim}")
+    if interpolation_mode not in ("LINEAR", "NEAREST_NEIGHBOR"):
+        raise ValueError(f"unknown interpolation_mode {interpolation_mode!r}")
+    linear = interpolation_mode == "LINEAR"
+    centred = not linear and sampling_mode == "DEFAULT"
+    mode = "UNALIGN_CORNERS" if centred else sampling_mode
+    for axis in range(-resized, 0):
+        count = int(sizes[axis]) or x.shape[axis]
+        x = (_linear if linear else _nearest)(x, axis, mode, count)
+    return x
+
+
+@register("upsample_nearest_neighbor", moves=True)
+def upsample_nearest_neighbor(
+    x: Any, scale_factor_height: float = 1, scale_factor_width: float = 1
+) -> Any:
+    """`x [..., H, W]` scaled: `y[i] = x[floor(i Xin / Xout)]` along both axes."""
+    for axis, factor in ((-2, scale_factor_height), (-1, scale_factor_width)):
+        size, count = x.shape[axis], _scaled(x.shape[axis], factor)
+        x = np.take(x, np.arange(count) * size // count, axis)
+    return x
+
+
+@register("upsample_bilinear")
+def upsample_bilinear(
+    x: Any,
+    scale_factor_height: float = 1,
+    scale_factor_width: float = 1,
+    align_corners: bool = True,
+    half_pixel_centers: bool | None = None,
+) -> Any:
+    """`x [..., H, W]` scaled, by linear interpolation; the factors are those of the sizes.
+
+    Raises:
+        ValueError: both align_corners and half_pixel_centers.
+    """
+    centred = not align_corners if half_pixel_centers is None else half_pixel_centers
+    if align_corners and centred:
+        raise ValueError("align_corners and half_pixel_centers exclude each other")
+    mode = "STRICT_ALIGN_CORNERS" if align_corners else "DEFAULT"
+    mode = "UNALIGN_CORNERS" if centred else mode
+    x = _linear(x, -2, mode, _scaled(x.shape[-2], scale_factor_height))
+    return _linear(x, -1, mode, _scaled(x.shape[-1], scale_factor_width))
+
+
+def _scaled(size: int, factor: float) -> int:
+    """Floor of the product in float32, the type of the factor: so the output's shape is declared.
+
+    Raises:
+        ValueError: nothing is left.
+    """
+    count = int(np.floor(np.float32(size) * np.float32(factor)))
+    if count < 1:
+        raise ValueError(f"a factor of {factor} leaves nothing of {size} elements")
+    return count
+
+
+@register("crop", moves=True)
+def crop(x: Any, crop_height: Any, crop_width: Any) -> Any:
+    """`x [..., H, W]` without so many rows before and after, and columns likewise.
+
+    Raises:
+        ValueError: negative numbers, or more than there are.
+    """
+    (top, bottom), (left, right) = ints(crop_height, 2, 0), ints(crop_width, 2, 0)
+    height, width = x.shape[-2:]
+    if min(top, bottom, left, right) < 0 or top + bottom > height or left + right > width:
+        raise ValueError(
+            f"{height} rows and {width} columns cannot lose {(top, bottom)} and {(left, right)}"
+        )
+    return x[..., top : height - bottom, left : width - right]
+
+
+def bilinear(x: Any, batch: Any, h: Any, w: Any, outside: Any = 0) -> Any:
+    """The four pixels of `x [B, C, H, W]` around each place, weighted; `outside` beyond the edges.
+
+    Args:
+        x: images.
+        batch: images' numbers, broadcast to `[N, P, Q]` with h and w.
+        h: rows, as numbers that need not be whole.
+        w: columns, likewise.
+        outside: the pixels' value beyond the image.
+
+    Returns:
+        `[N, C, P, Q]`.
+    """
+    top, left = np.floor(h), np.floor(w)
+    total: Any = 0
+    for down, right in product((0, 1), (0, 1)):
+        weight = (h - top if down else 1 - (h - top)) * (w - left if right else 1 - (w - left))
+        weight = weight[:, None].astype(x.dtype)
+        pixels = nearest(x, batch, top + down, left + right, outside)
+        # A pixel without weight does not count, even an infinite one.
+        total = total + np.where(weight == 0, 0, weight * pixels)
+    return total
+
+
+def nearest(x: Any, batch: Any, h: Any, w: Any, outside: Any = 0) -> Any:
+    """The pixel of `x [B, C, H, W]` nearest to each place (half-way, the even one).
+
+    Arguments and result as of `bilinear`.
+    """
+    rows, columns = (_index(np.rint(p), n) for p, n in ((h, x.shape[2]), (w, x.shape[3])))
+    pixels = np.moveaxis(x[batch, :, rows, columns], -1, 1)
+    inside = (rows == np.rint(h)) & (columns == np.rint(w))
+    return np.where(inside[:, None], pixels, np.asarray(outside).astype(x.dtype))
+
+
+def _index(position: Any, size: int) -> Any:
+    """The nearest whole number within an axis; 0 for NaN."""
+    return np.nan_to_num(np.clip(position, 0, size - 1)).astype(np.intp)
+
+
+@register("resample")
+def resample(x: Any, coordinates: Any, **sampling: Any) -> Any:
+    """`x [B, C, H, W]` at `coordinates [B, P, Q, 2]`, pairs of column and row: `[B, C, P, Q]`.
+
+    Raises:
+        ValueError: an unknown mode, or operands of another rank or batch.
+    """
+    points = np.asarray(coordinates).astype(np.float64)
+    if x.ndim != 4 or points.ndim != 4 or points.shape[-1] != 2 or len(points) != len(x):
+        raise ValueError(f"coordinates {points.shape} do not fit images {x.shape}")
+    return _sample(x, points[..., 0], points[..., 1], **sampling)
+
+
+@register("affine")
+def affine(
+    x: Any,
+    transform_matrix: Any,
+    output_height: int,
+    output_width: int,
+    coordinates_mode: str,
+    align_corners: bool,
+    **sampling: Any,
+) -> Any:
+    """`x [B, C, H, W]` where a matrix `[B or 1, 6]` takes each place of the output.
+
+    With rows `a0 a1 a2 b0 b1 b2`, the output's `(x, y)` is the image's
+    `(a0 x + a1 y + a2, b0 x + b1 y + b2)`, in the same coordinates.
+
+    Raises:
+        ValueError: an unknown mode, or a matrix of another shape.
+    """
+    matrix = np.asarray(transform_matrix).astype(np.float64)
+    if x.ndim != 4 or matrix.ndim != 2 or matrix.shape[1] != 6 or len(matrix) not in (1, len(x)):
+        raise ValueError(f"transform_matrix {matrix.shape} does not fit images {x.shape}")
+    row = _places(int(output_height), coordinates_mode, align_corners)[:, None]
+    column = _places(int(output_width), coordinates_mode, align_corners)
+    a0, a1, a2, b0, b1, b2 = np.repeat(matrix, len(x) // len(matrix), axis=0).T[..., None, None]
+    columns, rows = a0 * column + a1 * row + a2, b0 * column + b1 * row + b2
+    return _sample(
+        x, columns, rows, coordinates_mode=coordinates_mode, align_corners=align_corners, **sampling
+    )
+
+
+def _sample(
+    x: Any,
+    columns: Any,
+    rows: Any,
+    sampling_mode: str,
+    padding_mode: str,
+    padding_value: Any,
+    coordinates_mode: str,
+    align_corners: bool,
+) -> Any:
+    modes = {"bilinear": bilinear, "nearest": nearest}
+    if sampling_mode.lower() not in modes:
+        raise ValueError(f"unknown sampling_mode {sampling_mode!r}; there are: bilinear, nearest")
+    h, w = (
+        _fold(_pixels(c, n, coordinates_mode, align_corners), n, padding_mode.lower())
+        for c, n in ((rows, x.shape[2]), (columns, x.shape[3]))
+    )
+    batch = np.arange(len(x))[:, None, None]
+    return modes[sampling_mode.lower()](x, batch, h, w, padding_value)
+
+
+def _places(count: int, mode: str, align_corners: bool) -> Any:
+    """The coordinates of an output's pixels along an axis; a single one lies in the middle."""
+    i = np.arange(count, dtype=np.float64)
+    if mode.lower() == "unnormalized":
+        return i
+    parts = (i + 0.5) / count if not align_corners or count == 1 else i / (count - 1)
+    return 2 * parts - 1 if mode.lower() == "normalized_minus_one_to_one" else parts
+
+
+def _pixels(coordinate: Any, size: int, mode: str, align_corners: bool) -> Any:
+    """Coordinates in pixels; corners that are not aligned lie at the outer pixels' edges."""
+    if mode.lower() == "unnormalized":
+        return coordinate
+    if mode.lower() == "normalized_minus_one_to_one":
+        coordinate = (coordinate + 1) / 2
+    elif mode.lower() != "normalized_zero_to_one":
+        raise ValueError(f"unknown coordinates_mode {mode!r}")
+    return coordinate * (size - 1) if align_corners else coordinate * size - 0.5
+
+
+def _fold(position: Any, size: int, mode: str) -> Any:
+    """Positions in pixels, brought into the image where the padding repeats it."""
+    if mode == "constant":
+        return np.clip(position, -2, size + 1)  # All beyond an edge is alike, infinity too.
+    if mode == "border":
+        return np.clip(position, 0, size - 1)
+    if mode == "reflection":
+        period = max(2 * (size - 1), 1)
+        position = np.mod(position, period)
+        return np.clip(np.minimum(position, period - position), 0, size - 1)
+    if mode == "symmetric":
+        position = np.mod(position + 0.5, 2 * size)
+        return np.clip(np.minimum(position, 2 * size - position) - 0.5, 0, size - 1)
+    raise ValueError(f"unknown padding_mode {mode!r}")
+
+
+_ORDERS = {"HEIGHT_FIRST": [0, 1, 2, 3], "WIDTH_FIRST": [1, 0, 3, 2]}
+
+
+@register("crop_resize")
+def crop_resize_roi(x: Any, roi: Any, **options: Any) -> Any:
+    """Boxes of `x [B, C, H, W]`, bilinearly resized to `[h, w]`; pad_value beyond the image.
+
+    `roi [N, 1, 4, 1, 1]` takes every box from every image, `[N, B, C, h, w]`; with the image's
+    number before the four, `[N, 1, 5, 1, 1]`, each from its own: `[N, 1, C, h, w]`. `options` are
+    the other parameters of `crop_resize`.
+
+    Raises:
+        ValueError: an unknown mode, operands of another shape, an image that there is not.
+    """
+    roi = np.asarray(roi)
+    if roi.ndim != 5 or roi.shape[1] != 1 or roi.shape[2] not in (4, 5) or roi.shape[3:] != (1, 1):
+        raise ValueError(f"roi {roi.shape} is neither [N, 1, 4, 1, 1] nor [N, 1, 5, 1, 1]")
+    rows = roi.reshape(len(roi), -1)
+    own = rows.shape[1] == 5
+    images = rows[:, 0] if own else np.tile(np.arange(len(x)), len(rows))
+    boxes = rows[:, 1:] if own else np.repeat(rows, len(x), axis=0)
+    patches = crop_resize(x, boxes, images, **options)
+    return patches.reshape(len(roi), 1 if own else len(x), *patches.shape[1:])
+
+
+@register("crop_resize", opset="iOS17")
+def crop_resize(
+    x: Any,
+    boxes: Any,
+    box_indices: Any = None,
+    target_height: int = 1,
+    target_width: int = 1,
+    normalized_coordinates: bool = False,
+    spatial_scale: float = 1.0,
+    box_coordinate_mode: str = "CORNERS_HEIGHT_FIRST",
+    sampling_mode: str = "DEFAULT",
+    pad_value: Any = 0.0,
+) -> Any:
+    """`boxes [N, 4]` of `x [B, C, H, W]`, each from the image that box_indices name.
+
+    The result is `[N, C, h, w]`, bilinearly resized; pad_value beyond the image.
+
+    Raises:
+        ValueError: an unknown mode, operands of another shape, an image that there is not.
+    """
+    boxes = np.asarray(boxes).astype(np.float64)
+    images = np.arange(len(boxes)) if box_indices is None else np.asarray(box_indices).astype(int)
+    if x.ndim != 4 or boxes.ndim != 2 or boxes.shape[1] != 4 or images.shape != (len(boxes),):
+        raise ValueError(f"boxes {boxes.shape} of images {images.shape} do not fit x {x.shape}")
+    if ((images < 0) | (images >= len(x))).any():
+        raise ValueError(f"box_indices {images.tolist()} exceed the {len(x)} images of x")
+    starts, ends = _corners(boxes, box_coordinate_mode)
+    edges = np.array(x.shape[2:]) - 1
+    scale = spatial_scale * (edges if normalized_coordinates else np.ones(2))
+    h, w = (
+        _positions(starts[:, i] * scale[i], ends[:, i] * scale[i], sampling_mode, int(count))
+        for i, count in enumerate((target_height, target_width))
+    )
+    patches = bilinear(x, images[:, None, None], h[:, :, None], w[:, None, :])
+    inside = ((h >= 0) & (h <= edges[0]))[:, :, None] & ((w >= 0) & (w <= edges[1]))[:, None]
+    return np.where(inside[:, None], patches, np.asarray(pad_value).astype(x.dtype))
+
+
+def _corners(boxes: Any, mode: str) -> tuple[Any, Any]:
+    """First and last `[N, 2]`, row and column, of `boxes [N, 4]`."""
+    kind, _, order = mode.partition("_")
+    if kind == "CENTER":
+        order = order.removeprefix("SIZE_")
+    if kind not in ("CORNERS", "CENTER") or order not in _ORDERS:
+        raise ValueError(f"unknown box_coordinate_mode {mode!r}")
+    first, second = boxes[:, _ORDERS[order][:2]], boxes[:, _ORDERS[order][2:]]
+    return (first, second) if kind == "CORNERS" else (first - second / 2, first + second / 2)
+
+
+def _positions(start: Any, end: Any, mode: str, count: int) -> Any:
+    """Samples `[N, count]` from start to end, which may come before it."""
+    along = np.sign(end - start)[:, None] * grid(mode, np.abs(end - start), count)
+    low, high = np.minimum(start, end)[:, None], np.maximum(start, end)[:, None]
+    return np.clip(start[:, None] + along, low, high)

@@ -1,0 +1,250 @@
+"""Operations that change a tensor's shape or type and leave its values alone.
+
+`space_to_depth` and its like move blocks of space into channels or batches. An image (n, C, H, W)
+divides into blocks of b_h by b_w positions. With space as (H, b_h, W, b_w), each is a transpose;
+they differ in the order of what is merged: `space_to_depth` merges channels as (b_h, b_w, C), as
+TensorFlow does, `pixel_unshuffle` as (C, b_h, b_w), as PyTorch does, and `space_to_batch` merges
+batches as (b_h, b_w, n).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.mlprogram.executor._registry import register
+from pytest_ane.mlprogram.executor.ops._spatial import integers
+
+
+@register("identity", moves=True)
+def identity(x: Any) -> Any:
+    """`x` unchanged, not copied."""
+    return x
+
+
+@register("reshape", moves=True)
+def reshape(x: Any, shape: Any) -> Any:
+    """`x` in another shape; 0 keeps the axis at its place, -1 takes what is left.
+
+    Raises:
+        ValueError: the shape does not hold x's elements, or has a 0 and not x's rank.
+    """
+    target = integers(shape)
+    if 0 in target and len(target) != np.ndim(x):
+        raise ValueError(f"a shape with 0, {target}, must have the rank of x, {np.ndim(x)}")
+    return _reshaped(x, target)
+
+
+@register("reshape", opset="iOS17", moves=True)
+def reshape_from_the_right(x: Any, shape: Any) -> Any:
+    """`x` in another shape; -1 takes what is left.
+
+    0 keeps the axis that is as far from the last one, and is 1 where x has no such axis: (2, 50) to
+    [1, 0, -1, 0] gives (1, 1, 2, 50).
+
+    Raises:
+        ValueError: the shape does not hold x's elements.
+    """
+    return _reshaped(x, integers(shape))
+
+
+def _reshaped(x: Any, target: list[int]) -> Any:
+    """`x` in a shape whose zeros stand for the axes as far from the last one, or else for 1."""
+    x = np.asarray(x)
+    if 0 in target:
+        aligned = ([1] * len(target) + list(x.shape))[x.ndim :]
+        target = [d or n for d, n in zip(target, aligned, strict=True)]
+    return x.reshape(target)
+
+
+@register("reshape_like", opset="iOS16", moves=True)
+def reshape_like(x: Any, ref_tensors: Any, begins: Any, ends: Any, end_masks: Any) -> Any:
+    """`x` in a shape put together from others: `ref_tensors[i].shape[begins[i]:ends[i]]`.
+
+    Where `end_masks[i]` is true, `ends[i]` is ignored and all axes to the last are taken.
+
+    Raises:
+        ValueError: the shape does not hold x's elements, or the tuples differ in length.
+    """
+    parts = zip(_tuple(ref_tensors), _tuple(begins), _tuple(ends), _tuple(end_masks), strict=True)
+    target: list[int] = []
+    for reference, begin, end, to_last in parts:
+        target += np.shape(reference)[int(begin) : None if to_last else int(end)]
+    return np.reshape(x, target)
+
+
+def _tuple(values: Any) -> tuple[Any, ...]:
+    """A list's items; a list of one may come as its item."""
+    return tuple(values) if isinstance(values, (tuple, list)) else (values,)
+
+
+@register("flatten2d", moves=True)
+def flatten2d(x: Any, axis: int = 1) -> Any:
+    """`x` as a matrix: the axes before `axis` by the axes from it on."""
+    before, after = np.shape(x)[:axis], np.shape(x)[axis:]
+    return np.reshape(x, (int(np.prod(before)), int(np.prod(after))))
+
+
+@register("transpose", moves=True)
+def transpose(x: Any, perm: Any) -> Any:
+    """`x` with its axes in the order `perm`."""
+    return np.transpose(x, integers(perm))
+
+
+@register("expand_dims", moves=True)
+def expand_dims(x: Any, axes: Any) -> Any:
+    """`x` with axes of length 1 inserted, at these places of the result."""
+    return np.expand_dims(x, tuple(integers(axes)))
+
+
+@register("squeeze", moves=True)
+def squeeze(x: Any, axes: Any = None) -> Any:
+    """`x` without its axes of length 1, or those among `axes`; longer ones stay, as in PyTorch.
+
+    Raises:
+        IndexError: an axis is out of bounds.
+    """
+    lengths = np.shape(x)
+    chosen = range(len(lengths)) if axes is None else integers(axes)
+    dropped = {range(len(lengths))[a] for a in chosen if lengths[a] == 1}
+    return np.reshape(x, [n for i, n in enumerate(lengths) if i not in dropped])
+
+
+@register("shape", moves=True)
+def shape(x: Any) -> Any:
+    """The shape of x, `[rank]` as int32."""
+    return np.array(np.shape(x), dtype=np.int32)
+
+
+@register("cast")
+def cast(x: Any, dtype: str) -> Any:
+    """Values in another type.
+
+    Floats are cut off towards zero; those an integer type cannot hold give its nearest end, and NaN
+    gives 0, as the ARM instructions have it on every machine here. Integers wrap around.
+
+    Raises:
+        ValueError: the type is unknown.
+    """
+    x = np.asarray(x)
+    fractional = np.issubdtype(x.dtype, np.inexact)
+    if dtype in ("fp16", "fp32", "fp64"):
+        # The result's type rounds; wider floats stay what they are.
+        wide = np.float64 if dtype == "fp64" else np.float32
+        return x.astype(np.promote_types(x.dtype, wide) if fractional else wide, copy=False)
+    if dtype == "bool":
+        return x.astype(np.bool_)
+    if dtype not in ("int8", "uint8", "int16", "uint16", "int32", "uint32"):
+        raise ValueError(f"unknown dtype {dtype!r}")
+    if fractional:
+        ends = np.iinfo(dtype)
+        x = np.clip(np.nan_to_num(x.astype(np.float64)), ends.min, ends.max)
+    return x.astype(dtype)
+
+
+def _divided(n: int, by: int, what: str) -> int:
+    if by < 1 or n % by:
+        raise ValueError(f"{what} {n} does not divide by {by}")
+    return n // by
+
+
+def _split_space(x: Any, height: int, width: int) -> Any:
+    """(n, C, H, W) as (n, C, H / height, height, W / width, width)."""
+    n, c, h, w = x.shape
+    rows, columns = _divided(h, height, "height"), _divided(w, width, "width")
+    return x.reshape(n, c, rows, height, columns, width)
+
+
+def _merge_space(x: Any) -> Any:
+    n, c, rows, height, columns, width = x.shape
+    return x.reshape(n, c, rows * height, columns * width)
+
+
+def _pairs(values: Any) -> tuple[tuple[int, int], tuple[int, int]]:
+    (top, bottom), (left, right) = np.asarray(values, np.int64).reshape(2, 2).tolist()
+    if min(top, bottom, left, right) < 0:
+        raise ValueError(f"{values} has negative amounts")
+    return (top, bottom), (left, right)
+
+
+@register("space_to_depth", moves=True)
+def space_to_depth(x: Any, block_size: int) -> Any:
+    """(n, C, H, W) to (n, b * b * C, H / b, W / b).
+
+    Raises:
+        ValueError: H or W does not divide by the block size.
+    """
+    b = int(block_size)
+    moved = _split_space(x, b, b).transpose(0, 3, 5, 1, 2, 4)
+    n, _, _, c, h, w = moved.shape
+    return moved.reshape(n, b * b * c, h, w)
+
+
+@register("depth_to_space", moves=True)
+def depth_to_space(x: Any, block_size: int) -> Any:
+    """(n, b * b * C, H, W) to (n, C, H * b, W * b); undoes `space_to_depth`.
+
+    Raises:
+        ValueError: the channels do not divide by the block size squared.
+    """
+    b, (n, c, h, w) = int(block_size), x.shape
+    split = x.reshape(n, b, b, _divided(c, b * b, "channels"), h, w)
+    return _merge_space(split.transpose(0, 3, 4, 1, 5, 2))
+
+
+@register("pixel_unshuffle", opset="iOS16", moves=True)
+def pixel_unshuffle(x: Any, downscale_factor: int) -> Any:
+    """(n, C, H, W) to (n, C * f * f, H / f, W / f), as `torch.nn.PixelUnshuffle`.
+
+    Raises:
+        ValueError: H or W does not divide by the factor.
+    """
+    f = int(downscale_factor)
+    moved = _split_space(x, f, f).transpose(0, 1, 3, 5, 2, 4)
+    n, c, _, _, h, w = moved.shape
+    return moved.reshape(n, c * f * f, h, w)
+
+
+@register("pixel_shuffle", moves=True)
+def pixel_shuffle(x: Any, upscale_factor: int) -> Any:
+    """(n, C * f * f, H, W) to (n, C, H * f, W * f), as `torch.nn.PixelShuffle`.
+
+    Raises:
+        ValueError: the channels do not divide by the factor squared.
+    """
+    f, (n, c, h, w) = int(upscale_factor), x.shape
+    split = x.reshape(n, _divided(c, f * f, "channels"), f, f, h, w)
+    return _merge_space(split.transpose(0, 1, 4, 2, 5, 3))
+
+
+@register("space_to_batch", moves=True)
+def space_to_batch(x: Any, block_shape: Any, paddings: Any) -> Any:
+    """(n, C, H, W), padded with zeros, to (b_h * b_w * n, C, H / b_h, W / b_w).
+
+    Raises:
+        ValueError: the padded H or W does not divide by the block, or a padding is negative.
+    """
+    height, width = integers(block_shape)
+    split = _split_space(np.pad(x, ((0, 0), (0, 0), *_pairs(paddings))), height, width)
+    n, c, rows, _, columns, _ = split.shape
+    moved = split.transpose(3, 5, 0, 1, 2, 4)
+    return moved.reshape(height * width * n, c, rows, columns)
+
+
+@register("batch_to_space", moves=True)
+def batch_to_space(x: Any, block_shape: Any, crops: Any) -> Any:
+    """(b_h * b_w * n, C, H, W) to (n, C, H * b_h, W * b_w), cropped; undoes `space_to_batch`.
+
+    Raises:
+        ValueError: the batch does not divide by the block, or the crops exceed the image.
+    """
+    height, width = integers(block_shape)
+    (top, bottom), (left, right) = _pairs(crops)
+    n, c, h, w = x.shape
+    split = x.reshape(height, width, _divided(n, height * width, "batch"), c, h, w)
+    image = _merge_space(split.transpose(2, 3, 4, 0, 5, 1))
+    rows, columns = image.shape[2:]
+    if top + bottom > rows or left + right > columns:
+        raise ValueError(f"crops {crops} exceed the image of {rows} by {columns}")
+    return image[:, :, top : rows - bottom, left : columns - right]

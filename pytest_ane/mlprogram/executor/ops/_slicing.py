@@ -1,0 +1,230 @@
+"""Operations that cut, replace, join, repeat, pad and reverse tensors."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.mlprogram.executor._registry import register
+from pytest_ane.mlprogram.executor.ops._spatial import integers, ints
+
+
+def _index(
+    rank: int,
+    begin: Any,
+    end: Any,
+    stride: Any = None,
+    begin_mask: Any = None,
+    end_mask: Any = None,
+    squeeze_mask: Any = None,
+) -> tuple[Any, ...]:
+    """begin:end:stride of each axis; a mask opens an end, or takes one index and drops the axis.
+
+    Raises:
+        ValueError: a parameter does not have one value for each axis, or a stride is 0.
+    """
+    index: list[Any] = []
+    for first, last, step, open_first, open_last, squeeze in zip(
+        ints(begin, rank, 0), ints(end, rank, 0), ints(stride, rank, 1),
+        ints(begin_mask, rank, 0), ints(end_mask, rank, 0), ints(squeeze_mask, rank, 0),
+        strict=True,
+    ):  # fmt: skip
+        if squeeze:
+            index.append(0 if open_first else first)
+        else:
+            index.append(slice(None if open_first else first, None if open_last else last, step))
+    return tuple(index)
+
+
+@register("slice_by_index", moves=True)
+def slice_by_index(x: Any, begin: Any, end: Any, **bounds: Any) -> Any:
+    """x[begin:end:stride] by axis, with Python's meaning of negative and excessive bounds.
+
+    Args:
+        x: any shape.
+        begin: one integer for each axis, as are `end` and `stride` (1 if left out).
+        end: not included.
+        bounds: `stride`; `begin_mask` and `end_mask` open a bound; `squeeze_mask` takes the one
+            index `begin` and drops the axis.
+
+    Raises:
+        IndexError: a squeezed index is out of bounds.
+        ValueError: there is not one value for each axis, or a stride is 0.
+    """
+    return np.asarray(x)[_index(np.ndim(x), begin, end, **bounds)]
+
+
+@register("slice_update", opset="iOS18", moves=True)
+def slice_update(x: Any, update: Any, begin: Any, end: Any, **bounds: Any) -> Any:
+    """A copy of x with `slice_by_index` of it replaced.
+
+    Raises:
+        IndexError: a squeezed index is out of bounds.
+        ValueError: as `slice_by_index`, or the update has not the slice's shape or has rank 0.
+    """
+    x, update = np.asarray(x), np.asarray(update)
+    index = _index(x.ndim, begin, end, **bounds)
+    part = x[index]
+    if update.shape != part.shape or update.ndim == 0:
+        raise ValueError(f"update has shape {update.shape}; the slice has {part.shape}, not rank 0")
+    if part.shape == x.shape and all(along.step > 0 for along in index):
+        return update.astype(x.dtype, copy=False)  # All of x is replaced.
+    result = np.array(x)
+    result[index] = update
+    return result
+
+
+@register("slice_by_size", moves=True)
+def slice_by_size(x: Any, begin: Any, size: Any) -> Any:
+    """x[begin : begin + size] by axis; size -1 takes all that is left.
+
+    Raises:
+        IndexError: a slice reaches beyond x.
+        ValueError: there is not one begin and size for each axis.
+    """
+    index = []
+    for n, first, count in zip(np.shape(x), integers(begin), integers(size), strict=True):
+        start = first + n if first < 0 else first
+        stop = n if count == -1 else start + count
+        if not 0 <= start <= stop <= n:
+            raise IndexError(f"begin {first} and size {count} reach beyond an axis of size {n}")
+        index.append(slice(start, stop))
+    return np.asarray(x)[tuple(index)]
+
+
+@register("sliding_windows", moves=True)
+def sliding_windows(x: Any, axis: int, size: int, stride: int = 1) -> Any:
+    """All windows of `size` along an axis, `stride` apart.
+
+    Returns:
+        The axis counts windows, (n - size) // stride + 1 of them; a new axis after it counts within
+        a window.
+
+    Raises:
+        ValueError: the windows are longer than the axis, or size or stride is not positive.
+    """
+    if size < 1 or stride < 1:
+        raise ValueError(f"size {size} and stride {stride} must be positive")
+    axis = range(x.ndim)[axis]
+    windows = np.lib.stride_tricks.sliding_window_view(x, int(size), axis=axis)
+    starts = (slice(None),) * axis + (slice(None, None, int(stride)),)
+    return np.moveaxis(windows[starts], -1, axis + 1)
+
+
+@register("concat", moves=True)
+def concat(values: Any, axis: int, interleave: bool = False) -> Any:
+    """Tensors joined along an axis, interleaved slice by slice if so; scalars make a vector."""
+    values = [v if getattr(v, "ndim", 0) else np.atleast_1d(v) for v in values]
+    if not interleave:
+        return np.concatenate(values, axis=axis)
+    stacked = np.stack(values, axis=axis % values[0].ndim + 1)
+    target = list(values[0].shape)
+    target[axis] *= len(values)
+    return stacked.reshape(target)
+
+
+@register("stack", moves=True)
+def stack(values: Any, axis: int) -> Any:
+    """Tensors of one shape, one after another along a new axis."""
+    return np.stack(values, axis=axis)
+
+
+@register("split", moves=True)
+def split(x: Any, axis: int, num_splits: Any = None, split_sizes: Any = None) -> Any:
+    """Parts along an axis: of given sizes, or this many equal ones.
+
+    Raises:
+        ValueError: the sizes do not add up, or are not `num_splits`; no equal parts are possible.
+    """
+    if split_sizes is None:
+        return tuple(np.split(x, int(num_splits), axis=axis))
+    sizes = integers(split_sizes)
+    if sum(sizes) != x.shape[axis] or min(sizes) < 0:
+        raise ValueError(f"split_sizes {sizes} do not add up to {x.shape[axis]}")
+    if num_splits is not None and len(sizes) != num_splits:
+        raise ValueError(f"split_sizes {sizes} are not num_splits, {num_splits}")
+    before = (slice(None),) * range(x.ndim)[axis]
+    starts = accumulate(sizes, initial=0)
+    parts = [(*before, slice(n, n + size)) for n, size in zip(starts, sizes, strict=False)]
+    return tuple([x[part] for part in parts])
+
+
+@register("tile", moves=True)
+def tile(x: Any, reps: Any) -> Any:
+    """`x` repeated along each axis.
+
+    Raises:
+        ValueError: there is not one positive number for each axis.
+    """
+    counts = integers(reps)
+    if len(counts) != np.ndim(x) or min(counts) < 1:
+        raise ValueError(f"reps {counts} are not one positive number for each axis of x")
+    return np.tile(x, counts)
+
+
+@register("pad", moves=True)
+def pad(x: Any, pad: Any, mode: str = "constant", constant_val: Any = 0) -> Any:
+    """Elements before and after axes, given as pairs for the last `len(pad) / 2` of them.
+
+    Raises:
+        ValueError: unpaired, negative or too many numbers, an unknown mode, or more elements than
+            the axis has to reflect (its length less one) or to replicate (its length).
+    """
+    x = np.asarray(x)
+    pairs = _pad_pairs(np.asarray(pad), x.ndim)
+    if x.ndim == 0:
+        return x
+    if mode == "constant":
+        return np.pad(x, pairs, constant_values=np.asarray(constant_val).astype(x.dtype))
+    if mode == "reflect":
+        _check_pad(pairs, x.shape, mode, 1)
+        return np.pad(x, pairs, "reflect")
+    if mode == "replicate":
+        _check_pad(pairs, x.shape, mode, 0)
+        return np.pad(x, pairs, "edge")
+    raise ValueError(f"unknown mode {mode!r}; there are: constant, reflect, replicate")
+
+
+def _pad_pairs(pad: Any, rank: int) -> list[tuple[int, int]]:
+    """A pair for every axis, of zeros for those before the padded ones."""
+    if pad.ndim != 1 or len(pad) % 2 or len(pad) > 2 * rank:
+        raise ValueError(f"pad {pad.tolist()} is not a list of pairs for at most {rank} axes")
+    if (pad < 0).any():
+        raise ValueError(f"pad {pad.tolist()} has a negative number")
+    last = [(int(before), int(after)) for before, after in pad.reshape(-1, 2)]
+    return [(0, 0)] * (rank - len(last)) + last
+
+
+def _check_pad(pairs: list[tuple[int, int]], shape: tuple[int, ...], mode: str, less: int) -> None:
+    for axis, (amounts, size) in enumerate(zip(pairs, shape, strict=True)):
+        if max(amounts) > max(size - less, 0):
+            raise ValueError(f"mode {mode} cannot add {amounts} to axis {axis} of {size} elements")
+
+
+@register("reverse", moves=True)
+def reverse(x: Any, axes: Any = None) -> Any:
+    """`x` backwards along axes; all of them where none are given."""
+    return np.flip(x, None if axes is None else tuple(integers(axes)))
+
+
+@register("reverse_sequence", moves=True)
+def reverse_sequence(x: Any, lengths: Any, seq_axis: int = 0, batch_axis: int = 0) -> Any:
+    """The first `lengths[b]` steps along `seq_axis` backwards, for each b along `batch_axis`.
+
+    Raises:
+        IndexError: an axis is out of bounds.
+        ValueError: both axes are the same, or the lengths do not fit them.
+    """
+    sequence, batch = range(x.ndim)[seq_axis], range(x.ndim)[batch_axis]
+    lengths, steps = np.atleast_1d(lengths), x.shape[sequence]
+    if sequence == batch:
+        raise ValueError(f"seq_axis and batch_axis are both {batch}")
+    if lengths.shape != (x.shape[batch],) or np.any((lengths < 0) | (lengths > steps)):
+        raise ValueError(
+            f"lengths {lengths.tolist()} are not {x.shape[batch]} numbers from 0 to {steps}"
+        )
+    step = np.arange(steps).reshape([-1 if i == sequence else 1 for i in range(x.ndim)])
+    length = lengths.reshape([-1 if i == batch else 1 for i in range(x.ndim)])
+    return np.take_along_axis(x, np.where(step < length, length - 1 - step, step), axis=sequence)

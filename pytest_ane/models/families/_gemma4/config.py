@@ -1,0 +1,296 @@
+"""Gemma 4's configuration, read into the decoder core's, and its shards in running order.
+
+A layer is nine shards, `L00.attn` and the packs of experts `L00.p0` to `L00.p7`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from pytest_ane.mlprogram.errors import ManifestError, SourceError
+from pytest_ane.models.families import _blocks as blocks
+from pytest_ane.models.families._blocks import is_head
+from pytest_ane.models.families._layout import Rotary
+from pytest_ane.models.families.base import Wire
+from pytest_ane.models.families.decoder import DecoderConfig, Layer, Mixture, Settings, plain
+from pytest_ane.models.families.decoder._config import FREQUENCY_FACTORS
+from pytest_ane.models.sources.base import MAX_LAYERS, whole
+
+PACKS = 8
+"""Shards that a layer's experts are spread over, `p0` to `p7`."""
+
+PUBLISHED: Mapping[str, Any] = {
+    "num_hidden_layers": 30,
+    "hidden_size": 2816,
+    "intermediate_size": 2112,
+    "enable_moe_block": True,
+    "moe_intermediate_size": 704,
+    "num_experts": 128,
+    "top_k_experts": 8,
+    "num_attention_heads": 16,
+    "head_dim": 256,
+    "num_key_value_heads": 8,
+    "global_head_dim": 512,
+    "num_global_key_value_heads": 2,
+    "attention_k_eq_v": True,
+    "hidden_size_per_layer_input": 0,
+    "sliding_window": 1024,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+        "full_attention": {
+            "rope_type": "proportional",
+            "rope_theta": 1_000_000.0,
+            "partial_rotary_factor": 0.25,
+        },
+    },
+    "rms_norm_eps": 1e-6,
+    "final_logit_softcapping": 30.0,
+    "vocab_size": 262_144,
+}
+"""Gemma-4-26B-A4B's `text_config`, for synthetic sources: docs/reference/families/gemma4.md."""
+
+_SLIDING = {"full_attention": False, "sliding_attention": True}
+_GGUF_SLIDING = {"False": False, "True": True, "0": False, "1": True}
+GGUF_KEYS: Mapping[str, str] = {
+    "layer_types": "attention.sliding_window_pattern",
+    "head_dim": "attention.key_length_swa",
+    "v_head_dim": "attention.value_length_swa",
+    "rotary_channels": "rope.dimension_count_swa",
+    "global_head_dim": "attention.key_length",
+    "global_v_head_dim": "attention.value_length",
+    "global_rotary_channels": "rope.dimension_count",
+    "num_kv_shared_layers": "attention.shared_kv_layers",
+    "hidden_size_per_layer_input": "embedding_length_per_layer_input",
+    "num_experts": "expert_count",
+    "top_k_experts": "expert_used_count",
+}
+"""As `Gemma4Model` of llama.cpp's converter writes them; some have no key in `config.json`."""
+_OWN_KEYS = {"head_dim", "num_key_value_heads"}
+"""What `per_layer_config` may say of a layer."""
+
+
+def configure(s: Settings, positions: int) -> DecoderConfig:
+    """Sliding layers with whole heads that turn, global ones with heads of their own.
+
+    Raises:
+        SourceError: a key is missing or absurd, or the variant is none that is computed here.
+    """
+    _check_variant(s)
+    sliding = _sliding(s)
+    near_heads, kv_heads = _key_heads(s, sliding) if s.is_gguf else (None, 0)
+    config = plain(
+        s, positions, theta=None, head=256, kv_heads=near_heads, activation="gelu_pytorch_tanh"
+    )
+    if s.is_gguf:
+        head = s.count("global_head_dim")
+        s.only("global_v_head_dim", head)
+        # llama.cpp has values that are keys where a layer has no values.
+        values = (f"blk.{i}.attn_v.weight" for i, slides in enumerate(sliding) if not slides)
+        shared = not any(name in s.source.names for name in values)
+    else:
+        shared = s.flag("attention_k_eq_v")
+        head, kv_heads = _global_heads(s, config, sliding, shared)
+    if config.heads % kv_heads or head % 2:
+        raise SourceError(
+            f"{s.source.label}: {config.heads} query heads over {kv_heads} key heads of {head} "
+            "channels do not divide."
+        )
+    near = Layer(0, s.count("sliding_window"))
+    far = Layer(1, head=head, kv_heads=kv_heads, shared=shared)
+    return replace(
+        config,
+        layers=tuple(near if slides else far for slides in sliding),
+        rotaries=_rotaries(s, config.head, head, positions),
+        scale=1.0,
+        head_norms=True,
+        value_norms=True,
+        post_norms=True,
+        mixture=_mixture(s),
+        embedding_scale=config.width**0.5,
+        # What llama.cpp takes where its file has none.
+        logit_cap=s.cap("final_logit_softcapping", 30.0 if s.is_gguf else None),
+    )
+
+
+def own_experts(config: DecoderConfig, pack: int) -> range:
+    """Numbers of a pack's experts, an eighth of the layer's."""
+    assert config.mixture is not None
+    each = config.mixture.experts // PACKS
+    return range(pack * each, pack * each + each)
+
+
+def _check_variant(s: Settings) -> None:
+    """Of a file that leaves them out, what transformers takes is another model."""
+    if s.is_gguf:
+        for key in ("head_dim", "num_experts", "rope_local_base_freq"):
+            s.needed(key)
+    elif not s.flag("enable_moe_block"):
+        s.refuse("enable_moe_block", False)
+    if (channels := s.needed("hidden_size_per_layer_input")) != 0:
+        s.refuse("hidden_size_per_layer_input", channels)
+    if (layers := s.get("num_kv_shared_layers", 0)) != 0:
+        s.refuse("num_kv_shared_layers", layers)
+    # Text is causal where the tokens of an image see one another.
+    if s.get("use_bidirectional_attention") not in (None, "vision"):
+        s.refuse("use_bidirectional_attention", s.get("use_bidirectional_attention"))
+
+
+def _sliding(s: Settings) -> list[bool]:
+    """Of each layer; of `config.json` the last is global, as transformers has it."""
+    if s.is_gguf:
+        s.needed("layer_types")
+        return list(s.layers("layer_types", _GGUF_SLIDING) or ())
+    count = s.count("num_hidden_layers", most=MAX_LAYERS)
+    told = s.layers("layer_types", _SLIDING)
+    return [*(told or [i % 6 < 5 for i in range(count)])[:-1], False]
+
+
+def _key_heads(s: Settings, sliding: Sequence[bool]) -> tuple[int, int]:
+    """How many GGUF's sliding layers have, and its global ones; all of a kind as many."""
+    by_layer = s.by_layer("num_key_value_heads")
+    near, far = (
+        {count for count, slides in zip(by_layer, sliding, strict=True) if slides is kind}
+        for kind in (True, False)
+    )
+    if len(near) > 1 or len(far) > 1:
+        s.refuse("num_key_value_heads", by_layer)
+    # A kind that no layer is of may have any.
+    return min(near or by_layer), min(far or by_layer)
+
+
+def _rotaries(s: Settings, near: int, far: int, positions: int) -> tuple[Rotary, Rotary]:
+    """The angles of sliding layers and of global ones, whose heads have so many channels.
+
+    GGUF has proportional RoPE as divisors, so large that pairs which do not turn stay where they
+    are; llama.cpp divides the frequencies of global layers alone.
+    """
+    if not s.is_gguf:
+        s.needed("rope_parameters")
+        return (
+            s.rotary(near, positions, layer_type="sliding_attention"),
+            s.rotary(far, positions, partial=1.0, layer_type="full_attention"),
+        )
+    s.only("rotary_channels", near)
+    s.only("global_rotary_channels", far)
+    if FREQUENCY_FACTORS not in s.source.names:
+        raise SourceError(
+            f"{s.source.label}: lacks the tensor {FREQUENCY_FACTORS!r}, by which its global layers "
+            "turn; fetch the file again."
+        )
+    return (
+        s.rotary(near, positions, theta_key="rope_local_base_freq", scaled=False),
+        s.with_factors(s.rotary(far, positions, scaled=False)),
+    )
+
+
+def _global_heads(
+    s: Settings, config: DecoderConfig, sliding: Sequence[bool], shared: bool
+) -> tuple[int, int]:
+    """Channels of a head, and key heads, of global layers: at two places, by who saved the file."""
+    own = s.get("per_layer_config")
+    if own is None:
+        heads = s.count("num_global_key_value_heads", config.kv_heads)
+        return s.count("global_head_dim", 512), heads if shared else config.kv_heads
+    if isinstance(own, Mapping):
+        last = own.get(str(len(sliding) - 1), {})
+        expected = [{} if slides else last for slides in sliding]
+        alike = [own.get(str(i), {}) for i in range(len(sliding))] == expected
+        if alike and isinstance(last, Mapping) and last.keys() <= _OWN_KEYS:
+            what = s.what("per_layer_config")
+            told = {key: whole(value, what) for key, value in last.items() if value is not None}
+            return told.get("head_dim", config.head), told.get(
+                "num_key_value_heads", config.kv_heads
+            )
+    s.refuse("per_layer_config", own)
+
+
+def _mixture(s: Settings) -> Mixture:
+    mixture = Mixture(
+        s.count("num_experts"), s.count("top_k_experts"), s.count("moe_intermediate_size")
+    )
+    if mixture.experts % PACKS or mixture.top > mixture.experts:
+        raise SourceError(
+            f"{s.source.label}: {mixture.experts} experts, {mixture.top} chosen; they are cut into "
+            f"{PACKS} packs of one size."
+        )
+    return mixture
+
+
+_ID = re.compile(r"L(\d{1,4})\.(?:attn|p([0-7]))")
+_LAST = PACKS - 1
+
+
+class Part(NamedTuple):
+    """What a layer's shard computes; parts sort in running order.
+
+    Attributes:
+        layer: its number.
+        pack: number of the pack; -1 for attention, which runs before the packs.
+    """
+
+    layer: int
+    pack: int
+
+    @property
+    def is_attention(self) -> bool:
+        """Whether this is the layer's first half."""
+        return self.pack < 0
+
+    @property
+    def combines(self) -> bool:
+        """Whether this is the pack that ends its layer."""
+        return self.pack == _LAST
+
+
+def part(shard: str) -> Part:
+    """What a shard id other than the head's stands for.
+
+    Raises:
+        ManifestError: it is none of this family's.
+    """
+    match = _ID.fullmatch(shard)
+    if match is None:
+        raise ManifestError(
+            f"Family 'gemma4' has no shard {shard!r}; there are L00.attn, L00.p0 to L00.p{_LAST} "
+            "for every layer, and vocabulary slices of the head head.0, head.1, ..."
+        )
+    return Part(int(match[1]), int(match[2] or -1))
+
+
+def pack_of(shard: str) -> Part | None:
+    """The pack that a shard is; None of attention and of the head's slices."""
+    return None if is_head(shard) or part(shard).is_attention else part(shard)
+
+
+def wiring(shards: Sequence[str]) -> tuple[Wire, ...]:
+    """The shards in running order: layer by layer, attention before packs, the head last.
+
+    Packs sum into the stream `moe`, which the last one takes besides `x`.
+    """
+    parts = sorted((shard for shard in shards if not is_head(shard)), key=part)
+    return (*map(_wire, parts), *blocks.wiring([*filter(is_head, shards)], "gemma4"))
+
+
+def _wire(shard: str) -> Wire:
+    of = part(shard)
+    if of.is_attention:
+        return Wire(shard, kind="attention")
+    if of.combines:
+        return Wire(shard, takes=("x", "moe"), kind="last pack")
+    return Wire(shard, gives="moe", mode="add" if of.pack else "set", kind="pack")
+
+
+def layer_shards(layer: int) -> tuple[str, ...]:
+    """Ids of a layer's nine shards: attention and eight packs."""
+    return (f"L{layer:02d}.attn", *(f"L{layer:02d}.p{pack}" for pack in range(PACKS)))
+
+
+def starts_whole(shards: Sequence[str]) -> bool:
+    """Whether no shard is missing before the last of these; before the head, none of a layer."""
+    parts = sorted(part(shard) for shard in shards if not is_head(shard))
+    layers, rest = divmod(len(parts), 1 + PACKS)
+    prefix = [part(shard) for i in range(layers + 1) for shard in layer_shards(i)]
+    return parts == prefix[: len(parts)] and not (rest and any(map(is_head, shards)))

@@ -1,0 +1,234 @@
+"""The ANE forms of ZAYA1's layers: `[1, C, T, 1]` tensors, linear maps as 1x1 convolutions.
+
+torch's tracer names operations after the local variables that hold their results: another name
+gives a package of other bytes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pytest_ane.mlprogram import fp16
+from pytest_ane.models.families._ane import (
+    Chosen,
+    ScaledRMSNorm,
+    cast_to,
+    convolution,
+    pointwise,
+    rotate,
+    scaled_to_unit,
+)
+from pytest_ane.models.families._zaya.config import ZayaConfig
+from pytest_ane.models.families._zaya.weights import (
+    AttentionWeights,
+    Residual,
+    RouterWeights,
+    ZayaWeights,
+)
+
+
+class AneResidual(nn.Module):
+    """A layer's output, scaled, joined with the residual stream, scaled."""
+
+    def __init__(self, weights: Residual) -> None:
+        super().__init__()
+        self.residual_scale = _channels(weights.residual_scale)
+        self.residual_bias = _channels(weights.residual_bias)
+        self.scale, self.bias = _channels(weights.scale), _channels(weights.bias)
+
+    def forward(self, x: Tensor, given: Tensor) -> Tensor:
+        """Residual stream and layer output, `[1, C, T, 1]` each, scaled and added."""
+        return x * self.residual_scale + self.residual_bias + given * self.scale + self.bias
+
+
+class AneRouter(nn.Module):
+    """The notes' soft routing: the weights `[1, experts + 1, T, 1]` of all experts and of none."""
+
+    def __init__(self, config: ZayaConfig, weights: RouterWeights) -> None:
+        super().__init__()
+        self.down_proj = pointwise(*weights.down)
+        self.norm = ScaledRMSNorm(weights.norm, config.epsilon)
+        self.first, self.second = pointwise(*weights.first), pointwise(*weights.second)
+        self.last = pointwise(weights.last)
+        self.balancing = _channels(weights.balancing)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """Of normed states `[1, C, T, 1]`."""
+        inner = self.norm(F.silu(self.down_proj(h)))
+        inner = F.silu(self.second(F.silu(self.first(inner))))
+        return torch.softmax(self.last(inner) + self.balancing, dim=1)
+
+
+class PublishedRouter(AneRouter):
+    """Routing to one expert, or none: the weights of all, but for one exactly 0."""
+
+    carry: Tensor | None
+    zero: Tensor
+
+    def __init__(self, config: ZayaConfig, weights: RouterWeights) -> None:
+        super().__init__(config, weights)
+        dtype = weights.last.dtype
+        self.chosen = Chosen(len(weights.last), 1, dtype)
+        self.register_buffer("zero", torch.zeros(1, dtype=dtype))
+        self.carry = None if weights.carry is None else _channels(weights.carry)
+
+    def state(self, h: Tensor, before: Tensor) -> Tensor:
+        """What the next mixture's router goes on from, `[1, R, T, 1]`, of normed states."""
+        own: Tensor = self.down_proj(h)
+        return own if self.carry is None else own + before * self.carry
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Of the router's state. Balancing biases count in choosing alone."""
+        inner = F.gelu(self.second(F.gelu(self.first(self.norm(state)))))
+        shares = torch.softmax(self.last(inner), dim=1)
+        return torch.where(self.chosen(shares + self.balancing), shares, self.zero)
+
+
+class AneExpert(nn.Module):
+    """SwiGLU with both halves in one convolution."""
+
+    def __init__(self, fc1: Tensor, fc2: Tensor) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = pointwise(fc1), pointwise(fc2)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """Of normed states `[1, C, T, 1]`."""
+        gate, up = self.fc1(h).chunk(2, dim=1)
+        given: Tensor = self.fc2(F.silu(gate) * up)
+        return given
+
+
+class AneMixture(nn.Module):
+    """All experts run and are weighted, so that no branch depends on data."""
+
+    def __init__(self, config: ZayaConfig, index: int, weights: ZayaWeights) -> None:
+        super().__init__()
+        w = weights.mixture(index)
+        assert config.mixture is not None
+        self.norm = ScaledRMSNorm(w.norm, config.epsilon)
+        self.router = (PublishedRouter if config.is_published else AneRouter)(config, w.router)
+        self.experts = nn.ModuleList(
+            AneExpert(*weights.expert(index, n)) for n in range(config.mixture.experts)
+        )
+        self.merge = AneResidual(w.residual)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[1, C, T, 1]` to the same; the weight of the last slot, no expert, is dropped."""
+        h = self.norm(x)
+        return self.mixed(x, h, self.router(h))
+
+    def mixed(self, x: Tensor, h: Tensor, chosen: Tensor) -> Tensor:
+        """States, normed states, and what each expert counts for, to the states after the layer."""
+        weighted = [expert(h) * chosen[:, n : n + 1] for n, expert in enumerate(self.experts)]
+        mixed = weighted[0]
+        for part in weighted[1:]:
+            mixed = mixed + part
+        joined: Tensor = self.merge(x, mixed)
+        return joined
+
+
+class PublishedMixture(AneMixture):
+    """The router's state enters, of all mixtures but the first, and leaves below the states."""
+
+    router: PublishedRouter
+
+    def __init__(self, config: ZayaConfig, index: int, weights: ZayaWeights) -> None:
+        super().__init__(config, index, weights)
+        self.width, self.carries = config.width, config.enters(index) > 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[1, C, T, 1]` or `[1, C + R, T, 1]` to `[1, C + R, T, 1]`."""
+        x, before = (x[:, : self.width], x[:, self.width :]) if self.carries else (x, x)
+        h = self.norm(x)
+        state = self.router.state(h, before)
+        return torch.cat([self.mixed(x, h, self.router(state)), state], dim=1)
+
+
+class AneAttention(nn.Module):
+    """Compressed convolutional attention with states.
+
+    `x [1, C, T, 1]`, `cos`/`sin [1, 1, rotary, T]`, `mask` and `write [1, 1, T, S]` to `y` as `x`.
+    States: `kv_cache [2 KV, 1, S, d]`, keys before values; and `tail [1, 1, 2, *]`, what the two
+    last positions leave to the next ones: queries, keys and delayed values before all else. They
+    are two and wide, because three, or narrow ones, fail on devices (rules R057, R058). New rows
+    are put in place by a product with the one-hot `write`: scattering is not for the ANE (R002).
+    """
+
+    kv_cache: Tensor
+    tail: Tensor
+
+    def __init__(self, config: ZayaConfig, index: int, weights: AttentionWeights) -> None:
+        super().__init__()
+        self.config = config
+        self.norm = ScaledRMSNorm(weights.norm, config.epsilon)
+        self.qkv_proj, self.o_proj = pointwise(weights.qkv), pointwise(weights.o)
+        self.temperature = nn.Parameter(
+            weights.temperature.reshape(-1, 1, 1, 1), requires_grad=False
+        )
+        groups = (config.qk_channels, config.heads + config.kv_heads)
+        self.convolutions = nn.ModuleList(
+            convolution(weight[..., None], bias, count)
+            for (weight, bias), count in zip(weights.convolutions or (), groups, strict=False)
+        )
+        self.merge = AneResidual(weights.residual)
+        for name, shape in config.state_shapes(index).items():
+            self.register_buffer(name, torch.zeros(shape, dtype=weights.qkv.dtype))
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, write: Tensor) -> Tensor:
+        """The layer on new positions, after those that the states hold."""
+        c = self.config
+        seen, current = self.projected(x)
+        q, k = self.queries_and_keys(seen[:, : c.qk_channels])
+        v = torch.cat([current, seen[:, c.qk_channels :, 1:-1]], dim=1)
+        q = rotate(scaled_to_unit(q, fp16.MIN_NORMAL, dim=2) * c.head**-0.5, cos, sin)
+        k = rotate(scaled_to_unit(k, fp16.MIN_NORMAL, dim=2) * self.temperature, cos, sin)
+        v = v.reshape(c.kv_heads, 1, c.head, -1)
+        keys, values = self.remembered(torch.cat([k, v]).transpose(2, 3), write)
+        weights = torch.softmax(q.transpose(2, 3) @ keys.transpose(2, 3) + mask, dim=-1)
+        mixed = (weights @ values).transpose(2, 3).reshape(1, c.q_channels, -1, 1)
+        joined: Tensor = self.merge(x, self.o_proj(cast_to(mixed, x.dtype)))
+        return joined
+
+    def projected(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries, keys and delayed values of two positions before and all new ones; values."""
+        c = self.config
+        mine, current = torch.split(
+            self.qkv_proj(self.norm(x)), [c.tail_channels, c.kv_channels // 2], dim=1
+        )
+        before = cast_to(self.tail, x.dtype).permute(0, 3, 2, 1)
+        seen = torch.cat([before, mine], dim=2)
+        self.tail[:] = seen[:, :, -2:].permute(0, 3, 2, 1)
+        return seen, current
+
+    def queries_and_keys(self, seen: Tensor) -> tuple[Tensor, Tensor]:
+        """`[KV, G, d, T]` and `[KV, 1, d, T]`: means of the two, and the convolutions of both."""
+        q, k = self.by_keys(seen[:, :, 2:])
+        mean_q = (q + k) * 0.5
+        mean_k = mean_q.mean(dim=1, keepdim=True)
+        if not self.convolutions:
+            return mean_q, mean_k
+        depthwise, grouped = self.convolutions
+        q, k = self.by_keys(grouped(depthwise(seen)))
+        return q + mean_q, k + mean_k
+
+    def by_keys(self, qk: Tensor) -> tuple[Tensor, Tensor]:
+        """`[1, (H + KV) d, T, 1]` as queries by the keys they share, and keys."""
+        c = self.config
+        q, k = torch.split(qk, [c.q_channels, c.kv_channels], dim=1)
+        groups = c.heads // c.kv_heads
+        return q.reshape(c.kv_heads, groups, c.head, -1), k.reshape(c.kv_heads, 1, c.head, -1)
+
+    def remembered(self, new: Tensor, write: Tensor) -> tuple[Tensor, Tensor]:
+        """Put rows `[2 KV, 1, T, d]` into the cache; all keys and values, `[KV, 1, S, d]` each."""
+        place = write.transpose(2, 3)
+        kept = 1 - place.sum(dim=3, keepdim=True)
+        cache = cast_to(self.kv_cache, new.dtype) * kept + place @ new
+        self.kv_cache[:] = cache
+        keys, values = cache.chunk(2, dim=0)
+        return keys, values
+
+
+def _channels(weight: Tensor) -> nn.Parameter:
+    return nn.Parameter(weight.reshape(1, -1, 1, 1), requires_grad=False)

@@ -1,0 +1,134 @@
+"""A ZAYA1 model over a source: what it has besides a decoder's, and other layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_ane.models.families import _blocks as blocks
+from pytest_ane.models.families._blocks import block_index, head_index, is_head
+from pytest_ane.models.families._layout import AneLayout
+from pytest_ane.models.families._zaya.config import ZayaConfig, ZayaNames, is_attention, wiring
+from pytest_ane.models.families.base import (
+    Conversion,
+    Cut,
+    Port,
+    Ports,
+    Reference,
+    Routing,
+    Undecided,
+)
+from pytest_ane.models.families.decoder import DecoderModel
+from pytest_ane.models.sources import Source
+
+if TYPE_CHECKING:
+    from pytest_ane.models.families._zaya.weights import ZayaWeights
+
+
+class ZayaModel(DecoderModel):
+    """One model; weights are read from the source shard by shard."""
+
+    config: ZayaConfig
+    names: ZayaNames
+    dtype: npt.DTypeLike = np.float16
+    """Of what is converted: half the memory, and fp16 ones convert fastest."""
+
+    @property
+    def weights(self) -> ZayaWeights:
+        """The source by the names it has, in float32."""
+        return self._weights(np.float32)
+
+    def reference(self, shard: str) -> Reference:
+        """The float32 module of a shard on sequences `[T, C]`."""
+        from pytest_ane.models.families._reference import run_each, run_together
+        from pytest_ane.models.families._zaya import reference
+
+        if is_head(shard):
+            return super().reference(shard)
+        (index, block), weights, c = self._block(shard), self.weights, self.config
+        if is_attention(index):
+            return partial(run_each, lambda x: reference.attention(x, block, c, index))
+        return partial(run_together, lambda x: reference.mixture(x, block, c, index, weights))
+
+    def residual(self, shard: str) -> Reference | None:
+        """What enters a layer, times its residual scale, plus its residual bias."""
+        from pytest_ane.models.families._reference import run_together
+        from pytest_ane.models.families._zaya import reference
+
+        if is_head(shard):
+            return None
+        index, c = block_index(shard), self.config
+        if not is_attention(index):
+            mixture = self.weights.mixture(index)
+            return partial(run_together, lambda x: reference.path(x, mixture, c))
+        residual = self.weights.residual(index)
+        return partial(run_together, lambda x: reference.carried(x, residual))
+
+    def routed(self, shard: str) -> Routing | None:
+        """Experts of a mixture that are chosen, or of the notes' form those that say much."""
+        from pytest_ane.models.families._zaya.reference import routes
+
+        return self._of_experts(shard, routes)
+
+    def undecided(self, shard: str) -> Undecided | None:
+        """Where fp16 cannot tell which expert is chosen; the notes' form weights all of them."""
+        from pytest_ane.models.families._zaya.reference import undecided
+
+        return self._of_experts(shard, undecided) if self.config.is_published else None
+
+    def filling(self, shard: str) -> None:
+        """None: a sequence is run from its start."""
+
+    def conversion(self, shard: str) -> Conversion:
+        """The shard's ANE form, and its ports."""
+        from pytest_ane.models.families._ane import AneHead
+        from pytest_ane.models.families._zaya.ane import AneAttention, AneMixture, PublishedMixture
+
+        c, weights, ports = self.config, self._weights(self.dtype), self.ports(shard)
+        module: Any
+        if is_head(shard):
+            module = AneHead(*weights.head(head_index(shard)), c.epsilon)
+        elif is_attention(index := block_index(shard)):
+            module = AneAttention(c, index, weights.cca(index))
+        else:
+            module = (PublishedMixture if c.is_published else AneMixture)(c, index, weights)
+        return Conversion(module, ports.inputs, ports.outputs, ports.states)
+
+    def ports(self, shard: str) -> Ports:
+        """As of `conversion`."""
+        if is_head(shard):
+            return super().ports(shard)
+        c, index = self.config, block_index(shard)
+        if is_attention(index):
+            states = tuple(Port(name, shape) for name, shape in c.state_shapes(index).items())
+            return replace(super().ports(shard), states=states)
+        x, y = c.width + c.enters(index), c.width + c.leaves(index)
+        return Ports((Port("x", (1, x, "T", 1)),), (Port("y", (1, y, "T", 1)),))
+
+    def _weights(self, dtype: npt.DTypeLike) -> ZayaWeights:
+        from pytest_ane.models.families._zaya.weights import ZayaWeights
+
+        return ZayaWeights(self.source, self.config, self.names, dtype)
+
+
+def open_model(source: Source, cut: Cut) -> ZayaModel:
+    """See a source as a ZAYA1 model cut into these shards.
+
+    Raises:
+        SourceError: another architecture or variant, or a layer the model does not have.
+        ManifestError: a shard id that is neither a layer nor a head slice, or a slice left out.
+    """
+    ids = [wire.shard for wire in wiring(cut.shards)]
+    config, names = ZayaConfig.read(source, blocks.slices(ids), cut)
+    blocks.check_depth(source.label, ids, len(config.layers))
+    return ZayaModel(source, config, names, cut)
+
+
+def layout(description: dict[str, Any], shard: str) -> AneLayout:
+    """A shard's layout from `ZayaModel.description`, without the weights."""
+    config = ZayaConfig.from_description(description)
+    return config.head_layout if is_head(shard) else config.layout(block_index(shard))

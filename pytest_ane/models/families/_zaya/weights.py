@@ -1,0 +1,207 @@
+"""ZAYA1 tensors from a source, one shard at a time, in fp16 or float32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.models.families._zaya.config import ZayaConfig, ZayaNames, is_attention
+from pytest_ane.models.families.decoder._weights import Linear, Weights
+
+OVERFLOW_BIAS = 5.0
+"""Where the first convolution has a bias beyond it, the lab's shards leave the convolutions out
+(L00, L76 and L78 of ZAYA1-8B)."""
+
+_BAND = 512
+"""Rows of an expert at a time: 4 MB in float32."""
+
+
+class Residual(NamedTuple):
+    """y = x * residual_scale + residual_bias + f(x) * scale + bias, all `[C]`."""
+
+    scale: Tensor
+    bias: Tensor
+    residual_scale: Tensor
+    residual_bias: Tensor
+
+
+@dataclass(frozen=True)
+class AttentionWeights:
+    """One attention layer's tensors, projections as `[out, in]`.
+
+    Attributes:
+        qkv: queries, keys, values for the next position, values for this one, stacked.
+        convolutions: the depthwise and the grouped one; None where left out.
+        temperature: `[kv_heads]`, a factor of the keys.
+    """
+
+    norm: Tensor
+    qkv: Tensor
+    convolutions: tuple[Linear, Linear] | None
+    temperature: Tensor
+    o: Tensor
+    residual: Residual
+
+
+@dataclass(frozen=True)
+class RouterWeights:
+    """The router's three hidden layers, norm, last layer, biases, and its state's scale.
+
+    Attributes:
+        carry: factor of the state that the mixture before gives, `[R]`; None where none enters.
+    """
+
+    down: Linear
+    norm: Tensor
+    first: Linear
+    second: Linear
+    last: Tensor
+    balancing: Tensor
+    carry: Tensor | None
+
+
+@dataclass(frozen=True)
+class MixtureWeights:
+    """One mixture's tensors without its experts, which are read one at a time."""
+
+    norm: Tensor
+    router: RouterWeights
+    residual: Residual
+
+
+class ZayaWeights(Weights):
+    """A source seen by its names; `dtype` is fp16 for what is converted."""
+
+    config: ZayaConfig
+    _names: ZayaNames
+
+    def embedding(self, ids: Sequence[int]) -> FloatArray:
+        """Hidden states that enter the first layer, scaled in the published model."""
+        rows = super().embedding(ids)
+        if not self.config.is_published:
+            return rows
+        scale, bias = self._scales(0, "hidden_states")
+        scaled: FloatArray = (rows + bias.numpy()) * scale.numpy()
+        return scaled
+
+    def block(self, index: int) -> Any:
+        """One layer: `AttentionWeights`, or `MixtureWeights`."""
+        return self.cca(index) if is_attention(index) else self.mixture(index)
+
+    def cca(self, index: int) -> AttentionWeights:
+        """A layer of compressed convolutional attention.
+
+        The notes' form leaves out convolutions that overflow fp16.
+        """
+        c, own = self.config, "self_attn.qkv."
+        half, total = c.kv_channels // 2, c.qk_channels
+        parts = ("linear_q", c.q_channels), ("linear_k", c.kv_channels)
+        values = ("val_proj2", half), ("val_proj1", half)
+        qkv = [
+            self._layer_tensor(index, f"{own}{n}.weight", rows, c.width)
+            for n, rows in parts + values
+        ]
+        depthwise = self._biased(index, f"{own}conv_qk.0", total, 1, 2)
+        grouped = self._biased(index, f"{own}conv_qk.1", total, c.head, 2)
+        assert depthwise.bias is not None
+        convolved = c.is_published or depthwise.bias.abs().max() <= OVERFLOW_BIAS
+        return AttentionWeights(
+            norm=self._norm(index, "attention_norm"),
+            qkv=torch.cat(qkv),
+            convolutions=(depthwise, grouped) if convolved else None,
+            temperature=self._layer_tensor(index, f"{own}temp", c.kv_heads),
+            o=self._layer_tensor(index, "self_attn.o_proj.weight", c.width, c.q_channels),
+            residual=self.residual(index),
+        )
+
+    def mixture(self, index: int) -> MixtureWeights:
+        """A mixture of experts, without the experts."""
+        c, own = self.config, "zaya_block.router."
+        assert c.mixture is not None
+        slots, states = c.mixture.experts + 1, c.enters(index)
+        router = RouterWeights(
+            down=self._biased(index, f"{own}down_proj", c.router, c.width),
+            norm=self._layer_tensor(index, f"{own}rmsnorm_eda.weight", c.router),
+            first=self._biased(index, f"{own}router_mlp.0", c.router, c.router),
+            second=self._biased(index, f"{own}router_mlp.2", c.router, c.router),
+            last=self._layer_tensor(index, f"{own}router_mlp.4.weight", slots, c.router),
+            balancing=self._layer_tensor(index, f"{own}balancing_biases", slots),
+            carry=self._layer_tensor(index, f"{own}router_states_scale", states)
+            if states
+            else None,
+        )
+        return MixtureWeights(self._norm(index, "ffn_norm"), router, self.residual(index))
+
+    def residual(self, index: int) -> Residual:
+        """How a layer's output joins the residual stream.
+
+        In the notes' form by the scales before the layer. In the published model these act on what
+        the layers before it give: a layer's output has those before the next one, which add their
+        biases before they scale.
+        """
+        at, names = index + self.config.is_published, self._source.names
+        scale, bias = self._scales(at, "hidden_states")
+        # The published first layer scales no residual: it has no tensors for it.
+        if at == 0 and names and self._names.before(0, "residual_scale") not in names:
+            return Residual(scale, bias, torch.ones_like(scale), torch.zeros_like(bias))
+        kept, added = self._scales(at, "residual")
+        if self.config.is_published:
+            bias, added = bias * scale, added * kept
+        return Residual(scale, bias, kept, added)
+
+    def expert(self, index: int, number: int) -> tuple[Tensor, Tensor]:
+        """An expert's projections, `[2 F, C]` and `[C, F]`."""
+        fc1, fc2 = (
+            self._expert(index, number, name, range(rows))
+            for name, (rows, _) in self._shapes.items()
+        )
+        return fc1, fc2
+
+    def project(self, x: Tensor, index: int, number: int, layer: str) -> Tensor:
+        """`x W^T [T, O]` for an expert's `linear_fc1` or `linear_fc2`, never held as a whole.
+
+        A band of rows fits the processor's cache, where it is widened and multiplied at once.
+        """
+        rows = self._shapes[layer][0]
+        products = torch.empty(rows, len(x))
+        for first in range(0, rows, _BAND):
+            band = range(first, min(first + _BAND, rows))
+            weight = self._expert(index, number, layer, band)
+            torch.mm(weight, x.T, out=products[first : band.stop])
+        return products.T
+
+    @property
+    def _shapes(self) -> dict[str, tuple[int, int]]:
+        c = self.config
+        return {"linear_fc1": (2 * c.ffn, c.width), "linear_fc2": (c.width, c.ffn)}
+
+    def _expert(self, index: int, number: int, layer: str, band: range) -> Tensor:
+        """Rows of an expert's projection, which may be one of all experts in a tensor."""
+        rows, columns = self._shapes[layer]
+        name, total = self._names.expert(index, number, layer), rows
+        if self._names.folded:
+            assert self.config.mixture is not None
+            band = range(number * rows + band.start, number * rows + band.stop)
+            total *= self.config.mixture.experts
+        return torch.from_numpy(self._source.rows(name, band, columns, total, self._dtype))
+
+    def _scales(self, index: int, of: str) -> tuple[Tensor, Tensor]:
+        """The scale and the bias, `[C]`, of `hidden_states` or of the `residual` before a layer."""
+        c, end = self.config, index == len(self.config.layers)
+        scale, bias = (
+            self._read(self._names.before(index, f"{of}_{name}", end=end), c.width)
+            for name in ("scale", "bias")
+        )
+        return scale, bias
+
+    def _layer_tensor(self, index: int, name: str, *shape: int) -> Tensor:
+        return self._read(self._names.own_of(index, name), *shape)
+
+    def _biased(self, index: int, name: str, *shape: int) -> Linear:
+        weight = self._layer_tensor(index, f"{name}.weight", *shape)
+        return Linear(weight, self._layer_tensor(index, f"{name}.bias", shape[0]))

@@ -1,0 +1,333 @@
+"""A decoder over a source, and a family of decoders: how it cuts, reads and names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.models.families import _blocks as blocks
+from pytest_ane.models.families._blocks import block_index, head_index, is_head
+from pytest_ane.models.families._layout import AneLayout, attention_ports
+from pytest_ane.models.families.base import (
+    Conversion,
+    Cut,
+    Filling,
+    Port,
+    Ports,
+    Reference,
+    Routing,
+    Undecided,
+    Wire,
+)
+from pytest_ane.models.families.decoder._config import (
+    GGUF,
+    PUBLISHED,
+    DecoderConfig,
+    Names,
+    Parts,
+    find_root,
+)
+from pytest_ane.models.families.decoder._settings import Settings
+from pytest_ane.models.sources import Source, Spread
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pytest_ane.models.families.decoder._weights import Weights
+
+T = TypeVar("T")
+
+
+class DecoderModel:
+    """One model; weights are read from the source shard by shard."""
+
+    dtype: npt.DTypeLike = np.float32
+    """Of what is converted."""
+
+    def __init__(self, source: Source, config: DecoderConfig, names: Names, cut: Cut) -> None:
+        self.source, self.config, self.names = source, config, names
+        self._cut = cut
+
+    @property
+    def shards(self) -> Sequence[str]:
+        """As the model is cut."""
+        return self._cut.shards
+
+    @property
+    def positions(self) -> int:
+        """As many as a stateless call takes, or as a state holds."""
+        return self.config.context or self._cut.max_tokens
+
+    @property
+    def missing(self) -> Sequence[str]:
+        """Blocks that the cut leaves out."""
+        return blocks.missing(self._cut.shards, len(self.config.layers))
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """The configuration, JSON-serialisable, from which layouts are rebuilt."""
+        return self.config.description
+
+    @property
+    def weights(self) -> Weights:
+        """The source by the family's names, in float32."""
+        return self._weights(np.float32)
+
+    def layout(self, shard: str) -> AneLayout:
+        """How hidden states enter and leave a shard."""
+        return layout(self.config, shard)
+
+    def embed(self, ids: Sequence[int]) -> FloatArray:
+        """Embedding rows `[T, C]` of token ids, in float32, scaled."""
+        scaled: FloatArray = self.weights.embedding(ids) * np.float32(self.config.embedding_scale)
+        return scaled
+
+    def reference(self, shard: str) -> Reference:
+        """The float32 module of a shard on sequences `[T, C]`."""
+        from pytest_ane.models.families._reference import run_each
+        from pytest_ane.models.families.decoder import _reference as reference
+
+        c = self.config
+        if is_head(shard):
+            head = self.weights.head(head_index(shard))
+            return partial(run_each, lambda x: reference.logits(x, head, c))
+        index, block = self._block(shard)
+        return partial(run_each, lambda x: reference.block(x, block, c, index))
+
+    def residual(self, shard: str) -> Reference | None:
+        """What enters a block, as it is."""
+        return None if is_head(shard) else list
+
+    def routed(self, shard: str) -> Routing | None:
+        """Which experts a sparse layer's positions choose."""
+        from pytest_ane.models.families.decoder._reference import routed
+
+        return self._of_experts(shard, routed)
+
+    def undecided(self, shard: str) -> Undecided | None:
+        """Where fp16 cannot tell which of a sparse layer's experts are chosen."""
+        from pytest_ane.models.families.decoder._reference import undecided
+
+        return self._of_experts(shard, undecided)
+
+    def filling(self, shard: str) -> Filling | None:
+        """Keys and values of a sequence in their places, for a layer with a window."""
+        if self.config.context is None or self.layout(shard).window is None:
+            return None
+        from pytest_ane.models.families._reference import each
+        from pytest_ane.models.families.decoder._reference import filled
+
+        c, index = self.config, self.index(shard)
+        w = self.weights.attention(index)
+        return lambda hidden: each(lambda x: filled(x, w, c, index), [hidden])[0]
+
+    def conversion(self, shard: str) -> Conversion:
+        """The shard's ANE form, and its ports."""
+        ports = self.ports(shard)
+        return Conversion(self._module(shard), ports.inputs, ports.outputs, ports.states)
+
+    def ports(self, shard: str) -> Ports:
+        """As of `conversion`."""
+        c = self.config
+        if is_head(shard):
+            x = Port("x", (1, c.width, "T", 1))
+            return Ports((x,), (blocks.head_port(c.vocabulary, c.slices, shard),))
+        layout = self.layout(shard)
+        turned = 0 if layout.rotary is None else layout.rotary.channels
+        inputs = attention_ports(c.width, turned, layout.context)
+        y = Port("y", inputs[0].shape)
+        if layout.context is None:
+            return Ports(inputs, (y,))
+        head, kv_heads = c.heads_of(self.index(shard))
+        shape = (kv_heads, 1, head, layout.context)
+        return Ports(inputs, (y,), tuple(Port(name, shape) for name in ("k_cache", "v_cache")))
+
+    def index(self, shard: str) -> int:
+        """Number of the layer that a shard is of."""
+        return block_index(shard)
+
+    def _of_experts(
+        self, shard: str, tell: Callable[..., T]
+    ) -> Callable[[Sequence[FloatArray]], list[T]] | None:
+        """What is told of each sequence by a sparse layer; None of others."""
+        if is_head(shard) or self.config.mixture_of(block_index(shard)) is None:
+            return None
+        from pytest_ane.models.families._reference import each
+
+        index, block = self._block(shard)
+        return partial(each, lambda x: tell(x, block, self.config, index))
+
+    def _block(self, shard: str) -> tuple[int, Any]:
+        index = self.index(shard)
+        return index, self.weights.block(index)
+
+    def _module(self, shard: str) -> nn.Module:
+        """The shard's ANE form."""
+        from pytest_ane.models.families._ane import AneHead
+        from pytest_ane.models.families.decoder._ane import AneBlock, StatefulBlock
+
+        c, weights = self.config, self._weights(self.dtype)
+        if is_head(shard):
+            norm, projection = weights.head(head_index(shard))
+            return AneHead(norm * c.logit_scale, projection, c.stream_epsilon, c.logit_cap)
+        form, index = AneBlock if c.context is None else StatefulBlock, block_index(shard)
+        return form(c, index, weights.block(index))
+
+    def _weights(self, dtype: npt.DTypeLike) -> Weights:
+        from pytest_ane.models.families.decoder._weights import Weights
+
+        return Weights(self.source, self.config, self.names, dtype)
+
+
+def layout(config: DecoderConfig, shard: str) -> AneLayout:
+    """A shard's layout, without the weights."""
+    return config.head_layout if is_head(shard) else config.layout(block_index(shard))
+
+
+_CORE = 3
+"""Raised when a change of the core alters what the shards of all families compute."""
+
+
+@dataclass(frozen=True)
+class DecoderFamily:
+    """What `pytest_ane.models.families.base.Family` asks, of one kind of decoder.
+
+    Attributes:
+        name: as manifests have it.
+        configure: reads a configuration for shards that take so many positions.
+        types: of `config.json`'s `model_type`; the name alone where none are given.
+        architectures: of GGUF's `general.architecture`; as the types where none are given.
+        names, gguf_names: parts that checkpoints and GGUF files call otherwise than most.
+        gguf_keys: keys of `config.json` that GGUF files call otherwise than most.
+        fused: parts that are stored in one tensor.
+        norm_offset: 1 where published norms compute x (1 + w); GGUF's have it in them.
+        paired: whether GGUF stores queries and keys in adjacent pairs.
+        tied: whether the head is the embedding's where the configuration does not tell.
+        root: what names of synthetic tensors begin with.
+        own: tensors of a block that the family reads by itself, in full, and their names in GGUF.
+        synthetic: the configuration of synthetic weights where the manifest does not give it.
+        defaults: what `config.json` means where it does not say, by the class of transformers.
+    """
+
+    name: str
+    configure: Callable[[Settings, int], DecoderConfig]
+    types: Sequence[str] = ()
+    architectures: Sequence[str] = ()
+    names: Parts = field(default_factory=dict)
+    gguf_names: Parts = field(default_factory=dict)
+    gguf_keys: Mapping[str, str] = field(default_factory=dict)
+    fused: Sequence[Sequence[str]] = ()
+    norm_offset: float = 0.0
+    paired: bool = False
+    tied: bool = False
+    root: str = "model."
+    own: Parts = field(default_factory=dict)
+    synthetic: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    revision: int = 1
+
+    @property
+    def VERSION(self) -> str:
+        """Part of every cache key: raised when a change alters what a shard computes."""
+        return f"{self.name}/{_CORE}.{self.revision}"
+
+    @property
+    def published(self) -> Sequence[str]:
+        """Values of `model_type` that are this family's."""
+        return self.types or (self.name,)
+
+    @property
+    def converted(self) -> Sequence[str]:
+        """Values of GGUF's `general.architecture` that are this family's."""
+        return self.architectures or self.published
+
+    def open_model(self, source: Source, cut: Cut) -> DecoderModel:
+        """See a checkpoint, a GGUF file or a seed as a model cut into these shards.
+
+        Raises:
+            SourceError: another architecture or variant, or a block the model does not have.
+            ManifestError: a shard id that is neither a block nor a head slice, or a slice left
+                out.
+        """
+        ids = [wire.shard for wire in self.wiring(cut.shards)]
+        slices = blocks.slices(ids)
+        config, names = self.read(source, cut, slices)
+        blocks.check_depth(source.label, ids, len(config.layers))
+        if source.names:
+            names.require(source, config, ids)
+        return DecoderModel(source, config, names, cut)
+
+    def read(self, source: Source, cut: Cut, slices: int = 1) -> tuple[DecoderConfig, Names]:
+        """A source's configuration, and its tensors' names.
+
+        Raises:
+            SourceError: of another architecture, of a variant that is not computed, or absurd.
+        """
+        settings = Settings(
+            source,
+            self.name,
+            self.published,
+            self.converted,
+            self.synthetic,
+            self.defaults,
+            self.gguf_keys,
+        )
+        config = self.configure(settings, cut.context if cut.stateful else cut.max_tokens)
+        names = self._names(source, settings)
+        config = replace(
+            config,
+            tied=settings.is_tied(names.whole("head"), self.tied),
+            slices=slices,
+            max_tokens=cut.max_tokens,
+            context=cut.context if cut.stateful else None,
+        )
+        settings.check()
+        if source.names:
+            names.check(source, self.name, config)
+        return config, names
+
+    def layout(self, description: dict[str, Any], shard: str) -> AneLayout:
+        """A shard's layout from `DecoderModel.description`, without the weights."""
+        return layout(DecoderConfig.from_description(description), shard)
+
+    def wiring(self, shards: Sequence[str]) -> tuple[Wire, ...]:
+        """Blocks `L00`, `L01`... one after another, then head slices `head.0`, `head.1`...
+
+        Raises:
+            ManifestError: a shard id is neither.
+        """
+        return blocks.wiring(shards, self.name)
+
+    def starts_whole(self, shards: Sequence[str]) -> bool:
+        """Whether the blocks form a contiguous prefix of the model."""
+        return blocks.starts_whole(shards)
+
+    def spread(self, name: str, shape: tuple[int, ...]) -> Spread:
+        """Norms near 1, small biases, and matrices that keep the variance of what enters."""
+        return spread(name, shape, 1.0 - self.norm_offset)
+
+    def _names(self, source: Source, settings: Settings) -> Names:
+        if settings.is_gguf:
+            gguf = {**GGUF, **self.gguf_names}
+            return Names(gguf, fused=self.fused, paired=self.paired, own=self.own)
+        parts = {**PUBLISHED, **self.names}
+        root = find_root(source, self.root)
+        own = {name: name for name in self.own}
+        return Names(parts, root, self.fused, self.norm_offset, own=own)
+
+
+def spread(name: str, shape: tuple[int, ...], norm: float = 1.0) -> Spread:
+    """As `DecoderFamily.spread`, with the mean of stored norms; encoders' weights are alike."""
+    if name.endswith(".bias"):
+        return Spread(std=0.1)
+    if len(shape) == 1:
+        return Spread(std=0.1, mean=norm)
+    if "embed_tokens" in name or "embeddings" in name:
+        return Spread(1.0)
+    return Spread.with_outliers(shape[-1] ** -0.5, outliers=0.03)

@@ -1,0 +1,78 @@
+"""The process of a run: its standard output may be closed or full, and SIGTERM may end it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+
+from pytest_ane.plugin._run import is_worker
+from pytest_ane.project.process import TERMINATED, on_terminate
+
+
+def provide_output() -> None:
+    """Give pytest a standard output where it was closed: it fails without one."""
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - to the end
+
+
+def run(config: pytest.Config) -> Generator[None, object, object]:
+    """Around a whole run: SIGTERM ends it with exit code 143, a full disk with a sentence and 3.
+
+    A worker of xdist ends as by Ctrl-C, which is how xdist knows that its tests were not run.
+    """
+
+    def end() -> None:
+        if is_worker(config):
+            raise KeyboardInterrupt
+        _terminate_workers(config)
+        pytest.exit("terminated", returncode=TERMINATED)
+
+    try:
+        with on_terminate(end):
+            result = yield
+        # What is buffered would fail at exit, with a traceback.
+        sys.stdout.flush()
+        return result
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) or not _of_output(error.__traceback__):
+            raise
+        problem = error
+    finally:
+        _remove_run_folder(config)
+    # What is left goes nowhere, so that the flush at exit does not fail too.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if sys.stderr is not None:
+        sentence = f"ane: Standard output cannot be written: {problem.strerror}; the run has ended"
+        print(f"{sentence} without a verdict.", file=sys.stderr)
+    return pytest.ExitCode.INTERNAL_ERROR
+
+
+def _terminate_workers(config: pytest.Config) -> None:
+    """Pass the signal on: xdist would kill workers that are slow to end, with their files."""
+    manager = getattr(config.pluginmanager.getplugin("dsession"), "nodemanager", None)
+    for gateway in manager.group if manager else ():
+        if (popen := getattr(gateway._io, "popen", None)) is not None:
+            popen.terminate()
+
+
+def _remove_run_folder(config: pytest.Config) -> None:
+    """Once all workers have ended: one that was ended early may have written to it until now."""
+    from pytest_ane.plugin import _workspace as workspace
+
+    space = config.stash.get(workspace.KEY, None)
+    if space is not None and "run" in vars(space) and not is_worker(config):
+        shutil.rmtree(space.run.folder, ignore_errors=True)
+
+
+def _of_output(trace: TracebackType | None) -> bool:
+    """Whether pytest's own writing to the terminal has failed, or the flush of it here."""
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    name = "" if trace is None else trace.tb_frame.f_globals["__name__"]
+    return name == __name__ or name.startswith("_pytest._io")

@@ -1,0 +1,333 @@
+"""Reports of a whole run: gathered from all workers, written once, in the first process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+import pytest
+
+from pytest_ane.manifest import Manifest, Shard
+from pytest_ane.manifest.ids import without_function
+from pytest_ane.manifest.problems import key_lines, line_of
+from pytest_ane.mlprogram.atomic import write_atomically
+from pytest_ane.mlprogram.errors import AneError, EvidenceError, HistoryError, ReportError
+from pytest_ane.mlprogram.model import read_any
+from pytest_ane.mlprogram.text import LONGEST, printable
+from pytest_ane.plugin import (
+    _due as due,
+)
+from pytest_ane.plugin import (
+    _options as options,
+)
+from pytest_ane.plugin import (
+    _records as records,
+)
+from pytest_ane.plugin import (
+    _workspace as workspace,
+)
+from pytest_ane.plugin._run import is_worker
+from pytest_ane.plugin._summary import header_line, row_of
+from pytest_ane.plugin._workspace import Workspace
+from pytest_ane.records.history import courses, last_before
+from pytest_ane.records.memory import Memory
+from pytest_ane.report.formats import format_of
+from pytest_ane.report.github import ROOM, Place, commands, summary
+from pytest_ane.report.html.subjects import Subject, subjects
+from pytest_ane.report.model_explorer import collection, node_data
+from pytest_ane.report.rows import Row
+from pytest_ane.report.run import Run, against, places_of
+from pytest_ane.report.writeups import FOLDER, writeups
+
+# Writes the judged shards' programs as graphs for Google's Model Explorer.
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+_LONGEST = 120
+"""Characters of a file's name before its end."""
+
+
+def write(folder: Path, run: Run, space: Workspace) -> Iterator[str]:
+    """A graph and its node data for every shard that a gate judged; what could not be written.
+
+    Args:
+        folder: made where it does not exist. Files of shards that were not judged stay.
+        run: with its verdicts.
+        space: knows where packages are.
+    """
+    shards = {shard.qualified: shard for shard in space.shards}
+    for subject in subjects(run):
+        shard = shards.get(subject.name)
+        if shard is None or all(one.verdict is None for one in subject.judged):
+            continue
+        try:
+            _write(folder, subject, shard, space)
+        except AneError as error:
+            yield f"ane: no graph of {subject.name}: {error}"
+        except OSError as error:
+            yield f"ane: the graph of {subject.name} cannot be written: {error.strerror or error}"
+
+
+def _write(folder: Path, subject: Subject, shard: Shard, space: Workspace) -> None:
+    path = space.package(shard)
+    if path is None:
+        return
+    made = collection(subject.name, read_any(path, weights=False, function=shard.function))
+    name = _UNSAFE.sub("_", subject.name)[:_LONGEST]
+    folder.mkdir(parents=True, exist_ok=True)
+    _save(folder / f"{name}.json", made)
+    for word, data in node_data(subject, made["graphs"]).items():
+        _save(folder / f"{name}.{word}.json", data)
+
+
+def _save(file: Path, data: Any) -> None:
+    write_atomically(file, json.dumps(data, allow_nan=False).encode())
+
+
+def add_to(config: pytest.Config) -> None:
+    """Report this run where that was asked for, unless it is part of another or runs nothing.
+
+    Raises:
+        pytest.UsageError: a file's name has the end of no format, or it cannot be written.
+    """
+    files = options.report_files(config)
+    for file in files:
+        try:
+            format_of(file)
+        except ReportError:
+            raise pytest.UsageError(
+                f"--ane-report={file.name}: there is no such format; end the file's name with "
+                ".html, .md or .jsonl, or a folder's with a slash."
+            ) from None
+        _require_writable("--ane-report", file)
+    graphs = options.model_explorer(config)
+    if graphs is not None:
+        _require_writable("--ane-model-explorer", graphs / "graph.json")
+    if not is_worker(config) and not config.option.collectonly:
+        config.pluginmanager.register(Reports(config, files, graphs), "ane-reports")
+
+
+def _require_writable(option: str, file: Path) -> None:
+    """Say before the run that a file of an option could not be written after it.
+
+    Raises:
+        pytest.UsageError: with the sentence.
+    """
+    if file.is_dir():
+        raise pytest.UsageError(f"{option}={file}: a folder has this name; name another file.")
+    folder = next(parent for parent in file.absolute().parents if parent.exists())
+    try:
+        with NamedTemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise pytest.UsageError(
+            f"{option}={file}: {folder} cannot be written ({error.strerror}); name another."
+        ) from None
+
+
+class Reports:
+    """Keeps rows, of the terminal plugin's absence too, and writes them as formats have them."""
+
+    def __init__(
+        self, config: pytest.Config, files: Sequence[Path], graphs: Path | None = None
+    ) -> None:
+        self._config = config
+        self._files = files
+        self._graphs = graphs
+        self._rows: dict[str, Row] = {}
+        self._started = time.monotonic()
+        self._said: list[str] = []
+        # What is tested is what was there at the start.
+        space, header = workspace.of(config), header_line(config)
+        try:
+            self._records = records.RecordFiles(config, space, header, self._said.append)
+        except EvidenceError as error:
+            raise pytest.UsageError(f"--ane-report: {error}") from None
+        self._facts = self._records.facts
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep a test's verdict, or that it broke down before it came to one."""
+        if (row := row_of(report) or broken(report, self._config.rootpath)) is not None:
+            self._rows[report.nodeid] = row
+            self._records.add(records.of_report(report, row))
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Keep what could not be collected."""
+        if (row := broken(report, self._config.rootpath)) is not None:
+            self._rows[report.nodeid] = row
+            self._records.add(records.of_report(report, row))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(
+        self, session: pytest.Session, exitstatus: int
+    ) -> Generator[None, object, object]:
+        """Write when all others have: annotations stand at the end of the log."""
+        result = yield
+        # The tests have their outcome by now, and keep it.
+        self._facts = replace(self._facts, exit_code=int(session.exitstatus))
+        try:
+            self._write(_stopped(session, exitstatus))
+        except Exception as error:
+            self._say(printable(f"ane: the report of the run failed: {error!r}"))
+        return result
+
+    def pytest_unconfigure(self) -> None:
+        """Append the end to the records, when nothing more can come."""
+        if self._facts.exit_code is None:
+            self._facts = replace(self._facts, exit_code=int(pytest.ExitCode.INTERNAL_ERROR))
+        self._records.close(self._facts)
+
+    def pytest_terminal_summary(self) -> None:
+        """That records were lost, and what the memory got."""
+        for line in self._records.lines(self._config.get_verbosity()):
+            self._say(line)
+
+    def _write(self, stopped: str) -> None:
+        space = workspace.of(self._config)
+        unreached = tuple(self._unreached(stopped))
+        for row in unreached:
+            self._records.add(records.of_row(row))
+        self._facts = replace(
+            self._facts,
+            machine={key: str(value) for key, value in space.backend.provenance().items()},
+            seconds=round(time.monotonic() - self._started, 3),
+            stopped=stopped,
+        )
+        run = Run(self._facts.header, (*self._rows.values(), *unreached), self._facts)
+        if any(format_of(file).compares for file in self._files):
+            run = self._remembering(run, space)
+        for file in self._files:
+            self._write_file(file, format_of(file).text(run))
+        if self._graphs is not None:
+            for line in write(self._graphs, run, space):
+                self._say(line)
+        if not options.github(self._config):
+            return
+        for line in commands(run.rows, run.header, places(space.manifest, self._config.rootpath)):
+            self._say(line)
+        if given := os.environ.get("GITHUB_STEP_SUMMARY"):
+            try:
+                append(Path(given), run.rows, run.header)
+            except OSError as error:
+                why = error.strerror or error
+                self._say(f"ane: the job summary {given} cannot be written: {why}")
+
+    def _unreached(self, stopped: str) -> Iterator[Row]:
+        """Gates that a run would have asked, had it not been stopped."""
+        if not stopped or due.KEY not in self._config.stash:
+            return
+        rows = self._rows.values()
+        known = {(row.gate, row.subject, row.part == "[ane]") for row in rows}
+        for test, _ in self._config.stash[due.KEY].gaps():
+            if (test.gate, test.subject, test.part == "[ane]") not in known:
+                why = f"not reached: {stopped}"
+                yield Row(test.gate, test.subject, "not run", why, part=test.part)
+
+    def _remembering(self, run: Run, space: Workspace) -> Run:
+        """With the run whose file this one replaces, what the memory has, and write-ups."""
+        run = replace(run, writeups=tuple(writeups(space.manifest.path.parent / FOLDER)))
+        for line in self._said:
+            self._say(line)
+        if self._records.before is not None:
+            run = against(run, self._records.before)
+        if (folder := self._records.history) is None:
+            return run
+        models = list(dict.fromkeys(shard.model for shard in space.shards))
+        try:
+            memory = Memory(folder, models)
+        except HistoryError as error:
+            self._say(f"ane: the report shows no history: {error}")
+            return run
+        last = run.earlier or last_before(memory, space.run_id, places_of(run))
+        return replace(run, earlier=last, courses=tuple(courses(memory)))
+
+    def _write_file(self, file: Path, text: str) -> None:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, text.encode())
+        except OSError as error:
+            self._say(f"ane: the report {file} cannot be written: {error.strerror or error}")
+
+    def _say(self, line: str) -> None:
+        reporter = self._config.pluginmanager.getplugin("terminalreporter")
+        if reporter is not None:
+            reporter.ensure_newline()
+            reporter.write_line(line)
+        else:
+            print(f"\n{line}", file=sys.stdout, flush=True)
+
+
+def _stopped(session: pytest.Session, exitstatus: int) -> str:
+    """Why a run ended before all tests ran; empty where it did not."""
+    why = session.shouldfail or session.shouldstop
+    if why:
+        return str(why)
+    ended = {2: "interrupted", 3: "an internal error"}  # Of `pytest.ExitCode`.
+    return ended.get(exitstatus, "")
+
+
+def append(file: Path, rows: Sequence[Row], header: str) -> None:
+    """Add the summary to a step's file, in the room that what is there already leaves.
+
+    Raises:
+        OSError: the file cannot be written, or is full.
+    """
+    before = file.stat().st_size if file.exists() else 0
+    text = summary(rows, header, ROOM - before - 1)
+    if not text:
+        raise OSError(f"it has {before:,} bytes already, and GitHub drops what is over 1 MiB")
+    with file.open("ab") as stream:
+        stream.write(f"\n{text}".encode() if before else text.encode())
+
+
+def broken(report: pytest.TestReport | pytest.CollectReport, root: Path) -> Row | None:
+    """A test, or file of tests, that failed without a verdict: it must not go unmentioned.
+
+    Its sentence is the first line of what was raised, its place where that was.
+    """
+    if not report.failed:
+        return None
+    crash = getattr(report.longrepr, "reprcrash", None)
+    place = None
+    if crash is not None:
+        text = crash.message.partition("\n")[0]
+        path = Path(root, crash.path)
+        if path.is_relative_to(root):
+            place = path.relative_to(root).as_posix(), int(crash.lineno)
+    else:
+        lines = report.longreprtext.strip().splitlines()
+        text = lines[-1].removeprefix("E   ") if lines else ""
+    subject, summary = printable(report.nodeid), printable(text, LONGEST)
+    return Row(gate="", subject=subject, status="error", summary=summary, place=place)
+
+
+def places(manifest: Manifest, rootdir: Path) -> Callable[[Row], Place | None]:
+    """The line of a test that failed without a verdict; else that of the shard in the manifest.
+
+    Only for files inside the repository.
+    """
+    root = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd()).resolve()
+    path = manifest.path.resolve()
+    known = path.is_file() and path.is_relative_to(root)
+    file = path.relative_to(root).as_posix() if known else ""
+    lines = key_lines(path.read_bytes().decode("utf-8-sig")) if known else {}
+
+    def place(row: Row) -> Place | None:
+        if row.place is not None:
+            test = (rootdir / row.place[0]).resolve()
+            inside = test.is_relative_to(root)
+            return Place(test.relative_to(root).as_posix(), row.place[1]) if inside else None
+        if not known:
+            return None
+        model, _, shard = row.subject.partition(":")
+        table = ("models", model, "shard", without_function(shard)[0])
+        return Place(file, line_of(lines, table)) if row.gate else None
+
+    return place

@@ -1,0 +1,178 @@
+"""The terminal's header line, and its summary: verdicts of all workers, worst first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_ane.backends.coreml import without_ane
+from pytest_ane.make.shared_store import without_credentials
+from pytest_ane.mlprogram.text import LONGEST, printable
+from pytest_ane.plugin import _canary as canary
+from pytest_ane.plugin import _due as due
+from pytest_ane.plugin import _workspace as workspace
+from pytest_ane.plugin.outcome import PLACE, TOLD, terminal_width
+from pytest_ane.plugin.recording import NOTED
+from pytest_ane.report.rows import Row, StoredVerdict
+from pytest_ane.report.terminal import Note, header, note_lines, table
+
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+
+    from pytest_ane.plugin._workspace import Workspace
+
+
+_COLORS = {
+    "error": "red",
+    "failed": "red",
+    "not run": "red",
+    "unproven": "yellow",
+    "warned": "yellow",
+}
+
+
+def header_line(config: pytest.Config) -> str:
+    """What decides the verdicts of a run, in one line for the terminal and for GitHub."""
+    space = workspace.of(config)
+    line = header(
+        asked=space.selection,
+        selected=space.shards,
+        of=len(space.manifest.shards),
+        backend=space.backend_name,
+        device=_device(space),
+        recorded=any(
+            space.evidence.path("placement", shard.qualified).exists() for shard in space.shards
+        ),
+        thresholds=list(map(str, space.thresholds)),
+        unproven=space.unproven,
+        cache=space.cache_root,
+        store=without_credentials(space.store_url),
+        cluster=without_credentials(space.cluster_url),
+        canaries=list(_canaries(space, canary.of(config))),
+    )
+    return printable(line, LONGEST)
+
+
+def _device(space: Workspace) -> str:
+    """This Mac and the compute units, and why it proves nothing of an ANE; or empty."""
+    if space.machine is None:
+        return ""
+    parts = [str(space.machine), space.units]
+    if kind := without_ane(space.machine.device_facts()):
+        parts.append(f"{kind}, which proves nothing of the ANE")
+    return " · ".join(parts)
+
+
+def write(reporter: TerminalReporter, config: pytest.Config) -> None:
+    """Write the table; without verdicts, what was left out."""
+    rows = [row for reports in reporter.stats.values() for row in map(row_of, reports) if row]
+    sentence = config.stash[due.KEY].sentence() if due.KEY in config.stash else ""
+    if not rows or config.get_verbosity() < -1:
+        if sentence:
+            reporter.write_line(f"ane: {sentence}")
+        return
+    reporter.write_sep("=", "ane gates")
+    width = terminal_width(config)
+    for note in _backend_notes(reporter):
+        reporter.write_line(printable(f"note: {note}", LONGEST))
+    if counts := _store_counts(reporter):
+        store = without_credentials(workspace.of(config).store_url)
+        said = f"{counts['fetched']} entries fetched, {counts['stored']} stored"
+        reporter.write_line(printable(f"store {store}: {said}", LONGEST))
+    for line in table(rows, width=width, everything=config.get_verbosity() > 0):
+        color = _COLORS.get(line.status, "")
+        reporter.write_line(line.text, **({color: True} if color else {}))
+    if sentence:
+        reporter.write_line(sentence)
+    _blames(reporter)
+    _evidence(reporter, config)
+
+
+def _blames(reporter: TerminalReporter) -> None:
+    """What was found of shards that passed; of others it stands with their failures."""
+    for report in reporter.stats.get("passed", ()):
+        facts = dict(getattr(report, "user_properties", ()))
+        if TOLD in facts and report.when == "call":
+            reporter.write_sep("=", f"ane blame: {facts['ane.subject']}")
+            reporter.write_line(str(facts[TOLD]))
+
+
+def _backend_notes(reporter: TerminalReporter) -> dict[str, None]:
+    """Notes of the backend, each once."""
+    reports = [r for of in reporter.stats.values() for r in of if isinstance(r, pytest.TestReport)]
+    return {
+        str(value): None for r in reports for name, value in r.user_properties if name == "ane.note"
+    }
+
+
+def _store_counts(reporter: TerminalReporter) -> Counter[str]:
+    """Entries that the store gave and took, in all processes of the run."""
+    reports = (report for group in reporter.stats.values() for report in group)
+    return sum((Counter(getattr(report, "ane_store", {})) for report in reports), Counter())
+
+
+def _evidence(reporter: TerminalReporter, config: pytest.Config) -> None:
+    """What became of evidence; nothing where none was asked for or found."""
+    reports = [report for group in reporter.stats.values() for report in group]
+    notes = [note for report in reports for note in _notes(report)]
+    space = workspace.of(config)
+    shown = list(note_lines(notes, space.unused_evidence(), space.evidence.folder.name))
+    if shown:
+        reporter.write_sep("=", "ane evidence")
+        for line in shown:
+            reporter.write_line(printable(line, LONGEST))
+
+
+def _notes(report: Any) -> Iterator[Note]:
+    if isinstance(report, pytest.TestReport) and report.when == "call":
+        for name, value in report.user_properties:
+            if name == NOTED:
+                what, file, *more = str(value).split("\n")
+                yield Note(what, file, tuple(more))
+
+
+def row_of(report: Any) -> Row | None:
+    """The verdict, or the error before it, that a test report carries, if any."""
+    if not isinstance(report, pytest.TestReport):
+        return None
+    if report.when != "call" and not (report.when == "setup" and report.failed):
+        return None
+    facts = dict(report.user_properties)
+    if "ane.gate" not in facts:
+        return None
+    return Row(
+        gate=str(facts["ane.gate"]),
+        subject=str(facts["ane.subject"]),
+        status=str(facts["ane.status"]),
+        summary=str(facts["ane.summary"]),
+        warned=facts["ane.status"] == "passed" and "ane.warnings" in facts,
+        allowed=facts["ane.status"] == "unproven" and report.passed,
+        reasons=tuple(filter(None, str(facts.get("ane.reasons", "")).split("\n"))),
+        place=_place(str(facts.get(PLACE, ""))),
+        data=StoredVerdict(packed) if (packed := getattr(report, "ane_verdict", None)) else None,
+        marks=(
+            *([str(facts["ane.variant"])] if "ane.variant" in facts else []),
+            *(["synthetic"] if "ane.source" in facts else []),
+        ),
+        test=report.nodeid,
+        part=getattr(report, "ane_part", ""),
+    )
+
+
+def _place(text: str) -> tuple[str, int] | None:
+    file, _, line = text.rpartition(":")
+    return (file, int(line)) if file else None
+
+
+def _canaries(space: workspace.Workspace, canaries: canary.Canaries) -> Iterator[str]:
+    """`L01 first`, or that the selection leaves a canary out."""
+    for name in dict.fromkeys(shard.model for shard in space.shards):
+        if first := ", ".join(shard.id for shard in canaries.of(name)):
+            yield f"{first} first"
+        chosen = {shard.id for shard in space.shards if shard.model == name}
+        named = space.manifest.model_of(name).canary
+        if absent := ", ".join(shard for shard in named if shard not in chosen):
+            yield f"{absent} not selected"

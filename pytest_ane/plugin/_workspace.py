@@ -1,0 +1,218 @@
+"""A run's workspace: the project that its options, ini and manifest give, and what the run adds."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_ane.backends.coreml import Machine, check_native
+from pytest_ane.gates.throughput.machine import identity
+from pytest_ane.gates.throughput.speed import Speed
+from pytest_ane.gates.verdict import Verdict
+from pytest_ane.make.disk import default_builds
+from pytest_ane.make.shared_store import check_url
+from pytest_ane.manifest import Manifest, Shard, package_manifest, select
+from pytest_ane.mlprogram.errors import BackendError, ManifestError
+from pytest_ane.mlprogram.executor.budget import process_budget
+from pytest_ane.models.families import make_importable
+from pytest_ane.plugin import _options as options
+from pytest_ane.plugin._progress import progress_of
+from pytest_ane.plugin._run import run_id
+from pytest_ane.project.choose import check_behaviour
+from pytest_ane.project.entries import expanded, read_manifest
+from pytest_ane.project.progress import RunFolder
+from pytest_ane.project.project import Project
+from pytest_ane.project.thresholds import Threshold, overridden, read_threshold
+from pytest_ane.records.git import checkout
+from pytest_ane.records.record import files_of
+from pytest_ane.records.store import FOLDER, Store
+
+if TYPE_CHECKING:
+    from pytest_ane.cluster.client import Cluster
+
+KEY = pytest.StashKey["Workspace"]()
+_THRESHOLDS = {"ane_min_cosine": "min_cosine", "ane_min_contribution": "min_contribution"}
+"""Options, and the key of the fidelity policy that each overrides."""
+
+
+def of(config: pytest.Config) -> Workspace:
+    """The run's workspace, made by `pytest_configure`."""
+    return config.stash[KEY]
+
+
+@dataclass(kw_only=True)
+class Workspace(Project):
+    """The project of one run of pytest.
+
+    Attributes:
+        selection: the shards selected, as they were written.
+        thresholds: policies overridden by options.
+        unproven: `fail` or `allow` in place of the policies'; empty to leave them.
+        blame: which fidelity verdicts are explained: `always`, `failed` or `never`.
+        run_id: shared by all processes of the run.
+        recording: which evidence is recorded: `missing`, `stale`, `all`; empty for none.
+        evidence: the folder of recorded evidence.
+        notes: the backend's notices since the latest test was reported.
+        keeps_records: whether the run has a file for its records, and so keeps every measurement.
+        speeds: what was timed, with its verdicts.
+        cluster_url: of the scheduler over whose workers the run is spread; empty for none.
+        cluster: its workers, while the run is going on.
+    """
+
+    selection: str
+    thresholds: tuple[Threshold, ...]
+    unproven: str
+    blame: str
+    run_id: str
+    recording: frozenset[str]
+    evidence: Store
+    keeps_records: bool = False
+    notes: list[str] = field(default_factory=list)
+    speeds: list[tuple[Speed, Verdict]] = field(default_factory=list)
+    cluster_url: str = ""
+    cluster: Cluster | None = None
+
+    def __post_init__(self) -> None:
+        self.notify = self.notes.append
+
+    @cached_property
+    def run(self) -> RunFolder:
+        """What all processes of the run share."""
+        return RunFolder(self.cache, self.run_id)
+
+    @cached_property
+    def commit(self) -> str:
+        """The commit of the manifest's checkout; empty outside of git."""
+        return checkout(self.manifest.path.absolute().parent)[0]
+
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        """What another run must share for its speed to be compared."""
+        return identity(self.backend)
+
+    def allows_unproven(self, subject: str) -> bool:
+        """Whether an unproven verdict on a shard or model lets its test pass."""
+        return (self.unproven or self.policy_of(subject).unproven) == "allow"
+
+    def unused_evidence(self) -> list[str]:
+        """Evidence files, relative to their folder, that no shard of the manifest uses."""
+        if not self.manifest.path.is_file():  # A package alone: whose evidence lies here?
+            return []
+        folder = self.evidence.folder
+        return [path.relative_to(folder).as_posix() for path in self.evidence.unused(self.manifest)]
+
+    def digest_of(self, subject: str) -> str:
+        """Digest of a shard's artifact, if it was opened; empty for models."""
+        artifact = self._artifacts.get(subject)
+        return artifact.digest if artifact else ""
+
+    def known_files(self, subject: str) -> dict[str, str]:
+        """Digests of a shard's or model's files, if all of its artifacts were opened."""
+        shards = [s for s in self.manifest.shards if subject in (s.qualified, s.model)]
+        artifacts = {s.id: self._artifacts.get(s.qualified) for s in shards}
+        opened = {id_: artifact for id_, artifact in artifacts.items() if artifact is not None}
+        return files_of(opened) if len(opened) == len(artifacts) else {}
+
+    def files_of(self, shard: Shard) -> dict[str, str]:
+        """Digests of the files of a shard's package, as evidence has them."""
+        return files_of({shard.id: self.artifact(shard)})
+
+
+def open_workspace(config: pytest.Config) -> Workspace:
+    """Read manifest and selection, and see that the backend can be used.
+
+    Raises:
+        ManifestError: either is wrong, or there are both a selection and a package.
+        CacheError: the cache folder holds files that are not pytest-ane's.
+        BackendError: the backend cannot be used on this machine.
+        pytest.UsageError: an option is wrong.
+    """
+    manifest, shards, selection = _selected(config)
+    cluster = options.cluster(config)
+    cluster = manifest.cluster if cluster is None else cluster
+    if cluster:
+        options.refuse_with_cluster(config)
+        options.cluster_timeout(config)
+    thresholds = tuple(
+        read_threshold(manifest, field, text, options.origin(config, name))
+        for name, field in _THRESHOLDS.items()
+        if (text := options.text(config, name))
+    )
+    space = Workspace(
+        manifest=manifest,
+        shards=tuple(overridden(shard, thresholds) for shard in shards),
+        cache_root=options.path(config, "ane_cache"),
+        store=options.store(config),
+        max_cache=options.max_cache(config),
+        builds=options.builds(config) or default_builds(),
+        backend_name="cpu" if cluster else options.backend(config),
+        units=options.compute_units(config),
+        device_timeout=options.device_timeout(config),
+        selection=selection,
+        thresholds=thresholds,
+        unproven=options.unproven(config),
+        blame=options.blame(config),
+        run_id=run_id(config),
+        recording=options.recording(config),
+        keeps_records=bool(options.record_files(config)),
+        evidence=Store(options.path(config, "ane_evidence") or manifest.path.parent / FOLDER),
+        cluster_url=cluster,
+    )
+    space.progress = progress_of(config, len(space.shards), lambda: space.run)
+    _use(space, config)
+    _check_backend(space)
+    check_url(space.store_url)
+    _ = space.complete_models  # A family that knows no such shard says so here.
+    # One error when gates are collected, in place of one for each of them.
+    space.shards = tuple(s for s in space.shards if s.model not in space.refused)
+    for name in {shard.model for shard in shards}:
+        check_behaviour(manifest.model_of(name))
+    if space.recording:
+        space.evidence.require_writable()  # Not when the first shard has been measured.
+    return space
+
+
+def _selected(config: pytest.Config) -> tuple[Manifest, tuple[Shard, ...], str]:
+    """The manifest, the shards selected of it, and the selection as it was written."""
+    packages, selection = options.packages(config), config.getoption("ane_shards")
+    if packages and selection is not None:
+        raise ManifestError("Give either --ane-shards or --ane-package, not both.")
+    if packages:
+        manifest = _in_arithmetic(expanded(package_manifest(*packages)), config)
+        return manifest, manifest.shards, ", ".join(package.name for package in packages)
+    manifest = read_manifest(
+        options.path(config, "ane_manifest") or config.rootpath / "shards.toml"
+    )
+    manifest = _in_arithmetic(manifest, config)
+    shards = select(manifest, selection)
+    make_importable(manifest)
+    return manifest, shards, selection
+
+
+def _in_arithmetic(manifest: Manifest, config: pytest.Config) -> Manifest:
+    """The manifest, in the arithmetic that an option names."""
+    arithmetic = options.arithmetic(config)
+    return manifest.in_arithmetic(arithmetic) if arithmetic else manifest
+
+
+def _use(space: Workspace, config: pytest.Config) -> None:
+    """Until the run ends: the budget of programs, remembered digests, temporary files."""
+    stack = ExitStack()
+    config.add_cleanup(stack.close)
+    stack.enter_context(process_budget(options.memory(config), options.seconds(config)))
+    stack.enter_context(space.use(rehash=bool(config.getoption("ane_rehash"))))
+
+
+def _check_backend(space: Workspace) -> None:
+    if space.recording and space.backend_name != "coreml":
+        raise BackendError(
+            "--ane-record: evidence is recorded on a Mac, by the backend coreml; this run uses "
+            f"{space.backend_name}."
+        )
+    if space.backend_name == "coreml":
+        check_native()
+        space.machine = Machine.detect()

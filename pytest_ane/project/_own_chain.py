@@ -1,0 +1,579 @@
+"""A chain of the user's own packages, as the manifest writes it: what a family is elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+import pytest_ane
+from pytest_ane.backends import Backend, CpuBackend, Runner
+from pytest_ane.make import Artifact, Cache
+from pytest_ane.manifest import GOLDEN, Model, Shard
+from pytest_ane.manifest.chain import FIRST, LOGITS, ChainEntry, channels
+from pytest_ane.manifest.ids import without_function
+from pytest_ane.manifest.inputs import questions
+from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.mlprogram.digests import file_digest, key_digest, tree_digest
+from pytest_ane.mlprogram.errors import BuildError, GoldenError, SourceError, UnprovenError
+from pytest_ane.mlprogram.model import counterpart, read_model
+from pytest_ane.models.chain import Chain, ChainStep, lead, likeliest_token
+from pytest_ane.models.families import Conversion, LanguageModel, Reference, Wire
+from pytest_ane.models.families.own import code_digests, error_line, import_code
+from pytest_ane.models.sources.base import Source, Tokenizer
+from pytest_ane.models.sources.files import digests
+from pytest_ane.models.sources.rows import RowTable, open_rows
+from pytest_ane.models.sources.tokenizer import read_tokenizer
+from pytest_ane.probes.domains import domains
+from pytest_ane.probes.exact_chain import GoldenPrompt
+from pytest_ane.probes.recording import (
+    RECORDING_VERSION,
+    Embeds,
+    TokenPrompt,
+    check_finite,
+    load,
+    save,
+)
+from pytest_ane.project._package_chain import PackageLayout, ShardSequence, stream_widths
+from pytest_ane.project.models import OpenModel
+
+# What the user's own chain is held against: a function, golden logits, outputs that they tell.
+
+
+class OwnReference:
+    """A function of the user's from token ids to logits, and perhaps to each shard's outputs.
+
+    Args:
+        model: whose `reference` is `module:function`.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        assert isinstance(model.reference, str)
+        self._module, _, self._name = model.reference.partition(":")
+
+    def logits(self, ids: Sequence[int]) -> FloatArray:
+        """Float32 logits `[T, V]` of a text.
+
+        Raises:
+            BuildError: the function fails, or gives something else.
+        """
+        answer = self._answer(ids)
+        logits = answer.get(LOGITS)
+        if logits is None or logits.ndim != 2 or len(logits) != len(ids):
+            shape = "nothing" if logits is None else list(logits.shape)
+            raise BuildError(
+                f"{self._label} gave logits of the shape {shape} for {len(ids)} tokens; return "
+                f"[{len(ids)}, V]."
+            )
+        return logits
+
+    def states(self, prompt: TokenPrompt) -> dict[str, FloatArray]:
+        """Each shard's outputs `[T, C]` side by side, of the shards that the function tells."""
+        answer = self._answer(prompt.ids)
+        return {name: rows for name, rows in answer.items() if name != LOGITS}
+
+    @property
+    def _label(self) -> str:
+        return f"{self._model.name}: reference {self._model.reference!r}"
+
+    def _answer(self, ids: Sequence[int]) -> dict[str, FloatArray]:
+        function = getattr(import_code(self._module, self._label), self._name, None)
+        if not callable(function):
+            raise BuildError(f"{self._label}: {self._module} has no function {self._name!r}.")
+        try:
+            answer = function(list(ids))
+            tables = answer if isinstance(answer, dict) else {LOGITS: answer}
+            return {name: _rows(value) for name, value in tables.items()}
+        # It is the user's code, which may raise anything, SystemExit included.
+        except (Exception, SystemExit) as error:
+            raise BuildError(f"{self._label} failed: {error_line(error, self._module)}.") from error
+
+
+class GoldenLogits:
+    """Logits of the golden prompts, and perhaps outputs of shards, in a safetensors file.
+
+    Of each prompt `{prompt}.logits [T + n, V]`: after the prompt's own T rows those of the n
+    likeliest tokens, one after another. `{prompt}.ids [T]` are checked where they are there, and
+    `{prompt}/{shard} [T, C]` are a shard's outputs, side by side.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def prompts(
+        self, model: Model, prompts: Sequence[TokenPrompt], decode: Callable[[Sequence[int]], str]
+    ) -> list[GoldenPrompt]:
+        """The golden prompts with what the file says of them.
+
+        Raises:
+            GoldenError: it is missing or damaged, or of other prompts.
+        """
+        asked = {prompt.name: prompt.greedy for prompt in model.prompts}
+        return [self._prompt(prompt, asked[prompt.name], decode) for prompt in prompts]
+
+    def states(self, prompt: TokenPrompt) -> dict[str, FloatArray]:
+        """Each shard's outputs `[T, C]`, of those that are in the file."""
+        prefix = f"{prompt.name}/"
+        names = [name for name in self._names if name.startswith(prefix)]
+        return {name.removeprefix(prefix): self._tensor(name) for name in names}
+
+    def _prompt(
+        self, prompt: TokenPrompt, greedy: int, decode: Callable[[Sequence[int]], str]
+    ) -> GoldenPrompt:
+        label = f"{self._path}: {prompt.name!r}"
+        ids, count = f"{prompt.name}.ids", len(prompt.ids)
+        if ids in self._names and tuple(self._tensor(ids).astype(int)) != prompt.ids:
+            raise GoldenError(f"{label} is of other token ids; record it again.")
+        logits = self._tensor(f"{prompt.name}.logits")
+        if logits.ndim != 2 or len(logits) < count or not np.isfinite(logits).all():
+            raise GoldenError(
+                f"{label} has logits {list(logits.shape)}; they must be finite, [T + n, V], with "
+                f"T = {count}."
+            )
+        rows = logits[count - 1 :][:greedy]
+        if len(rows) < greedy:
+            raise GoldenError(
+                f"{label} has logits for {len(rows)} greedy tokens, and greedy = {greedy} asks for "
+                "more; record more rows, or ask for fewer."
+            )
+        tokens = tuple(map(likeliest_token, rows))
+        leads = tuple(map(lead, rows))
+        return GoldenPrompt(prompt.name, prompt.ids, logits[:count], tokens, leads, decode(tokens))
+
+    @cached_property
+    def _names(self) -> list[str]:
+        with self._opened() as file:
+            return list(file.keys())
+
+    def _tensor(self, name: str) -> FloatArray:
+        if name not in self._names:
+            raise GoldenError(f"{self._path}: has no tensor {name!r}; record it again.")
+        with self._opened() as file:
+            return np.asarray(file.get_tensor(name), np.float32)
+
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        try:
+            with safe_open(self._path, framework="numpy") as file:
+                yield file
+        except FileNotFoundError:
+            raise GoldenError(f"{self._path}: no such file; check the chain's reference.") from None
+        except (OSError, SafetensorError, TypeError, ValueError) as error:
+            raise GoldenError(f"{self._path}: cannot be read ({error}).") from None
+
+
+def _rows(value: Any) -> FloatArray:
+    """Rows `[T, C]` of an array, a torch tensor, or of several by port, side by side."""
+    if isinstance(value, dict):
+        return np.concatenate([_rows(each) for each in value.values()], axis=1)
+    if hasattr(value, "detach"):
+        value = value.detach().float().numpy()
+    return np.asarray(value, np.float32)
+
+
+_SAME_FUNCTION = 0.02
+"""Relative L2 above which a package is another function, as `max-algebra` has it: weights in fp16
+and another order of sums stay at a tenth of it."""
+_NEAR = 4
+"""Shards before one that are named with it."""
+
+
+class PackageChain:
+    """The packages of a chain as a `LanguageModel`: nothing of it is built or converted."""
+
+    missing: Sequence[str] = ()
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._shards = {without_function(shard.id)[0]: shard for shard in model.shards}
+        self.source: Source = ChainSource(model)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """How many tokens there are, where the embedding is a table."""
+        return {"vocabulary": self._table.height} if self._table is not None else {}
+
+    @property
+    def positions(self) -> int:
+        """The longest sequence: the context of states, and one call of what sees its call only."""
+        layouts = self._layouts.values()
+        longest = [layout.most for layout in layouts if layout.sees == "call"]
+        return min([self._model.context, *longest])
+
+    @property
+    def vocabulary(self) -> int:
+        """How many logits the chain gives for a position."""
+        return sum(
+            width
+            for layout in self._layouts.values()
+            for (_, stream, _), width in zip(layout.outputs, layout.branches, strict=True)
+            if stream == LOGITS
+        )
+
+    @cached_property
+    def wiring(self) -> tuple[Wire, ...]:
+        """The packages in running order."""
+        return tuple(layout.wire() for layout in self._layouts.values())
+
+    def layout(self, shard: str) -> PackageLayout:
+        """How streams enter and leave a package."""
+        return self._layouts[shard]
+
+    def embed(self, ids: Sequence[int]) -> FloatArray:
+        """Rows `[T, C]` of the embedding; the ids themselves, `[T, 1]`, where there is none."""
+        if self._table is None:
+            return np.asarray(ids, np.float32).reshape(-1, 1)
+        return self._table.rows(ids)
+
+    def reference(self, shard: str) -> Reference:
+        """The shard's reference package, in float32 on this machine's processor.
+
+        Raises:
+            UnprovenError: it has none.
+        """
+        layout = self._reference_layouts[shard]
+        runner = layout.load(CpuBackend("float32"), self._package(shard))
+
+        def run(sequences: Sequence[FloatArray]) -> list[FloatArray]:
+            return [ShardSequence(runner, layout, layout.most)(each) for each in sequences]
+
+        return run
+
+    def conversion(self, shard: str) -> Conversion:
+        """Never: its packages are the user's."""
+        raise BuildError(f"{self._model.name}:{shard}: is a package, and nothing is built of it.")
+
+    def check_rows(self, shard: str, rows: FloatArray, prompt: str) -> None:
+        """Raise `SourceError` where a reference's outputs of a shard have not its shape."""
+        if shard not in self._layouts:
+            known = ", ".join(self._layouts)
+            raise SourceError(
+                f"{self._model.name}: the reference tells outputs of {shard!r}, which is no shard "
+                f"of the chain; there are: {known}."
+            )
+        width = sum(self._layouts[shard].branches)
+        if rows.ndim != 2 or rows.shape[1] != width:
+            raise SourceError(
+                f"{self._model.name}: the reference's outputs of {shard} have the shape "
+                f"{list(rows.shape)} for the prompt {prompt!r}; they must be [T, {width}]."
+            )
+
+    def check_place(
+        self, shard: str, entering: Sequence[FloatArray], told: Sequence[FloatArray]
+    ) -> None:
+        """Check that the chain leads to a shard what the reference has there.
+
+        Its uncompressed package, given what enters it by the chain, gives what the reference tells
+        of it; else the chain, or that package, is another function.
+
+        Raises:
+            UnprovenError: it does not.
+        """
+        if not self._stands_for(shard):
+            return
+        own = self.reference(shard)(entering)
+        error, norm = (
+            math.hypot(*(float(np.linalg.norm(x)) for x in rows))
+            for rows in ([a - b for a, b in zip(own, told, strict=True)], told)
+        )
+        if not error <= _SAME_FUNCTION * norm:
+            takes = sorted({channels(each)[0] for each in self._wire(shard).takes})
+            giving = ", ".join(self._giving(shard, takes)) or "the embedding"
+            raise UnprovenError(
+                f"{self._model.name}:{shard}: its uncompressed package gives other outputs than "
+                f"the reference tells (relative L2 {error / (norm or 1):.3g}), on what enters it "
+                f"by the chain ({', '.join(takes)}, from {giving}); correct the chain there, or "
+                "the package."
+            )
+
+    def _wire(self, shard: str) -> Wire:
+        return next(wire for wire in self.wiring if wire.shard == shard)
+
+    def _giving(self, shard: str, streams: Sequence[str]) -> Iterator[str]:
+        """The shards before one that give to its streams last."""
+        before = [wire.shard for wire in self.wiring]
+        for wire in self.wiring[: before.index(shard)][-_NEAR:]:
+            if {wire.gives, *(branch.gives for branch in wire.more)} & set(streams):
+                yield wire.shard
+
+    @property
+    def without_reference(self) -> list[str]:
+        """Shards that no package stands for."""
+        return [entry.shard for entry in self._model.chain if not self._stands_for(entry.shard)]
+
+    def identity(self, root: Path) -> dict[str, Any]:
+        """What its reference depends on: tables, packages, code, and versions of the executor.
+
+        Args:
+            root: the cache folder, where digests of large files are remembered.
+        """
+        model = self._model
+        inputs = {name: questions(shard.inputs) for name, shard in self._shards.items()}
+        packages = {name: self._stands_for(name) for name in self._shards}
+        return {
+            "chain": [entry.model_dump(mode="json") for entry in model.chain],
+            "inputs": {name: asked for name, asked in inputs.items() if asked},
+            "embedding": self._embedding_identity(root),
+            "tokenizer": _digest(model.tokenizer),
+            "packages": {
+                name: tree_digest(path)
+                for name, path in packages.items()
+                if path is not None and path.exists()
+            },
+            "reference": self._reference_identity(),
+            "depends": {str(path): file_digest(path) for path in model.depends if path.is_file()},
+            "context": [model.context, model.max_tokens],
+            "versions": {"pytest-ane": pytest_ane.__version__, "numpy": np.__version__},
+        }
+
+    def _embedding_identity(self, root: Path) -> Any:
+        table = self._model.embedding
+        if table is None:
+            return None
+        asked = table.model_dump(mode="json", exclude={"file"})
+        found = digests({"file": table.path}, root) if table.path.is_file() else {}
+        return {**asked, "name": table.name, **found}
+
+    def _reference_identity(self) -> Any:
+        reference = self._model.reference
+        if isinstance(reference, Path):
+            return _digest(reference)
+        return [reference, code_digests(reference.partition(":")[0]) if ":" in reference else {}]
+
+    @cached_property
+    def _table(self) -> RowTable | None:
+        table = self._model.embedding
+        return None if table is None else open_rows(table)
+
+    @cached_property
+    def _layouts(self) -> dict[str, PackageLayout]:
+        return self._laid_out(lambda name: self._shards[name].artifact)
+
+    @cached_property
+    def _reference_layouts(self) -> dict[str, PackageLayout]:
+        return self._laid_out(self._package)
+
+    def _laid_out(self, package: Callable[[str], Path | None]) -> dict[str, PackageLayout]:
+        """The layouts of all packages; each tells the streams of those after it."""
+        widths = {FIRST: 1 if self._table is None else self._table.width}
+        layouts: dict[str, PackageLayout] = {}
+        for entry in self._model.chain:
+            shard = self._shards[entry.shard]
+            path = package(entry.shard)
+            assert path is not None  # A model without a family has artifacts.
+            layouts[entry.shard] = layout = self._layout(entry, shard, path, widths)
+            widths |= dict(stream_widths(layout.wire(), layout, widths))
+        return layouts
+
+    def _layout(
+        self, entry: ChainEntry, shard: Shard, path: Path, widths: dict[str, int]
+    ) -> PackageLayout:
+        chosen = shard.function if shard.id == entry.shard else None
+        names: tuple[str | None, ...] = entry.functions or (chosen,)
+        if path != shard.artifact:
+            names = tuple(counterpart(path, name) for name in names)
+        programs = [(name, read_model(path, weights=False, function=name)) for name in names]
+        features = {each.name: each for _, model in programs for each in model.inputs}
+        known = domains(tuple(features.values()), shard.inputs, path)
+        return PackageLayout(
+            shard.qualified, entry, programs, known, widths, self._model.max_tokens
+        )
+
+    def _stands_for(self, shard: str) -> Path | None:
+        """The package that is a shard's reference, its program before compression otherwise."""
+        own = self._shards[shard]
+        if isinstance(own.reference, Path) and own.reference.suffix not in GOLDEN:
+            return own.reference
+        return own.uncompressed
+
+    def _package(self, shard: str) -> Path:
+        if (path := self._stands_for(shard)) is None:
+            raise UnprovenError(
+                f"{self._model.name}:{shard}: has no package for a reference; name one in its "
+                "reference or uncompressed, or let the model's reference be a function."
+            )
+        return path
+
+
+class ChainSource:
+    """Where a chain's tokens come from: its weights are in the packages."""
+
+    synthetic = False
+    names: Sequence[str] = ()
+    keys: Sequence[str] = ()
+
+    def __init__(self, model: Model) -> None:
+        self.label = model.name
+        self._file = model.tokenizer
+
+    def value(self, key: str) -> Any:
+        """Never: packages have no configuration."""
+        raise SourceError(f"{self.label}: has no key {key!r}; it is a chain of packages.")
+
+    def tensor(self, name: str, shape: tuple[int, ...], dtype: Any = np.float32) -> Any:
+        """Never: weights are in the packages."""
+        raise SourceError(f"{self.label}: has no tensor {name!r}; it is a chain of packages.")
+
+    def rows(
+        self, name: str, index: Sequence[int], width: int, height: int | None = None,
+        dtype: Any = np.float32,
+    ) -> Any:  # fmt: skip
+        """Never: weights are in the packages."""
+        return self.tensor(name, (height or 0, width), dtype)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Of the manifest's `tokenizer.json`; `SourceError` where it names none."""
+        if self._file is None:
+            raise SourceError(
+                f'{self.label}: has no tokenizer; add tokenizer = "tokenizer.json", or give '
+                "prompts as ids."
+            )
+        return read_tokenizer(self._file)
+
+
+class ToldBlocks:
+    """Outputs that the reference tells, in the place of each shard's own reference.
+
+    Args:
+        packages: the chain.
+        told: outputs `[T, C]` by prompt and shard.
+    """
+
+    def __init__(
+        self, packages: PackageChain, told: Mapping[str, Mapping[str, FloatArray]]
+    ) -> None:
+        self.embed = packages.embed
+        self._packages, self._told = packages, told
+
+    def reference(self, shard: str) -> Reference:
+        """The outputs of a shard that are told for all prompts, in their order."""
+        rows = [states[shard] for states in self._told.values()]
+
+        def run(sequences: Sequence[FloatArray]) -> list[FloatArray]:
+            self._packages.check_place(shard, sequences, rows)
+            return rows
+
+        return run
+
+
+class OpenChain(OpenModel):
+    """A chain of the user's own packages."""
+
+    def __init__(self, model: Model, cache: Cache) -> None:
+        super().__init__(model, cache)
+        self.packages = PackageChain(model)
+
+    @property
+    def language_model(self) -> LanguageModel:
+        """Its packages, which have no more than a model must."""
+        return cast("LanguageModel", self.packages)
+
+    @property
+    def wiring(self) -> tuple[Wire, ...]:
+        """The packages in running order."""
+        return self.packages.wiring
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What reference and streams depend on."""
+        return self.packages.identity(self.cache.root)
+
+    def load(self, backend: Backend, shard: Shard, artifact: Artifact) -> Runner:
+        """A package, with the functions that its place in the chain names."""
+        return self.packages.layout(without_function(shard.id)[0]).load(backend, artifact.path)
+
+    @cached_property
+    def golden(self) -> list[GoldenPrompt]:
+        """The reference's logits and greedy text for the golden prompts."""
+        if isinstance(self._answers, GoldenLogits):
+            golden = self._answers.prompts(self.model, self.prompts, self.decode)
+        else:
+            golden = super().golden
+        for prompt in golden:
+            if (words := prompt.logits.shape[1]) != self.packages.vocabulary:
+                raise SourceError(
+                    f"{self.model.name}: the reference gives {words} logits for a position of "
+                    f"{prompt.name!r}, and the chain {self.packages.vocabulary}."
+                )
+        return golden
+
+    @cached_property
+    def has_states(self) -> bool:
+        """Whether function, file or packages tell what every shard gives."""
+        return self._told is not None or not self.packages.without_reference
+
+    def check_compared(self) -> None:
+        """Raise `UnprovenError` unless prompts can be compared, shard by shard.
+
+        Drift and bisect put references in shards' places, so each shard needs one.
+        """
+        super().check_compared()
+        for shard in self.packages.without_reference[:1]:
+            self.packages.reference(shard)
+
+    @cached_property
+    def _answers(self) -> OwnReference | GoldenLogits | None:
+        reference = self.model.reference
+        if isinstance(reference, Path):
+            return GoldenLogits(reference)
+        return OwnReference(self.model) if ":" in reference else None
+
+    def _reference(self) -> Chain:
+        if not isinstance(self._answers, OwnReference):
+            return super()._reference()
+        own = self._answers
+
+        def run(ids: FloatArray) -> FloatArray:
+            return own.logits(ids[:, 0].astype(int).tolist())
+
+        def embed(ids: Sequence[int]) -> FloatArray:
+            return np.asarray(ids, np.float32).reshape(-1, 1)
+
+        # A block, for the logits of a position depend on all tokens before it; a head is given
+        # the last rows only.
+        whole = ChainStep(Wire("reference"), lambda: run, sees="call")
+        logits = ChainStep(Wire("logits", gives=LOGITS), lambda: lambda rows: rows, sees="itself")
+        return Chain(embed, (whole, logits))
+
+    @cached_property
+    def _told(self) -> dict[str, dict[str, FloatArray]] | None:
+        """Outputs of every shard by prompt, where function or file tells those of all blocks."""
+        answers = self._answers
+        if answers is None:
+            return None
+
+        def make(folder: Path) -> None:
+            tensors = {
+                f"{prompt.name}/{shard}": rows
+                for prompt in self.prompts
+                for shard, rows in answers.states(prompt).items()
+            }
+            for name, rows in tensors.items():
+                check_finite(rows, name.partition("/")[2], f"golden prompt {name!r}")
+            save(folder, tensors, {})
+
+        key = {**self.identity, "recording": RECORDING_VERSION, "told": self.prompt_spec}
+        folder = self.cache.get_or_make("recordings", key_digest(key), make, self.model.name)
+        told: dict[str, dict[str, FloatArray]] = {prompt.name: {} for prompt in self.prompts}
+        for name, rows in load(folder)[0].items():
+            prompt, _, shard = name.partition("/")
+            self.packages.check_rows(shard, rows, prompt)
+            told[prompt][shard] = rows
+        blocks = {wire.shard for wire in self.wiring if not wire.is_head}
+        complete = not any(blocks - states.keys() for states in told.values())
+        return told if complete else None
+
+    def _blocks(self) -> Embeds:
+        return super()._blocks() if self._told is None else ToldBlocks(self.packages, self._told)
+
+
+def _digest(path: Path | None) -> str:
+    return file_digest(path) if path is not None and path.is_file() else "missing"
