@@ -25,7 +25,7 @@ import numpy as np
 from pytest_ane.mlprogram.blob import load, packed
 from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.executor.folding import Constants
-from pytest_ane.mlprogram.executor.ops._constexpr import constexpr_blockwise_shift_scale
+from pytest_ane.mlprogram.executor.ops.constexpr import constexpr_blockwise_shift_scale
 from pytest_ane.mlprogram.executor.weights import Packed, StreamedWeight, decode
 from pytest_ane.mlprogram.records import (
     DType,

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.mlprogram.errors import BudgetError
-from pytest_ane.mlprogram.executor.ops._elementwise import BROADCASTING
-from pytest_ane.mlprogram.executor.ops._spatial import extent, integers, ints, padding
+from pytest_ane.mlprogram.executor.ops.elementwise import BROADCASTING
 from pytest_ane.mlprogram.executor.ops.lists import State, TensorList
+from pytest_ane.mlprogram.executor.ops.spatial import extent, integers, ints, padding
 from pytest_ane.mlprogram.memory import bytes_text, free_memory
 
 SECONDS = 600.0

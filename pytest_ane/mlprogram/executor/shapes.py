@@ -19,8 +19,8 @@ from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor._steps import Compute
 from pytest_ane.mlprogram.executor.budget import Meter
 from pytest_ane.mlprogram.executor.dtypes import carried
-from pytest_ane.mlprogram.executor.ops._conv import conv as convolve
-from pytest_ane.mlprogram.executor.ops._linear import matmul as multiply
+from pytest_ane.mlprogram.executor.ops.conv import conv as convolve
+from pytest_ane.mlprogram.executor.ops.linear import matmul as multiply
 from pytest_ane.mlprogram.executor.session import Session
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import (

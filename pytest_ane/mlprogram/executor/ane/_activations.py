@@ -27,7 +27,7 @@ from pytest_ane.mlprogram.executor.ane import Grade, rule
 from pytest_ane.mlprogram.executor.ane._fp16 import decode, pattern_of, r16
 from pytest_ane.mlprogram.executor.ane._kernel import LIMIT
 from pytest_ane.mlprogram.executor.ane.accumulator import LSB, starts
-from pytest_ane.mlprogram.executor.ops._elementwise import erf as exact_erf
+from pytest_ane.mlprogram.executor.ops.elementwise import erf as exact_erf
 
 EVERY = np.arange(1 << 16, dtype=np.uint16)
 """All fp16 numbers, as patterns."""

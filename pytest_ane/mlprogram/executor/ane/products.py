@@ -23,9 +23,9 @@ from pytest_ane.mlprogram.executor.ane._fp16 import decode, r16
 from pytest_ane.mlprogram.executor.ane._kernel import LIMIT
 from pytest_ane.mlprogram.executor.ane.accumulator import Sums, Weight, sums
 from pytest_ane.mlprogram.executor.dtypes import round_fp16
-from pytest_ane.mlprogram.executor.ops._constexpr import along
-from pytest_ane.mlprogram.executor.ops._conv import check_channels
-from pytest_ane.mlprogram.executor.ops._spatial import ints, padding
+from pytest_ane.mlprogram.executor.ops.constexpr import along
+from pytest_ane.mlprogram.executor.ops.conv import check_channels
+from pytest_ane.mlprogram.executor.ops.spatial import ints, padding
 from pytest_ane.mlprogram.executor.weights import HalfWeight, StreamedWeight
 
 RANGES = {"int8": (-128, 127), "uint8": (0, 255)}

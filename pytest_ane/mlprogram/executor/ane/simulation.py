@@ -28,7 +28,7 @@ from pytest_ane.mlprogram.executor.ane.products import (
     matrix,
 )
 from pytest_ane.mlprogram.executor.dtypes import load_kernels
-from pytest_ane.mlprogram.executor.ops._constexpr import along
+from pytest_ane.mlprogram.executor.ops.constexpr import along
 from pytest_ane.mlprogram.executor.weights import HalfWeight
 from pytest_ane.mlprogram.records import Argument, DType, Operation, Ref, TensorType, Value
 

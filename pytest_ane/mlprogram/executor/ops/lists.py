@@ -17,7 +17,7 @@ from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor._registry import register
 from pytest_ane.mlprogram.executor.dtypes import Precision, carried, convert
-from pytest_ane.mlprogram.executor.ops._spatial import integers
+from pytest_ane.mlprogram.executor.ops.spatial import integers
 from pytest_ane.mlprogram.records import TensorType
 
 

@@ -10,8 +10,8 @@ import pytest
 from pytest_ane.mlprogram.executor.ane import products
 from pytest_ane.mlprogram.executor.ane.accumulator import Weight
 from pytest_ane.mlprogram.executor.ane.products import quantize, scaled_after, w8a8
-from pytest_ane.mlprogram.executor.ops import _conv as typed_conv
-from pytest_ane.mlprogram.executor.ops import _linear as typed
+from pytest_ane.mlprogram.executor.ops import conv as typed_conv
+from pytest_ane.mlprogram.executor.ops import linear as typed
 
 RNG = np.random.default_rng(0)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from pytest_ane.mlprogram.executor import eval_op
-from pytest_ane.mlprogram.executor.ops import _conv as module
+from pytest_ane.mlprogram.executor.ops import conv as module
 from tests.mlprogram.executor.ops.oracle import close, f32, noise, same
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.mlprogram.executor import eval_op
-from pytest_ane.mlprogram.executor.ops._filling import DEFAULT_SEED
+from pytest_ane.mlprogram.executor.ops.filling import DEFAULT_SEED
 from tests.mlprogram.executor.ops.oracle import f32, noise, same
 
 

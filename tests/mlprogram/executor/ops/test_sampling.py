@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from pytest_ane.mlprogram.executor import eval_op
-from pytest_ane.mlprogram.executor.ops._sampling import SAMPLING_MODES
+from pytest_ane.mlprogram.executor.ops.sampling import SAMPLING_MODES
 from tests.mlprogram.executor.ops.oracle import close, f32, noise, same
 
 X = f32([[[[11, 22], [33, 44]]]])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.mlprogram.executor.ops._spatial import extent, ints, padding, steps
+from pytest_ane.mlprogram.executor.ops.spatial import extent, ints, padding, steps
 
 
 def test_padding() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.mlprogram.executor._registry import register
-from pytest_ane.mlprogram.executor.ops._spatial import integers
+from pytest_ane.mlprogram.executor.ops.spatial import integers
 
 
 @register("identity", moves=True)

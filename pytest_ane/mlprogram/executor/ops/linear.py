@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.mlprogram.executor._registry import register
-from pytest_ane.mlprogram.executor.ops._elementwise import (
+from pytest_ane.mlprogram.executor.ops.elementwise import (
     relu,
     scaled_tanh,
     sigmoid,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pytest_ane.mlprogram.executor._registry import register
-from pytest_ane.mlprogram.executor.ops._spatial import ints, padding, steps
+from pytest_ane.mlprogram.executor.ops.spatial import ints, padding, steps
 
 
 class _Axis(NamedTuple):

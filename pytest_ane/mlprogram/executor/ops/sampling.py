@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.mlprogram.executor._registry import register
-from pytest_ane.mlprogram.executor.ops._spatial import ints
+from pytest_ane.mlprogram.executor.ops.spatial import ints
 
 SAMPLING_MODES = (
     "DEFAULT", "STRICT_ALIGN_CORNERS", "ALIGN_CORNERS", "OFFSET_CORNERS", "UNALIGN_CORNERS",

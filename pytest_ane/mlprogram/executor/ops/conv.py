@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from pytest_ane.mlprogram.executor._registry import register
-from pytest_ane.mlprogram.executor.ops._spatial import extent, halves, ints, padding, steps
+from pytest_ane.mlprogram.executor.ops.spatial import extent, halves, ints, padding, steps
 from pytest_ane.mlprogram.executor.weights import StreamedWeight
 
 _MANY = 32

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.mlprogram.executor._registry import register
-from pytest_ane.mlprogram.executor.ops._spatial import integers, ints
+from pytest_ane.mlprogram.executor.ops.spatial import integers, ints
 
 
 def _index(

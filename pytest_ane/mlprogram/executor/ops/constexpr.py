@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.mlprogram.executor._registry import register
-from pytest_ane.mlprogram.executor.ops._shape import cast
-from pytest_ane.mlprogram.executor.ops._spatial import integers
+from pytest_ane.mlprogram.executor.ops.shape import cast
+from pytest_ane.mlprogram.executor.ops.spatial import integers
 from pytest_ane.mlprogram.executor.weights import Packed, decode
 
 
