@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_ane.gates import GateTest
 from pytest_ane.mlprogram.errors import EvidenceError
 from pytest_ane.records.record import Record
 from pytest_ane.records.run import CUT_OFF, Facts, Writer, read_run
@@ -55,7 +56,7 @@ def test_what_is_read_is_what_was_written(file: Path) -> None:
     found = read_run(file)
     assert found.facts == ENDED
     assert [each.typed().to_line() for each in found.records] == [r.to_line() for r in RECORDS]
-    assert found.record(("placement", "smollm2:L01")) is found.records[1]
+    assert found.record(GateTest("placement", "smollm2:L01")) is found.records[1]
     assert found.record(("hazards", "smollm2:L01")) is None
 
 
@@ -66,13 +67,12 @@ def test_a_run_that_was_cut_off_says_so(file: Path) -> None:
     assert len(found.records) == 2
 
 
-def test_of_two_arithmetics_the_typed_one_is_a_pair_s_record(tmp_path: Path) -> None:
+def test_each_arithmetic_is_a_test_of_its_own(tmp_path: Path) -> None:
     typed = RECORDS[0]
-    ane = replace(typed, environment={**typed.environment, "arithmetic": "simulated ANE (h16+)"})
-    file = write(tmp_path / "run.jsonl", typed, ane)
-    found = read_run(file).record(("fidelity", "smollm2:L01"))
-    assert found is not None
-    assert "arithmetic" not in found.environment
+    ane = replace(typed, part="[ane]", environment={"arithmetic": "simulated ANE (h16+)"})
+    found = read_run(write(tmp_path / "run.jsonl", typed, ane))
+    assert found.record(GateTest("fidelity", "smollm2:L01")) is found.records[0]
+    assert found.record(GateTest("fidelity", "smollm2:L01", "ane")) is found.records[1]
 
 
 def test_a_folder_has_a_brief_file_for_each_run(tmp_path: Path) -> None:
