@@ -196,7 +196,7 @@ def ours(folder: Path) -> dict[str, Any]:
     from pytest_ane.gates.fidelity import measure
     from pytest_ane.manifest import SourceTable
     from pytest_ane.models.families import get_family
-    from pytest_ane.models.families._zaya import reference  # noqa: F401
+    from pytest_ane.models.families.zaya import reference  # noqa: F401
     from pytest_ane.models.sources import open_source
     from pytest_ane.probes.recording import HiddenProbe
 

@@ -100,20 +100,25 @@ def changes() -> list[Change]:
         ),
         Change(
             "a report format",
-            {"github": ("summary", ".md"), "run": (".json",)},
+            {"github": ("summary", ".md"), "html": ("page", ".html")},
             ("pytest_ane/report/{}.py",),
             2,
         ),
-        Change("a manifest key", {key: (key, key.replace("_", "-")) for key in keys}, (), 3),
+        Change("a manifest key", {key: (key, key.replace("_", "-")) for key in keys}, (), 2),
         Change(
             "a placement rule",
             {rule: (rule,) for rule in rules},
             (
                 "pytest_ane/gates/placement/rules/_products.py",
                 "tests/gates/placement/rules/test_products.py",
-                "docs/reference/placement.md",
             ),
-            3,
+            2,
+        ),
+        Change(
+            "a tool",
+            {name: (name,) for name in ("bisect", "diff", "drift", "golden", "recommend")},
+            ("pytest_ane/tools/{}.py", "tests/tools/test_{}.py"),
+            2,
         ),
         Change(
             "an operation",

@@ -138,6 +138,7 @@ MACS: Mapping[str, Case] = {
 }
 
 
+@pytest.mark.drawn
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", MACS)
 def test_an_ill_mac(name: str, tmp_path: Path) -> None:

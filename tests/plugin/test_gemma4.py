@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.manifest.load import load
-from pytest_ane.models.families._gemma4.config import starts_whole
+from pytest_ane.models.families.gemma4.config import starts_whole
 from tests.plugin.conftest import Project
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gemma4.toml"

@@ -25,7 +25,7 @@ def test_compression(ane_shard, ane_artifact, ane_program, ane_gate):
 """
 FIDELITY = """
 import pytest
-from pytest_ane.gates.fidelity import FIDELITY, _measure as measure
+from pytest_ane.gates.fidelity import FIDELITY, measure
 pytestmark = pytest.mark.gate
 def test_fidelity(ane_shard, ane_artifact, ane_reference, ane_backend, ane_gate):
     found = measure(

@@ -295,7 +295,7 @@ def test_an_artifact_that_changes_while_it_is_measured(
         (package / "new.txt").touch()
         return measure(*args, **options)
 
-    monkeypatch.setattr("pytest_ane.gates.fidelity._measure", meddled)
+    monkeypatch.setattr("pytest_ane.gates.fidelity.measure", meddled)
     result = record(project, "--ane-record", "-k", "fidelity")
     result.assert_outcomes(failed=1, deselected=3)
     result.stdout.fnmatch_lines(

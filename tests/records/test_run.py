@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.gates import GateTest
+from pytest_ane.gates.base import GateTest
 from pytest_ane.mlprogram.errors import EvidenceError
 from pytest_ane.records.record import Record
 from pytest_ane.records.run import CUT_OFF, Facts, Writer, read_run

@@ -103,7 +103,7 @@ def test_as_json(as_json: AsJson, other: Store) -> None:
 def close(made: Record, cosine: float) -> Record:
     (comparison,) = FIDELITY.comparisons
     two = tuple(replace(comparison, probe=probe, cosines=(cosine,)) for probe in "gh")
-    measurement = replace(FIDELITY, comparisons=two, coverage=())
+    measurement = replace(FIDELITY, comparisons=two, coverage=(), unmoved=())
     return replace(made, gate="fidelity", measurement=measurement)
 
 

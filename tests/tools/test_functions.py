@@ -87,6 +87,7 @@ def test_golden_of_a_shard(manifest: Path, capsys: pytest.CaptureFixture[str]) -
     record = ["golden", "record", "decoder[verify4]", "--out=v.safetensors", "--backend=cpu"]
     package = manifest.read_text().partition('reference = "')[2].strip().strip('"')
     assert main([*record, f"--package={package}"]) == 0
+    record.append("--overwrite")
     assert main(["golden", "record", "decoder", *record[3:], f"--package={package}"]) == 1
     assert main([*record, "--function=decode"]) == 1
     out, err = capsys.readouterr()

@@ -41,8 +41,8 @@ from pytest_ane.models.families._blocks import (
     wiring,
 )
 from pytest_ane.models.families._decoders import LLAMA
-from pytest_ane.models.families._gemma4 import FAMILY as GEMMA4
-from pytest_ane.models.families._zaya.config import ZayaConfig
+from pytest_ane.models.families.gemma4 import FAMILY as GEMMA4
+from pytest_ane.models.families.zaya.config import ZayaConfig
 from pytest_ane.models.sources import SeededSource
 from tests.models.families.gemma4.oracle import Oracle
 from tests.models.families.gemma4.tiny import MemorySource, tiny_config

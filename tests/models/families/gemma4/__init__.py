@@ -1,1 +1,1 @@
-"""Tests of `pytest_ane.models.families._gemma4`."""
+"""Tests of `pytest_ane.models.families.gemma4`."""

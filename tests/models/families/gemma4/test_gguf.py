@@ -15,8 +15,8 @@ import pytest
 from pytest_ane.manifest import parse
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.families import Cut
-from pytest_ane.models.families._gemma4 import FAMILY
 from pytest_ane.models.families.decoder import DecoderConfig
+from pytest_ane.models.families.gemma4 import FAMILY
 from pytest_ane.models.sources._gguf import GGUFSource
 from pytest_ane.tools._init import scaffold
 from tests.models.families.decoder.cases import CASES

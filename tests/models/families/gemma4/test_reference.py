@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.models.families._ane import ScaledRMSNorm
-from pytest_ane.models.families._gemma4 import Gemma4Model
-from pytest_ane.models.families._gemma4.ane import AneCombiner, AnePack
-from pytest_ane.models.families._gemma4.reference import route
-from pytest_ane.models.families._gemma4.weights import RouterWeights
 from pytest_ane.models.families.decoder._ane import Router
+from pytest_ane.models.families.gemma4 import Gemma4Model
+from pytest_ane.models.families.gemma4.ane import AneCombiner, AnePack
+from pytest_ane.models.families.gemma4.reference import route
+from pytest_ane.models.families.gemma4.weights import RouterWeights
 from tests.models.families.gemma4.oracle import Oracle
 from tests.models.families.gemma4.tiny import ROOT, hidden, tiny_model, tiny_source, tiny_weights
 

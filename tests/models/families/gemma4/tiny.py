@@ -12,8 +12,8 @@ import numpy.typing as npt
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.families import Cut
-from pytest_ane.models.families._gemma4 import FAMILY, Gemma4Model
-from pytest_ane.models.families._gemma4.weights import Weights
+from pytest_ane.models.families.gemma4 import FAMILY, Gemma4Model
+from pytest_ane.models.families.gemma4.weights import Weights
 from pytest_ane.models.sources import Source
 from pytest_ane.models.sources.base import Tokenizer
 

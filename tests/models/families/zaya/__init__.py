@@ -1,1 +1,1 @@
-"""Tests of `pytest_ane.models.families._zaya`."""
+"""Tests of `pytest_ane.models.families.zaya`."""

@@ -16,10 +16,10 @@ from pytest_ane.manifest import load
 from pytest_ane.mlprogram.errors import ExecutionError, ManifestError, SourceError
 from pytest_ane.models.families import Branch, Cut, Port, Wire, get_family
 from pytest_ane.models.families._layout import Rotary
-from pytest_ane.models.families._zaya import ZayaModel, layout, open_model, spread, wiring
-from pytest_ane.models.families._zaya.config import ZayaConfig
-from pytest_ane.models.families._zaya.weights import OVERFLOW_BIAS, ZayaWeights
 from pytest_ane.models.families.decoder import Layer, Mixture
+from pytest_ane.models.families.zaya import ZayaModel, layout, open_model, spread, wiring
+from pytest_ane.models.families.zaya.config import ZayaConfig
+from pytest_ane.models.families.zaya.weights import OVERFLOW_BIAS, ZayaWeights
 from pytest_ane.models.sources import SeededSource
 from pytest_ane.models.sources._safetensors import SafetensorsSource
 from tests.models.families.llama.tiny import MemorySource

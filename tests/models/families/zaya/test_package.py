@@ -12,7 +12,7 @@ from pytest_ane.make.coremltools_quiet import converter_notes
 from pytest_ane.make.shard import convert
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.model import read_model
-from pytest_ane.models.families._zaya import ZayaModel
+from pytest_ane.models.families.zaya import ZayaModel
 from tests.models.families.zaya.tiny import tiny_model
 
 pytestmark = pytest.mark.slow

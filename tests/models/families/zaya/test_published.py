@@ -18,7 +18,7 @@ from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.models.families import Cut
-from pytest_ane.models.families._zaya import ZayaModel, layout, open_model
+from pytest_ane.models.families.zaya import ZayaModel, layout, open_model
 from pytest_ane.models.sources._safetensors import SafetensorsSource
 from tests.models.families.decoder.cases import CASES
 from tests.models.families.decoder.oracle import difference, expected, prompt, referred

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.models.families._zaya import ZayaModel
+from pytest_ane.models.families.zaya import ZayaModel
 from tests.models.families.zaya import oracle
 from tests.models.families.zaya.tiny import CONTEXT, tiny_model
 

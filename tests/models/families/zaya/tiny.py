@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.models.families import Cut
-from pytest_ane.models.families._zaya import ZayaModel, open_model
+from pytest_ane.models.families.zaya import ZayaModel, open_model
 from tests.models.families.llama.tiny import MemorySource
 
 CONTEXT = 12

@@ -15,7 +15,10 @@ from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.families import _blocks as blocks
 from pytest_ane.models.families._blocks import is_head
 from pytest_ane.models.families._decoders import GEMMA_NAMES
-from pytest_ane.models.families._gemma4.config import (
+from pytest_ane.models.families._layout import AneLayout
+from pytest_ane.models.families.base import Cut, Port, Ports, Reference, Routing, Undecided
+from pytest_ane.models.families.decoder import DecoderConfig, DecoderFamily, DecoderModel
+from pytest_ane.models.families.gemma4.config import (
     GGUF_KEYS,
     PUBLISHED,
     configure,
@@ -26,15 +29,12 @@ from pytest_ane.models.families._gemma4.config import (
     starts_whole,
     wiring,
 )
-from pytest_ane.models.families._layout import AneLayout
-from pytest_ane.models.families.base import Cut, Port, Ports, Reference, Routing, Undecided
-from pytest_ane.models.families.decoder import DecoderConfig, DecoderFamily, DecoderModel
 from pytest_ane.models.sources import Source, Spread
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from pytest_ane.models.families._gemma4.weights import Weights
+    from pytest_ane.models.families.gemma4.weights import Weights
 
 T = TypeVar("T")
 
@@ -63,9 +63,9 @@ class Gemma4Model(DecoderModel):
 
     def reference(self, shard: str) -> Reference:
         """The float32 module of a shard on sequences `[T, C]`."""
-        from pytest_ane.models.families._gemma4.reference import pack
         from pytest_ane.models.families._reference import run_each, run_together
         from pytest_ane.models.families.decoder._reference import attended
+        from pytest_ane.models.families.gemma4.reference import pack
 
         if is_head(shard):
             return super().reference(shard)
@@ -89,13 +89,13 @@ class Gemma4Model(DecoderModel):
 
     def routed(self, shard: str) -> Routing | None:
         """Which of a pack's own experts are among the chosen."""
-        from pytest_ane.models.families._gemma4.reference import routed
+        from pytest_ane.models.families.gemma4.reference import routed
 
         return self._of_experts(shard, routed)
 
     def undecided(self, shard: str) -> Undecided | None:
         """Where fp16 cannot tell which of a pack's own experts are among the chosen."""
-        from pytest_ane.models.families._gemma4.reference import undecided
+        from pytest_ane.models.families.gemma4.reference import undecided
 
         return self._of_experts(shard, undecided)
 
@@ -124,8 +124,8 @@ class Gemma4Model(DecoderModel):
 
     def _module(self, shard: str) -> nn.Module:
         """The shard's ANE form, attention in float32."""
-        from pytest_ane.models.families._gemma4.ane import AneCombiner, AnePack
         from pytest_ane.models.families.decoder._ane import StatefulAttention
+        from pytest_ane.models.families.gemma4.ane import AneCombiner, AnePack
 
         if is_head(shard):
             return super()._module(shard)
@@ -137,7 +137,7 @@ class Gemma4Model(DecoderModel):
         return AneCombiner(c, pack, weights.combiner(index)) if of.combines else pack
 
     def _weights(self, dtype: npt.DTypeLike) -> Weights:
-        from pytest_ane.models.families._gemma4.weights import Weights
+        from pytest_ane.models.families.gemma4.weights import Weights
 
         return Weights(self.source, self.config, self.names, dtype)
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pytest_ane.models.families._gemma4.config import own_experts
 from pytest_ane.models.families.decoder import _weights as weights
 from pytest_ane.models.families.decoder._config import Mixture
 from pytest_ane.models.families.decoder._weights import Linear
+from pytest_ane.models.families.gemma4.config import own_experts
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,17 @@ from torch.nn import functional as F
 
 from pytest_ane.models.families._layout import causal_mask
 from pytest_ane.models.families._reference import CLOSE, attend, split_heads
-from pytest_ane.models.families._zaya.config import ZayaConfig
-from pytest_ane.models.families._zaya.weights import (
+from pytest_ane.models.families.base import Routes
+from pytest_ane.models.families.decoder._reference import linear, normed, turned
+from pytest_ane.models.families.decoder._weights import Linear
+from pytest_ane.models.families.zaya.config import ZayaConfig
+from pytest_ane.models.families.zaya.weights import (
     AttentionWeights,
     MixtureWeights,
     Residual,
     RouterWeights,
     ZayaWeights,
 )
-from pytest_ane.models.families.base import Routes
-from pytest_ane.models.families.decoder._reference import linear, normed, turned
-from pytest_ane.models.families.decoder._weights import Linear
 
 
 def mixture(x: Tensor, w: MixtureWeights, c: ZayaConfig, index: int, source: ZayaWeights) -> Tensor:

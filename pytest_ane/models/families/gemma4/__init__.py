@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from pytest_ane.models.families._gemma4.model import FAMILY, Gemma4Model
+from pytest_ane.models.families.gemma4.model import FAMILY, Gemma4Model
 
 __all__ = ["FAMILY", "Gemma4Model"]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from pytest_ane.mlprogram.arrays import FloatArray
-from pytest_ane.models.families._zaya.config import ZayaConfig, ZayaNames, is_attention
 from pytest_ane.models.families.decoder._weights import Linear, Weights
+from pytest_ane.models.families.zaya.config import ZayaConfig, ZayaNames, is_attention
 
 OVERFLOW_BIAS = 5.0
 """Where the first convolution has a bias beyond it, the lab's shards leave the convolutions out

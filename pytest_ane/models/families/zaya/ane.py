@@ -20,8 +20,8 @@ from pytest_ane.models.families._ane import (
     rotate,
     scaled_to_unit,
 )
-from pytest_ane.models.families._zaya.config import ZayaConfig
-from pytest_ane.models.families._zaya.weights import (
+from pytest_ane.models.families.zaya.config import ZayaConfig
+from pytest_ane.models.families.zaya.weights import (
     AttentionWeights,
     Residual,
     RouterWeights,

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from pytest_ane.models.families import _blocks as blocks
 from pytest_ane.models.families._blocks import block_index, head_index, is_head
 from pytest_ane.models.families._layout import AneLayout
-from pytest_ane.models.families._zaya.config import ZayaConfig, ZayaNames, is_attention, wiring
 from pytest_ane.models.families.base import (
     Conversion,
     Cut,
@@ -23,10 +22,11 @@ from pytest_ane.models.families.base import (
     Undecided,
 )
 from pytest_ane.models.families.decoder import DecoderModel
+from pytest_ane.models.families.zaya.config import ZayaConfig, ZayaNames, is_attention, wiring
 from pytest_ane.models.sources import Source
 
 if TYPE_CHECKING:
-    from pytest_ane.models.families._zaya.weights import ZayaWeights
+    from pytest_ane.models.families.zaya.weights import ZayaWeights
 
 
 class ZayaModel(DecoderModel):
@@ -45,7 +45,7 @@ class ZayaModel(DecoderModel):
     def reference(self, shard: str) -> Reference:
         """The float32 module of a shard on sequences `[T, C]`."""
         from pytest_ane.models.families._reference import run_each, run_together
-        from pytest_ane.models.families._zaya import reference
+        from pytest_ane.models.families.zaya import reference
 
         if is_head(shard):
             return super().reference(shard)
@@ -57,7 +57,7 @@ class ZayaModel(DecoderModel):
     def residual(self, shard: str) -> Reference | None:
         """What enters a layer, times its residual scale, plus its residual bias."""
         from pytest_ane.models.families._reference import run_together
-        from pytest_ane.models.families._zaya import reference
+        from pytest_ane.models.families.zaya import reference
 
         if is_head(shard):
             return None
@@ -70,13 +70,13 @@ class ZayaModel(DecoderModel):
 
     def routed(self, shard: str) -> Routing | None:
         """Experts of a mixture that are chosen, or of the notes' form those that say much."""
-        from pytest_ane.models.families._zaya.reference import routes
+        from pytest_ane.models.families.zaya.reference import routes
 
         return self._of_experts(shard, routes)
 
     def undecided(self, shard: str) -> Undecided | None:
         """Where fp16 cannot tell which expert is chosen; the notes' form weights all of them."""
-        from pytest_ane.models.families._zaya.reference import undecided
+        from pytest_ane.models.families.zaya.reference import undecided
 
         return self._of_experts(shard, undecided) if self.config.is_published else None
 
@@ -86,7 +86,7 @@ class ZayaModel(DecoderModel):
     def conversion(self, shard: str) -> Conversion:
         """The shard's ANE form, and its ports."""
         from pytest_ane.models.families._ane import AneHead
-        from pytest_ane.models.families._zaya.ane import AneAttention, AneMixture, PublishedMixture
+        from pytest_ane.models.families.zaya.ane import AneAttention, AneMixture, PublishedMixture
 
         c, weights, ports = self.config, self._weights(self.dtype), self.ports(shard)
         module: Any
@@ -110,7 +110,7 @@ class ZayaModel(DecoderModel):
         return Ports((Port("x", (1, x, "T", 1)),), (Port("y", (1, y, "T", 1)),))
 
     def _weights(self, dtype: npt.DTypeLike) -> ZayaWeights:
-        from pytest_ane.models.families._zaya.weights import ZayaWeights
+        from pytest_ane.models.families.zaya.weights import ZayaWeights
 
         return ZayaWeights(self.source, self.config, self.names, dtype)
 

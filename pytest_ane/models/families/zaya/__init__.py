@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pytest_ane.models.families._blocks import starts_whole
-from pytest_ane.models.families._zaya.config import VERSION, spread, wiring
-from pytest_ane.models.families._zaya.model import ZayaModel, layout, open_model
+from pytest_ane.models.families.zaya.config import VERSION, spread, wiring
+from pytest_ane.models.families.zaya.model import ZayaModel, layout, open_model
 
 __all__ = [
     "VERSION",

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from pytest_ane.models.families._ane import ScaledRMSNorm, cast_to, pointwise, scaled_to_unit
-from pytest_ane.models.families._gemma4.config import own_experts
-from pytest_ane.models.families._gemma4.weights import CombinerWeights, RouterWeights
 from pytest_ane.models.families.decoder._ane import Router, projection, weighted
 from pytest_ane.models.families.decoder._config import DecoderConfig
 from pytest_ane.models.families.decoder._reference import activated
+from pytest_ane.models.families.gemma4.config import own_experts
+from pytest_ane.models.families.gemma4.weights import CombinerWeights, RouterWeights
 
 
 def constant(values: Tensor) -> nn.Parameter:
