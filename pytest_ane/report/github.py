@@ -6,13 +6,14 @@ is dropped as a whole, and of each kind only the first ten annotations of a step
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from pytest_ane.mlprogram.text import LONGEST, printable
-from pytest_ane.report.markdown import code, prose
+from pytest_ane.report.markdown import code
 from pytest_ane.report.rows import Row, count, ranked
 
 ROOM = 1_000_000
@@ -24,6 +25,8 @@ _NOTE = 200
 """Bytes kept free for the line that counts what was left out."""
 _LISTED = ("passed", "warned")
 _LEVELS = ("error", "warning")
+_MEANINGFUL = re.compile(r"([]!#$&()*+.:<>@[\\^_`{|}~-])")
+"""Punctuation that can mean something in GitHub's Markdown: mentions, links and formulas, too."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class _Section:
 
 def summary(rows: Sequence[Row], header: str, room: int = ROOM) -> str:
     """Markdown of at most `room` bytes of UTF-8, worst first; empty where no head fits."""
-    head = f"## {_headline(rows)}\n\n{code(header)}\n\n{prose(count(ranked(rows)))}\n"
+    head = f"## {_headline(rows)}\n\n{code(header)}\n\n{markdown(count(ranked(rows)))}\n"
     left = room - _size(head) - _NOTE
     if left < 0:
         return ""
@@ -102,15 +105,15 @@ def _sections(rows: Sequence[Row]) -> Iterator[_Section]:
 
 def _item(row: Row) -> str:
     """A bullet with the verdict, and below it one for each reason."""
-    gate = f" {prose(row.gate)}" if row.gate else ""
+    gate = f" {markdown(row.gate)}" if row.gate else ""
     allowed = ", allowed by the policy" if row.allowed else ""
-    first = f"- **{prose(row.name)}**{gate}{allowed}: {prose(row.summary)}\n"
+    first = f"- **{markdown(row.name)}**{gate}{allowed}: {markdown(row.summary)}\n"
     more = () if row.reasons == (row.summary,) else row.reasons
-    return first + "".join(f"  - {prose(reason)}\n" for reason in more)
+    return first + "".join(f"  - {markdown(reason)}\n" for reason in more)
 
 
 def _cells(row: Row) -> str:
-    return f"| {prose(row.name)} | {prose(row.gate)} | {prose(row.summary)} |\n"
+    return f"| {markdown(row.name)} | {markdown(row.gate)} | {markdown(row.summary)} |\n"
 
 
 def _headline(rows: Sequence[Row]) -> str:
@@ -148,6 +151,11 @@ def _command(level: str, title: str, message: str, place: Place | None = None) -
 
 def _data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def markdown(text: str) -> str:
+    """A text on one line that renders as itself, whatever Markdown or HTML it holds."""
+    return _MEANINGFUL.sub(r"\\\1", _plain(text))
 
 
 def _property(text: str) -> str:

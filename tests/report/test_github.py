@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from pytest_ane.report.github import Place, commands, summary
+from pytest_ane.report.github import Place, commands, markdown, summary
 from pytest_ane.report.rows import Row
 
 HEADER = "ane: all · shards 2 of 2 · backend cpu · placement by forecast · seed 7"
@@ -91,6 +91,7 @@ def test_no_verdict_at_all_is_said() -> None:
 def test_hostile_text_renders_as_itself(text: str) -> None:
     shown = " ".join(text.split())
     shown = shown.replace("\x1b", "\\x1b").replace("\x00", "\\x00")
+    assert html.unescape(GITHUB.render(markdown(text))) == f"<p>{shown}</p>\n"
     row = Row("fidelity", text, "failed", text, reasons=(text, "other"))
     for status in ("failed", "passed"):
         rendered = GITHUB.render(summary([Row(**{**vars(row), "status": status})], HEADER))
@@ -99,6 +100,13 @@ def test_hostile_text_renders_as_itself(text: str) -> None:
             *("table", "thead", "tbody", "tr", "th", "td", "details", "summary"),
         }
         assert shown in html.unescape(rendered)
+
+
+@given(st.text(max_size=60))
+@settings(max_examples=200)
+def test_any_text_is_one_paragraph_without_markup(text: str) -> None:
+    rendered = GITHUB.render(f"x {markdown(text)}")
+    assert re.findall(r"<[^>]*>", rendered) == ["<p>", "</p>"]
 
 
 @given(
@@ -130,7 +138,7 @@ def test_the_room_is_kept_and_what_is_left_out_is_counted(rows: list[Row], room:
 def test_what_is_left_out_passed() -> None:
     rows = [Row("fidelity", f"m:L{i:03}", "passed", "x" * 50) for i in range(100)] + failed(3)
     text = summary(rows, HEADER, 3000)
-    assert text.count("- **m:L") == 3
+    assert text.count("- **m\\:L") == 3
     assert re.search(r"^\d+ more left out: GitHub takes 1 MiB a step", text, re.M)
 
 

@@ -25,21 +25,21 @@ pytestmark = [
 def verdicts(project: Project) -> dict[str, str]:
     """By gate and subject the first reason of what is not green; empty for what is."""
     found = {}
-    for gate_name, subject in project.due(("gate",)):
-        gate = GATES[gate_name]
+    for test in project.due(("gate",)):
+        gate = GATES[test.gate]
         if gate.scope == "model":
-            model = project.manifest.model_of(subject)
-            context, asked = project.stack(subject), model
+            asked = project.manifest.model_of(test.subject).in_arithmetic((test.arithmetic,))
+            context = project.stack(test.subject, test.arithmetic)
         else:
-            asked = project.manifest.shard(subject)
+            asked = project.manifest.shard(test.subject).in_arithmetic((test.arithmetic,))
             context = project.open_shard(asked)
         try:
             verdict: Verdict = gate.judge(gate.measure(context), gate.policy(asked.policy), asked)
         except AneError as error:
-            found[f"{gate_name} {subject}"] = str(error)
+            found[f"{test.gate} {test.subject}"] = str(error)
             continue
         texts = [finding.reason for finding in verdict.findings]
-        found[f"{gate_name} {subject}"] = "" if verdict.status == "passed" else " ".join(texts)
+        found[f"{test.gate} {test.subject}"] = "" if verdict.status == "passed" else " ".join(texts)
     return found
 
 
