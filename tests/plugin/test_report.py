@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -70,7 +71,7 @@ def test_the_page_says_what_changed_since_the_last_run(project: Project) -> None
     more = ("--ane-report=history/", "--ane-report=r.html", "-m", "fidelity")
     assert "What changed since" not in _page(project, *more)
     assert "No figure with a limit differs." in _page(project, *more)
-    first, second = sorted((project.path / "history").iterdir())
+    first, second = sorted((project.path / "history").iterdir(), key=os.path.getmtime)
     first.unlink()
     facts, line, end = second.read_bytes().splitlines(keepends=True)
     data = json.loads(line)
