@@ -28,7 +28,7 @@ def test_records_and_markdown(project: Project) -> None:
     figure = next(f for f in cosine["figures"] if f["name"] == "cosine.min")
     assert figure["value"] == pytest.approx(1, abs=1e-4)
     assert figure["limit"] == 0.97
-    assert "**own:nan** fidelity" in (project.path / "all.md").read_text()
+    assert r"**own\:nan** fidelity" in (project.path / "all.md").read_text()
 
 
 @pytest.mark.heavy
