@@ -302,25 +302,28 @@ def key_lines(text: str) -> Lines:
 
     Arrays of tables and arrays count their elements: `("models", "m", "prompts", 0, "text")`.
     A table that only its children imply has the line of the first of them.
-    """
-    import tree_sitter_toml
-    from tree_sitter import Language, Parser
 
-    tree = Parser(Language(tree_sitter_toml.language())).parse(text.encode())
+    The TOML parser of the standard library says no lines. It is given one statement after another:
+    the fewest lines that are valid by themselves, which are a header or a key with its value.
+    """
     lines: Lines = {}
     counts: dict[KeyPath, int] = {}
-    for node in tree.root_node.children:
-        if node.type == "pair":
-            _pair(node, (), lines)
-        elif node.type in ("table", "table_array_element"):
-            path = _absolute(_keys(node.children[1]), counts)
-            if node.type == "table_array_element":
-                counts[path] = counts.get(path, -1) + 1
-                path = (*path, counts[path])
-            _note(path, node, lines)
-            for child in node.children:
-                if child.type == "pair":
-                    _pair(child, path, lines)
+    table: KeyPath = ()
+    statement: list[str] = []
+    grown: Table | None = None
+    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
+        statement.append(line)
+        if (found := _parsed(statement)) is None:
+            # What an array has so far stands on the lines so far.
+            if grown := _parsed([*statement, "]"]):
+                _note_pairs(lines, table, grown, number)
+            continue
+        if len(statement) == 1 and line.lstrip().startswith("["):
+            table = _header_path(found, counts)
+            _note(lines, table, number)
+        else:
+            _note_pairs(lines, table, found, number if grown else number - len(statement) + 1)
+        statement, grown = [], None
     return lines
 
 
@@ -330,44 +333,35 @@ def line_of(lines: Lines, path: KeyPath) -> int | None:
     return next((lines[prefix] for prefix in prefixes if prefix in lines), None)
 
 
-def _note(path: KeyPath, node: Any, lines: Lines) -> None:
+def _parsed(lines: Sequence[str]) -> Table | None:
+    try:
+        return loads("\n".join(lines))
+    except ValueError:
+        return None
+
+
+def _note(lines: Lines, path: KeyPath, line: int) -> None:
     for length in range(1, len(path) + 1):
-        lines.setdefault(path[:length], node.start_point[0] + 1)
+        lines.setdefault(path[:length], line)
 
 
-def _absolute(keys: tuple[str, ...], counts: dict[KeyPath, int]) -> KeyPath:
-    """A header's path, each array of tables on the way followed by its current index."""
+def _header_path(found: Table, counts: dict[KeyPath, int]) -> KeyPath:
+    """The path of `[a.b]` or `[[a.b]]`, each array of tables followed by its current index."""
     path: KeyPath = ()
-    for index, key in enumerate(keys):
-        path = (*path, key)
-        if path in counts and index < len(keys) - 1:
+    value: Any = found
+    while value:
+        if path in counts:
             path = (*path, counts[path])
+        ((key, value),) = value.items()
+        path = (*path, key)
+        if value == [{}]:
+            counts[path] = counts.get(path, -1) + 1
+            return (*path, counts[path])
     return path
 
 
-def _pair(node: Any, table: KeyPath, lines: Lines) -> None:
-    path = (*table, *_keys(node.children[0]))
-    _note(path, node, lines)
-    _value(node.children[-1], path, lines)
-
-
-def _value(node: Any, path: KeyPath, lines: Lines) -> None:
-    if node.type == "inline_table":
-        for child in node.children:
-            if child.type == "pair":
-                _pair(child, path, lines)
-    elif node.type == "array":
-        values = [child for child in node.children if child.type not in ("[", "]", ",", "comment")]
-        for index, child in enumerate(values):
-            _note((*path, index), child, lines)
-            _value(child, (*path, index), lines)
-
-
-def _keys(node: Any) -> tuple[str, ...]:
-    """The parts of `a."b c".d`; the TOML parser itself knows best how they are quoted."""
-    table: Any = loads(f"{node.text.decode()} = 0")
-    parts: list[str] = []
-    while isinstance(table, dict):
-        part, table = next(iter(table.items()))
-        parts.append(part)
-    return tuple(parts)
+def _note_pairs(lines: Lines, path: KeyPath, value: Any, line: int) -> None:
+    _note(lines, path, line)
+    inner = enumerate(value) if isinstance(value, list) else getattr(value, "items", tuple)()
+    for key, each in inner:
+        _note_pairs(lines, (*path, key), each, line)

@@ -193,7 +193,7 @@ def test_loading_imports_nothing_heavy(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from pytest_ane.manifest import load; "
         f"load(Path({str(path)!r})); "
-        "print([m for m in ('torch', 'coremltools', 'numpy', 'tree_sitter') if m in sys.modules])"
+        "print([m for m in ('torch', 'coremltools', 'numpy', 'tomlkit') if m in sys.modules])"
     )
     root = Path(__file__).parents[2]
     run = subprocess.run(

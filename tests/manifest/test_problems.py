@@ -385,8 +385,8 @@ TEXT = """\
 title = "x"
 
 [models.m]
-source = { package = "p",
-           file = "f" }
+source = { package = "p", file = "f" }
+# [not a table]
 shards = [
     "L00",  # first
     "L01",
@@ -425,7 +425,7 @@ def test_lines() -> None:
         (): 3,
         ("source",): 4,
         ("source", "package"): 4,
-        ("source", "file"): 5,
+        ("source", "file"): 4,
         ("shards",): 6,
         ("shards", 0): 7,
         ("shards", 1): 8,
@@ -448,6 +448,14 @@ def test_lines() -> None:
 def test_tables_inside_arrays_of_tables() -> None:
     lines = key_lines("[[a.b]]\n[[a.b]]\n[a.b.c]\nd = 1\n")
     assert lines["a", "b", 1, "c", "d"] == 4
+
+
+def test_elements_over_several_lines() -> None:
+    lines = key_lines('a = [  # [\n { x = 1 }, "]",\n [1,\n 2],\n]\nb = [[1],\n[2]]\n')
+    assert lines == {
+        ("a",): 1, ("a", 0): 2, ("a", 0, "x"): 2, ("a", 1): 2, ("a", 2): 4, ("a", 2, 0): 4,
+        ("a", 2, 1): 4, ("b",): 6, ("b", 0): 6, ("b", 0, 0): 6, ("b", 1): 7, ("b", 1, 0): 7,
+    }  # fmt: skip
 
 
 def test_windows_line_ends() -> None:
