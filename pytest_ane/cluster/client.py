@@ -223,11 +223,7 @@ class Cluster:
         return told
 
     def _facts(self, shard: Shard) -> Facts:
-        """What is known of a shard's package; its gates' answers come with it.
-
-        Raises:
-            BuildError: another worker had built it before, with other bytes.
-        """
+        """What is known of a shard's package; its gates' answers come with it."""
         if (known := self._work_of(shard).facts) is not None:
             return known
         measured: Measured = self._taken(
@@ -262,9 +258,6 @@ class Cluster:
         """A shard's work, as soon as a worker has room for it.
 
         One that can build it is waited for once in a run.
-
-        Raises:
-            UnprovenError: it was given up, or no worker can build it.
         """
         name, end = shard.qualified, self._end_of_wait("build")
         while (work := self._assigned.give(shard)) is None:
@@ -421,12 +414,7 @@ class Cluster:
     # Results, and who is there.
 
     def _retried(self, subject: str, begin: Callable[[], _Task]) -> Any:
-        """A task's result; it is begun again where a worker is lost, up to three times.
-
-        Raises:
-            UnprovenError: workers are lost with it, or their disks full, again and again; or the
-                scheduler is gone.
-        """
+        """A task's result; it is begun again where a worker is lost, up to three times."""
         for _ in range(MOST_LOST + 1):
             task = begin()
             try:
@@ -441,12 +429,7 @@ class Cluster:
         raise failed
 
     def _result(self, task: _Task) -> Any:
-        """A task's result, as soon as it is there.
-
-        Raises:
-            _LostError: its worker is lost, or what it rests on.
-            UnprovenError: the scheduler is gone.
-        """
+        """A task's result, as soon as it is there."""
         future, patience = task.future, SMALL
         while True:
             self._refresh()

@@ -442,11 +442,7 @@ class CoreMLRunner:
 
 
 def _load(model: MLModel | Pipeline, compiled: Path, units: str, device: Device) -> CoreMLRunner:
-    """Load a compiled model, or a part of a pipeline, on compute units.
-
-    Raises:
-        RuntimeError: Core ML's own, where it refuses.
-    """
+    """Load a compiled model, or a part of a pipeline, on compute units."""
     for output in model.outputs:
         if output.kind == "tensor" and output.dtype not in _READ:
             raise ExecutionError(

@@ -261,9 +261,6 @@ class _Child:
 
     Attributes:
         loads: what it has loaded so far, counted by who asks.
-
-    Raises:
-        BackendError: it does not start.
     """
 
     def __init__(self, timeout: float, installer: Sequence[str]) -> None:
