@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis.extra import numpy as hnp
 from torch import nn
 
-from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor import eval_op
 from tests.mlprogram.executor.ops.oracle import close, f32, noise, same
 
@@ -73,29 +72,12 @@ def test_nothing_to_sum() -> None:
     same("matmul", np.zeros((2, 3)), x=noise(2, 0), y=noise(0, 3))
 
 
-def test_operands_that_do_not_fit() -> None:
-    with pytest.raises(ExecutionError, match="matmul fails"):
-        eval_op("matmul", x=noise(2, 3), y=noise(2, 3))
-
-
-def test_linear() -> None:
-    x, weight, bias = noise(2, 3, 4), noise(5, 4, seed=1), noise(5, seed=2)
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4), (2, 1, 3, 2, 4)])
+def test_linear(shape: tuple[int, ...]) -> None:
+    x, weight, bias = noise(*shape), noise(5, 4, seed=1), noise(5, seed=2)
     tensors = [torch.from_numpy(a) for a in (x, weight, bias)]
     close("linear", torch.nn.functional.linear(*tensors), x=x, weight=weight, bias=bias)
     close("linear", torch.nn.functional.linear(*tensors[:2]), x=x, weight=weight)
-
-
-@pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 1, 3, 2, 4)])
-def test_linear_of_any_rank(shape: tuple[int, ...]) -> None:
-    x, weight, bias = noise(*shape), noise(5, 4, seed=1), noise(5, seed=2)
-    expected = torch.nn.functional.linear(*map(torch.from_numpy, (x, weight, bias)))
-    close("linear", expected, x=x, weight=weight, bias=bias)
-
-
-@pytest.mark.parametrize("bias", [noise(1), noise(1, 5)])
-def test_a_bias_that_numpy_would_broadcast(bias: np.ndarray) -> None:
-    with pytest.raises(ExecutionError, match="a bias"):
-        eval_op("linear", x=noise(2, 4), weight=noise(5, 4), bias=bias)
 
 
 @pytest.mark.parametrize(
@@ -127,13 +109,6 @@ def test_einsum_broadcasts(n: int, h: int, swapped: bool) -> None:
         close("einsum", expected, values=(x[0], y[0]), equation="chw,whr->chr")
 
 
-def test_einsum_does_not_broadcast_what_it_sums() -> None:
-    with pytest.raises(ExecutionError, match="einsum fails"):
-        eval_op("einsum", values=(noise(2, 3, 1), noise(5, 3, 4)), equation="chw,whr->chr")
-    with pytest.raises(ExecutionError, match="rank 2 and 3"):
-        eval_op("einsum", values=(noise(2, 3), noise(5, 3, 4)), equation="chw,whr->chr")
-
-
 def test_other_equations() -> None:
     x, y = noise(2, 3), noise(4, 3, seed=1)
     close("einsum", x @ y.T, values=(x, y), equation="ij,kj->ik")
@@ -162,16 +137,10 @@ def torch_attention(inputs: dict[str, Any], mask: Any = None) -> Any:
     )
 
 
-@pytest.mark.parametrize("batch", [(3,), (3, 2), (3, 2, 4)])
-def test_as_torch(batch: tuple[int, ...]) -> None:
-    inputs = operands(*batch)
-    close(NAME, torch_attention(inputs), **inputs)
-
-
 @pytest.mark.parametrize("shape", [(5,), (1, 5), (7, 5), (1, 1, 5), (2, 1, 5), (3, 1, 7, 5)])
 def test_masks_broadcast(shape: tuple[int, ...]) -> None:
-    inputs = operands(3, 2)
-    added = noise(*shape, seed=3)
+    inputs, added = operands(3, 2), noise(*shape, seed=3)
+    close(NAME, torch_attention(inputs), **inputs)
     close(NAME, torch_attention(inputs, added), attn_mask=added, **inputs)
     seen = added > -0.5
     seen[..., 0] = True
@@ -213,23 +182,6 @@ def test_the_type_stays_and_so_do_the_operands(dtype: Any) -> None:
     result = eval_op(NAME, attn_mask=np.ones((7, 5), bool), **inputs)
     assert result.dtype == dtype
     assert all(np.array_equal(before[k], v) for k, v in inputs.items())
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"query": noise(7, 16)}, "of one rank, at least 3"),
-        ({"key": noise(1, 5, 16)}, "the batch differs"),
-        ({"key": noise(2, 5, 8)}, "the embedding or"),
-        ({"value": noise(2, 4, 32)}, "the sequence length differs"),
-        ({"attn_mask": noise(7, 1)}, "does not broadcast"),
-        ({"attn_mask": noise(3, 7, 5)}, "broadcast"),
-        ({"attn_mask": noise(2, 2, 7, 5)}, "does not broadcast"),
-    ],
-)
-def test_what_does_not_fit(changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(ExecutionError, match=message):
-        eval_op(NAME, **{**operands(2), **changed})
 
 
 LSTM, GRU = (0, 1, 3, 2), (0, 2, 1)
@@ -305,7 +257,6 @@ def activate(name: str, x: Any) -> Any:
         "sigmoid": lambda: 1 / (1 + np.exp(-x)), "tanh": lambda: np.tanh(x),
         "scaled_tanh": lambda: np.tanh(x), "relu": lambda: np.maximum(x, 0),
         "linear": lambda: x, "hard_sigmoid": lambda: np.minimum(np.maximum(0.2 * x + 0.5, 0), 1),
-        "sigmoid_hard": lambda: np.minimum(np.maximum(0.2 * x + 0.5, 0), 1),
     }[name]()  # fmt: skip
 
 
@@ -318,6 +269,7 @@ NAMES = ("sigmoid", "tanh", "scaled_tanh", "relu", "linear", "hard_sigmoid")
 def test_lstm_with_peepholes_written_out(activation: str, cell: str, clip: float | None) -> None:
     """One sample at a time in float64; the output gate sees the new cell state, clipped."""
     w, u, b, p = (noise(12, 4, seed=3), noise(12, 3, seed=4), noise(12, seed=5), noise(9, seed=6))
+    recurrent = {"tanh": "hard_sigmoid", "relu": "tanh"}.get(activation, "sigmoid")
     expected = np.empty((5, 2, 3))
     for n in range(2):
         h, c = H0[0, n].astype(np.float64), C0[0, n].astype(np.float64)
@@ -325,28 +277,15 @@ def test_lstm_with_peepholes_written_out(activation: str, cell: str, clip: float
             i, f, o, z = np.split(w.astype(np.float64) @ X[t, n] + u @ h + b, 4)
             p_i, p_f, p_o = np.split(p, 3)
             old = c
-            c = activate("sigmoid", f + p_f * old) * old
-            c = c + activate("sigmoid", i + p_i * old) * activate(cell, z)
+            c = activate(recurrent, f + p_f * old) * old
+            c = c + activate(recurrent, i + p_i * old) * activate(cell, z)
             c = c if clip is None else np.clip(c, -clip, clip)
-            h = activate("sigmoid", o + p_o * c) * activate(activation, c)
-            expected[t, n] = h
+            h = expected[t, n] = activate(recurrent, o + p_o * c) * activate(activation, c)
     y, h, _ = eval_op("lstm", x=X, initial_h=H0[0], initial_c=C0[0], weight_ih=w, weight_hh=u,
                       bias=b, peephole=p, cell_activation=cell, activation=activation, clip=clip,
-                      output_sequence=True)  # fmt: skip
+                      recurrent_activation=recurrent, output_sequence=True)  # fmt: skip
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(h, y[-1])
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_recurrent_activations(name: str) -> None:
-    """One step: h' = o act(c') with every gate the same."""
-    w, u = np.ones((4, 1), np.float32), np.zeros((4, 1), np.float32)
-    zero, x = np.zeros((1, 1), np.float32), f32([[[0.7]]])
-    _, h, c = eval_op("lstm", x=x, initial_h=zero, initial_c=zero, weight_ih=w, weight_hh=u,
-                      recurrent_activation=name, cell_activation="linear",
-                      activation="linear")  # fmt: skip
-    gate = activate(name, np.float64(0.7))
-    np.testing.assert_allclose([c[0, 0], h[0, 0]], [gate * 0.7, gate * gate * 0.7], rtol=1e-6)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -378,16 +317,9 @@ def test_gru_reset_before_the_product(activation: str, recurrent: str, direction
             r = activate(recurrent, w_r @ x + u_r @ h + b_r)
             o = activate(activation, w_o @ x + u_o @ (h * r) + b_o)
             h = expected[t, n] = (1 - z) * o + z * h
-    shared = {
-        "x": X,
-        "initial_h": H0[0],
-        "weight_ih": w,
-        "weight_hh": u,
-        "activation": activation,
-        "recurrent_activation": recurrent,
-        "direction": direction,
-        "output_sequence": True,
-    }
+    shared = {"x": X, "initial_h": H0[0], "weight_ih": w, "weight_hh": u, "activation": activation,
+              "recurrent_activation": recurrent, "direction": direction,
+              "output_sequence": True}  # fmt: skip
     y, h = eval_op("gru", opset="iOS15", bias=b, **shared)
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(h, y[-1])
@@ -426,40 +358,6 @@ def test_a_sequence_of_no_position(name: str, gates: int) -> None:
     assert y.shape == (0, 2, 3)
     np.testing.assert_array_equal(h, H0[0])
     np.testing.assert_array_equal(eval_op(name, **shared)[0], H0)
-
-
-def test_float64_stays() -> None:
-    wide = {
-        k: v.astype(np.float64)
-        for k, v in {
-            "x": X,
-            "initial_h": H0[0],
-            "weight_ih": noise(3, 4),
-            "weight_hh": noise(3, 3),
-        }.items()
-    }
-    assert {a.dtype for a in eval_op("rnn", **wide)} == {np.dtype(np.float64)}
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"direction": "backward"}, "unknown direction 'backward'"),
-        ({"direction": "bidirectional"}, "without weight_ih_back"),
-        ({"activation": "gelu"}, "unknown activation 'gelu'"),
-        ({"bias": noise(1)}, r"bias has the shape \(1,\), not \(12,\)"),
-        ({"peephole": noise(12)}, r"peephole has the shape \(12,\), not \(9,\)"),
-        ({"weight_ih": noise(12, 5)}, r"weight_ih has the shape \(12, 5\), not \(12, 4\)"),
-        ({"initial_h": noise(1, 3)}, r"initial_h has the shape \(1, 3\), not \(2, 3\)"),
-        ({"initial_c": noise(2, 6)}, r"initial_c has the shape \(2, 6\)"),
-        ({"x": noise(2, 4)}, "of rank 3"),
-    ],
-)
-def test_recurrent_operands_that_do_not_fit(changed: dict[str, Any], message: str) -> None:
-    right = {"x": X, "initial_h": H0[0], "initial_c": C0[0], "weight_ih": noise(12, 4),
-             "weight_hh": noise(12, 3)}  # fmt: skip
-    with pytest.raises(ExecutionError, match=message):
-        eval_op("lstm", **{**right, **changed})
 
 
 class Recurrent(nn.Module):

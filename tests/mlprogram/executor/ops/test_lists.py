@@ -98,17 +98,6 @@ def test_a_state_is_its_own() -> None:
     assert eval_op("read_state", input=state).tolist() == [1, 2]
 
 
-def test_another_shape_is_refused() -> None:
-    state = State(TensorType(DType.FP16, (2,)))
-    with pytest.raises(ExecutionError, match=r"fp16\[2\] cannot take shape \[3\]"):
-        eval_op("write_state", input=state, data=np.zeros(3))
-
-
-def test_states_are_of_ios_18() -> None:
-    with pytest.raises(ExecutionError, match="'read_state' is not implemented for opset iOS17"):
-        eval_op("read_state", opset="iOS17", input=State(TensorType(DType.FP16, (2,))))
-
-
 @pytest.fixture(scope="module")
 def accumulator(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`total += x; y = total * 2`, as torch writes it."""

@@ -19,7 +19,6 @@ X = f32([[1, 2, 3], [4, 5, 6]])
 def test_identity_and_shape() -> None:
     same("identity", X, x=X)
     same("shape", [2, 3], x=X)
-    assert eval_op("shape", x=X).dtype == np.int32
 
 
 @pytest.mark.parametrize("shape", [[3, 2], [-1, 2], [3, -1], [6], [1, 2, 1, 3]])
@@ -31,11 +30,6 @@ def test_reshape(shape: list[int]) -> None:
 def test_a_zero_keeps_an_axis(opset: str) -> None:
     same("reshape", X, x=X, shape=[0, -1], opset=opset)
     same("reshape", X, x=X, shape=[-1, 0], opset=opset)
-
-
-def test_a_zero_before_ios17_needs_the_rank() -> None:
-    with pytest.raises(Exception, match="must have the rank of x, 2"):
-        eval_op("reshape", x=X, shape=[0, -1, 1], opset="iOS16")
 
 
 def test_a_zero_counts_from_the_last_axis() -> None:
@@ -65,20 +59,12 @@ def test_scalars_and_empty_tensors() -> None:
     same("identity", none, x=none)
 
 
-@pytest.mark.parametrize("shape", [[4], [-1, 4], [-1, -1], [0, 4]])
-def test_shapes_that_do_not_fit(shape: list[int]) -> None:
-    with pytest.raises(Exception, match="reshape fails"):
-        eval_op("reshape", x=X, shape=shape)
-
-
 def test_reshape_like() -> None:
     x, a, b = np.arange(180, dtype=np.float32), np.zeros((2, 3, 4)), np.zeros((1, 5, 6))
     same("reshape_like", x.reshape(2, 3, 5, 6), x=x, ref_tensors=(a, b), begins=(0, 1),
          ends=(2, 0), end_masks=(False, True))  # fmt: skip
     same("reshape_like", X.reshape(3, 2), x=X, ref_tensors=np.zeros((9, 3, 2, 7)), begins=-3,
          ends=-1, end_masks=False)  # fmt: skip
-    with pytest.raises(Exception, match="reshape_like fails"):
-        eval_op("reshape_like", x=X, ref_tensors=(a,), begins=(0,), ends=(1,), end_masks=(True,))
 
 
 @pytest.mark.parametrize(
@@ -113,8 +99,6 @@ def test_axes_of_length_one() -> None:
 def test_longer_axes_are_not_squeezed() -> None:
     same("squeeze", X, x=X, axes=[0, 1])
     same("squeeze", X, x=X[None], axes=[0, 1])
-    with pytest.raises(Exception, match="squeeze fails"):
-        eval_op("squeeze", x=X, axes=[2])
 
 
 @given(arrays(), st.data())
@@ -142,27 +126,11 @@ def test_cast(x: list[float], dtype: str, expected: list[Any]) -> None:
     same("cast", expected, x=f32(x), dtype=dtype)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32"])
-def test_cast_to_integers(dtype: str) -> None:
-    assert eval_op("cast", x=f32([7.9]), dtype=dtype).dtype == np.dtype(dtype)
-
-
 def test_cast_of_integers_and_booleans() -> None:
     same("cast", [44, 255], x=np.int32([300, -1]), dtype="uint8")
     same("cast", [-1, 2], x=np.uint16([65535, 2]), dtype="int16")
     same("cast", [1, 0], x=np.array([True, False]), dtype="fp16")
     same("cast", [True, False], x=np.int32([-2, 0]), dtype="bool")
-    assert eval_op("cast", x=np.int32([1]), dtype="fp32").dtype == np.float32
-
-
-def test_wider_floats_stay() -> None:
-    assert eval_op("cast", x=np.array([0.1]), dtype="fp32").dtype == np.float64
-    assert eval_op("cast", x=np.float16([0.1]), dtype="fp16").dtype == np.float32
-
-
-def test_an_unknown_type() -> None:
-    with pytest.raises(Exception, match="unknown dtype 'text'"):
-        eval_op("cast", x=X, dtype="text")
 
 
 SIDES = st.integers(1, 3)
@@ -227,22 +195,3 @@ def test_empty_batches() -> None:
     none = np.zeros((0, 4, 2, 2), np.float32)
     same("pixel_shuffle", none.reshape(0, 1, 4, 4), x=none, upscale_factor=2)
     same("space_to_depth", none.reshape(0, 16, 1, 1), x=none, block_size=2)
-
-
-@pytest.mark.parametrize(
-    ("op", "parameters"),
-    [
-        ("space_to_depth", {"block_size": 3}),
-        ("depth_to_space", {"block_size": 2}),
-        ("depth_to_space", {"block_size": 0}),
-        ("pixel_shuffle", {"upscale_factor": 2}),
-        ("pixel_unshuffle", {"downscale_factor": 3}),
-        ("space_to_batch", {"block_shape": [2, 3], "paddings": [[0, 0], [0, 0]]}),
-        ("space_to_batch", {"block_shape": [2, 2], "paddings": [[2, 0], [-2, 0]]}),
-        ("batch_to_space", {"block_shape": [2, 2], "crops": [[0, 0], [0, 0]]}),
-        ("batch_to_space", {"block_shape": [2, 1], "crops": [[3, 2], [0, 0]]}),
-    ],
-)
-def test_blocks_that_do_not_fit(op: str, parameters: Any) -> None:
-    with pytest.raises(Exception, match=r"not divide|negative|exceed"):
-        eval_op(op, x=IMAGES, **parameters)

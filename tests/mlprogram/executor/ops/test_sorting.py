@@ -11,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor import eval_op
 from tests.mlprogram.executor.ops.oracle import arrays, f32, same
 
@@ -30,7 +29,6 @@ def test_argsort() -> None:
     same("argsort", [[1, 0, 2], [2, 0, 1]], x=f32(X))
     same("argsort", [[2, 0, 1], [1, 0, 2]], x=f32(X), ascending=True)
     same("argsort", [[1, 1, 1], [0, 0, 0]], x=f32(X), axis=0)
-    assert eval_op("argsort", x=f32(X)).dtype == np.int32
 
 
 @pytest.mark.parametrize("opset", ["iOS15", "iOS16", "iOS17"])
@@ -81,33 +79,14 @@ def test_only_values() -> None:
         same("topk", [[3], [6]], x=f32(X), return_indices=False, sort=False, opset=opset)
 
 
-@pytest.mark.parametrize("dtype", ["int32", "uint16"])
-def test_types_of_indices(dtype: str) -> None:
-    assert eval_op("topk", x=X, output_indices_dtype=dtype)[1].dtype == dtype
-
-
 def test_all_of_them() -> None:
     pair([[3, 2, 1], [6, 5, 4]], [[1, 0, 2], [2, 0, 1]], x=X, k=-1)
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"k": 4}, "k 4 is not from 0 to 3"),
-        ({"output_indices_dtype": "int64"}, "'int64'"),
-        ({"output_indices_dtype": "int32", "return_indices": False}, "return_indices is false"),
-    ],
-)
-def test_parameters_that_do_not_fit(parameters: Any, message: str) -> None:
-    with pytest.raises(Exception, match=message):
-        eval_op("topk", x=X, **parameters)
-
-
-def test_an_index_too_great_for_its_type() -> None:
-    x = np.arange(2**16 + 1)
-    assert eval_op("topk", x=x[:-1], output_indices_dtype="uint16")[1].tolist() == [2**16 - 1]
-    with pytest.raises(Exception, match="65536 does not fit"):
-        eval_op("topk", x=x, output_indices_dtype="uint16")
+@pytest.mark.parametrize("dtype", ["int32", "uint16"])
+def test_types_of_indices(dtype: str) -> None:
+    indices = eval_op("topk", x=np.arange(2**16), output_indices_dtype=dtype)[1]
+    assert (indices.dtype, indices.tolist()) == (dtype, [2**16 - 1])
 
 
 def test_nothing_to_sort() -> None:
@@ -133,12 +112,6 @@ def test_integers() -> None:
 
 def test_the_first_of_several() -> None:
     assert eval_op("classify", probabilities=f32([0, 1, 1]), classes=("a", "b", "c"))[0] == "b"
-
-
-@pytest.mark.parametrize("classes", [(), ("a",), ("a", "b", "c")])
-def test_other_numbers_of_classes(classes: tuple[str, ...]) -> None:
-    with pytest.raises(ExecutionError, match=f"2 probabilities for {len(classes)} classes"):
-        eval_op("classify", probabilities=f32([0.5, 0.5]), classes=classes)
 
 
 @pytest.mark.parametrize("labels", [["ant", "bee"], [7, 9]])
@@ -276,12 +249,3 @@ def test_box_by_box(count: int, classes: int, by_class: bool, seed: int) -> None
     indices, counts = nms(boxes=boxes[None], scores=scores[None], iou_threshold=0.3, max_boxes=5,
                           score_threshold=0.0, per_class_suppression=by_class)[2:]  # fmt: skip
     assert indices[0, : counts[0]].tolist() == kept
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"boxes": BOXES[..., :3]}, {"scores": SCORES[:, :2]}, {"scores": SCORES[0]},
-              {"max_boxes": -1}]
-)  # fmt: skip
-def test_operands_that_do_not_fit(wrong: dict[str, Any]) -> None:
-    with pytest.raises(Exception, match="max_boxes"):
-        nms(**wrong)
