@@ -73,10 +73,11 @@ def test_tapping_what_is_not_there(tmp_path: Path) -> None:
 
 def test_each_result_is_rounded_as_its_type_says(tmp_path: Path) -> None:
     """20,000 doubled and tripled is 120,000: infinite in fp16, exact where nothing is rounded."""
-    x = np.full((1, 3), 20_000.0, np.float32)
-    assert session(chain(), tmp_path / "a").predict({"x": x})["y"].tolist() == [[np.inf] * 3]
-    exact = session(chain(), tmp_path / "b", precision="float32")
-    assert exact.predict({"x": x})["y"].tolist() == [[120_000.0] * 3]
+    x = np.array([[20_000, np.nan, np.inf]], np.float32)
+    typed = session(chain(), tmp_path / "a").predict({"x": x}, outputs="y")["y"]
+    exact = session(chain(), tmp_path / "b", precision="float32").predict({"x": x})["y"]
+    np.testing.assert_array_equal(typed, [[np.inf, np.nan, np.inf]])
+    np.testing.assert_array_equal(exact, [[120_000, np.nan, np.inf]])
 
 
 def test_rounding_happens_at_each_operation(tmp_path: Path) -> None:
@@ -91,13 +92,6 @@ def test_rounding_happens_at_each_operation(tmp_path: Path) -> None:
     assert session(program, tmp_path / "a").predict({"x": x})["y"].tolist() == [0]
     exact = session(program, tmp_path / "b", precision="float32")
     assert exact.predict({"x": x})["y"].tolist() == [1]
-
-
-def test_nan_and_infinity_go_through(tmp_path: Path) -> None:
-    x = np.array([[np.nan, np.inf, 1]], np.float32)
-    y = session(chain(), tmp_path).predict({"x": x})["y"]
-    assert np.isnan(y[0, 0])
-    assert y[0, 1:].tolist() == [np.inf, 6]
 
 
 def test_operations_of_several_values_and_results(tmp_path: Path) -> None:
@@ -241,10 +235,6 @@ def test_results_share_nothing_with_the_session(tmp_path: Path) -> None:
     assert again["y"].tolist() == [[6, 12, 18]]
 
 
-def test_one_output_by_its_name(tmp_path: Path) -> None:
-    assert list(session(chain(), tmp_path).predict({"x": X}, outputs="b")) == ["b"]
-
-
 def test_a_result_of_another_shape_than_declared(tmp_path: Path) -> None:
     program = Program()
     program.input("x", (1, 3))
@@ -338,14 +328,10 @@ def test_scalars_are_python_values(tmp_path: Path, value: Any, dtype: str, kind:
     assert found == value
 
 
-def test_fp16_is_carried_as_float32(tmp_path: Path) -> None:
-    found = taken(tmp_path, [0.1, 65504], "FLOAT16")
-    assert found.dtype == np.float32
-    assert found.tolist() == [0.0999755859375, 65504]
-
-
-def test_integers_keep_their_type(tmp_path: Path) -> None:
-    assert taken(tmp_path, [1, 2], "INT32").dtype == np.int32
+def test_arrays_are_carried_in_their_types(tmp_path: Path) -> None:
+    found = taken(tmp_path / "1", [0.1, 65504], "FLOAT16")
+    assert (found.dtype, found.tolist()) == (np.float32, [0.0999755859375, 65504])
+    assert taken(tmp_path / "2", [1, 2], "INT32").dtype == np.int32
 
 
 def test_weights_come_from_the_file(tmp_path: Path) -> None:

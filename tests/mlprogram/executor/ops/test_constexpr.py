@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from pytest_ane.mlprogram.executor import eval_op
 from pytest_ane.mlprogram.executor.weights import Packed
-from tests.mlprogram.executor.ops.oracle import f32, noise, same
+from tests.mlprogram.executor.ops.oracle import case, f32, noise, same
 
 
 def test_a_palette_for_each_group_of_rows() -> None:
@@ -76,11 +76,6 @@ def test_scales_by_loops(rows: int, columns: int) -> None:
     same("constexpr_blockwise_shift_scale", expected, data=data, scale=scale)
 
 
-def test_small_integers_do_not_wrap() -> None:
-    same("constexpr_blockwise_shift_scale", [[-255.0]], data=np.array([[-128]], np.int8),
-         scale=f32([[1]]), offset=np.array([[127]], np.int8))  # fmt: skip
-
-
 @pytest.mark.parametrize("axis", [1, -1])
 def test_affine(axis: int) -> None:
     data = np.array([[1, 2], [3, 4]], np.uint8)
@@ -107,18 +102,6 @@ def test_packed_palettes() -> None:
          shape=np.array([2, 2], np.uint32))  # fmt: skip
 
 
-@pytest.mark.parametrize("nbits", [1, 2, 4, 6, 8])
-def test_packed_palettes_bit_by_bit(nbits: int) -> None:
-    """Indices of 6 bits lie across two bytes."""
-    indices = np.random.default_rng(nbits).integers(0, 2**nbits, (3, 5, 1, 1))
-    bits = [(int(e) >> i) & 1 for e in indices.reshape(-1) for i in range(nbits)]
-    bits += [0] * (-len(bits) % 8)
-    packed = [sum(b << i for i, b in enumerate(bits[j : j + 8])) for j in range(0, len(bits), 8)]
-    lut = noise(2**nbits)
-    same("constexpr_lut_to_dense", lut[indices], opset="iOS16", lut=lut,
-         indices=np.array(packed, np.uint8), shape=np.array(indices.shape, np.uint32))  # fmt: skip
-
-
 @pytest.mark.parametrize("blocks", [(1, 1), (2, 1), (4, 1), (1, 3), (2, 2)])
 def test_packed_indices_with_blocks(blocks: tuple[int, int]) -> None:
     data = np.random.default_rng(0).integers(0, 256, 12).astype(np.uint8)
@@ -127,35 +110,9 @@ def test_packed_indices_with_blocks(blocks: tuple[int, int]) -> None:
     same("constexpr_lut_to_dense", expected, indices=packed, lut=lut)
 
 
-def test_offsets_between_integers() -> None:
-    same("constexpr_blockwise_shift_scale", [[1, 5]], data=np.array([[1, 3]], np.uint8),
-         scale=f32([[2]]), offset=f32([[0.5]]))  # fmt: skip
-
-
-def test_data_in_floats() -> None:
-    same("constexpr_blockwise_shift_scale", [[1, -3]], data=f32([[0.5, -1.5]]), scale=f32([[2]]))
-
-
 MASK = np.array([[1, 1, 0, 0, 0, 0], [1, 1, 0, 0, 0, 1], [0, 1, 1, 0, 1, 0], [0, 0, 0, 1, 0, 0]],
                 np.uint8)  # fmt: skip
 INDICES = np.array([0, 1, 1, 0, 1, 1, 0, 0, 1], np.uint8)
-
-
-def test_a_packed_mask() -> None:
-    """Elements 2 and 3 of five, the example of iOS 16's documentation."""
-    same("constexpr_sparse_to_dense", [0, 0, 7, 8, 0], opset="iOS16", nonzero_data=f32([7, 8]),
-         mask=np.array([0b00001100], np.uint8), shape=np.array([5], np.uint32))  # fmt: skip
-    same("constexpr_sparse_to_dense", [[1, 0, 2], [0, 0, 0], [0, 0, 3]], opset="iOS17",
-         nonzero_data=np.array([1, 2, 3], np.int8), mask=np.array([0b101, 0b1], np.uint8),
-         shape=np.array([3, 3], np.uint32))  # fmt: skip
-
-
-def test_a_mask() -> None:
-    same("constexpr_sparse_to_dense", [[0, 5], [6, 0]], nonzero_data=f32([5, 6]),
-         mask=np.array([[0, 1], [1, 0]], np.uint8))  # fmt: skip
-    same("constexpr_sparse_to_dense", [[0, 5], [6, 0]], nonzero_data=f32([5, 6]),
-         mask=Packed(np.array([0b0110], np.uint8), 1, (2, 2)))  # fmt: skip
-    same("constexpr_sparse_to_dense", [0, 0], nonzero_data=f32([]), mask=np.zeros(2, np.uint8))
 
 
 @given(hnp.arrays(np.uint8, hnp.array_shapes(max_dims=4, max_side=4), elements=st.integers(0, 1)))
@@ -214,29 +171,6 @@ def test_scales_under_a_mask() -> None:
 ONE_TO_FOUR = f32([1, 2, 3, 4]).reshape(1, 1, 2, 2)
 
 
-def test_quantize() -> None:
-    same("quantize", [[1, 2, 3], [1, 2, 3]], input=f32([[0, 2, 4], [0, 2, 4]]),
-         zero_point=np.uint8(1), scale=np.float32(2), output_dtype="uint8")  # fmt: skip
-    same("quantize", np.array([3, 5, 5, 6]).reshape(1, 1, 2, 2), input=ONE_TO_FOUR,
-         zero_point=np.array([2, 4], np.int8), scale=f32([1, 2]), axis=3,
-         output_dtype="int8")  # fmt: skip
-    same("quantize", [0, 1, -3], input=f32([0, 2, -6]), scale=2.0, output_dtype="int8")
-
-
-def test_dequantize() -> None:
-    same("dequantize", [[-2, 0, 2], [-2, 0, 2]], input=np.array([[0, 1, 2]] * 2, np.uint8),
-         zero_point=np.uint8(1), scale=np.float32(2))  # fmt: skip
-    same("dequantize", np.array([-1, -4, 1, 0]).reshape(1, 1, 2, 2),
-         input=np.array([1, 2, 3, 4], np.int8).reshape(1, 1, 2, 2), scale=f32([1, 2]),
-         zero_point=np.array([2, 4], np.int8), axis=-1)  # fmt: skip
-    same("dequantize", [6, -6], input=np.array([3, -3], np.int8), scale=2)
-
-
-def test_quantized_integers_do_not_wrap() -> None:
-    same("dequantize", [-255, 0], input=np.array([-128, 127], np.int8), zero_point=127, scale=1)
-    same("dequantize", [-255], input=np.array([0], np.uint8), zero_point=255, scale=1)
-
-
 @pytest.mark.parametrize(("dtype", "low", "high"), [("int8", -128, 127), ("uint8", 0, 255)])
 def test_ties_go_to_even_and_the_range_saturates(dtype: str, low: int, high: int) -> None:
     same("quantize", [0, 2, 2, 4], input=f32([0.5, 1.5, 2.5, 3.5]), scale=1, output_dtype=dtype)
@@ -245,11 +179,6 @@ def test_ties_go_to_even_and_the_range_saturates(dtype: str, low: int, high: int
     result = eval_op("quantize", input=f32([3]), scale=1, output_dtype=dtype)
     assert result.dtype == np.dtype(dtype)
     same("quantize", [0], input=f32([np.nan]), scale=1, output_dtype=dtype)
-
-
-def test_rounding_comes_before_the_zero_point() -> None:
-    """An odd zero point would turn ties the other way."""
-    same("quantize", [1, 3], input=f32([0.5, 1.5]), zero_point=1, scale=1, output_dtype="int8")
 
 
 @pytest.mark.parametrize("axis", [None, 0, 1, -1])
@@ -276,3 +205,44 @@ def test_back_and_forth(value: int, zero: int, scale: float) -> None:
     data = np.array([value], np.int8)
     wide = eval_op("dequantize", input=data, scale=scale, zero_point=zero)
     same("quantize", data, input=wide, scale=scale, zero_point=zero, output_dtype="int8")
+
+
+LITERALS = [
+    case("constexpr_blockwise_shift_scale", [[-255.0]], data=np.array([[-128]], np.int8),
+         scale=f32([[1]]), offset=np.array([[127]], np.int8)),
+    case("constexpr_blockwise_shift_scale", [[1, 5]], data=np.array([[1, 3]], np.uint8),
+         scale=f32([[2]]), offset=f32([[0.5]])),
+    case("constexpr_blockwise_shift_scale", [[1, -3]], data=f32([[0.5, -1.5]]), scale=f32([[2]])),
+    # Elements 2 and 3 of five, the example of iOS 16's documentation.
+    case("constexpr_sparse_to_dense", [0, 0, 7, 8, 0], opset="iOS16", nonzero_data=f32([7, 8]),
+         mask=np.array([0b00001100], np.uint8), shape=np.array([5], np.uint32)),
+    case("constexpr_sparse_to_dense", [[1, 0, 2], [0, 0, 0], [0, 0, 3]], opset="iOS17",
+         nonzero_data=np.array([1, 2, 3], np.int8), mask=np.array([0b101, 0b1], np.uint8),
+         shape=np.array([3, 3], np.uint32)),
+    case("constexpr_sparse_to_dense", [[0, 5], [6, 0]], nonzero_data=f32([5, 6]),
+         mask=np.array([[0, 1], [1, 0]], np.uint8)),
+    case("constexpr_sparse_to_dense", [[0, 5], [6, 0]], nonzero_data=f32([5, 6]),
+         mask=Packed(np.array([0b0110], np.uint8), 1, (2, 2))),
+    case("constexpr_sparse_to_dense", [0, 0], nonzero_data=f32([]), mask=np.zeros(2, np.uint8)),
+    case("quantize", [[1, 2, 3], [1, 2, 3]], input=f32([[0, 2, 4], [0, 2, 4]]),
+         zero_point=np.uint8(1), scale=np.float32(2), output_dtype="uint8"),
+    case("quantize", np.array([3, 5, 5, 6]).reshape(1, 1, 2, 2), input=ONE_TO_FOUR,
+         zero_point=np.array([2, 4], np.int8), scale=f32([1, 2]), axis=3,
+         output_dtype="int8"),
+    case("quantize", [0, 1, -3], input=f32([0, 2, -6]), scale=2.0, output_dtype="int8"),
+    case("dequantize", [[-2, 0, 2], [-2, 0, 2]], input=np.array([[0, 1, 2]] * 2, np.uint8),
+         zero_point=np.uint8(1), scale=np.float32(2)),
+    case("dequantize", np.array([-1, -4, 1, 0]).reshape(1, 1, 2, 2),
+         input=np.array([1, 2, 3, 4], np.int8).reshape(1, 1, 2, 2), scale=f32([1, 2]),
+         zero_point=np.array([2, 4], np.int8), axis=-1),
+    case("dequantize", [6, -6], input=np.array([3, -3], np.int8), scale=2),
+    case("dequantize", [-255, 0], input=np.array([-128, 127], np.int8), zero_point=127, scale=1),
+    case("dequantize", [-255], input=np.array([0], np.uint8), zero_point=255, scale=1),
+    # An odd zero point would turn ties the other way.
+    case("quantize", [1, 3], input=f32([0.5, 1.5]), zero_point=1, scale=1, output_dtype="int8"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "expected", "parameters"), LITERALS)
+def test_written_out(op: str, expected: Any, parameters: dict[str, Any]) -> None:
+    same(op, expected, **parameters)

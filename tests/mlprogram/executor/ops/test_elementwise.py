@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 from torch.nn import functional as F
 
 from pytest_ane.mlprogram.executor import eval_op
-from tests.mlprogram.executor.ops.oracle import arrays, close, f32, noise, same
+from tests.mlprogram.executor.ops.oracle import arrays, case, close, f32, noise, same
 
 
 @pytest.mark.parametrize(
@@ -47,10 +47,6 @@ def test_as_mathematics(op: str, function: Any, x: float) -> None:
     close(op, [function(x)], x=f32([x]))
 
 
-def test_logical_not() -> None:
-    same("logical_not", [False, True], x=np.array([True, False]))
-
-
 def test_inverse_and_its_default() -> None:
     close("inverse", [1 / 2.0001, -1 / 0.9999], x=f32([2, -1]))
     same("inverse", [0.5, 2], x=f32([1.5, 0]), epsilon=0.5)
@@ -64,11 +60,6 @@ def test_log_and_its_default() -> None:
 def test_rsqrt_and_its_default() -> None:
     close("rsqrt", [0.5, 1e6], x=f32([4, 0]))
     same("rsqrt", [0.5], x=f32([3]), epsilon=1.0)
-
-
-def test_clip_and_threshold_keep_nan() -> None:
-    same("clip", [-1, 0.5, 1, np.nan], x=f32([-9, 0.5, 9, np.nan]), alpha=-1.0, beta=1.0)
-    same("threshold", [2, 3, np.nan], x=f32([1, 3, np.nan]), alpha=2.0)
 
 
 @given(st.floats(-9, 9, width=32))
@@ -120,10 +111,6 @@ def test_literal_and_broadcast(op: str, expected: Any) -> None:
     same(op, expected, x=X, y=Y)
 
 
-def test_pow() -> None:
-    same("pow", [4, 0.125], x=f32([2, 2]), y=f32([2, -3]))
-
-
 @pytest.mark.parametrize(
     ("op", "expected"),
     [("logical_and", [1, 0, 0, 0]), ("logical_or", [1, 1, 1, 0]), ("logical_xor", [0, 1, 1, 0])],
@@ -133,21 +120,9 @@ def test_logic(op: str, expected: list[int]) -> None:
     same(op, np.array(expected, bool), x=x, y=y)
 
 
-def test_select() -> None:
-    same("select", [[1, 9], [9, 4]], cond=np.array([[1, 0], [0, 1]], bool), a=X, b=f32(9))
-    same("select", [[1, -2], [9, 9]], cond=np.array([[True], [False]]), a=X, b=9.0)
-    same("select", [[5, 5], [6, 6]], cond=True, a=f32([[5], [6]]), b=f32([1, 2]))
-    same("select", np.zeros((0, 2)), cond=np.zeros((0, 1), bool), a=X[:1], b=1.0)
-
-
 @pytest.mark.parametrize("op", ["maximum", "minimum", "add", "mul"])
 def test_nan_is_never_lost(op: str) -> None:
     same(op, [np.nan, np.nan], x=f32([np.nan, 1]), y=f32([1, np.nan]))
-
-
-def test_scalars_that_a_program_holds() -> None:
-    same("mul", [[-1, 2], [-3, -4]], x=X, y=-1.0)
-    same("sub", [[0, 3], [-2, -3]], x=1.0, y=X)
 
 
 @given(hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=4, max_side=3))
@@ -192,18 +167,6 @@ def test_powers_of_integers() -> None:
 
 
 ROW = f32([-3, -0.5, 0, 0.5, 7])
-
-
-def test_rectifiers() -> None:
-    same("relu", [0, 0, 0, 0.5, 7], x=ROW)
-    same("relu6", [0, 0, 0, 0.5, 6], x=ROW)
-    same("leaky_relu", [-1.5, -0.25, 0, 0.5, 7], x=ROW, alpha=0.5)
-    same("clamped_relu", [-1.5, -0.25, 0, 0.5, 1], x=ROW, alpha=0.5, beta=1.0)
-    same("sigmoid_hard", [0, 0.25, 0.5, 0.75, 1], x=ROW, alpha=0.5, beta=0.5)
-
-
-def test_softsign() -> None:
-    same("softsign", [-0.75, -1 / f32(3), 0, 1 / f32(3), 0.875], x=ROW)
 
 
 @pytest.mark.parametrize(
@@ -254,15 +217,6 @@ def test_gelu_far_below_zero_keeps_its_digits() -> None:
     assert eval_op("gelu", x=f32([-5]))[0] == pytest.approx(exact, rel=1e-6)
 
 
-def test_thresholded_relu() -> None:
-    same("thresholded_relu", [0, 0, 0, 0.5, 7], x=ROW, alpha=0.5)
-    same("thresholded_relu", [np.nan, 0], x=f32([np.nan, -2]), alpha=-1.0)
-
-
-def test_linear_activation() -> None:
-    same("linear_activation", [-3, 2, 3, 4, 17], x=ROW, alpha=2.0, beta=3.0)
-
-
 @pytest.mark.parametrize("shape", [(1, 3, 2), (1, 3, 1, 2), (1, 3, 1, 1, 2)])
 def test_prelu(shape: tuple[int, ...]) -> None:
     x = f32([-1, 3, -1, 2, 4, -5]).reshape(shape)
@@ -282,3 +236,31 @@ def test_gelu_in_float64() -> None:
     x = np.linspace(-5, 5, 101)
     expected = [v / 2 * math.erfc(-v / math.sqrt(2)) for v in x]
     np.testing.assert_allclose(eval_op("gelu", x=x), expected, rtol=1e-8, atol=1e-15)
+
+
+LITERALS = [
+    case("logical_not", [False, True], x=np.array([True, False])),
+    case("clip", [-1, 0.5, 1, np.nan], x=f32([-9, 0.5, 9, np.nan]), alpha=-1.0, beta=1.0),
+    case("threshold", [2, 3, np.nan], x=f32([1, 3, np.nan]), alpha=2.0),
+    case("pow", [4, 0.125], x=f32([2, 2]), y=f32([2, -3])),
+    case("select", [[1, 9], [9, 4]], cond=np.array([[1, 0], [0, 1]], bool), a=X, b=f32(9)),
+    case("select", [[1, -2], [9, 9]], cond=np.array([[True], [False]]), a=X, b=9.0),
+    case("select", [[5, 5], [6, 6]], cond=True, a=f32([[5], [6]]), b=f32([1, 2])),
+    case("select", np.zeros((0, 2)), cond=np.zeros((0, 1), bool), a=X[:1], b=1.0),
+    case("mul", [[-1, 2], [-3, -4]], x=X, y=-1.0),
+    case("sub", [[0, 3], [-2, -3]], x=1.0, y=X),
+    case("relu", [0, 0, 0, 0.5, 7], x=ROW),
+    case("relu6", [0, 0, 0, 0.5, 6], x=ROW),
+    case("leaky_relu", [-1.5, -0.25, 0, 0.5, 7], x=ROW, alpha=0.5),
+    case("clamped_relu", [-1.5, -0.25, 0, 0.5, 1], x=ROW, alpha=0.5, beta=1.0),
+    case("sigmoid_hard", [0, 0.25, 0.5, 0.75, 1], x=ROW, alpha=0.5, beta=0.5),
+    case("softsign", [-0.75, -1 / f32(3), 0, 1 / f32(3), 0.875], x=ROW),
+    case("thresholded_relu", [0, 0, 0, 0.5, 7], x=ROW, alpha=0.5),
+    case("thresholded_relu", [np.nan, 0], x=f32([np.nan, -2]), alpha=-1.0),
+    case("linear_activation", [-3, 2, 3, 4, 17], x=ROW, alpha=2.0, beta=3.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "expected", "parameters"), LITERALS)
+def test_written_out(op: str, expected: Any, parameters: dict[str, Any]) -> None:
+    same(op, expected, **parameters)

@@ -11,22 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.mlprogram.executor import eval_op
-from tests.mlprogram.executor.ops.oracle import arrays, close, f32, noise, same
+from tests.mlprogram.executor.ops.oracle import arrays, case, close, f32, noise, same
 
 X = f32([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
 
 
 def picks(*shape: int, below: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).integers(-below, below, shape).astype(np.int32)
-
-
-def test_gather() -> None:
-    same("gather", [[7, 8, 9], [1, 2, 3]], x=X, indices=np.array([2, 0]), axis=0)
-    same("gather", [[3, 1], [6, 4], [9, 7]], x=X, indices=np.array([-1, 0]), axis=1)
-    same("gather", [2, 5, 8], x=X, indices=np.int32(1), axis=-1)
-    same("gather", [4, 5, 6], x=X, indices=1)
-    same("gather", X[[[0, 1], [2, 0]]], x=X, indices=np.array([[0, 1], [2, 0]]))
-    same("gather", f32(2), x=f32([1, 2]), indices=1)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32])
@@ -51,13 +42,6 @@ def test_axes_between_the_batches_and_the_gathered_one() -> None:
     same("gather", expected, x=x, indices=where, axis=2, batch_dims=1)
 
 
-def test_no_indices_and_no_batches() -> None:
-    same("gather", np.empty((0, 3)), x=X, indices=np.empty(0, np.int32))
-    same("gather", np.empty((0, 2)), x=np.empty((0, 3)), indices=np.empty((0, 2), np.int32),
-         axis=1, batch_dims=1)  # fmt: skip
-    same("gather_nd", np.empty((0, 3)), x=X, indices=np.empty((0, 1), np.int32))
-
-
 def test_gather_along_axis() -> None:
     indices = np.array([[2, 0, 1], [0, 0, 0]])
     same("gather_along_axis", [[7, 2, 6], [1, 2, 3]], x=X, indices=indices, axis=0)
@@ -74,13 +58,6 @@ def test_gather_along_axis_as_torch_has_it(x: Any, data: st.DataObject) -> None:
     same("gather_along_axis", expected.numpy(), x=x, indices=where, axis=axis)
 
 
-def test_gather_nd() -> None:
-    same("gather_nd", [4, 3], x=X, indices=np.array([[1, 0], [0, 2]]))
-    same("gather_nd", [[4, 5, 6], [7, 8, 9]], x=X, indices=np.array([[1], [-1]]))
-    same("gather_nd", f32(9), x=X, indices=np.array([-1, 2]))
-    same("gather_nd", [X, X], x=X, indices=np.empty((2, 0), np.int32))
-
-
 def test_gather_nd_in_batches() -> None:
     x, where = noise(2, 3, 4, 5), picks(2, 6, 2, below=3)
     expected = [[x[i][tuple(where[i, j])] for j in range(6)] for i in range(2)]
@@ -88,14 +65,6 @@ def test_gather_nd_in_batches() -> None:
     where = picks(2, 3, 1, below=4)
     expected = [[x[i, j, where[i, j, 0]] for j in range(3)] for i in range(2)]
     same("gather_nd", expected, x=x, indices=where, batch_dims=2)
-
-
-def test_non_zero() -> None:
-    same("non_zero", [[0, 1], [1, 0]], x=f32([[0, 3], [-1, 0]]))
-    same("non_zero", [[0], [2]], x=np.array([True, False, True]))
-    same("non_zero", [[0], [1]], x=f32([np.nan, np.inf, -0.0]))
-    same("non_zero", np.empty((0, 2)), x=np.zeros((2, 3)))
-    same("non_zero", np.empty((0, 2)), x=np.zeros((0, 3)))
 
 
 @given(arrays(limit=1))
@@ -192,3 +161,31 @@ def test_nan_and_infinity() -> None:
          mode="max")  # fmt: skip
     same("scatter", [np.inf, -np.inf], data=data, indices=indices, updates=f32([0, -0.0]),
          mode="div")  # fmt: skip
+
+
+LITERALS = [
+    case("gather", [[7, 8, 9], [1, 2, 3]], x=X, indices=np.array([2, 0]), axis=0),
+    case("gather", [[3, 1], [6, 4], [9, 7]], x=X, indices=np.array([-1, 0]), axis=1),
+    case("gather", [2, 5, 8], x=X, indices=np.int32(1), axis=-1),
+    case("gather", [4, 5, 6], x=X, indices=1),
+    case("gather", X[[[0, 1], [2, 0]]], x=X, indices=np.array([[0, 1], [2, 0]])),
+    case("gather", f32(2), x=f32([1, 2]), indices=1),
+    case("gather", np.empty((0, 3)), x=X, indices=np.empty(0, np.int32)),
+    case("gather", np.empty((0, 2)), x=np.empty((0, 3)), indices=np.empty((0, 2), np.int32),
+         axis=1, batch_dims=1),
+    case("gather_nd", np.empty((0, 3)), x=X, indices=np.empty((0, 1), np.int32)),
+    case("gather_nd", [4, 3], x=X, indices=np.array([[1, 0], [0, 2]])),
+    case("gather_nd", [[4, 5, 6], [7, 8, 9]], x=X, indices=np.array([[1], [-1]])),
+    case("gather_nd", f32(9), x=X, indices=np.array([-1, 2])),
+    case("gather_nd", [X, X], x=X, indices=np.empty((2, 0), np.int32)),
+    case("non_zero", [[0, 1], [1, 0]], x=f32([[0, 3], [-1, 0]])),
+    case("non_zero", [[0], [2]], x=np.array([True, False, True])),
+    case("non_zero", [[0], [1]], x=f32([np.nan, np.inf, -0.0])),
+    case("non_zero", np.empty((0, 2)), x=np.zeros((2, 3))),
+    case("non_zero", np.empty((0, 2)), x=np.zeros((0, 3))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "expected", "parameters"), LITERALS)
+def test_written_out(op: str, expected: Any, parameters: dict[str, Any]) -> None:
+    same(op, expected, **parameters)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from pytest_ane.mlprogram.executor import eval_op
-from tests.mlprogram.executor.ops.oracle import arrays, close, f32, noise, same
+from tests.mlprogram.executor.ops.oracle import arrays, case, close, f32, noise, same
 
 X = f32([[1, -2], [3, 4]])
 
@@ -77,12 +77,6 @@ def test_as_the_formula_in_float64(op: str, data: st.DataObject) -> None:
     assert np.shape(found) == np.shape(expected)
 
 
-def test_where_the_extreme_is() -> None:
-    same("reduce_argmax", [0, 1], x=X, axis=1)
-    same("reduce_argmin", [[0, 0]], x=X, axis=0, keep_dims=True)
-    same("reduce_argmax", 0, x=f32([5, 5, 1]))
-
-
 @pytest.mark.parametrize(("op", "expected"), [("sum", 0), ("prod", 1), ("sum_square", 0)])
 def test_nothing_to_reduce(op: str, expected: int) -> None:
     same(f"reduce_{op}", [expected] * 2, x=np.zeros((2, 0), np.float32), axes=[1])
@@ -96,19 +90,6 @@ def test_integers_reduce() -> None:
 
 
 RUN = f32([[1, 2, 3], [4, 5, 6]])
-
-
-def test_cumsum() -> None:
-    same("cumsum", [[1, 2, 3], [5, 7, 9]], x=RUN)
-    same("cumsum", [[5, 7, 9], [4, 5, 6]], x=RUN, axis=0, reverse=True)
-    same("cumsum", [[1, 3, 6], [4, 9, 15]], x=RUN, axis=-1)
-
-
-def test_without_the_element_itself() -> None:
-    same("cumsum", [[0, 1, 3], [0, 4, 9]], x=RUN, axis=1, exclusive=True)
-    same("cumsum", [[5, 3, 0], [11, 6, 0]], x=RUN, axis=1, exclusive=True, reverse=True)
-    same("cumsum", [0], x=f32([np.inf]), exclusive=True)
-    same("cumsum", [0, 1, np.inf], x=f32([1, np.inf, np.nan]), exclusive=True)
 
 
 @settings(max_examples=40)
@@ -190,11 +171,6 @@ def test_any_rank_and_any_of_gamma_and_beta(shape: tuple[int, ...]) -> None:
     close("layer_norm", plain + beta, x=x, axes=[-1], beta=beta)
 
 
-def test_a_mean_far_from_zero_costs_no_digits() -> None:
-    same("batch_norm", [[[-1, 0, 1]]], x=f32([[[9999, 10000, 10001]]]), mean=f32([10000]),
-         variance=f32([1]), epsilon=0.0)  # fmt: skip
-
-
 def test_l2_norm_by_batch() -> None:
     x = noise(2, 2, 3, 4, 5)
     expected = x / np.sqrt((x**2).sum((2, 3, 4), keepdims=True) + 1e-6)
@@ -214,3 +190,24 @@ def test_local_response_norm_and_its_defaults() -> None:
     x = f32([[[1.0], [5.0], [-3.0]]])
     sums = f32([[[26], [35], [34]]])
     close("local_response_norm", x / (1 + 1e-4 / 3 * sums) ** 0.75, x=x, size=3)
+
+
+LITERALS = [
+    case("reduce_argmax", [0, 1], x=X, axis=1),
+    case("reduce_argmin", [[0, 0]], x=X, axis=0, keep_dims=True),
+    case("reduce_argmax", 0, x=f32([5, 5, 1])),
+    case("cumsum", [[1, 2, 3], [5, 7, 9]], x=RUN),
+    case("cumsum", [[5, 7, 9], [4, 5, 6]], x=RUN, axis=0, reverse=True),
+    case("cumsum", [[1, 3, 6], [4, 9, 15]], x=RUN, axis=-1),
+    case("cumsum", [[0, 1, 3], [0, 4, 9]], x=RUN, axis=1, exclusive=True),
+    case("cumsum", [[5, 3, 0], [11, 6, 0]], x=RUN, axis=1, exclusive=True, reverse=True),
+    case("cumsum", [0], x=f32([np.inf]), exclusive=True),
+    case("cumsum", [0, 1, np.inf], x=f32([1, np.inf, np.nan]), exclusive=True),
+    case("batch_norm", [[[-1, 0, 1]]], x=f32([[[9999, 10000, 10001]]]), mean=f32([10000]),
+         variance=f32([1]), epsilon=0.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "expected", "parameters"), LITERALS)
+def test_written_out(op: str, expected: Any, parameters: dict[str, Any]) -> None:
+    same(op, expected, **parameters)

@@ -11,27 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.mlprogram.executor import eval_op
-from tests.mlprogram.executor.ops.oracle import arrays, f32, same
+from tests.mlprogram.executor.ops.oracle import arrays, case, f32, same
 
 X = f32([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
-
-
-def test_slice_by_index() -> None:
-    same("slice_by_index", [[5, 6]], x=X, begin=[1, 1], end=[2, 3])
-    same("slice_by_index", [[1, 3], [7, 9]], x=X, begin=[0, 0], end=[3, 3], stride=[2, 2])
-    same("slice_by_index", [[6]], x=X, begin=[-2, -1], end=[-1, 3])
-
-
-def test_masks() -> None:
-    same("slice_by_index", X, x=X, begin=[2, 2], end=[0, 0], begin_mask=[True, True],
-         end_mask=[True, True])  # fmt: skip
-    same("slice_by_index", [4, 5], x=X, begin=[1, 0], end=[0, 2], squeeze_mask=[True, False])
-    same("slice_by_index", f32(6), x=X, begin=[1, -1], end=[0, 0], squeeze_mask=[True, True])
-
-
-def test_backwards() -> None:
-    same("slice_by_index", X[::-1], x=X, begin=[-1, 0], end=[0, 3], stride=[-1, 1],
-         end_mask=[True, True])  # fmt: skip
 
 
 @given(arrays(), st.data())
@@ -43,16 +25,6 @@ def test_slices_as_python_has_them(x: Any, data: st.DataObject) -> None:
     begin, end, stride = (list(v) for v in zip(*bounds, strict=True))
     expected = x[tuple(slice(*b) for b in bounds)]
     same("slice_by_index", expected, x=x, begin=begin, end=end, stride=stride)
-
-
-def test_slice_by_size() -> None:
-    same("slice_by_size", [[5, 6], [8, 9]], x=X, begin=[1, 1], size=[2, -1])
-
-
-def test_sizes_from_the_end() -> None:
-    same("slice_by_size", [[4, 5], [7, 8]], x=X, begin=[-2, -3], size=[2, 2])
-    same("slice_by_size", X[1:, 2:], x=X, begin=[-2, -1], size=[-1, -1])
-    same("slice_by_size", np.empty((0, 3)), x=X, begin=[3, 0], size=[0, 3])
 
 
 # Bounds, stride and masks (begin, end, squeeze), and the slice they mean; most are coremltools'.
@@ -125,16 +97,6 @@ def test_windows_as_torch_has_them(x: Any, size: int, stride: int, data: st.Data
 A, B = f32([[1, 2], [3, 4]]), f32([[5, 6], [7, 8]])
 
 
-def test_concat() -> None:
-    same("concat", [[1, 2], [3, 4], [5, 6], [7, 8]], values=(A, B), axis=0)
-    same("concat", [[1, 2, 5, 6], [3, 4, 7, 8]], values=(A, B), axis=-1)
-
-
-def test_concat_by_turns() -> None:
-    same("concat", [[1, 5, 2, 6], [3, 7, 4, 8]], values=(A, B), axis=1, interleave=True)
-    same("concat", [[1, 2], [5, 6], [3, 4], [7, 8]], values=(A, B), axis=-2, interleave=True)
-
-
 def test_concat_as_documented() -> None:
     a, b = f32([[1, 2], [3, 4], [5, 6]]), f32([[7, 8], [9, 10], [11, 12]])
     same("concat", [[1, 2], [7, 8], [3, 4], [9, 10], [5, 6], [11, 12]], values=(a, b), axis=0,
@@ -154,11 +116,6 @@ def test_scalars_and_empty_tensors() -> None:
     assert [p.shape for p in parts] == [(0, 1), (0, 1)]
 
 
-def test_stack() -> None:
-    same("stack", [[[1, 2], [3, 4]], [[5, 6], [7, 8]]], values=(A, B), axis=0)
-    same("stack", [[[1, 5], [2, 6]], [[3, 7], [4, 8]]], values=(A, B), axis=-1)
-
-
 def test_split() -> None:
     parts = eval_op("split", x=f32([1, 2, 3, 4]), axis=0, num_splits=2)
     assert [p.tolist() for p in parts] == [[1, 2], [3, 4]]
@@ -167,12 +124,6 @@ def test_split() -> None:
 
     parts = eval_op("split", x=A, axis=-2, split_sizes=np.int32([2]), num_splits=1)
     assert [p.tolist() for p in parts] == [A.tolist()]
-
-
-def test_tile_and_reverse() -> None:
-    same("tile", [[1, 1], [2, 2], [1, 1], [2, 2]], x=f32([[1], [2]]), reps=[2, 2])
-    same("reverse", [[4, 3], [2, 1]], x=A)
-    same("reverse", [[2, 1], [4, 3]], x=A, axes=[-1])
 
 
 @given(arrays(), st.data())
@@ -209,11 +160,6 @@ def test_sequences_reversed_one_by_one(x: Any, data: st.DataObject) -> None:
 PADDED = f32([[1, 2, 3], [4, 5, 6]])
 
 
-def test_constant() -> None:
-    same("pad", [[0, 1, 2, 3, 0, 0], [0, 4, 5, 6, 0, 0]], x=PADDED, pad=[1, 2])
-    same("pad", [[9, 9, 9], [1, 2, 3], [4, 5, 6]], x=PADDED, pad=[1, 0, 0, 0], constant_val=9.0)
-
-
 def test_reflect_leaves_the_edge_out() -> None:
     expected = [
         [6, 5, 4, 5, 6, 5, 4],
@@ -242,6 +188,36 @@ def test_fewer_pairs_are_for_the_last_axes(x: Any, data: st.DataObject) -> None:
     same("pad", np.pad(x, everywhere), x=x, pad=np.array(pairs, np.int32).reshape(-1))
 
 
-def test_empty_and_rank_zero() -> None:
-    same("pad", f32([7, 7, 7]), x=f32([]), pad=[1, 2], constant_val=7.0)
-    same("pad", f32(3), x=f32(3), pad=np.array([], np.int32))
+LITERALS = [
+    case("slice_by_index", [[5, 6]], x=X, begin=[1, 1], end=[2, 3]),
+    case("slice_by_index", [[1, 3], [7, 9]], x=X, begin=[0, 0], end=[3, 3], stride=[2, 2]),
+    case("slice_by_index", [[6]], x=X, begin=[-2, -1], end=[-1, 3]),
+    case("slice_by_index", X, x=X, begin=[2, 2], end=[0, 0], begin_mask=[True, True],
+         end_mask=[True, True]),
+    case("slice_by_index", [4, 5], x=X, begin=[1, 0], end=[0, 2], squeeze_mask=[True, False]),
+    case("slice_by_index", f32(6), x=X, begin=[1, -1], end=[0, 0], squeeze_mask=[True, True]),
+    case("slice_by_index", X[::-1], x=X, begin=[-1, 0], end=[0, 3], stride=[-1, 1],
+         end_mask=[True, True]),
+    case("slice_by_size", [[5, 6], [8, 9]], x=X, begin=[1, 1], size=[2, -1]),
+    case("slice_by_size", [[4, 5], [7, 8]], x=X, begin=[-2, -3], size=[2, 2]),
+    case("slice_by_size", X[1:, 2:], x=X, begin=[-2, -1], size=[-1, -1]),
+    case("slice_by_size", np.empty((0, 3)), x=X, begin=[3, 0], size=[0, 3]),
+    case("concat", [[1, 2], [3, 4], [5, 6], [7, 8]], values=(A, B), axis=0),
+    case("concat", [[1, 2, 5, 6], [3, 4, 7, 8]], values=(A, B), axis=-1),
+    case("concat", [[1, 5, 2, 6], [3, 7, 4, 8]], values=(A, B), axis=1, interleave=True),
+    case("concat", [[1, 2], [5, 6], [3, 4], [7, 8]], values=(A, B), axis=-2, interleave=True),
+    case("stack", [[[1, 2], [3, 4]], [[5, 6], [7, 8]]], values=(A, B), axis=0),
+    case("stack", [[[1, 5], [2, 6]], [[3, 7], [4, 8]]], values=(A, B), axis=-1),
+    case("tile", [[1, 1], [2, 2], [1, 1], [2, 2]], x=f32([[1], [2]]), reps=[2, 2]),
+    case("reverse", [[4, 3], [2, 1]], x=A),
+    case("reverse", [[2, 1], [4, 3]], x=A, axes=[-1]),
+    case("pad", [[0, 1, 2, 3, 0, 0], [0, 4, 5, 6, 0, 0]], x=PADDED, pad=[1, 2]),
+    case("pad", [[9, 9, 9], [1, 2, 3], [4, 5, 6]], x=PADDED, pad=[1, 0, 0, 0], constant_val=9.0),
+    case("pad", f32([7, 7, 7]), x=f32([]), pad=[1, 2], constant_val=7.0),
+    case("pad", f32(3), x=f32(3), pad=np.array([], np.int32)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "expected", "parameters"), LITERALS)
+def test_written_out(op: str, expected: Any, parameters: dict[str, Any]) -> None:
+    same(op, expected, **parameters)
