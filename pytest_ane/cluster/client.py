@@ -106,6 +106,9 @@ class _LostError(Exception):
 class Cluster:
     """Shards at workers, and their measurements.
 
+    Whatever is asked raises `UnprovenError` where no worker is left that could tell, `BuildError`
+    where it was made of other bytes than are judged, and what a worker raised.
+
     Args:
         workers: those that have joined.
         job: the run.
@@ -142,9 +145,6 @@ class Cluster:
         """A shard's package, which a worker has built or looked up.
 
         One that was lost with its workers has no digest; gates are told when they ask of it.
-
-        Raises:
-            AneError: it cannot be built.
         """
         self._assigned.release(shard)  # Whoever asks has asked its canaries.
         facts = None
@@ -153,13 +153,7 @@ class Cluster:
         return RemoteArtifact(facts, lambda: self._fetched(shard))
 
     def measure(self, test: GateTest) -> Answer:
-        """A gate's measurement of a shard or model, by the CPU executor.
-
-        Raises:
-            UnprovenError: no worker is left that could tell.
-            BuildError: it was made of other bytes than are judged.
-            AneError: it cannot be measured.
-        """
+        """A gate's measurement of a shard or model, by the CPU executor."""
         if GATES[test.gate].scope == "model":
             return self._on_one(_Question(test, None))
         shard = self._shards[test.subject]
@@ -173,17 +167,9 @@ class Cluster:
         return self._checked(answer)
 
     def measure_on_device(self, gate: str, subject: str, system: str) -> Answer:
-        """A gate's measurement by Core ML, on a worker with a Neural Engine.
+        """A gate's measurement of a shard or model by Core ML, on a worker with a Neural Engine.
 
-        Args:
-            gate: its name.
-            subject: a shard's qualified id, or a model's name.
-            system: one of the policy's; empty where any will do.
-
-        Raises:
-            UnprovenError: no such worker is there, or it was lost.
-            BuildError: it was made of other bytes than are judged.
-            AneError: it cannot be measured.
+        The system is one of the policy's; empty where any will do.
         """
         return self._on_one(_Question(GateTest(gate, subject), system))
 
@@ -359,12 +345,8 @@ class Cluster:
         machine, system = worker.told.machine, question.system
         if machine is None or not system:
             return machine is not None
-        return (
-            self._policies[question.test.subject]
-            .evidence_for(question.test.gate)
-            .system_of(machine.os)
-            == system
-        )
+        evidence = self._policies[question.test.subject].evidence_for(question.test.gate)
+        return evidence.system_of(machine.os) == system
 
     def _has_files(self, worker: Worker, question: _Question) -> bool:
         return all(

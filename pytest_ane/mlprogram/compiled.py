@@ -439,9 +439,8 @@ def _described(model: MLModel, functions: Sequence[MLModel]) -> dict[str, Any]:
 
 def _schemas(model: MLModel) -> dict[str, Any]:
     return {
-        "inputSchema": [_entry(f) for f in model.inputs],
-        "outputSchema": [_entry(f) for f in model.outputs],
-        "stateSchema": [_entry(f) for f in model.states],
+        schema: [_entry(feature) for feature in getattr(model, f"{kind}s")]
+        for schema, kind in _SCHEMAS.items()
     }
 
 

@@ -62,9 +62,6 @@ class Budget:
             shape: its own.
             itemsize: bytes of an element.
             words: elements that are held for each one while it is made.
-
-        Raises:
-            BudgetError: making it takes more than the memory allowed.
         """
         size = itemsize * math.prod(shape)
         memory = self.settled().memory or 0
@@ -115,9 +112,6 @@ class Meter:
             op: its kind.
             parameters: all of them by MIL's names.
             itemsize: bytes of an element of its results.
-
-        Raises:
-            BudgetError: its result, or the time so far, is beyond the budget.
         """
         if time.monotonic() > self._end:
             raise self._time_error(what)
@@ -136,11 +130,7 @@ class Meter:
             self._held += _own_bytes(values[slot])
 
     def turn(self, what: str) -> None:
-        """Count a turn of a loop.
-
-        Raises:
-            BudgetError: there have been too many, or the time is over.
-        """
+        """Count a turn of a loop."""
         self._turns -= 1
         if self._turns < 0:
             raise BudgetError(
@@ -215,9 +205,6 @@ def result_elements(op: str, parameters: Mapping[str, Any]) -> int:
     Args:
         op: its kind, such as `fill`.
         parameters: all of them by MIL's names, as its function takes them.
-
-    Raises:
-        LookupError, TypeError, ValueError: parameters that do not fit the operation.
     """
     rule = RULES.get(op)
     if rule is not None:

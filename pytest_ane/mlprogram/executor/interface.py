@@ -70,9 +70,8 @@ def to_tensor(feature: Feature, image: Any) -> Array:
     """
     pixels = _pixels(feature, image)
     rank = 3 if is_color(feature) else 2
-    if pixels.ndim != rank or (rank == 3 and pixels.shape[2] != 3):
-        raise ValueError(f"shape {list(pixels.shape)}")
-    if not shape_fits(feature, pixels.shape[:2]):
+    fits = pixels.ndim == rank and pixels.shape[2:] in ((), (3,))
+    if not fits or not shape_fits(feature, pixels.shape[:2]):
         raise ValueError(f"shape {list(pixels.shape)}")
     if rank == 2:
         planes = pixels[None]
@@ -85,13 +84,11 @@ def to_tensor(feature: Feature, image: Any) -> Array:
 
 def _pixels(feature: Feature, image: Any) -> Array:
     """The pixels `[H, W]` or `[H, W, 3]` of an image; an alpha channel is left out."""
-    pil_mode = getattr(image, "mode", None)
+    array, pil_mode = np.asarray(image), getattr(image, "mode", None)
     if pil_mode is not None:
         if pil_mode != mode(feature) and not (pil_mode == "RGBA" and is_color(feature)):
             raise ValueError(f"PIL mode {pil_mode}")
-        array = np.asarray(image)
         return array[..., :3] if pil_mode == "RGBA" else array
-    array = np.asarray(image)
     fits = array.dtype.kind == "f" if feature.dtype is DType.FP16 else array.dtype == np.uint8
     if not fits:
         raise ValueError(f"dtype {array.dtype}")
@@ -169,8 +166,7 @@ def bind_inputs(
 def check_interface(model: MLModel, precision: Precision, budget: Budget) -> None:
     """Check that the smallest inputs, and the states, fit the memory allowed.
 
-    Raises:
-        BudgetError: one does not; a program that declares it may be a few bytes.
+    A program that declares what does not may be a few bytes.
     """
     for kind, features in (("input", model.inputs), ("state", model.states)):
         for feature in features:
@@ -181,11 +177,7 @@ def check_interface(model: MLModel, precision: Precision, budget: Budget) -> Non
 
 
 def check_names(path: str, features: tuple[Feature, ...], inputs: Mapping[str, Any]) -> None:
-    """Check that every input is declared.
-
-    Raises:
-        ExecutionError: one is not; names the inputs there are.
-    """
+    """Check that every input is declared."""
     names = [f.name for f in features]
     if not isinstance(inputs, Mapping):
         raise ExecutionError(
@@ -214,7 +206,8 @@ def _extents(feature: Feature, last: tuple[int, ...]) -> str:
     return f"[{', '.join([*shown, *map(str, last)])}]"
 
 
-def _refusal(model: MLModel | Pipeline, feature: Feature, problem: str) -> ExecutionError:
+def refusal(model: MLModel | Pipeline, feature: Feature, problem: str) -> ExecutionError:
+    """Of an input, with what it takes."""
     return ExecutionError(
         f"{model.path}: input {feature.name!r} {problem}; it takes {present(feature)}."
     )
@@ -222,7 +215,7 @@ def _refusal(model: MLModel | Pipeline, feature: Feature, problem: str) -> Execu
 
 def _default(model: MLModel | Pipeline, feature: Feature) -> Array:
     if not feature.optional or feature.default is None:
-        raise _refusal(model, feature, "is missing")
+        raise refusal(model, feature, "is missing")
     return np.full(feature.shape, feature.default, carried(feature.dtype))
 
 
@@ -249,7 +242,7 @@ def _image(model: MLModel | Pipeline, feature: Feature, image: Any) -> Array:
     try:
         return to_tensor(feature, image)
     except ValueError as error:
-        raise _refusal(model, feature, f"has {error}") from None
+        raise refusal(model, feature, f"has {error}") from None
 
 
 def _tensor(model: MLModel | Pipeline, feature: Feature, value: Any, dtype: DType) -> Array:
@@ -257,15 +250,15 @@ def _tensor(model: MLModel | Pipeline, feature: Feature, value: Any, dtype: DTyp
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise _refusal(model, feature, f"is no array ({error})") from None
+        raise refusal(model, feature, f"is no array ({error})") from None
     anything = feature.kind != "tensor" or not (feature.shape or feature.ranges)
     if not anything and not shape_fits(feature, array.shape):
-        raise _refusal(model, feature, f"has shape {list(array.shape)}")
+        raise refusal(model, feature, f"has shape {list(array.shape)}")
     if dtype in FLOATS:
         if array.dtype.kind != "f":
-            raise _refusal(model, feature, f"has dtype {array.dtype}")
+            raise refusal(model, feature, f"has dtype {array.dtype}")
         return array
     whole = array.astype(carried(dtype), copy=False) if array.dtype.kind in "iub" else array
     if array.dtype.kind not in "iub" or not np.array_equal(whole, array):
-        raise _refusal(model, feature, f"has dtype {array.dtype}")
+        raise refusal(model, feature, f"has dtype {array.dtype}")
     return whole

@@ -263,24 +263,20 @@ class Session:
         if not isinstance(value, (np.ndarray, np.generic)):
             return value
         # Of results inside, coremltools declares wrong shapes, as of `select` over a flexible axis.
-        if name in self.model.main.block.outputs:
-            self._check_shape(name, np.shape(value))
+        kind = self._types.get(name) if name in self.model.main.block.outputs else None
+        if isinstance(kind, TensorType) and not _fits(np.shape(value), kind):
+            raise ExecutionError(
+                f"{self.model.path}: {name!r} came out with shape {list(np.shape(value))}, the "
+                f"program declares {kind}."
+            )
         shared = name in self._constants or name in self._inputs or not value.flags.writeable
         return np.array(value) if shared else np.asarray(value)
 
-    def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        """Compare a result with its declared type: another shape means a damaged program."""
-        kind = self._types.get(name)
-        if not isinstance(kind, TensorType):
-            return
-        fits = len(kind.shape) == len(shape) and all(
-            d is None or d == n for d, n in zip(kind.shape, shape, strict=True)
-        )
-        if not fits:
-            raise ExecutionError(
-                f"{self.model.path}: {name!r} came out with shape {list(shape)}, the program "
-                f"declares {kind}."
-            )
+
+def _fits(shape: tuple[int, ...], kind: TensorType) -> bool:
+    return len(kind.shape) == len(shape) and all(
+        d is None or d == n for d, n in zip(kind.shape, shape, strict=True)
+    )
 
 
 def simulate(model: MLModel, scale_after: bool) -> Simulation:
@@ -309,23 +305,15 @@ def check_options(
     arithmetic: str = "typed",
     scale_after: bool = False,
 ) -> None:
-    """Refuse what a session cannot be opened with.
-
-    Raises:
-        ExecutionError: one sentence with what is accepted.
-    """
+    """Refuse what a session cannot be opened with."""
     if not isinstance(model, MLModel):
         raise ExecutionError(
             f"a session needs a model, not {type(model).__name__}; pass read_model(path)."
         )
-    if precision not in get_args(Precision):
-        raise ExecutionError(
-            f"precision {precision!r} is none of {', '.join(get_args(Precision))}."
-        )
-    if arithmetic not in get_args(Arithmetic):
-        raise ExecutionError(
-            f"arithmetic {arithmetic!r} is none of {', '.join(get_args(Arithmetic))}."
-        )
+    kinds = (("precision", precision, Precision), ("arithmetic", arithmetic, Arithmetic))
+    for name, value, kind in kinds:
+        if value not in get_args(kind):
+            raise ExecutionError(f"{name} {value!r} is none of {', '.join(get_args(kind))}.")
     if arithmetic == "ane" and precision != "as-typed":
         raise ExecutionError(
             f"arithmetic 'ane' rounds as the ANE does, so it excludes precision {precision!r}; "

@@ -253,11 +253,7 @@ def conv(
     x: Any, weight: Any, bias: Any = None, strides: Any = None, pad_type: str = "valid",
     pad: Any = None, dilations: Any = None, groups: int = 1,
 ) -> Sums | None:  # fmt: skip
-    """`x [N, C, *D]` with `weight [O, C / groups, 1...]`; None for a larger kernel.
-
-    Raises:
-        ValueError: channels do not fit the weight and its groups.
-    """
+    """`x [N, C, *D]` with `weight [O, C / groups, 1...]`; None for a larger kernel."""
     kernel, spatial, groups = weight.shape[2:], x.ndim - 2, int(groups)
     if not set(kernel) <= {1}:
         return None
@@ -285,11 +281,7 @@ def conv(
 
 @rule(Grade.RECORDED, "linear")
 def linear(x: Any, weight: Any, bias: Any = None) -> Sums | None:
-    """`x [.., K]` with `weight [O, K]` and `bias [O]`.
-
-    Raises:
-        ValueError: the weight is no matrix, or the bias not of its rows.
-    """
+    """`x [.., K]` with `weight [O, K]` and `bias [O]`."""
     if weight.ndim != 2 or (bias is not None and np.shape(bias) != weight.shape[:1]):
         raise ValueError(f"a weight {weight.shape} and a bias {np.shape(bias)}")
     vectors = x.reshape(1, math.prod(x.shape[:-1]), x.shape[-1])

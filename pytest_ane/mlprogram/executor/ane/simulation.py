@@ -190,9 +190,6 @@ class Simulation:
     Attributes:
         tally: what ran.
         watch: called after each run of an operation that has a rule, where there is anybody to.
-
-    Raises:
-        ExecutionError: this processor has no instructions for fp16.
     """
 
     def __init__(self, makers: Mapping[str, Operation], *, scale_after: bool = False) -> None:

@@ -208,7 +208,8 @@ def _whole(
 
 def _cut(whole: Any, begins: Sequence[int], sizes: Sequence[int]) -> Any:
     """So many elements of each spatial axis from a place on, zeros past the end."""
-    at = tuple(slice(begin, begin + size) for begin, size in zip(begins, sizes, strict=True))
-    inside = whole[(..., *at)]
+    at = (slice(begin, begin + size) for begin, size in zip(begins, sizes, strict=True))
+    place = (..., *at)
+    inside = whole[place]
     short = [(0, size - n) for size, n in zip(sizes, inside.shape[2:], strict=True)]
     return np.pad(inside, [(0, 0), (0, 0), *short]) if any(map(any, short)) else inside

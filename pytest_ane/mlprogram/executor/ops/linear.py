@@ -145,7 +145,7 @@ def lstm(
 def _lstm(
     x: Any, h: Any, c: Any, functions: tuple[Function, ...], clip: Any, weight_ih: Any,
     weight_hh: Any, bias: Any = None, peephole: Any = None,
-) -> tuple[Any, Any, Any]:  # fmt: skip
+) -> tuple[Any, ...]:  # fmt: skip
     """One direction: all hidden states `[s, b, H]`, the last one, and the last cell state."""
     vectors = {"bias": (bias, 4), "peephole": (peephole, 3)}
     _check_shapes(4, x, weight_ih, weight_hh, {"initial_h": h, "initial_c": c}, vectors)
@@ -210,7 +210,7 @@ def rnn(
     return every if output_sequence else h[None], h
 
 
-def _run(step: Callable[..., tuple[Any, ...]], inputs: Any, *state: Any) -> Any:
+def _run(step: Callable[..., tuple[Any, ...]], inputs: Any, *state: Any) -> tuple[Any, ...]:
     """All hidden states `[s, b, H]`, then the state that is left, the last hidden one first."""
     states = np.empty((*inputs.shape[:2], state[0].shape[-1]), inputs.dtype)
     for t, gates in enumerate(inputs):
