@@ -111,14 +111,10 @@ def of_function(backend: Backend, function: str | None) -> Backend:
 
 
 def get_backend(
-    name: str,
-    *,
-    cache: Cache | None = None,
-    units: ComputeUnits = "CPU_AND_NE",
-    say: Callable[[str], None] = print,
-    machine: Machine | None = None,
+    name: str, *, cache: Cache | None = None, units: ComputeUnits = "CPU_AND_NE",
+    say: Callable[[str], None] = print, machine: Machine | None = None,
     timeout: float | None = DEVICE_TIMEOUT,
-) -> Backend:
+) -> Backend:  # fmt: skip
     """A backend by name, `cpu` or `coreml`; all other arguments are for `coreml`.
 
     They are as of `CoreMLBackend` and `Device`, with the user's own cache by default.

@@ -119,14 +119,9 @@ class Cluster:
     """
 
     def __init__(
-        self,
-        workers: Workers,
-        job: Job,
-        cache: Cache,
-        plan: Plan,
-        say: Callable[[str], None],
+        self, workers: Workers, job: Job, cache: Cache, plan: Plan, say: Callable[[str], None],
         show: Callable[[Sequence[str], int], None] = lambda shards, done: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._workers, self._cache, self._plan = workers, cache, plan
         self._say, self._show = say, show
         self._shards = {shard.qualified: shard for shard in job.shards}

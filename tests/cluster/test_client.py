@@ -183,9 +183,6 @@ def test_no_worker_that_could_build_is_waited_for_once() -> None:
     for each in shards:
         assert cluster.artifact(each).digest == ""
     assert workers.rounds < 300
-
-
-def test_shards_that_no_worker_can_take_hold_up_no_other() -> None:
     shards = [shard(f"A{i}") for i in range(2)] + [shard(f"B{i}") for i in range(6)]
     workers = FakeWorkers(["one", "two"], do, can=lambda name: "B" in name)
     join(workers, shards)

@@ -172,20 +172,14 @@ def test_a_path_that_is_no_file(tmp_path: Path, file: str) -> None:
     assert complaint(tmp_path, program_with("FLOAT16", (2,), bytes(4), file=file))
 
 
-def test_an_unknown_version(tmp_path: Path) -> None:
+def test_files_and_types_that_hold_no_blob(tmp_path: Path) -> None:
     program = doubling()
     program.weights.version = 3
     assert complaint(tmp_path, program) == "W: weights of format version 3; 1 and 2 are known."
-
-
-def test_an_empty_file(tmp_path: Path) -> None:
     package = doubling().save(tmp_path)
     weight_file(package).write_bytes(b"")
     with pytest.raises(ProgramError, match="has 0 bytes, which is no weights file"):
         read_model(package)
-
-
-def test_texts_have_no_size() -> None:
     value = Value(TensorType(DType.STRING), "a")
     with pytest.raises(ProgramError, match=r"type string\[\] has no place in a weights file"):
         blob.byte_size(value)
@@ -214,16 +208,13 @@ def test_a_file_as_it_is_read(tmp_path: Path) -> None:
     assert (tmp_path / "weight.bin").read_bytes() == expected.to_bytes()
 
 
-def test_unused_bits_are_stated_and_nothing_follows_the_last_blob(tmp_path: Path) -> None:
+def test_what_is_written(tmp_path: Path) -> None:
     with blob_writer(tmp_path / "weight.bin") as writer:
         offset = writer.add(DType.UINT3, 5, np.array([0xFF, 0x7F], np.uint8))
     data = (tmp_path / "weight.bin").read_bytes()
     assert offset == 64
     assert len(data) == 64 + 64 + 2
     assert int.from_bytes(data[offset + 24 : offset + 32], "little") == 1
-
-
-def test_no_blob(tmp_path: Path) -> None:
     with blob_writer(tmp_path / "weight.bin"):
         pass
     assert (tmp_path / "weight.bin").read_bytes() == bytes([0, 0, 0, 0, 2, 0, 0, 0])

@@ -105,18 +105,18 @@ def test_a_table_for_each_function(tmp_path: Path) -> None:
     assert [f.dtype for f in model.inputs] == [DType.FP16]
 
 
-def test_a_folder_of_another_name(tmp_path: Path) -> None:
+def test_folders(tmp_path: Path) -> None:
     folder = compiled.save(doubling(), tmp_path).rename(tmp_path / "compiled")
     assert read_model(folder).inputs
-
-
-def test_structure_alone_needs_no_weights(tmp_path: Path) -> None:
     folder = compiled.save(doubling(), tmp_path)
     (folder / "weights" / "weight.bin").unlink()
     assert read_model(folder, weights=False).program.main.name == "main"
     assert complaint(folder) == (
         "C/weights/weight.bin: the weights file is missing; copy the whole package."
     )
+    assert complaint(tmp_path / "a.mlmodelc") == "C: not an .mlmodelc (no such folder)."
+    (tmp_path / "b.mlmodelc").touch()
+    assert complaint(tmp_path / "b.mlmodelc") == "C: not an .mlmodelc (it is a file)."
 
 
 def put(name: str, data: bytes) -> Callable[[Path], object]:
@@ -169,12 +169,6 @@ def test_what_is_wrong_and_where(
     folder = compiled.save(doubling(), tmp_path)
     change(folder)
     assert complaint(folder) == sentence
-
-
-def test_no_such_folder(tmp_path: Path) -> None:
-    assert complaint(tmp_path / "a.mlmodelc") == "C: not an .mlmodelc (no such folder)."
-    (tmp_path / "b.mlmodelc").touch()
-    assert complaint(tmp_path / "b.mlmodelc") == "C: not an .mlmodelc (it is a file)."
 
 
 def without_kind(folder: Path) -> None:

@@ -37,8 +37,17 @@ def one(message: Any) -> Feature:
     return feature
 
 
-def test_a_fixed_shape() -> None:
+def test_shapes() -> None:
     assert one(array()) == Feature("x", DType.FP16, (1, 4))
+    assert one(sized((1, 1), (2, -1))).ranges == ((1, 1), (2, None))
+    message = array()
+    for shape in ((1, 4), (1, 8)):
+        message.type.multiArrayType.enumeratedShapes.shapes.add().shape.extend(shape)
+    assert one(message).enumerated == ((1, 4), (1, 8))
+    message = description("cache")
+    message.type.stateType.arrayType.dataType = 65552
+    message.type.stateType.arrayType.shape.extend((2, 3))
+    assert one(message) == Feature("cache", DType.FP16, (2, 3), kind="state")
 
 
 @pytest.mark.parametrize(
@@ -47,24 +56,6 @@ def test_a_fixed_shape() -> None:
 )
 def test_element_types(kind: int, dtype: str) -> None:
     assert one(array(kind=kind)).dtype == DType(dtype)
-
-
-def test_ranges_and_an_unbounded_one() -> None:
-    assert one(sized((1, 1), (2, -1))).ranges == ((1, 1), (2, None))
-
-
-def test_enumerated_shapes() -> None:
-    message = array()
-    for shape in ((1, 4), (1, 8)):
-        message.type.multiArrayType.enumeratedShapes.shapes.add().shape.extend(shape)
-    assert one(message).enumerated == ((1, 4), (1, 8))
-
-
-def test_a_state() -> None:
-    message = description("cache")
-    message.type.stateType.arrayType.dataType = 65552
-    message.type.stateType.arrayType.shape.extend((2, 3))
-    assert one(message) == Feature("cache", DType.FP16, (2, 3), kind="state")
 
 
 def test_an_optional_input() -> None:
@@ -78,17 +69,14 @@ def test_an_optional_input() -> None:
     assert one(message).default == 3
 
 
-def test_an_image() -> None:
+def test_images() -> None:
     message = description()
     message.type.imageType.width, message.type.imageType.height = 4, 2
     message.type.imageType.colorSpace = 30
     assert one(message) == Feature("x", DType.UINT8, (2, 4), kind="image", color="BGR")
     message.type.imageType.colorSpace = 40
     assert one(message).dtype is DType.FP16
-
-
-def test_images_of_several_sizes() -> None:
-    """Core ML writes width before height; shapes are the other way round."""
+    # Core ML writes width before height; shapes are the other way round.
     listed = description()
     for width, height in ((4, 2), (8, 6)):
         size = listed.type.imageType.enumeratedSizes.sizes.add()

@@ -184,9 +184,6 @@ def test_names(packages: dict[str, Path], form: str) -> None:
 def test_one_function_has_no_names(packages: dict[str, Path], tmp_path: Path) -> None:
     assert entry_points(packages["single"]) == ()
     assert entry_points(compiled.save(doubling(), tmp_path)) == ()
-
-
-def test_names_need_no_weights(packages: dict[str, Path], tmp_path: Path) -> None:
     twin = multifunction.compiled(packages["right"])
     for file in (twin / "weights").iterdir():
         file.unlink()
@@ -262,8 +259,5 @@ def test_the_counterpart(packages: dict[str, Path]) -> None:
     assert counterpart(packages["reference"], None) is None
     with pytest.raises(ProgramError, match="'verify4' to compare with; it has first, second"):
         counterpart(packages["foreign"], "verify4")
-
-
-def test_each_function_of_a_package(packages: dict[str, Path]) -> None:
     assert [m.function for m in read_functions(packages["compiled"])] == ["decode", "verify4"]
     assert read_functions(packages["single"]) == ()

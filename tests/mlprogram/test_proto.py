@@ -101,9 +101,6 @@ def test_maps_are_in_the_order_of_their_keys() -> None:
     at = [data.index(entry) for entry in entries]
     assert at == sorted(at)
     assert kept(message)
-
-
-def test_maps_of_integers() -> None:
     classes = definitions().DataStructures__pb2.Int64ToStringMap()
     for key in (7, -1, 0, 300):
         classes.map[key] = str(key)
@@ -148,13 +145,20 @@ def test_another_implementation_of_protobuf_writes_the_same(
     assert done.stdout.split() == [implementation, expected]
 
 
-def test_an_operation(tmp_path: Path) -> None:
+def test_operations(tmp_path: Path) -> None:
     const, add = read_model(doubling().save(tmp_path)).program.walk()
     assert add.op == "add"
     assert add.name == "y"
     assert add.inputs == {"x": (Ref("x"),), "y": (Ref("x"),)}
     assert add.outputs[0].type == TensorType(DType.FP32, (2, 3))
     assert const.attributes["val"].type == TensorType(DType.FP16, (4,))
+    program = doubling()
+    program.block.operations[-1].type = "ios18.add"
+    assert list(read_model(program.save(tmp_path)).program.walk())[-1].op == "add"
+    program = doubling()
+    program.op("abs", "z", shape=(None, 3), x="x")
+    kind = list(read_model(program.save(tmp_path)).program.walk())[-1].outputs[0].type
+    assert str(kind) == "fp32[?,3]"
 
 
 def test_inputs_and_attributes_are_in_one_order_in_every_process(tmp_path: Path) -> None:
@@ -169,19 +173,6 @@ def test_inputs_and_attributes_are_in_one_order_in_every_process(tmp_path: Path)
     assert list(add.inputs) == sorted([*names, "x", "y"])
     assert list(add.attributes) == sorted(add.attributes)
     assert add.attributes.keys() >= {*names}
-
-
-def test_the_prefix_of_an_opset_is_no_part_of_the_name(tmp_path: Path) -> None:
-    program = doubling()
-    program.block.operations[-1].type = "ios18.add"
-    assert list(read_model(program.save(tmp_path)).program.walk())[-1].op == "add"
-
-
-def test_an_open_dimension(tmp_path: Path) -> None:
-    program = doubling()
-    program.op("abs", "z", shape=(None, 3), x="x")
-    kind = list(read_model(program.save(tmp_path)).program.walk())[-1].outputs[0].type
-    assert str(kind) == "fp32[?,3]"
 
 
 def test_the_block_of_the_functions_own_opset(tmp_path: Path) -> None:

@@ -28,11 +28,21 @@ def pack(values: list[int], width: int) -> np.ndarray[Any, Any]:
     return np.frombuffer(number.to_bytes(size, "little"), np.uint8)
 
 
-def test_bfloat16_becomes_float32() -> None:
+def test_bits_and_bytes() -> None:
     data = np.array([0x3F80, 0xC020], np.uint16).view(np.uint8)
     unpacked = unpack(data, DType.BF16, 2, "here")
     assert unpacked.tolist() == [1.0, -2.5]
     assert unpacked.dtype == np.float32
+    # Any number but 0 is true, and no array holds another number under that name.
+    unpacked = unpack(np.array([0, 1, 2, 255], np.uint8), DType.BOOL, 4, "here")
+    assert unpacked.view(np.uint8).tolist() == [0, 1, 1, 1]
+    assert [bits(DType(d)) for d in ("uint6", "int4", "bf16", "fp16", "fp64", "bool")] == [
+        6, 4, 16, 16, 64, 8,
+    ]  # fmt: skip
+    with pytest.raises(ProgramError, match=r"^here: 1 bytes are too few for 3 of uint4\.$"):
+        unpack(np.zeros(1, np.uint8), DType.UINT4, 3, "here")
+    with pytest.raises(ProgramError, match=r"^here: a constant has the open shape fp16\[\?,2\]\.$"):
+        elements(TensorType(DType.FP16, (None, 2)), "here")
 
 
 @given(st.data(), st.sampled_from(sorted(UNSIGNED)))
@@ -45,22 +55,6 @@ def test_packing_and_unpacking_is_nothing(data: st.DataObject, width: int) -> No
 def test_signed_packing_and_unpacking_is_nothing(values: list[int]) -> None:
     data = pack([v & 15 for v in values], 4)
     assert unpack(data, DType.INT4, len(values), "here").tolist() == values
-
-
-def test_too_few_bytes() -> None:
-    with pytest.raises(ProgramError, match=r"^here: 1 bytes are too few for 3 of uint4\.$"):
-        unpack(np.zeros(1, np.uint8), DType.UINT4, 3, "here")
-
-
-def test_bits() -> None:
-    assert [bits(DType(d)) for d in ("uint6", "int4", "bf16", "fp16", "fp64", "bool")] == [
-        6, 4, 16, 16, 64, 8,
-    ]  # fmt: skip
-
-
-def test_elements_of_an_open_shape() -> None:
-    with pytest.raises(ProgramError, match=r"^here: a constant has the open shape fp16\[\?,2\]\.$"):
-        elements(TensorType(DType.FP16, (None, 2)), "here")
 
 
 def constant(tmp_path: Path, value: Any, dtype: str) -> Value:
@@ -194,12 +188,6 @@ def test_another_number_of_elements(
 ) -> None:
     text = complaint(tmp_path, dtype, field, content, (count,))
     assert text == f"a constant {sentence}"
-
-
-def test_truth_in_bytes() -> None:
-    """Any number but 0 is true, and no array holds another number under that name."""
-    unpacked = unpack(np.array([0, 1, 2, 255], np.uint8), DType.BOOL, 4, "here")
-    assert unpacked.view(np.uint8).tolist() == [0, 1, 1, 1]
 
 
 def test_infinity_is_a_number_of_every_float(tmp_path: Path) -> None:

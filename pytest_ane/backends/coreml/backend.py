@@ -203,13 +203,10 @@ class CoreMLBackend:
     name = "coreml"
 
     def __init__(
-        self,
-        cache: Cache,
-        units: ComputeUnits = "CPU_AND_NE",
-        say: Callable[[str], None] = lambda text: None,
-        machine: Machine | None = None,
+        self, cache: Cache, units: ComputeUnits = "CPU_AND_NE",
+        say: Callable[[str], None] = lambda text: None, machine: Machine | None = None,
         device: Device | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         check_native()
         self.device = device or Device()
         self.units = units

@@ -68,13 +68,7 @@ def register_all(functions: Mapping[str, Callable[..., Any]], moves: Collection[
 
 
 def lookup(name: str, opset: str, where: str = "") -> Implementation:
-    """The newest implementation that a function's opset (`CoreML8` or `iOS18`) allows.
-
-    Args:
-        name: the operation's kind, such as `conv`.
-        opset: of the function that contains it.
-        where: file and operation, put before the message of an error.
-    """
+    """The newest implementation that a function's opset (`CoreML8` or `iOS18`) allows."""
     _load_ops()
     level = _level(opset, where)
     fitting = [v for v in _REGISTRY.get(name, []) if v.opset <= level]

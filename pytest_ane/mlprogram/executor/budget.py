@@ -55,14 +55,7 @@ class Budget:
     def check_tensor(
         self, what: str, shape: Iterable[int], itemsize: int = 4, words: int = 1
     ) -> None:
-        """Refuse a tensor that is about to be made, such as an input or a state.
-
-        Args:
-            what: file, kind and name of the tensor, for messages.
-            shape: its own.
-            itemsize: bytes of an element.
-            words: elements that are held for each one while it is made.
-        """
+        """Refuse a tensor that is about to be made, such as an input or a state."""
         size = itemsize * math.prod(shape)
         memory = self.settled().memory or 0
         if size * words > memory:
@@ -105,14 +98,7 @@ class Meter:
         self._held = held_bytes(values())
 
     def admit(self, what: str, op: str, parameters: Mapping[str, Any], itemsize: int) -> None:
-        """Hold an operation against the budget before it is computed.
-
-        Args:
-            what: file, kind and name of the operation, for messages.
-            op: its kind.
-            parameters: all of them by MIL's names.
-            itemsize: bytes of an element of its results.
-        """
+        """Hold an operation against the budget before it is computed."""
         if time.monotonic() > self._end:
             raise self._time_error(what)
         size = result_elements(op, parameters) * itemsize
@@ -200,12 +186,7 @@ _VIEW = 32
 
 
 def result_elements(op: str, parameters: Mapping[str, Any]) -> int:
-    """Elements of an operation's results, together with those of what it pads first.
-
-    Args:
-        op: its kind, such as `fill`.
-        parameters: all of them by MIL's names, as its function takes them.
-    """
+    """Elements of an operation's results, together with those of what it pads first."""
     rule = RULES.get(op)
     if rule is not None:
         return int(rule(**parameters))

@@ -112,9 +112,6 @@ def to_pixels(feature: Feature, tensor: Array) -> Array:
 
     Values beyond 0..255 are clipped, fractions rounded to the nearest, NaN is 0. Core ML does not
     document its rounding; on whole numbers, which coremltools' tests compare, all ways agree.
-
-    Raises:
-        ValueError: the tensor is no single image of the feature's channels.
     """
     channels = 3 if is_color(feature) else 1
     if tensor.ndim != 4 or tensor.shape[:2] != (1, channels):
@@ -139,9 +136,6 @@ def bind_inputs(
     Python interface does; so are integers for integers where no value changes. Images are PIL
     images or arrays of pixels. An optional input left out has its default in every element; of a
     pipeline it stays out.
-
-    Raises:
-        ExecutionError: one sentence with what is accepted.
     """
     check_names(model.path, model.inputs, inputs)
     whole = isinstance(model, Pipeline)
@@ -220,12 +214,7 @@ def _default(model: MLModel | Pipeline, feature: Feature) -> Array:
 
 
 def to_picture(model: MLModel | Pipeline, feature: Feature, pixels: Array) -> Any:
-    """Pixels that fit an image input, as a PIL image.
-
-    Raises:
-        ExecutionError: they do not fit.
-        ImportError: Pillow is not installed.
-    """
+    """Pixels that fit an image input, as a PIL image."""
     from PIL import Image
 
     _image(model, feature, pixels)

@@ -64,10 +64,6 @@ class Session:
         template: values of all slots before the first step: constants where needed, else None.
         slots: slots of the outermost block's values by name.
         tally: with arithmetic `ane`, which grades of rules computed what; else None.
-
-    Raises:
-        BudgetError: constants, inputs or states are larger than the budget.
-        ExecutionError: an operation is not implemented, or a constant cannot be computed.
     """
 
     def __init__(
@@ -163,10 +159,6 @@ class Session:
         Returns:
             Arrays by name; fp16 tensors as float32 holding fp16 numbers. A classifier's label and
             probabilities come as text or number, and dictionary.
-
-        Raises:
-            BudgetError: it takes more memory or time than the session's budget.
-            ExecutionError: an input is missing, unknown, or of another dtype, rank or shape.
         """
         names, keep = self._declared if outputs is None else self._chosen(outputs)
         with np.errstate(all="ignore"):
@@ -244,11 +236,7 @@ class Session:
         return states
 
     def result(self, name: str, values: Values) -> Any:
-        """A value by name after a run, an array that shares nothing with the session.
-
-        Raises:
-            ExecutionError: there is no such value, or an output has not the declared shape.
-        """
+        """A value by name after a run, an array that shares nothing with the session."""
         if name in self._constants:
             convert = converter(self._types[name], self.precision, moves=True)
             value = convert(dense(self._constants[name]))
@@ -332,9 +320,6 @@ def eval_op(name: str, *, opset: str = "iOS18", **parameters: Any) -> Any:
     """Run one operation without a program: `eval_op("softmax", x=x, axis=-1)`.
 
     fp16 arrays are computed in float32, others in their own types; nothing is rounded.
-
-    Raises:
-        ExecutionError: the operation is not implemented, or fails on these parameters.
     """
     compute = lookup(name, opset).compute
     try:
@@ -350,12 +335,7 @@ def _widened(value: Any) -> Any:
 
 
 class Replay:
-    """A session's run on several inputs that keeps every value.
-
-    Args:
-        session: of a model without states.
-        inputs: as in `Session.predict_all`.
-    """
+    """A session's run on several inputs that keeps every value."""
 
     def __init__(self, session: Session, inputs: Sequence[Mapping[str, Array]]) -> None:
         self.session = session
@@ -368,12 +348,7 @@ class Replay:
         return [_outputs(self.session, values) for values in self._tables]
 
     def variant(self, session: Session, changed: Collection[str]) -> list[dict[str, Any]]:
-        """The declared outputs of another session of the same model, prepared in the same way.
-
-        Args:
-            session: one that differs in constants alone.
-            changed: names of the constants that differ, as their operations yield them.
-        """
+        """The declared outputs of another session of the same model, prepared in the same way."""
         names = reached(session.model.main.block, changed)
         slots = {slot for name, slot in session.slots.items() if name in names}
         steps = [s for s in session.block.steps if any(slot in slots for slot, _ in s.outputs)]

@@ -131,12 +131,7 @@ STAND_INS: Mapping[str, Callable[..., Array]] = {
 
 
 class ShapeRun:
-    """A run of a model's main function on stand-ins.
-
-    Args:
-        model: as `mil.read_model` gives it; `weights=False` suffices.
-        shapes: of all inputs by name.
-    """
+    """A run of a model's main function on stand-ins."""
 
     def __init__(self, model: MLModel, shapes: Mapping[str, Shape]) -> None:
         self._function = model.main
@@ -203,12 +198,7 @@ class ShapeRun:
 
 
 def value_shapes(model: MLModel, tokens: int = 1) -> dict[str, Shape]:
-    """Shapes of the main function's values by name, those of constants left out.
-
-    Args:
-        model: as `mil.read_model` gives it; `weights=False` suffices.
-        tokens: T of the inputs' flexible axes; ignored where there are none.
-    """
+    """Shapes of the main function's values by name, those of constants left out."""
     run = ShapeRun(model, input_shapes(model, tokens)[0])
     names = [named.name for named in model.main.inputs]
     for op, _ in run.operations():

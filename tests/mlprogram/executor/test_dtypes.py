@@ -37,16 +37,14 @@ def test_rounding_written_out(values: list[float], expected: list[float]) -> Non
     assert round_fp16(np.array(values, np.float32)).tolist() == expected
 
 
-def test_a_result_is_rounded_where_its_type_says_fp16() -> None:
+def test_converters() -> None:
     x = np.array([2049.0, 1e5], np.float32)
     assert converted(x, DType.FP16, "as-typed", False).tolist() == [2048, np.inf]
     assert converted(x, DType.FP32, "as-typed", False).tolist() == [2049, 1e5]
     assert converted(x, DType.FP16, "float32", False).tolist() == [2049, 1e5]
-
-
-def test_moved_values_are_not_rounded_again() -> None:
     x = np.array([2048.0], np.float32)
     assert converted(x, DType.FP16, "as-typed", True) is x
+    assert converted(np.array([1.9, -1.9]), DType.INT32, "as-typed", False).tolist() == [1, -1]
 
 
 @pytest.mark.parametrize(
@@ -62,10 +60,6 @@ def test_moved_values_are_not_rounded_again() -> None:
 )
 def test_how_types_are_carried(dtype: DType, kind: type) -> None:
     assert carried(dtype) == kind
-
-
-def test_integers_are_cut_off_towards_zero() -> None:
-    assert converted(np.array([1.9, -1.9]), DType.INT32, "as-typed", False).tolist() == [1, -1]
 
 
 def test_numpy_rounds_and_widens_until_loading_the_kernels_pays(

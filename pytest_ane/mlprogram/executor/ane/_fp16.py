@@ -99,9 +99,6 @@ def decode(x: Array) -> FloatArray:
 
     Infinity is 65536, 0x7e00 is 98304, 0x7fff is 131008, each with its sign; there is no NaN.
     A signalling NaN reaches the ANE quietened, by the host's doing. Recorded: 16 outputs on M6.
-
-    Args:
-        x: fp16 numbers in any floating type.
     """
     return np.asarray(_decode(np.asarray(x, np.float32)))
 

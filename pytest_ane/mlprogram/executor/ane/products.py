@@ -61,17 +61,12 @@ def w8a8(
 ) -> Sums:
     """Sum of products of 8-bit codes, `[.., P, K]` and `[.., O, K]`, scaled: `[.., O, P]`.
 
+    Codes of the activations are less their zero point; weights have one scale, or `[.., O]`.
+
     The accumulator has 32 bits, |S| >= 2^31 gives an infinity; the result is `r16(S s_x s_w)`, and
     may exceed 32768. Grade: recorded with powers of two as scales (30 outputs on M6, 751K
     data/06_numerics/numerics_i8); elsewhere the place of a rounding inside the scaling is unknown,
     and so is that of a bias, which is added before it here.
-
-    Args:
-        codes: of the activations, less their zero point.
-        weight: codes of the weights.
-        scale: of the activations.
-        weight_scale: of the weights, one number or `[.., O]`.
-        bias: `[.., O]`.
     """
     # Exact: products are below 2^16, and sums of them below 2^53.
     total = weight.astype(np.float64) @ np.swapaxes(codes.astype(np.float64), -1, -2)

@@ -206,14 +206,7 @@ class Simulation:
     def bind(
         self, op: Operation, typed: Callable[..., Any], constants: dict[str, Any], read: Reader
     ) -> Callable[..., Any]:
-        """The function that computes an operation, and counts it.
-
-        Args:
-            op: the operation.
-            typed: its function as the program's types say, for what has no rule.
-            constants: its constant parameters; factors of products are replaced by prepared ones.
-            read: parameters of constant operations.
-        """
+        """The function that computes an operation, and counts it."""
         rule = self._rules.get(op.op) if self._is_fp16(op) else None
         if rule is None:
             return self._counted(op.op, typed)

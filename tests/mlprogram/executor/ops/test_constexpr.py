@@ -130,6 +130,10 @@ def test_palettes_under_a_mask() -> None:
                            lut=f32([2, 3]).reshape(1, 1, 2, 1))  # fmt: skip
     np.testing.assert_array_equal(mask, MASK)
     assert values.tolist() == [2, 3, 3, 2, 3, 3, 2, 2, 3]
+    lut = f32([2, 3, 4, 5]).reshape(2, 1, 2, 1)
+    _, values = eval_op("constexpr_lut_to_sparse", indices_mask=MASK,
+                        indices_nonzero_data=INDICES, lut=lut)  # fmt: skip
+    assert values.tolist() == [2, 3, 3, 2, 3, 5, 4, 4, 5]
 
 
 def test_pairs_under_a_mask() -> None:
@@ -145,13 +149,6 @@ def test_pairs_under_a_mask() -> None:
         [0, 3, 2, 0, 2, 0], [0, 30, 20, 0, 20, 0], [0, 0, 0, 3, 0, 0], [0, 0, 0, 30, 0, 0],
     ]  # fmt: skip
     np.testing.assert_array_equal(dense, expected)
-
-
-def test_a_palette_for_each_half_of_the_rows_under_a_mask() -> None:
-    lut = f32([2, 3, 4, 5]).reshape(2, 1, 2, 1)
-    _, values = eval_op("constexpr_lut_to_sparse", indices_mask=MASK,
-                        indices_nonzero_data=INDICES, lut=lut)  # fmt: skip
-    assert values.tolist() == [2, 3, 3, 2, 3, 5, 4, 4, 5]
 
 
 def test_scales_under_a_mask() -> None:

@@ -17,7 +17,7 @@ from pytest_ane.mlprogram.executor.ops import conv as module
 from tests.mlprogram.executor.ops.oracle import close, f32, noise, same
 
 
-def test_one_dimension_written_out() -> None:
+def test_written_out() -> None:
     x, weight = f32([[[1, 2, 3, 4]]]), f32([[[1, 10]]])
     same("conv", [[[21, 32, 43]]], x=x, weight=weight)
     same("conv", [[[21, 43]]], x=x, weight=weight, strides=[2])
@@ -26,17 +26,15 @@ def test_one_dimension_written_out() -> None:
     same("conv", [[[21, 32, 43, 4]]], x=x, weight=weight, pad_type="same")
     same("conv", [[[10, 21, 32, 43]]], x=x, weight=weight, pad_type="same_lower")
     same("conv", [[[22, 33, 44]]], x=x, weight=weight, bias=f32([1]))
-
-
-def test_custom_padding_defaults_to_none() -> None:
     same("conv", [[[3]]], x=f32([[[1, 2]]]), weight=f32([[[1, 1]]]), pad_type="custom")
-
-
-def test_groups_written_out() -> None:
-    """Each half of the channels has its own kernel, which sees no other channel."""
+    # Each half of the channels has its own kernel, which sees no other channel.
     x = f32([[[1], [2], [3], [4]]])
     weight = f32([[[1], [10]], [[100], [1000]]])
     same("conv", [[[21], [4300]]], x=x, weight=weight, groups=2)
+    x = f32([[[np.nan, 1, 1, 1]]])
+    same("conv", [[[np.nan, 2, 2]]], x=x, weight=f32([[[1, 1]]]))
+    weight = noise(4, 3, 2, 2)
+    assert eval_op("conv", x=noise(0, 3, 5, 5), weight=weight).shape == (0, 4, 4, 4)
 
 
 @settings(max_examples=120, deadline=None)
@@ -80,11 +78,6 @@ def test_same_keeps_one_output_for_every_stride(
         assert result.shape[2] == -(-size // stride)
 
 
-def test_nan_spreads_under_its_window_only() -> None:
-    x = f32([[[np.nan, 1, 1, 1]]])
-    same("conv", [[[np.nan, 2, 2]]], x=x, weight=f32([[[1, 1]]]))
-
-
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize("spatial", [1, 2, 3])
 @pytest.mark.parametrize("size", [6, 7])
@@ -97,11 +90,6 @@ def test_same_as_torch(spatial: int, size: int, kernel: int) -> None:
     close("conv", expected, x=x, weight=weight, pad_type="same")
 
 
-def test_no_batch_at_all() -> None:
-    weight = noise(4, 3, 2, 2)
-    assert eval_op("conv", x=noise(0, 3, 5, 5), weight=weight).shape == (0, 4, 4, 4)
-
-
 X, WEIGHT = f32([[[1, 2, 3]]]), f32([[[1, 10]]])
 
 
@@ -111,10 +99,7 @@ def test_transposed_written_out() -> None:
     same("conv_transpose", [[[1, 2, 13, 20, 30]]], x=X, weight=WEIGHT, dilations=[2])
     same("conv_transpose", [[[12, 23]]], x=X, weight=WEIGHT, pad_type="custom", pad=[1, 1])
     same("conv_transpose", [[[6, 17, 28, 35]]], x=X, weight=WEIGHT, bias=f32([5]))
-
-
-def test_same_gives_the_stride_times_the_size() -> None:
-    """Of the whole, 1 12 23 30: the odd element is cut off after, or before."""
+    # Of the whole, 1 12 23 30: the odd element is cut off after, or before.
     same("conv_transpose", [[[1, 12, 23]]], x=X, weight=WEIGHT, pad_type="same")
     same("conv_transpose", [[[12, 23, 30]]], x=X, weight=WEIGHT, pad_type="same_lower")
     expected = [[[1, 10, 0, 2, 20, 0, 3, 30, 0]]]

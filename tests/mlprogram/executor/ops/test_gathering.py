@@ -27,19 +27,22 @@ def test_types_of_indices(dtype: Any) -> None:
     same("gather_nd", [6], x=X, indices=np.array([[1, 2]], dtype))
 
 
-def test_gather_in_batches() -> None:
+def test_gathered_in_batches() -> None:
     indices = np.array([[0, 0], [2, 1], [1, 1]])
     same("gather", [[1, 1], [6, 5], [8, 8]], x=X, indices=indices, axis=1, batch_dims=1)
     same("gather", [1, 6, 8], x=X, indices=indices[:, 0], axis=-1, batch_dims=1)
     x, where = noise(2, 3, 4, 5), picks(2, 3, 2, below=4)
     expected = [[x[i, j][where[i, j]] for j in range(3)] for i in range(2)]
     same("gather", expected, x=x, indices=where, axis=2, batch_dims=2)
-
-
-def test_axes_between_the_batches_and_the_gathered_one() -> None:
     x, where = noise(2, 3, 4, 5), picks(2, 6, 7, below=4)
     expected = [np.take(x[i], where[i], axis=1) for i in range(2)]
     same("gather", expected, x=x, indices=where, axis=2, batch_dims=1)
+    x, where = noise(2, 3, 4, 5), picks(2, 6, 2, below=3)
+    expected = [[x[i][tuple(where[i, j])] for j in range(6)] for i in range(2)]
+    same("gather_nd", expected, x=x, indices=where, batch_dims=1)
+    where = picks(2, 3, 1, below=4)
+    expected = [[x[i, j, where[i, j, 0]] for j in range(3)] for i in range(2)]
+    same("gather_nd", expected, x=x, indices=where, batch_dims=2)
 
 
 def test_gather_along_axis() -> None:
@@ -56,15 +59,6 @@ def test_gather_along_axis_as_torch_has_it(x: Any, data: st.DataObject) -> None:
     where = picks(*shape, below=x.shape[axis])
     expected = torch.from_numpy(x).gather(axis, torch.from_numpy(where % x.shape[axis]).long())
     same("gather_along_axis", expected.numpy(), x=x, indices=where, axis=axis)
-
-
-def test_gather_nd_in_batches() -> None:
-    x, where = noise(2, 3, 4, 5), picks(2, 6, 2, below=3)
-    expected = [[x[i][tuple(where[i, j])] for j in range(6)] for i in range(2)]
-    same("gather_nd", expected, x=x, indices=where, batch_dims=1)
-    where = picks(2, 3, 1, below=4)
-    expected = [[x[i, j, where[i, j, 0]] for j in range(3)] for i in range(2)]
-    same("gather_nd", expected, x=x, indices=where, batch_dims=2)
 
 
 @given(arrays(limit=1))
@@ -85,7 +79,7 @@ STEPS: dict[str, Any] = {
 }
 
 
-def test_scatter() -> None:
+def test_scattered() -> None:
     updates = f32([[5, 6, 7], [8, 9, 10]])
     same("scatter", [[9, 11, 13], [9, 11, 13]], data=DATA, indices=np.array([1, 0]),
          updates=updates)  # fmt: skip
@@ -95,21 +89,20 @@ def test_scatter() -> None:
          updates=f32([[5], [9]]), axis=-1)  # fmt: skip
     same("scatter", [[1, 7, 3], [4, 5, 11]], data=DATA, indices=np.array([[1, 2]]), axis=1,
          updates=f32([[[5, 0]], [[0, 5]]]))  # fmt: skip
-
-
-def test_scatter_along_axis() -> None:
     indices = np.array([[1, 0, 1], [1, 1, 0]])
     same("scatter_along_axis", [[1, 6, 10], [8, 9, 7]], data=DATA, indices=indices,
          updates=f32([[5, 6, 7], [8, 9, 10]]), axis=0, mode="update")  # fmt: skip
-
-
-def test_scatter_nd() -> None:
     indices = np.array([[1, 0], [0, 2]])
     same("scatter_nd", [[1, 2, 13], [9, 5, 6]], data=DATA, indices=indices, updates=f32([5, 10]))
     same("scatter_nd", [[1, 2, 3], [5, 6, 7]], data=DATA, indices=np.array([[-1]]),
          updates=f32([[1, 1, 1]]))  # fmt: skip
     same("scatter_nd", DATA + 1, data=DATA, indices=np.empty(0, np.int32),
          updates=np.ones_like(DATA))  # fmt: skip
+    data, indices = f32([1, 2]), np.array([0, 1])
+    same("scatter", [np.nan, np.inf], data=data, indices=indices, updates=f32([np.nan, np.inf]),
+         mode="max")  # fmt: skip
+    same("scatter", [np.inf, -np.inf], data=data, indices=indices, updates=f32([0, -0.0]),
+         mode="div")  # fmt: skip
 
 
 @pytest.mark.parametrize("mode", STEPS)
@@ -140,27 +133,16 @@ def test_scatter_along_axis_as_torch_has_it(count: int, side: int, axis: int, se
     close("scatter_along_axis", expected, data=data, indices=indices, updates=updates, axis=axis)
 
 
-def test_the_data_stay() -> None:
+def test_data_and_types_stay() -> None:
     data = DATA.copy()
     for mode in STEPS:
         eval_op("scatter", data=data, indices=np.array([0]), updates=f32([[7, 7, 7]]), mode=mode)
     np.testing.assert_array_equal(data, DATA)
-
-
-def test_types_stay() -> None:
     data, updates = np.array([7, -7, 9], np.int32), np.array([2, 2, 3])
     indices = np.array([0, 1, 0])
     result = eval_op("scatter", data=data, indices=indices, updates=updates, mode="div")
     assert result.tolist() == [1, -3, 9]
     assert result.dtype == np.int32
-
-
-def test_nan_and_infinity() -> None:
-    data, indices = f32([1, 2]), np.array([0, 1])
-    same("scatter", [np.nan, np.inf], data=data, indices=indices, updates=f32([np.nan, np.inf]),
-         mode="max")  # fmt: skip
-    same("scatter", [np.inf, -np.inf], data=data, indices=indices, updates=f32([0, -0.0]),
-         mode="div")  # fmt: skip
 
 
 LITERALS = [

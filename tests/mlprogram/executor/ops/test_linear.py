@@ -13,11 +13,32 @@ from hypothesis.extra import numpy as hnp
 from torch import nn
 
 from pytest_ane.mlprogram.executor import eval_op
-from tests.mlprogram.executor.ops.oracle import close, f32, noise, same
+from tests.mlprogram.executor.ops.oracle import case, close, f32, noise, same
+
+VECTOR, SQUARE = f32([1, 2]), f32([[1, 2], [3, 4]])
+BIG = np.array([[2**24 + 1, 1]], np.int32)
+LITERALS = [
+    case("matmul", [[17], [39]], x=SQUARE, y=f32([[5], [6]])),
+    case("matmul", 32, x=f32([1, 2, 3]), y=f32([4, 5, 6])),
+    case("matmul", [14, 32], x=f32([[1, 2, 3], [4, 5, 6]]), y=f32([1, 2, 3])),
+    case("matmul", [9, 12, 15], x=VECTOR, y=f32([[1, 2, 3], [4, 5, 6]])),
+    # A vector is not transposed.
+    case("matmul", [5, 11], x=VECTOR, y=SQUARE, transpose_x=True, transpose_y=True),
+    case("matmul", [7, 10], x=SQUARE, y=VECTOR, transpose_x=True, transpose_y=True),
+    case("matmul", np.zeros((2, 3)), x=noise(2, 0), y=noise(0, 3)),
+    # From iOS 17 on, constants may be of another type than the input.
+    case("matmul", [[4.5]], x=f32([[1.5, 1]]), y=np.array([[1], [3]], np.int32)),
+    case("linear", [[4.5, 2]], x=f32([[1.5, 1]]), weight=np.array([[1, 2], [0, 1]], np.int32),
+         bias=np.array([1, 1], np.int32)),
+    case("matmul", [[2**24 + 2]], x=BIG, y=np.array([[1], [1]], np.int32)),
+    case("linear", [[2**24 + 9]], x=BIG, weight=np.array([[1, 1]], np.int32),
+         bias=np.array([7], np.int32)),
+]  # fmt: skip
 
 
-def test_matmul() -> None:
-    same("matmul", [[17], [39]], x=f32([[1, 2], [3, 4]]), y=f32([[5], [6]]))
+@pytest.mark.parametrize(("op", "expected", "parameters"), LITERALS)
+def test_written_out(op: str, expected: Any, parameters: dict[str, Any]) -> None:
+    same(op, expected, **parameters)
 
 
 @pytest.mark.parametrize("transpose_x", [False, True])
@@ -30,12 +51,6 @@ def test_matmul_transposed(transpose_x: bool, transpose_y: bool) -> None:
           transpose_x=transpose_x, transpose_y=transpose_y)  # fmt: skip
 
 
-def test_vectors() -> None:
-    close("matmul", 32, x=f32([1, 2, 3]), y=f32([4, 5, 6]))
-    close("matmul", [14, 32], x=f32([[1, 2, 3], [4, 5, 6]]), y=f32([1, 2, 3]))
-    same("matmul", [9, 12, 15], x=f32([1, 2]), y=f32([[1, 2, 3], [4, 5, 6]]))
-
-
 @pytest.mark.parametrize("shape", [(4,), (2, 4), (2, 2, 4), (4, 3, 2, 4), (5, 1, 2, 3, 4)])
 def test_operands_of_other_ranks(shape: tuple[int, ...]) -> None:
     """The shapes of the documentation among them."""
@@ -44,32 +59,6 @@ def test_operands_of_other_ranks(shape: tuple[int, ...]) -> None:
         close("matmul", np.matmul(x.astype(np.float64), y), x=x, y=y)
     close("matmul", np.matmul(x.astype(np.float64), y[0]), x=x, y=y[0])
     close("matmul", np.matmul(x.astype(np.float64), y[0, :, 0]), x=x, y=y[0, :, 0])
-
-
-def test_a_vector_is_not_transposed() -> None:
-    x, y = f32([1, 2]), f32([[1, 2], [3, 4]])
-    same("matmul", [5, 11], x=x, y=y, transpose_x=True, transpose_y=True)
-    same("matmul", [7, 10], x=y, y=x, transpose_x=True, transpose_y=True)
-
-
-def test_integers_are_exact() -> None:
-    x = np.array([[2**24 + 1, 1]], np.int32)
-    result = eval_op("matmul", x=x, y=np.array([[1], [1]], np.int32))
-    assert result.tolist() == [[2**24 + 2]]
-    assert result.dtype == np.int32
-    same("linear", [[2**24 + 9]], x=x, weight=np.array([[1, 1]], np.int32),
-         bias=np.array([7], np.int32))  # fmt: skip
-
-
-def test_operands_of_other_types() -> None:
-    """From iOS 17 on, constants may be of another type than the input."""
-    same("matmul", [[4.5]], x=f32([[1.5, 1]]), y=np.array([[1], [3]], np.int32))
-    same("linear", [[4.5, 2]], x=f32([[1.5, 1]]), weight=np.array([[1, 2], [0, 1]], np.int32),
-         bias=np.array([1, 1], np.int32))  # fmt: skip
-
-
-def test_nothing_to_sum() -> None:
-    same("matmul", np.zeros((2, 3)), x=noise(2, 0), y=noise(0, 3))
 
 
 @pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4), (2, 1, 3, 2, 4)])
@@ -83,7 +72,7 @@ def test_linear(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     "equation",
     ["nchw,nwhu->nchu", "chw,whr->chr", "abcd,adce->abce", "vnm,mno->vno", "nchw, nwhu -> nchu",
-     "NchW,NWhu->Nchu"],
+     "NchW,NWhu->Nchu", "ij,kj->ik"],
 )  # fmt: skip
 def test_einsum(equation: str) -> None:
     left, right = equation.replace(" ", "").partition("->")[0].split(",")
@@ -107,11 +96,6 @@ def test_einsum_broadcasts(n: int, h: int, swapped: bool) -> None:
                          np.broadcast_to(y[0], (5, 4, 6)))  # fmt: skip
     if max(h1, h2) == 4:
         close("einsum", expected, values=(x[0], y[0]), equation="chw,whr->chr")
-
-
-def test_other_equations() -> None:
-    x, y = noise(2, 3), noise(4, 3, seed=1)
-    close("einsum", x @ y.T, values=(x, y), equation="ij,kj->ik")
 
 
 @given(hnp.mutually_broadcastable_shapes(signature="(m,k),(k,n)->(m,n)", max_dims=2, max_side=4))
@@ -149,19 +133,13 @@ def test_masks_broadcast(shape: tuple[int, ...]) -> None:
     close(NAME, torch_attention(inputs, seen), attn_mask=hidden, **inputs)
 
 
-def test_true_takes_part() -> None:
-    inputs = operands(1, length=1, keys=3)
-    close(NAME, inputs["value"][:, 1:2], attn_mask=np.array([False, True, False]), **inputs)
-
-
-def test_written_out() -> None:
-    """Scores 2 and 0 over sqrt(4)."""
+def test_attention_written_out() -> None:
+    """Scores 2 and 0 over sqrt(4); True takes part; large scores do not overflow."""
     query, key = f32([[[2, 0, 0, 0]]]), f32([[[1, 0, 0, 0], [0, 1, 0, 0]]])
     a = np.e / (np.e + 1)
     close(NAME, [[[10 * a + 20 * (1 - a)]]], query=query, key=key, value=f32([[[10], [20]]]))
-
-
-def test_large_scores_do_not_overflow() -> None:
+    inputs = operands(1, length=1, keys=3)
+    close(NAME, inputs["value"][:, 1:2], attn_mask=np.array([False, True, False]), **inputs)
     query, key = f32([[[1e4]]]), f32([[[1e4], [-1e4]]])
     close(NAME, [[[1]]], query=query, key=key, value=f32([[[1], [2]]]))
     close(NAME, [[[1]]], query=-query, key=-key, value=f32([[[1], [2]]]))

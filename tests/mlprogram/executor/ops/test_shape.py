@@ -52,6 +52,9 @@ def test_scalars_and_empty_tensors() -> None:
     same("cast", np.zeros((0, 3)), x=none, dtype="int32")
     same("cast", 5, x=5.7, dtype="int32")
     same("identity", none, x=none)
+    none = np.zeros((0, 4, 2, 2), np.float32)
+    same("pixel_shuffle", none.reshape(0, 1, 4, 4), x=none, upscale_factor=2)
+    same("space_to_depth", none.reshape(0, 16, 1, 1), x=none, block_size=2)
 
 
 def test_reshape_like() -> None:
@@ -110,16 +113,13 @@ BATCHED = f32([[0, 1, 3], [0, 9, 11], [0, 2, 4], [0, 10, 12], [0, 5, 7], [0, 13,
 IMAGES = np.arange(1, 17, dtype=np.float32).reshape(2, 1, 2, 4)
 
 
-def test_one_channel() -> None:
+def test_channels_and_space() -> None:
     deep, wide = f32([9, 5, 1, 3]).reshape(1, 4, 1, 1), f32([9, 5, 1, 3]).reshape(1, 1, 2, 2)
     same("depth_to_space", wide, x=deep, block_size=2)
     same("space_to_depth", deep, x=wide, block_size=2)
     same("pixel_shuffle", wide, x=deep, upscale_factor=2)
     same("pixel_unshuffle", deep, x=wide, downscale_factor=2)
-
-
-def test_order_of_channels() -> None:
-    """TensorFlow's operations keep the channels of a position together, PyTorch's do not."""
+    # TensorFlow's operations keep the channels of a position together, PyTorch's do not.
     x = np.arange(8, dtype=np.float32).reshape(1, 8, 1, 1)
     same("depth_to_space", [[[[0, 2], [4, 6]], [[1, 3], [5, 7]]]], x=x, block_size=2)
     same("pixel_shuffle", [[[[0, 1], [2, 3]], [[4, 5], [6, 7]]]], x=x, upscale_factor=2)
@@ -154,12 +154,6 @@ def test_batches_position_by_position(n: int, h: int, w: int, height: int, pad: 
     batched = np.concatenate(parts)
     same("space_to_batch", batched, x=x, block_shape=blocks, paddings=paddings)
     same("batch_to_space", x, x=batched, block_shape=blocks, crops=paddings)
-
-
-def test_empty_batches() -> None:
-    none = np.zeros((0, 4, 2, 2), np.float32)
-    same("pixel_shuffle", none.reshape(0, 1, 4, 4), x=none, upscale_factor=2)
-    same("space_to_depth", none.reshape(0, 16, 1, 1), x=none, block_size=2)
 
 
 LITERALS = [
