@@ -35,24 +35,19 @@ class Runner(Protocol):
     @property
     def model(self) -> MLModel | Pipeline:
         """The artifact as read from disk: what it declares."""
-        ...
 
     @property
     def inputs(self) -> tuple[Feature, ...]:
         """The inputs that the artifact declares, images and scalars among them."""
-        ...
 
     def make_state(self) -> Any:
         """Fresh states for a sequence, to be passed to `predict`; None where it keeps none."""
-        ...
 
     def read_states(self, state: Any, names: Collection[str] | None = None) -> dict[str, Array]:
         """Copies of a sequence's states by name: of all, or of some."""
-        ...
 
     def write_states(self, state: Any, values: Arrays) -> None:
         """Give states back what `read_states` copied; the others stay as they are."""
-        ...
 
     def predict(self, inputs: Arrays, state: Any = None) -> dict[str, FloatArray]:
         """Outputs by name in float32; inputs the artifact does not declare are ignored.
@@ -60,13 +55,11 @@ class Runner(Protocol):
         Raises:
             ExecutionError: an input is missing or does not fit the declared type and shape.
         """
-        ...
 
     def predict_all(
         self, inputs: Sequence[Arrays], states: Sequence[Any]
     ) -> list[dict[str, FloatArray]]:
         """`predict` on each of several inputs, each with a state of its own or None."""
-        ...
 
 
 class Backend(Protocol):
@@ -77,7 +70,6 @@ class Backend(Protocol):
     @property
     def on_device(self) -> bool:
         """Whether it runs artifacts on a machine with an ANE, so that it may prove placement."""
-        ...
 
     def load(self, artifact: Path, function: str | None = None) -> Runner:
         """Load a package or a compiled model; `ProgramError` where it cannot be read.
@@ -86,15 +78,12 @@ class Backend(Protocol):
             artifact: the model.
             function: which function of several; None for the default one.
         """
-        ...
 
     def simulated(self) -> SimulatingBackend | None:
         """The same in the ANE's arithmetic; None for a device, which computes in its own."""
-        ...
 
     def provenance(self) -> dict[str, str]:
         """Backend, versions and machine: numbers of different provenance are never compared."""
-        ...
 
 
 class SimulatingBackend(Backend, Protocol):
@@ -103,7 +92,6 @@ class SimulatingBackend(Backend, Protocol):
     @property
     def rule_shares(self) -> RuleShares:
         """By which rules all that it loaded, and that is still in use, has computed so far."""
-        ...
 
 
 def of_function(backend: Backend, function: str | None) -> Backend:
@@ -123,24 +111,13 @@ def of_function(backend: Backend, function: str | None) -> Backend:
 
 
 def get_backend(
-    name: str,
-    *,
-    cache: Cache | None = None,
-    units: ComputeUnits = "CPU_AND_NE",
-    say: Callable[[str], None] = print,
-    machine: Machine | None = None,
+    name: str, *, cache: Cache | None = None, units: ComputeUnits = "CPU_AND_NE",
+    say: Callable[[str], None] = print, machine: Machine | None = None,
     timeout: float | None = DEVICE_TIMEOUT,
-) -> Backend:
+) -> Backend:  # fmt: skip
     """A backend by name, `cpu` or `coreml`; all other arguments are for `coreml`.
 
-    Args:
-        name: the backend's.
-        cache: where compiled models are kept; the user's own by default.
-        units: where Core ML may run a model.
-        say: takes a sentence for each model that is compiled again.
-        machine: this Mac, if known already.
-        timeout: seconds that one call of Core ML may take in a process of its own; None for calls
-            in this process, without a limit.
+    They are as of `CoreMLBackend` and `Device`, with the user's own cache by default.
 
     Raises:
         BackendError: there is no native Core ML here.

@@ -75,11 +75,7 @@ class Offer:
 
 
 def machine_with_ane() -> Machine | None:
-    """This Mac, if it has a Neural Engine: none in a virtual machine, or where Core ML is not.
-
-    Raises:
-        BackendError: a tool of macOS fails.
-    """
+    """This Mac, if it has a Neural Engine: none in a virtual machine, or where Core ML is not."""
     if not has_native():
         return None
     machine = Machine.detect()
@@ -94,14 +90,9 @@ def offered(url: str, builds: int, mac: Machine | None, **more: Any) -> Offer:
 
 
 def serve(offer: Offer, joined: Callable[[], None]) -> None:
-    """Take part until the scheduler or the person ends it.
+    """Take part until the person ends it; `ClusterError` where the scheduler is not there, or gone.
 
-    Args:
-        offer: what takes part.
-        joined: called when all processes are connected.
-
-    Raises:
-        ClusterError: the scheduler does not answer, or is gone.
+    `joined` is called when all processes are connected.
     """
     logging.getLogger("distributed").setLevel(logging.WARNING)
     with dask.config.set(_SETTINGS):
@@ -129,35 +120,24 @@ async def _serve(offer: Offer, joined: Callable[[], None]) -> None:
 def _processes(offer: Offer) -> Iterator[dict[str, Any]]:
     """What Dask's `Nanny` takes for each process: those that build, then that for the Mac."""
     cores = os.cpu_count() or 1
-    count = offer.builds + (offer.mac is not None)
-    common: dict[str, Any] = {
-        "nthreads": 1,
-        "memory_limit": offer.memory,
-        "preload": list(offer.preload),
-        "env": {
-            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(max(1, cores // count))),
-            "OPENBLAS_NUM_THREADS": os.environ.get("OPENBLAS_NUM_THREADS", "1"),
-            "GOMP_SPINCOUNT": "0",
-            "DASK_LOGGING__DISTRIBUTED": "warning",
-        },
-    }
-    here: dict[str, Any] = {
-        "label": offer.label,
-        "folder": offer.folder,
-        "cache": offer.cache,
-        "store": offer.store,
-    }
-    for number in range(offer.builds):
-        yield {
-            **common,
-            "name": f"{offer.label}-{os.getpid()}-{number}",
-            "resources": {"build": 1},
-            "plugins": (WorkerSetup(**here),),
-        }
+    kinds: list[tuple[str, str, Machine | None]] = [
+        (str(number), "build", None) for number in range(offer.builds)
+    ]
     if offer.mac is not None:
+        kinds.append(("ane", "ANE", offer.mac))
+    threads = os.environ.get("OMP_NUM_THREADS", str(max(1, cores // max(1, len(kinds)))))
+    for name, resource, machine in kinds:
         yield {
-            **common,
-            "name": f"{offer.label}-{os.getpid()}-ane",
-            "resources": {"ANE": 1},
-            "plugins": (WorkerSetup(**here, machine=offer.mac),),
+            "nthreads": 1,
+            "memory_limit": offer.memory,
+            "preload": list(offer.preload),
+            "env": {
+                "OMP_NUM_THREADS": threads,
+                "OPENBLAS_NUM_THREADS": os.environ.get("OPENBLAS_NUM_THREADS", "1"),
+                "GOMP_SPINCOUNT": "0",
+                "DASK_LOGGING__DISTRIBUTED": "warning",
+            },
+            "name": f"{offer.label}-{os.getpid()}-{name}",
+            "resources": {resource: 1},
+            "plugins": (WorkerSetup(offer.label, offer.folder, offer.cache, offer.store, machine),),
         }

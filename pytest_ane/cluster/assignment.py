@@ -144,11 +144,7 @@ class Assignment:
             self._released.add(shard.model)
 
     def give(self, shard: Shard) -> Work | None:
-        """A shard's work, given to a worker that has room if need be; None if none has.
-
-        Raises:
-            UnprovenError: it was given up.
-        """
+        """A shard's work, given to a worker that has room if need be; None if none has."""
         name = shard.qualified
         if name in self._works:
             return self._works[name]
@@ -293,12 +289,7 @@ class Assignment:
 
 
 def many_lost(name: str, last: str) -> UnprovenError:
-    """A shard or model with which workers were lost.
-
-    Args:
-        name: its name.
-        last: the last of them, and its address.
-    """
+    """Of a shard or model with which workers were lost, the last of them with its address."""
     return UnprovenError(
         f"{name}: {MOST_LOST + 1} workers were lost that had it, the last on {last}; see there "
         "why its process ended, such as for want of memory"

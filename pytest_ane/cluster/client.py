@@ -106,6 +106,9 @@ class _LostError(Exception):
 class Cluster:
     """Shards at workers, and their measurements.
 
+    Whatever is asked raises `UnprovenError` where no worker is left that could tell, `BuildError`
+    where it was made of other bytes than are judged, and what a worker raised.
+
     Args:
         workers: those that have joined.
         job: the run.
@@ -116,14 +119,9 @@ class Cluster:
     """
 
     def __init__(
-        self,
-        workers: Workers,
-        job: Job,
-        cache: Cache,
-        plan: Plan,
-        say: Callable[[str], None],
+        self, workers: Workers, job: Job, cache: Cache, plan: Plan, say: Callable[[str], None],
         show: Callable[[Sequence[str], int], None] = lambda shards, done: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._workers, self._cache, self._plan = workers, cache, plan
         self._say, self._show = say, show
         self._shards = {shard.qualified: shard for shard in job.shards}
@@ -142,9 +140,6 @@ class Cluster:
         """A shard's package, which a worker has built or looked up.
 
         One that was lost with its workers has no digest; gates are told when they ask of it.
-
-        Raises:
-            AneError: it cannot be built.
         """
         self._assigned.release(shard)  # Whoever asks has asked its canaries.
         facts = None
@@ -153,13 +148,7 @@ class Cluster:
         return RemoteArtifact(facts, lambda: self._fetched(shard))
 
     def measure(self, test: GateTest) -> Answer:
-        """A gate's measurement of a shard or model, by the CPU executor.
-
-        Raises:
-            UnprovenError: no worker is left that could tell.
-            BuildError: it was made of other bytes than are judged.
-            AneError: it cannot be measured.
-        """
+        """A gate's measurement of a shard or model, by the CPU executor."""
         if GATES[test.gate].scope == "model":
             return self._on_one(_Question(test, None))
         shard = self._shards[test.subject]
@@ -173,17 +162,9 @@ class Cluster:
         return self._checked(answer)
 
     def measure_on_device(self, gate: str, subject: str, system: str) -> Answer:
-        """A gate's measurement by Core ML, on a worker with a Neural Engine.
+        """A gate's measurement of a shard or model by Core ML, on a worker with a Neural Engine.
 
-        Args:
-            gate: its name.
-            subject: a shard's qualified id, or a model's name.
-            system: one of the policy's; empty where any will do.
-
-        Raises:
-            UnprovenError: no such worker is there, or it was lost.
-            BuildError: it was made of other bytes than are judged.
-            AneError: it cannot be measured.
+        The system is one of the policy's; empty where any will do.
         """
         return self._on_one(_Question(GateTest(gate, subject), system))
 
@@ -223,11 +204,7 @@ class Cluster:
         return told
 
     def _facts(self, shard: Shard) -> Facts:
-        """What is known of a shard's package; its gates' answers come with it.
-
-        Raises:
-            BuildError: another worker had built it before, with other bytes.
-        """
+        """What is known of a shard's package; its gates' answers come with it."""
         if (known := self._work_of(shard).facts) is not None:
             return known
         measured: Measured = self._taken(
@@ -262,9 +239,6 @@ class Cluster:
         """A shard's work, as soon as a worker has room for it.
 
         One that can build it is waited for once in a run.
-
-        Raises:
-            UnprovenError: it was given up, or no worker can build it.
         """
         name, end = shard.qualified, self._end_of_wait("build")
         while (work := self._assigned.give(shard)) is None:
@@ -366,12 +340,8 @@ class Cluster:
         machine, system = worker.told.machine, question.system
         if machine is None or not system:
             return machine is not None
-        return (
-            self._policies[question.test.subject]
-            .evidence_for(question.test.gate)
-            .system_of(machine.os)
-            == system
-        )
+        evidence = self._policies[question.test.subject].evidence_for(question.test.gate)
+        return evidence.system_of(machine.os) == system
 
     def _has_files(self, worker: Worker, question: _Question) -> bool:
         return all(
@@ -421,12 +391,7 @@ class Cluster:
     # Results, and who is there.
 
     def _retried(self, subject: str, begin: Callable[[], _Task]) -> Any:
-        """A task's result; it is begun again where a worker is lost, up to three times.
-
-        Raises:
-            UnprovenError: workers are lost with it, or their disks full, again and again; or the
-                scheduler is gone.
-        """
+        """A task's result; it is begun again where a worker is lost, up to three times."""
         for _ in range(MOST_LOST + 1):
             task = begin()
             try:
@@ -441,12 +406,7 @@ class Cluster:
         raise failed
 
     def _result(self, task: _Task) -> Any:
-        """A task's result, as soon as it is there.
-
-        Raises:
-            _LostError: its worker is lost, or what it rests on.
-            UnprovenError: the scheduler is gone.
-        """
+        """A task's result, as soon as it is there."""
         future, patience = task.future, SMALL
         while True:
             self._refresh()

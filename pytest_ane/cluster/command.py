@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_ane.cli.options import add_cache
 from pytest_ane.cli.output import Output, write
 from pytest_ane.mlprogram.errors import ClusterError
-
-if TYPE_CHECKING:
-    from pytest_ane.cluster._worker import Offer
 
 HELP = "let this machine build and measure for runs with --ane-cluster"
 EXAMPLE = "pytest-ane worker tcp://10.0.0.7:8786"
@@ -22,34 +18,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scheduler", metavar="URL", help="of Dask's scheduler, which is started "
                         "with: dask scheduler")  # fmt: skip
     parser.add_argument(
-        "--builds",
-        "--ane-builds",
-        type=int,
-        metavar="N",
+        "--builds", "--ane-builds", type=int, metavar="N",
         help="processes that build and run shards on the CPU executor (default: as many as memory "
-        "holds at 3 GB each, at most one a core); 0 for a Mac's Neural Engine alone",
-    )
+             "holds at 3 GB each, at most one a core); 0 for a Mac's Neural Engine alone",
+    )  # fmt: skip
     add_cache(parser)
+    parser.add_argument("--store", "--ane-store", metavar="URL",
+                        help="the store that machines share (default: the run's)")  # fmt: skip
     parser.add_argument(
-        "--store",
-        "--ane-store",
-        metavar="URL",
-        help="the store that machines share (default: the run's)",
-    )
-    parser.add_argument(
-        "--folder",
-        type=Path,
-        default=Path(),
-        metavar="DIR",
+        "--folder", type=Path, default=Path(), metavar="DIR",
         help="the checkout, where the manifest's weights and packages are (default: this one)",
-    )
-    parser.add_argument(
-        "--preload",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="import this first in each process, as with dask worker",
-    )
+    )  # fmt: skip
+    parser.add_argument("--preload", action="append", default=[], metavar="MODULE",
+                        help="import this first in each process, as with dask worker")  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> Output:
@@ -91,9 +72,5 @@ def run(options: argparse.Namespace) -> Output:
     if not offer.builds and offer.mac is None:
         raise ClusterError("--builds=0: there is no Neural Engine here, so nothing would be done.")
     yield str(offer)
-    serve(offer, lambda: _say(offer))
+    serve(offer, lambda: write(f"connected to {offer.url}; Ctrl-C ends"))
     return None
-
-
-def _say(offer: Offer) -> None:
-    write(f"connected to {offer.url}; Ctrl-C ends")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import pickle
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
@@ -122,29 +122,20 @@ def needs_weights(shard: Shard) -> bool:
 def inputs(project: Project) -> Inputs:
     """What this machine's checkout gives a run."""
     found = Inputs({}, {})
-    for name in sorted({shard.model for shard in project.shards if needs_weights(shard)}):
-        _find(found, name, partial(_of_model, project, name))
-    for shard in project.shards:
-        own = (shard.artifact, shard.reference, shard.uncompressed)
-        if files := [path for path in own if isinstance(path, Path)]:
-            _find(found, shard.qualified, partial(_of_files, files))
+    files = {
+        shard.qualified: own
+        for shard in project.shards
+        if (own := [path for path in (shard.artifact, shard.reference, shard.uncompressed)
+                    if isinstance(path, Path)])
+    }  # fmt: skip
+    models = sorted({shard.model for shard in project.shards if needs_weights(shard)})
+    for name in (*models, *files):
+        try:
+            found.digests[name] = (
+                key_digest([tree_digest(p) if p.is_dir() else file_digest(p) for p in files[name]])
+                if name in files
+                else source_digest(project.model(name).identity)
+            )
+        except (AneError, OSError, ImportError) as error:
+            found.lacking[name] = str(error)
     return found
-
-
-def _find(inputs: Inputs, name: str, digest: Callable[[], str]) -> None:
-    try:
-        inputs.digests[name] = digest()
-    except (AneError, OSError, ImportError) as error:
-        inputs.lacking[name] = str(error)
-
-
-def _of_model(project: Project, name: str) -> str:
-    return source_digest(project.model(name).identity)
-
-
-def _of_files(files: list[Path]) -> str:
-    return key_digest([*map(_digest, files)])
-
-
-def _digest(path: Path) -> str:
-    return tree_digest(path) if path.is_dir() else file_digest(path)

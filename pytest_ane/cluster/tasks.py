@@ -243,14 +243,7 @@ def capture(token: str, model: str) -> Parcel:
 
 
 def build(token: str, name: str, cases: bool, *parcels: Parcel) -> Parcel:
-    """Build a shard, and record its reference's outputs where gates will compare with them.
-
-    Args:
-        token: the run's.
-        name: the shard's qualified id.
-        cases: whether they will.
-        parcels: entries of other workers that it needs.
-    """
+    """Build a shard of entries of other workers, and record its reference's outputs (`cases`)."""
     with _opened(token, parcels) as run:
         project, shard = run.project, _shard(run.project, name)
         artifact = project.artifact(shard)
@@ -287,23 +280,13 @@ def measure_shard(token: str, name: str, tests: Sequence[GateTest], parcel: Parc
 
 
 def measure(token: str, test: GateTest, *parcels: Parcel) -> Answer:
-    """A gate's measurement of a shard or model, by the CPU executor.
-
-    Args:
-        token: the run's.
-        test: which.
-        parcels: the packages, and what goes with them.
-    """
+    """A gate's measurement of a shard or model, by the CPU executor, of the packages it needs."""
     with _opened(token, parcels) as run:
         return _measured_of(run, test)
 
 
 def measure_on_device(token: str, test: GateTest, *parcels: Parcel) -> Answer:
-    """As `measure`, by Core ML and this machine's Neural Engine.
-
-    Raises:
-        UnprovenError: there is no Neural Engine here.
-    """
+    """As `measure`, by Core ML and this machine's Neural Engine."""
     with _opened(token, parcels, device=True) as run:
         assert isinstance(run.project.backend, CoreMLBackend)
         run.project.backend.require_ane()
@@ -374,11 +357,8 @@ def _opened(
 ) -> Iterator[_Opened]:
     """The run's project in this process, with entries that came from elsewhere.
 
-    Args:
-        token: the run's.
-        parcels: the entries.
-        device: whether Core ML runs artifacts, not the CPU executor.
-        own: whether models are what this checkout has, not what the run says.
+    Core ML runs artifacts on a `device`; models of its `own` are what this checkout has, not what
+    the run says.
     """
     run = _project(token, device, own)
     try:

@@ -73,7 +73,10 @@ class Workers:
         for name in ("distributed", "distributed.client", "distributed.core"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         try:
-            with warnings.catch_warnings(), dask.config.set(_settings(timeout)):
+            with (
+                warnings.catch_warnings(),
+                dask.config.set({"distributed.comm.timeouts.connect": f"{timeout}s"}),
+            ):
                 warnings.simplefilter("ignore")
                 self._client = Client(url, timeout=timeout, set_as_default=False)
         except (OSError, ValueError, NotYetError, ImportError) as error:
@@ -174,14 +177,7 @@ class Workers:
         return time.monotonic() - self._looked >= PAUSE
 
     def refresh(self) -> list[Worker]:
-        """See who came and who went.
-
-        Returns:
-            those that took part and are gone.
-
-        Raises:
-            UnprovenError: the scheduler is gone.
-        """
+        """See who came and who went; those are given that took part and are gone."""
         self._looked = time.monotonic()
         self.require_scheduler()
         try:
@@ -267,19 +263,11 @@ class Workers:
 
 
 def check_scheduler(url: str) -> None:
-    """See that a URL may be a scheduler's; nothing is connected.
-
-    Raises:
-        ClusterError: it has no protocol of Dask's, no host or no port.
-    """
+    """`ClusterError` where a URL has no protocol of Dask's, host or port; nothing is connected."""
     if not re.fullmatch(r"(tcp|tls|ws|wss|ucx|ucxx)://[^/\s]+:\d{1,5}", url):
         raise ClusterError(
             f"{printable(url)} is no scheduler's address; give one such as tcp://10.0.0.7:8786."
         )
-
-
-def _settings(timeout: float) -> dict[str, Any]:
-    return {"distributed.comm.timeouts.connect": f"{timeout}s"}
 
 
 def _but_for_abandoned(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

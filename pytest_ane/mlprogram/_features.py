@@ -26,21 +26,12 @@ _ARRAYS = {65552: DType.FP16, 65568: DType.FP32, 65600: DType.FP64, 131104: DTyp
 
 
 def read_features(descriptions: Iterable[Any], file: Path) -> tuple[Feature, ...]:
-    """Features from their descriptions.
-
-    Raises:
-        ProgramError: an element type that Core ML does not define, or an impossible shape.
-    """
+    """Features from their descriptions."""
     return tuple(checked(_feature(d, file), file) for d in descriptions)
 
 
 def checked(feature: Feature, file: Path) -> Feature:
-    """A feature, if its shapes and ranges are possible.
-
-    Raises:
-        ProgramError: a negative extent, a range that holds none, or ranges that are not as many as
-            the default shape's dimensions.
-    """
+    """A feature, if its shapes and ranges are possible."""
     where = f"{file}: feature {feature.name!r} has"
     for shape in (feature.shape, *feature.enumerated):
         if any(extent < 0 for extent in shape):
@@ -103,11 +94,7 @@ def _ranges(sizes: Iterable[Any]) -> tuple[tuple[int, int | None], ...]:
 
 
 def read_suppression(message: Any, path: str, file: Path) -> NonMaximumSuppression:
-    """A suppression from a message `Model` that holds one.
-
-    Raises:
-        ProgramError: it lacks an input or output that it names, or a threshold is no number from 0.
-    """
+    """A suppression from a message `Model` that holds one."""
     nms, kind = message.nonMaximumSuppression, message.nonMaximumSuppression.WhichOneof
     labels = getattr(nms, kind("ClassLabels")).vector if kind("ClassLabels") else ()
     overrides = (nms.iouThresholdInputFeatureName, nms.confidenceThresholdInputFeatureName)
@@ -180,11 +167,7 @@ def part_names(count: int, names: Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def chosen_part(pipeline: Pipeline, name: str, file: Path) -> MLModel:
-    """The ML Program of a pipeline that has a name.
-
-    Raises:
-        ProgramError: there is none; names those there are.
-    """
+    """The ML Program of a pipeline that has a name."""
     if (part := pipeline.programs.get(name)) is None:
         raise no_such_part(file, name, pipeline.programs)
     return part

@@ -35,11 +35,7 @@ _TEXT, _OFFSET = TensorType(DType.STRING), TensorType(DType.UINT64)
 
 
 def write(program: Program) -> str:
-    """The text of a program; `parse(write(program))` gives an equal one.
-
-    Raises:
-        ProgramError: a name that the text cannot have, such as `a b`.
-    """
+    """The text of a program; `parse(write(program))` gives an equal one."""
     bare = any(f.opset in _BARE for f in program.functions.values())
     return "".join(_Writer(bare).program(program))
 

@@ -23,11 +23,7 @@ _OTHERS = r"(ane\W*)?(h1[345]\w*|m[123])"
 
 
 def read_arithmetics(words: str) -> tuple[Arithmetic, ...]:
-    """One arithmetic, or both separated by a comma.
-
-    Raises:
-        ValueError: as `read_arithmetic`.
-    """
+    """One arithmetic, or both separated by a comma."""
     return tuple(dict.fromkeys(map(read_arithmetic, words.split(","))))
 
 

@@ -42,9 +42,6 @@ def load(model: MLModel, value: Value) -> Array:
     """A constant as an array; elements narrower than a byte come unpacked as uint8 or int8.
 
     Arrays of whole bytes are views of the mapped file: read-only, not copied.
-
-    Raises:
-        ProgramError: the value is no tensor, or its blob is not where it should be.
     """
     if not isinstance(value.data, Blob):
         return np.asarray(value.data)
@@ -64,11 +61,7 @@ def packed(model: MLModel, value: Value) -> npt.NDArray[np.uint8]:
 
 
 def byte_size(value: Value) -> int:
-    """Bytes that a tensor constant takes as stored, from its type alone.
-
-    Raises:
-        ProgramError: a text, or a type of open shape.
-    """
+    """Bytes that a tensor constant takes as stored, from its type alone."""
     kind = _tensor_type(value)
     if kind.dtype is DType.STRING:
         raise ProgramError(f"A constant of type {kind} has no place in a weights file.")

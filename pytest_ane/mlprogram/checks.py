@@ -25,12 +25,7 @@ _LFS = b"version https://git-lfs"
 
 
 def read_file(file: Path, most: int = _MOST_BYTES) -> bytes:
-    """A file's bytes.
-
-    Raises:
-        FileNotFoundError: there is none.
-        ProgramError: larger than `most`, unreadable, or a Git LFS pointer.
-    """
+    """A file's bytes."""
     try:
         status = file.stat()
         # A pipe or a device, which an archive may hold, would be read without end.
@@ -71,10 +66,6 @@ def check_names(function: Function, where: Where) -> None:
     Args:
         function: as read, nested at most as deep as Python's stack allows.
         where: what begins a complaint: the file and the operation, or the function for None.
-
-    Raises:
-        ProgramError: an undefined or doubly defined name, a constant without a value, or blocks
-            nested deeper than 32.
     """
     _Names(where).function(function)
 
@@ -134,12 +125,7 @@ class _Names:
 
 
 def check_boundary(model: MLModel, file: Path) -> None:
-    """Check that the program has what the model declares: what it lacked could not be bound.
-
-    Raises:
-        ProgramError: a function it does not have, or an input, state or output that the function
-            does not.
-    """
+    """Check that the program has what the model declares: what it lacked could not be bound."""
     if model.function and model.function not in model.program.functions:
         raise ProgramError(
             f"{file}: the model declares the function {model.function!r}, which its program does "
@@ -161,11 +147,7 @@ def check_boundary(model: MLModel, file: Path) -> None:
 
 
 def check_pipeline(pipeline: Pipeline, file: Path) -> None:
-    """Check that every part's inputs, and the outputs of the whole, come from somewhere.
-
-    Raises:
-        ProgramError: names the part and the feature.
-    """
+    """Check that every part's inputs, and the outputs of the whole, come from somewhere."""
     if not pipeline.parts:
         raise ProgramError(f"{file}: is a pipeline of no models.")
     available = {feature.name for feature in pipeline.inputs}

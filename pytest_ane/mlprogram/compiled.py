@@ -89,11 +89,7 @@ class ModelData:
 
 
 def read_names(file: Path) -> tuple[str, ...]:
-    """The names of a pipeline's parts, `modelNames/coremldata.bin`; none where it names none.
-
-    Raises:
-        ProgramError: the file has another form.
-    """
+    """The names of a pipeline's parts, `modelNames/coremldata.bin`; none where it names none."""
     try:
         data = read_file(file, _MOST_BYTES)
         count, at, names = _length(data, 0), 8, []
@@ -140,9 +136,6 @@ def read_compiled(
         function: which function of several, read without the others, or which program of a
             pipeline; None for all of them, of which the default one runs, and the whole pipeline.
         weights: check that every weight lies inside its file.
-
-    Raises:
-        ProgramError: missing, damaged, hostile, or not an ML Program; says which file and where.
     """
     if not path.is_dir():
         hint = "it is a file" if path.exists() else "no such folder"
@@ -248,9 +241,6 @@ def compiled_functions(path: Path) -> tuple[str, ...]:
     """Names of the functions of an `.mlmodelc`, by the lines of its program that begin them.
 
     Of a pipeline, those of its ML Programs.
-
-    Raises:
-        ProgramError: its program is missing or cannot be read.
     """
     if folders := _parts(path):
         named = zip(_names(path, folders), folders, strict=True)
@@ -322,11 +312,7 @@ _DAMAGED = (AttributeError, IndexError, KeyError, OverflowError, RecursionError,
 
 
 class Metadata:
-    """`metadata.json`, read.
-
-    Raises:
-        ProgramError: damaged; or, from `features`, an element type that Core ML does not define.
-    """
+    """`metadata.json`, read."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -400,9 +386,6 @@ def write_compiled(model: MLModel, folder: Path, functions: Sequence[MLModel] = 
         model: with all of its functions.
         folder: to be made.
         functions: of several, the same model read for each of them.
-
-    Raises:
-        ProgramError: the folder cannot be written.
     """
     try:
         (folder / "weights").mkdir(parents=True)
@@ -439,9 +422,8 @@ def _described(model: MLModel, functions: Sequence[MLModel]) -> dict[str, Any]:
 
 def _schemas(model: MLModel) -> dict[str, Any]:
     return {
-        "inputSchema": [_entry(f) for f in model.inputs],
-        "outputSchema": [_entry(f) for f in model.outputs],
-        "stateSchema": [_entry(f) for f in model.states],
+        schema: [_entry(feature) for feature in getattr(model, f"{kind}s")]
+        for schema, kind in _SCHEMAS.items()
     }
 
 

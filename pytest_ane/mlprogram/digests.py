@@ -154,9 +154,6 @@ def tree_files(path: Path) -> dict[str, str]:
 
     A link to a file counts as the file; one to a folder, whose files count where they are, as the
     folder's path. Nothing is read before all links are seen to stay inside.
-
-    Raises:
-        ProgramError: a link leads out of the folder.
     """
     files = sorted(_files(path))
     return {p.relative_to(path).as_posix(): _entry_digest(path, p) for p in files}
@@ -191,9 +188,6 @@ def check_links(path: Path) -> None:
 
     Whoever reads a package follows its links: one to `/usr` or `/proc` would be read for minutes,
     and one to a private file would be part of what is shown.
-
-    Raises:
-        ProgramError: names the link.
     """
     for _ in _files(path):
         pass

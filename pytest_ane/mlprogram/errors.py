@@ -31,7 +31,10 @@ class SourceError(AneError):
 
 
 class ProgramError(AneError):
-    """A Core ML package cannot be read: missing, truncated, hostile or of an unsupported kind."""
+    """A Core ML package cannot be read: missing, truncated, hostile or of an unsupported kind.
+
+    All that reads one raises it, and says which file it is and where.
+    """
 
 
 class PlanError(AneError):

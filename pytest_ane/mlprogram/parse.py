@@ -65,10 +65,6 @@ def parse(text: str, file: object = "model.mil") -> Program:
     Args:
         text: of `model.mil`.
         file: its name in complaints.
-
-    Raises:
-        ProgramError: not MIL, an undefined or doubly defined name, a value its type does not fit,
-            or nesting too deep; begins with `file:line:column`.
     """
     try:
         return _parsed(text)

@@ -43,11 +43,7 @@ _PARENT = "coremltools"
 
 @cache
 def definitions() -> Any:
-    """The module `coremltools.proto.Model_pb2`; its `MIL__pb2` holds the program's messages.
-
-    Raises:
-        ProgramError: coremltools is not installed.
-    """
+    """The module `coremltools.proto.Model_pb2`; its `MIL__pb2` holds the program's messages."""
     if _PARENT in sys.modules:
         return import_module(f"{_PARENT}.proto.Model_pb2")
     spec = find_spec(_PARENT)
@@ -112,9 +108,6 @@ def canonical_bytes(message: Any) -> bytes:
     point. Unknown fields are left out. protobuf's own deterministic serialization sorts maps, but
     not alike in C and in Python, and promises nothing between versions
     (protobuf.dev/programming-guides/serialization-not-canonical).
-
-    Raises:
-        TypeError: a map holds floating-point numbers, as those of no ML Program do.
     """
     return b"".join(_fields(message))
 
@@ -172,12 +165,7 @@ def _varint(value: int) -> bytes:
 
 
 def read_program(message: Any, file: Path) -> Program:
-    """A program from its message.
-
-    Raises:
-        ProgramError: no function, an unknown type, an undefined or doubly defined name, nesting
-            deeper than 32 blocks, or a shape of more than 2^48 elements.
-    """
+    """A program from its message."""
     functions = {name: _function(name, f, file) for name, f in sorted(message.functions.items())}
     if not functions:
         raise ProgramError(f"{file}: the program has no function.")

@@ -53,11 +53,7 @@ _MOST_DIMENSIONS = 32
 
 
 def tensor_type(dtype: DType, shape: tuple[int | None, ...], where: str) -> TensorType:
-    """A tensor's type.
-
-    Raises:
-        ProgramError: a shape of more than 2^48 elements or 32 dimensions.
-    """
+    """A tensor's type."""
     if len(shape) > _MOST_DIMENSIONS:
         raise ProgramError(f"{where}: a shape has {len(shape)} dimensions, more than any tensor.")
     if math.prod(d or 1 for d in shape) > _MOST_ELEMENTS:
@@ -78,11 +74,7 @@ def elements(kind: TensorType, where: str) -> int:
 
 
 def read_value(message: Any, kind: ValueType, where: str) -> Value:
-    """A constant from its message.
-
-    Raises:
-        ProgramError: the number of elements does not fit the type.
-    """
+    """A constant from its message."""
     if message.WhichOneof("value") == "blobFileValue":
         blob = message.blobFileValue
         if not isinstance(kind, TensorType):
@@ -172,11 +164,7 @@ def _strings(values: Any, kind: TensorType, where: str) -> Any:
 
 
 def unpack(data: Any, dtype: DType, count: int, where: str) -> Any:
-    """`count` elements from little-endian bytes; narrow types are packed, lowest bits first.
-
-    Raises:
-        ProgramError: there are too few bytes.
-    """
+    """`count` elements from little-endian bytes; narrow types are packed, lowest bits first."""
     width = bits(dtype)
     if data.size * 8 < count * width:
         raise ProgramError(f"{where}: {data.size} bytes are too few for {count} of {dtype}.")
@@ -233,11 +221,7 @@ _WORDS = {"true": True, "false": False}
 
 
 def read_literal(literal: Literal, kind: ValueType, where: str) -> Any:
-    """The data of a `Value` of type `kind`.
-
-    Raises:
-        ProgramError: the literal is not one of that type, or holds numbers it cannot hold.
-    """
+    """The data of a `Value` of type `kind`."""
     if isinstance(kind, TensorType):
         if isinstance(literal, Blob):
             return literal
@@ -390,11 +374,7 @@ _TO_QUOTE = re.compile(r'["\\\x00-\x1f\x7f]')
 
 
 def unquote(quoted: str) -> str:
-    r"""A text without its quotes, C's escapes (`\n`, `\"`, `\x41`, `\101`, `\u00e9`) resolved.
-
-    Raises:
-        ValueError: an escape that C does not have.
-    """
+    r"""A text without its quotes, C's escapes (`\n`, `\"`, `\x41`, `\101`, `\u00e9`) resolved."""
     inner = quoted[1:-1]
     return _ESCAPE.sub(_resolve, inner) if "\\" in inner else inner
 

@@ -64,13 +64,8 @@ class Site:
         return process
 
     def work(
-        self,
-        name: str,
-        *faults: str,
-        builds: int = 1,
-        mac: bool = False,
-        cache: str = "",
-    ) -> list[int]:
+        self, name: str, *faults: str, builds: int = 1, mac: bool = False, cache: str = "",
+    ) -> list[int]:  # fmt: skip
         """Start a machine; the ids of its processes that take tasks, once they are connected."""
         module = "tests.cluster.mac" if mac else "pytest_ane.cli"
         preload = ["--preload", "tests.cluster.mac"] if mac else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,8 +11,10 @@ import pytest
 from distributed import KilledWorker
 
 from pytest_ane.backends.coreml import Machine
+from pytest_ane.cluster.client import Cluster
 from pytest_ane.cluster.tasks import FullDiskError
 from pytest_ane.gates.base import GateTest
+from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.errors import BuildError, UnprovenError
 from tests.cluster.fakes import FakeWorkers, answer, do, finish, join, measured_as, shard
 from tests.cluster.fakes import worker as worker_at
@@ -19,12 +22,34 @@ from tests.cluster.fakes import worker as worker_at
 MAC = cast(Machine, SimpleNamespace(os="macOS 26.1"))
 
 
-def test_what_is_done_is_taken_once() -> None:
-    workers, shards = FakeWorkers(["one", "two"], do), [shard(f"L{i:02}") for i in range(6)]
-    cluster = join(workers, shards)
+def judge(cluster: Cluster, shards: Iterable[Shard]) -> None:
+    """Ask for packages, and for a measurement of each."""
     for each in shards:
         assert len(cluster.artifact(each).digest) == 64
         assert cluster.measure(GateTest("compression", each.qualified)).measurement == "measured"
+
+
+def failing(
+    error: Exception, tasks: tuple[str, ...], at: str = ""
+) -> Callable[[FakeWorkers], None]:
+    """Each task ends at once, some with an error, at one worker or at all."""
+
+    def step(now: FakeWorkers) -> None:
+        for future in now.submitted:
+            if future.status == "pending":
+                wrong = future.task in tasks and at in ("", future.worker.address)
+                future.fail(error) if wrong else finish(future)
+
+    return step
+
+
+def many(count: int, prompts: bool = False) -> list[Shard]:
+    return [shard(f"L{i:02}", prompts) for i in range(count)]
+
+
+def test_what_is_done_is_taken_once() -> None:
+    workers, shards = FakeWorkers(["one", "two"], do), many(6)
+    judge(join(workers, shards), shards)
     assert Counter(workers.asked("build")) == {each.qualified: 1 for each in shards}
     assert len(workers.asked("measure_shard")) == 6
     assert not workers.asked("measure")
@@ -32,7 +57,7 @@ def test_what_is_done_is_taken_once() -> None:
 
 def test_a_worker_that_has_done_a_shard_gets_another_at_once() -> None:
     """Not at the next look at who is there, until when it would have nothing to do."""
-    workers, shards = FakeWorkers(["one"], do, every=10**9), [shard(f"L{i:02}") for i in range(4)]
+    workers, shards = FakeWorkers(["one"], do, every=10**9), many(4)
     cluster = join(workers, shards)
     for each in shards[:2]:
         cluster.artifact(each)
@@ -41,23 +66,19 @@ def test_a_worker_that_has_done_a_shard_gets_another_at_once() -> None:
 
 def test_a_worker_that_is_lost() -> None:
     """What it had at work is another's; what was taken is not done again."""
-    workers, shards = FakeWorkers(["one", "two"], do), [shard(f"L{i:02}") for i in range(8)]
+    workers, shards = FakeWorkers(["one", "two"], do), many(8)
     cluster = join(workers, shards)
-    for each in shards[:4]:
-        cluster.artifact(each)
-        cluster.measure(GateTest("compression", each.qualified))
+    judge(cluster, shards[:4])
     taken = {each.qualified for each in shards[:4]}
     workers.lose("one")
-    for each in shards[4:]:
-        cluster.artifact(each)
-        cluster.measure(GateTest("compression", each.qualified))
+    judge(cluster, shards[4:])
     counts = Counter(workers.asked("build"))
     assert {name for name, count in counts.items() if count > 1}.isdisjoint(taken)
 
 
 def test_what_evidence_told_is_not_done_again() -> None:
     """A shard that is judged by it, and whose worker is lost then."""
-    workers, shards = FakeWorkers(["one", "two"], do), [shard(f"L{i:02}") for i in range(8)]
+    workers, shards = FakeWorkers(["one", "two"], do), many(8)
     cluster = join(workers, shards)
     first = shards[0].qualified
     cluster.artifact(shards[0])
@@ -69,33 +90,16 @@ def test_what_evidence_told_is_not_done_again() -> None:
 
 
 def test_a_worker_whose_disk_is_full() -> None:
-    workers, shards = FakeWorkers(["one", "two"], do), [shard(f"L{i:02}") for i in range(4)]
-
-    def step(now: FakeWorkers) -> None:
-        for future in now.submitted:
-            if future.status == "pending":
-                full = future.task == "build" and future.worker.address == "one"
-                future.fail(FullDiskError("full", "one")) if full else finish(future)
-
-    workers.step = step
-    cluster = join(workers, shards)
-    for each in shards:
-        cluster.artifact(each)
-        cluster.measure(GateTest("compression", each.qualified))
+    step = failing(FullDiskError("full", "one"), ("build",), "one")
+    workers, shards = FakeWorkers(["one", "two"], step), many(4)
+    judge(join(workers, shards), shards)
     assert workers.said == ["full"]
 
 
 def test_hidden_states_that_fill_a_disk_are_recorded_elsewhere() -> None:
-    def step(now: FakeWorkers) -> None:
-        for future in now.submitted:
-            if future.status != "pending":
-                continue
-            if future.task == "capture" and future.worker.address == "one":
-                future.fail(FullDiskError("full", "one"))
-            else:
-                finish(future)
-
-    workers = FakeWorkers(["one", "two"], step)
+    workers = FakeWorkers(
+        ["one", "two"], failing(FullDiskError("full", "one"), ("capture",), "one")
+    )
     each = shard("L00", prompts=True)
     assert join(workers, [each]).artifact(each).digest
     assert workers.said == ["full"]
@@ -103,12 +107,7 @@ def test_hidden_states_that_fill_a_disk_are_recorded_elsewhere() -> None:
 
 
 def test_hidden_states_that_fail_otherwise_are_not_asked_for_again() -> None:
-    def step(now: FakeWorkers) -> None:
-        for future in now.submitted:
-            if future.status == "pending":
-                wrong = future.task == "capture"
-                future.fail(ZeroDivisionError("a bug")) if wrong else finish(future)
-
+    step = failing(ZeroDivisionError("a bug"), ("capture",))
     workers, each = FakeWorkers(["one"], step, every=1), shard("L00", prompts=True)
     cluster = join(workers, [each])
     with pytest.raises(ZeroDivisionError, match="a bug"):
@@ -117,13 +116,8 @@ def test_hidden_states_that_fail_otherwise_are_not_asked_for_again() -> None:
 
 
 def test_hidden_states_that_kill_workers_are_named_with_their_model() -> None:
-    def step(now: FakeWorkers) -> None:
-        for future in now.submitted:
-            if future.status == "pending" and future.task in ("capture", "build"):
-                last = cast(Any, SimpleNamespace(address="tcp://one"))
-                future.fail(KilledWorker("capture", last, 4))
-
-    workers, shards = FakeWorkers(["one"], step), [shard(f"L{i:02}", True) for i in range(3)]
+    killed = KilledWorker("capture", cast(Any, SimpleNamespace(address="tcp://one")), 4)
+    workers, shards = FakeWorkers(["one"], failing(killed, ("capture", "build"))), many(3, True)
     cluster = join(workers, shards)
     for each in shards:
         assert cluster.artifact(each).digest == ""
@@ -137,8 +131,7 @@ def test_a_client_that_was_disconnected_asks_again() -> None:
     cluster = join(workers, [each])
     workers.cancel(workers.submitted)
     workers.step = do
-    assert cluster.artifact(each).digest
-    assert cluster.measure(GateTest("compression", "m:L00")).measurement == "measured"
+    judge(cluster, [each])
     assert workers.asked("build") == ["m:L00", "m:L00"]
 
 
@@ -184,15 +177,12 @@ def test_a_gate_that_cannot_be_measured_raises_for_itself() -> None:
 
 
 def test_no_worker_that_could_build_is_waited_for_once() -> None:
-    workers, shards = FakeWorkers(["one"], do), [shard(f"L{i:02}") for i in range(50)]
+    workers, shards = FakeWorkers(["one"], do), many(50)
     workers.can = lambda name: False
     cluster = join(workers, shards)
     for each in shards:
         assert cluster.artifact(each).digest == ""
     assert workers.rounds < 300
-
-
-def test_shards_that_no_worker_can_take_hold_up_no_other() -> None:
     shards = [shard(f"A{i}") for i in range(2)] + [shard(f"B{i}") for i in range(6)]
     workers = FakeWorkers(["one", "two"], do, can=lambda name: "B" in name)
     join(workers, shards)
@@ -202,7 +192,7 @@ def test_shards_that_no_worker_can_take_hold_up_no_other() -> None:
 def _on_devices(step: Any = do) -> tuple[Any, FakeWorkers]:
     workers = FakeWorkers(["one"], step, every=1)
     workers.known["mac"] = worker_at("mac", MAC)
-    shards = [shard(f"L{i:02}") for i in range(3)]
+    shards = many(3)
     return join(workers, shards, lambda name: [("placement", "")]), workers
 
 
@@ -212,9 +202,7 @@ def test_a_neural_engine_is_asked_ahead_and_once() -> None:
         cluster.artifact(shard(name))
         assert cluster.measure_on_device("placement", f"m:{name}", "").label == "mac"
     asked = (f.args[0].subject for f in workers.submitted if f.task == "measure_on_device")
-    assert Counter(asked) == {
-        "m:L00": 1, "m:L01": 1, "m:L02": 1,
-    }  # fmt: skip
+    assert Counter(asked) == {"m:L00": 1, "m:L01": 1, "m:L02": 1}
 
 
 def test_a_neural_engine_that_is_lost_while_it_is_asked_ahead() -> None:

@@ -47,9 +47,12 @@ def test_nothing_is_read_until_it_travels(tmp_path: Path) -> None:
     assert parcel.__sizeof__() == parcel.size > 16_000
     assert parcel.names == (("artifacts", KEY),)
     parcel.settle(cache)  # Where it lies already.
+    cache = Cache(tmp_path)
+    cache.get_or_make("compiled", KEY, lambda folder: (folder / "x").touch())
+    assert Parcel.of(cache, cache.used).names == ()
 
 
-def test_a_spoilt_archive_is_no_entry(tmp_path: Path) -> None:
+def test_entries_that_do_not_arrive_whole(tmp_path: Path) -> None:
     here, there = filled(tmp_path / "here"), Cache(tmp_path / "there")
     sent = bytearray(pickle.dumps(Parcel.of(here, here.used)))
     at = sent.index(bytes(range(256)))
@@ -57,15 +60,6 @@ def test_a_spoilt_archive_is_no_entry(tmp_path: Path) -> None:
     with pytest.raises(CacheError, match=r"did not arrive whole: package/weights has other bytes"):
         pickle.loads(bytes(sent)).settle(there)
     assert not list(there.folders("artifacts"))
-
-
-def test_compiled_models_stay_on_their_mac(tmp_path: Path) -> None:
-    cache = Cache(tmp_path)
-    cache.get_or_make("compiled", KEY, lambda folder: (folder / "x").touch())
-    assert Parcel.of(cache, cache.used).names == ()
-
-
-def test_an_entry_that_is_gone_is_said_where_it_would_arrive(tmp_path: Path) -> None:
     here, there = filled(tmp_path / "here"), Cache(tmp_path / "there")
     parcel = Parcel.of(here, here.used)
     shutil.rmtree(here.path("artifacts", KEY))

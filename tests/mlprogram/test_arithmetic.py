@@ -26,11 +26,8 @@ def test_other_words_are_refused(word: str) -> None:
         read_arithmetic(word)
 
 
-def test_the_label_names_the_generation() -> None:
+def test_words() -> None:
     assert SIMULATED == "simulated ANE (h16+)"
-
-
-def test_grades_are_those_of_the_rules() -> None:
     assert tuple(grade.value for grade in Grade) == GRADES
 
 
@@ -42,17 +39,14 @@ def test_shares_of_two_programs_add_up() -> None:
     assert both.infinite == {"y": 3, "z": 1}
     assert both.shares_of_products["recorded"] == 0.75
     assert RuleShares().shares_of_products == {}
+    adapter = TypeAdapter(RuleShares)
+    shares = RuleShares({"recorded": 3}, unknown=("conv",), may_overflow={"y": 1})
+    data = adapter.dump_python(shares, mode="json", exclude_defaults=True)
+    assert data == {"operations": {"recorded": 3}, "unknown": ["conv"], "may_overflow": {"y": 1}}
+    assert adapter.validate_python(data) == shares
 
 
 @pytest.mark.parametrize("counts", [{"guessed": 1}, {"recorded": -1}])
 def test_shares_check_themselves(counts: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"'guessed' is no grade|below 0"):
         RuleShares(counts)
-
-
-def test_shares_are_json() -> None:
-    adapter = TypeAdapter(RuleShares)
-    shares = RuleShares({"recorded": 3}, unknown=("conv",), may_overflow={"y": 1})
-    data = adapter.dump_python(shares, mode="json", exclude_defaults=True)
-    assert data == {"operations": {"recorded": 3}, "unknown": ["conv"], "may_overflow": {"y": 1}}
-    assert adapter.validate_python(data) == shares

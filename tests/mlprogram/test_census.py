@@ -221,21 +221,16 @@ def census_of(**functions: list[Operation]) -> list[str]:
     return [w.name for w in take_census(MLModel("m", "m", 9, (), (), (), program)).weights]
 
 
-def test_a_shared_weight_counts_once() -> None:
+def test_what_counts() -> None:
     twice = [const("w"), add("a", "w"), add("b", "w", "a")]
     assert census_of(main=twice) == ["w"]
     assert census_of(main=twice, decode=twice) == ["w"]
-
-
-def test_weights_of_all_functions_count() -> None:
     main, other = [const("w"), add("a", "w")], [const("v"), add("a", "v")]
     assert census_of(main=main, decode=other) == ["w", "v"]
-
-
-def test_a_weight_that_another_function_stores_otherwise_is_not_hidden() -> None:
     wide = TensorType(DType.FP32, (2, 3))
     main, other = [const("w"), add("a", "w")], [const("w", wide), add("a", "w")]
     assert census_of(main=main, decode=other) == ["w", "w"]
+    assert census_of(main=[const("unused"), add("a")]) == []
 
 
 @pytest.mark.parametrize(
@@ -251,10 +246,6 @@ def test_a_weight_that_another_function_stores_otherwise_is_not_hidden() -> None
 def test_indices_flags_and_scalars_are_no_weights(kind: TensorType) -> None:
     operation = Operation("const", {}, (Named("c", kind),), {})
     assert census_of(main=[operation, add("a", "c")]) == []
-
-
-def test_a_constant_that_nothing_computes_with_is_no_weight() -> None:
-    assert census_of(main=[const("unused"), add("a")]) == []
 
 
 def test_operations_that_expand_one_another_without_end_are_given_up() -> None:

@@ -23,7 +23,7 @@ from tests.mlprogram.pipelines import chain, given, made, stage, three
 from tests.mlprogram.same import differences
 from tests.mlprogram.test_features import saved
 
-POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 9\n"
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 9\n"
 
 
 def complaint(folder: Path, *, weights: bool = True) -> str:
@@ -47,12 +47,8 @@ def test_a_compiled_model_has_everything_its_package_has(tmp_path: Path) -> None
     assert (twin.inputs, twin.outputs, twin.states) == (model.inputs, model.outputs, model.states)
     assert twin.specification_version == 9
     assert twin.metadata == {"source": "hand"}
-
-
-def test_it_runs(tmp_path: Path) -> None:
-    session = Session(read_model(compiled.save(doubling(), tmp_path)))
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
-    np.testing.assert_array_equal(session.predict({"x": x})["y"], 2 * x)
+    np.testing.assert_array_equal(Session(twin).predict({"x": x})["y"], 2 * x)
 
 
 def test_a_flexible_input(tmp_path: Path) -> None:
@@ -109,68 +105,70 @@ def test_a_table_for_each_function(tmp_path: Path) -> None:
     assert [f.dtype for f in model.inputs] == [DType.FP16]
 
 
-def test_a_folder_of_another_name(tmp_path: Path) -> None:
+def test_folders(tmp_path: Path) -> None:
     folder = compiled.save(doubling(), tmp_path).rename(tmp_path / "compiled")
     assert read_model(folder).inputs
-
-
-def test_structure_alone_needs_no_weights(tmp_path: Path) -> None:
     folder = compiled.save(doubling(), tmp_path)
     (folder / "weights" / "weight.bin").unlink()
     assert read_model(folder, weights=False).program.main.name == "main"
     assert complaint(folder) == (
         "C/weights/weight.bin: the weights file is missing; copy the whole package."
     )
-
-
-def test_no_such_folder(tmp_path: Path) -> None:
     assert complaint(tmp_path / "a.mlmodelc") == "C: not an .mlmodelc (no such folder)."
     (tmp_path / "b.mlmodelc").touch()
     assert complaint(tmp_path / "b.mlmodelc") == "C: not an .mlmodelc (it is a file)."
 
 
-@pytest.mark.parametrize("name", ["model.mil", "metadata.json"])
-def test_a_missing_file(tmp_path: Path, name: str) -> None:
-    folder = compiled.save(doubling(), tmp_path)
-    (folder / name).unlink()
-    assert complaint(folder) == f"C/{name}: missing; the compiled model is incomplete."
+def put(name: str, data: bytes) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes(data)
 
 
-@pytest.mark.parametrize("name", ["model.mil", "metadata.json", "weights/weight.bin"])
-def test_a_pointer_in_place_of_the_file(tmp_path: Path, name: str) -> None:
-    folder = compiled.save(doubling(), tmp_path)
-    (folder / name).write_text(POINTER)
-    text = complaint(folder)
-    assert text.startswith(f"C/{name}: is a Git LFS pointer")
-    assert text.endswith("run: git lfs pull")
+def replace_in(old: str, new: str) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        text = (folder / "model.mil").read_text("utf-8")
+        (folder / "model.mil").write_text(text.replace(old, new), "utf-8")
+
+    return change
 
 
-def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
-    folder = compiled.save(doubling(), tmp_path)
+def folder_in_place(folder: Path) -> None:
     (folder / "model.mil").unlink()
     (folder / "model.mil").mkdir()
-    assert complaint(folder).startswith("C/model.mil: cannot be read (")
 
 
-@pytest.mark.parametrize("name", ["model.mil", "metadata.json"])
-def test_more_bytes_than_any_model(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        *((lambda f, name=name: (f / name).unlink(),
+           f"C/{name}: missing; the compiled model is incomplete.")
+          for name in ("model.mil", "metadata.json")),
+        *((put(name, POINTER), f"C/{name}: is a Git LFS pointer, not the {what}; run: git lfs pull")
+          for name, what in (("model.mil", "file"), ("metadata.json", "file"),
+                             ("weights/weight.bin", "weights"))),
+        (folder_in_place, "C/model.mil: cannot be read (it is no regular file)."),
+        *((lambda f, name=name: os.truncate(f / name, (1 << 30) + 1),
+           f"C/{name}: 1,073,741,825 bytes, more than any model file should have.")
+          for name in ("model.mil", "metadata.json")),
+        (put("model.mil", b"program(1.0)\n\xff"),
+         "C/model.mil:2: not UTF-8; the file is damaged."),
+        (put("model.mil", b"program(1.0) {\n  oops"),
+         "C/model.mil:2:3: 'oops' has no place here."),
+        (lambda f: compiled.changed(f, inputSchema=[{"name": "q", "type": "Double"}]),
+         "C/metadata.json: the model declares the input 'q', which its program does not have."),
+        *((replace_in("@model_path/weights/weight.bin", path),
+           f"C: names weights outside the package: {path!r}.")
+          for path in ("@model_path/weights/../../x", "/etc/passwd", "@model_path/x")),
+        (replace_in("uint64(64)", "uint64(6400)"),
+         "C/weights/weight.bin: has 192 bytes, too few for the blob at 6400; the file is cut short "
+         "or belongs to another package."),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_and_where(
+    tmp_path: Path, change: Callable[[Path], object], sentence: str
+) -> None:
     folder = compiled.save(doubling(), tmp_path)
-    os.truncate(folder / name, (1 << 30) + 1)
-    assert complaint(folder) == (
-        f"C/{name}: 1,073,741,825 bytes, more than any model file should have."
-    )
-
-
-def test_bytes_that_are_no_text(tmp_path: Path) -> None:
-    folder = compiled.save(doubling(), tmp_path)
-    (folder / "model.mil").write_bytes(b"program(1.0)\n\xff")
-    assert complaint(folder) == "C/model.mil:2: not UTF-8; the file is damaged."
-
-
-def test_a_text_that_is_no_program(tmp_path: Path) -> None:
-    folder = compiled.save(doubling(), tmp_path)
-    (folder / "model.mil").write_text("program(1.0) {\n  oops")
-    assert complaint(folder) == "C/model.mil:2:3: 'oops' has no place here."
+    change(folder)
+    assert complaint(folder) == sentence
 
 
 def without_kind(folder: Path) -> None:
@@ -237,30 +235,6 @@ def test_impossible_features(tmp_path: Path, entry: Any, message: str) -> None:
     assert complaint(folder) == f"C/metadata.json: {message}"
 
 
-def test_a_declared_input_the_program_lacks(tmp_path: Path) -> None:
-    folder = compiled.save(doubling(), tmp_path)
-    compiled.changed(folder, inputSchema=[{"name": "q", "type": "Double"}])
-    assert complaint(folder) == (
-        "C/metadata.json: the model declares the input 'q', which its program does not have."
-    )
-
-
-@pytest.mark.parametrize("path", ["@model_path/weights/../../x", "/etc/passwd", "@model_path/x"])
-def test_weights_outside_the_folder(tmp_path: Path, path: str) -> None:
-    folder = compiled.save(doubling(), tmp_path)
-    text = (folder / "model.mil").read_text("utf-8")
-    text = text.replace("@model_path/weights/weight.bin", path)
-    (folder / "model.mil").write_text(text, "utf-8")
-    assert complaint(folder) == f"C: names weights outside the package: {path!r}."
-
-
-def test_a_blob_beyond_the_file(tmp_path: Path) -> None:
-    folder = compiled.save(doubling(), tmp_path)
-    text = (folder / "model.mil").read_text("utf-8").replace("uint64(64)", "uint64(6400)")
-    (folder / "model.mil").write_text(text, "utf-8")
-    assert "too few for the blob at 6400" in complaint(folder)
-
-
 def test_a_compiled_model_is_the_same_model(tmp_path: Path) -> None:
     model = read_model(doubling().save(tmp_path))
     again = read_model(write_compiled(model, tmp_path / "doubling.mlmodelc"))
@@ -269,6 +243,8 @@ def test_a_compiled_model_is_the_same_model(tmp_path: Path) -> None:
         model.inputs, model.outputs, model.states,
     )  # fmt: skip
     assert again.specification_version == model.specification_version
+    theirs, ours = (Path(m.weights, "weight.bin").read_bytes() for m in (model, again))
+    assert ours == theirs
 
 
 def test_flexible_shapes(tmp_path: Path) -> None:
@@ -287,14 +263,6 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     model = read_model(doubling().save(tmp_path))
     with pytest.raises(ProgramError, match=r"taken/x\.mlmodelc: cannot be written"):
         write_compiled(model, tmp_path / "taken" / "x.mlmodelc")
-
-
-def test_weights_are_those_of_the_package(tmp_path: Path) -> None:
-    package = doubling().save(tmp_path)
-    compiled = write_compiled(read_model(package), tmp_path / "doubling.mlmodelc")
-    theirs = package / "Data/com.apple.CoreML/weights/weight.bin"
-    ours = np.fromfile(compiled / "weights/weight.bin", np.uint8)
-    np.testing.assert_array_equal(ours, np.fromfile(theirs, np.uint8))
 
 
 @pytest.fixture

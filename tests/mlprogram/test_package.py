@@ -72,38 +72,25 @@ def test_equal_bytes_are_read_once_and_others_whatever_their_time(tmp_path: Path
     assert "the weights file is missing" in complaint(package)
 
 
-def test_no_such_folder(tmp_path: Path) -> None:
-    assert complaint(tmp_path / "none") == "P: not an .mlpackage (no such folder)."
-
-
-def test_a_file_is_no_package(tmp_path: Path) -> None:
-    file = tmp_path / "a.mlpackage"
-    file.write_bytes(b"")
-    assert complaint(file) == "P: not an .mlpackage (it is a file)."
-
-
-def test_a_file_of_the_older_kind(tmp_path: Path) -> None:
-    file = tmp_path / "a.mlmodel"
-    file.write_bytes(b"")
-    assert complaint(file) == (
-        "P: is one file, not an .mlpackage of an ML Program; convert it again with "
-        'convert_to="mlprogram".'
-    )
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("none", "P: not an .mlpackage (no such folder)."),
+        ("a.mlpackage", "P: not an .mlpackage (it is a file)."),
+        ("a.mlmodel", "P: is one file, not an .mlpackage of an ML Program; convert it again with "
+         'convert_to="mlprogram".'),
+    ],
+)  # fmt: skip
+def test_what_is_no_package(tmp_path: Path, name: str, sentence: str) -> None:
+    if name != "none":
+        (tmp_path / name).touch()
+    assert complaint(tmp_path / name) == sentence
 
 
 def test_no_manifest(tmp_path: Path) -> None:
     package = doubling().save(tmp_path)
     (package / "Manifest.json").unlink()
     assert complaint(package) == "P/Manifest.json: missing; the package is incomplete."
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"{}", b"\xff\xfe", b"[" * 100_000, b'{"itemInfoEntries": 3}']
-)
-def test_a_damaged_manifest(tmp_path: Path, content: bytes) -> None:
-    package = doubling().save(tmp_path)
-    (package / "Manifest.json").write_bytes(content)
-    assert complaint(package).startswith("P/Manifest.json: damaged (")
 
 
 @pytest.mark.parametrize("path", ["../../x", "/etc/passwd", "../../../../etc/passwd"])
@@ -136,30 +123,6 @@ def test_a_pointer_in_place_of_the_file(tmp_path: Path, where: Callable[[Path], 
     assert "is a Git LFS pointer" in text
     assert text.endswith("run: git lfs pull")
     assert where(package).name in text
-
-
-def test_every_way_to_cut_the_model_short(tmp_path: Path) -> None:
-    package = doubling().save(tmp_path)
-    whole = model_file(package).read_bytes()
-    for size in range(len(whole)):
-        model_file(package).write_bytes(whole[:size])
-        with pytest.raises(ProgramError):
-            read_model(package)
-
-
-def test_every_byte_of_the_model_flipped(tmp_path: Path) -> None:
-    """No flip may end in anything but a model or one sentence."""
-    package = doubling().save(tmp_path)
-    whole = model_file(package).read_bytes()
-    complaints = []
-    for at in range(len(whole)):
-        model_file(package).write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
-        try:
-            read_model(package)
-        except ProgramError as error:
-            complaints.append(str(error))
-    assert len(complaints) > len(whole) // 2
-    assert not [text for text in complaints if "\n" in text]
 
 
 def test_the_older_kind_is_refused(tmp_path: Path) -> None:
@@ -221,9 +184,6 @@ def test_names(packages: dict[str, Path], form: str) -> None:
 def test_one_function_has_no_names(packages: dict[str, Path], tmp_path: Path) -> None:
     assert entry_points(packages["single"]) == ()
     assert entry_points(compiled.save(doubling(), tmp_path)) == ()
-
-
-def test_names_need_no_weights(packages: dict[str, Path], tmp_path: Path) -> None:
     twin = multifunction.compiled(packages["right"])
     for file in (twin / "weights").iterdir():
         file.unlink()
@@ -299,8 +259,5 @@ def test_the_counterpart(packages: dict[str, Path]) -> None:
     assert counterpart(packages["reference"], None) is None
     with pytest.raises(ProgramError, match="'verify4' to compare with; it has first, second"):
         counterpart(packages["foreign"], "verify4")
-
-
-def test_each_function_of_a_package(packages: dict[str, Path]) -> None:
     assert [m.function for m in read_functions(packages["compiled"])] == ["decode", "verify4"]
     assert read_functions(packages["single"]) == ()

@@ -321,26 +321,17 @@ def test_what_nests_without_end_is_not_read_to_its_end(statement: str) -> None:
     assert complaint(body(statement)).endswith(": brackets nest too deep.")
 
 
-def test_as_many_escapes_as_a_text_may_have() -> None:
+def test_as_much_as_a_text_may_have() -> None:
     assert constant("string", '"' + r"\n" * 65_535 + '"').data == "\n" * 65_535
     message = complaint(body('string c = const()[val = string("' + r"\n" * 65_536 + '")];'))
     assert message == "4:33: a text that does not end, or of more than 65,535 escapes."
-
-
-def test_deep_blocks_within_the_limit() -> None:
     assert len(operations(nested_blocks(32))) == 32
-
-
-def test_thousands_of_operations_take_no_time_to_speak_of() -> None:
     lines = [
         f'tensor<int32, [4]> c{i} = const()[name = string("c{i}"), '
         f"val = tensor<int32, [4]>([0, 0, 0, {i}])];"
         for i in range(2000)
     ]
     assert len(operations("\n".join(lines))) == 2000
-
-
-def test_a_long_row_of_numbers() -> None:
     numbers = np.arange(200_000, dtype=np.int32)
     literal = f"[{', '.join(map(str, numbers.tolist()))}]"
     data = constant("tensor<int32, [200000]>", literal).data

@@ -101,9 +101,6 @@ def test_maps_are_in_the_order_of_their_keys() -> None:
     at = [data.index(entry) for entry in entries]
     assert at == sorted(at)
     assert kept(message)
-
-
-def test_maps_of_integers() -> None:
     classes = definitions().DataStructures__pb2.Int64ToStringMap()
     for key in (7, -1, 0, 300):
         classes.map[key] = str(key)
@@ -148,24 +145,20 @@ def test_another_implementation_of_protobuf_writes_the_same(
     assert done.stdout.split() == [implementation, expected]
 
 
-def complaint(tmp_path: Path, change: Callable[[Program], object]) -> str:
-    program = doubling()
-    change(program)
-    with pytest.raises(ProgramError) as caught:
-        read_model(program.save(tmp_path))
-    text = str(caught.value)
-    assert "\n" not in text
-    assert "model.mlmodel" in text
-    return text
-
-
-def test_an_operation(tmp_path: Path) -> None:
+def test_operations(tmp_path: Path) -> None:
     const, add = read_model(doubling().save(tmp_path)).program.walk()
     assert add.op == "add"
     assert add.name == "y"
     assert add.inputs == {"x": (Ref("x"),), "y": (Ref("x"),)}
     assert add.outputs[0].type == TensorType(DType.FP32, (2, 3))
     assert const.attributes["val"].type == TensorType(DType.FP16, (4,))
+    program = doubling()
+    program.block.operations[-1].type = "ios18.add"
+    assert list(read_model(program.save(tmp_path)).program.walk())[-1].op == "add"
+    program = doubling()
+    program.op("abs", "z", shape=(None, 3), x="x")
+    kind = list(read_model(program.save(tmp_path)).program.walk())[-1].outputs[0].type
+    assert str(kind) == "fp32[?,3]"
 
 
 def test_inputs_and_attributes_are_in_one_order_in_every_process(tmp_path: Path) -> None:
@@ -180,19 +173,6 @@ def test_inputs_and_attributes_are_in_one_order_in_every_process(tmp_path: Path)
     assert list(add.inputs) == sorted([*names, "x", "y"])
     assert list(add.attributes) == sorted(add.attributes)
     assert add.attributes.keys() >= {*names}
-
-
-def test_the_prefix_of_an_opset_is_no_part_of_the_name(tmp_path: Path) -> None:
-    program = doubling()
-    program.block.operations[-1].type = "ios18.add"
-    assert list(read_model(program.save(tmp_path)).program.walk())[-1].op == "add"
-
-
-def test_an_open_dimension(tmp_path: Path) -> None:
-    program = doubling()
-    program.op("abs", "z", shape=(None, 3), x="x")
-    kind = list(read_model(program.save(tmp_path)).program.walk())[-1].outputs[0].type
-    assert str(kind) == "fp32[?,3]"
 
 
 def test_the_block_of_the_functions_own_opset(tmp_path: Path) -> None:
@@ -239,106 +219,58 @@ def test_types_of_every_kind(tmp_path: Path) -> None:
     ]
 
 
-def test_an_undefined_input(tmp_path: Path) -> None:
-    text = complaint(tmp_path, lambda p: p.op("abs", "z", x="nowhere"))
-    assert text.endswith("function 'main', abs 'z': its input 'nowhere' is not defined before it.")
+def too_deep(program: Program) -> None:
+    block = program.block
+    for _ in range(40):
+        operation = block.operations.add()
+        operation.type = "cond"
+        block = operation.blocks.add()
 
 
-def test_a_value_used_before_it_is_defined(tmp_path: Path) -> None:
-    def change(program: Program) -> None:
-        program.op("abs", "z", x="later")
-        program.op("abs", "later", x="x")
-
-    assert "its input 'later' is not defined before it" in complaint(tmp_path, change)
-
-
-def test_a_cycle(tmp_path: Path) -> None:
-    text = complaint(tmp_path, lambda p: p.op("abs", "z", x="z"))
-    assert "its input 'z' is not defined before it" in text
-
-
-def test_a_name_defined_twice(tmp_path: Path) -> None:
-    assert complaint(tmp_path, lambda p: p.op("abs", "y", x="x")).endswith(
-        "function 'main', abs 'y': 'y' is defined twice."
-    )
-
-
-def test_an_input_declared_twice(tmp_path: Path) -> None:
-    text = complaint(tmp_path, lambda p: p.function.inputs.add().CopyFrom(p.function.inputs[0]))
-    assert text.endswith("function 'main': 'x' is defined twice.")
-
-
-def test_an_undefined_output(tmp_path: Path) -> None:
-    text = complaint(tmp_path, lambda p: p.block.outputs.append("nowhere"))
-    assert text.endswith("function 'main': its output 'nowhere' is not defined.")
-
-
-def test_a_declared_input_the_program_lacks(tmp_path: Path) -> None:
-    text = complaint(tmp_path, lambda p: p.feature(p.model.description.input, "q", 65568, (1,)))
-    assert text.endswith("the model declares the input 'q', which its program does not have.")
-
-
-def test_a_declared_output_the_program_lacks(tmp_path: Path) -> None:
-    text = complaint(tmp_path, lambda p: p.feature(p.model.description.output, "q", 65568))
-    assert text.endswith("the model declares the output 'q', which its program does not have.")
-
-
-def test_no_function(tmp_path: Path) -> None:
-    text = complaint(tmp_path, lambda p: p.model.mlProgram.functions.clear())
-    assert text.endswith("the program has no function.")
-
-
-def test_no_block_for_the_opset(tmp_path: Path) -> None:
-    def change(program: Program) -> None:
-        program.function.opset = "CoreML9"
-
-    assert complaint(tmp_path, change).endswith("has no block for its opset 'CoreML9'.")
-
-
-@pytest.mark.parametrize("shape", [(2**40, 2**40), (2**63, 2), (2**49,)])
-def test_a_shape_that_overflows(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    text = complaint(tmp_path, lambda p: p.op("abs", "z", shape=shape, x="x"))
-    assert "has more elements than fit anywhere" in text
-
-
-def test_an_element_type_nobody_defined(tmp_path: Path) -> None:
-    def change(program: Program) -> None:
-        program.op("abs", "z", x="x").outputs[0].type.tensorType.dataType = 77
-
-    assert complaint(tmp_path, change).endswith("element type ? (77) is not known.")
-
-
-def test_a_value_without_a_type(tmp_path: Path) -> None:
-    text = complaint(tmp_path, lambda p: p.op("abs", "z", x="x").outputs[0].type.Clear())
-    assert text.endswith("a value has no known type.")
-
-
-def test_a_rank_that_is_not_the_number_of_dimensions(tmp_path: Path) -> None:
-    def change(program: Program) -> None:
-        program.op("abs", "z", x="x", shape=(2, 3)).outputs[0].type.tensorType.rank = 7
-
-    assert complaint(tmp_path, change).endswith("a type of rank 7 lists 2 dimensions.")
-
-
-@pytest.mark.parametrize("depth", [40, 49])
-def test_blocks_nested_too_deep(tmp_path: Path, depth: int) -> None:
-    def change(program: Program) -> None:
-        block = program.block
-        for _ in range(depth):
-            operation = block.operations.add()
-            operation.type = "cond"
-            block = operation.blocks.add()
-
-    assert complaint(tmp_path, change)
-
-
-def test_a_const_without_a_value(tmp_path: Path) -> None:
-    text = complaint(tmp_path, lambda p: p.op("const", "c"))
-    assert text.endswith("const 'c': a constant holds no value.")
-
-
-def test_a_const_without_a_result(tmp_path: Path) -> None:
-    def change(program: Program) -> None:
-        program.const("c", 1.0, "FLOAT32").outputs.pop()
-
-    assert complaint(tmp_path, change).endswith("const 'const': a constant has 0 results.")
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda p: p.op("abs", "z", x="nowhere"),
+         "function 'main', abs 'z': its input 'nowhere' is not defined before it."),
+        (lambda p: [p.op("abs", "z", x="later"), p.op("abs", "later", x="x")],
+         "its input 'later' is not defined before it."),
+        (lambda p: p.op("abs", "z", x="z"), "its input 'z' is not defined before it."),
+        (lambda p: p.op("abs", "y", x="x"), "function 'main', abs 'y': 'y' is defined twice."),
+        (lambda p: p.function.inputs.add().CopyFrom(p.function.inputs[0]),
+         "function 'main': 'x' is defined twice."),
+        (lambda p: p.block.outputs.append("nowhere"),
+         "function 'main': its output 'nowhere' is not defined."),
+        (lambda p: p.feature(p.model.description.input, "q", 65568, (1,)),
+         "the model declares the input 'q', which its program does not have."),
+        (lambda p: p.feature(p.model.description.output, "q", 65568),
+         "the model declares the output 'q', which its program does not have."),
+        (lambda p: p.model.mlProgram.functions.clear(), "the program has no function."),
+        (lambda p: setattr(p.function, "opset", "CoreML9"),
+         "has no block for its opset 'CoreML9'."),
+        *((lambda p, shape=shape: p.op("abs", "z", shape=shape, x="x"),
+           f"shape {shape} has more elements than fit anywhere.")
+          for shape in [(2**40, 2**40), (2**63, 2), (2**49,)]),
+        (lambda p: p.op("abs", "z", shape=(1,) * 33, x="x"),
+         "a shape has 33 dimensions, more than any tensor."),
+        (lambda p: setattr(p.op("abs", "z", x="x").outputs[0].type.tensorType, "dataType", 77),
+         "element type ? (77) is not known."),
+        (lambda p: p.op("abs", "z", x="x").outputs[0].type.Clear(), "a value has no known type."),
+        (lambda p: setattr(p.op("abs", "z", shape=(2,)).outputs[0].type.tensorType, "rank", 7),
+         "a type of rank 7 lists 1 dimensions."),
+        (too_deep, "."),
+        (lambda p: p.op("const", "c"), "const 'c': a constant holds no value."),
+        (lambda p: p.const("c", 1.0, "FLOAT32").outputs.pop(),
+         "const 'const': a constant has 0 results."),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_and_where(
+    tmp_path: Path, change: Callable[[Program], object], sentence: str
+) -> None:
+    program = doubling()
+    change(program)
+    with pytest.raises(ProgramError) as caught:
+        read_model(program.save(tmp_path))
+    text = str(caught.value)
+    assert "\n" not in text
+    assert "model.mlmodel" in text
+    assert text.endswith(sentence)

@@ -8,14 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
 
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.parse import parse
-from pytest_ane.mlprogram.records import Program
 from tests.mlprogram.packages import Program as Package
 from tests.mlprogram.packages import doubling, weight_file
-from tests.mlprogram.programs import PROGRAMS
 from tests.mlprogram.same import differences
 
 TEXT = """
@@ -38,12 +35,6 @@ def compared(*replacements: tuple[str, str]) -> list[str]:
         assert old in other
         other = other.replace(old, new)
     return differences(parse(TEXT), parse(other))
-
-
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
-@given(PROGRAMS)
-def test_a_program_equals_itself(program: Program) -> None:
-    assert differences(program, program) == []
 
 
 @pytest.mark.parametrize(

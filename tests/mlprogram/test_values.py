@@ -28,31 +28,21 @@ def pack(values: list[int], width: int) -> np.ndarray[Any, Any]:
     return np.frombuffer(number.to_bytes(size, "little"), np.uint8)
 
 
-def test_low_nibble_first() -> None:
-    data = np.array([0x21, 0x43, 0x0F], np.uint8)
-    assert unpack(data, DType.UINT4, 5, "here").tolist() == [1, 2, 3, 4, 15]
-
-
-def test_signed_nibbles() -> None:
-    data = np.array([0xF8, 0x73, 0x02], np.uint8)
-    unpacked = unpack(data, DType.INT4, 5, "here")
-    assert unpacked.tolist() == [-8, -1, 3, 7, 2]
-    assert unpacked.dtype == np.int8
-
-
-def test_bits_that_straddle_bytes() -> None:
-    """As coremltools' own writer stores them."""
-    six = np.array([0x3F, 0x10, 0x08, 0x03], np.uint8)
-    assert unpack(six, DType.UINT6, 5, "here").tolist() == [63, 0, 1, 2, 3]
-    three = np.array([0x47, 0x34], np.uint8)
-    assert unpack(three, DType.UINT3, 5, "here").tolist() == [7, 0, 1, 2, 3]
-
-
-def test_bfloat16_becomes_float32() -> None:
+def test_bits_and_bytes() -> None:
     data = np.array([0x3F80, 0xC020], np.uint16).view(np.uint8)
     unpacked = unpack(data, DType.BF16, 2, "here")
     assert unpacked.tolist() == [1.0, -2.5]
     assert unpacked.dtype == np.float32
+    # Any number but 0 is true, and no array holds another number under that name.
+    unpacked = unpack(np.array([0, 1, 2, 255], np.uint8), DType.BOOL, 4, "here")
+    assert unpacked.view(np.uint8).tolist() == [0, 1, 1, 1]
+    assert [bits(DType(d)) for d in ("uint6", "int4", "bf16", "fp16", "fp64", "bool")] == [
+        6, 4, 16, 16, 64, 8,
+    ]  # fmt: skip
+    with pytest.raises(ProgramError, match=r"^here: 1 bytes are too few for 3 of uint4\.$"):
+        unpack(np.zeros(1, np.uint8), DType.UINT4, 3, "here")
+    with pytest.raises(ProgramError, match=r"^here: a constant has the open shape fp16\[\?,2\]\.$"):
+        elements(TensorType(DType.FP16, (None, 2)), "here")
 
 
 @given(st.data(), st.sampled_from(sorted(UNSIGNED)))
@@ -65,22 +55,6 @@ def test_packing_and_unpacking_is_nothing(data: st.DataObject, width: int) -> No
 def test_signed_packing_and_unpacking_is_nothing(values: list[int]) -> None:
     data = pack([v & 15 for v in values], 4)
     assert unpack(data, DType.INT4, len(values), "here").tolist() == values
-
-
-def test_too_few_bytes() -> None:
-    with pytest.raises(ProgramError, match=r"^here: 1 bytes are too few for 3 of uint4\.$"):
-        unpack(np.zeros(1, np.uint8), DType.UINT4, 3, "here")
-
-
-def test_bits() -> None:
-    assert [bits(DType(d)) for d in ("uint6", "int4", "bf16", "fp16", "fp64", "bool")] == [
-        6, 4, 16, 16, 64, 8,
-    ]  # fmt: skip
-
-
-def test_elements_of_an_open_shape() -> None:
-    with pytest.raises(ProgramError, match=r"^here: a constant has the open shape fp16\[\?,2\]\.$"):
-        elements(TensorType(DType.FP16, (None, 2)), "here")
 
 
 def constant(tmp_path: Path, value: Any, dtype: str) -> Value:
@@ -107,12 +81,9 @@ def test_immediate_values(tmp_path: Path, value: Any, dtype: str) -> None:
     assert data.tolist() == value
 
 
-def test_a_text(tmp_path: Path) -> None:
-    assert constant(tmp_path, "valid", "STRING").data == "valid"
-
-
-def test_several_texts(tmp_path: Path) -> None:
-    assert constant(tmp_path, ["a", "b"], "STRING").data == ("a", "b")
+def test_texts(tmp_path: Path) -> None:
+    assert constant(tmp_path / "1", "valid", "STRING").data == "valid"
+    assert constant(tmp_path / "2", ["a", "b"], "STRING").data == ("a", "b")
 
 
 def nested(tmp_path: Path, fill: Callable[[Any, Any], object]) -> Value:
@@ -164,13 +135,6 @@ def test_a_dictionary(tmp_path: Path) -> None:
     assert nested(tmp_path, fill).data == (("a", "aa"), ("b", "bb"))
 
 
-def test_a_shape_of_more_dimensions_than_any_tensor(tmp_path: Path) -> None:
-    program = doubling()
-    program.op("abs", "z", shape=(1,) * 33, x="x")
-    with pytest.raises(ProgramError, match="a shape has 33 dimensions, more than any tensor"):
-        read_model(program.save(tmp_path))
-
-
 def complaint(tmp_path: Path, dtype: str, field: str, content: Any, shape: tuple[int, ...]) -> str:
     program: Program = doubling()
     operation = program.op("const", "c", dtype, shape)
@@ -184,16 +148,6 @@ def complaint(tmp_path: Path, dtype: str, field: str, content: Any, shape: tuple
     with pytest.raises(ProgramError) as caught:
         read_model(program.save(tmp_path))
     return str(caught.value).partition("const 'c': ")[2]
-
-
-def test_too_few_elements(tmp_path: Path) -> None:
-    text = complaint(tmp_path, "INT32", "ints", [1, 2], (3,))
-    assert text == "a constant int32[3] holds 2 elements, not 3."
-
-
-def test_too_many_bytes(tmp_path: Path) -> None:
-    text = complaint(tmp_path, "FLOAT16", "bytes", b"12345", (1,))
-    assert text == "a constant fp16[1] holds 5 bytes, not 2."
 
 
 @pytest.mark.parametrize(
@@ -219,26 +173,29 @@ def test_values_the_type_cannot_hold(tmp_path: Path, dtype: str, field: str, con
     assert complaint(tmp_path, dtype, field, content, (1,)).startswith("a constant ")
 
 
-@pytest.mark.parametrize(("texts", "count"), [(["a"], 2), (["a", "b"], 1), ([], 1)])
-def test_another_number_of_texts(tmp_path: Path, texts: list[str], count: int) -> None:
-    text = complaint(tmp_path, "STRING", "strings", texts, (count,))
-    assert text == f"a constant string[{count}] holds {len(texts)} texts, not {count}."
-
-
-def test_truth_in_bytes() -> None:
-    """Any number but 0 is true, and no array holds another number under that name."""
-    unpacked = unpack(np.array([0, 1, 2, 255], np.uint8), DType.BOOL, 4, "here")
-    assert unpacked.view(np.uint8).tolist() == [0, 1, 1, 1]
+@pytest.mark.parametrize(
+    ("dtype", "field", "content", "count", "sentence"),
+    [
+        ("INT32", "ints", [1, 2], 3, "int32[3] holds 2 elements, not 3."),
+        ("FLOAT16", "bytes", b"12345", 1, "fp16[1] holds 5 bytes, not 2."),
+        ("STRING", "strings", ["a"], 2, "string[2] holds 1 texts, not 2."),
+        ("STRING", "strings", ["a", "b"], 1, "string[1] holds 2 texts, not 1."),
+        ("STRING", "strings", [], 1, "string[1] holds 0 texts, not 1."),
+    ],
+)
+def test_another_number_of_elements(
+    tmp_path: Path, dtype: str, field: str, content: Any, count: int, sentence: str
+) -> None:
+    text = complaint(tmp_path, dtype, field, content, (count,))
+    assert text == f"a constant {sentence}"
 
 
 def test_infinity_is_a_number_of_every_float(tmp_path: Path) -> None:
-    program = doubling()
-    val = program.op("const", "c", "FLOAT16", (3,)).attributes["val"]
-    set_type(val.type, "FLOAT16", (3,))
-    val.immediateValue.tensor.floats.values.extend([math.inf, -math.inf, math.nan])
-    operations = read_model(program.save(tmp_path)).program.walk()
-    value = next(op for op in operations if op.name == "c").attributes["val"]
-    np.testing.assert_array_equal(value.data, [math.inf, -math.inf, math.nan])
+    def fill(kind: Any, value: Any) -> None:
+        set_type(kind, "FLOAT16", (3,))
+        value.tensor.floats.values.extend([math.inf, -math.inf, math.nan])
+
+    np.testing.assert_array_equal(nested(tmp_path, fill).data, [math.inf, -math.inf, math.nan])
 
 
 def in_weights(message: Any) -> None:

@@ -55,28 +55,15 @@ class CompiledModels:
     def __init__(
         self, cache: Cache, machine: Machine, say: Callable[[str], None], device: Device
     ) -> None:
-        self._cache = cache
-        self._machine = machine
-        self._say = say
-        self._device = device
+        self._cache, self._machine, self._say, self._device = cache, machine, say, device
 
     def get(self, package: Path) -> Path:
-        """A package's `.mlmodelc`, compiled if it is not there.
-
-        Raises:
-            BuildError: the disk is full or failing.
-            ExecutionError: it cannot be compiled.
-        """
+        """A package's `.mlmodelc`, compiled if need be; `ExecutionError` if it cannot be."""
         record = self._record(package)
         return self._entry(package, record, self._latest(record))
 
     def successor(self, package: Path, stale: Path) -> Path:
-        """The successor of a stale one, compiled unless another process has done so already.
-
-        Raises:
-            BuildError: the disk is full or failing.
-            ExecutionError: it cannot be compiled.
-        """
+        """The successor of a stale one, compiled unless another process has done so already."""
         number = int(stale.parent.name.rpartition("-")[2]) + 1
         record = self._record(package)
         return self._entry(package, record, max(number, self._latest(record)))
@@ -124,20 +111,17 @@ class CompiledModels:
                 other = json.loads((path / RECORD).read_text())
                 superseded = path.name.split("-")[:2] != [key_digest(record), str(number)]
                 same = other["artifact"] == record["artifact"]
-                if same and superseded and (other == record or self._other_system(other)):
+                if (
+                    same
+                    and superseded
+                    and (other == record or other["os_build"] != self._machine.os_build)
+                ):
                     entry = Entry(KIND, path.name, path, 0, path.stat().st_mtime)
                     yield entry, str(other["os_build"])
 
-    def _other_system(self, other: dict[str, Any]) -> bool:
-        return bool(other["os_build"] != self._machine.os_build)
-
 
 def compile_package(package: Path, target: Path, machine: Machine, device: Device) -> None:
-    """Compile to the folder `target`, by Xcode's compiler or else by the system's own.
-
-    Raises:
-        ExecutionError: the package cannot be compiled.
-    """
+    """Compile to the folder `target`, by Xcode's compiler or else by the system's own."""
     if package.suffix != ".mlpackage":
         raise ExecutionError(
             f"{package}: Core ML compiles folders named *.mlpackage; rename it, and its path "
@@ -219,13 +203,10 @@ class CoreMLBackend:
     name = "coreml"
 
     def __init__(
-        self,
-        cache: Cache,
-        units: ComputeUnits = "CPU_AND_NE",
-        say: Callable[[str], None] = lambda text: None,
-        machine: Machine | None = None,
+        self, cache: Cache, units: ComputeUnits = "CPU_AND_NE",
+        say: Callable[[str], None] = lambda text: None, machine: Machine | None = None,
         device: Device | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         check_native()
         self.device = device or Device()
         self.units = units
@@ -279,14 +260,15 @@ class CoreMLBackend:
         Raises:
             ExecutionError: Core ML fails; with what is known of its error.
         """
-        if is_compiled(artifact):
-            return self._use(artifact, artifact, use)
-        compiled = self._compiled.get(artifact)
+        compiled = artifact if is_compiled(artifact) else self._compiled.get(artifact)
         try:
             return use(compiled)
         except RuntimeError as error:
-            recompiled = self._recompiled(artifact, compiled, error)
-        return self._use(artifact, recompiled, use)
+            compiled = self._recompiled(artifact, compiled, error)
+        try:
+            return use(compiled)
+        except RuntimeError as error:
+            raise _failed(artifact, error) from None
 
     def simulated(self) -> None:
         """None: a device computes in its own arithmetic."""
@@ -317,18 +299,13 @@ class CoreMLBackend:
 
     def _recompiled(self, artifact: Path, compiled: Path, error: RuntimeError) -> Path:
         """A compiled model in place of one that is gone or stale; else the error is raised."""
-        if not compiled.is_dir():  # Another process replaced or pruned it.
+        own = compiled == artifact
+        if not own and not compiled.is_dir():  # Another process replaced or pruned it.
             return self._compiled.get(artifact)
-        if not is_stale(error) or artifact in self._again:
+        if own or not is_stale(error) or artifact in self._again:
             raise _failed(artifact, error) from None
         self._again.add(artifact)
         return self._compiled.successor(artifact, compiled)
-
-    def _use(self, artifact: Path, compiled: Path, use: Callable[[Path], T]) -> T:
-        try:
-            return use(compiled)
-        except RuntimeError as error:
-            raise _failed(artifact, error) from None
 
 
 def _failed(artifact: Path, error: RuntimeError) -> ExecutionError:
@@ -342,7 +319,7 @@ def _failed(artifact: Path, error: RuntimeError) -> ExecutionError:
 
 
 class CoreMLRunner:
-    """A loaded model.
+    """A loaded model; its methods raise `ExecutionError` where Core ML failed.
 
     Args:
         model: the artifact as read from disk: what it declares.
@@ -368,11 +345,7 @@ class CoreMLRunner:
             return self._loaded.make_state()
 
     def read_states(self, state: Any, names: Collection[str] | None = None) -> dict[str, Array]:
-        """Copies of states by name: of all, or of some.
-
-        Raises:
-            ExecutionError: Core ML failed.
-        """
+        """Copies of states by name: of all, or of some."""
         if state is None:
             return {}
         wanted = [f.name for f in self.model.states] if names is None else names
@@ -380,7 +353,7 @@ class CoreMLRunner:
             return {name: np.array(state.read_state(name)) for name in wanted}
 
     def write_states(self, state: Any, values: Arrays) -> None:
-        """Give states back what `read_states` copied; `ExecutionError` where Core ML failed."""
+        """Give states back what `read_states` copied."""
         with self._explained("could not write a state"):
             for name, value in values.items():
                 state.write_state(name, value)
@@ -390,9 +363,6 @@ class CoreMLRunner:
 
         fp16 inputs are rounded to fp16 here, as on every backend; Core ML's Python interface takes
         them as float32. Outputs have the program's names.
-
-        Raises:
-            ExecutionError: an input is missing or does not fit, or Core ML failed.
         """
         arguments = self._arguments(inputs)
         with self._explained("could not predict"):
@@ -442,11 +412,7 @@ class CoreMLRunner:
 
 
 def _load(model: MLModel | Pipeline, compiled: Path, units: str, device: Device) -> CoreMLRunner:
-    """Load a compiled model, or a part of a pipeline, on compute units.
-
-    Raises:
-        RuntimeError: Core ML's own, where it refuses.
-    """
+    """Load a compiled model, or a part of a pipeline, on compute units."""
     for output in model.outputs:
         if output.kind == "tensor" and output.dtype not in _READ:
             raise ExecutionError(

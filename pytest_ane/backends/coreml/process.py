@@ -36,7 +36,7 @@ from typing import IO, Any, TypeVar
 import numpy as np
 
 from pytest_ane.backends.coreml.machine import NAME, coremltools
-from pytest_ane.mlprogram.arrays import Array, Arrays
+from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import AneError, BackendError, ExecutionError
 
 T = TypeVar("T")
@@ -83,15 +83,8 @@ class Device:
     def load(self, subject: str, path: str, units: str, function: str | None) -> Any:
         """A `coremltools.models.CompiledMLModel`, or one that answers from the child.
 
-        Args:
-            subject: the artifact, for messages.
-            path: of the `.mlmodelc`.
-            units: the compute units.
-            function: one of several; None for the default.
-
-        Raises:
-            RuntimeError: Core ML's own, where it refuses.
-            ExecutionError: the call took too long, or ended the child.
+        What Core ML refuses is its own `RuntimeError`, here as of `run`; `ExecutionError`, with the
+        subject, where a call took too long or ended the child.
         """
         if self._in_process():
             return _load(path, units, function)
@@ -105,10 +98,6 @@ class Device:
             doing: what a message names, such as "planning".
             function: importable, by module and name.
             arguments: arrays and plain values.
-
-        Raises:
-            Exception: the function's own.
-            ExecutionError: the call took too long, or ended the child.
         """
         if self._in_process():
             return function(*arguments)
@@ -117,8 +106,7 @@ class Device:
     def child(self, subject: str) -> _Child:
         """A child that may load one more; earlier ones end when nothing of theirs is in use.
 
-        Raises:
-            ExecutionError: the subject hung before; it is not waited for again.
+        A subject that hung before is not waited for again.
         """
         if subject in self._hung:
             raise self._hung[subject]
@@ -174,13 +162,13 @@ class _Model:
 
     def predict(self, arguments: dict[str, Any], state: _State | None = None) -> dict[str, Any]:
         if state is not None:
-            return state.call("predicting", _predict_with, arguments)
+            return state.predict(arguments)
         kept = self._live()
-        return self._call(kept.child, "predicting", _predict, kept, arguments)
+        return self._call(kept.child, "predicting", _method, kept, "predict", arguments)
 
     def make_state(self) -> _State:
         kept = self._live()
-        number = self._call(kept.child, "making states", _keep, _make_state, kept)
+        number = self._call(kept.child, "making states", _keep, _method, kept, "make_state")
         return _State(self._device, self._subject, kept, _Kept(kept.child, number))
 
     def _live(self) -> _Kept:
@@ -198,22 +186,26 @@ class _State:
     def __init__(self, device: Device, subject: str, model: _Kept, state: _Kept) -> None:
         self._device, self._subject, self._model, self._state = device, subject, model, state
 
-    def call(self, doing: str, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function with the model, its states and more."""
+    def predict(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = self._call(
+            "predicting", _method, self._model, "predict", arguments, self._state
+        )
+        return found
+
+    def read_state(self, name: str) -> Any:
+        return self._call("reading a state", _method, self._state, "read_state", name)
+
+    def write_state(self, name: str, value: Array) -> None:
+        self._call("writing a state", _write_state, self._state, name, value)
+
+    def _call(self, doing: str, function: Callable[..., Any], *arguments: Any) -> Any:
         child = self._state.child
         if child.is_dead:
             raise ExecutionError(
                 f"{self._subject}: its states were lost when Core ML's process ended; start the "
                 "sequence again."
             )
-        objects = (self._model, self._state)
-        return self._device.call(child, self._subject, doing, function, *objects, *arguments)
-
-    def read_state(self, name: str) -> Array:
-        return self.call("reading a state", _read_state, name)
-
-    def write_state(self, name: str, value: Array) -> None:
-        self.call("writing a state", _write_state, name, value)
+        return self._device.call(child, self._subject, doing, function, *arguments)
 
 
 def _load(path: str, units: str, function: str | None) -> Any:
@@ -221,23 +213,11 @@ def _load(path: str, units: str, function: str | None) -> Any:
     return ct.models.CompiledMLModel(path, ct.ComputeUnit[units], function)
 
 
-def _make_state(model: Any) -> Any:
-    return model.make_state()
+def _method(of: Any, name: str, *arguments: Any) -> Any:
+    return getattr(of, name)(*arguments)
 
 
-def _predict(model: Any, arguments: Arrays) -> Any:
-    return model.predict(arguments)
-
-
-def _predict_with(model: Any, state: Any, arguments: Arrays) -> Any:
-    return model.predict(arguments, state)
-
-
-def _read_state(model: Any, state: Any, name: str) -> Array:
-    return np.array(state.read_state(name))
-
-
-def _write_state(model: Any, state: Any, name: str, value: Array) -> None:
+def _write_state(state: Any, name: str, value: Array) -> None:
     state.write_state(name, np.array(value))  # The mapped one changes with the next request.
 
 
@@ -261,9 +241,6 @@ class _Child:
 
     Attributes:
         loads: what it has loaded so far, counted by who asks.
-
-    Raises:
-        BackendError: it does not start.
     """
 
     def __init__(self, timeout: float, installer: Sequence[str]) -> None:
@@ -301,12 +278,9 @@ class _Child:
         self._released.append(reference)
 
     def call(self, function: Callable[..., T], arguments: Sequence[Any]) -> T:
-        """What a function gives.
+        """What a function gives; `TimeoutError` where it took too long, and the child was ended.
 
-        Raises:
-            Exception: the function's own.
-            TimeoutError: it took too long, and the child was ended.
-            EOFError: the child ended; with its signal's name or its exit code.
+        `EOFError` where the child ended, with its signal's name or its exit code.
         """
         references = [a.reference if isinstance(a, _Kept) else a for a in arguments]
         with self._lock:
@@ -373,10 +347,8 @@ class _Channel:
     def __init__(
         self, connection: Connection, sending: int, receiving: int, *, copies: bool
     ) -> None:
-        self.connection = connection
-        self._fds = (sending, receiving)
+        self.connection, self._fds, self._copies = connection, (sending, receiving), copies
         self._maps: list[mmap.mmap | None] = [None, None]
-        self._copies = copies
 
     def send(self, message: Any) -> None:
         """Send an object; it is received before the next one is sent."""
@@ -431,13 +403,11 @@ class _Channel:
 def _pickled(message: Any, in_band: Callable[[pickle.PickleBuffer], bool]) -> bytes:
     stream = io.BytesIO()
     pickler = pickle.Pickler(stream, 5, buffer_callback=in_band)
-    pickler.dispatch_table = copyreg.dispatch_table | {MappingProxyType: _reduced}
+    pickler.dispatch_table = copyreg.dispatch_table | {
+        MappingProxyType: lambda mapping: (_read_only, (dict(mapping),))
+    }
     pickler.dump(message)
     return stream.getvalue()
-
-
-def _reduced(mapping: MappingProxyType[Any, Any]) -> tuple[Any, ...]:
-    return _read_only, (dict(mapping),)
 
 
 def _read_only(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:

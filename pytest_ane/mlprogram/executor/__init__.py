@@ -1,4 +1,8 @@
-"""The CPU executor: ML Programs run op by op with numpy, on any machine."""
+"""The CPU executor: ML Programs run op by op with numpy, on any machine.
+
+What does not fit a program is an `ExecutionError`, and what takes too much a `BudgetError`. Inside
+it is the `ValueError`, `TypeError` or `LookupError` of whoever notices.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.arrays import Array, Arrays
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor.dtypes import Precision, carried
-from pytest_ane.mlprogram.executor.interface import check_names, present, to_pixels
+from pytest_ane.mlprogram.executor.interface import check_names, refusal, to_pixels
 from pytest_ane.mlprogram.executor.ops.lists import States
 from pytest_ane.mlprogram.executor.ops.sorting import select_boxes
 from pytest_ane.mlprogram.executor.session import Session
@@ -33,9 +33,6 @@ class SuppressionSession:
         Args:
             inputs: confidences `[N, C]`; boxes `[N, 4]`, each (x, y, width, height) with its
                 centre; and perhaps thresholds in place of the model's own.
-
-        Raises:
-            ExecutionError: shapes that do not belong together, NaN, or a threshold below 0.
         """
         model = self.model
         scores = self._finite(inputs, model.confidence[0])
@@ -92,9 +89,6 @@ class PipelineSession:
     Args:
         model: a pipeline as `mil.read_any` gives it.
         precision, memory_budget, arithmetic, scale_after: those of `Session`, for all parts.
-
-    Raises:
-        ExecutionError: a part cannot be prepared.
     """
 
     def __init__(
@@ -150,12 +144,12 @@ class PipelineSession:
             inputs: every declared input by name, of the declared type and an allowed shape.
             state: None, or what `make_state` gave.
             outputs: names of any part's declared outputs; None for the pipeline's own.
-
-        Raises:
-            ExecutionError: an input is missing, unknown, or of another dtype, rank or shape.
         """
         del state
-        self._check(inputs)
+        check_names(self.model.path, self.model.inputs, inputs)
+        for feature in self.model.inputs:
+            if feature.name not in inputs and not feature.optional:
+                raise refusal(self.model, feature, "is missing")
         values = dict(inputs)
         results: dict[str, Any] = {}
         for part in self.parts:
@@ -183,15 +177,6 @@ class PipelineSession:
         del states
         return [self.predict(x, outputs=outputs) for x in inputs]
 
-    def _check(self, inputs: Mapping[str, Any]) -> None:
-        check_names(self.model.path, self.model.inputs, inputs)
-        for feature in self.model.inputs:
-            if feature.name not in inputs and not feature.optional:
-                raise ExecutionError(
-                    f"{self.model.path}: input {feature.name!r} is missing; "
-                    f"it takes {present(feature)}."
-                )
-
 
 def open_session(
     model: MLModel | Pipeline,
@@ -200,11 +185,7 @@ def open_session(
     arithmetic: Arithmetic = "typed",
     scale_after: bool = False,
 ) -> Session | PipelineSession:
-    """The session that runs what `mil.read_any` gives.
-
-    Raises:
-        ExecutionError: as `Session`.
-    """
+    """The session that runs what `mil.read_any` gives."""
     if isinstance(model, Pipeline):
         return PipelineSession(model, precision, memory_budget, arithmetic, scale_after)
     return Session(model, precision, memory_budget, arithmetic=arithmetic, scale_after=scale_after)

@@ -47,9 +47,6 @@ def register(*names: str, opset: str = "iOS15", moves: bool = False) -> Callable
     The function takes the operation's parameters by MIL's names: tensors as arrays (fp16 ones as
     float32), scalars as Python numbers, texts as str, `values` as a tuple; it returns an array, or
     a tuple of arrays for several outputs. Parameters left out must have MIL's default.
-
-    Raises:
-        ValueError: the opset is unknown.
     """
     if opset not in _OPSETS:
         raise ValueError(f"unknown opset {opset!r}; there are: {', '.join(_OPSETS)}")
@@ -71,16 +68,7 @@ def register_all(functions: Mapping[str, Callable[..., Any]], moves: Collection[
 
 
 def lookup(name: str, opset: str, where: str = "") -> Implementation:
-    """The newest implementation that a function's opset (`CoreML8` or `iOS18`) allows.
-
-    Args:
-        name: the operation's kind, such as `conv`.
-        opset: of the function that contains it.
-        where: file and operation, put before the message of an error.
-
-    Raises:
-        ExecutionError: there is none; names what exists and how to add one.
-    """
+    """The newest implementation that a function's opset (`CoreML8` or `iOS18`) allows."""
     _load_ops()
     level = _level(opset, where)
     fitting = [v for v in _REGISTRY.get(name, []) if v.opset <= level]

@@ -91,12 +91,7 @@ class Compute:
     joins: int | None = None
 
     def run(self, values: Values, keep: AbstractSet[int], meter: Meter | None = None) -> None:
-        """Compute, and round the results as their types say.
-
-        Raises:
-            BudgetError: the result is beyond the meter's budget.
-            ExecutionError: the function fails on these inputs; with their shapes.
-        """
+        """Compute, and round the results as their types say."""
         try:
             if meter is not None:
                 parameters = {**self.compute.keywords, **self._arguments(values)}
@@ -153,11 +148,7 @@ class WhileLoop:
     last_use: tuple[int, ...]
 
     def run(self, values: Values, keep: AbstractSet[int], meter: Meter | None = None) -> None:
-        """Run the body as long as the condition is true.
-
-        Raises:
-            BudgetError: that takes more turns or time than the meter's budget allows.
-        """
+        """Run the body as long as the condition is true."""
         _store(values, self.outputs, [values[slot] for slot in self.initial], self.precision)
         while True:
             variables = [values[slot] for slot, _ in self.outputs]
@@ -212,11 +203,7 @@ def _assign(values: Values, slots: Sequence[int], variables: Sequence[Any]) -> N
 def run_all(
     block: PreparedBlock, tables: Sequence[Values], keep: AbstractSet[int], budget: Budget
 ) -> None:
-    """Run a block on several tables of values, each of one input; `keep` as in `Step.run`.
-
-    Raises:
-        BudgetError: it takes more than the budget allows.
-    """
+    """Run a block on several tables of values, each of one input; `keep` as in `Step.run`."""
     meter = Meter(budget, lambda: chain(*tables), len(tables))
     if len(tables) == 1:
         block.run(tables[0], keep, meter)

@@ -55,17 +55,7 @@ class Budget:
     def check_tensor(
         self, what: str, shape: Iterable[int], itemsize: int = 4, words: int = 1
     ) -> None:
-        """Refuse a tensor that is about to be made, such as an input or a state.
-
-        Args:
-            what: file, kind and name of the tensor, for messages.
-            shape: its own.
-            itemsize: bytes of an element.
-            words: elements that are held for each one while it is made.
-
-        Raises:
-            BudgetError: making it takes more than the memory allowed.
-        """
+        """Refuse a tensor that is about to be made, such as an input or a state."""
         size = itemsize * math.prod(shape)
         memory = self.settled().memory or 0
         if size * words > memory:
@@ -108,17 +98,7 @@ class Meter:
         self._held = held_bytes(values())
 
     def admit(self, what: str, op: str, parameters: Mapping[str, Any], itemsize: int) -> None:
-        """Hold an operation against the budget before it is computed.
-
-        Args:
-            what: file, kind and name of the operation, for messages.
-            op: its kind.
-            parameters: all of them by MIL's names.
-            itemsize: bytes of an element of its results.
-
-        Raises:
-            BudgetError: its result, or the time so far, is beyond the budget.
-        """
+        """Hold an operation against the budget before it is computed."""
         if time.monotonic() > self._end:
             raise self._time_error(what)
         size = result_elements(op, parameters) * itemsize
@@ -136,11 +116,7 @@ class Meter:
             self._held += _own_bytes(values[slot])
 
     def turn(self, what: str) -> None:
-        """Count a turn of a loop.
-
-        Raises:
-            BudgetError: there have been too many, or the time is over.
-        """
+        """Count a turn of a loop."""
         self._turns -= 1
         if self._turns < 0:
             raise BudgetError(
@@ -210,15 +186,7 @@ _VIEW = 32
 
 
 def result_elements(op: str, parameters: Mapping[str, Any]) -> int:
-    """Elements of an operation's results, together with those of what it pads first.
-
-    Args:
-        op: its kind, such as `fill`.
-        parameters: all of them by MIL's names, as its function takes them.
-
-    Raises:
-        LookupError, TypeError, ValueError: parameters that do not fit the operation.
-    """
+    """Elements of an operation's results, together with those of what it pads first."""
     rule = RULES.get(op)
     if rule is not None:
         return int(rule(**parameters))

@@ -62,11 +62,7 @@ def load_kernels() -> Any:
 
 
 def _kernels_if_worth(seconds: float) -> Any:
-    """The kernels if they are loaded, or if numpy would have taken longer than loading; else None.
-
-    Args:
-        seconds: estimate of the time that numpy takes without them this time.
-    """
+    """The kernels if they are loaded, or if numpy would have taken longer; else None."""
     global _numpy_seconds
     if not _is_loaded:
         _numpy_seconds += seconds

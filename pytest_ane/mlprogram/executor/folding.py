@@ -108,11 +108,7 @@ class Constants:
             self.values, self._stored = outer
 
     def fold(self, op: Operation) -> bool:
-        """Compute an operation now if it is constant; whether it was.
-
-        Raises:
-            ExecutionError: it is not implemented, or fails on its parameters.
-        """
+        """Compute an operation now if it is constant; whether it was."""
         if op in self._overrides:
             self.values[op.name] = _read_only(self._overrides[op])
             return True

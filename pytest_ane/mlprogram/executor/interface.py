@@ -70,9 +70,8 @@ def to_tensor(feature: Feature, image: Any) -> Array:
     """
     pixels = _pixels(feature, image)
     rank = 3 if is_color(feature) else 2
-    if pixels.ndim != rank or (rank == 3 and pixels.shape[2] != 3):
-        raise ValueError(f"shape {list(pixels.shape)}")
-    if not shape_fits(feature, pixels.shape[:2]):
+    fits = pixels.ndim == rank and pixels.shape[2:] in ((), (3,))
+    if not fits or not shape_fits(feature, pixels.shape[:2]):
         raise ValueError(f"shape {list(pixels.shape)}")
     if rank == 2:
         planes = pixels[None]
@@ -85,13 +84,11 @@ def to_tensor(feature: Feature, image: Any) -> Array:
 
 def _pixels(feature: Feature, image: Any) -> Array:
     """The pixels `[H, W]` or `[H, W, 3]` of an image; an alpha channel is left out."""
-    pil_mode = getattr(image, "mode", None)
+    array, pil_mode = np.asarray(image), getattr(image, "mode", None)
     if pil_mode is not None:
         if pil_mode != mode(feature) and not (pil_mode == "RGBA" and is_color(feature)):
             raise ValueError(f"PIL mode {pil_mode}")
-        array = np.asarray(image)
         return array[..., :3] if pil_mode == "RGBA" else array
-    array = np.asarray(image)
     fits = array.dtype.kind == "f" if feature.dtype is DType.FP16 else array.dtype == np.uint8
     if not fits:
         raise ValueError(f"dtype {array.dtype}")
@@ -115,9 +112,6 @@ def to_pixels(feature: Feature, tensor: Array) -> Array:
 
     Values beyond 0..255 are clipped, fractions rounded to the nearest, NaN is 0. Core ML does not
     document its rounding; on whole numbers, which coremltools' tests compare, all ways agree.
-
-    Raises:
-        ValueError: the tensor is no single image of the feature's channels.
     """
     channels = 3 if is_color(feature) else 1
     if tensor.ndim != 4 or tensor.shape[:2] != (1, channels):
@@ -142,9 +136,6 @@ def bind_inputs(
     Python interface does; so are integers for integers where no value changes. Images are PIL
     images or arrays of pixels. An optional input left out has its default in every element; of a
     pipeline it stays out.
-
-    Raises:
-        ExecutionError: one sentence with what is accepted.
     """
     check_names(model.path, model.inputs, inputs)
     whole = isinstance(model, Pipeline)
@@ -169,8 +160,7 @@ def bind_inputs(
 def check_interface(model: MLModel, precision: Precision, budget: Budget) -> None:
     """Check that the smallest inputs, and the states, fit the memory allowed.
 
-    Raises:
-        BudgetError: one does not; a program that declares it may be a few bytes.
+    A program that declares what does not may be a few bytes.
     """
     for kind, features in (("input", model.inputs), ("state", model.states)):
         for feature in features:
@@ -181,11 +171,7 @@ def check_interface(model: MLModel, precision: Precision, budget: Budget) -> Non
 
 
 def check_names(path: str, features: tuple[Feature, ...], inputs: Mapping[str, Any]) -> None:
-    """Check that every input is declared.
-
-    Raises:
-        ExecutionError: one is not; names the inputs there are.
-    """
+    """Check that every input is declared."""
     names = [f.name for f in features]
     if not isinstance(inputs, Mapping):
         raise ExecutionError(
@@ -214,7 +200,8 @@ def _extents(feature: Feature, last: tuple[int, ...]) -> str:
     return f"[{', '.join([*shown, *map(str, last)])}]"
 
 
-def _refusal(model: MLModel | Pipeline, feature: Feature, problem: str) -> ExecutionError:
+def refusal(model: MLModel | Pipeline, feature: Feature, problem: str) -> ExecutionError:
+    """Of an input, with what it takes."""
     return ExecutionError(
         f"{model.path}: input {feature.name!r} {problem}; it takes {present(feature)}."
     )
@@ -222,17 +209,12 @@ def _refusal(model: MLModel | Pipeline, feature: Feature, problem: str) -> Execu
 
 def _default(model: MLModel | Pipeline, feature: Feature) -> Array:
     if not feature.optional or feature.default is None:
-        raise _refusal(model, feature, "is missing")
+        raise refusal(model, feature, "is missing")
     return np.full(feature.shape, feature.default, carried(feature.dtype))
 
 
 def to_picture(model: MLModel | Pipeline, feature: Feature, pixels: Array) -> Any:
-    """Pixels that fit an image input, as a PIL image.
-
-    Raises:
-        ExecutionError: they do not fit.
-        ImportError: Pillow is not installed.
-    """
+    """Pixels that fit an image input, as a PIL image."""
     from PIL import Image
 
     _image(model, feature, pixels)
@@ -249,7 +231,7 @@ def _image(model: MLModel | Pipeline, feature: Feature, image: Any) -> Array:
     try:
         return to_tensor(feature, image)
     except ValueError as error:
-        raise _refusal(model, feature, f"has {error}") from None
+        raise refusal(model, feature, f"has {error}") from None
 
 
 def _tensor(model: MLModel | Pipeline, feature: Feature, value: Any, dtype: DType) -> Array:
@@ -257,15 +239,15 @@ def _tensor(model: MLModel | Pipeline, feature: Feature, value: Any, dtype: DTyp
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise _refusal(model, feature, f"is no array ({error})") from None
+        raise refusal(model, feature, f"is no array ({error})") from None
     anything = feature.kind != "tensor" or not (feature.shape or feature.ranges)
     if not anything and not shape_fits(feature, array.shape):
-        raise _refusal(model, feature, f"has shape {list(array.shape)}")
+        raise refusal(model, feature, f"has shape {list(array.shape)}")
     if dtype in FLOATS:
         if array.dtype.kind != "f":
-            raise _refusal(model, feature, f"has dtype {array.dtype}")
+            raise refusal(model, feature, f"has dtype {array.dtype}")
         return array
     whole = array.astype(carried(dtype), copy=False) if array.dtype.kind in "iub" else array
     if array.dtype.kind not in "iub" or not np.array_equal(whole, array):
-        raise _refusal(model, feature, f"has dtype {array.dtype}")
+        raise refusal(model, feature, f"has dtype {array.dtype}")
     return whole

@@ -49,10 +49,6 @@ class Preparer:
         slots: slots of its own values by name.
         constants: constants and all that follows from them.
         template: values of all slots before the first step.
-
-    Raises:
-        ExecutionError: an operation is not implemented, lacks what it needs, or a constant cannot
-            be computed.
     """
 
     def __init__(

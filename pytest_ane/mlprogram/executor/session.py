@@ -64,10 +64,6 @@ class Session:
         template: values of all slots before the first step: constants where needed, else None.
         slots: slots of the outermost block's values by name.
         tally: with arithmetic `ane`, which grades of rules computed what; else None.
-
-    Raises:
-        BudgetError: constants, inputs or states are larger than the budget.
-        ExecutionError: an operation is not implemented, or a constant cannot be computed.
     """
 
     def __init__(
@@ -163,10 +159,6 @@ class Session:
         Returns:
             Arrays by name; fp16 tensors as float32 holding fp16 numbers. A classifier's label and
             probabilities come as text or number, and dictionary.
-
-        Raises:
-            BudgetError: it takes more memory or time than the session's budget.
-            ExecutionError: an input is missing, unknown, or of another dtype, rank or shape.
         """
         names, keep = self._declared if outputs is None else self._chosen(outputs)
         with np.errstate(all="ignore"):
@@ -244,11 +236,7 @@ class Session:
         return states
 
     def result(self, name: str, values: Values) -> Any:
-        """A value by name after a run, an array that shares nothing with the session.
-
-        Raises:
-            ExecutionError: there is no such value, or an output has not the declared shape.
-        """
+        """A value by name after a run, an array that shares nothing with the session."""
         if name in self._constants:
             convert = converter(self._types[name], self.precision, moves=True)
             value = convert(dense(self._constants[name]))
@@ -263,24 +251,20 @@ class Session:
         if not isinstance(value, (np.ndarray, np.generic)):
             return value
         # Of results inside, coremltools declares wrong shapes, as of `select` over a flexible axis.
-        if name in self.model.main.block.outputs:
-            self._check_shape(name, np.shape(value))
+        kind = self._types.get(name) if name in self.model.main.block.outputs else None
+        if isinstance(kind, TensorType) and not _fits(np.shape(value), kind):
+            raise ExecutionError(
+                f"{self.model.path}: {name!r} came out with shape {list(np.shape(value))}, the "
+                f"program declares {kind}."
+            )
         shared = name in self._constants or name in self._inputs or not value.flags.writeable
         return np.array(value) if shared else np.asarray(value)
 
-    def _check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        """Compare a result with its declared type: another shape means a damaged program."""
-        kind = self._types.get(name)
-        if not isinstance(kind, TensorType):
-            return
-        fits = len(kind.shape) == len(shape) and all(
-            d is None or d == n for d, n in zip(kind.shape, shape, strict=True)
-        )
-        if not fits:
-            raise ExecutionError(
-                f"{self.model.path}: {name!r} came out with shape {list(shape)}, the program "
-                f"declares {kind}."
-            )
+
+def _fits(shape: tuple[int, ...], kind: TensorType) -> bool:
+    return len(kind.shape) == len(shape) and all(
+        d is None or d == n for d, n in zip(kind.shape, shape, strict=True)
+    )
 
 
 def simulate(model: MLModel, scale_after: bool) -> Simulation:
@@ -309,23 +293,15 @@ def check_options(
     arithmetic: str = "typed",
     scale_after: bool = False,
 ) -> None:
-    """Refuse what a session cannot be opened with.
-
-    Raises:
-        ExecutionError: one sentence with what is accepted.
-    """
+    """Refuse what a session cannot be opened with."""
     if not isinstance(model, MLModel):
         raise ExecutionError(
             f"a session needs a model, not {type(model).__name__}; pass read_model(path)."
         )
-    if precision not in get_args(Precision):
-        raise ExecutionError(
-            f"precision {precision!r} is none of {', '.join(get_args(Precision))}."
-        )
-    if arithmetic not in get_args(Arithmetic):
-        raise ExecutionError(
-            f"arithmetic {arithmetic!r} is none of {', '.join(get_args(Arithmetic))}."
-        )
+    kinds = (("precision", precision, Precision), ("arithmetic", arithmetic, Arithmetic))
+    for name, value, kind in kinds:
+        if value not in get_args(kind):
+            raise ExecutionError(f"{name} {value!r} is none of {', '.join(get_args(kind))}.")
     if arithmetic == "ane" and precision != "as-typed":
         raise ExecutionError(
             f"arithmetic 'ane' rounds as the ANE does, so it excludes precision {precision!r}; "
@@ -344,9 +320,6 @@ def eval_op(name: str, *, opset: str = "iOS18", **parameters: Any) -> Any:
     """Run one operation without a program: `eval_op("softmax", x=x, axis=-1)`.
 
     fp16 arrays are computed in float32, others in their own types; nothing is rounded.
-
-    Raises:
-        ExecutionError: the operation is not implemented, or fails on these parameters.
     """
     compute = lookup(name, opset).compute
     try:
@@ -362,12 +335,7 @@ def _widened(value: Any) -> Any:
 
 
 class Replay:
-    """A session's run on several inputs that keeps every value.
-
-    Args:
-        session: of a model without states.
-        inputs: as in `Session.predict_all`.
-    """
+    """A session's run on several inputs that keeps every value."""
 
     def __init__(self, session: Session, inputs: Sequence[Mapping[str, Array]]) -> None:
         self.session = session
@@ -380,12 +348,7 @@ class Replay:
         return [_outputs(self.session, values) for values in self._tables]
 
     def variant(self, session: Session, changed: Collection[str]) -> list[dict[str, Any]]:
-        """The declared outputs of another session of the same model, prepared in the same way.
-
-        Args:
-            session: one that differs in constants alone.
-            changed: names of the constants that differ, as their operations yield them.
-        """
+        """The declared outputs of another session of the same model, prepared in the same way."""
         names = reached(session.model.main.block, changed)
         slots = {slot for name, slot in session.slots.items() if name in names}
         steps = [s for s in session.block.steps if any(slot in slots for slot, _ in s.outputs)]

@@ -39,11 +39,7 @@ Parameters = Mapping[str, Any]
 
 
 def input_shapes(model: MLModel, tokens: int) -> tuple[dict[str, Shape], bool]:
-    """Shapes of all inputs by name, with `tokens` along every flexible axis; whether there is one.
-
-    Raises:
-        ExecutionError: an input does not take so many, or its shape is left open.
-    """
+    """Shapes of all inputs by name, with `tokens` along flexible axes; whether there is one."""
     features = {feature.name: feature for feature in model.inputs}
     shapes, flexible = {}, False
     for named in model.main.inputs:
@@ -54,11 +50,7 @@ def input_shapes(model: MLModel, tokens: int) -> tuple[dict[str, Shape], bool]:
 
 
 def largest_tokens(package: Path, most: int, function: str | None = None) -> int:
-    """The largest T, up to `most`, that every flexible axis of a function takes; 1 without any.
-
-    Raises:
-        ProgramError: it cannot be read.
-    """
+    """The largest T, up to `most`, that every flexible axis of a function takes; 1 without any."""
     return token_range(read_model(package, weights=False, function=function), most)[1]
 
 
@@ -139,15 +131,7 @@ STAND_INS: Mapping[str, Callable[..., Array]] = {
 
 
 class ShapeRun:
-    """A run of a model's main function on stand-ins.
-
-    Args:
-        model: as `mil.read_model` gives it; `weights=False` suffices.
-        shapes: of all inputs by name.
-
-    Raises:
-        ExecutionError: an operation is unknown, or what runs depends on values.
-    """
+    """A run of a model's main function on stand-ins."""
 
     def __init__(self, model: MLModel, shapes: Mapping[str, Shape]) -> None:
         self._function = model.main
@@ -168,9 +152,6 @@ class ShapeRun:
         """Every operation in order with what it computes from, and None for one of constants.
 
         Its results have shapes once it is yielded.
-
-        Raises:
-            BudgetError: its values take more memory than the session's budget.
         """
         steps = iter(self._session.block.steps)
         budget = Meter(self._session.budget, lambda: self._values)
@@ -217,16 +198,7 @@ class ShapeRun:
 
 
 def value_shapes(model: MLModel, tokens: int = 1) -> dict[str, Shape]:
-    """Shapes of the main function's values by name, those of constants left out.
-
-    Args:
-        model: as `mil.read_model` gives it; `weights=False` suffices.
-        tokens: T of the inputs' flexible axes; ignored where there are none.
-
-    Raises:
-        ExecutionError: the inputs take no such T, an operation is unknown, or what runs depends on
-            values.
-    """
+    """Shapes of the main function's values by name, those of constants left out."""
     run = ShapeRun(model, input_shapes(model, tokens)[0])
     names = [named.name for named in model.main.inputs]
     for op, _ in run.operations():

@@ -81,11 +81,7 @@ class Packed:
 
 
 def stored(model: MLModel, value: Value) -> Packed | None:
-    """A constant of small unsigned integers as its weights file has it; None for any other.
-
-    Raises:
-        ProgramError: its blob is not where it should be.
-    """
+    """A constant of small unsigned integers as its weights file has it; None for any other."""
     kind = value.type
     bits = {v: k for k, v in _TYPES.items()}
     if not isinstance(kind, TensorType) or not isinstance(value.data, Blob):
@@ -111,12 +107,6 @@ def decode(
         start: first row to decode.
         stop: row to stop before; None for all.
         out: C-contiguous array `[stop - start, ...]` to write into, of the tables' type.
-
-    Returns:
-        Rows `[stop - start, ...]`.
-
-    Raises:
-        ValueError: tables that do not fit the indices, or rows beyond them.
     """
     height = indices.shape[0] if indices.shape else 1
     stop = height if stop is None else stop
@@ -132,12 +122,7 @@ def decode(
 
 
 def count(indices: Packed, groups: int) -> npt.NDArray[np.int64]:
-    """How often each index occurs in each group of rows: `[groups, 2^bits]`.
-
-    Args:
-        indices: `[O, ...]`.
-        groups: a divisor of O.
-    """
+    """How often each index occurs in each group of rows, which divide them: `[groups, 2^bits]`."""
     bits, entries, size = indices.bits, 1 << indices.bits, indices.size // groups
     # Bytes of several indices are counted as they are, where every group begins with one.
     by_bytes = bits in (1, 2, 4) and size * bits % 8 == 0
@@ -315,14 +300,7 @@ class HalfWeight(StreamedWeight):
 def palettized(
     model: MLModel, indices: Value | None, tables: Any, dtype: Any
 ) -> StreamedWeight | None:
-    """A weight of `constexpr_lut_to_dense`; None unless its tables serve groups of rows.
-
-    Args:
-        model: whose file holds the weight.
-        indices: small unsigned integers `[O, ...]`.
-        tables: `[G, 1, ..., 2^n, 1]`.
-        dtype: what the decoded weight is of: float16, float32 or float64.
-    """
+    """A weight of palettes; None unless its tables `[G, 1, ..., 2^n, 1]` serve groups of rows."""
     packed = None if indices is None else stored(model, indices)
     if packed is None:
         return None

@@ -89,9 +89,6 @@ def compare_logits(
         reference: float32 `[T, V]`.
         actual: the shards', of the same shape.
         ids: the text's tokens, for negative log-likelihoods; none without them.
-
-    Raises:
-        ValueError: the shapes differ.
     """
     a, b = reference.astype(np.float64), actual.astype(np.float64)
     with np.errstate(invalid="ignore"):
@@ -205,10 +202,6 @@ def perplexity_bound(vocabulary: int, tokens: int) -> float | None:
     Behavior and the Principle of Least Effort, 1949). For 19,979 words it gives 1,120, and 962 was
     measured (Jurafsky and Martin, Speech and Language Processing, 3rd ed., section 3.3). A model
     that guesses has V. To H come two standard errors of a mean over so many tokens.
-
-    Args:
-        vocabulary: V, tokens that there are.
-        tokens: how many the perplexity is the mean of.
 
     Returns:
         None where the bound would lie more than halfway, in nats, from exp(H) to V: so few tokens

@@ -36,7 +36,7 @@ def zeros(a: Array, b: Array, input_max: float) -> Zeros:
     above twice that, so that no row stands on the edge. NaN is never zero.
     """
     near = fp16.SMALLEST * (max(1.0, min(input_max, fp16.MAX)) if np.isfinite(input_max) else 1.0)
-    x, y = (np.abs(side).max(axis=1, initial=0.0) for side in (a, b))
+    x, y = _largest(a), _largest(b)
     some = (x <= near) | (y <= near)
     both = some & (x <= 2 * near) & (y <= 2 * near)
     return Zeros(both, some & ~both)
@@ -48,13 +48,14 @@ def cosine(a: Array, b: Array) -> DoubleArray:
     NaN where a row has a non-finite value or is all zero: the angle is undefined, and a
     comparison `cosine >= threshold` is then false, never true. Rows are scaled by their largest
     magnitude first, so that no finite value overflows.
-
-    Raises:
-        ValueError: the shapes differ; numpy would otherwise compare one row with many.
     """
     check_shapes(a, b)
-    a, b = _scaled(a), _scaled(b)
-    return _angle(_dots(a, b), _dots(a, a), _dots(b, b))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        a, b = (x / _largest(x)[:, None] for x in (a.astype(np.float64), b.astype(np.float64)))
+        angle: DoubleArray = np.clip(
+            _dots(a, b) / (np.sqrt(_dots(a, a)) * np.sqrt(_dots(b, b))), -1.0, 1.0
+        )
+    return angle
 
 
 class Contributions(NamedTuple):
@@ -82,9 +83,6 @@ def contributions(a: Array, b: Array, residual: Array) -> Contributions:
     A row is idle if every value that is added is at most 2^-10 of the residual's own (and 2^-24,
     fp16's smallest number), or on one side twice that: it is lost in the rounding of the sum. Where
     the other side's norm is above eight times that of what is lost, only one side adds anything.
-
-    Raises:
-        ValueError: the shapes differ.
     """
     if not a.shape == b.shape == residual.shape:
         raise ValueError(f"cannot compare {a.shape} with {b.shape}, less {residual.shape}")
@@ -102,9 +100,6 @@ def contributions_off_input(a: Array, b: Array, x: Array) -> Contributions:
 
     a - (a.x / x.x) x, and b likewise: all that is known of a path that may scale the input. What
     the shard itself adds along x is taken out with it.
-
-    Raises:
-        ValueError: the shapes differ.
     """
     if not a.shape == b.shape == x.shape:
         raise ValueError(f"cannot compare {a.shape} with {b.shape}, input {x.shape}")
@@ -119,8 +114,8 @@ def along(y: Array, x: Array) -> DoubleArray:
     """The component of each row of y `[T, C]` along that of x; of a row of zeros nothing."""
     y, x = np.asarray(y, np.float64), np.asarray(x, np.float64)
     with np.errstate(invalid="ignore"):
-        squares = np.einsum("tc,tc->t", x, x)
-        share = np.einsum("tc,tc->t", y, x) / np.where(squares == 0, 1.0, squares)
+        squares = _dots(x, x)
+        share = _dots(y, x) / np.where(squares == 0, 1.0, squares)
         component: DoubleArray = share[:, None] * x
     return component
 
@@ -136,29 +131,16 @@ def check_shapes(a: Array, b: Array) -> None:
         raise ValueError(f"cannot compare {a.shape} with {b.shape}")
 
 
-def _angle(ab: DoubleArray, aa: DoubleArray, bb: DoubleArray) -> DoubleArray:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        angle: DoubleArray = np.clip(ab / (np.sqrt(aa) * np.sqrt(bb)), -1.0, 1.0)
-    return angle
-
-
 def _dots(a: DoubleArray, b: DoubleArray) -> DoubleArray:
     dots: DoubleArray = np.einsum("tc,tc->t", a, b)
     return dots
-
-
-def _scaled(x: Array) -> DoubleArray:
-    x = np.asarray(x, dtype=np.float64)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        scaled: DoubleArray = x / np.abs(x).max(axis=1, keepdims=True, initial=0.0)
-    return scaled
 
 
 def _compared(
     x: DoubleArray, y: DoubleArray, path: DoubleArray, lost: DoubleArray
 ) -> Contributions:
     with np.errstate(invalid="ignore", divide="ignore"):
-        x_lost, y_lost = _most(np.abs(x) / lost), _most(np.abs(y) / lost)
+        x_lost, y_lost = _largest(x / lost), _largest(y / lost)
         idle = (np.minimum(x_lost, y_lost) <= 1) & (np.maximum(x_lost, y_lost) <= 2)
         ratios = np.linalg.norm(path, axis=1) / np.linalg.norm(y, axis=1)
     return Contributions(cosine(x, y), idle, ratios, np.zeros(len(x), np.bool_))
@@ -168,12 +150,12 @@ def _single(x: DoubleArray, y: DoubleArray, lost: DoubleArray) -> BoolArray:
     """Rows where all of x is lost, and y clearly is not."""
     with np.errstate(invalid="ignore"):
         clear = np.linalg.norm(y, axis=1) > _CLEAR * np.linalg.norm(lost, axis=1)
-        return np.asarray((_most(np.abs(x) / lost) <= 1) & clear)
+        return np.asarray((_largest(x / lost) <= 1) & clear)
 
 
-def _most(x: DoubleArray) -> DoubleArray:
-    most: DoubleArray = x.max(axis=1, initial=0.0)
-    return most
+def _largest(x: Array) -> DoubleArray:
+    largest: DoubleArray = np.abs(x).max(axis=1, initial=0.0)
+    return largest
 
 
 _NOISE = 1e-6
@@ -187,9 +169,6 @@ def relative_l2(a: Array, b: Array) -> DoubleArray:
     is NaN, the reference is not finite, or both rows are zero; infinite where only the reference is
     zero or the row is infinite: no bound from above is then kept. Each pair of rows is scaled by
     its largest magnitude first, so that no finite value overflows.
-
-    Raises:
-        ValueError: the shapes differ.
     """
     check_shapes(a, b)
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
@@ -197,7 +176,7 @@ def relative_l2(a: Array, b: Array) -> DoubleArray:
     scale = np.maximum(largest, reference)[:, None]
     with np.errstate(invalid="ignore", divide="ignore"):
         a, b = a / scale, b / scale
-        relative: DoubleArray = _norms(a - b) / _norms(b)
+        relative: DoubleArray = np.sqrt(_dots(a - b, a - b)) / np.sqrt(_dots(b, b))
     # An infinite row divided by itself is NaN; its distance from a finite one is infinite.
     relative[np.isinf(largest) & np.isfinite(reference)] = np.inf
     return relative
@@ -211,11 +190,7 @@ def in_words(relative: float, digits: int = 3) -> str:
 
 
 def worst_abs_error(a: Array, b: Array) -> float:
-    """Greatest |a - b| of two `[T, C]` arrays, neither empty, in float64; NaN if any is.
-
-    Raises:
-        ValueError: the shapes differ.
-    """
+    """Greatest |a - b| of two `[T, C]` arrays, neither empty, in float64; NaN if any is."""
     check_shapes(a, b)
     with np.errstate(invalid="ignore"):
         return float(np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)).max())
@@ -227,13 +202,3 @@ def finite_fraction(x: Array) -> float:
     An empty output holds no evidence, so it does not count as finite.
     """
     return float(np.isfinite(x).mean()) if x.size else 0.0
-
-
-def _largest(x: DoubleArray) -> DoubleArray:
-    largest: DoubleArray = np.abs(x).max(axis=1, initial=0.0)
-    return largest
-
-
-def _norms(x: DoubleArray) -> DoubleArray:
-    norms: DoubleArray = np.sqrt(np.einsum("tc,tc->t", x, x))
-    return norms

@@ -66,31 +66,26 @@ def test_compiled_models_are_entries_of_the_cache(backend: Backend, package: Pat
     assert mine.load(package).predict(X)["y"][0, 1] == 2
 
 
+@pytest.mark.parametrize(
+    ("of", "here", "failure", "why"),
+    [
+        ("25B78", "25B78", code_14("load"), "Core ML refused its compiled model (-14)"),
+        ("25A354", "25B78", stale("load"),
+         "its compiled model was of macOS build 25A354, and this is 25B78"),
+    ],
+)  # fmt: skip
 def test_a_stale_model_is_compiled_again_and_said_so(
-    backend: Backend, package: Path, compiled: Compiled, said: list[str]
-) -> None:
-    backend().load(package)
+    backend: Backend, package: Path, compiled: Compiled, said: list[str],
+    of: str, here: str, failure: Failure, why: str,
+) -> None:  # fmt: skip
+    backend(build=of).load(package)
     (before,) = compiled()
-    assert backend(code_14("load")).load(package).predict(X)["y"][1, 2] == 10
+    assert backend(failure, build=here).load(package).predict(X)["y"][1, 2] == 10
     (after,) = compiled()
     assert after != before
-    assert said == [f"{package}: Core ML refused its compiled model (-14); it is compiled again."]
-    backend().load(package)
+    assert said == [f"{package}: {why}; it is compiled again."]
+    backend(build=here).load(package)
     assert compiled() == [after]
-
-
-def test_a_model_of_another_system_is_compiled_again_and_said_so(
-    backend: Backend, package: Path, compiled: Compiled, said: list[str]
-) -> None:
-    backend(stale("load"), build="25A354").load(package)
-    (before,) = compiled()
-    backend(stale("load"), build="25B78").load(package)
-    (after,) = compiled()
-    assert after != before
-    assert said == [
-        f"{package}: its compiled model was of macOS build 25A354, and this is 25B78; it is "
-        "compiled again."
-    ]
 
 
 @pytest.mark.parametrize("name", ["model.mlmodelc/model.mil", "compiled.json"])
@@ -169,35 +164,33 @@ def compiled_root(backend: object) -> Path:
 def test_other_errors_are_explained_and_nothing_is_compiled_again(
     backend: Backend, package: Path, said: list[str]
 ) -> None:
-    mine = backend(Failure("load", "Program load failure (0x20004)"))
     with pytest.raises(ExecutionError, match=r"0x20004\) \(The ANE could not load the compiled"):
-        mine.load(package)
+        backend(Failure("load", "Program load failure (0x20004)")).load(package)
     assert said == []
 
 
-def test_what_cannot_be_compiled_is_one_sentence(backend: Backend, package: Path) -> None:
-    mine = backend(Failure("compile", "Error compiling model: no such op"))
-    with pytest.raises(ExecutionError, match=r"could not compile it: Error compiling .* op"):
+@pytest.mark.parametrize(
+    ("compiler", "sentence"),
+    [
+        ("", r"Core ML could not compile it: no such op"),
+        pytest.param("3500.32.1", r"compile` \(exit code 1\) could not .* no such op",
+                     marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_compiled_is_one_sentence(
+    backend: Backend, package: Path, compiler: str, sentence: str
+) -> None:
+    mine = backend(Failure("compile", "no such op"), compiler=compiler)
+    with pytest.raises(ExecutionError, match=sentence):
         mine.load(package)
-    assert mine.load(package).predict(X)["y"][0, 1] == 2
 
 
-@pytest.mark.slow
-def test_what_xcode_cannot_compile_is_one_sentence(backend: Backend, package: Path) -> None:
-    mine = backend(Failure("compile", "no such op"), compiler="3500.32.1")
-    with pytest.raises(ExecutionError, match=r"compile` \(exit code 1\) could not .* no such op"):
-        mine.load(package)
-
-
-def test_a_folder_of_another_name_is_not_compiled(backend: Backend, package: Path) -> None:
+def test_what_is_no_package_is_not_compiled(backend: Backend, package: Path) -> None:
     other = package.rename(package.with_suffix(".folder"))
     with pytest.raises(ExecutionError, match=r"folders named \*.mlpackage"):
         backend().load(other)
-
-
-def test_what_cannot_be_read_is_not_handed_to_core_ml(backend: Backend, tmp_path: Path) -> None:
     with pytest.raises(ProgramError, match="no such folder"):
-        backend().load(tmp_path / "absent.mlpackage")
+        backend().load(package)
 
 
 def test_a_compiled_artifact_is_used_as_it_is(
@@ -205,13 +198,9 @@ def test_a_compiled_artifact_is_used_as_it_is(
 ) -> None:
     own = write_compiled(read_model(package), package.with_suffix(".mlmodelc"))
     assert backend().load(own).predict(X)["y"][1, 0] == 6
-    assert compiled() == []
-
-
-def test_a_stale_compiled_artifact_is_one_sentence(backend: Backend, package: Path) -> None:
-    own = write_compiled(read_model(package), package.with_suffix(".mlmodelc"))
     with pytest.raises(ExecutionError, match="no package here to compile again, so compile its"):
         backend(code_14("load")).load(own)
+    assert compiled() == []
 
 
 def test_a_plan_is_read_through_it(backend: Backend, package: Path, said: list[str]) -> None:

@@ -18,8 +18,23 @@ from pytest_ane.backends.coreml.process import Device
 from pytest_ane.mac.testing import INTEL, TRANSLATED, VIRTUAL, Mac, Replayer, Script
 from pytest_ane.mlprogram.errors import BackendError, ExecutionError
 
+Become = Callable[[Script], None]
+Tool = Callable[[str, str], None]
 
-def test_a_mac_with_xcode(mac: Callable[[Script], None]) -> None:
+
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Tool:
+    """A shell script in place of one of macOS' tools."""
+
+    def replace_tool(name: str, script: str) -> None:
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    return replace_tool
+
+
+def test_a_mac_with_xcode(mac: Become) -> None:
     mac(Script(Mac("Apple M2", "26.1", "25B78", 16, "3500.32.1", "Mac14,2")))
     machine = Machine.detect()
     assert machine == Machine(
@@ -45,7 +60,7 @@ def test_a_mac_with_xcode(mac: Callable[[Script], None]) -> None:
                          "pytest-ane)"),
     ],
 )  # fmt: skip
-def test_machines_without_an_ane(mac: Callable[[Script], None], replayed: Mac, kind: str) -> None:
+def test_machines_without_an_ane(mac: Become, replayed: Mac, kind: str) -> None:
     mac(Script(replayed))
     assert without_ane(Machine.detect().device_facts()) == kind
 
@@ -63,7 +78,7 @@ def test_machines_without_an_ane(mac: Callable[[Script], None], replayed: Mac, k
     ],
 )
 def test_facts_that_are_missing_or_damaged_prove_nothing(
-    mac: Callable[[Script], None], changes: dict[str, str]
+    mac: Become, changes: dict[str, str]
 ) -> None:
     mac(Script())
     facts = Machine.detect().device_facts()
@@ -71,39 +86,31 @@ def test_facts_that_are_missing_or_damaged_prove_nothing(
     assert without_ane({k: v for k, v in (facts | changes).items() if v})
 
 
-def test_an_oid_that_does_not_exist_is_no_error(
-    mac: Callable[[Script], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_oid_that_does_not_exist_is_no_error(mac: Become, tool: Tool) -> None:
     mac(Script())
-    (tmp_path / "sysctl").write_text(
-        '#!/bin/sh\n[ "$2" = machdep.cpu.brand_string ] && echo Apple M4 && exit\n'
-        "echo \"sysctl: unknown oid '$2'\" >&2\nexit 1\n"
+    tool(
+        "sysctl",
+        '[ "$2" = machdep.cpu.brand_string ] && echo Apple M4 && exit\n'
+        "echo \"sysctl: unknown oid '$2'\" >&2\nexit 1",
     )
-    (tmp_path / "sysctl").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     facts = Machine.detect().device_facts()
     assert facts == {
         "virtual": "no", "translated": "no", "devices": "CPU, GPU, ANE", "ane_cores": "16"
     }  # fmt: skip
 
 
-def test_without_xcode_the_compiler_is_the_system_s(mac: Callable[[Script], None]) -> None:
+def test_without_xcode_the_compiler_is_the_system_s(mac: Become) -> None:
     mac(Script(Mac(compiler="")))
     machine = Machine.detect()
     assert machine.compiler == f"coremltools {version('coremltools')}"
     assert not machine.has_xcode
 
 
-def test_without_any_tools_xcrun_is_not_asked(
-    mac: Callable[[Script], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_any_tools_xcrun_is_not_asked(mac: Become, tool: Tool, tmp_path: Path) -> None:
     """It would open a window that offers to install them."""
     mac(Script(Mac(compiler="3500.32.1")))
-    (tmp_path / "xcode-select").write_text("#!/bin/sh\necho 'unable to get path' >&2\nexit 2\n")
-    (tmp_path / "xcrun").write_text(f"#!/bin/sh\ntouch {tmp_path}/asked\n")
-    for tool in ("xcode-select", "xcrun"):
-        (tmp_path / tool).chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    tool("xcode-select", "echo 'unable to get path' >&2; exit 2")
+    tool("xcrun", f"touch {tmp_path}/asked")
     assert not Machine.detect().has_xcode
     assert not (tmp_path / "asked").exists()
 
@@ -119,31 +126,25 @@ def test_without_any_tools_xcrun_is_not_asked(
 def test_a_compiler_that_cannot_be_asked_is_not_another_one(
     script: str,
     sentence: str,
-    mac: Callable[[Script], None],
+    mac: Become,
+    tool: Tool,
     monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
 ) -> None:
     mac(Script())
-    monkeypatch.setattr("pytest_ane.backends.coreml.machine._SECONDS", 1)
-    (tmp_path / "xcrun").write_text(f"#!/bin/sh\n{script}\n")
-    (tmp_path / "xcrun").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(machine, "_SECONDS", 1)
+    tool("xcrun", script)
     with pytest.raises(BackendError) as raised:
         Machine.detect()
     assert sentence in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
-def test_a_compiler_that_hangs_is_stopped(
-    mac: Callable[[Script], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_compiler_that_hangs_is_stopped(mac: Become, tool: Tool, tmp_path: Path) -> None:
     mac(Script())
-    machine = Machine.detect()
-    (tmp_path / "xcrun").write_text("#!/bin/sh\nexec sleep 60\n")
-    (tmp_path / "xcrun").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    mine = Machine.detect()
+    tool("xcrun", "exec sleep 60")
     with pytest.raises(ExecutionError, match=r"compile` had not ended after 1 seconds"):
-        compile_package(tmp_path / "a.mlpackage", tmp_path / "a.mlmodelc", machine, Device(1))
+        compile_package(tmp_path / "a.mlpackage", tmp_path / "a.mlmodelc", mine, Device(1))
 
 
 def test_another_system_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -159,13 +160,8 @@ def test_another_system_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_pat
         ("exit 0", "it says nothing, exit code 0"),
     ],
 )
-def test_a_tool_that_fails_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, why: str
-) -> None:
-    tool = tmp_path / "sw_vers"
-    tool.write_text(f"#!/bin/sh\n{script}\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_a_tool_that_fails_is_one_sentence(tool: Tool, script: str, why: str) -> None:
+    tool("sw_vers", script)
     with pytest.raises(BackendError) as raised:
         Machine.detect()
     assert str(raised.value) == (

@@ -56,6 +56,8 @@ def test_inputs_have_the_declared_types_and_undeclared_ones_stay_out(tmp_path: P
     np.testing.assert_array_equal(
         native.given["h"], np.array([[np.float16(1 / 3), 0, np.inf, np.nan]], np.float32)
     )
+    runner.predict({"h": np.ones((4, 2), np.float16).T[:1], "i": np.ones(1, np.int32)})
+    assert native.given["h"].flags.c_contiguous
 
 
 def test_a_pipeline_runs_whole_and_its_thresholds_may_be_left_out(tmp_path: Path) -> None:
@@ -79,13 +81,6 @@ def test_a_part_is_the_folder_of_its_number() -> None:
         for model in (part, whole):
             _load(model, Path("c.mlmodelc"), "ALL", device)
     assert opened == ["c.mlmodelc/model1", "c.mlmodelc"]
-
-
-def test_arrays_are_contiguous(tmp_path: Path) -> None:
-    native = Native(y=np.zeros((1, 4), np.float32))
-    runner = CoreMLRunner(read_model(mixed(tmp_path)), native)
-    runner.predict({"h": np.ones((4, 2), np.float16).T[:1], "i": np.ones(1, np.int32)})
-    assert native.given["h"].flags.c_contiguous
 
 
 def test_outputs_are_float32_of_the_program_s_names_and_nan_stays(tmp_path: Path) -> None:
@@ -206,49 +201,24 @@ def test_states_go_along_and_do_not_share(backend: Backend, tmp_path: Path) -> N
     assert other.read_state("s").tolist() == [2, 2]
 
 
-@pytest.mark.parametrize("names", [None, ("s",)])
-def test_states_are_given_back(
-    backend: Backend, tmp_path: Path, names: tuple[str, ...] | None
-) -> None:
-    runner = backend().load(counter(tmp_path))
-    state, ones = runner.make_state(), {"x": np.ones(2, np.float32)}
-    runner.predict(ones, state)
-    kept = runner.read_states(state, names)
-    runner.predict(ones, state)
-    assert kept["s"].tolist() == [1, 1]
-    runner.write_states(state, kept)
-    assert runner.predict(ones, state)["y"].tolist() == [2, 2]
-    assert runner.read_states(state, ()) == {}
-
-
-def test_without_states_there_are_none(backend: Backend, tmp_path: Path) -> None:
-    runner = backend().load(doubling().save(tmp_path))
-    assert runner.make_state() is None
-    assert runner.read_states(None) == {}
-
-
-def test_states_that_core_ml_does_not_give_or_take_are_one_sentence(tmp_path: Path) -> None:
+def test_states_that_core_ml_does_not_make_give_or_take_are_one_sentence(tmp_path: Path) -> None:
     class Broken:
+        def make_state(self) -> None:
+            raise RuntimeError("out of memory.")
+
         def read_state(self, name: str) -> None:
             raise RuntimeError("no such state.")
 
         def write_state(self, name: str, value: object) -> None:
             raise RuntimeError("wrong shape.")
 
-    runner = CoreMLRunner(read_model(counter(tmp_path)), None)
+    runner = CoreMLRunner(read_model(counter(tmp_path)), Broken())
+    with pytest.raises(ExecutionError, match=r"Core ML made no states: out of memory\.$"):
+        runner.make_state()
     with pytest.raises(ExecutionError, match=r"Core ML could not read a state: no such state\.$"):
         runner.read_states(Broken())
     with pytest.raises(ExecutionError, match=r"Core ML could not write a state: wrong shape\.$"):
         runner.write_states(Broken(), {"s": 1})
-
-
-def test_states_that_core_ml_does_not_make_are_one_sentence(tmp_path: Path) -> None:
-    class Broken(Native):
-        def make_state(self) -> None:
-            raise RuntimeError("out of memory.")
-
-    with pytest.raises(ExecutionError, match=r"Core ML made no states: out of memory\.$"):
-        CoreMLRunner(read_model(counter(tmp_path)), Broken()).make_state()
 
 
 def test_of_several_functions_the_default_one_runs(backend: Backend, tmp_path: Path) -> None:

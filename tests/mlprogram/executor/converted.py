@@ -75,42 +75,6 @@ def convert(module: nn.Module) -> Any:
     )
 
 
-def compressions() -> dict[str, Any]:
-    """Names of compressions and what makes them of a converted model."""
-    from coremltools.optimize import coreml as cto
-
-    def palette(nbits: int, granularity: str, group: int = 8) -> Any:
-        options = {"group_size": group} if granularity == "per_grouped_channel" else {}
-        config = cto.OpPalettizerConfig(
-            mode="uniform", nbits=nbits, granularity=granularity, weight_threshold=0, **options
-        )
-        return lambda m: cto.palettize_weights(m, cto.OptimizationConfig(global_config=config))
-
-    def linear(dtype: str, granularity: str, block: int = 16) -> Any:
-        options = {"block_size": block} if granularity == "per_block" else {}
-        config = cto.OpLinearQuantizerConfig(
-            mode="linear_symmetric",
-            dtype=dtype,
-            granularity=granularity,
-            weight_threshold=0,
-            **options,
-        )
-        return lambda m: cto.linear_quantize_weights(
-            m, cto.OptimizationConfig(global_config=config)
-        )
-
-    return {
-        "palette-2-grouped": palette(2, "per_grouped_channel"),
-        "palette-3-grouped": palette(3, "per_grouped_channel"),
-        "palette-4-grouped": palette(4, "per_grouped_channel"),
-        "palette-4-tensor": palette(4, "per_tensor"),
-        "palette-6-grouped": palette(6, "per_grouped_channel"),
-        "palette-8-tensor": palette(8, "per_tensor"),
-        "int4-block": linear("int4", "per_block"),
-        "int8-channel": linear("int8", "per_channel"),
-    }
-
-
 def save(model: Any, folder: Path, name: str) -> Path:
     """The model as a package."""
     path = folder / f"{name}.mlpackage"

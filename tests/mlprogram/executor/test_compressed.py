@@ -35,6 +35,7 @@ EVERYWHERE: dict[str, tuple[Step, ...]] = {
     "palettes of 1 bit": (palettes(nbits=1),),
     "palettes of 4 bits": (palettes(nbits=4),),
     "palettes of 6 bits": (palettes(nbits=6),),
+    "palettes of 8 bits": (palettes(nbits=8),),
     "int8": (integers(),),
     "int8, symmetric": (integers("linear_symmetric"),),
     "uint8, one scale": (integers(dtype="uint8", **TENSOR),),

@@ -27,17 +27,14 @@ def session(program: Program, tmp_path: Path, **options: Any) -> PipelineSession
 def test_values_pass_by_name(tmp_path: Path) -> None:
     outputs = session(three(), tmp_path).predict({"x": X})
     assert {name: y.tolist() for name, y in outputs.items()} == {"c": [[3, 22]], "d": [[6, 60]]}
-
-
-def test_one_model_has_an_ordinary_session(tmp_path: Path) -> None:
-    assert isinstance(open_session(read_any(doubling().save(tmp_path))), Session)
-
-
-def test_values_between_parts_can_be_asked_for(tmp_path: Path) -> None:
     opened = session(three(), tmp_path)
     assert opened.predict({"x": X}, outputs=["b"])["b"].tolist() == [[2, 20]]
     with pytest.raises(ExecutionError, match=r"no value 'q'; outputs are: b, c, d\.$"):
         opened.predict({"x": X}, outputs=["q"])
+
+
+def test_one_model_has_an_ordinary_session(tmp_path: Path) -> None:
+    assert isinstance(open_session(read_any(doubling().save(tmp_path))), Session)
 
 
 def test_there_are_no_states(tmp_path: Path) -> None:

@@ -123,19 +123,6 @@ def mb() -> Any:
     return Builder
 
 
-def test_cond_runs_one_branch(folder: Path, mb: Any) -> None:
-    def body(x: Any) -> Any:
-        positive = mb.greater(x=mb.reduce_sum(x=x, axes=[0], keep_dims=False), y=0.0)
-        return mb.cond(
-            pred=positive, _true_fn=lambda: mb.mul(x=x, y=2.0), _false_fn=lambda: mb.add(x=x, y=1.0)
-        )
-
-    prepared = session(build(folder / "cond.mlpackage", [mb.TensorSpec((3,))], body))
-    assert _only(prepared, x=[1, 2, 3]).tolist() == [2, 4, 6]
-    assert _only(prepared, x=[-1, -2, -3]).tolist() == [0, -1, -2]
-    assert _only(prepared, x=[1, 2, 3]).tolist() == [2, 4, 6]
-
-
 def test_cond_branches_may_be_constants_and_outer_values(folder: Path, mb: Any) -> None:
     def body(x: Any) -> Any:
         flag = mb.greater(x=mb.reduce_sum(x=x, axes=[0], keep_dims=False), y=0.0)
@@ -210,28 +197,6 @@ def test_lists_collect_what_a_loop_computes(folder: Path, mb: Any) -> None:
     gathered, third = prepared.predict({"x": np.float32([1, 10])}).values()
     assert gathered.tolist() == [[3, 30], [1, 10]]
     assert third.tolist() == [2, 20]
-
-
-def test_list_scatter_and_length(folder: Path, mb: Any) -> None:
-    def body(x: Any) -> Any:
-        ls = mb.make_list(init_length=1, dtype="fp32", elem_shape=(2,), dynamic_length=True)
-        filled = mb.list_scatter(ls=ls, indices=[2, 0], value=x)
-        return mb.list_length(ls=filled), mb.list_read(ls=filled, index=0)
-
-    prepared = session(build(folder / "scatter.mlpackage", [mb.TensorSpec((2, 2))], body))
-    length, first = prepared.predict({"x": np.float32([[1, 2], [3, 4]])}).values()
-    assert length == 3
-    assert first.tolist() == [3, 4]
-
-
-def test_a_list_that_cannot_grow_refuses_an_index(folder: Path, mb: Any) -> None:
-    def body(x: Any) -> Any:
-        ls = mb.make_list(init_length=2, dtype="fp32", elem_shape=(2,), dynamic_length=False)
-        return mb.list_read(ls=mb.list_write(ls=ls, index=5, value=x), index=0)
-
-    prepared = session(build(folder / "full.mlpackage", [mb.TensorSpec((2,))], body))
-    with pytest.raises(ExecutionError, match=r"list_write .* index 5 into a list of 2 elements"):
-        prepared.predict({"x": np.float32([1, 2])})
 
 
 @pytest.mark.parametrize("keep", [0, 1])

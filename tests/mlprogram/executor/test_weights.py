@@ -240,14 +240,6 @@ def plain(elements: Any, tables: Any) -> Any:
     return np.concatenate(list(parts))
 
 
-def test_the_example_of_the_documentation() -> None:
-    """Indices 0, 3, 2, 1, 3 of 2 bits; the upper bits of the last byte are padding."""
-    packed = Packed(np.array([0b01101100, 0b11], np.uint8), 2, (5,))
-    assert np.asarray(packed).tolist() == [0, 3, 2, 1, 3]
-    tables = np.array([[10.0, 11, 12, 13]])
-    assert decode(packed, tables).tolist() == [10, 13, 12, 11, 13]
-
-
 @pytest.mark.parametrize("bits", BITS)
 def test_packing_is_that_of_the_documentation(bits: int) -> None:
     elements, packed, _ = random((3, 7), bits, 1)
@@ -323,11 +315,16 @@ def test_what_does_not_fit(arguments: dict[str, Any], message: str) -> None:
         decode(packed, **{"tables": np.zeros((1, 16)), **arguments})
 
 
-def test_bytes_that_do_not_fit() -> None:
+def test_packed_elements() -> None:
     with pytest.raises(ValueError, match="3 bytes; 8 elements of 4 bits take 4"):
         Packed(np.zeros(3, np.uint8), 4, (4, 2))
     with pytest.raises(ValueError, match="elements of 5 bits"):
         Packed(np.zeros(5, np.uint8), 5, (8,))
+    # Indices 0, 3, 2, 1, 3 of 2 bits; the upper bits of the last byte are padding.
+    packed = Packed(np.array([0b01101100, 0b11], np.uint8), 2, (5,))
+    assert np.asarray(packed).tolist() == [0, 3, 2, 1, 3]
+    tables = np.array([[10.0, 11, 12, 13]])
+    assert decode(packed, tables).tolist() == [10, 13, 12, 11, 13]
 
 
 @pytest.mark.parametrize("bits", BITS)

@@ -35,44 +35,38 @@ def one(reference: list[float], actual: list[float]) -> Position:
     return position
 
 
-def test_equal_logits() -> None:
+def test_written_out() -> None:
     found = one([1, 2, 3], [1, 2, 3])
     assert (found.kl, found.top1, found.rank) == (0.0, True, 0)
     assert found.centred_cosine == pytest.approx(1)
-
-
-def test_the_divergence_of_two_coins() -> None:
-    """Of (1/2, 1/2) and (1/4, 3/4): 1/2 ln 2 + 1/2 ln 2/3."""
+    # Of (1/2, 1/2) and (1/4, 3/4): 1/2 ln 2 + 1/2 ln 2/3.
     found = one([0, 0], [0, math.log(3)])
     assert found.kl == pytest.approx(0.5 * math.log(2) + 0.5 * math.log(2 / 3), abs=1e-7)
-
-
-def test_the_cosine_is_of_logits_without_their_mean() -> None:
-    assert one([101, 102, 103], [1, 0, 2]).centred_cosine == pytest.approx(0.5)
-
-
-def test_the_rank_of_the_reference_s_likeliest_token() -> None:
-    assert [(p.top1, p.rank) for p in (one([9, 1, 2], [5, 7, 6]), one([9, 1, 2], [6, 7, 5]))] == [
-        (False, 2),
-        (False, 1),
-    ]
+    found = one([101, 102, 103], [1, 0, 2])
+    assert found.centred_cosine == pytest.approx(0.5)
+    assert found.cosine == pytest.approx(307 / math.sqrt((101**2 + 102**2 + 103**2) * 5), abs=1e-6)
+    assert one([3], [4]).margin == math.inf
 
 
 @pytest.mark.parametrize(
-    ("actual", "top1", "rank"), [([2, 2, 1], True, 0), ([1, 2, 2], False, 2), ([2, 2, 2], True, 0)]
+    ("reference", "actual", "top1", "rank"),
+    [
+        ([9, 1, 2], [5, 7, 6], False, 2),
+        ([9, 1, 2], [6, 7, 5], False, 1),
+        ([9, 2, 1], [math.nan] * 3, False, 3),
+        # Of equal logits the lower token counts first.
+        ([5, 1, 1], [2, 2, 1], True, 0),
+        ([5, 1, 1], [1, 2, 2], False, 2),
+        ([5, 1, 1], [2, 2, 2], True, 0),
+        # As from a head that gives zeros: a tie of all is no agreement.
+        ([1, 2, 5], [0, 0, 0], False, 2),
+    ],
 )
-def test_of_equal_logits_the_lower_token_counts_first(
-    actual: list[float], top1: bool, rank: int
+def test_the_rank_of_the_reference_s_likeliest_token(
+    reference: list[float], actual: list[float], top1: bool, rank: int
 ) -> None:
-    best_is_first = one([5, 1, 1], actual)
-    assert (best_is_first.top1, best_is_first.rank) == (top1, rank)
-
-
-def test_logits_that_are_all_alike_do_not_agree_with_a_later_token() -> None:
-    """As from a head that gives zeros: a tie of all is no agreement."""
-    found = one([1, 2, 5], [0, 0, 0])
-    assert (found.top1, found.rank) == (False, 2)
-    assert math.isnan(found.centred_cosine)
+    found = one(reference, actual)
+    assert (found.top1, found.rank) == (top1, rank)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -84,10 +78,6 @@ def test_a_logit_that_is_not_finite_is_no_agreement(bad: float, position: int) -
     assert not found.top1
     assert math.isnan(found.centred_cosine)
     assert not found.kl <= 1e6
-
-
-def test_nothing_but_nan_is_ranked_last() -> None:
-    assert one([9, 2, 1], [math.nan] * 3).rank == 3
 
 
 def test_a_reference_that_is_not_finite_agrees_with_nothing() -> None:
@@ -144,11 +134,8 @@ def test_the_likeliest_tokens() -> None:
     assert found.tail == -2.7726
     (all_of_them,) = likeliest(logits)
     assert (len(all_of_them.tokens), all_of_them.tail) == (5, -math.inf)
-
-
-def test_a_certain_token_has_the_logarithm_0() -> None:
-    (found,) = likeliest(np.array([[0.0, 1e4]], np.float32), count=1)
-    assert found == Likeliest((1,), (0.0,), -math.inf)
+    (certain,) = likeliest(np.array([[0.0, 1e4]], np.float32), count=1)
+    assert certain == Likeliest((1,), (0.0,), -math.inf)
 
 
 def test_no_token_is_likeliest_where_a_logit_is_not_finite() -> None:
@@ -178,15 +165,6 @@ def test_a_certain_next_token_has_no_loss() -> None:
     logits = np.array([[1e4, 0], [0, 1]], np.float32)
     assert compare_logits(logits, logits, (1, 0))[0].nll == 0
     assert compare_logits(logits, logits, (0, 1))[0].nll == 1e4
-
-
-def test_the_plain_cosine_sees_the_mean() -> None:
-    found = one([101, 102, 103], [1, 0, 2])
-    assert found.cosine == pytest.approx(307 / math.sqrt((101**2 + 102**2 + 103**2) * 5), abs=1e-6)
-
-
-def test_one_token_has_no_second() -> None:
-    assert one([3], [4]).margin == math.inf
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -220,6 +198,7 @@ def test_percentiles_lie_between_values() -> None:
     """Of 0 to 20, the 5th percentile is the second of 21 values."""
     assert Quantiles.of(list(range(21))) == Quantiles(0, 1, 10, 19, 20)
     assert Quantiles.of([7.0]) == Quantiles(7, 7, 7, 7, 7)
+    assert not Quantiles.of([1.0, math.inf]).p95 <= 1e300
 
 
 @pytest.mark.parametrize("at", range(3))
@@ -230,10 +209,6 @@ def test_nan_is_in_every_number(at: int) -> None:
     assert all(
         math.isnan(x) for x in (spread.min, spread.p5, spread.median, spread.p95, spread.max)
     )
-
-
-def test_infinity_is_no_number_to_pass() -> None:
-    assert not Quantiles.of([1.0, math.inf]).p95 <= 1e300
 
 
 def test_a_summary() -> None:

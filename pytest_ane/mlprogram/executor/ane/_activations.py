@@ -274,14 +274,8 @@ def _gelu(x: DoubleArray) -> DoubleArray:
     return np.asarray(0.5 * x * (1 + z))
 
 
-@cache
-def _silu_table() -> Table:
-    return fitted(_silu, -8, 1 / 2, -1787 * 2.0**-20)
-
-
-@cache
-def _gelu_table() -> Table:
-    return fitted(_gelu, -4, 1 / 4, -1581 * 2.0**-21)
+_silu_table = cache(lambda: fitted(_silu, -8, 1 / 2, -1787 * 2.0**-20))
+_gelu_table = cache(lambda: fitted(_gelu, -4, 1 / 4, -1581 * 2.0**-21))
 
 
 def _fitted(table: Table, x: DoubleArray, slope: float) -> DoubleArray:

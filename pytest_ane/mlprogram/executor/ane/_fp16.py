@@ -31,38 +31,23 @@ LARGEST = 65504.0
 """The largest finite fp16 number."""
 
 
-def _bits_of(context: Any, number: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.IntType(64))
+def _bitcast(source: Any, target: Any, kind: Any, narrower: Any = None) -> Any:
+    """An intrinsic that reads a number's bits as another type, in which it may be rounded first."""
 
-    return types.int64(types.float64), generate
+    def define(context: Any, number: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            value = builder.fptrunc(arguments[0], narrower) if narrower else arguments[0]
+            return builder.bitcast(value, kind)
 
+        return target(source), generate
 
-def _of_bits(context: Any, bits: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.DoubleType())
-
-    return types.float64(types.int64), generate
-
-
-def _float_bits_of(context: Any, number: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(arguments[0], ir.IntType(32))
-
-    return types.int32(types.float32), generate
+    return intrinsic(define)
 
 
-def _pattern_of(context: Any, number: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(builder.fptrunc(arguments[0], ir.HalfType()), ir.IntType(16))
-
-    return types.uint16(types.float32), generate
-
-
-bits_of: Any = intrinsic(_bits_of)
-float_bits_of: Any = intrinsic(_float_bits_of)
-of_bits: Any = intrinsic(_of_bits)
-pattern_of: Any = intrinsic(_pattern_of)
+bits_of = _bitcast(types.float64, types.int64, ir.IntType(64))
+float_bits_of = _bitcast(types.float32, types.int32, ir.IntType(32))
+of_bits = _bitcast(types.int64, types.float64, ir.DoubleType())
+pattern_of = _bitcast(types.float32, types.uint16, ir.IntType(16), ir.HalfType())
 
 _DROPPED = 52 - 10
 """Bits of a double's fraction that fp16 has not."""
@@ -114,9 +99,6 @@ def decode(x: Array) -> FloatArray:
 
     Infinity is 65536, 0x7e00 is 98304, 0x7fff is 131008, each with its sign; there is no NaN.
     A signalling NaN reaches the ANE quietened, by the host's doing. Recorded: 16 outputs on M6.
-
-    Args:
-        x: fp16 numbers in any floating type.
     """
     return np.asarray(_decode(np.asarray(x, np.float32)))
 

@@ -131,11 +131,7 @@ def sums(weight: Weight, vectors: Array, bias: Array | None = None) -> Sums:
 def prepare(
     weight: Weight, vectors: Array, bias: Array | None
 ) -> tuple[FloatArray, FloatArray, DoubleArray]:
-    """Vectors in LSB, the least |factor| for each of their numbers, and what sums start with.
-
-    Raises:
-        ValueError: the shapes do not fit.
-    """
+    """Vectors in LSB, the least |factor| for each of their numbers, and what sums start with."""
     numbers = np.ascontiguousarray(vectors, np.float32)
     rows, (groups, _, width) = weight.factors.shape[:2], numbers.shape
     if weight.factors.shape != (groups, rows[1], width):

@@ -61,17 +61,12 @@ def w8a8(
 ) -> Sums:
     """Sum of products of 8-bit codes, `[.., P, K]` and `[.., O, K]`, scaled: `[.., O, P]`.
 
+    Codes of the activations are less their zero point; weights have one scale, or `[.., O]`.
+
     The accumulator has 32 bits, |S| >= 2^31 gives an infinity; the result is `r16(S s_x s_w)`, and
     may exceed 32768. Grade: recorded with powers of two as scales (30 outputs on M6, 751K
     data/06_numerics/numerics_i8); elsewhere the place of a rounding inside the scaling is unknown,
     and so is that of a bias, which is added before it here.
-
-    Args:
-        codes: of the activations, less their zero point.
-        weight: codes of the weights.
-        scale: of the activations.
-        weight_scale: of the weights, one number or `[.., O]`.
-        bias: `[.., O]`.
     """
     # Exact: products are below 2^16, and sums of them below 2^53.
     total = weight.astype(np.float64) @ np.swapaxes(codes.astype(np.float64), -1, -2)
@@ -253,11 +248,7 @@ def conv(
     x: Any, weight: Any, bias: Any = None, strides: Any = None, pad_type: str = "valid",
     pad: Any = None, dilations: Any = None, groups: int = 1,
 ) -> Sums | None:  # fmt: skip
-    """`x [N, C, *D]` with `weight [O, C / groups, 1...]`; None for a larger kernel.
-
-    Raises:
-        ValueError: channels do not fit the weight and its groups.
-    """
+    """`x [N, C, *D]` with `weight [O, C / groups, 1...]`; None for a larger kernel."""
     kernel, spatial, groups = weight.shape[2:], x.ndim - 2, int(groups)
     if not set(kernel) <= {1}:
         return None
@@ -285,11 +276,7 @@ def conv(
 
 @rule(Grade.RECORDED, "linear")
 def linear(x: Any, weight: Any, bias: Any = None) -> Sums | None:
-    """`x [.., K]` with `weight [O, K]` and `bias [O]`.
-
-    Raises:
-        ValueError: the weight is no matrix, or the bias not of its rows.
-    """
+    """`x [.., K]` with `weight [O, K]` and `bias [O]`."""
     if weight.ndim != 2 or (bias is not None and np.shape(bias) != weight.shape[:1]):
         raise ValueError(f"a weight {weight.shape} and a bias {np.shape(bias)}")
     vectors = x.reshape(1, math.prod(x.shape[:-1]), x.shape[-1])

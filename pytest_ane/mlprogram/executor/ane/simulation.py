@@ -190,9 +190,6 @@ class Simulation:
     Attributes:
         tally: what ran.
         watch: called after each run of an operation that has a rule, where there is anybody to.
-
-    Raises:
-        ExecutionError: this processor has no instructions for fp16.
     """
 
     def __init__(self, makers: Mapping[str, Operation], *, scale_after: bool = False) -> None:
@@ -209,14 +206,7 @@ class Simulation:
     def bind(
         self, op: Operation, typed: Callable[..., Any], constants: dict[str, Any], read: Reader
     ) -> Callable[..., Any]:
-        """The function that computes an operation, and counts it.
-
-        Args:
-            op: the operation.
-            typed: its function as the program's types say, for what has no rule.
-            constants: its constant parameters; factors of products are replaced by prepared ones.
-            read: parameters of constant operations.
-        """
+        """The function that computes an operation, and counts it."""
         rule = self._rules.get(op.op) if self._is_fp16(op) else None
         if rule is None:
             return self._counted(op.op, typed)

@@ -37,12 +37,7 @@ def dequantize(input: Any, scale: Any, zero_point: Any = 0, axis: Any = None) ->
 
 
 def along(parameter: Any, shape: tuple[int, ...], axis: Any, name: str) -> Any:
-    """A scalar as it is, in float32; a vector `[n]` laid along an axis of n elements.
-
-    Raises:
-        ValueError: it has another rank, or another length than the axis.
-        IndexError: there is no such axis.
-    """
+    """A scalar as it is, in float32; a vector `[n]` laid along an axis of n elements."""
     array = np.asarray(parameter)
     if (
         array.dtype.kind != "f"
@@ -108,11 +103,7 @@ def _spread(dense: Any, vector_axis: Any) -> Any:
 
 
 def block_sizes(shape: tuple[int, ...], blocks: tuple[int, ...]) -> list[int]:
-    """Elements of a block along each axis.
-
-    Raises:
-        ValueError: the number of blocks does not divide an axis.
-    """
+    """Elements of a block along each axis."""
     if len(shape) != len(blocks) or any(
         b == 0 or n % b for n, b in zip(shape, blocks, strict=True)
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -34,21 +35,10 @@ class _Windows(NamedTuple):
 
 @register("conv")
 def conv(
-    x: Any,
-    weight: Any,
-    bias: Any = None,
-    strides: Any = None,
-    pad_type: str = "valid",
-    pad: Any = None,
-    dilations: Any = None,
-    groups: int = 1,
-) -> Any:
-    """Cross-correlation of `x [N, C, *D]` with `weight [O, C / groups, *K]`, plus bias.
-
-    Raises:
-        ValueError: channels that do not fit the weight and its groups, a kernel longer than the
-            padded input, padding of an unknown kind.
-    """
+    x: Any, weight: Any, bias: Any = None, strides: Any = None, pad_type: str = "valid",
+    pad: Any = None, dilations: Any = None, groups: int = 1,
+) -> Any:  # fmt: skip
+    """Cross-correlation of `x [N, C, *D]` with `weight [O, C / groups, *K]`, plus bias."""
     spatial, groups = x.ndim - 2, int(groups)
     strides = ints(strides, spatial, 1)
     dilations = ints(dilations, spatial, 1)
@@ -171,35 +161,36 @@ def _columns(x: Any, weight: Any, windows: _Windows) -> Any:
 
 @register("conv_transpose")
 def conv_transpose(
-    x: Any,
-    weight: Any,
-    bias: Any = None,
-    pad: Any = None,
-    output_shape: Any = None,
-    pad_type: str = "valid",
-    strides: Any = None,
-    dilations: Any = None,
-    groups: int = 1,
-) -> Any:
+    x: Any, weight: Any, bias: Any = None, pad: Any = None, output_shape: Any = None,
+    pad_type: str = "valid", strides: Any = None, dilations: Any = None, groups: int = 1,
+) -> Any:  # fmt: skip
     """The transpose of `conv` as a linear map, of `x [N, C, *D]` by `weight [C, O / groups, *K]`.
 
     `pad` takes elements off the whole output; `output_shape` determines its end, with zeros where
     no kernel reaches. `same` gives `D stride` elements, or those of output_shape, from the middle.
-
-    Raises:
-        ValueError: channels that do not fit the weight and its groups, an output_shape of another
-            rank, batch or number of channels, no output left, padding of an unknown kind.
     """
     spatial, groups = x.ndim - 2, int(groups)
     strides = ints(strides, spatial, 1)
-    dilations = ints(dilations, spatial, 1)
     outputs = weight.shape[1] * groups
     check_channels(x, weight.shape[0], outputs, groups)
-    whole = _whole(x, weight, strides, dilations, groups)
-    target = _target(output_shape, (len(x), outputs), spatial)
-    same = tuple(n * s for n, s in zip(x.shape[2:], strides, strict=True))
-    cuts = _cuts(whole.shape[2:], same, target, pad_type, pad)
-    return add_bias(_cut(whole, cuts), bias)
+    target = None if output_shape is None else ints(output_shape, 2 + spatial, 0)
+    if target is not None and target[:2] != (len(x), outputs):
+        raise ValueError(f"output_shape {list(target)} does not begin with {[len(x), outputs]}")
+    whole = _whole(x, weight, strides, ints(dilations, spatial, 1), groups)
+    reach = tuple(whole.shape[2:])
+    if pad_type in ("valid", "custom"):
+        pads = ints(pad if pad_type == "custom" else None, 2 * spatial, 0)
+        begins = pads[0::2]
+        sizes = [n - sum(both) for n, *both in zip(reach, begins, pads[1::2], strict=True)]
+    else:
+        sizes = [n * s for n, s in zip(x.shape[2:], strides, strict=True)]
+    sizes = sizes if target is None else list(target[2:])
+    if pad_type not in ("valid", "custom"):
+        spare = (max(n - size, 0) for n, size in zip(reach, sizes, strict=True))
+        begins = tuple(halves(pad_type, n)[0] for n in spare)
+    if min(sizes) <= 0:
+        raise ValueError(f"no output is left of {reach} from {begins} on, but {sizes}")
+    return add_bias(_cut(whole, begins, sizes), bias)
 
 
 def _whole(
@@ -215,46 +206,10 @@ def _whole(
     return compute(*arrays, stride=strides, groups=groups, dilation=dilations).numpy()
 
 
-def _target(output_shape: Any, leading: tuple[int, int], spatial: int) -> tuple[int, ...] | None:
-    """The spatial part of an output_shape, if there is one."""
-    if output_shape is None:
-        return None
-    shape = ints(output_shape, 2 + spatial, 0)
-    if shape[:2] != leading:
-        raise ValueError(f"output_shape {list(shape)} does not begin with {list(leading)}")
-    return shape[2:]
-
-
-def _cuts(
-    reach: tuple[int, ...],
-    same: tuple[int, ...],
-    target: tuple[int, ...] | None,
-    pad_type: str,
-    pad: Any,
-) -> list[tuple[int, int]]:
-    """Where the output begins and ends within what kernels reach, for each axis."""
-    if pad_type in ("valid", "custom"):
-        pads = ints(pad if pad_type == "custom" else None, 2 * len(reach), 0)
-        begins = pads[0::2]
-        ends = tuple(n - after for n, after in zip(reach, pads[1::2], strict=True))
-    else:
-        sizes = same if target is None else target
-        begins = tuple(
-            halves(pad_type, max(n - size, 0))[0] for n, size in zip(reach, sizes, strict=True)
-        )
-        ends = tuple(begin + size for begin, size in zip(begins, sizes, strict=True))
-    if target is not None:
-        ends = tuple(begin + size for begin, size in zip(begins, target, strict=True))
-    if any(end <= begin for begin, end in zip(begins, ends, strict=True)):
-        raise ValueError(f"no output is left of {reach} between {begins} and {ends}")
-    return list(zip(begins, ends, strict=True))
-
-
-def _cut(whole: Any, cuts: list[tuple[int, int]]) -> Any:
-    """What lies between, and zeros past the end."""
-    between = (..., *(slice(begin, end) for begin, end in cuts))
-    inside = whole[between]
-    short = [end - begin - n for (begin, end), n in zip(cuts, inside.shape[2:], strict=True)]
-    if not any(short):
-        return inside
-    return np.pad(inside, [(0, 0), (0, 0), *((0, n) for n in short)])
+def _cut(whole: Any, begins: Sequence[int], sizes: Sequence[int]) -> Any:
+    """So many elements of each spatial axis from a place on, zeros past the end."""
+    at = (slice(begin, begin + size) for begin, size in zip(begins, sizes, strict=True))
+    place = (..., *at)
+    inside = whole[place]
+    short = [(0, size - n) for size, n in zip(sizes, inside.shape[2:], strict=True)]
+    return np.pad(inside, [(0, 0), (0, 0), *short]) if any(map(any, short)) else inside

@@ -130,11 +130,7 @@ def relu(x: Any) -> Any:
 
 @register("prelu")
 def prelu(x: Any, alpha: Any) -> Any:
-    """`x [B, C, ...]` where x > 0, else `alpha x`, with an `alpha [C]` for each channel.
-
-    Raises:
-        ValueError: alpha has another length.
-    """
+    """`x [B, C, ...]` where x > 0, else `alpha x`, with an `alpha [C]` for each channel."""
     return np.where(x > 0, x, _by_channel(alpha, x, "alpha") * x)
 
 
@@ -146,11 +142,7 @@ def softplus(x: Any) -> Any:
 
 @register("softplus_parametric")
 def softplus_parametric(x: Any, alpha: Any, beta: Any) -> Any:
-    """`alpha log(1 + exp(beta x))`, alpha and beta `[C]` by channel of `x [B, C, ...]`.
-
-    Raises:
-        ValueError: alpha or beta has another length.
-    """
+    """`alpha log(1 + exp(beta x))`, alpha and beta `[C]` by channel of `x [B, C, ...]`."""
     return _by_channel(alpha, x, "alpha") * softplus(_by_channel(beta, x, "beta") * x)
 
 

@@ -25,11 +25,7 @@ def _typed(value: Any) -> Any:
 
 
 def dimensions(shape: Any) -> tuple[int, ...]:
-    """A shape that comes as a tensor of integers, as a tuple.
-
-    Raises:
-        ValueError: a dimension is negative.
-    """
+    """A shape that comes as a tensor of integers, as a tuple."""
     lengths = tuple(integers(shape))
     if any(n < 0 for n in lengths):
         raise ValueError(f"shape {list(lengths)} has negative dimensions")
@@ -38,11 +34,7 @@ def dimensions(shape: Any) -> tuple[int, ...]:
 
 @register("fill", moves=True)
 def fill(shape: Any, value: Any = 0.0) -> Any:
-    """A tensor of this shape and the value's type, filled with the value.
-
-    Raises:
-        ValueError: a dimension is negative.
-    """
+    """A tensor of this shape and the value's type, filled with the value."""
     return np.full(dimensions(shape), _typed(value))
 
 
@@ -59,9 +51,6 @@ def one_hot(
     """`on_value` where a new axis' position is the index, else `off_value`.
 
     An index below 0 or beyond the vectors gives `off_value` everywhere, as in `tf.one_hot`.
-
-    Raises:
-        ValueError: the size is negative, or the axis out of bounds.
     """
     size = int(one_hot_vector_size)
     if size < 0:
@@ -78,10 +67,6 @@ def range_1d(start: Any, end: Any, step: Any) -> Any:
     """`start`, `start + step`, ... up to, and without, `end`.
 
     Floats count ceil((end - start) / step) values, by arithmetic of their own type.
-
-    Raises:
-        ValueError: the step is 0, or a number is NaN.
-        OverflowError: the range has no end.
     """
     first, last, by = (_typed(v).reshape(()) for v in (start, end, step))
     dtype = np.result_type(first, last, by)
@@ -101,9 +86,6 @@ def band_part(x: Any, lower: int = -1, upper: int = -1) -> Any:
         x: rank 2 or more; the last two axes are the matrices'.
         lower: diagonals to keep below the main one; all where negative.
         upper: the same above it.
-
-    Raises:
-        ValueError: the rank is below 2.
     """
     x = np.asarray(x)
     if x.ndim < 2:
@@ -124,11 +106,7 @@ def _numbers(seed: int | None) -> Any:
 
 @register("random_uniform")
 def random_uniform(shape: Any, low: float = 0.0, high: float = 1.0, seed: int | None = -1) -> Any:
-    """Numbers uniform in [low, high); `low` where both are equal.
-
-    Raises:
-        ValueError: a dimension is negative, or high is below low.
-    """
+    """Numbers uniform in [low, high); `low` where both are equal."""
     if high < low:
         raise ValueError(f"high {high} is below low {low}")
     size = dimensions(shape)
@@ -140,11 +118,7 @@ def random_uniform(shape: Any, low: float = 0.0, high: float = 1.0, seed: int | 
 
 @register("random_normal")
 def random_normal(shape: Any, mean: float = 0.0, stddev: float = 1.0, seed: int | None = -1) -> Any:
-    """Normally distributed numbers.
-
-    Raises:
-        ValueError: a dimension or stddev is negative.
-    """
+    """Normally distributed numbers."""
     if stddev < 0:
         raise ValueError(f"stddev {stddev} is negative")
     size = dimensions(shape)
@@ -153,11 +127,7 @@ def random_normal(shape: Any, mean: float = 0.0, stddev: float = 1.0, seed: int 
 
 @register("random_bernoulli")
 def random_bernoulli(shape: Any, prob: float = 0.5, seed: int | None = -1) -> Any:
-    """1 with probability `prob`, else 0.
-
-    Raises:
-        ValueError: a dimension is negative, or prob is not a probability.
-    """
+    """1 with probability `prob`, else 0."""
     if not 0 <= prob <= 1:
         raise ValueError(f"prob {prob} is not from 0 to 1")
     size = dimensions(shape)
@@ -176,9 +146,6 @@ def random_categorical(x: Any, mode: str = "logits", size: int = 1, seed: int | 
 
     Returns:
         (..., size) indices as floats.
-
-    Raises:
-        ValueError: the mode is unknown, or x gives no distribution.
     """
     if mode not in ("logits", "probs"):
         raise ValueError(f"mode is {mode!r}, not 'logits' or 'probs'")

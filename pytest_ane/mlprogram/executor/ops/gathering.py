@@ -18,11 +18,7 @@ from pytest_ane.mlprogram.executor._registry import register
 
 
 def checked(indices: Any, bounds: Any, validate: bool) -> Any:
-    """Indices as non-negative integers below `bounds`, which broadcasts against them.
-
-    Raises:
-        IndexError: one is out of bounds; negative ones are if `validate`.
-    """
+    """Indices as non-negative integers below `bounds`, which broadcasts against them."""
     indices, bounds = np.asarray(indices).astype(np.int64), np.asarray(bounds)
     least = 0 if validate else -bounds
     if np.any((indices < least) | (indices >= bounds)):
@@ -59,10 +55,6 @@ def gather(
 
     Returns:
         Shape `x.shape[:axis] + indices.shape[batch_dims:] + x.shape[axis + 1 :]`.
-
-    Raises:
-        IndexError: an axis or index is out of bounds.
-        ValueError: the batch axes differ, or the axis is one of them.
     """
     x, axis = np.asarray(x), _positive(axis, np.ndim(x))
     indices = checked(indices, x.shape[axis], validate_indices)
@@ -81,12 +73,7 @@ def gather(
 
 @register("gather_along_axis", moves=True)
 def gather_along_axis(x: Any, indices: Any, axis: int = 0, validate_indices: bool = False) -> Any:
-    """x[..., indices[...], ...] along an axis; the indices have x's shape but for that axis.
-
-    Raises:
-        IndexError: an axis or index is out of bounds.
-        ValueError: the shapes differ in another axis.
-    """
+    """x[..., indices[...], ...] along an axis; the indices have x's shape but for that axis."""
     x, indices = np.asarray(x), np.asarray(indices)
     axis = _positive(axis, x.ndim)
     others = [i for i in range(x.ndim) if i != axis]
@@ -101,10 +88,6 @@ def gather_nd(x: Any, indices: Any, batch_dims: int = 0, validate_indices: bool 
 
     Returns:
         Shape `indices.shape[:-1] + x.shape[batch_dims + indices.shape[-1] :]`.
-
-    Raises:
-        IndexError: an index is out of bounds.
-        ValueError: the batch axes differ, or the rows are longer than x's other axes.
     """
     x, indices = np.asarray(x), np.asarray(indices)
     if indices.ndim == 0 or not 0 <= batch_dims < indices.ndim:
@@ -141,12 +124,7 @@ def _places(shape: tuple[int, ...]) -> Any:
 
 
 def _apply(data: Any, places: Any, updates: Any, mode: str) -> Any:
-    """`data[places] = mode(data[places], updates)`, one place after another.
-
-    Raises:
-        ValueError: the mode is unknown, or updates do not have the places' shape.
-        ZeroDivisionError: an integer is divided by zero.
-    """
+    """`data[places] = mode(data[places], updates)`, one place after another."""
     updates = np.asarray(updates)
     if updates.shape != places.shape:
         raise ValueError(f"updates have shape {updates.shape}; it should be {places.shape}")
@@ -166,13 +144,9 @@ def _apply(data: Any, places: Any, updates: Any, mode: str) -> Any:
 
 @register("scatter")
 def scatter(
-    data: Any,
-    indices: Any,
-    updates: Any,
-    axis: int = 0,
-    mode: str = "add",
+    data: Any, indices: Any, updates: Any, axis: int = 0, mode: str = "add",
     validate_indices: bool = False,
-) -> Any:
+) -> Any:  # fmt: skip
     """Slices of updates put along an axis of the data.
 
     Args:
@@ -182,10 +156,6 @@ def scatter(
         axis: may be negative.
         mode: `add`, `div`, `max`, `min`, `mul`, `sub` or `update`.
         validate_indices: negative indices are errors.
-
-    Raises:
-        IndexError: an axis or index is out of bounds.
-        ValueError: the shape of updates or the mode.
     """
     data = np.asarray(data)
     places = gather(_places(data.shape), indices, axis, validate_indices=validate_indices)
@@ -194,13 +164,9 @@ def scatter(
 
 @register("scatter_along_axis")
 def scatter_along_axis(
-    data: Any,
-    indices: Any,
-    updates: Any,
-    axis: int = 0,
-    mode: str = "add",
+    data: Any, indices: Any, updates: Any, axis: int = 0, mode: str = "add",
     validate_indices: bool = False,
-) -> Any:
+) -> Any:  # fmt: skip
     """Updates put at data[..., indices[...], ...] along an axis.
 
     Indices and updates have the data's shape but for that axis; otherwise as `scatter`.

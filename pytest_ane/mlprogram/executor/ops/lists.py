@@ -27,9 +27,6 @@ class State:
     Args:
         kind: its type.
         precision: the session's.
-
-    Raises:
-        ExecutionError: the state's shape is open.
     """
 
     def __init__(self, kind: TensorType, precision: Precision = "as-typed") -> None:
@@ -44,11 +41,7 @@ class State:
         return self._value
 
     def write(self, value: Any) -> None:
-        """Replace the value by one of the same shape.
-
-        Raises:
-            ValueError: it has another shape.
-        """
+        """Replace the value by one of the same shape."""
         with np.errstate(all="ignore"):
             self.take(convert(value, self.type.dtype, self._precision))
 

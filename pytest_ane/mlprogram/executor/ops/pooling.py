@@ -35,11 +35,7 @@ class _Axis(NamedTuple):
 
 @register("max_pool")
 def max_pool(x: Any, **windows: Any) -> Any:
-    """The largest of each window of `x [N, C, *D]`; padding never is.
-
-    Raises:
-        ValueError: as `avg_pool`.
-    """
+    """The largest of each window of `x [N, C, *D]`; padding never is."""
     axes = _axes(x, **windows)
     for axis in axes:
         axis.elements()
@@ -48,11 +44,7 @@ def max_pool(x: Any, **windows: Any) -> Any:
 
 @register("l2_pool")
 def l2_pool(x: Any, **windows: Any) -> Any:
-    """The root of each window's sum of squares, over `x [N, C, *D]`.
-
-    Raises:
-        ValueError: as `avg_pool`.
-    """
+    """The root of each window's sum of squares, over `x [N, C, *D]`."""
     axes = _axes(x, **windows)
     return np.sqrt(_pool(np.square(x), axes, np.add, 0))
 
@@ -63,10 +55,6 @@ def avg_pool(x: Any, exclude_padding_from_average: bool = False, **windows: Any)
 
     Padding counts as zeros, unless it is excluded; what `ceil_mode` lets a window reach over the
     padding never counts.
-
-    Raises:
-        ValueError: padding of an unknown kind, not symmetric or `same` under `ceil_mode`; a window
-            that does not fit, or has no element to take the mean of.
     """
     axes = _axes(x, **windows)
     y = _pool(x, axes, np.add, 0)
@@ -77,13 +65,9 @@ def avg_pool(x: Any, exclude_padding_from_average: bool = False, **windows: Any)
 
 
 def _axes(
-    x: Any,
-    kernel_sizes: Any,
-    pad_type: str,
-    strides: Any = None,
-    pad: Any = None,
+    x: Any, kernel_sizes: Any, pad_type: str, strides: Any = None, pad: Any = None,
     ceil_mode: bool = False,
-) -> list[_Axis]:
+) -> list[_Axis]:  # fmt: skip
     """The windows that a pooling operation's parameters describe, by spatial axis."""
     spatial = x.ndim - 2
     kernel = ints(kernel_sizes, spatial, 1)

@@ -79,9 +79,6 @@ def cumsum(x: Any, axis: int = 0, exclusive: bool = False, reverse: bool = False
         axis: may be negative.
         exclusive: leave out the element itself, so that the first sum is 0.
         reverse: sum from the last element on.
-
-    Raises:
-        ValueError: the axis is out of bounds.
     """
     x = np.asarray(x)
     if reverse:
@@ -145,9 +142,6 @@ def local_response_norm(
     """`x / (k + alpha / size s)^beta`, s the sum of squares of `size` channels (axis 1) around.
 
     Of an even number, the odd one comes before, as in torch, which MIL's tests compare with.
-
-    Raises:
-        ValueError: there is no channel axis, or the size is less than 1.
     """
     if x.ndim < 2 or size < 1:
         raise ValueError(f"{size} channels around do not exist in {x.shape}")

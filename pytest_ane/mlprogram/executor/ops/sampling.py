@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -19,9 +20,6 @@ def grid(mode: str, span: Any, count: int) -> Any:
     """Where `count` samples lie on intervals from 0 to `span [...]`: `[..., count]` in float64.
 
     The formulas are those of MIL's `resize_bilinear`, with `Xin = span + 1`.
-
-    Raises:
-        ValueError: an unknown mode, or no samples.
     """
     if mode not in SAMPLING_MODES:
         raise ValueError(f"unknown sampling_mode {mode!r}; there are: {', '.join(SAMPLING_MODES)}")
@@ -41,39 +39,29 @@ def grid(mode: str, span: Any, count: int) -> Any:
     return np.clip(positions, 0, span)
 
 
-def _linear(x: Any, axis: int, mode: str, count: int) -> Any:
-    """Samples along an axis, each between its two neighbours."""
-    positions = grid(mode, x.shape[axis] - 1, count)
-    shape = (-1,) + (1,) * (x.ndim - 1 - axis % x.ndim)
-    low = np.floor(positions).astype(np.intp)
-    fraction = (positions - low).astype(x.dtype if x.dtype.kind == "f" else np.float64)
-    fraction = fraction.reshape(shape)
-    before = np.take(x, low, axis)
-    after = np.take(x, np.minimum(low + 1, x.shape[axis] - 1), axis)
-    # A neighbour without weight does not count, even an infinite one.
-    return np.where(fraction == 0, before, before * (1 - fraction) + after * fraction)
-
-
-def _nearest(x: Any, axis: int, mode: str, count: int) -> Any:
-    """Samples along an axis, each its nearest neighbour's; half-way, the one after."""
-    positions = grid(mode, x.shape[axis] - 1, count)
-    return np.take(x, np.floor(positions + 0.5).astype(np.intp), axis)
+def _resized(x: Any, sizes: Sequence[int], mode: str, *, linear: bool = True) -> Any:
+    """Samples along the last axes: between two neighbours, or the nearest; half-way, the latter."""
+    for axis, count in zip(range(-len(sizes), 0), sizes, strict=True):
+        positions = grid(mode, x.shape[axis] - 1, count)
+        if not linear:
+            x = np.take(x, np.floor(positions + 0.5).astype(np.intp), axis)
+            continue
+        low = np.floor(positions).astype(np.intp)
+        fraction = (positions - low).astype(x.dtype if x.dtype.kind == "f" else np.float64)
+        fraction = fraction.reshape((-1,) + (1,) * (-1 - axis))
+        before = np.take(x, low, axis)
+        after = np.take(x, np.minimum(low + 1, x.shape[axis] - 1), axis)
+        # A neighbour without weight does not count, even an infinite one.
+        x = np.where(fraction == 0, before, before * (1 - fraction) + after * fraction)
+    return x
 
 
 @register("resize_bilinear")
 def resize_bilinear(
-    x: Any,
-    target_size_height: int = 1,
-    target_size_width: int = 1,
-    sampling_mode: str = "DEFAULT",
+    x: Any, target_size_height: int = 1, target_size_width: int = 1, sampling_mode: str = "DEFAULT"
 ) -> Any:
-    """`x [..., H, W]` at another size, by linear interpolation along both axes.
-
-    Raises:
-        ValueError: an unknown sampling_mode.
-    """
-    x = _linear(x, -2, sampling_mode, int(target_size_height))
-    return _linear(x, -1, sampling_mode, int(target_size_width))
+    """`x [..., H, W]` at another size, by linear interpolation along both axes."""
+    return _resized(x, (int(target_size_height), int(target_size_width)), sampling_mode)
 
 
 @register("resize_nearest_neighbor", moves=True)
@@ -82,24 +70,18 @@ def resize_nearest_neighbor(x: Any, target_size_height: int, target_size_width: 
 
     That is TensorFlow's ResizeNearestNeighbor with half_pixel_centers, which is converted to it.
     """
-    x = _nearest(x, -2, "UNALIGN_CORNERS", int(target_size_height))
-    return _nearest(x, -1, "UNALIGN_CORNERS", int(target_size_width))
+    sizes = int(target_size_height), int(target_size_width)
+    return _resized(x, sizes, "UNALIGN_CORNERS", linear=False)
 
 
 @register("resize", opset="iOS17")
 def resize(
-    x: Any,
-    shape: Any,
-    resized_dims: int,
-    interpolation_mode: str = "LINEAR",
+    x: Any, shape: Any, resized_dims: int, interpolation_mode: str = "LINEAR",
     sampling_mode: str = "DEFAULT",
-) -> Any:
+) -> Any:  # fmt: skip
     """`x` with its last `resized_dims` axes as long as the last of `shape`; 0 leaves an axis be.
 
     The nearest neighbour's DEFAULT is `resize_nearest_neighbor`.
-
-    Raises:
-        ValueError: an unknown mode, more resized_dims than shape has, a shape longer than x's.
     """
     x, sizes, resized = np.asarray(x), np.atleast_1d(shape), int(resized_dims)
     if not 0 <= resized <= len(sizes) <= x.ndim:
@@ -107,12 +89,9 @@ def resize(
     if interpolation_mode not in ("LINEAR", "NEAREST_NEIGHBOR"):
         raise ValueError(f"unknown interpolation_mode {interpolation_mode!r}")
     linear = interpolation_mode == "LINEAR"
-    centred = not linear and sampling_mode == "DEFAULT"
-    mode = "UNALIGN_CORNERS" if centred else sampling_mode
-    for axis in range(-resized, 0):
-        count = int(sizes[axis]) or x.shape[axis]
-        x = (_linear if linear else _nearest)(x, axis, mode, count)
-    return x
+    mode = "UNALIGN_CORNERS" if not linear and sampling_mode == "DEFAULT" else sampling_mode
+    counts = [int(sizes[axis]) or x.shape[axis] for axis in range(-resized, 0)]
+    return _resized(x, counts, mode, linear=linear)
 
 
 @register("upsample_nearest_neighbor", moves=True)
@@ -128,32 +107,22 @@ def upsample_nearest_neighbor(
 
 @register("upsample_bilinear")
 def upsample_bilinear(
-    x: Any,
-    scale_factor_height: float = 1,
-    scale_factor_width: float = 1,
-    align_corners: bool = True,
-    half_pixel_centers: bool | None = None,
-) -> Any:
-    """`x [..., H, W]` scaled, by linear interpolation; the factors are those of the sizes.
-
-    Raises:
-        ValueError: both align_corners and half_pixel_centers.
-    """
+    x: Any, scale_factor_height: float = 1, scale_factor_width: float = 1,
+    align_corners: bool = True, half_pixel_centers: bool | None = None,
+) -> Any:  # fmt: skip
+    """`x [..., H, W]` scaled, by linear interpolation; the factors are those of the sizes."""
     centred = not align_corners if half_pixel_centers is None else half_pixel_centers
     if align_corners and centred:
         raise ValueError("align_corners and half_pixel_centers exclude each other")
     mode = "STRICT_ALIGN_CORNERS" if align_corners else "DEFAULT"
     mode = "UNALIGN_CORNERS" if centred else mode
-    x = _linear(x, -2, mode, _scaled(x.shape[-2], scale_factor_height))
-    return _linear(x, -1, mode, _scaled(x.shape[-1], scale_factor_width))
+    height, width = x.shape[-2:]
+    sizes = _scaled(height, scale_factor_height), _scaled(width, scale_factor_width)
+    return _resized(x, sizes, mode)
 
 
 def _scaled(size: int, factor: float) -> int:
-    """Floor of the product in float32, the type of the factor: so the output's shape is declared.
-
-    Raises:
-        ValueError: nothing is left.
-    """
+    """Floor of the product in float32, the factor's type: so the output's shape is declared."""
     count = int(np.floor(np.float32(size) * np.float32(factor)))
     if count < 1:
         raise ValueError(f"a factor of {factor} leaves nothing of {size} elements")
@@ -162,11 +131,7 @@ def _scaled(size: int, factor: float) -> int:
 
 @register("crop", moves=True)
 def crop(x: Any, crop_height: Any, crop_width: Any) -> Any:
-    """`x [..., H, W]` without so many rows before and after, and columns likewise.
-
-    Raises:
-        ValueError: negative numbers, or more than there are.
-    """
+    """`x [..., H, W]` without so many rows before and after, and columns likewise."""
     (top, bottom), (left, right) = ints(crop_height, 2, 0), ints(crop_width, 2, 0)
     height, width = x.shape[-2:]
     if min(top, bottom, left, right) < 0 or top + bottom > height or left + right > width:
@@ -218,11 +183,7 @@ def _index(position: Any, size: int) -> Any:
 
 @register("resample")
 def resample(x: Any, coordinates: Any, **sampling: Any) -> Any:
-    """`x [B, C, H, W]` at `coordinates [B, P, Q, 2]`, pairs of column and row: `[B, C, P, Q]`.
-
-    Raises:
-        ValueError: an unknown mode, or operands of another rank or batch.
-    """
+    """`x [B, C, H, W]` at `coordinates [B, P, Q, 2]`, pairs of column and row: `[B, C, P, Q]`."""
     points = np.asarray(coordinates).astype(np.float64)
     if x.ndim != 4 or points.ndim != 4 or points.shape[-1] != 2 or len(points) != len(x):
         raise ValueError(f"coordinates {points.shape} do not fit images {x.shape}")
@@ -231,21 +192,13 @@ def resample(x: Any, coordinates: Any, **sampling: Any) -> Any:
 
 @register("affine")
 def affine(
-    x: Any,
-    transform_matrix: Any,
-    output_height: int,
-    output_width: int,
-    coordinates_mode: str,
-    align_corners: bool,
-    **sampling: Any,
-) -> Any:
+    x: Any, transform_matrix: Any, output_height: int, output_width: int, coordinates_mode: str,
+    align_corners: bool, **sampling: Any,
+) -> Any:  # fmt: skip
     """`x [B, C, H, W]` where a matrix `[B or 1, 6]` takes each place of the output.
 
     With rows `a0 a1 a2 b0 b1 b2`, the output's `(x, y)` is the image's
     `(a0 x + a1 y + a2, b0 x + b1 y + b2)`, in the same coordinates.
-
-    Raises:
-        ValueError: an unknown mode, or a matrix of another shape.
     """
     matrix = np.asarray(transform_matrix).astype(np.float64)
     if x.ndim != 4 or matrix.ndim != 2 or matrix.shape[1] != 6 or len(matrix) not in (1, len(x)):
@@ -260,15 +213,9 @@ def affine(
 
 
 def _sample(
-    x: Any,
-    columns: Any,
-    rows: Any,
-    sampling_mode: str,
-    padding_mode: str,
-    padding_value: Any,
-    coordinates_mode: str,
-    align_corners: bool,
-) -> Any:
+    x: Any, columns: Any, rows: Any, sampling_mode: str, padding_mode: str, padding_value: Any,
+    coordinates_mode: str, align_corners: bool,
+) -> Any:  # fmt: skip
     modes = {"bilinear": bilinear, "nearest": nearest}
     if sampling_mode.lower() not in modes:
         raise ValueError(f"unknown sampling_mode {sampling_mode!r}; there are: bilinear, nearest")
@@ -326,9 +273,6 @@ def crop_resize_roi(x: Any, roi: Any, **options: Any) -> Any:
     `roi [N, 1, 4, 1, 1]` takes every box from every image, `[N, B, C, h, w]`; with the image's
     number before the four, `[N, 1, 5, 1, 1]`, each from its own: `[N, 1, C, h, w]`. `options` are
     the other parameters of `crop_resize`.
-
-    Raises:
-        ValueError: an unknown mode, operands of another shape, an image that there is not.
     """
     roi = np.asarray(roi)
     if roi.ndim != 5 or roi.shape[1] != 1 or roi.shape[2] not in (4, 5) or roi.shape[3:] != (1, 1):
@@ -343,23 +287,14 @@ def crop_resize_roi(x: Any, roi: Any, **options: Any) -> Any:
 
 @register("crop_resize", opset="iOS17")
 def crop_resize(
-    x: Any,
-    boxes: Any,
-    box_indices: Any = None,
-    target_height: int = 1,
-    target_width: int = 1,
-    normalized_coordinates: bool = False,
-    spatial_scale: float = 1.0,
-    box_coordinate_mode: str = "CORNERS_HEIGHT_FIRST",
-    sampling_mode: str = "DEFAULT",
+    x: Any, boxes: Any, box_indices: Any = None, target_height: int = 1, target_width: int = 1,
+    normalized_coordinates: bool = False, spatial_scale: float = 1.0,
+    box_coordinate_mode: str = "CORNERS_HEIGHT_FIRST", sampling_mode: str = "DEFAULT",
     pad_value: Any = 0.0,
-) -> Any:
+) -> Any:  # fmt: skip
     """`boxes [N, 4]` of `x [B, C, H, W]`, each from the image that box_indices name.
 
     The result is `[N, C, h, w]`, bilinearly resized; pad_value beyond the image.
-
-    Raises:
-        ValueError: an unknown mode, operands of another shape, an image that there is not.
     """
     boxes = np.asarray(boxes).astype(np.float64)
     images = np.arange(len(boxes)) if box_indices is None else np.asarray(box_indices).astype(int)

@@ -25,11 +25,7 @@ def identity(x: Any) -> Any:
 
 @register("reshape", moves=True)
 def reshape(x: Any, shape: Any) -> Any:
-    """`x` in another shape; 0 keeps the axis at its place, -1 takes what is left.
-
-    Raises:
-        ValueError: the shape does not hold x's elements, or has a 0 and not x's rank.
-    """
+    """`x` in another shape; 0 keeps the axis at its place, -1 takes what is left."""
     target = integers(shape)
     if 0 in target and len(target) != np.ndim(x):
         raise ValueError(f"a shape with 0, {target}, must have the rank of x, {np.ndim(x)}")
@@ -42,9 +38,6 @@ def reshape_from_the_right(x: Any, shape: Any) -> Any:
 
     0 keeps the axis that is as far from the last one, and is 1 where x has no such axis: (2, 50) to
     [1, 0, -1, 0] gives (1, 1, 2, 50).
-
-    Raises:
-        ValueError: the shape does not hold x's elements.
     """
     return _reshaped(x, integers(shape))
 
@@ -63,9 +56,6 @@ def reshape_like(x: Any, ref_tensors: Any, begins: Any, ends: Any, end_masks: An
     """`x` in a shape put together from others: `ref_tensors[i].shape[begins[i]:ends[i]]`.
 
     Where `end_masks[i]` is true, `ends[i]` is ignored and all axes to the last are taken.
-
-    Raises:
-        ValueError: the shape does not hold x's elements, or the tuples differ in length.
     """
     parts = zip(_tuple(ref_tensors), _tuple(begins), _tuple(ends), _tuple(end_masks), strict=True)
     target: list[int] = []
@@ -100,11 +90,7 @@ def expand_dims(x: Any, axes: Any) -> Any:
 
 @register("squeeze", moves=True)
 def squeeze(x: Any, axes: Any = None) -> Any:
-    """`x` without its axes of length 1, or those among `axes`; longer ones stay, as in PyTorch.
-
-    Raises:
-        IndexError: an axis is out of bounds.
-    """
+    """`x` without its axes of length 1, or those among `axes`; longer ones stay, as in PyTorch."""
     lengths = np.shape(x)
     chosen = range(len(lengths)) if axes is None else integers(axes)
     dropped = {range(len(lengths))[a] for a in chosen if lengths[a] == 1}
@@ -123,9 +109,6 @@ def cast(x: Any, dtype: str) -> Any:
 
     Floats are cut off towards zero; those an integer type cannot hold give its nearest end, and NaN
     gives 0, as the ARM instructions have it on every machine here. Integers wrap around.
-
-    Raises:
-        ValueError: the type is unknown.
     """
     x = np.asarray(x)
     fractional = np.issubdtype(x.dtype, np.inexact)
@@ -170,11 +153,7 @@ def _pairs(values: Any) -> tuple[tuple[int, int], tuple[int, int]]:
 
 @register("space_to_depth", moves=True)
 def space_to_depth(x: Any, block_size: int) -> Any:
-    """(n, C, H, W) to (n, b * b * C, H / b, W / b).
-
-    Raises:
-        ValueError: H or W does not divide by the block size.
-    """
+    """(n, C, H, W) to (n, b * b * C, H / b, W / b)."""
     b = int(block_size)
     moved = _split_space(x, b, b).transpose(0, 3, 5, 1, 2, 4)
     n, _, _, c, h, w = moved.shape
@@ -183,11 +162,7 @@ def space_to_depth(x: Any, block_size: int) -> Any:
 
 @register("depth_to_space", moves=True)
 def depth_to_space(x: Any, block_size: int) -> Any:
-    """(n, b * b * C, H, W) to (n, C, H * b, W * b); undoes `space_to_depth`.
-
-    Raises:
-        ValueError: the channels do not divide by the block size squared.
-    """
+    """(n, b * b * C, H, W) to (n, C, H * b, W * b); undoes `space_to_depth`."""
     b, (n, c, h, w) = int(block_size), x.shape
     split = x.reshape(n, b, b, _divided(c, b * b, "channels"), h, w)
     return _merge_space(split.transpose(0, 3, 4, 1, 5, 2))
@@ -195,11 +170,7 @@ def depth_to_space(x: Any, block_size: int) -> Any:
 
 @register("pixel_unshuffle", opset="iOS16", moves=True)
 def pixel_unshuffle(x: Any, downscale_factor: int) -> Any:
-    """(n, C, H, W) to (n, C * f * f, H / f, W / f), as `torch.nn.PixelUnshuffle`.
-
-    Raises:
-        ValueError: H or W does not divide by the factor.
-    """
+    """(n, C, H, W) to (n, C * f * f, H / f, W / f), as `torch.nn.PixelUnshuffle`."""
     f = int(downscale_factor)
     moved = _split_space(x, f, f).transpose(0, 1, 3, 5, 2, 4)
     n, c, _, _, h, w = moved.shape
@@ -208,11 +179,7 @@ def pixel_unshuffle(x: Any, downscale_factor: int) -> Any:
 
 @register("pixel_shuffle", moves=True)
 def pixel_shuffle(x: Any, upscale_factor: int) -> Any:
-    """(n, C * f * f, H, W) to (n, C, H * f, W * f), as `torch.nn.PixelShuffle`.
-
-    Raises:
-        ValueError: the channels do not divide by the factor squared.
-    """
+    """(n, C * f * f, H, W) to (n, C, H * f, W * f), as `torch.nn.PixelShuffle`."""
     f, (n, c, h, w) = int(upscale_factor), x.shape
     split = x.reshape(n, _divided(c, f * f, "channels"), f, f, h, w)
     return _merge_space(split.transpose(0, 1, 4, 2, 5, 3))
@@ -220,11 +187,7 @@ def pixel_shuffle(x: Any, upscale_factor: int) -> Any:
 
 @register("space_to_batch", moves=True)
 def space_to_batch(x: Any, block_shape: Any, paddings: Any) -> Any:
-    """(n, C, H, W), padded with zeros, to (b_h * b_w * n, C, H / b_h, W / b_w).
-
-    Raises:
-        ValueError: the padded H or W does not divide by the block, or a padding is negative.
-    """
+    """(n, C, H, W), padded with zeros, to (b_h * b_w * n, C, H / b_h, W / b_w)."""
     height, width = integers(block_shape)
     split = _split_space(np.pad(x, ((0, 0), (0, 0), *_pairs(paddings))), height, width)
     n, c, rows, _, columns, _ = split.shape
@@ -234,11 +197,7 @@ def space_to_batch(x: Any, block_shape: Any, paddings: Any) -> Any:
 
 @register("batch_to_space", moves=True)
 def batch_to_space(x: Any, block_shape: Any, crops: Any) -> Any:
-    """(b_h * b_w * n, C, H, W) to (n, C, H * b_h, W * b_w), cropped; undoes `space_to_batch`.
-
-    Raises:
-        ValueError: the batch does not divide by the block, or the crops exceed the image.
-    """
+    """(b_h * b_w * n, C, H, W) to (n, C, H * b_h, W * b_w), cropped; undoes `space_to_batch`."""
     height, width = integers(block_shape)
     (top, bottom), (left, right) = _pairs(crops)
     n, c, h, w = x.shape

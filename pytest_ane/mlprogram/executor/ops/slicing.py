@@ -12,19 +12,10 @@ from pytest_ane.mlprogram.executor.ops.spatial import integers, ints
 
 
 def _index(
-    rank: int,
-    begin: Any,
-    end: Any,
-    stride: Any = None,
-    begin_mask: Any = None,
-    end_mask: Any = None,
-    squeeze_mask: Any = None,
-) -> tuple[Any, ...]:
-    """begin:end:stride of each axis; a mask opens an end, or takes one index and drops the axis.
-
-    Raises:
-        ValueError: a parameter does not have one value for each axis, or a stride is 0.
-    """
+    rank: int, begin: Any, end: Any, stride: Any = None, begin_mask: Any = None,
+    end_mask: Any = None, squeeze_mask: Any = None,
+) -> tuple[Any, ...]:  # fmt: skip
+    """begin:end:stride of each axis; a mask opens an end, or takes one index and drops the axis."""
     index: list[Any] = []
     for first, last, step, open_first, open_last, squeeze in zip(
         ints(begin, rank, 0), ints(end, rank, 0), ints(stride, rank, 1),
@@ -48,22 +39,13 @@ def slice_by_index(x: Any, begin: Any, end: Any, **bounds: Any) -> Any:
         end: not included.
         bounds: `stride`; `begin_mask` and `end_mask` open a bound; `squeeze_mask` takes the one
             index `begin` and drops the axis.
-
-    Raises:
-        IndexError: a squeezed index is out of bounds.
-        ValueError: there is not one value for each axis, or a stride is 0.
     """
     return np.asarray(x)[_index(np.ndim(x), begin, end, **bounds)]
 
 
 @register("slice_update", opset="iOS18", moves=True)
 def slice_update(x: Any, update: Any, begin: Any, end: Any, **bounds: Any) -> Any:
-    """A copy of x with `slice_by_index` of it replaced.
-
-    Raises:
-        IndexError: a squeezed index is out of bounds.
-        ValueError: as `slice_by_index`, or the update has not the slice's shape or has rank 0.
-    """
+    """A copy of x with `slice_by_index` of it replaced."""
     x, update = np.asarray(x), np.asarray(update)
     index = _index(x.ndim, begin, end, **bounds)
     part = x[index]
@@ -78,12 +60,7 @@ def slice_update(x: Any, update: Any, begin: Any, end: Any, **bounds: Any) -> An
 
 @register("slice_by_size", moves=True)
 def slice_by_size(x: Any, begin: Any, size: Any) -> Any:
-    """x[begin : begin + size] by axis; size -1 takes all that is left.
-
-    Raises:
-        IndexError: a slice reaches beyond x.
-        ValueError: there is not one begin and size for each axis.
-    """
+    """x[begin : begin + size] by axis; size -1 takes all that is left."""
     index = []
     for n, first, count in zip(np.shape(x), integers(begin), integers(size), strict=True):
         start = first + n if first < 0 else first
@@ -101,9 +78,6 @@ def sliding_windows(x: Any, axis: int, size: int, stride: int = 1) -> Any:
     Returns:
         The axis counts windows, (n - size) // stride + 1 of them; a new axis after it counts within
         a window.
-
-    Raises:
-        ValueError: the windows are longer than the axis, or size or stride is not positive.
     """
     if size < 1 or stride < 1:
         raise ValueError(f"size {size} and stride {stride} must be positive")
@@ -133,11 +107,7 @@ def stack(values: Any, axis: int) -> Any:
 
 @register("split", moves=True)
 def split(x: Any, axis: int, num_splits: Any = None, split_sizes: Any = None) -> Any:
-    """Parts along an axis: of given sizes, or this many equal ones.
-
-    Raises:
-        ValueError: the sizes do not add up, or are not `num_splits`; no equal parts are possible.
-    """
+    """Parts along an axis: of given sizes, or this many equal ones."""
     if split_sizes is None:
         return tuple(np.split(x, int(num_splits), axis=axis))
     sizes = integers(split_sizes)
@@ -153,11 +123,7 @@ def split(x: Any, axis: int, num_splits: Any = None, split_sizes: Any = None) ->
 
 @register("tile", moves=True)
 def tile(x: Any, reps: Any) -> Any:
-    """`x` repeated along each axis.
-
-    Raises:
-        ValueError: there is not one positive number for each axis.
-    """
+    """`x` repeated along each axis."""
     counts = integers(reps)
     if len(counts) != np.ndim(x) or min(counts) < 1:
         raise ValueError(f"reps {counts} are not one positive number for each axis of x")
@@ -166,12 +132,7 @@ def tile(x: Any, reps: Any) -> Any:
 
 @register("pad", moves=True)
 def pad(x: Any, pad: Any, mode: str = "constant", constant_val: Any = 0) -> Any:
-    """Elements before and after axes, given as pairs for the last `len(pad) / 2` of them.
-
-    Raises:
-        ValueError: unpaired, negative or too many numbers, an unknown mode, or more elements than
-            the axis has to reflect (its length less one) or to replicate (its length).
-    """
+    """Elements before and after axes, given as pairs for the last `len(pad) / 2` of them."""
     x = np.asarray(x)
     pairs = _pad_pairs(np.asarray(pad), x.ndim)
     if x.ndim == 0:
@@ -211,12 +172,7 @@ def reverse(x: Any, axes: Any = None) -> Any:
 
 @register("reverse_sequence", moves=True)
 def reverse_sequence(x: Any, lengths: Any, seq_axis: int = 0, batch_axis: int = 0) -> Any:
-    """The first `lengths[b]` steps along `seq_axis` backwards, for each b along `batch_axis`.
-
-    Raises:
-        IndexError: an axis is out of bounds.
-        ValueError: both axes are the same, or the lengths do not fit them.
-    """
+    """The first `lengths[b]` steps along `seq_axis` backwards, for each b along `batch_axis`."""
     sequence, batch = range(x.ndim)[seq_axis], range(x.ndim)[batch_axis]
     lengths, steps = np.atleast_1d(lengths), x.shape[sequence]
     if sequence == batch:

@@ -29,14 +29,9 @@ def argsort(x: Any, axis: int = -1, ascending: bool = False) -> Any:
 
 @register("topk", moves=True)
 def topk(
-    x: Any,
-    k: int = 1,
-    axis: int = -1,
-    ascending: bool = False,
-    sort: bool = True,
-    return_indices: bool = True,
-    output_indices_dtype: str | None = None,
-) -> Any:
+    x: Any, k: int = 1, axis: int = -1, ascending: bool = False, sort: bool = True,
+    return_indices: bool = True, output_indices_dtype: str | None = None,
+) -> Any:  # fmt: skip
     """The k greatest values along an axis, or the least if ascending, and their indices.
 
     Args:
@@ -47,10 +42,6 @@ def topk(
         sort: False (iOS 16) allows any order.
         return_indices: whether there is a second result (iOS 16).
         output_indices_dtype: `int32` (default) or `uint16` (iOS 17).
-
-    Raises:
-        ValueError: there are fewer than k; the indices' type is another, is given although none are
-            returned, or cannot hold an index.
     """
     if not return_indices and output_indices_dtype is not None:
         raise ValueError("output_indices_dtype is given, but return_indices is false")
@@ -119,13 +110,9 @@ def select_boxes(
 
 @register("non_maximum_suppression")
 def non_maximum_suppression(
-    boxes: Any,
-    scores: Any,
-    iou_threshold: float,
-    score_threshold: float,
-    max_boxes: int,
+    boxes: Any, scores: Any, iou_threshold: float, score_threshold: float, max_boxes: int,
     per_class_suppression: bool = False,
-) -> Any:
+) -> Any:  # fmt: skip
     """Boxes in descending order of score, without those that overlap a better one too much.
 
     A box's score is the greatest over its classes, and its class is where that is. Where no score
@@ -143,9 +130,6 @@ def non_maximum_suppression(
     Returns:
         Kept boxes (n, max_boxes, 4), their scores (n, max_boxes, K), their indices (n, max_boxes),
         padded with 0, 0 and -1; and how many they are, (n,).
-
-    Raises:
-        ValueError: the shapes do not fit, or max_boxes is negative.
     """
     boxes, scores, width = np.asarray(boxes), np.asarray(scores), int(max_boxes)
     if boxes.ndim != 3 or scores.ndim != 3 or boxes.shape != (*scores.shape[:2], 4) or width < 0:

@@ -16,11 +16,7 @@ def integers(values: Any) -> list[int]:
 
 
 def ints(values: Any, count: int, default: int) -> tuple[int, ...]:
-    """One integer for each of `count` axes (or ends of axes), `default` where none are given.
-
-    Raises:
-        ValueError: there are more or fewer of them.
-    """
+    """One integer for each of `count` axes (or ends of axes), `default` where none are given."""
     if values is None:
         return (default,) * count
     numbers = tuple(integers(values))
@@ -30,19 +26,12 @@ def ints(values: Any, count: int, default: int) -> tuple[int, ...]:
 
 
 def padding(
-    pad_type: str,
-    pad: Any,
-    size: tuple[int, ...],
-    kernel: tuple[int, ...],
-    strides: tuple[int, ...],
-    dilations: tuple[int, ...],
-) -> Pads:
+    pad_type: str, pad: Any, size: tuple[int, ...], kernel: tuple[int, ...],
+    strides: tuple[int, ...], dilations: tuple[int, ...],
+) -> Pads:  # fmt: skip
     """Elements before and after each spatial axis.
 
     `same` keeps ceil(size / stride) positions, the odd element after (`same_lower`: before).
-
-    Raises:
-        ValueError: an unknown kind of padding, or a custom one of the wrong length.
     """
     if pad_type == "valid":
         return [(0, 0)] * len(kernel)
@@ -57,11 +46,7 @@ def padding(
 
 
 def halves(pad_type: str, total: int) -> tuple[int, int]:
-    """A total split into two, the odd one after for `same` and before for `same_lower`.
-
-    Raises:
-        ValueError: an unknown kind of padding.
-    """
+    """A total split into two, the odd one after for `same` and before for `same_lower`."""
     if pad_type not in ("same", "same_lower"):
         raise ValueError(f"unknown pad_type {pad_type!r}")
     less, more = total // 2, total - total // 2

@@ -90,18 +90,15 @@ def test_a_composed_gelu_has_no_rule() -> None:
     assert ane.gelu(np.zeros(1), mode="SIGMOID_APPROXIMATION") is None
 
 
-def test_softplus_falls_at_its_recorded_cliff() -> None:
-    """Issue 2687 of coremltools: falls to 0 above about 10.4."""
+def test_recorded_cliffs() -> None:
+    # Issue 2687 of coremltools: falls to 0 above about 10.4.
     x = np.arange(0x3C00, 0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
     y = softplus(x)
     first = np.flatnonzero(y == 0)[0]
     assert x[first] == 10.3984375
     assert y[first - 1] > 10
     assert not y[first:].any()
-
-
-def test_logsumexp_falls_at_its_recorded_cliff() -> None:
-    """Issue 2690 of coremltools: 32 equal channels fall from 11.1 to 0 at 7.6313 of a sweep."""
+    # Issue 2690 of coremltools: 32 equal channels fall from 11.1 to 0 at 7.6313 of a sweep.
     sweep = np.linspace(-15, 15, 2000)
     x = np.repeat(sweep.astype(np.float16).astype(np.float32)[None], 32, axis=0)
     y = logsumexp(x, axes=[0])

@@ -41,15 +41,16 @@ def test_conv(options: dict[str, Any]) -> None:
     assert total.products == total.values.size * weight.shape[1]
 
 
-def test_no_positions() -> None:
+def test_shapes() -> None:
     assert products.linear(codes(0, 3), codes(4, 3)).values.shape == (0, 4)
     total = products.conv(codes(0, 2, 1, 5), codes(4, 2, 1, 1))
     assert total is not None
     assert total.values.shape == (0, 4, 1, 5)
-
-
-def test_larger_kernels_have_no_rule() -> None:
     assert products.conv(codes(1, 2, 4, 4), codes(2, 2, 3, 3)) is None
+    with pytest.raises(ValueError, match="do not fit"):
+        products.matmul(codes(2, 3), codes(4, 5))
+    with pytest.raises(ValueError, match="a weight"):
+        products.linear(codes(2, 3), codes(4, 3), codes(3))
 
 
 @pytest.mark.parametrize("bias", [None, codes(5)])
@@ -78,20 +79,10 @@ def test_matmul(x: tuple[int, ...], y: tuple[int, ...], flags: dict[str, bool]) 
     )
 
 
-def test_operands_that_do_not_fit() -> None:
-    with pytest.raises(ValueError, match="do not fit"):
-        products.matmul(codes(2, 3), codes(4, 5))
-    with pytest.raises(ValueError, match="a weight"):
-        products.linear(codes(2, 3), codes(4, 3), codes(3))
-
-
-def test_codes_round_away_from_zero_and_are_clamped() -> None:
+def test_codes() -> None:
     x = np.array([0.5, 1.5, -0.5, -2.5, 200, -200, np.inf], np.float32)
     assert quantize(x, 1.0, "int8").tolist() == [1, 2, -1, -3, 127, -128, 127]
     assert quantize(x[:2], 0.5, "uint8", zero_point=128).tolist() == [129, 131]
-
-
-def test_a_scale_for_each_channel() -> None:
     codes = quantize(np.ones((2, 2), np.float32), np.array([0.5, 0.25]), "int8", axis=0)
     assert codes.tolist() == [[2, 2], [4, 4]]
 

@@ -27,6 +27,11 @@ def same(op: str, expected: Any, *, opset: str = "iOS18", **parameters: Any) -> 
     assert result.shape == np.shape(expected)
 
 
+def case(op: str, expected: Any, **parameters: Any) -> tuple[str, Any, dict[str, Any]]:
+    """A row of a table whose test is `same`."""
+    return op, expected, parameters
+
+
 def close(op: str, expected: Any, *, opset: str = "iOS18", **parameters: Any) -> None:
     """The operation gives these values to float32's accuracy, and this shape."""
     if isinstance(expected, torch.Tensor):

@@ -26,16 +26,9 @@ def test_fill() -> None:
     typed("fill", f32([0.1]), np.float64, shape=[1], value=np.float64(f32(0.1)))
     same("fill", np.zeros((2, 0)), shape=[2, 0])
     same("fill", f32(5), shape=np.array([], np.int32), value=5.0)
-    with pytest.raises(Exception, match="negative dimensions"):
-        eval_op("fill", shape=[2, -1])
-
-
-def test_fill_like() -> None:
     typed("fill_like", np.full((2, 3), 5), np.int32, ref_tensor=np.ones((2, 3), np.float32),
           value=5)  # fmt: skip
     typed("fill_like", np.zeros((0, 3)), np.float32, ref_tensor=np.ones((0, 3), np.int32))
-    with pytest.raises(Exception, match="not implemented for opset iOS15"):
-        eval_op("fill_like", ref_tensor=f32([1]), opset="iOS15")
 
 
 def test_one_hot() -> None:
@@ -46,10 +39,10 @@ def test_one_hot() -> None:
           one_hot_vector_size=4, on_value=1.0, off_value=0.1)  # fmt: skip
     same("one_hot", [[9, 1, 9, 9], [1, 9, 9, 9]], indices=x, one_hot_vector_size=np.array(4),
          on_value=1, off_value=9)  # fmt: skip
-
-
-def test_indices_beyond_the_vectors_are_off() -> None:
     same("one_hot", [[0, 0], [0, 0], [0, 1]], indices=np.int32([-1, 2, 1]), one_hot_vector_size=2)
+    same("one_hot", [0, 0, 1], indices=2, one_hot_vector_size=3)
+    same("one_hot", np.zeros((2, 0)), indices=np.int32([0, 1]), one_hot_vector_size=0)
+    same("one_hot", np.zeros((0, 3)), indices=np.zeros(0, np.int32), one_hot_vector_size=3)
 
 
 @pytest.mark.parametrize("axis", range(-3, 3))
@@ -57,18 +50,6 @@ def test_one_hot_along_any_axis(axis: int) -> None:
     indices = np.random.default_rng(0).integers(0, 4, (2, 3)).astype(np.int32)
     expected = np.moveaxis(np.eye(4)[indices], -1, axis)
     same("one_hot", expected, indices=indices, one_hot_vector_size=4, axis=axis)
-
-
-def test_one_hot_of_little() -> None:
-    same("one_hot", [0, 0, 1], indices=2, one_hot_vector_size=3)
-    same("one_hot", np.zeros((2, 0)), indices=np.int32([0, 1]), one_hot_vector_size=0)
-    same("one_hot", np.zeros((0, 3)), indices=np.zeros(0, np.int32), one_hot_vector_size=3)
-
-
-@pytest.mark.parametrize("wrong", [{"one_hot_vector_size": -1}, {"axis": 2}, {"axis": -3}])
-def test_vectors_that_do_not_fit(wrong: dict[str, int]) -> None:
-    with pytest.raises(Exception, match="one_hot fails"):
-        eval_op("one_hot", **({"indices": np.int32([0]), "one_hot_vector_size": 2} | wrong))
 
 
 def test_range_1d() -> None:
@@ -79,10 +60,7 @@ def test_range_1d() -> None:
     typed("range_1d", [0, 1], np.float64, start=np.float64(0), end=np.float64(2), step=1.0)
     same("range_1d", [], start=1, end=1, step=1)
     same("range_1d", [], start=1.0, end=0.0, step=1.0)
-
-
-def test_lengths_in_the_numbers_own_type() -> None:
-    """(0.3 - 0) / 0.1 is 3 in float32, and a little more with the same numbers in float64."""
+    # (0.3 - 0) / 0.1 is 3 in float32, and a little more with the same numbers in float64.
     typed("range_1d", f32([0, 0.1, 0.2]), np.float32, start=0.0, end=0.3, step=0.1)
     assert len(eval_op("range_1d", start=0.0, end=1.0, step=0.1)) == 10
 
@@ -95,14 +73,6 @@ def test_ranges_as_python_has_them(start: int, end: int, step: int) -> None:
          step=float(step))  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "bounds", [(0, 1, 0), (0.0, 1.0, 0.0), (0.0, np.inf, 1.0), (0.0, np.nan, 1.0)]
-)
-def test_ranges_without_end(bounds: Any) -> None:
-    with pytest.raises(Exception, match="range_1d fails"):
-        eval_op("range_1d", **dict(zip(("start", "end", "step"), bounds, strict=True)))
-
-
 X = f32([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
 
 
@@ -112,6 +82,9 @@ def test_band_part() -> None:
     same("band_part", [[1, 0, 0], [0, 5, 0], [0, 0, 9]], x=X, lower=0, upper=0)
     same("band_part", [[1, 2, 0], [4, 5, 6], [7, 8, 9]], x=X, lower=2, upper=1)
     same("band_part", X, x=X)
+    x = np.full((2, 2), -np.inf, np.float32)
+    same("band_part", [[0, -np.inf], [0, 0]], x=np.triu(x, 1) + np.triu(x, 1), lower=0)
+    same("band_part", [[-np.inf, 0], [0, -np.inf]], x=x, lower=0, upper=0)
 
 
 @settings(max_examples=40)
@@ -124,22 +97,6 @@ def test_bands_of_several_matrices(m: int, n: int, lower: int, upper: int) -> No
             if (lower < 0 or i - j <= lower) and (upper < 0 or j - i <= upper):
                 expected[..., i, j] = x[..., i, j]
     same("band_part", expected, x=x, lower=lower, upper=upper)
-
-
-def test_infinity_outside_the_band_is_zero() -> None:
-    x = np.full((2, 2), -np.inf, np.float32)
-    same("band_part", [[0, -np.inf], [0, 0]], x=np.triu(x, 1) + np.triu(x, 1), lower=0)
-    same("band_part", [[-np.inf, 0], [0, -np.inf]], x=x, lower=0, upper=0)
-
-
-@pytest.mark.parametrize("dtype", [np.int32, np.bool_, np.float64])
-def test_types_stay(dtype: Any) -> None:
-    assert eval_op("band_part", x=X.astype(dtype)).dtype == dtype
-
-
-def test_a_vector_has_no_band() -> None:
-    with pytest.raises(Exception, match="not a matrix"):
-        eval_op("band_part", x=f32([1, 2]))
 
 
 OPS: list[tuple[str, dict[str, Any]]] = [
@@ -179,9 +136,6 @@ def test_uniform() -> None:
     counts, _ = np.histogram(x, 8, (-3, 5))
     np.testing.assert_allclose(counts, N / 8, rtol=0.08)
     np.testing.assert_array_equal(eval_op("random_uniform", shape=[2], low=2.0, high=2.0), [2, 2])
-
-
-def test_rounding_does_not_reach_the_end() -> None:
     x = eval_op("random_uniform", shape=[N], low=1.0, high=float(np.nextafter(f32(1), f32(2))))
     assert set(x.tolist()) == {1.0}
 
@@ -219,23 +173,3 @@ def test_shapes() -> None:
     for op in ("random_uniform", "random_normal", "random_bernoulli"):
         assert eval_op(op, shape=[2, 0]).shape == (2, 0)
         assert eval_op(op, shape=np.array([], np.int32)).shape == ()
-        assert eval_op(op, shape=[3]).dtype == np.float32
-
-
-@pytest.mark.parametrize(
-    ("op", "parameters"),
-    [
-        ("random_uniform", {"shape": [1], "low": 1.0, "high": 0.0}),
-        ("random_uniform", {"shape": [-1]}),
-        ("random_normal", {"shape": [1], "stddev": -1.0}),
-        ("random_bernoulli", {"shape": [1], "prob": 1.5}),
-        ("random_categorical", {"x": f32([1]), "mode": "odds"}),
-        ("random_categorical", {"x": f32([1, np.nan])}),
-        ("random_categorical", {"x": f32([-np.inf, -np.inf])}),
-        ("random_categorical", {"x": f32([0, 0]), "mode": "probs"}),
-        ("random_categorical", {"x": f32([2, -1]), "mode": "probs"}),
-    ],
-)
-def test_parameters_that_give_no_distribution(op: str, parameters: Any) -> None:
-    with pytest.raises(Exception, match=f"{op} fails"):
-        eval_op(op, **parameters)

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from pytest_ane.mlprogram.executor import eval_op
 from tests.mlprogram.executor.ops.oracle import close, f32, noise, same
 
 X = f32([[[1, 2, 3, 4, 5, 6, 7]]])
@@ -20,7 +19,7 @@ AVERAGE = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)
 MAXIMUM = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
 
 
-def test_one_dimension_written_out() -> None:
+def test_written_out() -> None:
     strided = {"x": X, "kernel_sizes": [3], "strides": [3]}
     same("avg_pool", [[[2, 5]]], **strided, pad_type="valid")
     same("max_pool", [[[3, 6]]], **strided, pad_type="valid")
@@ -30,9 +29,6 @@ def test_one_dimension_written_out() -> None:
     same("avg_pool", [[[1.5, 4, 6.5]]], **strided, pad_type="same",
          exclude_padding_from_average=True)  # fmt: skip
     close("l2_pool", [[[2.236068, 7.071068, 9.219544]]], **strided, pad_type="same")
-
-
-def test_same_lower_pads_before() -> None:
     x, kernel = f32([[[1, 2]]]), {"kernel_sizes": [2], "pad_type": "same_lower"}
     same("avg_pool", [[[0.5, 1.5]]], x=x, **kernel)
     same("max_pool", [[[1, 2]]], x=x, **kernel)
@@ -40,13 +36,22 @@ def test_same_lower_pads_before() -> None:
     square = np.arange(1, 5, dtype=np.float32).reshape(1, 1, 2, 2)
     same("avg_pool", [[[[0.25, 0.75], [1, 2.5]]]], x=square, kernel_sizes=[2, 2],
          pad_type="same_lower")  # fmt: skip
-
-
-def test_ceil_mode_keeps_the_last_elements() -> None:
-    """The last window is cut off where the padding ends, and divides by what is left of it."""
+    # The last window is cut off where the padding ends, and divides by what is left of it.
     ceil = {"x": X, "kernel_sizes": [2], "strides": [2], "pad_type": "valid", "ceil_mode": True}
     same("max_pool", [[[2, 4, 6, 7]]], **ceil)
     same("avg_pool", [[[1.5, 3.5, 5.5, 7]]], **ceil)
+    x, around = f32([[[-5, -7]]]), {"kernel_sizes": [2], "pad_type": "custom", "pad": [1, 1]}
+    same("max_pool", [[[-5, -5, -7]]], x=x, **around)
+    same("avg_pool", [[[-2.5, -6, -3.5]]], x=x, **around)
+    x = f32([[[np.nan, 1, 1, 1]]])
+    for op in ("max_pool", "avg_pool"):
+        same(op, [[[np.nan, 1, 1]]], x=x, kernel_sizes=[2], pad_type="valid")
+    # Zeros, as long as padding counts.
+    same("avg_pool", [[[0, 1, 2]]], x=X[..., :2], kernel_sizes=[1], pad_type="custom", pad=[1, 0])
+    x = noise(1, 4, 40, 50)
+    expected = x.mean((2, 3), keepdims=True)
+    close("avg_pool", expected, x=x, kernel_sizes=[40, 50], pad_type="valid")
+    same("max_pool", x.max((2, 3), keepdims=True), x=x, kernel_sizes=[40, 50], pad_type="valid")
 
 
 PADS = [(spatial, pad, ceil) for spatial in (1, 2, 3) for pad in (0, 1) for ceil in (False, True)]
@@ -88,53 +93,3 @@ def test_l2_as_loops(data: st.DataObject) -> None:
     x = noise(1, 2, *[4] * spatial)
     close("l2_pool", _looped(x, kernel, strides, pads), x=x, kernel_sizes=kernel,
           strides=strides, pad_type="custom", pad=np.array(pads).reshape(-1))  # fmt: skip
-
-
-def test_a_window_over_everything() -> None:
-    x = noise(1, 4, 40, 50)
-    expected = x.mean((2, 3), keepdims=True)
-    close("avg_pool", expected, x=x, kernel_sizes=[40, 50], pad_type="valid")
-    same("max_pool", x.max((2, 3), keepdims=True), x=x, kernel_sizes=[40, 50], pad_type="valid")
-
-
-def test_padding_is_never_the_largest() -> None:
-    x, around = f32([[[-5, -7]]]), {"kernel_sizes": [2], "pad_type": "custom", "pad": [1, 1]}
-    same("max_pool", [[[-5, -5, -7]]], x=x, **around)
-    same("avg_pool", [[[-2.5, -6, -3.5]]], x=x, **around)
-
-
-def test_nan_spreads_under_its_windows_only() -> None:
-    x = f32([[[np.nan, 1, 1, 1]]])
-    for op in ("max_pool", "avg_pool"):
-        same(op, [[[np.nan, 1, 1]]], x=x, kernel_sizes=[2], pad_type="valid")
-
-
-@pytest.mark.parametrize("op", ["avg_pool", "max_pool", "l2_pool"])
-def test_float64_stays(op: str) -> None:
-    found = eval_op(op, x=X.astype(np.float64), kernel_sizes=[3], pad_type="same")
-    assert found.dtype == np.float64
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"kernel_sizes": [8], "pad_type": "valid"}, "a window of 8 does not fit 7 elements"),
-        ({"kernel_sizes": [2], "pad_type": "same", "ceil_mode": True}, "ceil_mode needs"),
-        ({"kernel_sizes": [2], "pad_type": "custom", "pad": [0, 1], "ceil_mode": True},
-         "ceil_mode needs"),
-        ({"kernel_sizes": [2, 2], "pad_type": "valid"}, "1 integers are needed"),
-        ({"kernel_sizes": [1], "pad_type": "custom", "pad": [1, 0]}, "lies outside 7 elements"),
-        ({"kernel_sizes": [2], "pad_type": "full"}, "unknown pad_type 'full'"),
-    ],
-)  # fmt: skip
-def test_windows_that_do_not_fit(parameters: Any, message: str) -> None:
-    with pytest.raises(Exception, match=message):
-        eval_op("max_pool", x=X, **parameters)
-
-
-def test_a_mean_of_padding_alone() -> None:
-    """Zeros, as long as padding counts."""
-    alone = {"x": X[..., :2], "kernel_sizes": [1], "pad_type": "custom", "pad": [1, 0]}
-    same("avg_pool", [[[0, 1, 2]]], **alone)
-    with pytest.raises(Exception, match="lies outside 2 elements"):
-        eval_op("avg_pool", **alone, exclude_padding_from_average=True)

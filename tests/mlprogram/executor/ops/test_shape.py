@@ -11,15 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.mlprogram.executor import eval_op
-from tests.mlprogram.executor.ops.oracle import arrays, f32, noise, same
+from tests.mlprogram.executor.ops.oracle import arrays, case, f32, noise, same
 
 X = f32([[1, 2, 3], [4, 5, 6]])
-
-
-def test_identity_and_shape() -> None:
-    same("identity", X, x=X)
-    same("shape", [2, 3], x=X)
-    assert eval_op("shape", x=X).dtype == np.int32
 
 
 @pytest.mark.parametrize("shape", [[3, 2], [-1, 2], [3, -1], [6], [1, 2, 1, 3]])
@@ -31,11 +25,6 @@ def test_reshape(shape: list[int]) -> None:
 def test_a_zero_keeps_an_axis(opset: str) -> None:
     same("reshape", X, x=X, shape=[0, -1], opset=opset)
     same("reshape", X, x=X, shape=[-1, 0], opset=opset)
-
-
-def test_a_zero_before_ios17_needs_the_rank() -> None:
-    with pytest.raises(Exception, match="must have the rank of x, 2"):
-        eval_op("reshape", x=X, shape=[0, -1, 1], opset="iOS16")
 
 
 def test_a_zero_counts_from_the_last_axis() -> None:
@@ -63,12 +52,9 @@ def test_scalars_and_empty_tensors() -> None:
     same("cast", np.zeros((0, 3)), x=none, dtype="int32")
     same("cast", 5, x=5.7, dtype="int32")
     same("identity", none, x=none)
-
-
-@pytest.mark.parametrize("shape", [[4], [-1, 4], [-1, -1], [0, 4]])
-def test_shapes_that_do_not_fit(shape: list[int]) -> None:
-    with pytest.raises(Exception, match="reshape fails"):
-        eval_op("reshape", x=X, shape=shape)
+    none = np.zeros((0, 4, 2, 2), np.float32)
+    same("pixel_shuffle", none.reshape(0, 1, 4, 4), x=none, upscale_factor=2)
+    same("space_to_depth", none.reshape(0, 16, 1, 1), x=none, block_size=2)
 
 
 def test_reshape_like() -> None:
@@ -77,8 +63,6 @@ def test_reshape_like() -> None:
          ends=(2, 0), end_masks=(False, True))  # fmt: skip
     same("reshape_like", X.reshape(3, 2), x=X, ref_tensors=np.zeros((9, 3, 2, 7)), begins=-3,
          ends=-1, end_masks=False)  # fmt: skip
-    with pytest.raises(Exception, match="reshape_like fails"):
-        eval_op("reshape_like", x=X, ref_tensors=(a,), begins=(0,), ends=(1,), end_masks=(True,))
 
 
 @pytest.mark.parametrize(
@@ -96,25 +80,6 @@ def test_reshape_like() -> None:
 def test_flatten2d(shape: Any, axis: int, expected: Any) -> None:
     x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     same("flatten2d", x.reshape(expected), x=x, axis=axis)
-
-
-def test_transpose() -> None:
-    same("transpose", [[1, 4], [2, 5], [3, 6]], x=X, perm=[1, 0])
-    same("transpose", X.T, x=X, perm=[-1, 0])
-
-
-def test_axes_of_length_one() -> None:
-    same("expand_dims", X[:, None, :, None], x=X, axes=[1, 3])
-    same("expand_dims", X[..., None], x=X, axes=[-1])
-    same("squeeze", X, x=X[None, :, None], axes=[0, -2])
-    same("squeeze", X, x=X[None, :, None])
-
-
-def test_longer_axes_are_not_squeezed() -> None:
-    same("squeeze", X, x=X, axes=[0, 1])
-    same("squeeze", X, x=X[None], axes=[0, 1])
-    with pytest.raises(Exception, match="squeeze fails"):
-        eval_op("squeeze", x=X, axes=[2])
 
 
 @given(arrays(), st.data())
@@ -142,45 +107,19 @@ def test_cast(x: list[float], dtype: str, expected: list[Any]) -> None:
     same("cast", expected, x=f32(x), dtype=dtype)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32"])
-def test_cast_to_integers(dtype: str) -> None:
-    assert eval_op("cast", x=f32([7.9]), dtype=dtype).dtype == np.dtype(dtype)
-
-
-def test_cast_of_integers_and_booleans() -> None:
-    same("cast", [44, 255], x=np.int32([300, -1]), dtype="uint8")
-    same("cast", [-1, 2], x=np.uint16([65535, 2]), dtype="int16")
-    same("cast", [1, 0], x=np.array([True, False]), dtype="fp16")
-    same("cast", [True, False], x=np.int32([-2, 0]), dtype="bool")
-    assert eval_op("cast", x=np.int32([1]), dtype="fp32").dtype == np.float32
-
-
-def test_wider_floats_stay() -> None:
-    assert eval_op("cast", x=np.array([0.1]), dtype="fp32").dtype == np.float64
-    assert eval_op("cast", x=np.float16([0.1]), dtype="fp16").dtype == np.float32
-
-
-def test_an_unknown_type() -> None:
-    with pytest.raises(Exception, match="unknown dtype 'text'"):
-        eval_op("cast", x=X, dtype="text")
-
-
 SIDES = st.integers(1, 3)
 BATCHED = f32([[0, 1, 3], [0, 9, 11], [0, 2, 4], [0, 10, 12], [0, 5, 7], [0, 13, 15], [0, 6, 8],
                [0, 14, 16]]).reshape(8, 1, 1, 3)  # fmt: skip
 IMAGES = np.arange(1, 17, dtype=np.float32).reshape(2, 1, 2, 4)
 
 
-def test_one_channel() -> None:
+def test_channels_and_space() -> None:
     deep, wide = f32([9, 5, 1, 3]).reshape(1, 4, 1, 1), f32([9, 5, 1, 3]).reshape(1, 1, 2, 2)
     same("depth_to_space", wide, x=deep, block_size=2)
     same("space_to_depth", deep, x=wide, block_size=2)
     same("pixel_shuffle", wide, x=deep, upscale_factor=2)
     same("pixel_unshuffle", deep, x=wide, downscale_factor=2)
-
-
-def test_order_of_channels() -> None:
-    """TensorFlow's operations keep the channels of a position together, PyTorch's do not."""
+    # TensorFlow's operations keep the channels of a position together, PyTorch's do not.
     x = np.arange(8, dtype=np.float32).reshape(1, 8, 1, 1)
     same("depth_to_space", [[[[0, 2], [4, 6]], [[1, 3], [5, 7]]]], x=x, block_size=2)
     same("pixel_shuffle", [[[[0, 1], [2, 3]], [[4, 5], [6, 7]]]], x=x, upscale_factor=2)
@@ -204,12 +143,6 @@ def test_depth_position_by_position(n: int, c: int, h: int, w: int, b: int) -> N
     same("depth_to_space", x, x=deep, block_size=b)
 
 
-def test_space_to_batch() -> None:
-    same("space_to_batch", BATCHED, x=IMAGES, block_shape=[2, 2], paddings=[[0, 0], [2, 0]])
-    same("batch_to_space", IMAGES, x=BATCHED, block_shape=np.int32([2, 2]),
-         crops=np.int32([[0, 0], [2, 0]]))  # fmt: skip
-
-
 @settings(max_examples=30)
 @given(SIDES, SIDES, SIDES, SIDES, st.integers(0, 2))
 def test_batches_position_by_position(n: int, h: int, w: int, height: int, pad: int) -> None:
@@ -223,26 +156,27 @@ def test_batches_position_by_position(n: int, h: int, w: int, height: int, pad: 
     same("batch_to_space", x, x=batched, block_shape=blocks, crops=paddings)
 
 
-def test_empty_batches() -> None:
-    none = np.zeros((0, 4, 2, 2), np.float32)
-    same("pixel_shuffle", none.reshape(0, 1, 4, 4), x=none, upscale_factor=2)
-    same("space_to_depth", none.reshape(0, 16, 1, 1), x=none, block_size=2)
+LITERALS = [
+    case("identity", X, x=X),
+    case("shape", [2, 3], x=X),
+    case("transpose", [[1, 4], [2, 5], [3, 6]], x=X, perm=[1, 0]),
+    case("transpose", X.T, x=X, perm=[-1, 0]),
+    case("expand_dims", X[:, None, :, None], x=X, axes=[1, 3]),
+    case("expand_dims", X[..., None], x=X, axes=[-1]),
+    case("squeeze", X, x=X[None, :, None], axes=[0, -2]),
+    case("squeeze", X, x=X[None, :, None]),
+    case("squeeze", X, x=X, axes=[0, 1]),
+    case("squeeze", X, x=X[None], axes=[0, 1]),
+    case("cast", [44, 255], x=np.int32([300, -1]), dtype="uint8"),
+    case("cast", [-1, 2], x=np.uint16([65535, 2]), dtype="int16"),
+    case("cast", [1, 0], x=np.array([True, False]), dtype="fp16"),
+    case("cast", [True, False], x=np.int32([-2, 0]), dtype="bool"),
+    case("space_to_batch", BATCHED, x=IMAGES, block_shape=[2, 2], paddings=[[0, 0], [2, 0]]),
+    case("batch_to_space", IMAGES, x=BATCHED, block_shape=np.int32([2, 2]),
+         crops=np.int32([[0, 0], [2, 0]])),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("op", "parameters"),
-    [
-        ("space_to_depth", {"block_size": 3}),
-        ("depth_to_space", {"block_size": 2}),
-        ("depth_to_space", {"block_size": 0}),
-        ("pixel_shuffle", {"upscale_factor": 2}),
-        ("pixel_unshuffle", {"downscale_factor": 3}),
-        ("space_to_batch", {"block_shape": [2, 3], "paddings": [[0, 0], [0, 0]]}),
-        ("space_to_batch", {"block_shape": [2, 2], "paddings": [[2, 0], [-2, 0]]}),
-        ("batch_to_space", {"block_shape": [2, 2], "crops": [[0, 0], [0, 0]]}),
-        ("batch_to_space", {"block_shape": [2, 1], "crops": [[3, 2], [0, 0]]}),
-    ],
-)
-def test_blocks_that_do_not_fit(op: str, parameters: Any) -> None:
-    with pytest.raises(Exception, match=r"not divide|negative|exceed"):
-        eval_op(op, x=IMAGES, **parameters)
+@pytest.mark.parametrize(("op", "expected", "parameters"), LITERALS)
+def test_written_out(op: str, expected: Any, parameters: dict[str, Any]) -> None:
+    same(op, expected, **parameters)

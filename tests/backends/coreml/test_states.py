@@ -1,8 +1,10 @@
-"""The `cpu` backend's states are copied out and given back."""
+"""States are copied out and given back, on either backend."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +16,16 @@ from tests.backends.coreml.test_runner import counter, doubling
 ONES = {"x": np.ones(2, np.float32)}
 
 
+@pytest.fixture(params=["cpu", "coreml"])
+def make(request: pytest.FixtureRequest) -> Callable[[], Any]:
+    return CpuBackend if request.param == "cpu" else request.getfixturevalue("backend")
+
+
 @pytest.mark.parametrize("names", [None, ("s",)])
-def test_states_are_given_back(tmp_path: Path, names: tuple[str, ...] | None) -> None:
-    runner = CpuBackend().load(counter(tmp_path))
+def test_states_are_given_back(
+    make: Callable[[], Any], tmp_path: Path, names: tuple[str, ...] | None
+) -> None:
+    runner = make().load(counter(tmp_path))
     state = runner.make_state()
     runner.predict(ONES, state)
     kept = runner.read_states(state, names)
@@ -28,9 +37,9 @@ def test_states_are_given_back(tmp_path: Path, names: tuple[str, ...] | None) ->
     assert runner.read_states(state, ()) == {}
 
 
-def test_without_states_there_are_none(tmp_path: Path) -> None:
-    runner = CpuBackend().load(doubling().save(tmp_path))
-    assert runner.read_states(runner.make_state()) == {}
+def test_without_states_there_are_none(make: Callable[[], Any], tmp_path: Path) -> None:
+    runner = make().load(doubling().save(tmp_path))
+    assert (runner.make_state(), runner.read_states(None)) == (None, {})
     runner.write_states(None, {})
 
 
