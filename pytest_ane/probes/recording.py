@@ -35,18 +35,15 @@ from pytest_ane.models.families import (
     Wire,
     apply_output,
     entry_scale,
-    filling_of,
-    get_family,
     is_causal,
+    optional,
     ports_of,
     recurrent_of,
-    residual_of,
-    routing_of,
     shard_input,
     shifts,
-    undecided_of,
     window_of,
 )
+from pytest_ane.models.families.registry import get_family
 from pytest_ane.probes.cases import Case, with_prefix
 from pytest_ane.probes.seeded import (
     FP16_EDGE,
@@ -181,7 +178,7 @@ def answered_probes(
     model: LanguageModel, shard: Shard, captured: CapturedStates
 ) -> list[HiddenProbe]:
     """A shard's probes with the float32 module's outputs and, where it has them, routes."""
-    layout, fill = model.layout(shard.id), filling_of(model, shard.id)
+    layout, fill = model.layout(shard.id), optional(model, "filling", shard.id)
     probes = list(draw_probes(shard, layout, captured))
     before = [probe.hidden[:0] for probe in probes]
     if fill is not None:
@@ -195,24 +192,19 @@ def answered_probes(
         outputs[len(rows) :]
         for outputs, rows in zip(model.reference(shard.id)(whole), before, strict=True)
     ]
-    residual, routing = residual_of(model, shard.id), routing_of(model, shard.id)
-    paths = residual(hidden) if residual else [None] * len(probes)
-    routes = routing(hidden) if routing else [()] * len(probes)
-    doubt = undecided_of(model, shard.id)
-    undecided = doubt(hidden) if doubt else [()] * len(probes)
+
+    def told(method: str, absent: Any) -> Sequence[Any]:
+        tell = optional(model, method, shard.id)
+        return tell(hidden) if tell else [absent] * len(probes)
+
+    parts = (expected, told("residual", None), told("routed", ()), told("undecided", ()))
     return [
         replace(
-            probe,
-            expected=rows,
-            residual=path,
-            routed=route,
+            probe, expected=rows, residual=path, routed=route, undecided=close,
             left_out=_carried(probe, rows, path),
-            undecided=close,
         )
-        for probe, rows, path, route, close in zip(
-            probes, expected, paths, routes, undecided, strict=True
-        )
-    ]
+        for probe, rows, path, route, close in zip(probes, *parts, strict=True)
+    ]  # fmt: skip
 
 
 def _carried(probe: HiddenProbe, rows: FloatArray, path: FloatArray | None) -> tuple[int, ...]:
@@ -425,11 +417,9 @@ class Embeds(Protocol):
 
     def embed(self, ids: Sequence[int]) -> FloatArray:
         """Hidden states `[T, C]` that enter the first shard."""
-        ...
 
     def reference(self, shard: str) -> Reference:
         """What a shard gives of whole sequences `[T, C]`."""
-        ...
 
 
 def record_hidden(

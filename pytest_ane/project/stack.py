@@ -16,7 +16,7 @@ from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.chain import Chain, ChainStep
-from pytest_ane.models.families import Layout, Wire, is_causal, residual_of
+from pytest_ane.models.families import Layout, Wire, is_causal, optional
 from pytest_ane.probes.exact_chain import GoldenPrompt, lazy_reference
 from pytest_ane.probes.recording import TokenPrompt
 from pytest_ane.project._package_chain import ShardSequence
@@ -83,7 +83,7 @@ class Stack:
             layout = self._opened.layout(packages[wire.shard][0])
 
             def residual(hidden: Sequence[FloatArray]) -> list[FloatArray] | None:
-                path = residual_of(model, wire.shard)
+                path = optional(model, "residual", wire.shard)
                 return path(hidden) if path is not None else None
 
             runner = self._opened.load(backend, *packages[wire.shard])

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from pytest_ane.mlprogram.errors import ManifestError, SourceError
-from pytest_ane.models.families.base import Port, Wire
+from pytest_ane.models.families import Port, Wire
 
 _BLOCK = re.compile(r"L(\d+)")
 _HEAD = re.compile(r"head\.(\d+)")

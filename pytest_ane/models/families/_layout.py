@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import ExecutionError
-from pytest_ane.models.families.base import Inputs, Port
+from pytest_ane.models.families import Inputs, Port
 
 MASKED = -1e4
 """What the causal mask adds to a forbidden score: finite, because an infinite mask gives NaN on

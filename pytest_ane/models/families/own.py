@@ -25,7 +25,7 @@ from pytest_ane.manifest.records import OwnPort
 from pytest_ane.mlprogram.arrays import Array, Arrays, FloatArray
 from pytest_ane.mlprogram.digests import file_digest
 from pytest_ane.mlprogram.errors import BuildError, ManifestError
-from pytest_ane.models.families.base import Conversion, Inputs, Layout, Port, Ports, recurrent_of
+from pytest_ane.models.families import Conversion, Inputs, Layout, Port, Ports, recurrent_of
 from pytest_ane.models.sources.files import digests
 
 

@@ -53,15 +53,12 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text; special tokens written in the text count as such."""
-        ...
 
     def chat(self, text: str) -> list[int]:
         """Token ids of the source's chat template with one user message, ready for the answer."""
-        ...
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, special tokens included."""
-        ...
 
 
 class Source(Protocol):
@@ -70,33 +67,27 @@ class Source(Protocol):
     @property
     def label(self) -> str:
         """What messages call it: a path, or `seeded 7`."""
-        ...
 
     @property
     def synthetic(self) -> bool:
         """Whether the values are made up: structure and size are real, the language is not."""
-        ...
 
     @property
     def names(self) -> Collection[str]:
         """Names of all tensors; empty for a synthetic source, which has any."""
-        ...
 
     @property
     def keys(self) -> Collection[str]:
         """Keys of all metadata, of nested tables the outermost ones."""
-        ...
 
     def value(self, key: str) -> Any:
         """A metadata value; raises `SourceError` where the key is absent."""
-        ...
 
     def tensor(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
         """A tensor as float32 or float16, rows outermost; `SourceError` if absent or another shape.
 
         fp16 saves half the memory; what lies beyond fp16 becomes infinite there.
         """
-        ...
 
     def rows(
         self,
@@ -110,12 +101,10 @@ class Source(Protocol):
 
         With `height`, a matrix of another number of rows is a `SourceError`.
         """
-        ...
 
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that came with the weights; `SourceError` where there is none we know."""
-        ...
 
 
 MAX_LAYERS = 10_000

@@ -24,10 +24,8 @@ from pytest_ane.models.families import (
     Streams,
     Wire,
     apply_output,
-    get_family,
+    optional,
     ports_of,
-    residual_of,
-    routing_of,
     shard_input,
 )
 from pytest_ane.models.families._blocks import (
@@ -42,6 +40,7 @@ from pytest_ane.models.families._blocks import (
 )
 from pytest_ane.models.families._decoders import LLAMA
 from pytest_ane.models.families.gemma4 import FAMILY as GEMMA4
+from pytest_ane.models.families.registry import get_family
 from pytest_ane.models.families.zaya.config import ZayaConfig
 from pytest_ane.models.sources import SeededSource
 from tests.models.families.gemma4.oracle import Oracle
@@ -300,7 +299,7 @@ def states(width: int, *lengths: int) -> list[np.ndarray]:
 
 
 def residual(model: Any, shard: str, sequences: list[np.ndarray]) -> list[np.ndarray]:
-    path = residual_of(model, shard)
+    path = optional(model, "residual", shard)
     assert path is not None
     return path(sequences)
 
@@ -344,13 +343,13 @@ def test_a_gemma_layer_ends_with_its_scalar() -> None:
     ids=["llama head", "zaya head", "gemma head", "gemma pack"],
 )
 def test_there_is_none_in_heads_and_packs(model: Any, shard: str) -> None:
-    assert residual_of(model(), shard) is None
+    assert optional(model(), "residual", shard) is None
 
 
 def test_a_zaya_mixture_s_experts_above_an_even_share() -> None:
     model = zaya(seed=3)
     sequences = states(12, 6, 5)
-    routing = routing_of(model, "L01")
+    routing = optional(model, "routed", "L01")
     assert routing is not None
     own = oracle.weights(model.source.tensors, 1)
     found = [active for routes in routing(sequences) for active in routes]
@@ -368,7 +367,7 @@ def test_a_gemma_pack_s_own_experts_among_the_chosen() -> None:
     each = model.config.mixture.experts // 8
     together: list[list[int]] = [[] for _ in x]
     for pack in range(8):
-        routing = routing_of(model, f"L00.p{pack}")
+        routing = optional(model, "routed", f"L00.p{pack}")
         assert routing is not None
         # The last pack takes the sum of the others beside the residual stream.
         given = np.concatenate([x, x], axis=1) if pack == 7 else x
@@ -385,4 +384,4 @@ def test_a_gemma_pack_s_own_experts_among_the_chosen() -> None:
     ids=["llama", "zaya attention", "zaya head", "gemma attention"],
 )
 def test_others_route_nothing(model: Any, shard: str) -> None:
-    assert routing_of(model(), shard) is None
+    assert optional(model(), "routed", shard) is None

@@ -11,9 +11,9 @@ import numpy as np
 
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.models.families import Conversion, Cut, Inputs, Port, Ports, Reference
 from pytest_ane.models.families import _blocks as blocks
 from pytest_ane.models.families._layout import MASKED, AneLayout
-from pytest_ane.models.families.base import Conversion, Cut, Inputs, Port, Ports, Reference
 from pytest_ane.models.families.bert.config import POOLING, BertConfig, read, wiring
 from pytest_ane.models.sources import Source
 

@@ -9,8 +9,8 @@ from typing import Literal, get_args
 
 from pytest_ane.manifest.chain import EMBEDDING
 from pytest_ane.mlprogram.errors import ManifestError, SourceError
+from pytest_ane.models.families import Wire
 from pytest_ane.models.families import _blocks as blocks
-from pytest_ane.models.families.base import Wire
 from pytest_ane.models.families.decoder._settings import Settings
 from pytest_ane.models.sources import Source
 from pytest_ane.models.sources.base import MAX_LAYERS, architecture_of, check_names, whole

@@ -11,10 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.mlprogram.arrays import FloatArray
-from pytest_ane.models.families import _blocks as blocks
-from pytest_ane.models.families._blocks import block_index, head_index, is_head
-from pytest_ane.models.families._layout import AneLayout, attention_ports
-from pytest_ane.models.families.base import (
+from pytest_ane.models.families import (
     Conversion,
     Cut,
     Filling,
@@ -25,6 +22,9 @@ from pytest_ane.models.families.base import (
     Undecided,
     Wire,
 )
+from pytest_ane.models.families import _blocks as blocks
+from pytest_ane.models.families._blocks import block_index, head_index, is_head
+from pytest_ane.models.families._layout import AneLayout, attention_ports
 from pytest_ane.models.families.decoder._config import (
     GGUF,
     PUBLISHED,
@@ -196,7 +196,7 @@ _CORE = 3
 
 @dataclass(frozen=True)
 class DecoderFamily:
-    """What `pytest_ane.models.families.base.Family` asks, of one kind of decoder.
+    """What `pytest_ane.models.families.Family` asks, of one kind of decoder.
 
     Attributes:
         name: as manifests have it.

@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pytest_ane.mlprogram.errors import ManifestError, SourceError
+from pytest_ane.models.families import Wire
 from pytest_ane.models.families import _blocks as blocks
 from pytest_ane.models.families._blocks import is_head
 from pytest_ane.models.families._layout import Rotary
-from pytest_ane.models.families.base import Wire
 from pytest_ane.models.families.decoder import DecoderConfig, Layer, Mixture, Settings, plain
 from pytest_ane.models.families.decoder._config import FREQUENCY_FACTORS
 from pytest_ane.models.sources.base import MAX_LAYERS, whole

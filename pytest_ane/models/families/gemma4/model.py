@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import SourceError
+from pytest_ane.models.families import Cut, Port, Ports, Reference, Routing, Undecided
 from pytest_ane.models.families import _blocks as blocks
 from pytest_ane.models.families._blocks import is_head
 from pytest_ane.models.families._decoders import GEMMA_NAMES
 from pytest_ane.models.families._layout import AneLayout
-from pytest_ane.models.families.base import Cut, Port, Ports, Reference, Routing, Undecided
 from pytest_ane.models.families.decoder import DecoderConfig, DecoderFamily, DecoderModel
 from pytest_ane.models.families.gemma4.config import (
     GGUF_KEYS,

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_ane.mlprogram.errors import SourceError
+from pytest_ane.models.families import Branch, Cut, Wire
 from pytest_ane.models.families import _blocks as blocks
 from pytest_ane.models.families._layout import AneLayout, Rotary
-from pytest_ane.models.families.base import Branch, Cut, Wire
 from pytest_ane.models.families.decoder import DecoderConfig, Layer, Mixture, Settings
 from pytest_ane.models.families.decoder._config import PUBLISHED, Names, Parts
 from pytest_ane.models.sources import Source, Spread

@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.models.families import _blocks as blocks
-from pytest_ane.models.families._blocks import block_index, head_index, is_head
-from pytest_ane.models.families._layout import AneLayout
-from pytest_ane.models.families.base import (
+from pytest_ane.models.families import (
     Conversion,
     Cut,
     Port,
@@ -21,6 +18,9 @@ from pytest_ane.models.families.base import (
     Routing,
     Undecided,
 )
+from pytest_ane.models.families import _blocks as blocks
+from pytest_ane.models.families._blocks import block_index, head_index, is_head
+from pytest_ane.models.families._layout import AneLayout
 from pytest_ane.models.families.decoder import DecoderModel
 from pytest_ane.models.families.zaya.config import ZayaConfig, ZayaNames, is_attention, wiring
 from pytest_ane.models.sources import Source

@@ -13,7 +13,8 @@ from safetensors.numpy import load_file, save_file
 from pytest_ane.make import Cache
 from pytest_ane.manifest import Model, Shard, SourceTable
 from pytest_ane.mlprogram.errors import ExecutionError, ManifestError, SourceError
-from pytest_ane.models.families import Cut, get_family, is_causal, pools
+from pytest_ane.models.families import Cut, is_causal, pools
+from pytest_ane.models.families.registry import get_family
 from pytest_ane.models.sources import open_source
 from pytest_ane.project.models import OpenModel
 from tests.models.families.bert.oracle import CASES, Case, save_modules

@@ -15,8 +15,9 @@ from benchmarks import gemma3
 from pytest_ane.mlprogram import fp16
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.models.families import Cut, apply_output, get_family, identify_family, shard_input
+from pytest_ane.models.families import Cut, apply_output, shard_input
 from pytest_ane.models.families.decoder import DecoderModel
+from pytest_ane.models.families.registry import get_family, identify_family
 from pytest_ane.models.sources import SeededSource
 from pytest_ane.models.sources._safetensors import SafetensorsSource
 from tests.forked import Forge

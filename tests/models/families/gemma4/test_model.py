@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pytest_ane.mlprogram.errors import ExecutionError, ManifestError, SourceError
-from pytest_ane.models.families import Cut, Port, Wire, apply_output, get_family, shard_input
+from pytest_ane.models.families import Cut, Port, Wire, apply_output, shard_input
 from pytest_ane.models.families._blocks import slices
 from pytest_ane.models.families._layout import MASKED, Rotary, causal_mask
 from pytest_ane.models.families._reference import rms_norm
@@ -22,6 +22,7 @@ from pytest_ane.models.families.decoder._reference import logits
 from pytest_ane.models.families.gemma4 import FAMILY, Gemma4Model
 from pytest_ane.models.families.gemma4.config import layer_shards, starts_whole, wiring
 from pytest_ane.models.families.gemma4.reference import combine, route
+from pytest_ane.models.families.registry import get_family
 from pytest_ane.models.sources import SeededSource, Source, Spread
 from pytest_ane.models.sources._safetensors import SafetensorsSource
 from pytest_ane.probes.seeded import gaussian, generator

@@ -14,9 +14,10 @@ from pytest_ane.make.coremltools_quiet import converter_notes
 from pytest_ane.make.shard import convert
 from pytest_ane.manifest import load
 from pytest_ane.mlprogram.errors import ExecutionError, ManifestError, SourceError
-from pytest_ane.models.families import Branch, Cut, Port, Wire, get_family
+from pytest_ane.models.families import Branch, Cut, Port, Wire
 from pytest_ane.models.families._layout import Rotary
 from pytest_ane.models.families.decoder import Layer, Mixture
+from pytest_ane.models.families.registry import get_family
 from pytest_ane.models.families.zaya import ZayaModel, layout, open_model, spread, wiring
 from pytest_ane.models.families.zaya.config import ZayaConfig
 from pytest_ane.models.families.zaya.weights import OVERFLOW_BIAS, ZayaWeights
