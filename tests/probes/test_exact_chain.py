@@ -25,7 +25,6 @@ from pytest_ane.probes.exact_chain import (
     ShardAlone,
     exact_chain,
     forced,
-    lazy_reference,
     pack,
     record_golden,
     reference_chain,
@@ -300,7 +299,7 @@ class Model:
 def test_a_lazy_reference_holds_one_shard_and_reads_it_once_for_all_sequences() -> None:
     Weights.reads = Weights.most = 0
     wires = [Wire(f"L{i:02d}") for i in range(4)]
-    chain = lazy_reference(cast("LanguageModel", Model()), wires)
+    chain = reference_chain(cast("LanguageModel", Model()), wires, lazy=True)
     assert Weights.reads == 0
     streams: list[Streams] = [{"x": embed([1])}, {"x": embed([2, 3])}]
     for step in chain.steps:
