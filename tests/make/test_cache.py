@@ -150,12 +150,12 @@ def test_a_killed_process_leaves_a_usable_cache(cache: Cache) -> None:
     assert list((cache.root / "tmp").iterdir()) == []
 
 
+ELSEWHERE = r"or choose other folders with --ane-cache=DIR and TMPDIR\."
 FULL = (
-    r" \(\d+\.\d GB free there, \d+\.\d GB in the temporary folder .*\); free some space (pytest-ane "
-    "cache prune), or choose other folders with --ane-cache=DIR and TMPDIR. What was finished "
-    "before is kept."
-).replace("(pytest-ane cache prune)", r"\(pytest-ane cache prune\)")
-REFUSED = "; see that it may be read and written, or choose other folders with --ane-cache=DIR and TMPDIR."
+    r" \(\d+\.\d GB free there, \d+\.\d GB in the temporary folder .*\); free some space "
+    rf"\(pytest-ane cache prune\), {ELSEWHERE} What was finished before is kept\."
+)
+REFUSED = f"; see that it may be read and written, {ELSEWHERE}"
 
 
 @pytest.mark.parametrize(

@@ -317,7 +317,12 @@ class Family(Protocol):
     """Raised whenever a change here alters what a shard computes: part of every cache key."""
 
     def open_model(self, source: Source, cut: Cut) -> LanguageModel:
-        """See a source as a model cut into shards; `SourceError` where they do not fit."""
+        """See a source as a model cut into shards.
+
+        Raises:
+            SourceError: another architecture or variant, or a layer that the model does not have.
+            ManifestError: an id that is none of this family's shards, or a head's slice left out.
+        """
 
     def layout(self, description: dict[str, Any], shard: str) -> Layout:
         """Rebuild a shard's layout from `LanguageModel.description`, without the source."""

@@ -13,11 +13,7 @@ _HEAD = re.compile(r"head\.(\d+)")
 
 
 def wiring(shards: Sequence[str], family: str) -> tuple[Wire, ...]:
-    """Blocks one after another, then the head's slices.
-
-    Raises:
-        ManifestError: a shard id is neither.
-    """
+    """Blocks one after another, then the head's slices; `ManifestError` for any other shard."""
     for shard in shards:
         if not (_BLOCK.fullmatch(shard) or _HEAD.fullmatch(shard)):
             raise ManifestError(
@@ -43,11 +39,7 @@ def missing(shards: Sequence[str], layers: int) -> list[str]:
 
 
 def slices(shards: Sequence[str]) -> int:
-    """How many slices the head is cut into, at least one.
-
-    Raises:
-        ManifestError: they are not `head.0`, `head.1`... without a gap.
-    """
+    """How many slices the head is cut into, at least one; `ManifestError` where one is left out."""
     heads = sorted((s for s in shards if is_head(s)), key=head_index)
     if [head_index(shard) for shard in heads] != list(range(len(heads))):
         raise ManifestError(

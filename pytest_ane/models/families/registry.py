@@ -68,9 +68,6 @@ def family_of(source: Source) -> str:
     A family tells the values of `model_type` and of GGUF's `general.architecture` that are its own
     as `published` and `converted`; one that does not is published under its name alone. Of several
     with one value, as GGUF files of Llama and Mixtral have, it is the first that opens the source.
-
-    Raises:
-        SourceError: no family of ours reads it.
     """
     key, said = architecture_of(source.value)
     kind = "converted" if key == "general.architecture" else "published"

@@ -89,8 +89,7 @@ class GGUFSource:
         stored = self.shape(name)
         rows = math.prod(stored[:-1] or stored)
         if len(stored) < 2 or stored[-1] != width or height not in (None, rows):
-            expected = (rows if height is None else height, width)
-            raise self._misshapen(name, expected)
+            raise self._misshapen(name, (rows if height is None else height, width))
         for row in index:
             if not 0 <= row < rows:
                 raise SourceError(f"{self._path}: {name} has rows 0 to {rows - 1}, not {row}.")
@@ -178,10 +177,8 @@ class _Reader(gguf.GGUFReader):  # type: ignore[misc]
 
     def _strings(self, begin: int, length: int) -> tuple[list[Array], int]:
         """The bytes of so many strings, each after its size in 8 bytes, and where they end."""
-        size, items = (
-            struct.Struct(">Q" if self.endianess == gguf.GGUFEndian.BIG else "<Q").unpack_from,
-            [],
-        )
+        order, items = ">Q" if self.endianess == gguf.GGUFEndian.BIG else "<Q", []
+        size = struct.Struct(order).unpack_from
         try:
             for _ in range(length):
                 end = begin + 8 + size(self.data, begin)[0]

@@ -168,16 +168,10 @@ def whole(value: Any, what: str, most: int = MAX_DIMENSION) -> int:
 def check_variant(
     label: str, family: str, value: Callable[[str], Any], computed: Mapping[str, tuple[Any, ...]]
 ) -> None:
-    """Hold settings against those that a family computes.
-
-    Args:
-        label: what messages call the source.
-        family: the family's name.
-        value: a setting by its key; `SourceError` where it is absent, which is accepted.
-        computed: accepted values by key, the usual one first.
+    """Hold settings against those that a family computes, by key, the usual value first.
 
     Raises:
-        SourceError: names the first setting of another value.
+        SourceError: names the first setting of another value; an absent one is accepted.
     """
     for key, accepted in computed.items():
         try:
@@ -194,11 +188,7 @@ def check_variant(
 def check_names(
     label: str, family: str, names: Collection[str], known: re.Pattern[str], hint: str = ""
 ) -> None:
-    """Refuse weights with a tensor that a family would leave out unsaid, such as a bias.
-
-    Raises:
-        SourceError: names the first such tensor, and ends with `hint`.
-    """
+    """`SourceError` for a tensor that a family would leave out unsaid, such as a bias."""
     if unknown := sorted(name for name in names if not known.fullmatch(name)):
         message = (
             f"{label}: family {family!r} does not compute with its tensor {unknown[0]!r} "

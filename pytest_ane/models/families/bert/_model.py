@@ -22,12 +22,7 @@ if TYPE_CHECKING:
 
 
 def open_model(source: Source, cut: Cut) -> BertModel:
-    """See a checkpoint, a GGUF file or a seed as a model cut into these shards.
-
-    Raises:
-        SourceError: another architecture or variant, or a block the model does not have.
-        ManifestError: a shard id that is neither a block nor `pooling`.
-    """
+    """As `Family.open_model`, of a checkpoint, a GGUF file or a seed."""
     shards = [wire.shard for wire in wiring(cut.shards)]
     config = read(source, cut.max_tokens)
     blocks.check_depth(source.label, shards, config.layers)

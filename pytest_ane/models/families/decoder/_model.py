@@ -248,13 +248,7 @@ class DecoderFamily:
         return self.architectures or self.published
 
     def open_model(self, source: Source, cut: Cut) -> DecoderModel:
-        """See a checkpoint, a GGUF file or a seed as a model cut into these shards.
-
-        Raises:
-            SourceError: another architecture or variant, or a block the model does not have.
-            ManifestError: a shard id that is neither a block nor a head slice, or a slice left
-                out.
-        """
+        """As `Family.open_model`, of a checkpoint, a GGUF file or a seed."""
         ids = [wire.shard for wire in self.wiring(cut.shards)]
         slices = blocks.slices(ids)
         config, names = self.read(source, cut, slices)
@@ -264,20 +258,11 @@ class DecoderFamily:
         return DecoderModel(source, config, names, cut)
 
     def read(self, source: Source, cut: Cut, slices: int = 1) -> tuple[DecoderConfig, Names]:
-        """A source's configuration, and its tensors' names.
-
-        Raises:
-            SourceError: of another architecture, of a variant that is not computed, or absurd.
-        """
+        """A source's configuration, and its tensors' names."""
         settings = Settings(
-            source,
-            self.name,
-            self.published,
-            self.converted,
-            self.synthetic,
-            self.defaults,
-            self.gguf_keys,
-        )
+            source, self.name, self.published, self.converted,
+            self.synthetic, self.defaults, self.gguf_keys,
+        )  # fmt: skip
         config = self.configure(settings, cut.context if cut.stateful else cut.max_tokens)
         names = self._names(source, settings)
         config = replace(
@@ -297,11 +282,7 @@ class DecoderFamily:
         return layout(DecoderConfig.from_description(description), shard)
 
     def wiring(self, shards: Sequence[str]) -> tuple[Wire, ...]:
-        """Blocks `L00`, `L01`... one after another, then head slices `head.0`, `head.1`...
-
-        Raises:
-            ManifestError: a shard id is neither.
-        """
+        """Blocks `L00`, `L01`... one after another, then head slices `head.0`, `head.1`..."""
         return blocks.wiring(shards, self.name)
 
     def starts_whole(self, shards: Sequence[str]) -> bool:

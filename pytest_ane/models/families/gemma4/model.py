@@ -167,13 +167,7 @@ class Gemma4Family(DecoderFamily):
     """Layers of nine shards in place of blocks; attention always keeps states."""
 
     def open_model(self, source: Source, cut: Cut) -> Gemma4Model:
-        """See a checkpoint or a synthetic source as a model cut into these shards.
-
-        Raises:
-            SourceError: another variant, tensors this family does not compute with, or a layer the
-                model does not have.
-            ManifestError: a shard id that is none of this family's, or a head slice left out.
-        """
+        """As `Family.open_model`; attention always keeps states."""
         cut = replace(cut, stateful=True)
         ids = [wire.shard for wire in wiring(cut.shards)]
         config, names = self.read(source, cut, blocks.slices(ids))

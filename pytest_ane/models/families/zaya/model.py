@@ -116,12 +116,7 @@ class ZayaModel(DecoderModel):
 
 
 def open_model(source: Source, cut: Cut) -> ZayaModel:
-    """See a source as a ZAYA1 model cut into these shards.
-
-    Raises:
-        SourceError: another architecture or variant, or a layer the model does not have.
-        ManifestError: a shard id that is neither a layer nor a head slice, or a slice left out.
-    """
+    """As `Family.open_model`."""
     ids = [wire.shard for wire in wiring(cut.shards)]
     config, names = ZayaConfig.read(source, blocks.slices(ids), cut)
     blocks.check_depth(source.label, ids, len(config.layers))

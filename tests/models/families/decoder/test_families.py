@@ -307,13 +307,6 @@ def test_what_fp16_does_not_hold_comes_through(tmp_path: Path) -> None:
     assert not np.isfinite(lost).all()
 
 
-def test_a_layout_is_rebuilt_with_its_scale(tmp_path: Path) -> None:
-    model = tiny(tmp_path)
-    description = json.loads(json.dumps(model.description))
-    for shard in ("L01", "head.1"):
-        assert get_family("gemma3").layout(description, shard) == model.layout(shard)
-
-
 ROOT = Path(__file__).parents[4]
 GEMMA3_EXAMPLE = ROOT / "examples/gemma3-270m.toml"
 
