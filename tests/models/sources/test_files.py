@@ -366,7 +366,7 @@ def test_where_the_cache_is(files: Path, tmp_path: Path, variable: str) -> None:
     code = (
         "from pytest_ane.models.sources import source_path\n"
         "from pytest_ane.manifest import SourceTable\n"
-        f"print(source_path(Origin(hub={HUB!r})))"
+        f"print(source_path(SourceTable(hub={HUB!r})))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
