@@ -66,7 +66,6 @@ class Palettes:
 
     @property
     def nbits(self) -> int:
-        """Bits of an index."""
         return int(self.luts.shape[1]).bit_length() - 1
 
     def values(self) -> FloatArray:

@@ -82,10 +82,8 @@ def head_index(shard: str) -> int:
 
 
 def is_block(shard: str) -> bool:
-    """Whether a shard is a block."""
     return _BLOCK.fullmatch(shard) is not None
 
 
 def is_head(shard: str) -> bool:
-    """Whether a shard is a vocabulary slice of the head."""
     return _HEAD.fullmatch(shard) is not None

@@ -46,17 +46,14 @@ class GGUFSource:
 
     @property
     def label(self) -> str:
-        """The file's path, for messages."""
         return str(self._path)
 
     @property
     def names(self) -> Collection[str]:
-        """Names of all tensors in the file."""
         return self._tensors.keys()
 
     @property
     def keys(self) -> Collection[str]:
-        """Keys of all metadata."""
         return tuple(self._reader.fields)
 
     def value(self, key: str) -> Any:
@@ -97,7 +94,6 @@ class GGUFSource:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer stored in the file's metadata."""
         return SourceTokenizer.from_metadata(self.value, str(self._path))
 
     def _get(self, name: str) -> gguf.ReaderTensor:

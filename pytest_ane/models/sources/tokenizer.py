@@ -79,7 +79,7 @@ class SourceTokenizer:
                 tokenizer = _pieces(value)
             else:
                 lists = _lists(value, "tokens", "merges", "token_type")
-                tokenizer = byte_level_bpe(*lists, words)
+                tokenizer = byte_level_bpe(*lists, kind=words)
             ids = {name: _optional(value, f"tokenizer.ggml.{name}_token_id") for name in _ENDS}
             specials = {
                 f"{name}_token": str(value("tokenizer.ggml.tokens")[index])

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 def open_model(source: Source, cut: Cut) -> BertModel:
-    """As `Family.open_model`, of a checkpoint, a GGUF file or a seed."""
     shards = [wire.shard for wire in wiring(cut.shards)]
     config = read(source, cut.max_tokens)
     blocks.check_depth(source.label, shards, config.layers)
@@ -30,7 +29,6 @@ def open_model(source: Source, cut: Cut) -> BertModel:
 
 
 def layout(description: dict[str, Any], shard: str) -> BertLayout:
-    """A shard's layout from `BertModel.description`, without the weights."""
     config = BertConfig(**description)
     return BertLayout("bert", config.width, length=config.length, pools=shard == POOLING)
 
@@ -81,28 +79,23 @@ class BertModel:
 
     @property
     def positions(self) -> int:
-        """A text is one call."""
         return self.config.length
 
     @property
     def missing(self) -> Sequence[str]:
-        """Blocks that the cut leaves out."""
         return blocks.missing(self.shards, self.config.layers)
 
     @property
     def description(self) -> dict[str, Any]:
-        """The configuration, from which layouts are rebuilt."""
         return asdict(self.config)
 
     @property
     def weights(self) -> Weights:
-        """The source by the names it has."""
         from pytest_ane.models.families.bert._weights import Weights
 
         return Weights(self.source, self.config)
 
     def layout(self, shard: str) -> BertLayout:
-        """How hidden states enter and leave a shard."""
         return layout(self.description, shard)
 
     def embed(self, ids: Sequence[int]) -> FloatArray:
@@ -114,7 +107,6 @@ class BertModel:
         return hidden
 
     def reference(self, shard: str) -> Reference:
-        """The float32 module of a shard on texts `[T, C]`."""
         from pytest_ane.models.families._reference import run_each
         from pytest_ane.models.families.bert._reference import block, pooled
 
@@ -132,7 +124,6 @@ class BertModel:
         return partial(run_each, partial(residual, w=self._block(shard), c=self.config))
 
     def conversion(self, shard: str) -> Conversion:
-        """The shard's ANE form in float32, and its ports."""
         from pytest_ane.models.families.bert._ane import AneBlock, AnePooling
 
         c, ports = self.config, self.ports(shard)
@@ -140,7 +131,6 @@ class BertModel:
         return Conversion(module, ports.inputs, ports.outputs)
 
     def ports(self, shard: str) -> Ports:
-        """As of `conversion`."""
         c, pools = self.config, shard == POOLING
         x, mask = Port("x", (1, c.width, c.length, 1)), Port("mask", (1, 1, 1, c.length))
         inputs = (x,) if pools and c.pooling == "cls" else (x, mask)

@@ -56,7 +56,6 @@ class DecoderModel:
 
     @property
     def shards(self) -> Sequence[str]:
-        """As the model is cut."""
         return self._cut.shards
 
     @property
@@ -66,21 +65,17 @@ class DecoderModel:
 
     @property
     def missing(self) -> Sequence[str]:
-        """Blocks that the cut leaves out."""
         return blocks.missing(self._cut.shards, len(self.config.layers))
 
     @property
     def description(self) -> dict[str, Any]:
-        """The configuration, JSON-serialisable, from which layouts are rebuilt."""
         return self.config.description
 
     @property
     def weights(self) -> Weights:
-        """The source by the family's names, in float32."""
         return self._weights(np.float32)
 
     def layout(self, shard: str) -> AneLayout:
-        """How hidden states enter and leave a shard."""
         return layout(self.config, shard)
 
     def embed(self, ids: Sequence[int]) -> FloatArray:
@@ -89,7 +84,6 @@ class DecoderModel:
         return scaled
 
     def reference(self, shard: str) -> Reference:
-        """The float32 module of a shard on sequences `[T, C]`."""
         from pytest_ane.models.families._reference import run_each
         from pytest_ane.models.families.decoder import _reference as reference
 
@@ -105,13 +99,11 @@ class DecoderModel:
         return None if is_head(shard) else list
 
     def routed(self, shard: str) -> Routing | None:
-        """Which experts a sparse layer's positions choose."""
         from pytest_ane.models.families.decoder._reference import routed
 
         return self._of_experts(shard, routed)
 
     def undecided(self, shard: str) -> Undecided | None:
-        """Where fp16 cannot tell which of a sparse layer's experts are chosen."""
         from pytest_ane.models.families.decoder._reference import undecided
 
         return self._of_experts(shard, undecided)
@@ -128,12 +120,10 @@ class DecoderModel:
         return lambda hidden: each(lambda x: filled(x, w, c, index), [hidden])[0]
 
     def conversion(self, shard: str) -> Conversion:
-        """The shard's ANE form, and its ports."""
         ports = self.ports(shard)
         return Conversion(self._module(shard), ports.inputs, ports.outputs, ports.states)
 
     def ports(self, shard: str) -> Ports:
-        """As of `conversion`."""
         c = self.config
         if is_head(shard):
             x = Port("x", (1, c.width, "T", 1))
@@ -149,7 +139,6 @@ class DecoderModel:
         return Ports(inputs, (y,), tuple(Port(name, shape) for name in ("k_cache", "v_cache")))
 
     def index(self, shard: str) -> int:
-        """Number of the layer that a shard is of."""
         return block_index(shard)
 
     def _of_experts(
@@ -168,7 +157,6 @@ class DecoderModel:
         return index, self.weights.block(index)
 
     def _module(self, shard: str) -> nn.Module:
-        """The shard's ANE form."""
         from pytest_ane.models.families._ane import AneHead
         from pytest_ane.models.families.decoder._ane import AneBlock, StatefulBlock
 
@@ -186,7 +174,6 @@ class DecoderModel:
 
 
 def layout(config: DecoderConfig, shard: str) -> AneLayout:
-    """A shard's layout, without the weights."""
     return config.head_layout if is_head(shard) else config.layout(block_index(shard))
 
 
@@ -248,7 +235,6 @@ class DecoderFamily:
         return self.architectures or self.published
 
     def open_model(self, source: Source, cut: Cut) -> DecoderModel:
-        """As `Family.open_model`, of a checkpoint, a GGUF file or a seed."""
         ids = [wire.shard for wire in self.wiring(cut.shards)]
         slices = blocks.slices(ids)
         config, names = self.read(source, cut, slices)
@@ -278,7 +264,6 @@ class DecoderFamily:
         return config, names
 
     def layout(self, description: dict[str, Any], shard: str) -> AneLayout:
-        """A shard's layout from `DecoderModel.description`, without the weights."""
         return layout(DecoderConfig.from_description(description), shard)
 
     def wiring(self, shards: Sequence[str]) -> tuple[Wire, ...]:
@@ -286,7 +271,6 @@ class DecoderFamily:
         return blocks.wiring(shards, self.name)
 
     def starts_whole(self, shards: Sequence[str]) -> bool:
-        """Whether the blocks form a contiguous prefix of the model."""
         return blocks.starts_whole(shards)
 
     def spread(self, name: str, shape: tuple[int, ...]) -> Spread:

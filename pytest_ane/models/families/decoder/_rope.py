@@ -62,7 +62,6 @@ class Parameters:
         self._read: set[str] = set()
 
     def name(self, key: str) -> str:
-        """A key as the file calls it."""
         if isinstance(self._name, str):
             return f"{self._name}.{key}"
         return self._name.get(key, key)
@@ -75,14 +74,12 @@ class Parameters:
 
     @property
     def theta(self) -> float:
-        """RoPE's base."""
         return self.real("rope_theta", self.turned.theta)
 
     def __contains__(self, key: str) -> bool:
         return key in self._table
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A value, or the default."""
         self._read.add(key)
         return self._table.get(key, default)
 
