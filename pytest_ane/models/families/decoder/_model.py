@@ -270,8 +270,7 @@ class DecoderFamily:
         """Blocks `L00`, `L01`... one after another, then head slices `head.0`, `head.1`..."""
         return blocks.wiring(shards, self.name)
 
-    def starts_whole(self, shards: Sequence[str]) -> bool:
-        return blocks.starts_whole(shards)
+    starts_whole = staticmethod(blocks.starts_whole)
 
     def spread(self, name: str, shape: tuple[int, ...]) -> Spread:
         """Norms near 1, small biases, and matrices that keep the variance of what enters."""
