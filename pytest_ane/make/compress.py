@@ -78,7 +78,9 @@ def compress(
         with converter_notes():
             model.save(str(saved))
         if settings := _palettes(saved, compression):
-            return notes + _palettize(saved, package, settings, subject, errors)
+            from pytest_ane.make.palettize._palettes import palettize
+
+            return notes + palettize(saved, package, settings, subject=subject, errors=errors)
         saved.replace(package)
     return notes
 
@@ -97,7 +99,11 @@ def compress_package(
             model = import_coremltools().models.MLModel(str(source), skip_model_load=True)
         return compress(model, compression, package, subject, errors)
     if settings := _palettes(source, compression):
-        return _palettize(source, package, settings, subject, errors, progress)
+        from pytest_ane.make.palettize._palettes import palettize
+
+        return palettize(
+            source, package, settings, subject=subject, errors=errors, progress=progress
+        )
     shutil.copytree(source, package)
     return ()
 
@@ -164,19 +170,6 @@ def _all_fast(compression: Compression) -> bool:
 def _palettes(saved: Path, compression: Compression) -> dict[str, Palettize]:
     methods = {n: compression.for_weight(n, ops) for n, ops in constants(saved).items()}
     return {name: method for name, method in methods.items() if _fast(method)}
-
-
-def _palettize(
-    source: Path,
-    package: Path,
-    settings: dict[str, Palettize],
-    subject: str,
-    errors: dict[str, Rows] | None,
-    progress: Progress = lambda name, done, total: None,
-) -> tuple[str, ...]:
-    from pytest_ane.make.palettize._palettes import palettize
-
-    return palettize(source, package, settings, subject=subject, errors=errors, progress=progress)
 
 
 def _fast(method: Settings) -> TypeGuard[Palettize]:
@@ -389,14 +382,11 @@ def _config(cto: Any, step: Step) -> Any:
 
 def _pruner(cto: Any, step: PruneStep) -> Any:
     options = step.model_dump(include=set(PruneStep.model_fields) - {"method"}, exclude_none=True)
-    if step.threshold is not None:
-        floats = {"threshold": float(step.threshold)}
-        if step.minimum_sparsity_percentile is not None:
-            floats["minimum_sparsity_percentile"] = float(step.minimum_sparsity_percentile)
-        return cto.OpThresholdPrunerConfig(**options | floats)
-    if step.target_sparsity is not None:
-        options["target_sparsity"] = float(step.target_sparsity)
-    return cto.OpMagnitudePrunerConfig(**options)
+    for name in ("threshold", "minimum_sparsity_percentile", "target_sparsity"):
+        if name in options:
+            options[name] = float(options[name])
+    by_size = step.threshold is not None
+    return (cto.OpThresholdPrunerConfig if by_size else cto.OpMagnitudePrunerConfig)(**options)
 
 
 def _palette(weights: Array, nbits: int) -> tuple[Array, Array]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias
+from unittest.mock import patch
 from uuid import NAMESPACE_URL, uuid5
 
 from pytest_ane.make.cache import Cache
@@ -288,8 +289,7 @@ def convert(conversion: Conversion, *, max_tokens: int, target: str, subject: st
         raise BuildError(f"{subject} could not be converted: {why}") from error
 
 
-@contextmanager
-def _checked_once() -> Iterator[None]:
+def _checked_once() -> AbstractContextManager[Any]:
     """Let coremltools not check its program after each pass; whoever calls it checks the last.
 
     After each of a hundred passes it goes through the whole program, and before and after each
@@ -297,12 +297,7 @@ def _checked_once() -> Iterator[None]:
     """
     from coremltools.converters.mil.mil import Program
 
-    before = Program.validate, Program.__str__
-    Program.validate, Program.__str__ = lambda self, **options: None, lambda self: ""
-    try:
-        yield
-    finally:
-        Program.validate, Program.__str__ = before
+    return patch.multiple(Program, validate=lambda self, **options: None, __str__=lambda self: "")
 
 
 def _number_symbols_anew() -> None:

@@ -251,8 +251,8 @@ def palettize(
     Args:
         source: an `.mlpackage` of one ML Program.
         destination: where the new package goes; must not exist. Unfinished after an error.
-        settings: by the names of weights' `const` operations; scalar
-            palettes without a scale per channel.
+        settings: by the names of weights' `const` operations; scalar palettes without a scale per
+            channel.
         threads: at most so many at once; the default is what the environment says.
         subject: what errors call the package; its path if absent.
         errors: to be filled with the squared error of each row, by the weight's name.
