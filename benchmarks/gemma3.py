@@ -22,7 +22,8 @@ import torch
 
 from pytest_ane.manifest import load
 from pytest_ane.mlprogram.arrays import FloatArray
-from pytest_ane.models.families import Cut, apply_output, get_family, shard_input
+from pytest_ane.models.families import Cut, apply_output, shard_input
+from pytest_ane.models.families.registry import get_family
 from pytest_ane.models.sources import open_source
 from tests.models.families.decoder.oracle import difference
 

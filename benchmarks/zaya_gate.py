@@ -117,7 +117,8 @@ def build(folder: Path, compression: str = UNIFORM, name: str = "cache") -> dict
     from pytest_ane.make import Cache, build_shard
     from pytest_ane.make.coremltools_quiet import import_coremltools
     from pytest_ane.mlprogram.model import read_model
-    from pytest_ane.models.families import Cut, get_family
+    from pytest_ane.models.families import Cut
+    from pytest_ane.models.families.registry import get_family
     from pytest_ane.models.sources import open_source
 
     import_coremltools()
@@ -153,7 +154,7 @@ def checkpoint(folder: Path) -> dict[str, Any]:
     """The layer's seeded tensors as a checkpoint, as a user would have the published ones."""
     from safetensors.numpy import save_file
 
-    from pytest_ane.models.families import get_family
+    from pytest_ane.models.families.registry import get_family
     from pytest_ane.models.sources import SeededSource
 
     family = get_family("zaya")
@@ -195,7 +196,7 @@ def ours(folder: Path) -> dict[str, Any]:
     from pytest_ane.backends import CpuBackend
     from pytest_ane.gates.fidelity import measure
     from pytest_ane.manifest import SourceTable
-    from pytest_ane.models.families import get_family
+    from pytest_ane.models.families.registry import get_family
     from pytest_ane.models.families.zaya import reference  # noqa: F401
     from pytest_ane.models.sources import open_source
     from pytest_ane.probes.recording import HiddenProbe

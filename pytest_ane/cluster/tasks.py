@@ -29,8 +29,7 @@ from pytest_ane.mlprogram.arithmetic import Arithmetic
 from pytest_ane.mlprogram.digests import files_digest
 from pytest_ane.mlprogram.errors import AneError, ClusterError, DiskError
 from pytest_ane.mlprogram.executor.budget import process_budget
-from pytest_ane.models.families import make_importable
-from pytest_ane.models.families.own import edited_since_import
+from pytest_ane.models.families.own import edited_since_import, make_importable
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.project import Project
 from pytest_ane.tools.blame.analysis import Blame

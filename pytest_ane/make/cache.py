@@ -145,9 +145,7 @@ class Cache:
         """A finished entry's folder, or None; `prune` keeps it until this process ends.
 
         An entry that differs from its seal is none, which is said; `subject` is whose it is.
-
-        Raises:
-            CacheError: the entry cannot be read.
+        `CacheError` where it cannot be read.
         """
         return self._passing_by(self.path(kind, key), lambda path: self._get(path, subject))
 
@@ -158,11 +156,8 @@ class Cache:
             self.notify(f"{self._sentence(path, wrong, subject)}; it is not used.")
         elif self.store is not None and not self.unwritable:
             with self._disk_errors(), self._locked(path):
-                return (
-                    path
-                    if self._use(path, locked=True) == "" or self._fetch(path, subject)
-                    else None
-                )
+                if self._use(path, locked=True) == "" or self._fetch(path, subject):
+                    return path
         return None
 
     def get_or_make(
@@ -194,7 +189,10 @@ class Cache:
             if (wrong := self._use(path)) == "":
                 return path
             if self.unwritable:
-                raise self._unwritable_error(path, wrong, subject)
+                raise CacheError(
+                    f"{self._sentence(path, wrong, subject)}, and the cache folder {self.root} "
+                    f"cannot be written ({self.unwritable}); choose another with --ane-cache=DIR."
+                )
             # The slot first: who waits for an entry may hold one, who makes it has one already.
             with self.slots.held() if self.slots else nullcontext(), self._locked(path):
                 if (wrong := self._use(path, locked=True)) == "":
@@ -278,7 +276,7 @@ class Cache:
         return sorted(found, key=lambda entry: entry.used)
 
     def folders(self, kind: str) -> list[Path]:
-        """The folders of all finished entries of a kind."""
+        """All finished entries of a kind."""
         return [path for path in own_paths(self.root, kind) if path.is_dir()]
 
     def surplus(self, most: int) -> list[Entry]:
@@ -348,11 +346,7 @@ class Cache:
                     lock.unlink()
 
     def _use(self, path: Path, *, locked: bool = False) -> str | None:
-        """Use an entry: how it differs from its seal, empty if it does not; None without one.
-
-        Raises:
-            CacheError: it cannot be read.
-        """
+        """Use an entry: how it differs from its seal, empty if it does not; None without one."""
         try:
             if not path.is_dir():
                 return None
@@ -404,21 +398,13 @@ class Cache:
         name = f"{path.parent.name}-{path.name}.removed-{os.getpid()}"
         shutil.rmtree(path.replace(self.root / "tmp" / name), ignore_errors=True)
 
-    def _sentence(self, path: Path, wrong: str, subject: str) -> str:
-        whose = f"{subject}: its" if subject else "A"
-        kind = path.parent.name
+    def _sentence(self, path: Path, wrong: str | None, subject: str) -> str:
+        kind, whose = path.parent.name, f"{subject}: its" if subject else "A"
+        if wrong is None:
+            return f"{whose} {_WORDS[kind]} is not in the cache"
         return (
             f"{whose} {_WORDS[kind]} in the cache ({kind}/{path.name[:16]}) was damaged or edited: "
             f"{wrong}"
-        )
-
-    def _unwritable_error(self, path: Path, wrong: str | None, subject: str) -> CacheError:
-        whose = f"{subject}: its" if subject else "A"
-        missing = f"{whose} {_WORDS[path.parent.name]} is not in the cache"
-        return CacheError(
-            f"{self._sentence(path, wrong, subject) if wrong else missing}, and the cache folder "
-            f"{self.root} cannot be written ({self.unwritable}); choose another with "
-            "--ane-cache=DIR."
         )
 
     def _is_free(self, name: str) -> bool:
@@ -462,9 +448,9 @@ class Cache:
                 ) from error
             raise self._disk_error(_said(error)) from error
         except BuildError as error:
-            if _WRITER not in str(error):
-                raise
-            raise self._disk_error(str(error).rstrip(".")) from error
+            if _WRITER in str(error):
+                raise self._disk_error(str(error).rstrip(".")) from error
+            raise
 
     def _disk_error(self, said: str) -> DiskError:
         temporary = temporary_folder()

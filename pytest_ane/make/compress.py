@@ -38,7 +38,7 @@ from pytest_ane.manifest import (
     Step,
     Uncompressed,
 )
-from pytest_ane.mlprogram.arrays import Array, FloatArray, HalfArray
+from pytest_ane.mlprogram.arrays import Array, FloatArray
 from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.mlprogram.errors import AneError, BuildError, ProgramError
 from pytest_ane.mlprogram.package import package_functions, parse_package
@@ -54,12 +54,12 @@ def compress(
     subject: str,
     errors: dict[str, Rows] | None = None,
 ) -> tuple[str, ...]:
-    """Compress a converted model's weights and save it as `package`.
+    """Compress the weights of coremltools' model and save it as `package`, which must not exist.
 
     Args:
         model: coremltools' own, converted.
         compression: as requested.
-        package: where it goes; must not exist.
+        package: where it goes.
         subject: what errors call it.
         errors: to be filled with the squared error of each row of every weight that our own engine
             palettizes, by the weight's name.
@@ -78,7 +78,9 @@ def compress(
         with converter_notes():
             model.save(str(saved))
         if settings := _palettes(saved, compression):
-            return notes + _palettize(saved, package, settings, subject, errors)
+            from pytest_ane.make.palettize._palettes import palettize
+
+            return notes + palettize(saved, package, settings, subject=subject, errors=errors)
         saved.replace(package)
     return notes
 
@@ -91,17 +93,17 @@ def compress_package(
     errors: dict[str, Rows] | None = None,
     progress: Progress = lambda name, done, total: None,
 ) -> tuple[str, ...]:
-    """As `compress`, of a package on disk, which stays as it is; `progress` as of `palettize`.
-
-    Raises:
-        BuildError: a setting is refused, or a weight cannot be compressed.
-    """
+    """As `compress`, of a package on disk, which stays as it is; `progress` as of `palettize`."""
     if not _all_fast(compression):
         with converter_notes():
             model = import_coremltools().models.MLModel(str(source), skip_model_load=True)
         return compress(model, compression, package, subject, errors)
     if settings := _palettes(source, compression):
-        return _palettize(source, package, settings, subject, errors, progress)
+        from pytest_ane.make.palettize._palettes import palettize
+
+        return palettize(
+            source, package, settings, subject=subject, errors=errors, progress=progress
+        )
     shutil.copytree(source, package)
     return ()
 
@@ -109,16 +111,10 @@ def compress_package(
 def compress_own_package(
     source: Path, compression: Compression, package: Path, progress: Progress
 ) -> tuple[str, ...]:
-    """Compress a package that anyone made; all but its program and its weights stays as it is.
+    """As `compress_package`, of what anyone made: an ML Program of one function or several.
 
-    Args:
-        source: an `.mlpackage` of one ML Program, of one function or several.
-        compression: as requested; weights that are compressed already stay as they are.
-        package: where it goes; must not exist. Unfinished after an error.
-        progress: as of `palettize`; not called where coremltools compresses.
-
-    Returns:
-        Notes, such as on a weight that was declined.
+    Weights that are compressed already, and all but the program and its weights, stay as they are.
+    After an error `package` is unfinished.
 
     Raises:
         ProgramError: the source is damaged, or no ML Program.
@@ -174,19 +170,6 @@ def _all_fast(compression: Compression) -> bool:
 def _palettes(saved: Path, compression: Compression) -> dict[str, Palettize]:
     methods = {n: compression.for_weight(n, ops) for n, ops in constants(saved).items()}
     return {name: method for name, method in methods.items() if _fast(method)}
-
-
-def _palettize(
-    source: Path,
-    package: Path,
-    settings: dict[str, Palettize],
-    subject: str,
-    errors: dict[str, Rows] | None,
-    progress: Progress = lambda name, done, total: None,
-) -> tuple[str, ...]:
-    from pytest_ane.make.palettize._palettes import palettize
-
-    return palettize(source, package, settings, subject=subject, errors=errors, progress=progress)
 
 
 def _fast(method: Settings) -> TypeGuard[Palettize]:
@@ -250,15 +233,7 @@ def stored_bytes(shape: tuple[int, ...], settings: Settings, axis: int = 0) -> i
 
     N weights take 2N bytes in fp16; as indices of b bits N b / 8, and 2^b values of 2 bytes for
     each table; as integers of b bits N b / 8, and for each scale 2 bytes, and the bits of an offset
-    with `mode = "linear"`.
-
-    Args:
-        shape: of the weight.
-        settings: palettes of single values, integers with scales, or none.
-        axis: of the output channels.
-
-    Raises:
-        BuildError: settings of another kind.
+    with `mode = "linear"`. `axis` is that of the output channels; `BuildError` for other settings.
     """
     size = math.prod(shape)
     if isinstance(settings, Uncompressed):
@@ -274,12 +249,10 @@ def stored_bytes(shape: tuple[int, ...], settings: Settings, axis: int = 0) -> i
 
 
 def compress_weight(weight: Array, settings: Settings, *, axis: int = 0) -> FloatArray:
-    """A weight's values, float32, after it was compressed and decompressed again.
+    """A weight's values, float32, after it was stored in fp16, compressed and decompressed again.
 
-    Args:
-        weight: taken as the fp16 values it is stored as.
-        settings: palettes of single values, integers with scales, or none.
-        axis: of the output channels.
+    Settings are palettes of single values, integers with scales, or none; `axis` is that of the
+    output channels.
 
     Raises:
         BuildError: a value is NaN or infinite, or the groups do not fit the shape.
@@ -293,7 +266,15 @@ def compress_weight(weight: Array, settings: Settings, *, axis: int = 0) -> Floa
             raise BuildError(f"A weight {list(half.shape)} holds a NaN or an infinity.")
         return quantized(half.astype(np.float32), settings, _scales(half.shape, settings, axis))
     assert isinstance(settings, Palettize), settings
-    return _palettized(half, settings, axis)
+    from pytest_ane.make.palettize._palettes import find_palettes
+
+    groups = _tables(half.shape, settings, axis)
+    try:
+        return find_palettes(
+            half, settings.mode, settings.nbits, groups=groups, axis=axis, threads=1
+        ).values()
+    except ValueError as why:
+        raise BuildError(f"A weight {list(half.shape)} {why}.") from None
 
 
 def _tables(shape: tuple[int, ...], settings: Palettize, axis: int) -> int:
@@ -304,19 +285,6 @@ def _tables(shape: tuple[int, ...], settings: Palettize, axis: int) -> int:
             f"{shape[axis]} output channels are not divisible by group_size {settings.group_size}."
         )
     return shape[axis] // settings.group_size
-
-
-def _palettized(half: HalfArray, settings: Palettize, axis: int) -> FloatArray:
-    from pytest_ane.make.palettize._palettes import find_palettes
-
-    groups = _tables(half.shape, settings, axis)
-    try:
-        palettes = find_palettes(
-            half, settings.mode, settings.nbits, groups=groups, axis=axis, threads=1
-        )
-    except ValueError as why:
-        raise BuildError(f"A weight {list(half.shape)} {why}.") from None
-    return palettes.values()
 
 
 def _scales(shape: tuple[int, ...], settings: Linear, axis: int) -> tuple[int, ...]:
@@ -365,9 +333,7 @@ class Pass:
 def passes(cto: Any, settings: Mapping[str, Settings]) -> Iterator[Pass]:
     """The calls that compress each weight by its settings: all first steps, then all second ones.
 
-    Args:
-        cto: the module `coremltools.optimize.coreml`.
-        settings: by weight name.
+    `cto` is `coremltools.optimize.coreml`.
     """
     kinds = {
         PruneStep: cto.prune_weights,
@@ -397,45 +363,30 @@ def _aliases(name: str, turn: int) -> Iterator[str]:
 def _config(cto: Any, step: Step) -> Any:
     if isinstance(step, PruneStep):
         return _pruner(cto, step)
+    shared = {"granularity": step.granularity, "weight_threshold": step.weight_threshold}
     if isinstance(step, LinearStep):
         block = {"block_size": step.block_size} if step.granularity == "per_block" else {}
-        return cto.OpLinearQuantizerConfig(
-            mode=step.mode,
-            dtype=step.dtype,
-            granularity=step.granularity,
-            weight_threshold=step.weight_threshold,
-            **block,
-        )
-    return _palettizer(cto, step)
+        return cto.OpLinearQuantizerConfig(mode=step.mode, dtype=step.dtype, **shared, **block)
+    shared |= {
+        "group_size": step.group_size,
+        "enable_per_channel_scale": step.enable_per_channel_scale,
+    }
+    if step.mode == "kmeans" and step.engine == "fast" and step.cluster_dim == 1:
+        own = partial(_palette, nbits=step.nbits)
+        return cto.OpPalettizerConfig(mode="custom", lut_function=own, **shared)
+    nbits = None if step.mode == "unique" else step.nbits
+    return cto.OpPalettizerConfig(
+        mode=step.mode, nbits=nbits, cluster_dim=step.cluster_dim, **shared
+    )
 
 
 def _pruner(cto: Any, step: PruneStep) -> Any:
     options = step.model_dump(include=set(PruneStep.model_fields) - {"method"}, exclude_none=True)
-    if step.threshold is not None:
-        floats = {"threshold": float(step.threshold)}
-        if step.minimum_sparsity_percentile is not None:
-            floats["minimum_sparsity_percentile"] = float(step.minimum_sparsity_percentile)
-        return cto.OpThresholdPrunerConfig(**options | floats)
-    if step.target_sparsity is not None:
-        options["target_sparsity"] = float(step.target_sparsity)
-    return cto.OpMagnitudePrunerConfig(**options)
-
-
-def _palettizer(cto: Any, step: PalettizeStep) -> Any:
-    options = {
-        "granularity": step.granularity,
-        "group_size": step.group_size,
-        "weight_threshold": step.weight_threshold,
-        "enable_per_channel_scale": step.enable_per_channel_scale,
-    }
-    if step.mode == "kmeans" and step.engine == "fast" and step.cluster_dim == 1:
-        return cto.OpPalettizerConfig(
-            mode="custom", lut_function=partial(_palette, nbits=step.nbits), **options
-        )
-    nbits = None if step.mode == "unique" else step.nbits
-    return cto.OpPalettizerConfig(
-        mode=step.mode, nbits=nbits, cluster_dim=step.cluster_dim, **options
-    )
+    for name in ("threshold", "minimum_sparsity_percentile", "target_sparsity"):
+        if name in options:
+            options[name] = float(options[name])
+    by_size = step.threshold is not None
+    return (cto.OpThresholdPrunerConfig if by_size else cto.OpMagnitudePrunerConfig)(**options)
 
 
 def _palette(weights: Array, nbits: int) -> tuple[Array, Array]:
@@ -465,15 +416,7 @@ def exact_percentiles() -> Iterator[None]:
 
 
 def extract_function(package: Path, function: str, target: Path) -> Path:
-    """Write a package whose `main` is a function of another; weights are linked where they can be.
-
-    Args:
-        package: an `.mlpackage` of several functions.
-        function: the name of one.
-        target: the new package's path.
-
-    Returns:
-        The new package's path.
+    """Write `target`, whose `main` is a function of `package`; weights are linked if they can.
 
     Raises:
         ProgramError: the package cannot be read, or has no such function.

@@ -97,15 +97,12 @@ class Volume:
 
 
 def estimate(missing: Sequence[Shard], finished: Sequence[int]) -> Estimate:
-    """Bytes that a model's missing packages will take.
-
-    Args:
-        missing: shards still to be built.
-        finished: bytes of packages of the same model that are built.
-    """
+    """Bytes that a model's missing packages will take, by those of the `finished` ones."""
     # The median, for a head is many times a block.
-    typical = int(median(finished)) if finished else None
-    known = [(shard, size) for shard in missing if (size := _size(shard, typical)) is not None]
+    typical = [int(median(finished))] if finished else []
+    most = ((shard, shard.policy.compression.max_bytes) for shard in missing)
+    sizes = ((shard, [*typical, *([] if size is None else [size])]) for shard, size in most)
+    known = [(shard, min(bounds)) for shard, bounds in sizes if bounds]
     temporary = [int(size * (1 + compression_ratio(shard.requested))) for shard, size in known]
     return Estimate(
         count=len(missing),
@@ -114,11 +111,6 @@ def estimate(missing: Sequence[Shard], finished: Sequence[int]) -> Estimate:
         least=sum(size // _LOOSE for _, size in known),
         source="packages built before" if finished else "max-bytes" if known else "",
     )
-
-
-def _size(shard: Shard, typical: int | None) -> int | None:
-    sizes = (typical, shard.policy.compression.max_bytes)
-    return min((size for size in sizes if size is not None), default=None)
 
 
 def volumes(cache: Path, temporary: Path, needs: Estimate, builds: int) -> tuple[Volume, ...]:
@@ -168,20 +160,16 @@ def plan_caches() -> list[PlanCache]:
     """
     if sys.platform != "darwin":
         return []
-    plans, build = [], _running()
+    said = subprocess.run(
+        ["/usr/bin/sw_vers", "-buildVersion"], capture_output=True, text=True, check=False
+    )
+    plans, build = [], said.stdout.strip()
     for path in filter(Path.is_dir, (Path.home() / "Library" / "Caches").glob(_PATTERN)):
         try:
             plans.append(PlanCache(path, tree_bytes(path), path.name != build))
         except OSError:  # Core ML is at work in it, or it is not ours to read.
             continue
     return sorted(plans, key=lambda cache: -cache.size)
-
-
-def _running() -> str:
-    process = subprocess.run(
-        ["/usr/bin/sw_vers", "-buildVersion"], capture_output=True, text=True, check=False
-    )
-    return process.stdout.strip()
 
 
 KINDS = ("artifacts", "budgets", "compiled", "recordings")
@@ -228,13 +216,10 @@ def is_tagged(root: Path) -> bool:
 
 
 def require_cache(root: Path) -> None:
-    """Refuse a folder of someone else's before anything is written to it.
+    """Refuse a folder of someone else's with a `CacheError` before anything is written to it.
 
     A folder without the tag may be used if it is empty, or missing; or if every name in it is of
     our form and every entry has its lock, as in a cache whose first use has not ended.
-
-    Raises:
-        CacheError: the folder holds anything else.
     """
     try:
         foreign = None if is_tagged(root) else next(_foreign(root), None)

@@ -12,7 +12,7 @@ census holds against the manifest.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,9 +151,11 @@ def compare_weights(
     for (name, shape), places in weights.items():
         exact = originals.get((name, shape), [])
         for number, weight in enumerate(places if exact else ()):
-            pair = _Pair(model, weight, against, exact[min(number, len(exact) - 1)])
-            made = pair.distortion(compression, known.get(weight.weight.name))
-            if name not in results or _worse(made, results[name]):
+            original = exact[min(number, len(exact) - 1)]
+            errors_of = known.get(weight.weight.name)
+            made = distortion(model, weight, against, original, compression, errors_of)
+            worst = (results.get(name, made).row_error or 0) < (made.row_error or 0)
+            if name not in results or worst or not math.isfinite(made.sse):
                 results[name] = made
     return WeightComparison(
         tuple(results.values()),
@@ -166,20 +168,8 @@ def compare_weights(
 _Places = Mapping[tuple[str, tuple[int, ...]], list[ProgramWeight]]
 
 
-def distortion(
-    model: MLModel, weight: ProgramWeight, against: MLModel, original: ProgramWeight
-) -> Distortion:
-    """A weight's squared error against another one of the same shape, without a yardstick.
-
-    Raises:
-        ProgramError: a weight is not where its package says.
-        ExecutionError: a weight cannot be decoded.
-    """
-    return _Pair(model, weight, against, original).distortion(None, None)
-
-
 def _by_name(model: MLModel) -> _Places:
-    """A program's weights by name and shape; one entry for each function that has it."""
+    """By name and shape; one entry for each function that has it."""
     places: dict[tuple[str, tuple[int, ...]], list[ProgramWeight]] = {}
     for weight in find_weights(model):
         name = typeless(plain_name(constant_name(weight.operation)))
@@ -195,10 +185,6 @@ def typeless(name: str) -> str:
 def _lacking(of: _Places, by: _Places) -> tuple[str, ...]:
     lacking = (places[0].weight for key, places in of.items() if key not in by)
     return tuple(weight.name for weight in lacking if weight.elements > _FEW)
-
-
-def _worse(first: Distortion, second: Distortion) -> bool:
-    return not math.isfinite(first.sse) or (first.row_error or 0) > (second.row_error or 0)
 
 
 def _changed(model: MLModel, against: MLModel) -> Iterator[str]:
@@ -221,42 +207,40 @@ def _numbers(model: MLModel) -> Iterator[tuple[str, float]]:
                 yield f"{label}/{typeless(op.name)}", float(np.asarray(load(model, value)))
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """A weight of a package, and the uncompressed one."""
-
-    model: MLModel
-    weight: ProgramWeight
-    against: MLModel
-    original: ProgramWeight
-
-    def distortion(self, compression: Compression | None, errors: Rows | None) -> Distortion:
-        kind = self.weight.weight
-        values = decompress(self.model, self.weight)
-        exact = decompress(self.against, self.original)
-        lost, energy, worst = _compare(kind, values, exact)
-        sse, whole = float(lost.sum()), float(energy.sum())
-        if not math.isfinite(sse) or not math.isfinite(whole):
-            return Distortion(kind.name, sse, whole)
-        if not kind.stages:
-            step = 4 * (_HALF_STEP[0] * whole + _HALF_STEP[1] * kind.elements)
-            most = float(worst.max())
-            return Distortion(kind.name, sse, whole, FP16, step, most, _extent(worst))
-        settings = compression and compression.for_weight(kind.name, kind.op_types)
-        schemes = steps_for(kind, settings) if settings else ()
-        scheme, spread = scheme_words(schemes), 0.0
-        if errors is None and has_yardstick(schemes):
-            errors = reached(lambda start, stop: _read(exact, kind, start, stop), kind, schemes)
-            spread = _SPREAD * any(is_kmeans(step) for step in schemes)
-        if errors is None or errors.shape != lost.shape:
-            return Distortion(kind.name, sse, whole, scheme)
-        rounding = _HALF_STEP[0] * energy + _HALF_STEP[1] * kind.elements / len(lost)
-        least = np.maximum(np.maximum(errors, spread * _shared(errors, kind)), rounding)
-        ratios = lost / least
-        total = max(float(errors.sum()), float(rounding.sum()))
-        return Distortion(
-            kind.name, sse, whole, scheme, total, float(ratios.max()), _extent(ratios)
-        )
+def distortion(
+    model: MLModel,
+    weight: ProgramWeight,
+    against: MLModel,
+    original: ProgramWeight,
+    compression: Compression | None = None,
+    errors: Rows | None = None,
+) -> Distortion:
+    """A weight's squared error against another one of the same shape; see `compare_weights`."""
+    kind = weight.weight
+    exact = decompress(against, original)
+    lost, energy, worst = _compare(kind, decompress(model, weight), exact)
+    sse, whole = float(lost.sum()), float(energy.sum())
+    if not math.isfinite(sse) or not math.isfinite(whole):
+        return Distortion(kind.name, sse, whole)
+    if not kind.stages:
+        step = 4 * (_HALF_STEP[0] * whole + _HALF_STEP[1] * kind.elements)
+        return Distortion(kind.name, sse, whole, FP16, step, float(worst.max()), _extent(worst))
+    settings = compression and compression.for_weight(kind.name, kind.op_types)
+    schemes = steps_for(kind, settings) if settings else ()
+    scheme, spread = ", then ".join(map(_words, schemes)), 0.0
+    if errors is None and _has_yardstick(schemes):
+        errors = _reached(exact, kind, schemes)
+        # Of k-means alone the tables depend on the engine that makes them.
+        kmeans = (isinstance(step, PalettizeStep) and step.mode == "kmeans" for step in schemes)
+        spread = _SPREAD * any(kmeans)
+    if errors is None or errors.shape != lost.shape:
+        return Distortion(kind.name, sse, whole, scheme)
+    rounding = _HALF_STEP[0] * energy + _HALF_STEP[1] * kind.elements / len(lost)
+    together = rows_of_a_table(kind)
+    shared = np.repeat(errors.reshape(-1, together).mean(1), together)
+    ratios = lost / np.maximum(np.maximum(errors, spread * shared), rounding)
+    total = max(float(errors.sum()), float(rounding.sum()))
+    return Distortion(kind.name, sse, whole, scheme, total, float(ratios.max()), _extent(ratios))
 
 
 def _compare(kind: Weight, values: Any, exact: Any) -> tuple[Rows, Rows, Rows]:
@@ -282,11 +266,6 @@ def _compare(kind: Weight, values: Any, exact: Any) -> tuple[Rows, Rows, Rows]:
     return lost, energy, worst
 
 
-def _shared(errors: Rows, kind: Weight) -> Rows:
-    together = rows_of_a_table(kind)
-    return np.repeat(errors.reshape(-1, together).mean(1), together)
-
-
 def _extent(ratios: Rows) -> tuple[int, int]:
     """The worst row, and those next to it that are marked too."""
     first = last = int(ratios.argmax())
@@ -295,11 +274,6 @@ def _extent(ratios: Rows) -> tuple[int, int]:
     while last + 1 < len(ratios) and ratios[last + 1] > _MARKED:
         last += 1
     return first, last
-
-
-def _read(exact: Any, kind: Weight, start: int, stop: int) -> FloatArray:
-    rows = np.empty((stop - start, *kind.shape[1:]), np.float32)
-    return _rows(exact, start, stop, rows)
 
 
 def _rows(weight: Any, start: int, stop: int, out: FloatArray) -> FloatArray:
@@ -326,12 +300,7 @@ def steps_for(weight: Weight, settings: Settings) -> tuple[Step, ...]:
     return tuple(step for step in settings.steps if weight.elements > step.weight_threshold)
 
 
-def scheme_words(steps: Sequence[Step]) -> str:
-    """A scheme in words: `6-bit k-means`, `pruning, then int8 per channel`."""
-    return ", then ".join(map(_words, steps))
-
-
-def has_yardstick(steps: Sequence[Step]) -> bool:
+def _has_yardstick(steps: Sequence[Step]) -> bool:
     """Whether it is known what a scheme reaches.
 
     It is not for palettes of vectors, palettes scaled by channel, palettes of integers (`linear`
@@ -349,23 +318,10 @@ def has_yardstick(steps: Sequence[Step]) -> bool:
     return bool(steps)
 
 
-def is_kmeans(step: Step) -> bool:
-    """Whether a step is k-means, whose tables depend on the engine that makes them."""
-    return isinstance(step, PalettizeStep) and step.mode == "kmeans"
+def _reached(values: Any, weight: Weight, steps: Sequence[Step]) -> Rows | None:
+    """Squared error of each row (index along the first axis) of exact values after a scheme.
 
-
-def reached(
-    read: Callable[[int, int], FloatArray], weight: Weight, steps: Sequence[Step]
-) -> Rows | None:
-    """Squared error of each row (index along the first axis) after a scheme.
-
-    Args:
-        read: gives rows `[start, stop)` of the exact weight, float32.
-        weight: as the file has it, for its geometry.
-        steps: with `has_yardstick`.
-
-    Returns:
-        None where the scheme cannot be applied, such as groups that do not divide the channels.
+    None where the scheme cannot be applied, such as groups that do not divide the channels.
     """
     height, width = weight.shape[0], weight.elements // max(weight.shape[0], 1)
     span = height
@@ -375,7 +331,7 @@ def reached(
     errors = np.empty(height)
     for start in range(0, height, span):
         stop = min(start + span, height)
-        exact = read(start, stop)
+        exact = _rows(values, start, stop, np.empty((stop - start, *weight.shape[1:]), np.float32))
         try:
             made = _simulate(exact, weight, steps, height)
         except (BuildError, ValueError):
@@ -461,14 +417,7 @@ def quantized(values: FloatArray, step: LinearStep, grid: tuple[int, ...]) -> Fl
 
     Source: `quantize_weight_by_dtype` in optimize/_utils.py of coremltools 9.0: scale = (high -
     low) / steps, with low = -high and 2^n - 2 steps if symmetric; else 2^n - 1, and 0 in the range.
-
-    Args:
-        values: finite, any shape.
-        step: its mode and dtype.
-        grid: scales along each axis.
-
-    Raises:
-        ValueError: the grid does not divide the shape.
+    `grid` has the scales along each axis, which divide it; values are finite.
     """
     parts = [n for size, count in zip(values.shape, grid, strict=True)
              for n in (count, size // count)]  # fmt: skip

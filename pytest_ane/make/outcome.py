@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.make.distortion import Distortion, distortion
-from pytest_ane.manifest import Compression, Settings, Uncompressed, read_compression
+from pytest_ane.manifest import Compression, Uncompressed, read_compression
 from pytest_ane.mlprogram.blob import load
 from pytest_ane.mlprogram.records import Blob, MLModel, TensorType, Value
 from pytest_ane.mlprogram.weights import (
@@ -58,17 +58,9 @@ class Outcome:
 def outcomes(
     source: MLModel, made: MLModel, compression: Compression, notes: Sequence[str] = ()
 ) -> tuple[Outcome, ...]:
-    """What became of every weight, in program order.
+    """What became of every weight of `source` in `made`, in program order.
 
-    Args:
-        source: the package before, with all of its functions.
-        made: what was made of it.
-        compression: as requested.
-        notes: those of compression on weights that it declined.
-
-    Raises:
-        ProgramError: a weight is not where its package says.
-        ExecutionError: a weight cannot be decoded.
+    `notes` are those of compression on weights that it declined.
     """
     results: dict[object, Outcome] = {}
     new = {_place(each): each for each in find_weights(made)}
@@ -120,7 +112,8 @@ def _reason(each: ProgramWeight, compression: Compression, notes: Sequence[str])
         return "compressed already"
     settings = compression.for_weight(name, weight.op_types)
     if isinstance(settings, Uncompressed):
-        return _keep_reason(name, compression, settings)
+        glob = next((glob for glob in compression.keep if fnmatchcase(name, glob)), None)
+        return f"kept by {glob!r}" if glob else f"method = {settings.method!r}"
     least = min(step.weight_threshold for step in settings.steps)
     if weight.elements <= least:
         return f"has at most {least:,} elements (weight_threshold)"
@@ -133,11 +126,6 @@ def _reason(each: ProgramWeight, compression: Compression, notes: Sequence[str])
     if isinstance(kind, TensorType) and kind.dtype.value != "fp16":
         return f"is of {kind.dtype}"
     return "is a vector" if len(weight.shape) < 2 else "no reason was given"
-
-
-def _keep_reason(name: str, compression: Compression, settings: Settings) -> str:
-    glob = next((glob for glob in compression.keep if fnmatchcase(name, glob)), None)
-    return f"kept by {glob!r}" if glob else f"method = {settings.method!r}"
 
 
 _SMALL = 2048

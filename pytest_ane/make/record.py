@@ -100,19 +100,13 @@ def _comparison(distortions: list[Any], **names: list[str]) -> WeightComparison:
 def weights_against(
     shard: Shard, artifact: Artifact, program: MLModel
 ) -> tuple[Against, WeightComparison]:
-    """What an artifact's weights are compared with, and the result.
+    """What the weights of an artifact, and of its program, are compared with, and the result.
 
-    Args:
-        shard: the artifact's.
-        artifact: the shard's package.
-        program: the artifact's.
-
-    Returns:
-        `build`: they were compared when the shard was built; `changed`: the package has other bytes
-        than its build measured, so nothing is known. For packages of the user's: `uncompressed`,
-        which the manifest names; `reference`, a package of the same program; `itself`, for it is
-        not compressed. `nothing` is known to be its uncompressed form: weights that a reference
-        package has too are compared with those all the same, without a yardstick.
+    `build`: they were compared when the shard was built; `changed`: the package has other bytes
+    than its build measured, so nothing is known. For packages of the user's: `uncompressed`,
+    which the manifest names; `reference`, a package of the same program; `itself`, for it is not
+    compressed. `nothing` is known to be its uncompressed form: weights that a reference package
+    has too are compared with those all the same, without a yardstick.
 
     Raises:
         ProgramError: a package cannot be read.
@@ -121,14 +115,20 @@ def weights_against(
     if (record := artifact.record) is not None:
         same = record.digest == artifact.digest
         return ("build", record.weights) if same else ("changed", WeightComparison())
-    plain, reference = uncompressed_package(shard, artifact, program), shard.reference
+    plain = uncompressed_package(shard, artifact, program)
     if plain is not None and plain != artifact.path:
         against: Against = "reference" if shard.uncompressed is None else "uncompressed"
         return against, compare_weights(program, _read(plain, shard), shard.compression)
     weights = WeightComparison()
-    if isinstance(reference, Path) and reference.suffix not in GOLDEN and reference.exists():
+    if (reference := _reference_package(shard)) is not None:
         weights = compare_weights(program, _read(reference, shard))
     return ("nothing" if plain is None else "itself"), WeightComparison(weights.distortions)
+
+
+def _reference_package(shard: Shard) -> Path | None:
+    path = shard.reference
+    is_package = isinstance(path, Path) and path.suffix not in GOLDEN and path.exists()
+    return path if is_package else None  # type: ignore[return-value]
 
 
 def _read(package: Path, shard: Shard) -> MLModel:
@@ -141,19 +141,10 @@ def uncompressed_package(shard: Shard, artifact: Artifact, program: MLModel) -> 
 
     It is the manifest's `uncompressed`; or the artifact, where no weight of it is compressed; or a
     reference package of the same program: one without compressed weights that has every weight of
-    the artifact, by name and shape.
-
-    Args:
-        shard: the artifact's.
-        artifact: the shard's package.
-        program: the artifact's.
-
-    Returns:
-        None where there is no such package; a shard that is built was measured against its own
-        when it was built.
+    the artifact, by name and shape. None where there is no such package.
 
     Raises:
-        ProgramError: the artifact, the reference or the uncompressed package cannot be read.
+        ProgramError: a package cannot be read.
         BuildError: what is named as uncompressed is not.
     """
     if (plain := shard.uncompressed) is not None:
@@ -167,8 +158,7 @@ def uncompressed_package(shard: Shard, artifact: Artifact, program: MLModel) -> 
     weights = take_census(program).weights
     if not any(weight.stages for weight in weights):
         return artifact.path
-    reference = shard.reference
-    if not isinstance(reference, Path) or reference.suffix in GOLDEN or not reference.exists():
+    if (reference := _reference_package(shard)) is None:
         return None
     others = take_census(_read(reference, shard)).weights
     if any(weight.stages for weight in others):

@@ -5,18 +5,22 @@ from __future__ import annotations
 import gc
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeAlias
+from unittest.mock import patch
 from uuid import NAMESPACE_URL, uuid5
 
 from pytest_ane.make.cache import Cache
-from pytest_ane.make.coremltools_quiet import import_coremltools
+from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
+from pytest_ane.make.distortion import compare_weights
 from pytest_ane.make.record import PACKAGE, Artifact, BuildRecord
 from pytest_ane.manifest import Shard, Uncompressed
+from pytest_ane.mlprogram.blob import check_blobs
 from pytest_ane.mlprogram.checks import stays_inside
 from pytest_ane.mlprogram.digests import file_digest, key_digest, tree_digest
 from pytest_ane.mlprogram.errors import BuildError, ProgramError
@@ -85,23 +89,13 @@ def uncompressed(
 
 
 def compressed(shard: Shard, source: Artifact, folder: Path) -> Artifact:
-    """As `build_shard` with a source, into a folder of the caller's instead of the cache.
-
-    Raises:
-        BuildError: a setting is refused, or a weight cannot be compressed.
-    """
+    """As `build_shard` with a source, into a folder of the caller's instead of the cache."""
     _compress(shard, source, {}, folder, lambda plain, built: None)
     return Artifact.of_entry(folder)
 
 
 def converted_package(shard: Shard, model: Buildable) -> Path:
-    """A shard's uncompressed package among the temporary files.
-
-    Raises:
-        BuildError: it cannot be converted.
-    """
-    from pytest_ane.make.coremltools_quiet import converter_notes
-
+    """A shard's uncompressed package among the temporary files."""
     with converter_notes():
         return Path(_converted(shard, model).package_path)
 
@@ -113,12 +107,11 @@ def _compress(
 
     assert source.record is not None
     start, errors = time.perf_counter(), dict[str, Any]()
-    notes = compress_package(
-        source.path, shard.requested, folder / PACKAGE, shard.qualified, errors
-    )
-    record = BuildRecord(key, source.record.description, notes, 0.0, shard=shard.qualified)
-    _finish(shard, folder, source.path, record, start, errors)
-    examine(source.path, folder / PACKAGE)
+    target = folder / PACKAGE
+    notes = compress_package(source.path, shard.requested, target, shard.qualified, errors)
+    record = BuildRecord(key, source.record.description, notes, start, shard=shard.qualified)
+    _finish(shard, source.path, target, record, errors)
+    examine(source.path, target)
 
 
 def artifact_key(shard: Shard, identity: dict[str, Any]) -> dict[str, Any]:
@@ -149,36 +142,27 @@ def _build(
     shard: Shard, key: dict[str, Any], model: Buildable, folder: Path, examine: Examine
 ) -> None:
     from pytest_ane.make.compress import compress
-    from pytest_ane.make.coremltools_quiet import converter_notes
 
     start, errors = time.perf_counter(), dict[str, Any]()
     with converter_notes():
         converted = _converted(shard, model)
-    notes = compress(converted, shard.requested, folder / PACKAGE, shard.qualified, errors)
-    record = BuildRecord(key, model.description, notes, 0.0, shard=shard.qualified)
-    plain = Path(converted.package_path)
-    _finish(shard, folder, plain, record, start, errors)
-    examine(plain, folder / PACKAGE)
+    plain, target = Path(converted.package_path), folder / PACKAGE
+    notes = compress(converted, shard.requested, target, shard.qualified, errors)
+    record = BuildRecord(key, model.description, notes, start, shard=shard.qualified)
+    _finish(shard, plain, target, record, errors)
+    examine(plain, target)
 
 
 def _finish(
-    shard: Shard,
-    folder: Path,
-    plain: Path,
-    record: BuildRecord,
-    start: float,
-    errors: dict[str, Any],
+    shard: Shard, plain: Path, built: Path, record: BuildRecord, errors: dict[str, Any]
 ) -> None:
-    """Give the package its one form, check it, and measure it against the uncompressed one."""
-    from pytest_ane.make.distortion import compare_weights
-    from pytest_ane.mlprogram.blob import check_blobs
-
-    canonicalize(folder / PACKAGE)
+    """Give the package its one form, check it, measure it, and record what took since `seconds`."""
+    canonicalize(built)
     # A package that the disk cut short must not become an entry.
-    check_blobs(built := read_model(folder / PACKAGE))
-    weights = compare_weights(built, read_model(plain), shard.requested, errors)
-    digest, seconds = tree_digest(folder / PACKAGE), round(time.perf_counter() - start, 3)
-    replace(record, seconds=seconds, weights=weights, digest=digest).write(folder)
+    check_blobs(program := read_model(built))
+    weights = compare_weights(program, read_model(plain), shard.requested, errors)
+    seconds = round(time.perf_counter() - record.seconds, 3)
+    replace(record, seconds=seconds, weights=weights, digest=tree_digest(built)).write(built.parent)
 
 
 def canonicalize(package: Path) -> None:
@@ -213,15 +197,11 @@ def _without_machine(message: Any) -> None:
     metadata = message.description.metadata.userDefined
     metadata.pop(f"{_OF_COREMLTOOLS}conversion_date", None)
     if source := metadata.get(key := f"{_OF_COREMLTOOLS}source"):
-        metadata[key] = _public(source)
+        metadata[key] = source.partition("+")[0]
     if "buildInfo" in (attributes := message.mlProgram.attributes):
         for pair in attributes["buildInfo"].immediateValue.dictionary.values:
             texts = pair.value.immediateValue.tensor.strings.values
-            texts[:] = map(_public, texts)
-
-
-def _public(version: str) -> str:
-    return version.partition("+")[0]
+            texts[:] = [text.partition("+")[0] for text in texts]
 
 
 def _identified(manifest: dict[str, Any], data: Path) -> str:
@@ -265,23 +245,20 @@ def convert(conversion: Conversion, *, max_tokens: int, target: str, subject: st
         )
     ct = import_coremltools()
     _number_symbols_anew()
-    dtype = _dtype(conversion.module)
+    tensors = (*conversion.module.parameters(), *conversion.module.buffers())
+    dtype = next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
     examples = tuple(
         torch.zeros([_TRACED if d == "T" else int(d) for d in port.shape], dtype=dtype)
         for port in conversion.inputs
     )
     flexible = ct.RangeDim(1, max_tokens, default=1)
+    tensor = partial(ct.TensorType, dtype=np.float16)
     inputs = [
-        ct.TensorType(
-            port.name, tuple(flexible if d == "T" else d for d in port.shape), dtype=np.float16
-        )
+        tensor(port.name, tuple(flexible if d == "T" else d for d in port.shape))
         for port in conversion.inputs
     ]
-    outputs = [ct.TensorType(port.name, dtype=np.float16) for port in conversion.outputs]
-    states = [
-        ct.StateType(ct.TensorType(shape=port.shape, dtype=np.float16), name=port.name)
-        for port in conversion.states
-    ]
+    outputs = [tensor(port.name) for port in conversion.outputs]
+    states = [ct.StateType(tensor(shape=p.shape), name=p.name) for p in conversion.states]
     try:
         with torch.no_grad():
             trace: Any = torch.jit.trace
@@ -312,8 +289,7 @@ def convert(conversion: Conversion, *, max_tokens: int, target: str, subject: st
         raise BuildError(f"{subject} could not be converted: {why}") from error
 
 
-@contextmanager
-def _checked_once() -> Iterator[None]:
+def _checked_once() -> AbstractContextManager[Any]:
     """Let coremltools not check its program after each pass; whoever calls it checks the last.
 
     After each of a hundred passes it goes through the whole program, and before and after each
@@ -321,12 +297,7 @@ def _checked_once() -> Iterator[None]:
     """
     from coremltools.converters.mil.mil import Program
 
-    before = Program.validate, Program.__str__
-    Program.validate, Program.__str__ = lambda self, **options: None, lambda self: ""
-    try:
-        yield
-    finally:
-        Program.validate, Program.__str__ = before
+    return patch.multiple(Program, validate=lambda self, **options: None, __str__=lambda self: "")
 
 
 def _number_symbols_anew() -> None:
@@ -350,10 +321,3 @@ def _not_a_number(conversion: Conversion) -> str | None:
     if name in {state.name for state in conversion.states}:
         return f"its state {name} is NaN after a call with zeros; let the module take zeros."
     return name and f"its weight {name} holds NaN; repair the source of its weights."
-
-
-def _dtype(module: Any) -> Any:
-    import torch
-
-    tensors = (*module.parameters(), *module.buffers())
-    return next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)

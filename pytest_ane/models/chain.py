@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -19,13 +18,7 @@ import numpy as np
 from pytest_ane.manifest.chain import EMBEDDING, LOGITS
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import ExecutionError
-from pytest_ane.models.families import (
-    Reference,
-    Streams,
-    Wire,
-    apply_output,
-    shard_input,
-)
+from pytest_ane.models.families import Reference, Streams, Wire, apply_output, shard_input
 
 ShardRun: TypeAlias = Callable[[FloatArray], FloatArray]
 """A shard at some point of one sequence: maps the next positions `[T, C]` to `[T, C']`."""
@@ -204,9 +197,6 @@ class Decoder:
         """Logits `[count, V]` of the last positions.
 
         A chain with states runs the new positions only, any other the whole text again.
-
-        Raises:
-            ExecutionError: it is an encoder.
         """
         if self._chain.embeds:
             raise ExecutionError("an encoder gives embeddings and no logits, so no text goes on.")
@@ -227,11 +217,7 @@ class Decoder:
         return streams
 
     def mark(self) -> Marks:
-        """Save the states of all shards after `done` positions, for `back`.
-
-        Raises:
-            ExecutionError: a shard cannot go back in a sequence.
-        """
+        """Save the states of all shards, for `back`; `ExecutionError` where one cannot go back."""
         marks: Marks = []
         for step, run in self._runs:
             if step.sees == "itself":
@@ -258,7 +244,7 @@ class Decoder:
 
 
 def last(streams: Streams, count: int = 1) -> Streams:
-    """The last `count` positions of every stream."""
+    """The last positions of every stream."""
     return {name: rows[len(rows) - count :] for name, rows in streams.items()}
 
 
@@ -311,11 +297,13 @@ class Decoding:
 
     def __call__(self) -> None:
         """Take one step."""
-        with self._lap() as parts:
-            token = next_token(self._decoder.logits()[0], len(self._decoder.ids))
-            self._decoder.ids.append(token)
+        self._spent.clear()
+        start = self._timer()
+        token = next_token(self._decoder.logits()[0], len(self._decoder.ids))
+        self._decoder.ids.append(token)
+        whole = self._timer() - start
         self.tokens.append(token)
-        self.steps.append(parts)
+        self.steps.append({**self._spent, HOST: whole - sum(self._spent.values())})
 
     @property
     def seconds(self) -> tuple[float, ...]:
@@ -327,16 +315,6 @@ class Decoding:
         counted = self.steps[-count:]
         parts = dict.fromkeys(part for step in counted for part in step)
         return {part: float(np.median([step.get(part, 0.0) for step in counted])) for part in parts}
-
-    @contextmanager
-    def _lap(self) -> Iterator[dict[str, float]]:
-        """Yields a dict, filled with the seconds of the body by part; the rest is the host's."""
-        self._spent.clear()
-        parts: dict[str, float] = {}
-        start = self._timer()
-        yield parts
-        whole = self._timer() - start
-        parts |= self._spent | {HOST: whole - sum(self._spent.values())}
 
     def _timed(self, step: ChainStep) -> ChainStep:
         """The shard, its time added to its kind's."""
@@ -358,11 +336,7 @@ class Decoding:
 def decode(
     chain: Chain, ids: Sequence[int], count: int, timer: Timer = time.perf_counter
 ) -> Decoding:
-    """The `count` likeliest next tokens, one by one, each step timed.
-
-    Raises:
-        ExecutionError: as `Decoding` says.
-    """
+    """The `count` likeliest next tokens, one by one, each step timed."""
     decoding = Decoding(chain, ids, count, timer)
     for _ in range(count - 1):
         decoding()
@@ -370,11 +344,7 @@ def decode(
 
 
 def next_token(logits: FloatArray, position: int) -> int:
-    """The token of the largest logit `[V]`, the first of equals.
-
-    Raises:
-        ExecutionError: a logit is not finite.
-    """
+    """The token of the largest logit `[V]`; `ExecutionError` where one is not finite."""
     if (token := likeliest_token(logits)) == NO_TOKEN:
         raise ExecutionError(
             f"The logits for position {position} are not all finite, so there is no likeliest "
@@ -384,10 +354,9 @@ def next_token(logits: FloatArray, position: int) -> int:
 
 
 def check_fits(positions: int | None, ids: Sequence[int], count: int) -> None:
-    """Whether a prompt and tokens after it fit so many positions; the last token takes none.
+    """`ExecutionError` where a prompt and `count` tokens after it do not fit so many positions.
 
-    Raises:
-        ExecutionError: they do not.
+    The last token takes none.
     """
     if not ids:
         raise ExecutionError("The prompt has no tokens, so there is nothing to continue.")

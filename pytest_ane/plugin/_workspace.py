@@ -18,7 +18,7 @@ from pytest_ane.make.shared_store import check_url
 from pytest_ane.manifest import Manifest, Shard, package_manifest, select
 from pytest_ane.mlprogram.errors import BackendError, ManifestError
 from pytest_ane.mlprogram.executor.budget import process_budget
-from pytest_ane.models.families import make_importable
+from pytest_ane.models.families.own import make_importable
 from pytest_ane.plugin import _options as options
 from pytest_ane.plugin._progress import progress_of
 from pytest_ane.plugin._run import run_id

@@ -39,7 +39,8 @@ class Detection(NamedTuple):
     raw: tuple[str, str]
 
 
-_Rows: TypeAlias = "Mapping[str, FloatArray]"
+Rows: TypeAlias = Mapping[str, FloatArray]
+"""`[positions, channels]` by output name."""
 _OVERLAP = 0.5
 """Least intersection over union of a match, that of PASCAL VOC (Everingham et al., 2010)."""
 _GREY = 127.5
@@ -73,12 +74,8 @@ def output_kinds(model: MLModel | Pipeline) -> Kinds:
 def pixel_row(feature: Feature, output: Any) -> FloatArray:
     """A picture as one row of its pixels less 127.5, float32; half-precision greys as they are.
 
-    Args:
-        feature: the output as the model declares it.
-        output: the program's tensor `[1, C, H, W]`, or pixels, in a PIL image or an array.
-
-    Raises:
-        ExecutionError: it is no picture of the declared channels.
+    `output` is the program's tensor `[1, C, H, W]`, or pixels, in a PIL image or an array;
+    `ExecutionError` where it is no picture of the declared channels.
     """
     if hasattr(output, "mode"):
         output = np.asarray(output.convert("RGB") if is_color(feature) else output)
@@ -96,19 +93,14 @@ def pixel_row(feature: Feature, output: Any) -> FloatArray:
 
 
 def aligned(
-    actual: _Rows, expected: _Rows, detections: Iterable[Detection], *, pictures: bool = True
-) -> tuple[_Rows, _Rows]:
+    actual: Rows, expected: Rows, detections: Iterable[Detection], *, pictures: bool = True
+) -> tuple[Rows, Rows]:
     """Rows of both sides in which all detected objects have become one row.
 
     Confidences are compared as they are, boxes multiplied by the greatest confidence of their row:
     a box that hardly counts on one side, and is below the threshold on the other, decides little.
-
-    Args:
-        actual: the artifact's rows by output.
-        expected: the reference's.
-        detections: which of the outputs are objects.
-        pictures: whether objects may be expected; without, they are left out of both sides where
-            both have the numbers before suppression.
+    Without `pictures` no objects are expected: they are left out where both sides have the numbers
+    before suppression.
     """
     left, right = dict(actual), dict(expected)
     for (confidence, boxes), raw in detections:
@@ -145,12 +137,8 @@ def _matches(
 
 def _taken(rows: FloatArray, order: tuple[int, ...]) -> FloatArray:
     padded: FloatArray = np.concatenate([rows, np.zeros((1, rows.shape[1]), np.float32)])
-    taken: FloatArray = padded[list(order)]
-    return taken
+    return padded[list(order)]
 
-
-Rows: TypeAlias = Mapping[str, FloatArray]
-"""`[positions, channels]` by output name."""
 
 TURNS = (0, 1, 2, 1)
 """Where each call of a seeded sequence begins, in calls, on the states of a package or a builder's
@@ -250,8 +238,8 @@ def package_case(
     *,
     length: int | None = None,
     start: int = 0,
-    residual_unknown: bool = True,
     carried: Mapping[str, bool] = MappingProxyType({}),
+    domains: Mapping[str, Domain] = MappingProxyType({}),
     kinds: Kinds = Kinds(),
 ) -> Case:
     """A case in a package's own inputs and outputs.
@@ -282,16 +270,16 @@ def package_case(
         length=max(lengths, default=1) if length is None else length,
         input_max=max(map(largest_input, calls)),
         start=start,
-        residual_unknown=residual_unknown,
+        residual_unknown=True,
         carried=carried,
+        domains=domains,
         detections=kinds.detections,
     )
 
 
 def _joined(parts: Sequence[Rows]) -> Rows:
-    if not parts:
-        return {}
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    names = parts[0] if parts else ()
+    return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
 
 def largest_input(inputs: Arrays) -> float:

@@ -92,11 +92,9 @@ def run_cases(runner: Runner, cases: Sequence[Case]) -> Iterator[Run]:
 
 def _sequences(calls: Sequence[Mapping[str, list[FloatArray]]]) -> dict[str, list[FloatArray]]:
     """What is like an output in every call, as one sequence."""
-    if not calls:
-        return {}
     return {
         name: [np.concatenate(parts) for parts in zip(*(call[name] for call in calls), strict=True)]
-        for name in calls[0]
+        for name in (calls[0] if calls else ())
     }
 
 
@@ -207,36 +205,28 @@ def measure_budget(
         function: which of the packages' functions; None for the only one, or the default.
         against_itself: whether the reference is the uncompressed package, so that there is no
             algebra to judge.
-
-    Raises:
-        ExecutionError: a package cannot be run.
-        ProgramError: a package cannot be read.
     """
     plainly = counterpart(plain, function)
     exact = _runs(plain, plainly, cases, "float32")
     typed = _runs(plain, plainly, cases, "as-typed")
-    reference = [_Reference.from_run(*pair) for pair in zip(cases, exact, strict=True)]
-    rounding = _error(reference, typed, exact, _HALF)
-    return ErrorBudget(
-        algebra=None if against_itself else _error(reference, exact, None, _FLOAT32),
-        rounding=rounding,
-        compression=None
-        if compressed is None
-        else _error(reference, _runs(compressed, function, cases, "float32"), exact, _FLOAT32),
-        overflow=_overflow(plain, plainly, cases) if rounding.greatest > _LARGE else "",
-    )
+    reference = _references(cases, exact)
+    algebra = None if against_itself else _error(reference, exact, None, _FLOAT32)
+    rounding, compression = _error(reference, typed, exact, _HALF), None
+    if compressed is not None:
+        runs = _runs(compressed, function, cases, "float32")
+        compression = _error(reference, runs, exact, _FLOAT32)
+    overflow = _overflow(plain, plainly, cases) if rounding.greatest > _LARGE else ""
+    return ErrorBudget(algebra, rounding, compression, overflow)
 
 
 def total_error(cases: Sequence[Case], runs: Sequence[Run]) -> Error:
     """The error of the artifact as it ran, against the reference."""
-    reference = [_Reference.from_run(*pair) for pair in zip(cases, runs, strict=True)]
-    return _error(reference, runs, None, _HALF)
+    return _error(_references(cases, runs), runs, None, _HALF)
 
 
 def difference(cases: Sequence[Case], runs: Sequence[Run], others: Sequence[Run]) -> Error:
     """How far two runs of one artifact are apart, relative to what the reference adds."""
-    reference = [_Reference.from_run(*pair) for pair in zip(cases, others, strict=True)]
-    return _error(reference, runs, others, _HALF)
+    return _error(_references(cases, others), runs, others, _HALF)
 
 
 def _runs(
@@ -253,16 +243,19 @@ class _Reference:
     lengths: tuple[int, ...]
     paths: dict[str, DoubleArray]
 
-    @classmethod
-    def from_run(cls, case: Case, made: Run) -> _Reference:
+
+def _references(cases: Sequence[Case], runs: Sequence[Run]) -> list[_Reference]:
+    made = []
+    for case, run in zip(cases, runs, strict=True):
         paths = {}
         for name, expected in case.expected.items():
             path: Any = case.residual.get(name)
             if path is None:
-                x = nearest(made.alike.get(name, ()), expected)
+                x = nearest(run.alike.get(name, ()), expected)
                 path = 0.0 * expected if x is None else along(expected, x)
             paths[name] = np.asarray(path, np.float64)
-        return cls(case, made.lengths, paths)
+        made.append(_Reference(case, run.lengths, paths))
+    return made
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,13 +296,13 @@ def _error(
         output=worst.output,
         position=worst.reference.case.start + row,
         gain=_digits(sum(rows.along for rows in every) / square if square else math.nan),
-        lengths=_greatest(every, _row_lengths),
+        lengths=_greatest((rows, [(n,) for n in rows.reference.lengths]) for rows in every),
         positions=tuple(
             (worst.reference.case.start + i, _digits(x))
             for i, x in enumerate(worst.errors[:512].tolist())
         ),
         channels=_channels(worst.difference),
-        experts=_greatest(every, _experts),
+        experts=_greatest((rows, rows.reference.case.routed) for rows in every),
         adds=any(bool(path.any()) for ref in reference for path in ref.paths.values()),
     )
 
@@ -335,25 +328,15 @@ def _rows(ref: _Reference, name: str, mine: Any, others: Any, epsilon: float) ->
     return _Rows(ref, name, errors, difference, along_, float(np.square(added[live]).sum()))
 
 
-def _greatest(every: Iterable[_Rows], keys: Any) -> tuple[tuple[int, float], ...]:
-    """The greatest error by whatever each row belongs to."""
+def _greatest(every: Iterable[tuple[_Rows, Any]]) -> tuple[tuple[int, float], ...]:
+    """The greatest error by whatever each row belongs to; of as many rows as are told of."""
     most: dict[int, float] = {}
-    for rows in every:
-        for error, belongs in zip(rows.errors.tolist(), keys(rows), strict=True):
+    for rows, keys in every:
+        same = len(keys) == len(rows.errors)
+        for error, belongs in zip(rows.errors.tolist(), keys, strict=True) if same else ():
             for key in belongs:
                 most[key] = max(most.get(key, 0.0), error)
     return tuple((key, _digits(value)) for key, value in sorted(most.items()))
-
-
-def _row_lengths(rows: _Rows) -> Sequence[tuple[int, ...]]:
-    lengths = rows.reference.lengths
-    same = len(lengths) == len(rows.errors)
-    return [(length,) for length in lengths] if same else [()] * len(rows.errors)
-
-
-def _experts(rows: _Rows) -> Sequence[tuple[int, ...]]:
-    routed = rows.reference.case.routed
-    return routed if len(routed) == len(rows.errors) else [()] * len(rows.errors)
 
 
 def _channels(difference: DoubleArray) -> tuple[int, ...]:

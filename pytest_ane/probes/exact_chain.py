@@ -94,12 +94,20 @@ def record_golden(
     ]
 
 
-def reference_chain(model: LanguageModel, wiring: Sequence[Wire]) -> Chain:
-    """The float32 modules of all shards as a chain."""
+def reference_chain(model: LanguageModel, wiring: Sequence[Wire], *, lazy: bool = False) -> Chain:
+    """The float32 modules of all shards as a chain.
+
+    A `lazy` one holds the weights of one shard at a time. They are read whenever a step runs, so
+    give it many sequences at once.
+    """
 
     def step(wire: Wire) -> ChainStep:
-        run = model.reference(wire.shard)
-        return ChainStep(wire, lambda: lambda hidden: run([hidden])[0])
+        own = None if lazy else model.reference(wire.shard)
+
+        def together(sequences: Sequence[FloatArray]) -> list[FloatArray]:
+            return (own or model.reference(wire.shard))(sequences) if sequences else []
+
+        return ChainStep(wire, lambda: lambda hidden: together([hidden])[0], together=together)
 
     return Chain(model.embed, tuple(map(step, wiring)))
 
@@ -128,13 +136,10 @@ ReferenceStates: TypeAlias = Callable[[str, str], tuple[FloatArray, FloatArray]]
 
 
 def exact_chain(chain: Chain, reference: Chain, exact: Collection[str]) -> Chain:
-    """`chain` with the steps of `reference` for the shards in `exact`.
+    """`chain` with the steps of `reference` for the shards in `exact`; `ValueError` for others.
 
     A reference keeps no state, so an exact shard takes a sequence at once unless its positions
     do not see each other.
-
-    Raises:
-        ValueError: a shard is in none of the chains, or their wires differ.
     """
     if [step.wire for step in chain.steps] != [step.wire for step in reference.steps]:
         raise ValueError("the chains are wired differently")
@@ -147,21 +152,6 @@ def exact_chain(chain: Chain, reference: Chain, exact: Collection[str]) -> Chain
         return replace(other, sees="itself" if own.sees == "itself" else "call")
 
     return replace(chain, steps=tuple(map(choose, chain.steps, reference.steps)))
-
-
-def lazy_reference(model: LanguageModel, wiring: Sequence[Wire]) -> Chain:
-    """The float32 modules as a chain that holds the weights of one shard at a time.
-
-    Weights are read whenever a step runs, so give it many sequences at once.
-    """
-
-    def step(wire: Wire) -> ChainStep:
-        def together(sequences: Sequence[FloatArray]) -> list[FloatArray]:
-            return model.reference(wire.shard)(sequences) if sequences else []
-
-        return ChainStep(wire, lambda: lambda hidden: together([hidden])[0], together=together)
-
-    return Chain(model.embed, tuple(map(step, wiring)))
 
 
 @dataclass(frozen=True, eq=False)

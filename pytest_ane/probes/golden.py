@@ -48,13 +48,9 @@ _HEADERS = {
 def read_npz(path: Path, most: int) -> Iterator[tuple[str, Array]]:
     """The arrays of an `.npz` file by name, in the machine's own byte order.
 
-    Args:
-        path: the file.
-        most: bytes that all entries may have together, unpacked.
-
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is no such file, an entry is no array or occurs twice, or it is too large.
+        ValueError: it is no such file, an entry is no array or occurs twice, or all entries have
+            more than `most` bytes together, unpacked.
     """
     try:
         with ZipFile(path) as file:
@@ -93,21 +89,13 @@ def _array(file: ZipFile, entry: ZipInfo) -> Array:
 
 
 def write_npz(path: Path, arrays: Arrays) -> None:
-    """Write arrays by name; the same arrays give the same bytes.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write arrays by name; the same arrays give the same bytes."""
     with ZipFile(path, "w") as file:
         for name, array in arrays.items():
             with file.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
-                _write(entry, np.asarray(array))
-
-
-def _write(entry: Any, array: Array) -> None:
-    np.lib.format.write_array(  # type: ignore[no-untyped-call]
-        entry, array, version=(1, 0), allow_pickle=False
-    )
+                np.lib.format.write_array(  # type: ignore[no-untyped-call]
+                    entry, np.asarray(array), version=(1, 0), allow_pickle=False
+                )
 
 
 Count = Annotated[int, Field(ge=0, le=1 << 20)]
@@ -150,6 +138,10 @@ class ProbeNote(_Record):
     left_out: list[Count] = []
     undecided: list[Count] = []
     before: Count = 0
+
+    def calls_of(self, rows: int) -> Calls:
+        """The calls of a probe of so many rows."""
+        return tuple(self.calls) or ((0, rows),)
 
 
 class PortNote(_Record):
@@ -242,14 +234,7 @@ def write_golden(path: Path, tensors: Arrays, metadata: Mapping[str, Any]) -> No
 def golden_cases(
     golden: GoldenTensors, shard: Shard, layout: Layout | None, backend: Backend, artifact: Path
 ) -> list[Case]:
-    """The cases of a shard that is held against golden tensors.
-
-    Args:
-        golden: the file's content.
-        shard: what is tested.
-        layout: of a family's shard; else None.
-        backend: loads the artifact, whose inputs the tensors must name.
-        artifact: the shard's package.
+    """The cases of a shard that is held against golden tensors; a family's has a `layout`.
 
     Raises:
         GoldenError: the tensors are another shard's, or longer than this one takes.
@@ -280,12 +265,12 @@ def _hidden_probe(golden: GoldenTensors, i: int, shard: Shard, layout: Layout) -
             f"{golden.path}: {i}.input has {length} positions, and {shard.qualified} takes at most "
             f"max-tokens = {shard.max_tokens} at once; raise it or record shorter probes."
         )
-    if len(expected) != (rows := 1 if pools(layout) else len(kept_rows(_calls(note, length)))):
+    calls = note.calls_of(length)
+    if len(expected) != (rows := 1 if pools(layout) else len(kept_rows(calls))):
         raise GoldenError(
             f"{golden.path}: {i}.expected has {len(expected)} positions, and {shard.qualified} "
             f"gives {rows} for {i}.input; is it another shard's?"
         )
-    calls = _calls(note, length)
     end = max(start + size for start, size in calls)
     if layout.sees == "state" and end > shard.context:
         raise GoldenError(
@@ -311,10 +296,6 @@ def _hidden_probe(golden: GoldenTensors, i: int, shard: Shard, layout: Layout) -
     return replace(read, residual=read.sequence) if note.residual else read
 
 
-def _calls(note: ProbeNote, rows: int) -> Calls:
-    return tuple(note.calls) or ((0, rows),)
-
-
 def _package_cases(golden: GoldenTensors, runner: Runner, artifact: Path) -> list[Case]:
     """In the artifact's own inputs and outputs."""
     kinds = output_kinds(runner.model)
@@ -323,8 +304,10 @@ def _package_cases(golden: GoldenTensors, runner: Runner, artifact: Path) -> lis
     ports = [Port(port.name, tuple(port.shape)) for port in golden.outputs]
     cases = []
     for i, (probe, note) in enumerate(zip(golden.probes, golden.notes, strict=True)):
-        calls = [with_prefix(probe, f"{call}in.") for call in _prefixes(probe)]
-        outputs = [with_prefix(probe, f"{call}out.") for call in _prefixes(probe)]
+        calls, outputs = (
+            [with_prefix(probe, f"{call}{side}.") for call in _prefixes(probe)]
+            for side in ("in", "out")
+        )
         for inputs in calls:
             if not needed <= inputs.keys() <= declared:
                 raise GoldenError(
@@ -334,15 +317,7 @@ def _package_cases(golden: GoldenTensors, runner: Runner, artifact: Path) -> lis
         if any(each.keys() != outputs[0].keys() for each in outputs):
             raise GoldenError(f"{golden.path}: probe {i} has other outputs in some of its calls.")
         cases.append(
-            package_case(
-                note.kind,
-                note.name,
-                calls,
-                outputs,
-                ports,
-                start=note.start,
-                kinds=kinds,
-            )
+            package_case(note.kind, note.name, calls, outputs, ports, start=note.start, kinds=kinds)
         )
     return cases
 
@@ -460,7 +435,7 @@ def _check_hidden(i: int, probe: Arrays, note: ProbeNote) -> None:
             f"{i}.input is {list(entering)} and {i}.expected {list(leaving)}; they are [T, C] and "
             "[T, C']"
         )
-    calls = _calls(note, entering[0])
+    calls = note.calls_of(entering[0])
     if (rows := sum(size for _, size in calls)) != entering[0]:
         raise ValueError(f"{i}.input has {entering[0]} rows, and the calls of probe {i} {rows}")
     # One row for all positions is what an encoder's pooling gives.

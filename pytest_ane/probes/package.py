@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import product, starmap
 from pathlib import Path
 from types import MappingProxyType
@@ -95,9 +95,12 @@ def package_cases(
     rows = [sampler.rows({n: x.shape for n, x in case.calls[0].items()}) for case in cases]
     ports = _ports(rows, [outputs[0] for outputs, _ in answers])
     return [
-        _answered(case, outputs, ports, kinds, carried)
+        package_case(
+            case.kind, case.name, case.calls, outputs, ports,
+            carried=carried, domains=case.domains, kinds=kinds,
+        )
         for case, (outputs, carried) in zip(cases, answers, strict=True)
-    ]
+    ]  # fmt: skip
 
 
 def _answers(oracle: Runner, case: Case) -> tuple[Sequence[Arrays], dict[str, bool]]:
@@ -123,29 +126,11 @@ def _ports(rows: Sequence[int], outputs: Sequence[Arrays]) -> list[Port]:
     ports = []
     for name in outputs[0] if max(rows) > 1 else ():
         shapes = [np.shape(each[name]) for each in outputs]
-        axes = [
-            axis
-            for axis in range(len(shapes[0]))
-            if all(shape[axis] == count for shape, count in zip(shapes, rows, strict=True))
-        ]
-        if len(axes) == 1:
-            ports.append(
-                Port(name, tuple("T" if i in axes else n for i, n in enumerate(shapes[0])))
-            )
+        along = [extents == tuple(rows) for extents in zip(*shapes, strict=True)]
+        if sum(along) == 1:
+            shape = zip(shapes[0], along, strict=True)
+            ports.append(Port(name, tuple("T" if positions else n for n, positions in shape)))
     return ports
-
-
-def _answered(
-    case: Case,
-    outputs: Sequence[Arrays],
-    ports: Sequence[Port],
-    kinds: Kinds,
-    carried: Mapping[str, bool],
-) -> Case:
-    answered = package_case(
-        case.kind, case.name, case.calls, outputs, ports, carried=carried, kinds=kinds
-    )
-    return replace(answered, domains=case.domains)
 
 
 def seeded_inputs(
@@ -159,10 +144,7 @@ def seeded_inputs(
 ) -> dict[str, Array]:
     """One Gaussian probe by input name, of the largest shape or of the smallest.
 
-    Inputs are drawn as `tables` says, which is the manifest's, else as the program implies.
-
-    Raises:
-        ProgramError: as `package_cases`.
+    Inputs are drawn, and refused, as by `package_cases`.
     """
     probes = Probes(kinds=("gaussian",), count=1, seed=seed)
     sampler = Sampler(inputs, artifact, domains(inputs, tables or {}, artifact, function=function))
@@ -199,9 +181,8 @@ def _cases(
             for i, turn in enumerate(turns)
         ]
         length = max((int(np.prod(a.shape)) for a in sequence[0].values()), default=0)
-        name = f"{kind} {label} #{number}"
-        drawn = package_case(kind, name, sequence, (), length=length, kinds=kinds)
-        return replace(drawn, domains=sampler.domains)
+        name, known = f"{kind} {label} #{number}", sampler.domains
+        return package_case(kind, name, sequence, (), length=length, domains=known, kinds=kinds)
 
     plan = [*product([kind for kind in probes.kinds if kind in KINDS], ends, range(probes.count))]
     yield from starmap(case, plan)
@@ -217,9 +198,7 @@ def _cases(
 
 
 def _ends(inputs: tuple[Feature, ...]) -> dict[str, float]:
-    flexible = any(low != high for f in inputs for low, high in f.ranges) or any(
-        f.enumerated for f in inputs
-    )
+    flexible = any(f.enumerated or any(low != high for low, high in f.ranges) for f in inputs)
     return {"smallest": 0.0, "middle": 0.5, "largest": 1.0} if flexible else {"fixed shape": 0.0}
 
 
@@ -230,12 +209,8 @@ def _between(inputs: tuple[Feature, ...]) -> dict[str, float]:
     if shapes > 1:
         steps = {f"shape {i + 1} of {shapes}": i / (shapes - 1) for i in range(shapes)}
     else:
-        smallest, largest = ([_shape(f, at) for f in inputs] for at in (0.0, 1.0))
-        axes = [
-            (high - low, low)
-            for shape, other in zip(smallest, largest, strict=True)
-            for low, high in zip(shape, other, strict=True)
-        ]
+        ends_of = (zip(_shape(f, 0.0), _shape(f, 1.0), strict=True) for f in inputs)
+        axes = [(high - low, low) for shape in ends_of for low, high in shape]
         extent, low = max(axes, default=(0, 0))
         inner = (n for n in lengths(low + extent) if low < n < low + extent)
         steps = {f"T={n}": (n - low) / extent for n in inner}
@@ -282,7 +257,7 @@ def builder_cases(folder: Path, tables: Mapping[str, Input] = MappingProxyType({
     tensors, metadata = load(folder)
     ports = load_ports(folder).outputs
     domains = {name: from_manifest(spec) for name, spec in tables.items()}
-    cases = [
+    return [
         package_case(
             kind,
             name,
@@ -291,21 +266,18 @@ def builder_cases(folder: Path, tables: Mapping[str, Input] = MappingProxyType({
             ports,
             length=length,
             carried=carried,
+            domains=domains,
         )
         for i, (kind, name, length, calls, carried) in enumerate(metadata["probes"])
     ]
-    return [replace(case, domains=domains) for case in cases]
 
 
 def record_builder(
     cache: Cache, identity: dict[str, Any], shard: Shard, conversion: Callable[[], Conversion]
 ) -> Path:
-    """Probes as `{i}.{call}.in.NAME`, outputs as `{i}.{call}.out.NAME`, and metadata.
+    """The entry with probes `{i}.{call}.in.NAME`, outputs `{i}.{call}.out.NAME`, and metadata.
 
-    Recorded in the cache; `conversion` is called only when there is no recording yet.
-
-    Returns:
-        The entry's folder.
+    `conversion` is called only when there is no recording yet.
 
     Raises:
         BuildError: the reference fails, or its outputs are not those that the ports say.
@@ -361,15 +333,11 @@ def _sampler(shard: Shard, ports: Sequence[Port]) -> Sampler:
     """Draws the inputs that the manifest names."""
     check_names(shard.qualified, shard.inputs, [port.name for port in ports])
     features = (
-        Feature(
-            port.name,
-            DType.FP16,
-            (),
-            tuple((1, shard.max_tokens) if n == "T" else (int(n), int(n)) for n in port.shape),
-        )
-        for port in ports
-        if port.name in shard.inputs
-    )
+        Feature(p.name, DType.FP16, (), tuple(
+            (1, shard.max_tokens) if n == "T" else (int(n), int(n)) for n in p.shape
+        ))
+        for p in ports if p.name in shard.inputs
+    )  # fmt: skip
     domains = {name: from_manifest(spec) for name, spec in shard.inputs.items()}
     return Sampler(tuple(features), shard.qualified, domains)
 

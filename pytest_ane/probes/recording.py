@@ -35,18 +35,15 @@ from pytest_ane.models.families import (
     Wire,
     apply_output,
     entry_scale,
-    filling_of,
-    get_family,
     is_causal,
+    optional,
     ports_of,
     recurrent_of,
-    residual_of,
-    routing_of,
     shard_input,
     shifts,
-    undecided_of,
     window_of,
 )
+from pytest_ane.models.families.registry import get_family
 from pytest_ane.probes.cases import Case, with_prefix
 from pytest_ane.probes.seeded import (
     FP16_EDGE,
@@ -100,7 +97,7 @@ class HiddenProbe:
     start: int
     calls: Calls
     hidden: FloatArray
-    expected: FloatArray
+    expected: FloatArray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
     residual: FloatArray | None = None
     routed: Routes = ()
     left_out: tuple[int, ...] = ()
@@ -124,7 +121,7 @@ class HiddenProbe:
             kind=self.kind,
             name=self.name,
             calls=tuple(
-                layout.inputs(part, start, first) if first else layout.inputs(part, start)
+                layout.inputs(part, start, *filter(None, [first]))
                 for part, (start, _) in zip(parts, self.calls, strict=True)
             ),
             rows=lambda outputs: {"y": layout.output(outputs)[:longest]},
@@ -159,8 +156,7 @@ def _restored(calls: Calls) -> dict[int, int]:
 def kept_rows(calls: Calls) -> list[int]:
     """Rows of the sequence as it stands after the last call, in order of their positions.
 
-    Raises:
-        ValueError: a call leaves a gap after the positions before it, or begins before the first.
+    `ValueError` where a call leaves a gap after those before it, or begins before the first.
     """
     kept: list[int] = []
     row, first = 0, calls[0][0]
@@ -181,7 +177,7 @@ def answered_probes(
     model: LanguageModel, shard: Shard, captured: CapturedStates
 ) -> list[HiddenProbe]:
     """A shard's probes with the float32 module's outputs and, where it has them, routes."""
-    layout, fill = model.layout(shard.id), filling_of(model, shard.id)
+    layout, fill = model.layout(shard.id), optional(model, "filling", shard.id)
     probes = list(draw_probes(shard, layout, captured))
     before = [probe.hidden[:0] for probe in probes]
     if fill is not None:
@@ -195,24 +191,19 @@ def answered_probes(
         outputs[len(rows) :]
         for outputs, rows in zip(model.reference(shard.id)(whole), before, strict=True)
     ]
-    residual, routing = residual_of(model, shard.id), routing_of(model, shard.id)
-    paths = residual(hidden) if residual else [None] * len(probes)
-    routes = routing(hidden) if routing else [()] * len(probes)
-    doubt = undecided_of(model, shard.id)
-    undecided = doubt(hidden) if doubt else [()] * len(probes)
+
+    def told(method: str, absent: Any) -> Sequence[Any]:
+        tell = optional(model, method, shard.id)
+        return tell(hidden) if tell else [absent] * len(probes)
+
+    parts = (expected, told("residual", None), told("routed", ()), told("undecided", ()))
     return [
         replace(
-            probe,
-            expected=rows,
-            residual=path,
-            routed=route,
+            probe, expected=rows, residual=path, routed=route, undecided=close,
             left_out=_carried(probe, rows, path),
-            undecided=close,
         )
-        for probe, rows, path, route, close in zip(
-            probes, expected, paths, routes, undecided, strict=True
-        )
-    ]
+        for probe, rows, path, route, close in zip(probes, *parts, strict=True)
+    ]  # fmt: skip
 
 
 def _carried(probe: HiddenProbe, rows: FloatArray, path: FloatArray | None) -> tuple[int, ...]:
@@ -224,7 +215,6 @@ def _carried(probe: HiddenProbe, rows: FloatArray, path: FloatArray | None) -> t
 def draw_probes(shard: Shard, layout: Layout, captured: CapturedStates) -> Iterator[HiddenProbe]:
     """A shard's probes with nothing expected; `captured` is called where a kind needs it."""
     probes, stateful = shard.probes, layout.sees == "state"
-    unknown = np.zeros((0, 0), np.float32)
 
     @cache
     def states() -> Sequence[tuple[str, FloatArray]]:
@@ -242,16 +232,15 @@ def draw_probes(shard: Shard, layout: Layout, captured: CapturedStates) -> Itera
             captured=statistics,
         ):  # fmt: skip
             by = f" in steps of {chunk}" if stateful else ""
-            yield HiddenProbe(kind, name + by, 0, in_steps(length, chunk), hidden, unknown)
+            yield HiddenProbe(kind, name + by, 0, in_steps(length, chunk), hidden)
     yield from _patterns(shard, layout)
     yield from _long(shard, layout)
     for prompt, hidden in states() if "captured" in probes.kinds else ():
         # Position 0 is an attention sink, so the last is the single-token probe. States need all.
         for start in (0,) if stateful else dict.fromkeys((len(hidden) - 1, 0)):
             part = hidden[start:]
-            name = f"captured {prompt} T={len(part)}"
             calls = in_steps(len(part), shard.max_tokens)
-            yield HiddenProbe("captured", name, start, calls, part, unknown)
+            yield HiddenProbe("captured", f"captured {prompt} T={len(part)}", start, calls, part)
 
 
 def _lengths(shard: Shard, stateful: bool) -> list[tuple[int, int, bool]]:
@@ -269,16 +258,14 @@ def _lengths(shard: Shard, stateful: bool) -> list[tuple[int, int, bool]]:
 def _patterns(shard: Shard, layout: Layout) -> Iterator[HiddenProbe]:
     """Probes `massive`, `ragged` and `rewrite`, each one of its size and its calls."""
     width, kinds, seed = layout.width, shard.probes.kinds, shard.probes.seed
-    unknown = np.zeros((0, 0), np.float32)
     stateful = layout.sees == "state"
     largest = min(shard.max_tokens, shard.context) if stateful else shard.max_tokens
     for size in MASSIVE if "massive" in kinds else ():
         length = min(4, largest)
         bits = generator(seed, "massive", length, width, size)
         hidden, channels = massive(bits, (length, width), size)
-        calls = in_steps(length, length)
-        name = f"massive T={length} at {size:,}"
-        yield HiddenProbe("massive", name, 0, calls, hidden, unknown, left_out=channels)
+        name, calls = f"massive T={length} at {size:,}", in_steps(length, length)
+        yield HiddenProbe("massive", name, 0, calls, hidden, left_out=channels)
     sequences: list[tuple[str, str, Calls]] = []
     if stateful and "ragged" in kinds:
         spans = ragged_calls(largest, shard.context, anywhere=shifts(layout))
@@ -289,15 +276,11 @@ def _patterns(shard: Shard, layout: Layout) -> Iterator[HiddenProbe]:
     for kind, where, calls in sequences:
         shape = (sum(length for _, length in calls), width)
         hidden = gaussian(generator(seed, kind, where, *shape), shape)
-        yield HiddenProbe(kind, f"{kind} {where}", 0, calls, hidden, unknown)
+        yield HiddenProbe(kind, f"{kind} {where}", 0, calls, hidden)
 
 
 def _long(shard: Shard, layout: Layout) -> Iterator[HiddenProbe]:
-    """A probe for each of `lengths`, in the largest calls from position 0 on.
-
-    Raises:
-        ManifestError: attention sees its own call alone.
-    """
+    """A probe for each of `lengths`, in the largest calls from position 0 on."""
     if shard.probes.lengths and layout.sees == "call":
         raise ManifestError(
             f"{shard.qualified}: probes.lengths fills a key-value state, and this shard keeps "
@@ -306,15 +289,14 @@ def _long(shard: Shard, layout: Layout) -> Iterator[HiddenProbe]:
     for length in shard.probes.lengths if layout.sees == "state" else ():
         shape = (length, layout.width)
         hidden = segmented(generator(shard.probes.seed, "long", *shape), shape)
-        calls, unknown = in_steps(length, shard.max_tokens), np.zeros((0, 0), np.float32)
-        yield HiddenProbe("long", f"long, {length:,} keys", 0, calls, hidden, unknown)
+        calls = in_steps(length, shard.max_tokens)
+        yield HiddenProbe("long", f"long, {length:,} keys", 0, calls, hidden)
 
 
 def _across_window(shard: Shard, layout: Layout) -> Iterator[tuple[HiddenProbe, FloatArray]]:
-    """A `ragged` sequence over the position from which on its first ones are out of sight.
+    """A `ragged` sequence, and the rows before it, over the end of a window.
 
-    With the rows before it. Only where the others do not get there: it would take hundreds of
-    calls.
+    Only where the others do not get there: it would take hundreds of calls.
     """
     window, context = window_of(layout), shard.context
     if window is None or layout.sees != "state" or "ragged" not in shard.probes.kinds:
@@ -328,9 +310,8 @@ def _across_window(shard: Shard, layout: Layout) -> Iterator[tuple[HiddenProbe, 
     shape = (end, layout.width)
     hidden = gaussian(generator(shard.probes.seed, "window", *shape), shape)
     name = f"ragged across the window, positions {start} to {end - 1}"
-    calls, unknown = _in_turn(sizes, start, end), np.zeros((0, 0), np.float32)
-    probe = HiddenProbe("ragged", name, 0, calls, hidden[start:], unknown, before=start)
-    yield probe, hidden[:start]
+    calls = _in_turn(sizes, start, end)
+    yield HiddenProbe("ragged", name, 0, calls, hidden[start:], before=start), hidden[:start]
 
 
 def ragged_calls(largest: int, context: int, *, anywhere: bool) -> list[Calls]:
@@ -425,11 +406,9 @@ class Embeds(Protocol):
 
     def embed(self, ids: Sequence[int]) -> FloatArray:
         """Hidden states `[T, C]` that enter the first shard."""
-        ...
 
     def reference(self, shard: str) -> Reference:
         """What a shard gives of whole sequences `[T, C]`."""
-        ...
 
 
 def record_hidden(
@@ -441,13 +420,10 @@ def record_hidden(
     model: Callable[[], Embeds],
     name: str = "",
 ) -> Path:
-    """Hidden states of the golden prompts entering and leaving every shard, once per model.
+    """The entry with hidden states of the golden prompts entering and leaving every shard.
 
-    `name` is the model's, for messages.
-
-    Returns:
-        The entry's folder; tensors `<prompt>/<shard>/in` and, but for the head, `.../out`, each
-        `[T, C]`.
+    Tensors are `<prompt>/<shard>/in` and, but for the head, `.../out`, each `[T, C]`; `name` is the
+    model's, for messages.
     """
     key = {**identity, "recording": RECORDING_VERSION, "hidden": spec}
     key["wiring"] = [asdict(wire) for wire in wiring]
@@ -479,14 +455,10 @@ def record_probes(
     captured: CapturedStates,
     captured_spec: Any,
 ) -> Path:
-    """A family shard's probes with the reference's outputs, its ports and what its layout is of.
+    """The entry with a family shard's probes, answered, and its ports.
 
-    `captured` gives `(prompt, hidden [T, C])` of the states that enter the shard, `captured_spec`
-    what these depend on besides the identity. `model` and `captured` are called only when there is
-    no recording yet.
-
-    Returns:
-        The entry's folder, for `load_probes` and `load_ports`.
+    `captured_spec` is what the captured states depend on besides the identity. `model` and
+    `captured` are called only when there is no recording yet.
     """
     key = {
         **identity,
@@ -504,9 +476,13 @@ def record_probes(
         for probe in probes:
             check_finite(probe.expected, shard.qualified, f"the probe {probe.name!r}")
         tensors, listed = to_tensors(probes)
-        about = {"shard": shard.qualified, "description": opened.description}
-        ports = asdict(ports_of(opened, shard.id))
-        save(folder, tensors, {"probes": listed, "ports": ports, **about})
+        about = {
+            "probes": listed,
+            "ports": asdict(ports_of(opened, shard.id)),
+            "shard": shard.qualified,
+            "description": opened.description,
+        }
+        save(folder, tensors, about)
 
     return cache.get_or_make("recordings", key_digest(key), make, shard.qualified)
 
@@ -521,13 +497,8 @@ def load_probes(folder: Path, shard: Shard) -> tuple[list[HiddenProbe], Layout]:
 
 def load_ports(folder: Path) -> Ports:
     """The ports that were recorded with a shard's probes."""
-    recorded = read_metadata(folder)["ports"]
-    return Ports(
-        **{
-            side: tuple(Port(port["name"], tuple(port["shape"])) for port in ports)
-            for side, ports in recorded.items()
-        }
-    )
+    sides = read_metadata(folder)["ports"].items()
+    return Ports(**{s: tuple(Port(p["name"], tuple(p["shape"])) for p in ps) for s, ps in sides})
 
 
 def check_finite(output: FloatArray, shard: str, probe: str) -> None:
@@ -548,11 +519,7 @@ def load_hidden(
 
 
 def save(folder: Path, tensors: dict[str, FloatArray], metadata: dict[str, Any]) -> None:
-    """Store tensors and JSON metadata as one safetensors file in an entry's folder.
-
-    Raises:
-        OSError: the disk is full, say.
-    """
+    """Store tensors and JSON metadata as one safetensors file; `OSError` where the disk is full."""
     contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     try:
         save_file(contiguous, folder / _FILE, {"json": json.dumps(metadata)})
@@ -561,11 +528,7 @@ def save(folder: Path, tensors: dict[str, FloatArray], metadata: dict[str, Any])
 
 
 def load(folder: Path, *names: str) -> tuple[dict[str, FloatArray], dict[str, Any]]:
-    """Read a recording: all tensors or those named, and the metadata.
-
-    Raises:
-        CacheError: the file is damaged.
-    """
+    """All tensors of a recording or those named, and its metadata; `CacheError` if damaged."""
     with _opened(folder) as (file, about):
         return {name: file.get_tensor(name) for name in names or file.keys()}, about
 
@@ -578,7 +541,6 @@ def read_metadata(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def _opened(folder: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """A recording's file and its metadata."""
     try:
         with safe_open(folder / _FILE, framework="numpy") as file:
             yield file, json.loads((file.metadata() or {}).get("json", "{}"))

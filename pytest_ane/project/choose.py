@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pytest_ane.manifest import Manifest, Model
 from pytest_ane.manifest.ids import nearest
 from pytest_ane.mlprogram.errors import ManifestError
-from pytest_ane.models.families import get_family
+from pytest_ane.models.families.registry import get_family
 
 
 def choose_model(manifest: Manifest, name: str | None, *, stacks: bool = False) -> Model:

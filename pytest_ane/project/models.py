@@ -25,12 +25,10 @@ from pytest_ane.models.families import (
     Layout,
     Ports,
     Wire,
-    get_family,
-    identify_family,
-    is_encoder,
     ports_of,
 )
 from pytest_ane.models.families.own import BuilderModel, RenamedLayout, Renaming, renaming
+from pytest_ane.models.families.registry import get_family, identify_family, is_encoder
 from pytest_ane.models.sources import identify, open_source
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.exact_chain import GoldenPrompt, record_golden, reference_chain

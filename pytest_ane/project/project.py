@@ -23,7 +23,7 @@ from pytest_ane.make.disk import default_builds, require_cache, temporary_files_
 from pytest_ane.make.record import PACKAGE
 from pytest_ane.make.shard import artifact_key
 from pytest_ane.make.shared_store import SharedStore
-from pytest_ane.manifest import Manifest, Model, Policy, Shard
+from pytest_ane.manifest import FAMILIES, Manifest, Model, Policy, Shard
 from pytest_ane.manifest.problems import label
 from pytest_ane.mlprogram.arithmetic import Arithmetic
 from pytest_ane.mlprogram.digests import key_digest, remembered
@@ -31,7 +31,8 @@ from pytest_ane.mlprogram.errors import AneError, ManifestError, SourceError
 from pytest_ane.mlprogram.model import read_any
 from pytest_ane.mlprogram.records import MLModel as Program
 from pytest_ane.mlprogram.records import Pipeline
-from pytest_ane.models.families import FAMILIES, Buildable, Ports, make_importable
+from pytest_ane.models.families import Buildable, Ports
+from pytest_ane.models.families.own import make_importable
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.error_budget import ErrorBudget
 from pytest_ane.probes.golden import golden_cases, read_golden

@@ -16,8 +16,8 @@ from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.chain import Chain, ChainStep
-from pytest_ane.models.families import Layout, Wire, is_causal, residual_of
-from pytest_ane.probes.exact_chain import GoldenPrompt, lazy_reference
+from pytest_ane.models.families import Layout, Wire, is_causal, optional
+from pytest_ane.probes.exact_chain import GoldenPrompt, reference_chain
 from pytest_ane.probes.recording import TokenPrompt
 from pytest_ane.project._package_chain import ShardSequence
 from pytest_ane.project.models import OpenModel
@@ -83,7 +83,7 @@ class Stack:
             layout = self._opened.layout(packages[wire.shard][0])
 
             def residual(hidden: Sequence[FloatArray]) -> list[FloatArray] | None:
-                path = residual_of(model, wire.shard)
+                path = optional(model, "residual", wire.shard)
                 return path(hidden) if path is not None else None
 
             runner = self._opened.load(backend, *packages[wire.shard])
@@ -96,7 +96,7 @@ class Stack:
     @cached_property
     def reference(self) -> Chain:
         """The float32 modules in the artifacts' place; weights of one shard at a time."""
-        return lazy_reference(self._opened.language_model, self._opened.wiring)
+        return reference_chain(self._opened.language_model, self._opened.wiring, lazy=True)
 
     @property
     def golden(self) -> Sequence[GoldenPrompt]:

@@ -40,7 +40,7 @@ from pytest_ane.manifest.tables import FAMILIES
 from pytest_ane.mlprogram.arithmetic import label
 from pytest_ane.mlprogram.digests import file_digest, tree_digest
 from pytest_ane.mlprogram.errors import AneError, EvidenceError, ManifestError, UnprovenError
-from pytest_ane.models.families import make_importable
+from pytest_ane.models.families.own import make_importable
 from pytest_ane.project.entries import expanded
 from pytest_ane.project.project import Project
 from pytest_ane.records.git import checkout

@@ -21,16 +21,9 @@ from pytest_ane.manifest.tables import ENCODERS
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import ManifestError, SourceError
 from pytest_ane.mlprogram.memory import bytes_text, free_memory
-from pytest_ane.models.families import (
-    Cut,
-    Family,
-    LanguageModel,
-    family_of,
-    get_family,
-    is_encoder,
-    ports_of,
-)
+from pytest_ane.models.families import Cut, Family, LanguageModel, ports_of
 from pytest_ane.models.families.bert.config import POOLING
+from pytest_ane.models.families.registry import family_of, get_family, is_encoder
 from pytest_ane.models.sources import Source, Tokenizer, open_source
 from pytest_ane.models.sources.base import MAX_DIMENSION, architecture_of, whole
 

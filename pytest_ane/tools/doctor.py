@@ -114,7 +114,7 @@ def _manifest(
     path: Path | None, stack: ExitStack, problems: list[str]
 ) -> tuple[Manifest | None, str]:
     """The manifest, its folder for temporary files in use; and a text about it."""
-    from pytest_ane.models.families import make_importable
+    from pytest_ane.models.families.own import make_importable
     from pytest_ane.project.entries import read_manifest
     from pytest_ane.project.project import scratch_of
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from pytest_ane.mlprogram.arrays import FloatArray
-from pytest_ane.models.families import LanguageModel, Layout, residual_of
+from pytest_ane.models.families import LanguageModel, Layout, optional
 from tests.battery.fault import Fault
 
 EFFECT = 0.01
@@ -88,7 +88,10 @@ class Effects:
     def __init__(self, model: LanguageModel, shard: str, given: Sequence[Probe]) -> None:
         self._model, self._shard, self._given = model, shard, given
         self._layout = model.layout(shard)
-        residual, right = residual_of(model, shard), _as(self._module(shard), torch.float32)
+        residual, right = (
+            optional(model, "residual", shard),
+            _as(self._module(shard), torch.float32),
+        )
         self._expected, self._added, self._kept = [], [], []
         for probe in given:
             expected = run(right, self._layout, probe, torch.float32)

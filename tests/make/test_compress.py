@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltool
 from pytest_ane.make.palettize._palettes import palettize
 from pytest_ane.manifest import Linear, Palettize, Prune, Settings, Uncompressed
 from pytest_ane.mlprogram.arrays import HalfArray
+from pytest_ane.mlprogram.digests import tree_digest
 from pytest_ane.mlprogram.errors import BuildError, ProgramError
 from pytest_ane.mlprogram.executor import open_session
 from pytest_ane.mlprogram.model import read_model
@@ -93,31 +94,16 @@ def test_two_engines_in_one_package(model: Any, tmp_path: Path) -> None:
         ({"enable_per_channel_scale": True}, False),
     ],
 )
-def test_the_engine(
-    settings: dict[str, Any],
-    ours: bool,
-    model: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    calls = []
-    real = module._through_coremltools
-
-    def spy(*arguments: Any) -> Any:
-        calls.append(1)
-        return real(*arguments)
-
-    monkeypatch.setattr(module, "_through_coremltools", spy)
+def test_the_engine(settings: dict[str, Any], ours: bool, model: Any, tmp_path: Path) -> None:
     asked = Palettize.model_validate({"nbits": 4, "weight_threshold": 0, **settings})
-    notes = compress(model, asked, tmp_path / "shard.mlpackage", "m:L00")
-    assert bool(calls) is not ours
+    with patch.object(module, "_through_coremltools", wraps=module._through_coremltools) as theirs:
+        notes = compress(model, asked, tmp_path / "shard.mlpackage", "m:L00")
+    assert theirs.called is not ours
     if settings.get("mode") == "unique":
         assert all("more than 256 distinct values" in note for note in notes)
     else:
-        assert {storage for storage, _ in stored(tmp_path / "shard.mlpackage").values()} <= {
-            LUT,
-            LINEAR,
-        }
+        kinds = {storage for storage, _ in stored(tmp_path / "shard.mlpackage").values()}
+        assert kinds <= {LUT, LINEAR}
 
 
 def test_a_declined_weight_is_noted(model: Any, tmp_path: Path) -> None:
@@ -129,9 +115,7 @@ def test_a_declined_weight_is_noted(model: Any, tmp_path: Path) -> None:
 def test_nothing_is_left_of_a_build_that_fails(
     model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*arguments: Any, **options: Any) -> None:
-        raise BuildError("no")
-
+    fail = Mock(side_effect=BuildError("no"))
     monkeypatch.setattr("pytest_ane.make.palettize._palettes.palettize", fail)
     with pytest.raises(BuildError):
         compress(model, Palettize(weight_threshold=0), tmp_path / "shard.mlpackage", "m:L00")
@@ -267,15 +251,10 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return device_models.save(tmp_path_factory.mktemp("packages"))["functions"]
 
 
-def digest(several: Path) -> str:
-    files = sorted(file for file in several.rglob("*") if file.is_file())
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
-
-
 def test_it_computes_as_the_function_does(several: Path, tmp_path: Path) -> None:
-    before = digest(several)
+    before = tree_digest(several)
     own = extract_function(several, "two", tmp_path / "two.mlpackage")
-    assert digest(several) == before
+    assert tree_digest(several) == before
     x = np.random.default_rng(3).standard_normal((1, 64, 1, 4)).astype(np.float32)
     (expected,) = open_session(read_model(several, function="two")).predict({"x": x}).values()
     (output,) = open_session(read_model(own)).predict({"x": x}).values()

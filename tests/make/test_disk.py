@@ -8,7 +8,9 @@ import re
 import shutil
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -49,30 +51,26 @@ def shards(
     ]
 
 
-def test_the_size_of_what_is_built_speaks_for_the_rest() -> None:
-    found = estimate(shards(10), [90, 100, 900])
-    assert found == Estimate(10, 1000, 100 + 400, 500, "packages built before")
+BEFORE = "packages built before"
 
 
-def test_what_is_built_may_be_of_another_kind() -> None:
-    """A canary of 100 says nothing of forty shards that may have 3 each."""
-    missing = [*shards(39, max_bytes=102), *shards(40, max_bytes=3)]
-    found = estimate(missing, [100])
-    assert (found.total, found.least) == (39 * 100 + 40 * 3, 39 * 50 + 40 * 1)
-
-
-def test_a_budget_is_an_upper_bound() -> None:
-    assert estimate(shards(10, max_bytes=100), []) == Estimate(10, 1000, 500, 500, "max-bytes")
-
-
-def test_nothing_is_known_without_either() -> None:
-    found = estimate(shards(3), [])
-    assert (found.count, found.total, found.least) == (3, None, 0)
-
-
-def test_a_budget_for_some_leaves_the_sum_unknown_but_not_the_least() -> None:
-    found = estimate([*shards(2, max_bytes=100), *shards(1)], [])
-    assert (found.count, found.total, found.least) == (3, None, 100)
+@pytest.mark.parametrize(
+    ("missing", "finished", "found"),
+    [
+        (shards(10), [90, 100, 900], Estimate(10, 1000, 100 + 400, 500, BEFORE)),
+        # A canary of 100 says nothing of forty shards that may have 3 each.
+        (
+            [*shards(39, max_bytes=102), *shards(40, max_bytes=3)], [100],
+            Estimate(79, 39 * 100 + 40 * 3, 500, 39 * 50 + 40 * 1, BEFORE),
+        ),
+        (shards(10, max_bytes=100), [], Estimate(10, 1000, 500, 500, "max-bytes")),
+        (shards(3), [], Estimate(3, None, 0, 0, "")),
+        ([*shards(2, max_bytes=100), *shards(1)], [], Estimate(3, None, 500, 100, "max-bytes")),
+    ],
+)  # fmt: skip
+def test_what_is_missing(missing: list[Shard], finished: list[int], found: Estimate) -> None:
+    """By what is built, or by budgets, which are upper bounds; a sum that is not known is None."""
+    assert estimate(missing, finished) == found
 
 
 def test_models_add_up() -> None:
@@ -97,7 +95,7 @@ def test_fp16_is_larger_by_the_bits(compression: Compression, times: int) -> Non
 
 
 def test_one_volume_holds_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: Usage(2000))
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: SimpleNamespace(free=2000))
     needs = estimate(shards(10), [100])
     (volume,) = volumes(tmp_path, tmp_path, needs, builds=2)
     assert (volume.needed, volume.least, volume.free) == (1000 + 2 * 500, 500, 2000)
@@ -110,7 +108,7 @@ def test_one_volume_holds_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_no_more_builds_at_once_than_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: Usage(10))
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: SimpleNamespace(free=10))
     (volume,) = volumes(tmp_path, tmp_path, estimate(shards(1), [100]), builds=8)
     assert volume.needed == 100 + 500
     assert volume.too_small
@@ -130,13 +128,9 @@ def test_what_is_unknown_is_left_out(tmp_path: Path) -> None:
     assert not volume.too_small
 
 
-def test_the_least_is_shown_where_no_more_is_known() -> None:
-    assert str(Volume("v", None, least=2_000_000, free=10**6)) == (
-        "v: at least 2.0 MB needed, 1.0 MB free"
-    )
-
-
 def test_a_volume_is_too_small_for_what_is_certain_only() -> None:
+    least = Volume("v", None, least=2_000_000, free=10**6)
+    assert str(least) == "v: at least 2.0 MB needed, 1.0 MB free"
     assert Volume("v", needed=10, least=6, free=5).too_small
     assert not Volume("v", needed=10, least=5, free=5).too_small
 
@@ -146,13 +140,6 @@ def test_a_volume_is_too_small_for_what_is_certain_only() -> None:
 )
 def test_amounts(size: int, text: str) -> None:
     assert amount(size) == text
-
-
-class Usage:
-    """What `shutil.disk_usage` gives."""
-
-    def __init__(self, free: int) -> None:
-        self.free = free
 
 
 CACHE = "com.apple.e5rt.e5bundlecache"
@@ -169,7 +156,8 @@ def plans(caches: Path, application: str, build: str, size: int) -> Path:
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of all applications' caches on a Mac that runs the build 25B78."""
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr("pytest_ane.make.disk._running", lambda: "25B78")
+    said = SimpleNamespace(stdout="25B78\n")
+    monkeypatch.setattr(disk.subprocess, "run", lambda command, **options: said)
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path / "Library" / "Caches"
 
@@ -276,18 +264,13 @@ def test_they_are_in_a_folder_that_goes(tmp_path: Path) -> None:
     assert temporary_folder() == tmp_path
 
 
-def test_it_goes_after_an_error_too(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="full"), scratch("name"):
+def test_one_within_another_knows_the_outermost_and_goes_after_an_error(tmp_path: Path) -> None:
+    with suppress(OSError), scratch("outer"), scratch("inner"):
+        assert temporary_folder() == tmp_path
+        assert Path(tempfile.gettempdir()).parent.parent == tmp_path
         raise OSError("full")
     assert list(tmp_path.iterdir()) == []
     assert tempfile.gettempdir() == str(tmp_path)
-
-
-def test_one_within_another_knows_the_outermost(tmp_path: Path) -> None:
-    with scratch("outer"), scratch("inner"):
-        assert temporary_folder() == tmp_path
-        assert Path(tempfile.gettempdir()).parent.parent == tmp_path
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_was_left_under_the_name_goes_first(tmp_path: Path) -> None:

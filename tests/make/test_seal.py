@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,18 +27,11 @@ KEYS = {"artifacts": KEY, "budgets": KEY, "compiled": f"{KEY}-0", "recordings": 
 Edit = Callable[[Path], None]
 
 
-def make(folder: Path) -> None:
-    """Two files, one of them deep in folders."""
+def make(folder: Path, step: int = 1) -> None:
+    """Two files, one of them deep in folders; backwards, others of the same names and sizes."""
     for name, data in FILES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)
-
-
-def make_other(folder: Path) -> None:
-    """Files of the same names and sizes with other bytes."""
-    for name, data in FILES.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data[::-1])
+        (folder / name).write_bytes(data[::step])
 
 
 def refuse(folder: Path) -> None:
@@ -66,10 +60,6 @@ def flip(entry: Path) -> None:
     os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
-def edit_record(entry: Path) -> None:
-    (entry / "record.json").write_text('{"probes": [1]}')
-
-
 def swap(entry: Path) -> None:
     """A file of another sealed entry, with the times of the one that it replaces."""
     other = entry.with_name(OTHER) / WEIGHT
@@ -93,10 +83,6 @@ def edit_seal(change: Callable[[dict[str, object]], object]) -> Edit:
     return edit
 
 
-def cut(entry: Path) -> None:
-    os.truncate(entry / WEIGHT, 100)
-
-
 def link(entry: Path) -> None:
     """A link to a file with the same bytes: it may change without the entry."""
     outside = entry.parents[2] / "outside"
@@ -111,9 +97,14 @@ def fifo(entry: Path) -> None:
 
 EDITS: dict[str, tuple[Edit, str]] = {
     "a flipped bit": (flip, f"{WEIGHT} has other bytes"),
-    "a file cut short": (cut, f"{WEIGHT} has other bytes"),
+    "a file cut short": (
+        lambda entry: os.truncate(entry / WEIGHT, 100), f"{WEIGHT} has other bytes",
+    ),
     "an empty file": (lambda entry: os.truncate(entry / WEIGHT, 0), f"{WEIGHT} has other bytes"),
-    "an edited record": (edit_record, "record.json has other bytes"),
+    "an edited record": (
+        lambda entry: (entry / "record.json").write_text("{}") and None,
+        "record.json has other bytes",
+    ),
     "a removed file": (lambda entry: (entry / WEIGHT).unlink(), f"{WEIGHT} is missing"),
     "a removed folder": (
         lambda entry: shutil.rmtree(entry / "shard.mlpackage"), f"{WEIGHT} is missing",
@@ -163,7 +154,7 @@ def test_an_edited_entry_is_made_again_and_that_is_said(
 ) -> None:
     key = KEYS[kind]
     entry = told.cache.get_or_make(kind, key, make)
-    told.cache.get_or_make(kind, OTHER, make_other)
+    told.cache.get_or_make(kind, OTHER, partial(make, step=-1))
     edit(entry)
     assert told.cache.get(kind, key, "mini:L00") is None
     again = told.cache.get_or_make(kind, key, make, "mini:L00")
@@ -294,15 +285,20 @@ def test_what_cannot_be_read_in_a_folder_that_cannot_be_written_is_one_sentence(
     assert "Permission denied" in str(error.value)
 
 
-def test_a_damaged_entry_that_may_not_be_removed(told: Told) -> None:
-    entry = told.cache.get_or_make("artifacts", KEY, make)
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_damaged_entry_that_may_not_be_removed(told: Told, whole: bool) -> None:
+    """Its own folder, or the whole cache, can only be read."""
+    entry, root = told.cache.get_or_make("artifacts", KEY, make), told.cache.root
     flip(entry)
-    with permitted(0o555, entry.parent), pytest.raises(CacheError) as error:
-        told.cache.get_or_make("artifacts", KEY, make, "mini:L00")
+    folders = tree(root) if whole else [entry.parent]
+    with permitted(0o555, *folders), pytest.raises(CacheError) as error:
+        Cache(root).get_or_make("artifacts", KEY, make, "mini:L00")
+    rest = f"cannot be replaced (Permission denied); delete {entry}, or choose another folder"
+    if whole:
+        rest = f"the cache folder {root} cannot be written (Permission denied); choose another"
     assert str(error.value) == (
         f"mini:L00: its package in the cache (artifacts/{KEY[:16]}) was damaged or edited: "
-        f"{WEIGHT} has other bytes, and cannot be replaced (Permission denied); delete {entry}, "
-        "or choose another folder with --ane-cache=DIR."
+        f"{WEIGHT} has other bytes, and {rest} with --ane-cache=DIR."
     )
 
 
@@ -322,18 +318,6 @@ def test_a_warm_cache_may_be_read_only(told: Told) -> None:
         "(Permission denied); choose another with --ane-cache=DIR."
     )
     assert not warm
-
-
-def test_a_damaged_entry_of_a_read_only_cache_is_not_used(told: Told) -> None:
-    root = told.cache.root
-    flip(told.cache.get_or_make("artifacts", KEY, make))
-    with permitted(0o555, *tree(root)), pytest.raises(CacheError) as error:
-        Cache(root).get_or_make("artifacts", KEY, make, "mini:L00")
-    assert str(error.value) == (
-        f"mini:L00: its package in the cache (artifacts/{KEY[:16]}) was damaged or edited: "
-        f"{WEIGHT} has other bytes, and the cache folder {root} cannot be written (Permission "
-        "denied); choose another with --ane-cache=DIR."
-    )
 
 
 def test_another_user_s_entry_whose_time_may_not_be_set(

@@ -19,8 +19,8 @@ from pytest_ane.mlprogram.digests import tree_digest, tree_files
 from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.package import parse_package
-from pytest_ane.models.families import get_family
-from pytest_ane.models.families.base import Cut
+from pytest_ane.models.families import Cut
+from pytest_ane.models.families.registry import get_family
 from pytest_ane.models.sources._gguf import GGUFSource
 from tests.mlprogram.same import differences
 from tests.packages import save_conv

@@ -78,19 +78,17 @@ def test_head_slices_lie_side_by_side() -> None:
 
 def test_greedy_decoding_counts_on() -> None:
     assert COUNTING.answer([4], 4)[1:] == ((5, 6, 0, 1), (2.0, 2.0, 2.0, 2.0))
-
-
-def test_no_greedy_tokens() -> None:
     assert COUNTING.answer([4], 0)[1:] == ((), ())
+    assert decode(COUNTING, [4], 4).tokens == [5, 6, 0, 1]
+
+
+def summed(states: FloatArray) -> FloatArray:
+    """Of a head that asks for the sum of all tokens so far."""
+    totals = (states * np.arange(VOCABULARY)).sum(axis=1).astype(int) % VOCABULARY
+    return embed(totals.tolist())
 
 
 def test_greedy_decoding_sees_the_whole_text() -> None:
-    """A head that asks for the sum of all tokens so far."""
-
-    def summed(states: FloatArray) -> FloatArray:
-        totals = (states * np.arange(VOCABULARY)).sum(axis=1).astype(int) % VOCABULARY
-        return embed(totals.tolist())
-
     cumulative = block("L00", lambda x: np.cumsum(x, axis=0))
     assert Chain(embed, (cumulative, head("head.0", summed))).answer([1, 2], 3).tokens == (3, 6, 5)
 
@@ -110,10 +108,6 @@ def test_a_chain_with_states_is_given_each_token_once() -> None:
             return sums
 
         return run
-
-    def summed(states: FloatArray) -> FloatArray:
-        totals = (states * np.arange(VOCABULARY)).sum(axis=1).astype(int) % VOCABULARY
-        return embed(totals.tolist())
 
     chain = Chain(embed, (ChainStep(Wire("L00"), open_sequence, "state"), head("head.0", summed)))
     assert chain.answer([1, 2], 3).tokens == (3, 6, 5)
@@ -188,12 +182,7 @@ def test_a_guess_changes_nothing_but_the_work(guess: list[int], count: int) -> N
 def test_tokens_guessed_rightly_cost_one_run(guess: tuple[int, ...], lengths: list[int]) -> None:
     """The text, then as much of the guess as holds, then every further token."""
     given: list[int] = []
-
-    def noted(states: FloatArray) -> FloatArray:
-        given.append(len(states))
-        return states
-
-    chain = Chain(embed, (block("L00", noted), head("head.0", following)))
+    chain = Chain(embed, (noted(given, sees="call"), head("head.0", following)))
     assert chain.answer([4], 4, guess).tokens == (5, 6, 0, 1)
     assert given == lengths
 
@@ -211,10 +200,6 @@ def noted(given: list[int], kind: str = "block", sees: str = "state") -> ChainSt
         return hidden
 
     return ChainStep(Wire("L00", kind=kind), lambda: run, sees)  # type: ignore[arg-type]
-
-
-def test_it_counts_on() -> None:
-    assert decode(COUNTING, [4], 4).tokens == [5, 6, 0, 1]
 
 
 @pytest.mark.parametrize(("sees", "lengths"), [("state", [3, 1, 1]), ("call", [3, 4, 5])])
@@ -290,15 +275,6 @@ def test_logits_that_are_not_finite(bad: float) -> None:
         decode(chain, [1, 2], 3)
 
 
-def test_a_token_at_every_call() -> None:
-    step = Decoding(COUNTING, [4], 4)
-    assert step.tokens == [5]
-    step()
-    step()
-    assert step.tokens == [5, 6, 0]
-    assert len(step.steps) == 2
-
-
 def test_the_profile_is_of_the_last_steps() -> None:
     step = Decoding(Chain(embed, (noted([]), head("head.0", following))), [1], 5)
     step.steps = [{"block": 9.0, HOST: 1.0}, {"block": 2.0, HOST: 0.5}, {"block": 4.0, HOST: 0.7}]
@@ -309,6 +285,7 @@ def test_the_profile_is_of_the_last_steps() -> None:
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=5), st.integers(1, 6))
 def test_the_same_tokens_as_at_once(ids: list[int], count: int) -> None:
     step = Decoding(COUNTING, ids, count)
-    for _ in range(count - 1):
+    for number in range(1, count):
         step()
+        assert (len(step.tokens), len(step.steps)) == (number + 1, number)
     assert step.tokens == decode(COUNTING, ids, count).tokens

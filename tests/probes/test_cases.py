@@ -12,9 +12,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 from pytest_ane.backends import CpuBackend
-from pytest_ane.gates.fidelity import judge, measure
-from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
-from pytest_ane.manifest import Policy, Probes
+from pytest_ane.gates.fidelity import measure
+from pytest_ane.make.coremltools_quiet import import_coremltools
+from pytest_ane.manifest import Probes
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.records import DType, Feature
 from pytest_ane.models.families import Port
@@ -22,6 +22,8 @@ from pytest_ane.models.families._layout import AneLayout, Rotary
 from pytest_ane.probes.cases import as_array, package_case, pixel_row, port_rows
 from pytest_ane.probes.package import package_cases
 from pytest_ane.probes.recording import HiddenProbe, in_steps, kept_rows
+from tests.probes import packages
+from tests.probes.packages import save
 
 
 def test_a_case_of_a_family_s_shard() -> None:
@@ -38,21 +40,21 @@ def test_a_case_of_a_family_s_shard() -> None:
     np.testing.assert_array_equal(back["y"], hidden)
 
 
+HIDDEN = np.arange(15, dtype=np.float32).reshape(5, 3)
+STATEFUL = AneLayout("llama", 3, Rotary.plain(2, 100.0), 8)
+
+
 def test_a_case_in_steps() -> None:
-    hidden = np.arange(15, dtype=np.float32).reshape(5, 3)
-    stateful = AneLayout("llama", 3, Rotary.plain(2, 100.0), 8)
-    case = HiddenProbe("gaussian", "g", 0, in_steps(5, 2), hidden, hidden).case(stateful)
+    case = HiddenProbe("gaussian", "g", 0, in_steps(5, 2), HIDDEN, HIDDEN).case(STATEFUL)
     assert [call["x"].shape[2] for call in case.calls] == [2, 2, 1]
     assert [int(call["write"].argmax()) for call in case.calls] == [0, 2, 4]
-    np.testing.assert_array_equal(case.calls[2]["x"][0, :, 0, 0], hidden[4])
+    np.testing.assert_array_equal(case.calls[2]["x"][0, :, 0, 0], HIDDEN[4])
 
 
 def test_rows_that_were_overwritten_and_channels_left_out_are_not_compared() -> None:
-    hidden = np.arange(15, dtype=np.float32).reshape(5, 3)
-    stateful = AneLayout("llama", 3, Rotary.plain(2, 100.0), 8)
     calls = ((0, 1), (1, 2), (1, 2))
-    probe = HiddenProbe("rewrite", "r", 0, calls, hidden, hidden[[0, 3, 4]], left_out=(1,))
-    case = probe.case(stateful)
+    probe = HiddenProbe("rewrite", "r", 0, calls, HIDDEN, HIDDEN[[0, 3, 4]], left_out=(1,))
+    case = probe.case(STATEFUL)
     assert (case.length, case.kept) == (3, (0, 3, 4))
     np.testing.assert_array_equal(probe.sequence, case.expected["y"])
     joined = case.joined([{"y": call["x"][0, :, :, 0].T} for call in case.calls])["y"]
@@ -62,9 +64,7 @@ def test_rows_that_were_overwritten_and_channels_left_out_are_not_compared() -> 
 
 
 def test_a_sequence_that_begins_later_does_not_see_what_is_below() -> None:
-    hidden = np.ones((2, 3), np.float32)
-    stateful = AneLayout("llama", 3, Rotary.plain(2, 100.0), 8)
-    case = HiddenProbe("ragged", "r", 0, ((5, 1), (6, 1)), hidden, hidden).case(stateful)
+    case = HiddenProbe("ragged", "r", 0, ((5, 1), (6, 1)), HIDDEN[:2]).case(STATEFUL)
     assert [np.flatnonzero(call["mask"] == 0).tolist() for call in case.calls] == [[5], [5, 6]]
     assert (case.length, case.kept) == (2, None)
 
@@ -76,8 +76,7 @@ def test_calls_that_leave_a_gap_are_refused(calls: Any) -> None:
 
 
 def test_nan_in_a_probe_is_its_largest_input() -> None:
-    hidden = np.array([[1, np.nan, 3]], np.float32)
-    probe = HiddenProbe("k", "n", 0, ((0, 1),), hidden, hidden)
+    probe = HiddenProbe("k", "n", 0, ((0, 1),), np.array([[1, np.nan, 3]], np.float32))
     assert np.isnan(probe.case(AneLayout("llama", 3, Rotary.plain(2, 100.0))).input_max)
 
 
@@ -89,10 +88,8 @@ def test_a_case_of_a_package() -> None:
 
 
 def test_a_package_without_floating_point_inputs() -> None:
-    assert (
-        package_case("k", "n", ({"ids": np.array([900], np.int32)},), (), length=1).input_max == 0.0
-    )
-    assert package_case("k", "n", ({},), (), length=1).input_max == 0.0
+    for call in ({"ids": np.array([900], np.int32)}, {}):
+        assert package_case("k", "n", (call,), (), length=1).input_max == 0.0
 
 
 def test_outputs_of_a_package_are_one_row_each() -> None:
@@ -121,19 +118,10 @@ class Scores(nn.Module):
 
 def convert(module: Scores, path: Path, labels: list[Any] | None = None) -> Path:
     ct = import_coremltools()
-    with torch.no_grad(), converter_notes():
-        traced = torch.jit.trace(module.eval().half(), torch.zeros(1, 8).half())
-        config = ct.ClassifierConfig(labels) if labels else None
-        model = ct.convert(
-            traced,
-            inputs=[ct.TensorType("x", (1, 8), dtype=np.float16)],
-            classifier_config=config,
-            minimum_deployment_target=ct.target.iOS18,
-            skip_model_load=True,
-        )
-        model.user_defined_metadata["made"] = path.stem
-        model.save(str(path))
-    return path
+    x, config = ct.TensorType("x", (1, 8), dtype=np.float16), None
+    if labels:
+        config = ct.ClassifierConfig(labels)
+    return save(path, module.half(), [x], torch.zeros(1, 8).half(), classifier_config=config)
 
 
 def worst(artifact: Path, reference: Path) -> dict[str, float]:
@@ -199,16 +187,8 @@ def repainted(path: Path, color: str, **options: Any) -> Path:
     ct = import_coremltools()
     layout = getattr(ct.colorlayout, color)
     shape = (1, 1 if "GRAY" in color else 3, 6, 8)
-    with converter_notes():
-        traced = torch.jit.trace(Repainted(**options).eval(), torch.zeros(shape))
-        ct.convert(
-            traced,
-            inputs=[ct.ImageType("x", shape, color_layout=layout)],
-            outputs=[ct.ImageType("y", color_layout=layout)],
-            minimum_deployment_target=ct.target.iOS18,
-            skip_model_load=True,
-        ).save(str(path))
-    return path
+    x, y = ct.ImageType("x", shape, color_layout=layout), ct.ImageType("y", color_layout=layout)
+    return save(path, Repainted(**options), [x], torch.zeros(shape), outputs=[y])
 
 
 COLOURS = ("RGB", "BGR", "GRAYSCALE", "GRAYSCALE_FLOAT16")
@@ -265,8 +245,4 @@ def test_a_row_of_pixels() -> None:
 
 
 def status(artifact: Path, reference: Path | None) -> str:
-    """The fidelity gate's verdict under the default policy."""
-    cases = package_cases(CpuBackend(), artifact, reference, PROBES)
-    runner = CpuBackend().load(artifact)
-    measured = measure(runner, cases, compared=reference is not None, provenance={}, budget="none")
-    return judge(measured, Policy().fidelity, "mine:x").status
+    return packages.status(artifact, reference, PROBES)

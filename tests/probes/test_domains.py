@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,46 +26,29 @@ def table(rows: int) -> Any:
 
 def integers(mb: Any, types: Any) -> dict[str, tuple[Any, Callable[[Any], Any]]]:
     """By name: the shape of an int32 input, and what is done with it."""
-    spec = mb.TensorSpec
-    return {
-        "gather": (spec((1, 4), types.int32), lambda x: mb.gather(x=table(7), indices=x)),
-        "moved": (
-            spec((1, 4), types.int32),
-            lambda x: mb.gather(
-                x=table(7),
-                indices=mb.squeeze(
-                    x=mb.transpose(x=mb.expand_dims(x=x, axes=[2]), perm=[0, 2, 1]), axes=[1]
-                ),
-            ),
-        ),
-        "from the end": (
-            spec((4,), types.int32),
-            lambda x: mb.gather(
-                x=table(7),
-                indices=mb.select(cond=mb.greater_equal(x=x, y=0), a=x, b=mb.add(x=x, y=7)),
-            ),
-        ),
-        "other axis": (
-            spec((2,), types.int32),
-            lambda x: mb.gather(x=table(7), indices=x, axis=1),
-        ),
-        "along axis": (
-            spec((2, 3), types.int32),
-            lambda x: mb.gather_along_axis(x=table(7), indices=x, axis=0),
-        ),
-        "nd": (spec((5, 2), types.int32), lambda x: mb.gather_nd(x=table(7), indices=x)),
-        "one_hot": (
-            spec((4,), types.int32),
-            lambda x: mb.one_hot(indices=x, one_hot_vector_size=9),
-        ),
+    rows = partial(mb.gather, x=table(7))
+
+    def moved(x: Any) -> Any:
+        turned = mb.transpose(x=mb.expand_dims(x=x, axes=[2]), perm=[0, 2, 1])
+        return rows(indices=mb.squeeze(x=turned, axes=[1]))
+
+    def from_the_end(x: Any) -> Any:
+        return rows(indices=mb.select(cond=mb.greater_equal(x=x, y=0), a=x, b=mb.add(x=x, y=7)))
+
+    cases: dict[str, tuple[tuple[int, ...], Callable[[Any], Any]]] = {
+        "gather": ((1, 4), lambda x: rows(indices=x)),
+        "moved": ((1, 4), moved),
+        "from the end": ((4,), from_the_end),
+        "other axis": ((2,), lambda x: rows(indices=x, axis=1)),
+        "along axis": ((2, 3), lambda x: mb.gather_along_axis(x=table(7), indices=x, axis=0)),
+        "nd": ((5, 2), lambda x: mb.gather_nd(x=table(7), indices=x)),
+        "one_hot": ((4,), lambda x: mb.one_hot(indices=x, one_hot_vector_size=9)),
         "two tables": (
-            spec((4,), types.int32),
-            lambda x: mb.add(
-                x=mb.gather(x=table(7), indices=x), y=mb.gather(x=table(5), indices=x)
-            ),
+            (4,), lambda x: mb.add(x=rows(indices=x), y=mb.gather(x=table(5), indices=x)),
         ),
-        "arithmetic": (spec((4,), types.int32), lambda x: mb.add(x=x, y=2)),
-    }
+        "arithmetic": ((4,), lambda x: mb.add(x=x, y=2)),
+    }  # fmt: skip
+    return {n: (mb.TensorSpec(shape, types.int32), body) for n, (shape, body) in cases.items()}
 
 
 def package(path: Path, make: Callable[[Any, Any], tuple[Any, Callable[[Any], Any]]]) -> Path:
@@ -76,25 +60,18 @@ def package(path: Path, make: Callable[[Any, Any], tuple[Any, Callable[[Any], An
 
 
 @pytest.mark.parametrize(
-    ("case", "count", "what"),
+    ("case", "count"),
     [
-        ("gather", 7, "rows of the table `"),
-        ("moved", 7, "rows of the table `"),
-        ("from the end", 7, "rows of the table `"),
-        ("other axis", 3, "rows of the table `"),
-        ("along axis", 7, "rows of the table `"),
-        ("nd", 3, "rows of the table `"),
-        ("one_hot", 9, "classes of one_hot `"),
-        ("two tables", 5, "rows of the table `"),
+        ("gather", 7), ("moved", 7), ("from the end", 7), ("other axis", 3), ("along axis", 7),
+        ("nd", 3), ("one_hot", 9), ("two tables", 5),
     ],
-)
-def test_indices_are_below_the_extent_of_their_table(
-    tmp_path: Path, case: str, count: int, what: str
-) -> None:
+)  # fmt: skip
+def test_indices_are_below_the_extent_of_their_table(tmp_path: Path, case: str, count: int) -> None:
     path = package(tmp_path, lambda mb, types: integers(mb, types)[case])
     (domain,) = derived(path).values()
     assert (domain.source, domain.input) == ("derived", Input(kind="ids", count=count))
-    assert domain.sentence.startswith(f"ids: {count} {what}")
+    what = "classes of one_hot" if case == "one_hot" else "rows of the table"
+    assert domain.sentence.startswith(f"ids: {count} {what} `")
 
 
 def test_of_other_integers_nothing_is_known(tmp_path: Path) -> None:

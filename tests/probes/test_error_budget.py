@@ -77,57 +77,53 @@ def test_an_error_is_relative_to_what_is_added() -> None:
     assert error(made, x + added, None).greatest < 0.01
 
 
+PATH, ADDED = rows(0), rows(1)
+Y = PATH + ADDED
+
+
+def changed(*where: Any, value: float) -> FloatArray:
+    made = Y.copy()
+    made[where] = value
+    return made
+
+
 def test_gain_is_of_the_contribution() -> None:
-    x, added = rows(0), rows(1)
-    assert error(x + 1.5 * added, x + added, x).gain == 1.5
-    assert error(x - added, x + added, x).gain == -1
-    assert error(x, x + added, x).gain == 0
+    for gain in (1.5, -1, 0):
+        assert error(PATH + np.float32(gain) * ADDED, Y, PATH).gain == gain
 
 
-def test_the_channels_that_are_hit() -> None:
-    x, added = rows(0), rows(1)
-    made = x + added
+def test_the_channels_that_are_hit_and_what_is_left_out() -> None:
+    made = Y.copy()
     made[:, 16:20] += 1
-    assert error(made, x + added, x).channels == (16, 19)
-    assert error(x + 1.5 * added, x + added, x).channels == ()
-
-
-def test_what_is_left_out_is_not_compared() -> None:
-    x, added = rows(0), rows(1)
-    made = x + added
+    assert error(made, Y, PATH).channels == (16, 19)
+    assert error(PATH + 1.5 * ADDED, Y, PATH).channels == ()
     made[:, 5] = np.nan
-    assert math.isinf(error(made, x + added, x).greatest)
-    assert error(made, x + added, x, left_out=(5,)).greatest == 0
-    made[:, 16:20] += 1
-    assert error(made, x + added, x, left_out=(5,)).channels == (16, 19)
-    made = x + added
-    made[2] = -1
-    assert error(made, x + added, x).position == 2
-    assert error(made, x + added, x, undecided=(2,)).greatest == 0
+    assert math.isinf(error(made, Y, PATH).greatest)
+    assert error(made, Y, PATH, left_out=(5,)).channels == (16, 19)
+    nan = changed(slice(None), 5, value=np.nan)
+    assert error(nan, Y, PATH, left_out=(5,)).greatest == 0
+    row = changed(2, value=-1)
+    assert error(row, Y, PATH).position == 2
+    assert error(row, Y, PATH, undecided=(2,)).greatest == 0
 
 
 def test_experts_that_are_hit() -> None:
-    x, added = rows(0), rows(1)
-    made = x + added
-    made[[1, 4]] = x[[1, 4]]
+    made = Y.copy()
+    made[[1, 4]] = PATH[[1, 4]]
     routed = ((0,), (3,), (1,), (0,), (3,), (2,))
-    e = error(made, x + added, x, routed=routed)
+    e = error(made, Y, PATH, routed=routed)
     assert [expert for expert, value in e.experts if value > 0.5] == [3]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_what_is_not_finite_is_infinitely_wrong(value: float) -> None:
-    x, added = rows(0), rows(1)
-    made = x + added
-    made[3, 3] = value
-    e = error(made, x + added, x)
+    e = error(changed(3, 3, value=value), Y, PATH)
     assert (e.greatest, e.rms, e.position) == (math.inf, math.inf, 3)
 
 
 def test_nothing_that_is_added_is_nothing_that_is_wrong() -> None:
-    x = rows(0)
-    assert error(x * np.float32(1 + 1e-4), x, x).greatest < 1
-    assert error(x + 0.1, x, x).greatest > 10
+    assert error(PATH * np.float32(1 + 1e-4), PATH, PATH).greatest < 1
+    assert error(PATH + 0.1, PATH, PATH).greatest > 10
 
 
 def test_rounding_the_output_is_no_error() -> None:
@@ -151,11 +147,8 @@ def package(path: Path, *, square: bool = False, scale: float = 1.0) -> Path:
         opset_version=ct.target.iOS18,
     )
     def program(x: Any) -> Any:
-        h = (
-            x
-            if square
-            else mb.real_div(x=x, y=mb.reduce_max(x=mb.abs(x=x), axes=[1], keep_dims=True))
-        )
+        largest = mb.reduce_max(x=mb.abs(x=x), axes=[1], keep_dims=True)
+        h = x if square else mb.real_div(x=x, y=largest)
         mean = mb.reduce_mean(x=mb.mul(x=h, y=h, name="square"), axes=[1], keep_dims=True)
         h = mb.mul(x=h, y=mb.rsqrt(x=mean, epsilon=np.float16(0)))
         w = mb.const(val=(scale * weight).astype(np.float16), name="w")
@@ -181,8 +174,6 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def cases(packages: dict[str, Path], size: float) -> list[Case]:
     """A probe as large as asked for, with what the right package gives in float32."""
-    from pytest_ane.backends import CpuBackend
-
     x = (size * rows(5, 4)).T[None, :, :, None]
     outputs = CpuBackend("float32").load(packages["right"]).predict({"x": x})
     return [package_case("gaussian", "g", ({"x": x},), (outputs,))]

@@ -25,7 +25,6 @@ from pytest_ane.probes.exact_chain import (
     ShardAlone,
     exact_chain,
     forced,
-    lazy_reference,
     pack,
     record_golden,
     reference_chain,
@@ -124,13 +123,9 @@ def test_a_reference_that_is_not_finite_is_none(tmp_path: Path, first: int, wher
 def test_hidden_states_that_are_not_finite_are_no_reference(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="reference of L00 is NaN or infinite for golden prompt"):
         record_hidden(
-            Cache(tmp_path),
-            {},
-            lambda: [TokenPrompt("p", (1, 2))],
-            [],
-            WIRING,
+            Cache(tmp_path), {}, lambda: [TokenPrompt("p", (1, 2))], [], WIRING,
             lambda: broken_from(1),
-        )
+        )  # fmt: skip
 
 
 EXACT, OFF = toy(4), toy(4, base=0.5)
@@ -151,12 +146,9 @@ def test_all_exact_is_the_reference() -> None:
     np.testing.assert_array_equal(mixed.logits(IDS), EXACT.logits(IDS))
 
 
-def test_an_unknown_shard_is_refused() -> None:
+def test_an_unknown_shard_and_chains_of_other_wires_are_refused() -> None:
     with pytest.raises(ValueError, match="no shard L77"):
         exact_chain(OFF, EXACT, ["L77"])
-
-
-def test_chains_of_other_wires_are_refused() -> None:
     with pytest.raises(ValueError, match="wired differently"):
         exact_chain(OFF, toy(3), [])
 
@@ -300,7 +292,7 @@ class Model:
 def test_a_lazy_reference_holds_one_shard_and_reads_it_once_for_all_sequences() -> None:
     Weights.reads = Weights.most = 0
     wires = [Wire(f"L{i:02d}") for i in range(4)]
-    chain = lazy_reference(cast("LanguageModel", Model()), wires)
+    chain = reference_chain(cast("LanguageModel", Model()), wires, lazy=True)
     assert Weights.reads == 0
     streams: list[Streams] = [{"x": embed([1])}, {"x": embed([2, 3])}]
     for step in chain.steps:

@@ -72,19 +72,14 @@ def test_another_process_draws_the_same() -> None:
 
 
 @given(st.integers(1, 20), st.integers(2, 40), st.integers(0, 9))
-def test_gaussian_probes_have_rms_1(length: int, width: int, seed: int) -> None:
-    x = gaussian(generator(seed), (length, width))
-    assert x.shape == (length, width)
-    assert x.dtype == np.float32
+def test_gaussian_probes_have_rms_1_and_unit_norm_ones_rows_of_norm_1(
+    length: int, width: int, seed: int
+) -> None:
+    x, rows = (draw(generator(seed), (length, width)) for draw in (gaussian, unit_norm))
+    assert x.shape == rows.shape == (length, width)
+    assert x.dtype == rows.dtype == np.float32
     assert np.sqrt(np.mean(x.astype(np.float64) ** 2)) == pytest.approx(1, abs=1e-6)
-
-
-@given(st.integers(1, 20), st.integers(2, 40), st.integers(0, 9))
-def test_unit_norm_probes_have_rows_of_norm_1(length: int, width: int, seed: int) -> None:
-    x = unit_norm(generator(seed), (length, width))
-    assert x.shape == (length, width)
-    assert x.dtype == np.float32
-    np.testing.assert_allclose(np.linalg.norm(x.astype(np.float64), axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(rows.astype(np.float64), axis=1), 1, atol=1e-6)
 
 
 def test_captured_statistics_leave_the_first_position_out_of_all_but_the_peak() -> None:
@@ -103,10 +98,7 @@ def test_a_prompt_of_one_token_is_all_there_is() -> None:
 
 def test_statistics_of_another_machine_s_last_bits_are_the_same() -> None:
     state = np.random.default_rng(0).standard_normal((40, 6)).astype(np.float32)
-    one, other = (
-        Captured.from_states([state]),
-        Captured.from_states([np.nextafter(state, np.float32(9))]),
-    )
+    one, other = (Captured.from_states([x]) for x in (state, np.nextafter(state, np.float32(9))))
     for field in ("mean", "std", "peak"):
         assert getattr(one, field).tolist() == getattr(other, field).tolist()
 
@@ -172,18 +164,10 @@ def test_captured_probes_are_not_drawn() -> None:
     assert list(drawn("captured")) == []
 
 
-@pytest.mark.parametrize(
-    ("largest", "expected"),
-    [
-        (1, (1,)),
-        (2, (1, 2)),
-        (4, (1, 2, 3, 4)),
-        (9, (1, 2, 3, 4, 5, 9)),
-        (64, (1, 2, 3, 4, 5, 9, 17, 33, 64)),
-    ],
-)
-def test_lengths(largest: int, expected: tuple[int, ...]) -> None:
-    assert lengths(largest) == expected
+def test_lengths() -> None:
+    assert [lengths(largest) for largest in (1, 2, 4)] == [(1,), (1, 2), (1, 2, 3, 4)]
+    assert lengths(9) == (1, 2, 3, 4, 5, 9)
+    assert lengths(64) == (1, 2, 3, 4, 5, 9, 17, 33, 64)
 
 
 FIRST = [2555744597686074051, 12543213550936349887]

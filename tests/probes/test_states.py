@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ from torch import Tensor, nn
 
 from pytest_ane.backends import CpuBackend
 from pytest_ane.gates.fidelity import measure
-from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
+from pytest_ane.make.coremltools_quiet import import_coremltools
 from pytest_ane.manifest import Probes
 from pytest_ane.probes.cases import TURNS, Case
 from pytest_ane.probes.package import package_cases
 from tests.multifunction import save
+from tests.probes import packages
 
 WIDTH, SLOTS = 8, 6
 PROBES = Probes(kinds=("gaussian",), count=1)
@@ -47,8 +49,8 @@ class Attention(nn.Module):
         return x + torch.softmax(q @ keys.transpose(1, 2), dim=-1) @ values
 
 
-@pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+@pytest.fixture(scope="module", name="packages")
+def packages_by_fault(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """By fault; `twin` is the right one converted again, with another name for an operation."""
     return {
         name: convert(Attention(name), tmp_path_factory.mktemp(name) / f"{name}.mlpackage")
@@ -58,26 +60,14 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def convert(module: Attention, path: Path) -> Path:
     ct = import_coremltools()
+    half = partial(ct.TensorType, dtype=np.float16)
     shapes = {"x": (1, 1, WIDTH), "write": (1, SLOTS, 1)}
-    with torch.no_grad(), converter_notes():
-        traced = torch.jit.trace(
-            module.eval().half(), [torch.zeros(s).half() for s in shapes.values()]
-        )
-        model = ct.convert(
-            traced,
-            inputs=[ct.TensorType(n, s, dtype=np.float16) for n, s in shapes.items()],
-            outputs=[ct.TensorType("y", dtype=np.float16)],
-            states=[
-                ct.StateType(ct.TensorType(shape=(1, SLOTS, WIDTH), dtype=np.float16), name)
-                for name in ("keys", "values")
-                if name == "keys" or module.fault != "never"
-            ],
-            minimum_deployment_target=ct.target.iOS18,
-            skip_model_load=True,
-        )
-        model.user_defined_metadata["made"] = path.stem
-        model.save(str(path))
-    return path
+    names = ("keys", "values")[: 1 if module.fault == "never" else 2]
+    return packages.save(
+        path, module.half(), [half(*each) for each in shapes.items()],
+        *(torch.zeros(shape).half() for shape in shapes.values()), outputs=[half("y")],
+        states=[ct.StateType(half(shape=(1, SLOTS, WIDTH)), name) for name in names],
+    )  # fmt: skip
 
 
 def lowest(packages: dict[str, Path], artifact: str) -> tuple[float, list[Case]]:

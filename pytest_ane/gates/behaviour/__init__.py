@@ -16,7 +16,7 @@ from pytest_ane.gates.verdict import Figure, Limits, Verdict
 from pytest_ane.make import Artifact
 from pytest_ane.manifest import Model
 from pytest_ane.manifest.policy import BehaviourPolicy
-from pytest_ane.models.families import is_encoder
+from pytest_ane.models.families.registry import is_encoder
 
 __all__ = ["BEHAVIOUR", "Behaviour", "PromptResult", "judge", "measure"]
 

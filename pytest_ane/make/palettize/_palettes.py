@@ -66,20 +66,15 @@ class Palettes:
 
     @property
     def nbits(self) -> int:
-        """Bits of an index."""
         return int(self.luts.shape[1]).bit_length() - 1
 
     def values(self) -> FloatArray:
         """The weight that they stand for, float32."""
         moved = np.swapaxes(self.indices, 0, self.axis)
         values = np.empty(moved.shape, np.float32)
-        groups = len(self.luts)
-        for table, rows, out in zip(
-            self.luts.astype(np.float32),
-            np.split(moved, groups),
-            np.split(values, groups),
-            strict=True,
-        ):
+        tables, groups = self.luts.astype(np.float32), len(self.luts)
+        parts = (np.split(moved, groups), np.split(values, groups))
+        for table, rows, out in zip(tables, *parts, strict=True):
             np.take(table, rows, out=out)
         return np.ascontiguousarray(np.swapaxes(values, 0, self.axis))
 
@@ -146,15 +141,8 @@ def find_palettes(
 def palette(weights: Array, nbits: int) -> tuple[HalfArray, Indices]:
     """The best palette of 2^nbits fp16 values, in the form of coremltools' `lut_function`.
 
-    Args:
-        weights: any shape, not empty; taken as the fp16 values they are stored as.
-        nbits: 1 to 8.
-
-    Returns:
-        `lut` float16 `[2^nbits]` and `indices` uint8 of the size of `weights`, flat.
-
-    Raises:
-        ValueError: a weight is NaN, or infinite in fp16.
+    `lut` is float16 `[2^nbits]`, `indices` uint8 of the size of `weights`, flat; `ValueError` where
+    one of them is NaN, or infinite in fp16.
     """
     with np.errstate(over="ignore"):
         stored = weights.astype(np.float16)
@@ -263,8 +251,8 @@ def palettize(
     Args:
         source: an `.mlpackage` of one ML Program.
         destination: where the new package goes; must not exist. Unfinished after an error.
-        settings: by the names of weights' `const` operations; scalar
-            palettes without a scale per channel.
+        settings: by the names of weights' `const` operations; scalar palettes without a scale per
+            channel.
         threads: at most so many at once; the default is what the environment says.
         subject: what errors call the package; its path if absent.
         errors: to be filled with the squared error of each row, by the weight's name.
@@ -314,10 +302,6 @@ class _Stored(NamedTuple):
     shape: tuple[int, ...]
     choice: Grouping
 
-    @property
-    def elements(self) -> int:
-        return math.prod(self.shape)
-
 
 def _stored(op: Operation, choice: Grouping) -> _Stored:
     value = op.attributes["val"]
@@ -353,7 +337,7 @@ class _Rewriter:
         self.moved: dict[Blob, int] = {}
         self.made: dict[_Stored, Any] = {}
         chosen = {_stored(op, c) for op, c in self.choices.items() if isinstance(c, Grouping)}
-        self.total, self.done = sum(each.elements for each in chosen), 0
+        self.total, self.done = sum(math.prod(each.shape) for each in chosen), 0
 
     def function(self, message: Any, function: Function) -> None:
         """Edit a function's block; it is the only one, for what others name would be lost."""
@@ -430,7 +414,7 @@ class _Rewriter:
         if stored not in self.made:
             self.progress(constant_name(op), self.done, self.total)
             self.made[stored] = self.expansion(self.find(op, choice))
-            self.done += stored.elements
+            self.done += math.prod(stored.shape)
         name = f"{constant_name(op)}_palettized"
         message.type = "constexpr_lut_to_dense"
         del message.attributes["val"]

@@ -1,179 +1,369 @@
-"""Families: architectures we know how to cut into shards, run in float32, and convert."""
+"""Families: architectures that are cut into shards, run in float32, and converted.
+
+A family is a module with the functions of `Family`; `open_model` gives a `LanguageModel`, which
+knows one model's weights. Hidden states are float32 `[T, C]`, one row per position; what a shard
+takes and returns besides that (layouts, rotary tables, masks, states) is the family's own business.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from importlib import import_module
-from types import ModuleType
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
-from pytest_ane.manifest import FAMILIES
-from pytest_ane.manifest.chain import EMBEDDING
-from pytest_ane.manifest.checks import importable
-from pytest_ane.mlprogram.errors import ManifestError, SourceError
-from pytest_ane.models.families.base import (
-    Branch,
-    Buildable,
-    Conversion,
-    Cut,
-    Family,
-    Filling,
-    Inputs,
-    LanguageModel,
-    Layout,
-    Port,
-    Ports,
-    Reference,
-    Routes,
-    Routing,
-    Streams,
-    Undecided,
-    Wire,
-    apply_output,
-    calls_of,
-    entry_scale,
-    feedback_of,
-    filling_of,
-    first_feedback,
-    is_causal,
-    pools,
-    ports_of,
-    recurrent_of,
-    residual_of,
-    routing_of,
-    shard_input,
-    shifts,
-    undecided_of,
-    window_of,
-)
-from pytest_ane.models.families.own import code_digests, import_code, make_importable
-from pytest_ane.models.sources import Source
-from pytest_ane.models.sources.base import architecture_of
+import numpy as np
 
-_FUNCTIONS = ("open_model", "layout", "wiring", "starts_whole", "spread")
+from pytest_ane.manifest.chain import EMBEDDING, LOGITS, Mode, channels
+from pytest_ane.mlprogram.arrays import Array, FloatArray
+from pytest_ane.models.sources import Source, Spread
 
-__all__ = [
-    "FAMILIES",
-    "Branch",
-    "Buildable",
-    "Conversion",
-    "Cut",
-    "Family",
-    "Filling",
-    "Inputs",
-    "LanguageModel",
-    "Layout",
-    "Port",
-    "Ports",
-    "Reference",
-    "Routes",
-    "Routing",
-    "Streams",
-    "Undecided",
-    "Wire",
-    "apply_output",
-    "calls_of",
-    "entry_scale",
-    "family_of",
-    "feedback_of",
-    "filling_of",
-    "first_feedback",
-    "get_family",
-    "identify_family",
-    "is_causal",
-    "is_encoder",
-    "make_importable",
-    "pools",
-    "ports_of",
-    "recurrent_of",
-    "residual_of",
-    "routing_of",
-    "shard_input",
-    "shifts",
-    "undecided_of",
-    "window_of",
-]
+Inputs = Mapping[str, Array]
+
+Reference: TypeAlias = Callable[[Sequence[FloatArray]], list[FloatArray]]
+"""A float32 module over whole sequences `[T, C]`, each from position 0: several at once, so that
+weights which do not fit into memory together are read once for all of them."""
+
+Routes: TypeAlias = tuple[tuple[int, ...], ...]
+"""Numbers of the experts that count at each position, the one of largest weight first."""
+Routing: TypeAlias = Callable[[Sequence[FloatArray]], list[Routes]]
+"""The float32 router over whole sequences `[T, C]`."""
+Undecided: TypeAlias = Callable[[Sequence[FloatArray]], list[tuple[int, ...]]]
+"""Rows of whole sequences `[T, C]` at which rounding to fp16 decides which experts are chosen."""
+
+Filling: TypeAlias = Callable[[FloatArray], Mapping[str, FloatArray]]
+"""A shard's states after a sequence `[T, C]`, as the float32 module makes them, by port."""
 
 
-def get_family(name: str) -> Family:
-    """One of ours by its name, or the user's own: a module, or its `FAMILY`.
+@dataclass(frozen=True)
+class Cut:
+    """How a model is cut into shards.
+
+    Attributes:
+        shards: their ids in the manifest's order.
+        max_tokens: the largest T of a call; the smallest is 1.
+        context: positions that a key-value state holds.
+        stateful: whether shards of a family that has both forms keep states.
+        variant: which form of the model is computed; None where the family has but one.
+    """
+
+    shards: tuple[str, ...]
+    max_tokens: int = 64
+    context: int = 2048
+    stateful: bool = False
+    variant: str | None = None
+
+
+@dataclass(frozen=True)
+class Port:
+    """A shard's input, output or state in Core ML's terms: name and shape, `"T"` where flexible."""
+
+    name: str
+    shape: tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class Ports:
+    """What a shard declares: inputs, outputs and states, all fp16."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    states: tuple[Port, ...] = ()
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What the build needs to convert a shard: a traceable torch module and its ports.
+
+    Attributes:
+        module: traced in the dtype of its parameters; fp16 ones convert fastest.
+        states: the module's buffers that become states, under the buffers' names, fp16.
+        reference: of a builder's shard, what it is held against: takes the inputs in order as
+            float32 tensors and gives the outputs in order. None: the module itself in float32.
+    """
+
+    module: Any
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    states: tuple[Port, ...] = ()
+    reference: Callable[..., Any] | None = None
+
+    @property
+    def ports(self) -> Ports:
+        """What the converted shard declares."""
+        return Ports(self.inputs, self.outputs, self.states)
+
+
+class Branch(NamedTuple):
+    """One of several outputs of a shard: the stream that it goes to, how, and its channels.
+
+    -1 channels, of the only further one, are all that the first output leaves, whose stream then
+    keeps its width.
+    """
+
+    gives: str
+    mode: Mode
+    channels: int
+
+
+@dataclass(frozen=True)
+class Wire:
+    """Where a shard stands in the stack: which streams it takes, and what becomes of its output.
+
+    A stream is a named array `[T, C]`. `x` is the residual stream and starts as the embedding.
+
+    Attributes:
+        takes: the streams that enter, or channels of them such as `x[0:8]`, side by side along the
+            channels.
+        gives: the stream that its output replaces (`set`), is added to (`add`), or is appended to
+            along the channels (`append`, the vocabulary slices of `logits`).
+        kind: what shards that cost alike are counted under: `block`, `attention`, `head`...
+        more: further outputs, which follow the first along the channels.
+        times: one channel of a stream that the output is multiplied by.
+    """
+
+    shard: str
+    takes: tuple[str, ...] = ("x",)
+    gives: str = "x"
+    mode: Mode = "set"
+    kind: str = "block"
+    more: tuple[Branch, ...] = ()
+    times: str | None = None
+
+    @property
+    def is_head(self) -> bool:
+        """Whether it gives nothing but logits, or a slice of them, or a text's embedding."""
+        return self.gives in (LOGITS, EMBEDDING) and not self.more
+
+
+class Layout(Protocol):
+    """The host's side of a shard: from hidden states to the artifact's inputs and back.
+
+    Needs numpy only, so that a gate whose references are recorded loads no torch.
+    """
+
+    @property
+    def width(self) -> int:
+        """Channels of what enters at a position."""
+
+    @property
+    def sees(self) -> Literal["itself", "call", "state"]:
+        """What a position's output depends on.
+
+        Besides itself nothing, the earlier positions of the same call (the later ones too unless it
+        is `causal`), or all earlier positions, kept in states.
+        """
+
+    @property
+    def recurrent(self) -> tuple[str, ...]:
+        """States that hold no position of their own for each row, such as a convolution's tail.
+
+        The others are caches whose mask hides what is later than the query: a sequence goes back
+        by saying an earlier `start`. A family of the user's own may leave this out; then no state
+        is taken for such a cache.
+        """
+
+    @property
+    def shifts(self) -> bool:
+        """Whether a sequence may begin at any position of the state with the same outputs.
+
+        Positions are then relative, and `inputs` takes `first`. A family of the user's own may
+        leave this out.
+        """
+
+    def inputs(self, hidden: FloatArray, start: int = 0, first: int = 0) -> Inputs:
+        """The artifact's inputs for hidden states `[T, C]` at positions `start` to `start + T - 1`.
+
+        The sequence begins at position `first`, which only a layout that `shifts` has to take; what
+        the state holds below it is masked. Inputs that a shard does not declare may be among them.
+        """
+
+    def output(self, outputs: Inputs) -> FloatArray:
+        """The artifact's output as `[T, C]`, `C` being the hidden width or a vocabulary slice.
+
+        Rows beyond those that entered are padding, which whoever calls leaves out.
+        """
+
+
+class Buildable(Protocol):
+    """What the build needs of a model."""
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """JSON-serialisable; kept with every artifact: `Family.layout` rebuilds layouts from it."""
+
+    def conversion(self, shard: str) -> Conversion:
+        """A shard's module and ports, to be traced and converted."""
+
+
+class LanguageModel(Buildable, Protocol):
+    """One model: a source's weights seen through a family."""
+
+    @property
+    def source(self) -> Source:
+        """The opened weights that the model reads."""
+
+    @property
+    def positions(self) -> int:
+        """The longest sequence that the shards as cut can take."""
+
+    @property
+    def missing(self) -> Sequence[str]:
+        """Shards of the whole model that the cut leaves out, in running order."""
+
+    def layout(self, shard: str) -> Layout:
+        """How hidden states enter and leave a shard."""
+
+    def embed(self, ids: Sequence[int]) -> FloatArray:
+        """Hidden states `[T, C]` that enter the first shard."""
+
+    def reference(self, shard: str) -> Reference:
+        """The float32 torch module of one shard."""
+
+    def residual(self, shard: str) -> Reference | None:
+        """What the residual path alone gives, exactly; None where an output has no such path.
+
+        A family of the user's own may leave it out; so too what follows.
+        """
+
+    def routed(self, shard: str) -> Routing | None:
+        """Which of a shard's experts the reference uses; None where there are none."""
+
+    def undecided(self, shard: str) -> Undecided | None:
+        """Where fp16 cannot tell which of a shard's experts are chosen; None where it always can.
+
+        Either choice is right there, so nothing is compared.
+        """
+
+    def filling(self, shard: str) -> Filling | None:
+        """What a shard's states hold after a sequence; None where nobody tells.
+
+        So a sequence need not be run from its start, call by call, to reach beyond a window.
+        """
+
+    def ports(self, shard: str) -> Ports:
+        """The ports of a shard's conversion, without its weights."""
+
+
+def ports_of(model: Buildable, shard: str) -> Ports:
+    """A shard's ports: as its family tells them, else those of its conversion."""
+    tell = getattr(model, "ports", None)
+    ports: Ports = tell(shard) if tell is not None else model.conversion(shard).ports
+    return ports
+
+
+def optional(model: LanguageModel, method: str, shard: str) -> Any:
+    """What a family tells of a shard by a method that it may leave out; None without one."""
+    tell = getattr(model, method, None)
+    return tell(shard) if tell is not None else None
+
+
+def recurrent_of(layout: Layout) -> tuple[str, ...] | None:
+    """A shard's recurrent states; None where its family does not tell them."""
+    return getattr(layout, "recurrent", None)
+
+
+def is_causal(layout: Layout) -> bool:
+    """Whether no position sees a later one; so where its family does not tell."""
+    return getattr(layout, "causal", True)
+
+
+def pools(layout: Layout) -> bool:
+    """Whether the output is one row for all positions; not where its family does not tell."""
+    return getattr(layout, "pools", False)
+
+
+def window_of(layout: Layout) -> int | None:
+    """Positions that attention sees, where there is a limit and the family tells it."""
+    return getattr(layout, "window", None)
+
+
+def entry_scale(layout: Layout) -> float:
+    """What hidden states are multiplied by as they enter, so that fp16 holds them."""
+    return getattr(layout, "entry_scale", 1.0)
+
+
+def feedback_of(layout: Layout) -> Mapping[str, str]:
+    """Outputs that enter the next call, with the inputs they enter; of a manifest's chain only."""
+    return getattr(layout, "feedback", {})
+
+
+def first_feedback(layout: Layout) -> Inputs:
+    """What enters the inputs of feedback in a sequence's first call."""
+    return getattr(layout, "begin", {})
+
+
+def calls_of(layout: Layout, count: int, limit: int) -> Sequence[int]:
+    """Positions of each call that a sequence of `count` positions takes, each at most `limit`.
 
     Raises:
-        ManifestError: there is none, it cannot be imported, or it lacks what a family has.
+        ExecutionError: a package of fixed lengths cannot take so many.
     """
-    if name in FAMILIES:
-        from pytest_ane.models.families._decoders import DECODERS
-
-        if name in DECODERS:
-            return cast("Family", DECODERS[name])
-        return _family_in(import_module(f"pytest_ane.models.families.{name}"))
-    if not importable(name):
-        raise ManifestError(
-            f"No family {name!r}; there is: {', '.join(FAMILIES)}. A module of that name is "
-            "neither in the manifest's folder nor installed."
-        )
-    family = _family_in(import_code(name, f"Family {name!r}"))
-    for function in _FUNCTIONS:
-        if not callable(getattr(family, function, None)):
-            raise ManifestError(
-                f"Family {name!r} has no function {function}(); a family has "
-                f"{', '.join(_FUNCTIONS)} and a VERSION; or its module has a FAMILY, such as a "
-                "DecoderFamily."
-            )
-    if not isinstance(getattr(family, "VERSION", None), str):
-        raise ManifestError(f"Family {name!r} has no VERSION, a text that every cache key holds.")
-    return family
+    split = getattr(layout, "call_lengths", None)
+    if split is not None:
+        calls: Sequence[int] = split(count)
+        return calls
+    return [min(limit, count - start) for start in range(0, count, limit)]
 
 
-def _family_in(module: ModuleType) -> Family:
-    # Functions of its own go first: FAMILY may be another's, which it imports to build on.
-    own = module if hasattr(module, "open_model") else getattr(module, "FAMILY", module)
-    return cast("Family", own)
+def shifts(layout: Layout) -> bool:
+    """Whether a shard's sequences may begin at any position; not where its family does not tell."""
+    return getattr(layout, "shifts", False)
 
 
-def is_encoder(family: str | None, shards: Sequence[str]) -> bool:
-    """Whether a family's shards give embeddings, and no logits."""
-    if family is None:
-        return False
-    return any(wire.gives == EMBEDDING for wire in get_family(family).wiring(shards))
+class Family(Protocol):
+    """The functions of a family module."""
+
+    VERSION: str
+    """Raised whenever a change here alters what a shard computes: part of every cache key."""
+
+    def open_model(self, source: Source, cut: Cut) -> LanguageModel:
+        """See a source as a model cut into shards.
+
+        Raises:
+            SourceError: another architecture or variant, or a layer that the model does not have.
+            ManifestError: an id that is none of this family's shards, or a head's slice left out.
+        """
+
+    def layout(self, description: dict[str, Any], shard: str) -> Layout:
+        """Rebuild a shard's layout from `LanguageModel.description`, without the source."""
+
+    def wiring(self, shards: Sequence[str]) -> tuple[Wire, ...]:
+        """The shards in running order; `ManifestError` where an id is none of this family's."""
+
+    def starts_whole(self, shards: Sequence[str]) -> bool:
+        """Whether the shards form a contiguous prefix of the model."""
+
+    def spread(self, name: str, shape: tuple[int, ...]) -> Spread:
+        """How a tensor's synthetic values are distributed, for a `seeded` source."""
 
 
-def family_of(source: Source) -> str:
-    """The family that reads a source, by what its file says that it holds.
-
-    A family tells the values of `model_type` and of GGUF's `general.architecture` that are its own
-    as `published` and `converted`; one that does not is published under its name alone. Of several
-    with one value, as GGUF files of Llama and Mixtral have, it is the first that opens the source.
-
-    Raises:
-        SourceError: no family of ours reads it.
-    """
-    key, said = architecture_of(source.value)
-    kind = "converted" if key == "general.architecture" else "published"
-    known: dict[str, list[str]] = {}
-    for name in FAMILIES:
-        own = () if kind == "converted" else (name,)
-        for value in getattr(get_family(name), kind, own):
-            known.setdefault(value, []).append(name)
-    if not isinstance(said, str) or said not in known:
-        what = f"its {key} is {said!r:.100}" if said else f"it has no {key}"
-        raise SourceError(
-            f"{source.label}: {what}, and no family reads that; known are "
-            f"{', '.join(sorted(filter(None, known)))}. docs/how-to/own-model.md tells how to "
-            "write a family of your own."
-        )
-    return next((name for name in known[said] if _opens(name, source)), known[said][0])
+Streams: TypeAlias = "dict[str, FloatArray]"
 
 
-def _opens(name: str, source: Source) -> bool:
-    try:
-        get_family(name).open_model(source, Cut(()))
-    except SourceError:
-        return False
-    return True
+def shard_input(streams: Streams, wire: Wire) -> FloatArray:
+    """A shard's input `[T, C]`: its streams side by side along the channels."""
+    return np.concatenate([_taken(streams, name) for name in wire.takes], axis=1)
 
 
-def identify_family(name: str) -> dict[str, Any]:
-    """What shards depend on in a family's code: its version, and of the user's own its source."""
-    code = {} if name in FAMILIES else code_digests(name)
-    return {"name": name, "version": get_family(name).VERSION, "code": code}
+def apply_output(streams: Streams, wire: Wire, given: FloatArray) -> None:
+    """Store a shard's output as its wire says: it replaces, adds to, or lengthens a stream."""
+    if wire.times is not None:
+        given = given * _taken(streams, wire.times)
+    widths = [branch.channels for branch in wire.more]
+    first = streams[wire.gives].shape[1] if widths == [-1] else given.shape[1] - sum(widths)
+    parts = np.split(given, np.cumsum([first, *widths])[:-1], axis=1)
+    branches = (Branch(wire.gives, wire.mode, first), *wire.more)
+    for (stream, mode, _), rows in zip(branches, parts, strict=True):
+        before = streams.get(stream)
+        if before is not None and mode == "add":
+            rows = before + rows
+        elif before is not None and mode == "append":
+            rows = np.concatenate([before, rows], axis=1)
+        streams[stream] = rows
+
+
+def _taken(streams: Streams, reference: str) -> FloatArray:
+    if reference in streams:
+        return streams[reference]
+    name, part = channels(reference)
+    return streams[name][:, part]

@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import ExecutionError
-from pytest_ane.models.families.base import Inputs, Port
+from pytest_ane.models.families import Inputs, Port
 
 MASKED = -1e4
 """What the causal mask adds to a forbidden score: finite, because an infinite mask gives NaN on
@@ -90,11 +90,7 @@ class AneLayout:
         return self.sees == "state"
 
     def inputs(self, hidden: FloatArray, start: int = 0, first: int = 0) -> Inputs:
-        """Inputs for hidden states `[T, C]` from position `start` on of a sequence from `first` on.
-
-        Raises:
-            ExecutionError: they do not fit the state.
-        """
+        """As `Layout.inputs`; `ExecutionError` where the positions do not fit the state."""
         scaled = hidden.T * np.float32(self.entry_scale)
         x = {"x": np.ascontiguousarray(scaled)[None, :, :, None]}
         if self.sees == "itself":
@@ -115,13 +111,7 @@ class AneLayout:
 
 
 def attention_ports(width: int, turned: int, context: int | None) -> tuple[Port, ...]:
-    """Inputs of an attention shard, as `AneLayout` makes them.
-
-    Args:
-        width: channels of a hidden state.
-        turned: channels of a head that turn; without any there are no tables.
-        context: positions of the state; None without one.
-    """
+    """Inputs of an attention shard, as `AneLayout` makes them; tables where channels turn."""
     x = Port("x", (1, width, "T", 1))
     tables = (Port(name, (1, 1, turned, "T")) for name in ("cos", "sin") if turned)
     if context is None:
@@ -132,7 +122,6 @@ def attention_ports(width: int, turned: int, context: int | None) -> tuple[Port,
 def _attention_inputs(
     layout: AneLayout, length: int, start: int, first: int
 ) -> dict[str, FloatArray]:
-    """A block's inputs besides its hidden states."""
     tables = {} if layout.rotary is None else _tables(layout.rotary, length, start)
     context, window = layout.context, layout.window
     if context is not None and not layout.ring and start + length > context:

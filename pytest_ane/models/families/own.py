@@ -25,18 +25,15 @@ from pytest_ane.manifest.records import OwnPort
 from pytest_ane.mlprogram.arrays import Array, Arrays, FloatArray
 from pytest_ane.mlprogram.digests import file_digest
 from pytest_ane.mlprogram.errors import BuildError, ManifestError
-from pytest_ane.models.families.base import Conversion, Inputs, Layout, Port, Ports, recurrent_of
+from pytest_ane.models.families import Conversion, Inputs, Layout, Port, Ports, recurrent_of
 from pytest_ane.models.sources.files import digests
 
 
 def make_importable(manifest: Manifest) -> None:
     """Put a manifest's folder first on `sys.path`, if the manifest names a module of the user's."""
-    models = manifest.models
     own = any(
-        model.builder
-        or (model.family or FAMILIES[0]) not in FAMILIES
-        or ":" in str(model.reference)
-        for model in models
+        model.builder or model.family not in (None, *FAMILIES) or ":" in str(model.reference)
+        for model in manifest.models
     )
     folder = str(manifest.path.absolute().parent)
     if own and folder not in sys.path:
@@ -44,11 +41,7 @@ def make_importable(manifest: Manifest) -> None:
 
 
 def import_code(name: str, key: str) -> ModuleType:
-    """Import a module that a manifest's key names.
-
-    Raises:
-        ManifestError: there is none, or it fails.
-    """
+    """Import a module that a manifest's key names; `ManifestError` where that fails."""
     try:
         module = import_module(name)
         if name not in _imported and name.partition(".")[0] != "pytest_ane":
@@ -137,8 +130,7 @@ class BuilderModel:
     def identity(self, root: Path) -> dict[str, Any]:
         """What the shards depend on, as far as it can be known without running the builder.
 
-        The digests of its module's source, of what the manifest says it depends on, and torch's
-        version. Digests of large files are remembered in the cache folder `root`.
+        Digests of large files are remembered in the cache folder `root`.
         """
         return {
             "builder": self.target,
@@ -247,17 +239,11 @@ class Renaming:
 
     def family(self, arrays: Arrays) -> dict[str, Array]:
         """The package's arrays as the family has them; those of other names as they are."""
-        names = {self.name(port.name): port for port in self._all}
-        return {
-            names[name].name if name in names else name: (
-                self._back(names[name], array) if name in names else array
-            )
-            for name, array in arrays.items()
-        }
-
-    @property
-    def _all(self) -> tuple[Port, ...]:
-        return (*self.ports.inputs, *self.ports.outputs, *self.ports.states)
+        every = (*self.ports.inputs, *self.ports.outputs, *self.ports.states)
+        known = {self.name(port.name): port for port in every}
+        others = {name: array for name, array in arrays.items() if name not in known}
+        own = (known[name] for name in arrays if name in known)
+        return others | {p.name: self._back(p, arrays[self.name(p.name)]) for p in own}
 
     def _axes(self, port: str) -> tuple[int, ...] | None:
         return self.own[port].axes if port in self.own else None
@@ -286,11 +272,7 @@ class Renaming:
 
 
 def renaming(subject: str, ports: Ports, own: Mapping[str, OwnPort]) -> Renaming:
-    """What `ports` of the manifest says of a family's shard.
-
-    Raises:
-        ManifestError: the family has no such port, or the axes are not the port's.
-    """
+    """What `ports` of the manifest says of a family's shard; `ManifestError` for others' ports."""
     known = {port.name: port for port in (*ports.inputs, *ports.outputs, *ports.states)}
     for name, port in own.items():
         if name not in known:

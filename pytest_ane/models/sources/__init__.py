@@ -9,7 +9,17 @@ from pytest_ane.manifest import SourceTable
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.sources._seeded import GENERATOR, SeededSource, SpreadOf
 from pytest_ane.models.sources.base import Source, Spread, Tokenizer
-from pytest_ane.models.sources.files import locate, locate_snapshot
+from pytest_ane.models.sources.files import (
+    COMPANIONS,
+    INDEX,
+    Checkpoint,
+    digests,
+    existing,
+    locate,
+    locate_snapshot,
+    module_files,
+    refuse_pickle,
+)
 
 __all__ = [
     "SeededSource",
@@ -25,11 +35,7 @@ __all__ = [
 
 
 def open_source(table: SourceTable, spread: SpreadOf) -> Source:
-    """Open what a manifest names as a model's source.
-
-    Args:
-        table: the manifest's table, its path absolute.
-        spread: how a family's tensors are distributed; only seeded sources need it.
+    """Open what a manifest names as a model's source; seeded ones need the family's `spread`.
 
     Raises:
         SourceError: a file is missing, broken or of a kind that is not read.
@@ -51,23 +57,25 @@ def identify(table: SourceTable, root: Path) -> dict[str, Any]:
 
     Of files the SHA-256 digests (`files.digests` says what is trusted), of a seeded source the
     seed and the generator's version; of all the manifest's `config`. Of a hub's repository also the
-    commit.
-
-    Args:
-        table: the manifest's table, its path absolute.
-        root: the cache folder, where digests of large files are remembered.
+    commit. `root` is the cache folder, where digests of large files are remembered.
 
     Raises:
         SourceError: a file is missing or, with a `sha256` in the manifest, another one.
     """
     if table.seeded is not None:
         return {"seeded": table.seeded, "generator": GENERATOR, "config": table.config}
-    from pytest_ane.models.sources.files import digests
-
     path = source_path(table)
     sums = digests(_files(path), root)
-    if table.sha256 not in (None, sums.get(path.name)):
-        raise SourceError(_wrong_digest(table.sha256, path, sums.get(path.name)))
+    if table.sha256 not in (None, actual := sums.get(path.name)):
+        if actual is None:
+            raise SourceError(
+                f"{path}: sha256 is the digest of one weights file, and this is none; leave it out "
+                "of shards.toml's source."
+            )
+        raise SourceError(
+            f"{path}: its SHA-256 is {actual}, not {table.sha256} as shards.toml says; the file is "
+            "damaged, incomplete or another version."
+        )
     identity = {"files": sums, "config": table.config}
     if table.hub is not None:
         identity["hub"] = {"id": table.hub, "commit": _snapshot(table).name}
@@ -90,8 +98,6 @@ def _snapshot(table: SourceTable) -> Path:
 
 
 def _is_checkpoint(path: Path) -> bool:
-    from pytest_ane.models.sources.files import refuse_pickle
-
     refuse_pickle(path)
     return path.is_dir() or path.suffix in (".safetensors", ".json")
 
@@ -100,28 +106,8 @@ def _files(path: Path) -> dict[str, Path]:
     """Every file that weights, configuration and tokenizer come from, by name."""
     if not _is_checkpoint(path):
         return {path.name: path}
-    from pytest_ane.models.sources.files import (
-        COMPANIONS,
-        INDEX,
-        Checkpoint,
-        existing,
-        module_files,
-    )
-
     checkpoint = Checkpoint.find(path)
     # Of two files with a tensor of one name, the index says which one is read.
     index = [] if checkpoint.index is None else [path.name if path.is_file() else INDEX]
     companions = (*COMPANIONS, *module_files(checkpoint.folder))
     return existing(checkpoint.folder, (*checkpoint.files, *index, *companions))
-
-
-def _wrong_digest(expected: str | None, path: Path, actual: str | None) -> str:
-    if actual is None:
-        return (
-            f"{path}: sha256 is the digest of one weights file, and this is none; leave it out of "
-            "shards.toml's source."
-        )
-    return (
-        f"{path}: its SHA-256 is {actual}, not {expected} as shards.toml says; the file is "
-        "damaged, incomplete or another version."
-    )

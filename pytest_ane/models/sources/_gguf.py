@@ -46,17 +46,14 @@ class GGUFSource:
 
     @property
     def label(self) -> str:
-        """The file's path, for messages."""
         return str(self._path)
 
     @property
     def names(self) -> Collection[str]:
-        """Names of all tensors in the file."""
         return self._tensors.keys()
 
     @property
     def keys(self) -> Collection[str]:
-        """Keys of all metadata."""
         return tuple(self._reader.fields)
 
     def value(self, key: str) -> Any:
@@ -89,8 +86,7 @@ class GGUFSource:
         stored = self.shape(name)
         rows = math.prod(stored[:-1] or stored)
         if len(stored) < 2 or stored[-1] != width or height not in (None, rows):
-            expected = (rows if height is None else height, width)
-            raise self._misshapen(name, expected)
+            raise self._misshapen(name, (rows if height is None else height, width))
         for row in index:
             if not 0 <= row < rows:
                 raise SourceError(f"{self._path}: {name} has rows 0 to {rows - 1}, not {row}.")
@@ -98,7 +94,6 @@ class GGUFSource:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer stored in the file's metadata."""
         return SourceTokenizer.from_metadata(self.value, str(self._path))
 
     def _get(self, name: str) -> gguf.ReaderTensor:
@@ -178,10 +173,8 @@ class _Reader(gguf.GGUFReader):  # type: ignore[misc]
 
     def _strings(self, begin: int, length: int) -> tuple[list[Array], int]:
         """The bytes of so many strings, each after its size in 8 bytes, and where they end."""
-        size, items = (
-            struct.Struct(">Q" if self.endianess == gguf.GGUFEndian.BIG else "<Q").unpack_from,
-            [],
-        )
+        order, items = ">Q" if self.endianess == gguf.GGUFEndian.BIG else "<Q", []
+        size = struct.Struct(order).unpack_from
         try:
             for _ in range(length):
                 end = begin + 8 + size(self.data, begin)[0]

@@ -50,17 +50,14 @@ class SafetensorsSource:
 
     @property
     def label(self) -> str:
-        """The path as the manifest names it."""
         return str(self._checkpoint.path)
 
     @cached_property
     def names(self) -> Collection[str]:
-        """Names of all tensors, from the index or the one file's header."""
         return self._homes.keys()
 
     @property
     def keys(self) -> Collection[str]:
-        """Keys of `config.json`."""
         return self._config.keys()
 
     def value(self, key: str) -> Any:

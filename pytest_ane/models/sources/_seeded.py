@@ -54,12 +54,10 @@ class SeededSource:
 
     @property
     def label(self) -> str:
-        """The seed, for messages: `seeded 7`."""
         return f"seeded {self._seed}"
 
     @property
     def keys(self) -> Collection[str]:
-        """Keys that the manifest's `config` gives."""
         return self._config.keys()
 
     def value(self, key: str) -> Any:

@@ -90,17 +90,11 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 def byte_level_bpe(
     tokens: Sequence[str], merges: Sequence[str], types: Sequence[int], kind: Kind
 ) -> Tokenizer:
-    """A tokenizer of bytes.
+    """A tokenizer of bytes, written as GPT-2 writes them.
 
-    Args:
-        tokens: by id, bytes written as GPT-2 writes them.
-        merges: pairs in their order, a space between the two.
-        types: of `tokenizer.ggml.token_type`.
-        kind: one of `KINDS`.
-
-    Raises:
-        ValueError: lists of different lengths, or a merge that is no pair.
-        Exception: `tokenizers`' own, for a merge of what is no token.
+    Merges are pairs in their order, a space between the two; `types` those of
+    `tokenizer.ggml.token_type`. `ValueError` for lists of different lengths, or a merge that is no
+    pair; `tokenizers`' own bare exception for a merge of what is no token.
     """
     vocabulary = {token: index for index, token in enumerate(tokens)}
     pairs = [pair(line) for line in merges]
@@ -130,18 +124,11 @@ def sentencepiece(
     *,
     space_prefix: bool,
 ) -> Tokenizer:
-    """A tokenizer of pieces.
+    """A tokenizer of pieces, spaces written as U+2581.
 
-    Args:
-        tokens: pieces by id, spaces written as U+2581.
-        scores: the piece with the largest is merged first.
-        types: of `tokenizer.ggml.token_type`.
-        merges: pairs of pieces with a space between, the first one merged first; None where the
-            scores tell.
-        space_prefix: whether a text gets a space at its beginning.
-
-    Raises:
-        ValueError: lists of different lengths, or no tokens for the bytes of what is in no piece.
+    The piece with the largest score is merged first, unless `merges` tell. With a `space_prefix` a
+    text gets a space at its beginning. `ValueError` for lists of different lengths, or no tokens
+    for the bytes of what is in no piece.
     """
     kinds = list(zip(tokens, scores, types, strict=True))
     if types.count(_BYTE) != 256:
@@ -198,14 +185,10 @@ def wordpiece(
     lowercase: bool,
     strip_accents: bool | None,
 ) -> Tokenizer:
-    """A tokenizer of words and what goes on in them.
+    """A tokenizer of words, as `published`, and of what goes on in them.
 
-    Args:
-        words: by id, as `published`.
-        types: of `tokenizer.ggml.token_type`.
-        unknown: the id of what no token fits; `IndexError` where there is no such id.
-        lowercase: whether a text becomes so.
-        strip_accents: whether accents are taken off; None for as `lowercase`.
+    `unknown` is the id of what no token fits, `IndexError` where there is no such id;
+    `strip_accents` is as `lowercase` where it is None.
     """
     vocabulary = {word: index for index, word in enumerate(words)}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=words[unknown]))

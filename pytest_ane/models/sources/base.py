@@ -53,15 +53,12 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text; special tokens written in the text count as such."""
-        ...
 
     def chat(self, text: str) -> list[int]:
         """Token ids of the source's chat template with one user message, ready for the answer."""
-        ...
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids, special tokens included."""
-        ...
 
 
 class Source(Protocol):
@@ -70,33 +67,27 @@ class Source(Protocol):
     @property
     def label(self) -> str:
         """What messages call it: a path, or `seeded 7`."""
-        ...
 
     @property
     def synthetic(self) -> bool:
         """Whether the values are made up: structure and size are real, the language is not."""
-        ...
 
     @property
     def names(self) -> Collection[str]:
         """Names of all tensors; empty for a synthetic source, which has any."""
-        ...
 
     @property
     def keys(self) -> Collection[str]:
         """Keys of all metadata, of nested tables the outermost ones."""
-        ...
 
     def value(self, key: str) -> Any:
         """A metadata value; raises `SourceError` where the key is absent."""
-        ...
 
     def tensor(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
         """A tensor as float32 or float16, rows outermost; `SourceError` if absent or another shape.
 
         fp16 saves half the memory; what lies beyond fp16 becomes infinite there.
         """
-        ...
 
     def rows(
         self,
@@ -110,12 +101,10 @@ class Source(Protocol):
 
         With `height`, a matrix of another number of rows is a `SourceError`.
         """
-        ...
 
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that came with the weights; `SourceError` where there is none we know."""
-        ...
 
 
 MAX_LAYERS = 10_000
@@ -179,16 +168,10 @@ def whole(value: Any, what: str, most: int = MAX_DIMENSION) -> int:
 def check_variant(
     label: str, family: str, value: Callable[[str], Any], computed: Mapping[str, tuple[Any, ...]]
 ) -> None:
-    """Hold settings against those that a family computes.
-
-    Args:
-        label: what messages call the source.
-        family: the family's name.
-        value: a setting by its key; `SourceError` where it is absent, which is accepted.
-        computed: accepted values by key, the usual one first.
+    """Hold settings against those that a family computes, by key, the usual value first.
 
     Raises:
-        SourceError: names the first setting of another value.
+        SourceError: names the first setting of another value; an absent one is accepted.
     """
     for key, accepted in computed.items():
         try:
@@ -205,11 +188,7 @@ def check_variant(
 def check_names(
     label: str, family: str, names: Collection[str], known: re.Pattern[str], hint: str = ""
 ) -> None:
-    """Refuse weights with a tensor that a family would leave out unsaid, such as a bias.
-
-    Raises:
-        SourceError: names the first such tensor, and ends with `hint`.
-    """
+    """`SourceError` for a tensor that a family would leave out unsaid, such as a bias."""
     if unknown := sorted(name for name in names if not known.fullmatch(name)):
         message = (
             f"{label}: family {family!r} does not compute with its tensor {unknown[0]!r} "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import NoReturn
@@ -32,13 +32,8 @@ class TemplateError(Exception):
 def render(template: str, text: str, specials: Mapping[str, str]) -> str:
     """One user message in a chat template, up to where the answer begins.
 
-    Args:
-        template: in jinja, with the block settings that chat templates are written for.
-        text: the message.
-        specials: `bos_token` and others by the names that templates call them.
-
-    Raises:
-        TemplateError: the template is wrong, fails, or takes too much time, memory or text.
+    `specials` are `bos_token` and others by the names that templates call them; `TemplateError`
+    where a template is wrong, fails, or takes too much time, memory or text.
     """
     values = {
         "messages": [{"role": "user", "content": text}],
@@ -48,14 +43,11 @@ def render(template: str, text: str, specials: Mapping[str, str]) -> str:
         **specials,
     }
     request = {"template": template, "values": values, "path": [p for p in sys.path if p]}
-    return _answer([sys.executable, "-I", __file__], json.dumps(request))
-
-
-def _answer(command: Sequence[str], request: str) -> str:
     try:
         done = subprocess.run(
-            command, input=request, capture_output=True, text=True, timeout=SECONDS, check=False
-        )
+            [sys.executable, "-I", __file__],
+            input=json.dumps(request), capture_output=True, text=True, timeout=SECONDS, check=False,
+        )  # fmt: skip
         answer = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
         raise TemplateError(f"it runs for more than {SECONDS} s") from None
@@ -65,8 +57,7 @@ def _answer(command: Sequence[str], request: str) -> str:
         raise TemplateError(f"its process ended with code {done.returncode}") from None
     if "error" in answer:
         raise TemplateError(answer["error"])
-    rendered: str = answer["text"]
-    return rendered
+    return str(answer["text"])
 
 
 def _refuse(message: str) -> NoReturn:

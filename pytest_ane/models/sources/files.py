@@ -68,11 +68,7 @@ class Checkpoint:
 
     @classmethod
     def find(cls, path: Path) -> Checkpoint:
-        """Find a checkpoint's files.
-
-        Raises:
-            SourceError: there are none, one that the index names is missing, or they are pickles.
-        """
+        """Find a checkpoint's files; `SourceError` where one is missing, or they are pickles."""
         if path.is_dir():
             return cls._in_folder(path)
         refuse_pickle(path)
@@ -154,14 +150,12 @@ def refuse_pickle(path: Path) -> None:
 
 
 def _check_name(index: Path, file: object) -> None:
-    """What an index names is a name in the index's folder."""
     plain = isinstance(file, str) and PurePosixPath(file).name == file and "\\" not in file
     if not plain or file in ("", ".."):
         raise SourceError(f"{index}: names the file {file!r:.100}, which is no name in its folder.")
 
 
 def _check_file(index: Path, file: str) -> None:
-    """A file that an index names is there."""
     refuse_pickle(index.parent / file)
     try:
         there = (index.parent / file).is_file()
@@ -181,10 +175,7 @@ def read_modules(folder: Path) -> dict[str, Any]:
 
     `pooling` is what `1_Pooling/config.json` names, such as `mean`, `cls` or `max`, several joined
     by `+`; `others` are modules besides transformer, pooling and normalization. Empty where the
-    folder has no `modules.json`.
-
-    Raises:
-        SourceError: the files are damaged, or one is missing.
+    folder has no `modules.json`; `SourceError` where the files are damaged, or one is missing.
     """
     if not (folder / MODULES).is_file():
         return {}
@@ -239,12 +230,8 @@ LARGE = 1 << 26
 def digests(files: Mapping[str, Path], root: Path) -> dict[str, str]:
     """SHA-256 of files by their names; several are hashed at once.
 
-    Files that did not change since an earlier run are not read again (`digests.remembered`): 50 GB
-    take a minute to hash.
-
-    Args:
-        files: paths by the names that the result has.
-        root: the cache folder.
+    Files that did not change since an earlier run, by the cache folder `root`, are not read again
+    (`digests.remembered`): 50 GB take a minute to hash.
     """
     folder = root / "digests"
     pool = ThreadPoolExecutor(os.cpu_count())
@@ -276,11 +263,7 @@ def _one_process(files: Iterable[Path], folder: Path) -> Iterator[None]:
 
 
 def locate(package: str, file: str) -> Path:
-    """The path of a file inside an installed distribution, without importing it.
-
-    Raises:
-        SourceError: the distribution is not installed or has no such file.
-    """
+    """The path of a file inside an installed distribution, without importing it."""
     try:
         listed = files(package) or []
     except PackageNotFoundError as error:
@@ -300,10 +283,8 @@ def locate_snapshot(hub: str, revision: str | None = None, file: str | None = No
     `huggingface_hub` says where the cache is (`HF_HUB_CACHE`, `HF_HOME`), and looks at nothing
     else: https://huggingface.co/docs/huggingface_hub/guides/manage-cache.
 
-    Args:
-        hub: such as `Qwen/Qwen3-0.6B`.
-        revision: a branch, a tag or a commit's whole hash; None for `main`.
-        file: one that must be there; None for a whole checkpoint.
+    `revision` is a branch, a tag or a commit's whole hash, `main` by default; `file` one that must
+    be there in place of a whole checkpoint.
 
     Raises:
         SourceError: it is not in the cache, or not all of it.

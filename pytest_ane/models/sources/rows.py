@@ -35,11 +35,7 @@ class RowTable:
     _read: Read
 
     def rows(self, index: Sequence[int]) -> FloatArray:
-        """Float32 `[len(index), width]`.
-
-        Raises:
-            SourceError: there is no such row, or a value is NaN or infinite.
-        """
+        """Float32 `[len(index), width]`; `SourceError` for no such row, or NaN or infinity."""
         for row in index:
             if not 0 <= row < self.height:
                 raise SourceError(f"{self.label}: has rows 0 to {self.height - 1}, not {row}.")
@@ -58,45 +54,41 @@ def open_rows(table: Embedding) -> RowTable:
     path = table.path
     if not path.is_file():
         raise SourceError(f"{path}: no such file; check the embedding in shards.toml.")
-    if path.suffix == ".gguf":
-        return _of_gguf(table)
-    if path.suffix == ".safetensors":
-        return _of_safetensors(table)
-    try:
-        array = _mapped(table)
-    except (OSError, ValueError, EOFError, KeyError, BadZipFile) as error:
-        raise SourceError(f"{table.file}: cannot be read ({error}).") from None
-    height, width = _matrix(table.file, array.shape)
-    if array.dtype.kind not in "fiu":
-        raise SourceError(f"{table.file}: holds {array.dtype}, not numbers.")
-    if table.dtype == _BFLOAT16:
-        return RowTable(table.file, height, width, table.scale, lambda i: _widened(array[list(i)]))
-    return RowTable(table.file, height, width, table.scale, lambda i: array[list(i)])
+    kinds = {".gguf": _of_gguf, ".safetensors": _of_safetensors}
+    shape, read = kinds.get(path.suffix, _of_array)(table)
+    height, width = _matrix(table.file, shape)
+    return RowTable(table.file, height, width, table.scale, read)
 
 
-def _of_gguf(table: Embedding) -> RowTable:
+def _of_gguf(table: Embedding) -> tuple[Sequence[int], Read]:
     from pytest_ane.models.sources._gguf import GGUFSource
 
     source = GGUFSource(table.path)
-    height, width = _matrix(table.file, source.shape(table.name))
-    return RowTable(
-        table.file, height, width, table.scale, lambda index: source.rows(table.name, index, width)
-    )
+    shape = source.shape(table.name)
+    return shape, lambda index: source.rows(table.name, index, shape[-1])
 
 
-def _of_safetensors(table: Embedding) -> RowTable:
+def _of_safetensors(table: Embedding) -> tuple[Sequence[int], Read]:
     from pytest_ane.models.sources._safetensors import TensorFile
 
     file = TensorFile(table.path)
     if table.name not in file.entries:
         raise SourceError(f"{table.path}: no tensor {table.name!r} among its {len(file.entries)}.")
-    height, width = _matrix(table.file, file.shape(table.name))
-    return RowTable(
-        table.file,
-        height,
-        width,
-        table.scale,
-        lambda index: file.rows(table.name, index, np.float32),
+    return file.shape(table.name), lambda index: file.rows(table.name, index, np.float32)
+
+
+def _of_array(table: Embedding) -> tuple[Sequence[int], Read]:
+    try:
+        array = _mapped(table)
+    except (OSError, ValueError, EOFError, KeyError, BadZipFile) as error:
+        raise SourceError(f"{table.file}: cannot be read ({error}).") from None
+    if array.dtype.kind not in "fiu":
+        raise SourceError(f"{table.file}: holds {array.dtype}, not numbers.")
+    if table.dtype != _BFLOAT16:
+        return array.shape, lambda index: array[list(index)]
+    # Its bits are the upper half of float32's.
+    return array.shape, lambda index: (array[list(index)].astype(np.uint32) << np.uint32(16)).view(
+        np.float32
     )
 
 
@@ -113,12 +105,6 @@ def _mapped(table: Embedding) -> Array:
     if not size or size % (table.width * kind.itemsize):
         raise ValueError(f"{size:,} bytes are no rows of {table.width} numbers in {table.dtype}")
     return np.memmap(table.path, kind, "r").reshape(-1, table.width)
-
-
-def _widened(bits: Array) -> FloatArray:
-    """Bfloat16, whose bits are the upper half of float32's."""
-    rows: FloatArray = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return rows
 
 
 def _matrix(label: str, shape: Sequence[int]) -> tuple[int, int]:

@@ -16,7 +16,6 @@ from pytest_ane.models.sources._vocabularies import (
     KINDS,
     SEP,
     UNKNOWN,
-    Kind,
     byte_level_bpe,
     cased,
     published,
@@ -56,13 +55,9 @@ class SourceTokenizer:
         exact: bool = False,
         around: tuple[list[int], list[int]] = ([], []),
     ) -> None:
-        self._tokenizer = tokenizer
-        self._template = template
-        self._origin = origin
+        self._tokenizer, self._template, self._origin = tokenizer, template, origin
         self._specials = specials or {}
-        self._completes = completes
-        self._exact = exact
-        self._around = around
+        self._completes, self._exact, self._around = completes, exact, around
 
     @classmethod
     def from_metadata(cls, value: Callable[[str], Any], origin: str) -> SourceTokenizer:
@@ -80,7 +75,11 @@ class SourceTokenizer:
         ):
             if kind == _WORDPIECE:
                 return cls(_words(value, origin), None, origin, around=_sentence(value))
-            tokenizer = _pieces(value) if words is None else _bytes(value, words)
+            if words is None:
+                tokenizer = _pieces(value)
+            else:
+                lists = _lists(value, "tokens", "merges", "token_type")
+                tokenizer = byte_level_bpe(*lists, kind=words)
             ids = {name: _optional(value, f"tokenizer.ggml.{name}_token_id") for name in _ENDS}
             specials = {
                 f"{name}_token": str(value("tokenizer.ggml.tokens")[index])
@@ -88,10 +87,8 @@ class SourceTokenizer:
                 if index is not None
             }
             # llama.cpp's defaults: SentencePiece begins a text with BOS, and some of the others do.
-            begins, ends = (
-                _flag(value, "add_bos_token", words is None or words.begins),
-                _flag(value, "add_eos_token", False),
-            )
+            begins = _flag(value, "add_bos_token", words is None or words.begins)
+            ends = _flag(value, "add_eos_token", False)
             around = [ids["bos"]] * begins, [ids["eos"]] * ends
             if None in (*around[0], *around[1]):
                 raise ValueError("it adds a token that it does not name")
@@ -182,17 +179,12 @@ def _short(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:40]}...")
 
 
-def _bytes(value: Callable[[str], Any], pre: Kind) -> Tokenizer:
-    tokens, merges, types = (
-        value(f"tokenizer.ggml.{key}") for key in ("tokens", "merges", "token_type")
-    )
-    return byte_level_bpe(tokens, merges, types, pre)
+def _lists(value: Callable[[str], Any], *keys: str) -> list[Any]:
+    return [value(f"tokenizer.ggml.{key}") for key in keys]
 
 
 def _pieces(value: Callable[[str], Any]) -> Tokenizer:
-    tokens, scores, types = (
-        value(f"tokenizer.ggml.{key}") for key in ("tokens", "scores", "token_type")
-    )
+    tokens, scores, types = _lists(value, "tokens", "scores", "token_type")
     merged = value("tokenizer.ggml.model") == _MERGED_PIECES
     merges = value("tokenizer.ggml.merges") if merged else None
     space_prefix = _flag(value, "add_space_prefix", not merged)
@@ -200,7 +192,7 @@ def _pieces(value: Callable[[str], Any]) -> Tokenizer:
 
 
 def _words(value: Callable[[str], Any], origin: str) -> Tokenizer:
-    tokens, types = (value(f"tokenizer.ggml.{key}") for key in ("tokens", "token_type"))
+    tokens, types = _lists(value, "tokens", "token_type")
     words, key = published(tokens, types), "tokenizer.ggml.normalizer.lowercase"
     lowercase = _optional(value, key)
     if lowercase is None and (word := cased(words)):
@@ -245,9 +237,6 @@ def read_tokenizer(path: Path) -> SourceTokenizer:
 
     Special tokens and the template are those of `tokenizer_config.json` in its folder; a template
     in a file of its own, `chat_template.jinja`, wins.
-
-    Raises:
-        SourceError: there is no `tokenizer.json`, or it is damaged.
     """
     folder = path if path.is_dir() else path.parent
     path = path / "tokenizer.json" if path.is_dir() else path

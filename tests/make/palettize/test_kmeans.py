@@ -121,13 +121,6 @@ def test_the_same_bits_for_any_weights(theirs: Any, weights: Half, nbits: int) -
     assert same(weights, nbits, theirs)
 
 
-def test_four_steps() -> None:
-    weights = np.array([0.0, 0.9, 2.2, 3.0], np.float16)
-    made = find_palettes(weights, "uniform", 2, groups=1, axis=0, threads=1)
-    assert made.luts.tolist() == [[0.0, 1.0, 2.0, 3.0]]
-    assert made.indices.tolist() == [0, 1, 2, 3]
-
-
 @pytest.mark.parametrize(
     "weights",
     [[np.nan, 1.0], [np.inf, 1.0], [-np.inf, 1.0], [-40_000.0, 40_000.0], [0.0, 65_504.0]],
@@ -245,26 +238,16 @@ def test_any_first_guess_leads_there(guess: float) -> None:
     assert (path == best).all()
 
 
-def test_as_few_values_as_entries_are_kept_exactly() -> None:
-    weights = np.array([3.0, -1.0, 3.0, 2.5], np.float16)
-    lut, indices = found(weights, 2)
-    assert lut.tolist() == [-1.0, 2.5, 3.0, 0.0]
-    assert indices.tolist() == [2, 0, 2, 1]
-
-
-def test_a_constant() -> None:
-    lut, indices = found(np.full(7, -0.5, np.float16), 1)
-    assert lut.tolist() == [-0.5, 0.0]
-    assert indices.tolist() == [0] * 7
-
-
-def test_both_zeros_are_one_value() -> None:
-    lut, indices = found(np.array([0.0, -0.0, 1.0], np.float16), 1)
-    assert lut.tolist() == [0.0, 1.0]
-    assert indices.tolist() == [0, 0, 1]
-
-
-def test_two_clusters_of_four_values() -> None:
-    lut, indices = found(np.array([0.0, 1.0, 10.0, 12.0], np.float16), 1)
-    assert lut.tolist() == [0.5, 11.0]
-    assert indices.tolist() == [0, 0, 1, 1]
+@pytest.mark.parametrize(
+    ("weights", "table", "chosen"),
+    [
+        ([3.0, -1.0, 3.0, 2.5], [-1.0, 2.5, 3.0, 0.0], [2, 0, 2, 1]),
+        ([-0.5] * 7, [-0.5, 0.0], [0] * 7),
+        ([0.0, -0.0, 1.0], [0.0, 1.0], [0, 0, 1]),
+        ([0.0, 1.0, 10.0, 12.0], [0.5, 11.0], [0, 0, 1, 1]),
+    ],
+    ids=["as few values as entries", "a constant", "both zeros are one value", "two clusters"],
+)
+def test_by_hand(weights: list[float], table: list[float], chosen: list[int]) -> None:
+    lut, indices = found(np.array(weights, np.float16), len(table).bit_length() - 1)
+    assert (lut.tolist(), indices.tolist()) == (table, chosen)

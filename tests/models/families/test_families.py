@@ -24,10 +24,8 @@ from pytest_ane.models.families import (
     Streams,
     Wire,
     apply_output,
-    get_family,
+    optional,
     ports_of,
-    residual_of,
-    routing_of,
     shard_input,
 )
 from pytest_ane.models.families._blocks import (
@@ -42,11 +40,11 @@ from pytest_ane.models.families._blocks import (
 )
 from pytest_ane.models.families._decoders import LLAMA
 from pytest_ane.models.families.gemma4 import FAMILY as GEMMA4
+from pytest_ane.models.families.registry import get_family
 from pytest_ane.models.families.zaya.config import ZayaConfig
 from pytest_ane.models.sources import SeededSource
 from tests.models.families.gemma4.oracle import Oracle
 from tests.models.families.gemma4.tiny import MemorySource, tiny_config
-from tests.models.families.gemma4.tiny import tiny_model as gemma
 from tests.models.families.gemma4.tiny import tiny_model as gemma4
 from tests.models.families.gemma4.tiny import tiny_source as gemma_source
 from tests.models.families.llama.tiny import tiny_model as llama
@@ -60,11 +58,8 @@ from tests.models.families.zaya.tiny import tiny_source as tiny_zaya
 def test_a_family_has_what_the_protocol_asks(name: str) -> None:
     family = get_family(name)
     assert family.VERSION.startswith(f"{name}/")
-    assert callable(family.open_model)
-    assert callable(family.layout)
-    assert callable(family.wiring)
-    assert callable(family.starts_whole)
-    assert callable(family.spread)
+    functions = ("open_model", "layout", "wiring", "starts_whole", "spread")
+    assert all(callable(getattr(family, function)) for function in functions)
 
 
 @pytest.mark.parametrize("name", ["", "Llama", "base", "..errors"])
@@ -300,7 +295,7 @@ def states(width: int, *lengths: int) -> list[np.ndarray]:
 
 
 def residual(model: Any, shard: str, sequences: list[np.ndarray]) -> list[np.ndarray]:
-    path = residual_of(model, shard)
+    path = optional(model, "residual", shard)
     assert path is not None
     return path(sequences)
 
@@ -328,7 +323,7 @@ def test_a_zaya_layer_scales_and_shifts_it(shard: str) -> None:
 
 
 def test_a_gemma_layer_ends_with_its_scalar() -> None:
-    model = gemma(seed=2)
+    model = gemma4(seed=2)
     oracle = Oracle(gemma_source(2), 0)
     both = states(2 * model.config.width, 3, 2)
     for x, path in zip(both, residual(model, "L00.p7", both), strict=True):
@@ -340,17 +335,17 @@ def test_a_gemma_layer_ends_with_its_scalar() -> None:
 
 @pytest.mark.parametrize(
     ("model", "shard"),
-    [(llama, "head.0"), (zaya, "head.0"), (gemma, "head.0"), (gemma, "L00.p3")],
+    [(llama, "head.0"), (zaya, "head.0"), (gemma4, "head.0"), (gemma4, "L00.p3")],
     ids=["llama head", "zaya head", "gemma head", "gemma pack"],
 )
 def test_there_is_none_in_heads_and_packs(model: Any, shard: str) -> None:
-    assert residual_of(model(), shard) is None
+    assert optional(model(), "residual", shard) is None
 
 
 def test_a_zaya_mixture_s_experts_above_an_even_share() -> None:
     model = zaya(seed=3)
     sequences = states(12, 6, 5)
-    routing = routing_of(model, "L01")
+    routing = optional(model, "routed", "L01")
     assert routing is not None
     own = oracle.weights(model.source.tensors, 1)
     found = [active for routes in routing(sequences) for active in routes]
@@ -362,13 +357,13 @@ def test_a_zaya_mixture_s_experts_above_an_even_share() -> None:
 
 
 def test_a_gemma_pack_s_own_experts_among_the_chosen() -> None:
-    model = gemma(seed=4)
+    model = gemma4(seed=4)
     oracle = Oracle(gemma_source(4), 0)
     (x,) = states(model.config.width, 9)
     each = model.config.mixture.experts // 8
     together: list[list[int]] = [[] for _ in x]
     for pack in range(8):
-        routing = routing_of(model, f"L00.p{pack}")
+        routing = optional(model, "routed", f"L00.p{pack}")
         assert routing is not None
         # The last pack takes the sum of the others beside the residual stream.
         given = np.concatenate([x, x], axis=1) if pack == 7 else x
@@ -381,8 +376,8 @@ def test_a_gemma_pack_s_own_experts_among_the_chosen() -> None:
 
 @pytest.mark.parametrize(
     ("model", "shard"),
-    [(llama, "L00"), (zaya, "L00"), (zaya, "head.0"), (gemma, "L00.attn")],
+    [(llama, "L00"), (zaya, "L00"), (zaya, "head.0"), (gemma4, "L00.attn")],
     ids=["llama", "zaya attention", "zaya head", "gemma attention"],
 )
 def test_others_route_nothing(model: Any, shard: str) -> None:
-    assert routing_of(model(), shard) is None
+    assert optional(model(), "routed", shard) is None

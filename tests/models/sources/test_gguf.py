@@ -53,14 +53,6 @@ def test_quantized_blocks_are_expanded(source: GGUFSource, name: str, steps: int
     assert np.abs(source.tensor(name, (3, 64)) - MATRIX).max() <= step * 0.51
 
 
-@pytest.mark.parametrize("name", ["norm", "half", "eight", "four"])
-def test_tensors_are_writable_float32_which_torch_can_wrap(source: GGUFSource, name: str) -> None:
-    tensor = source.tensor(name, np.asarray(TENSORS[name][0]).shape)
-    assert tensor.dtype == np.float32
-    assert tensor.flags.writeable
-    assert tensor.flags.c_contiguous
-
-
 @pytest.mark.parametrize("name", ["eight", "four"])
 def test_rows_are_those_of_the_whole_tensor_in_the_order_asked_for(
     source: GGUFSource, name: str
@@ -69,13 +61,14 @@ def test_rows_are_those_of_the_whole_tensor_in_the_order_asked_for(
     np.testing.assert_array_equal(source.rows(name, [2, 0, 2], 64), whole[[2, 0, 2]])
 
 
-def test_metadata_and_names(source: GGUFSource) -> None:
+def test_metadata_and_names(source: GGUFSource, file: Path) -> None:
     assert source.value("general.architecture") == "llama"
     assert source.value("llama.block_count") == 2
     assert source.value("llama.rope.freq_base") == 10000.0
     assert source.value("tokenizer.ggml.tokens") == ["a", "b", "Ġc"]
     assert source.value("tokenizer.ggml.token_type") == [3, 1, 1]
-    assert sorted(source.names) == ["eight", "four", "half", "norm"]
+    assert sorted(source.names) == sorted(TENSORS)
+    assert (source.label, source.synthetic) == (str(file), False)
 
 
 @pytest.mark.parametrize("endian", GGUFEndian)
@@ -101,16 +94,16 @@ def test_arrays_are_those_of_gguf_s_own_reader(tmp_path: Path, endian: GGUFEndia
     assert source.value("general.architecture") == "llama"
 
 
-def test_it_is_called_by_its_path_and_is_no_made_up_source(source: GGUFSource, file: Path) -> None:
-    assert (source.label, source.synthetic) == (str(file), False)
-
-
-@pytest.mark.parametrize("name", ["norm", "half", "eight", "four"])
-def test_float16_is_the_float32_rounded(source: GGUFSource, name: str) -> None:
+@pytest.mark.parametrize("name", TENSORS)
+def test_tensors_are_writable_float32_which_torch_can_wrap_or_float16(
+    source: GGUFSource, name: str
+) -> None:
     shape = np.asarray(TENSORS[name][0]).shape
-    half = source.tensor(name, shape, np.float16)
-    assert half.dtype == np.float16
-    np.testing.assert_array_equal(half, source.tensor(name, shape).astype(np.float16))
+    whole, half = source.tensor(name, shape), source.tensor(name, shape, np.float16)
+    assert (whole.dtype, half.dtype) == (np.float32, np.float16)
+    assert whole.flags.writeable
+    assert whole.flags.c_contiguous
+    np.testing.assert_array_equal(half, whole.astype(np.float16))
 
 
 def test_what_lies_beyond_float16_becomes_infinite(tmp_path: Path) -> None:
@@ -135,14 +128,8 @@ def test_what_is_missing_is_named(source: GGUFSource, file: Path) -> None:
             f"{file}: tensor 'eight' has shape (3, 64), "
             f"and by its configuration (64, 3); {ONE_MODEL}",
         ),
-        (
-            lambda: source.rows("eight", [0, 3], 64),
-            f"{file}: eight has rows 0 to 2, not 3.",
-        ),
-        (
-            lambda: source.rows("eight", [-1], 64),
-            f"{file}: eight has rows 0 to 2, not -1.",
-        ),
+        (lambda: source.rows("eight", [0, 3], 64), f"{file}: eight has rows 0 to 2, not 3."),
+        (lambda: source.rows("eight", [-1], 64), f"{file}: eight has rows 0 to 2, not -1."),
         (
             lambda: source.rows("eight", [0], 32),
             f"{file}: tensor 'eight' has shape (3, 64), "

@@ -108,18 +108,13 @@ def test_rows_of_a_bank_count_through_its_leading_axes(source: SafetensorsSource
 
 
 def test_a_folder_an_index_and_a_single_file(folder: Path, tmp_path: Path) -> None:
-    single = write_file(tmp_path / "one.safetensors", {"full": ("F32", FULL)})
-    for path in (folder, folder / INDEX, folder / SECOND, single):
+    single = write_file(tmp_path / "model.safetensors", {"full": ("F32", FULL)})
+    for path in (folder, folder / INDEX, folder / SECOND, single, tmp_path):
         source = SafetensorsSource(path)
         assert (source.label, source.synthetic) == (str(path), False)
         np.testing.assert_array_equal(source.tensor("full", (2, 2)), FULL)
     assert sorted(SafetensorsSource(folder).names) == ["bank", "full", "half", "round"]
     assert sorted(SafetensorsSource(folder / SECOND).names) == ["bank", "full"]
-
-
-def test_a_folder_with_one_file_and_no_index(tmp_path: Path) -> None:
-    write_file(tmp_path / "model.safetensors", {"full": ("F32", FULL)})
-    assert list(SafetensorsSource(tmp_path).names) == ["full"]
 
 
 def test_data_that_is_not_aligned(tmp_path: Path) -> None:

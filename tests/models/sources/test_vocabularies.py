@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import sentencepiece
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2 as pb
 from tokenizers import Regex, Tokenizer, pre_tokenizers
@@ -41,54 +41,18 @@ def of_kind(name: str) -> Tokenizer:
 TEXT = "I'Ll seeHTTPServer: 12345 x²\n\n  ok!/\n"
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        (
-            "llama-bpe",
-            ["I", "'Ll", " seeHTTPServer", ":", " ", "123", "45", " x", "²", "\n\n", " ", " ok",
-             "!/\n"],
-        ),
-        (
-            "qwen2",
-            ["I", "'Ll", " seeHTTPServer", ":", " ", "1", "2", "3", "4", "5", " x", "²", "\n\n",
-             " ", " ok", "!/\n"],
-        ),
-        (
-            "gpt-4o",
-            ["I'Ll", " see", "HTTPServer", ":", " ", "123", "45", " x", "²", "\n\n", " ", " ok",
-             "!/\n"],
-        ),
-        (
-            "tekken",
-            ["I", "'Ll", " see", "HTTPServer", ":", " ", "1", "2", "3", "4", "5", " x", "²",
-             "\n\n", " ", " ok", "!/\n"],
-        ),
-        (
-            "smollm",
-            ["I", "'", "Ll", " seeHTTPServer", ":", " ", "1", "2", "3", "4", "5", " x", "²",
-             "\n\n ", " ok", "!/", "\n"],
-        ),
-        (
-            "gpt-2",
-            ["I", "'", "Ll", " seeHTTPServer", ":", " 12345", " x", "²", "\n\n ", " ok", "!/",
-             "\n"],
-        ),
-        (
-            "default",
-            ["I", "'", "Ll", " seeHTTPServer", ":", " ", "123", "45", " x", "²", "\n\n ", " ok",
-             "!/", "\n"],
-        ),
-    ],
-)  # fmt: skip
-def test_words(kind: str, words: list[str]) -> None:
-    assert splits(of_kind(kind), TEXT) == words
+def test_words_of_the_kind_that_nobody_else_has() -> None:
+    assert splits(of_kind("default"), TEXT) == [
+        "I", "'", "Ll", " seeHTTPServer", ":", " ", "123", "45", " x", "²", "\n\n ", " ok", "!/",
+        "\n",
+    ]  # fmt: skip
 
 
 SHARED = sorted(KINDS.keys() & GGUF_PRE_TOKENIZER_SPLITS.keys())
 
 
 @given(text=TEXTS)
+@example(text=TEXT)
 def test_words_are_those_of_transformers(text: str) -> None:
     assert len(SHARED) == 9
     for name in SHARED:
@@ -98,6 +62,7 @@ def test_words_are_those_of_transformers(text: str) -> None:
 
 
 @given(text=TEXTS)
+@example(text=TEXT)
 def test_words_are_those_of_the_published_tokenizers(text: str) -> None:
     """GPT-2's, and SmolLM's, which splits digits before."""
     plain = pre_tokenizers.ByteLevel(add_prefix_space=False)

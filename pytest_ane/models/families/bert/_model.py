@@ -11,9 +11,9 @@ import numpy as np
 
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.models.families import Conversion, Cut, Inputs, Port, Ports, Reference
 from pytest_ane.models.families import _blocks as blocks
 from pytest_ane.models.families._layout import MASKED, AneLayout
-from pytest_ane.models.families.base import Conversion, Cut, Inputs, Port, Ports, Reference
 from pytest_ane.models.families.bert.config import POOLING, BertConfig, read, wiring
 from pytest_ane.models.sources import Source
 
@@ -22,12 +22,6 @@ if TYPE_CHECKING:
 
 
 def open_model(source: Source, cut: Cut) -> BertModel:
-    """See a checkpoint, a GGUF file or a seed as a model cut into these shards.
-
-    Raises:
-        SourceError: another architecture or variant, or a block the model does not have.
-        ManifestError: a shard id that is neither a block nor `pooling`.
-    """
     shards = [wire.shard for wire in wiring(cut.shards)]
     config = read(source, cut.max_tokens)
     blocks.check_depth(source.label, shards, config.layers)
@@ -35,7 +29,6 @@ def open_model(source: Source, cut: Cut) -> BertModel:
 
 
 def layout(description: dict[str, Any], shard: str) -> BertLayout:
-    """A shard's layout from `BertModel.description`, without the weights."""
     config = BertConfig(**description)
     return BertLayout("bert", config.width, length=config.length, pools=shard == POOLING)
 
@@ -86,28 +79,23 @@ class BertModel:
 
     @property
     def positions(self) -> int:
-        """A text is one call."""
         return self.config.length
 
     @property
     def missing(self) -> Sequence[str]:
-        """Blocks that the cut leaves out."""
         return blocks.missing(self.shards, self.config.layers)
 
     @property
     def description(self) -> dict[str, Any]:
-        """The configuration, from which layouts are rebuilt."""
         return asdict(self.config)
 
     @property
     def weights(self) -> Weights:
-        """The source by the names it has."""
         from pytest_ane.models.families.bert._weights import Weights
 
         return Weights(self.source, self.config)
 
     def layout(self, shard: str) -> BertLayout:
-        """How hidden states enter and leave a shard."""
         return layout(self.description, shard)
 
     def embed(self, ids: Sequence[int]) -> FloatArray:
@@ -119,7 +107,6 @@ class BertModel:
         return hidden
 
     def reference(self, shard: str) -> Reference:
-        """The float32 module of a shard on texts `[T, C]`."""
         from pytest_ane.models.families._reference import run_each
         from pytest_ane.models.families.bert._reference import block, pooled
 
@@ -137,7 +124,6 @@ class BertModel:
         return partial(run_each, partial(residual, w=self._block(shard), c=self.config))
 
     def conversion(self, shard: str) -> Conversion:
-        """The shard's ANE form in float32, and its ports."""
         from pytest_ane.models.families.bert._ane import AneBlock, AnePooling
 
         c, ports = self.config, self.ports(shard)
@@ -145,7 +131,6 @@ class BertModel:
         return Conversion(module, ports.inputs, ports.outputs)
 
     def ports(self, shard: str) -> Ports:
-        """As of `conversion`."""
         c, pools = self.config, shard == POOLING
         x, mask = Port("x", (1, c.width, c.length, 1)), Port("mask", (1, 1, 1, c.length))
         inputs = (x,) if pools and c.pooling == "cls" else (x, mask)

@@ -53,7 +53,6 @@ class Weights:
         return Norm(*self._pair("norm", "", self._config.width))
 
     def block(self, index: int) -> BlockWeights:
-        """One block."""
         width, ffn = self._config.width, self._config.ffn
         return BlockWeights(
             *self._qkv(index, width),

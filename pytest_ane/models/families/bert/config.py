@@ -9,8 +9,8 @@ from typing import Literal, get_args
 
 from pytest_ane.manifest.chain import EMBEDDING
 from pytest_ane.mlprogram.errors import ManifestError, SourceError
+from pytest_ane.models.families import Wire
 from pytest_ane.models.families import _blocks as blocks
-from pytest_ane.models.families.base import Wire
 from pytest_ane.models.families.decoder._settings import Settings
 from pytest_ane.models.sources import Source
 from pytest_ane.models.sources.base import MAX_LAYERS, architecture_of, check_names, whole
@@ -139,11 +139,7 @@ class BertConfig:
 
 
 def read(source: Source, length: int) -> BertConfig:
-    """A source's configuration, for calls of `length` positions.
-
-    Raises:
-        SourceError: of another architecture, of a variant that is not computed, or absurd.
-    """
+    """A source's configuration, for calls of `length` positions."""
     s = Settings(source, "bert", ("bert",), ("bert",), gguf_keys=_GGUF_KEYS)
     s.only("position_embedding_type", "absolute")
     s.only("is_decoder", computed=False)
@@ -224,11 +220,7 @@ def _read_pooling(s: Settings) -> tuple[Pooling, bool]:
 
 
 def wiring(shards: Sequence[str]) -> tuple[Wire, ...]:
-    """Blocks `L00`, `L01`... one after another, then `pooling`.
-
-    Raises:
-        ManifestError: a shard id is neither.
-    """
+    """Blocks `L00`, `L01`... one after another, then `pooling`."""
     layers = [shard for shard in shards if shard != POOLING]
     for shard in layers:
         if not blocks.is_block(shard):

@@ -44,7 +44,6 @@ class AneAttention(nn.Module):
         self.attention_post_norm = self.post_norm(w.attention_post_norm)
 
     def norm(self, weight: Tensor | None, axis: int = 1) -> nn.Module:
-        """RMSNorm, or nothing."""
         if weight is None:
             return nn.Identity()
         return ScaledRMSNorm(weight, self.config.epsilon, axis)
@@ -198,5 +197,4 @@ def weighted(inner: Tensor, shares: Tensor) -> Tensor:
 
 
 def projection(w: Linear) -> nn.Conv2d:
-    """A map as a 1x1 convolution."""
     return pointwise(w.weight, w.bias)

@@ -115,7 +115,6 @@ class DecoderConfig:
     context: int | None = None
 
     def layout(self, index: int) -> AneLayout:
-        """How hidden states enter and leave a layer."""
         layer = self.layers[index]
         rotary = None if layer.rotary is None else self.rotaries[layer.rotary]
         slots = self.slots(index)
@@ -133,7 +132,6 @@ class DecoderConfig:
 
     @property
     def head_layout(self) -> AneLayout:
-        """How hidden states enter a head slice."""
         return AneLayout(self.family, self.width, entry_scale=self.stream_scale)
 
     @property
@@ -147,7 +145,6 @@ class DecoderConfig:
         return layer.head or self.head, layer.kv_heads or self.kv_heads
 
     def mixture_of(self, index: int) -> Mixture | None:
-        """A layer's experts, if it has any."""
         return self.mixture if self.layers[index].sparse else None
 
     def slots(self, index: int) -> int | None:
@@ -163,7 +160,6 @@ class DecoderConfig:
 
     @property
     def description(self) -> dict[str, Any]:
-        """JSON-serialisable."""
         return asdict(self)
 
     @classmethod
@@ -274,7 +270,6 @@ class Names:
         return f"{self.root}{self.parts[part]}.weight"
 
     def block(self, index: int, part: str, kind: str = "weight") -> str:
-        """A tensor of a block."""
         return f"{self.layer(index)}{self.parts[part]}.{kind}"
 
     def own_of(self, index: int, name: str) -> str:

@@ -11,10 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.mlprogram.arrays import FloatArray
-from pytest_ane.models.families import _blocks as blocks
-from pytest_ane.models.families._blocks import block_index, head_index, is_head
-from pytest_ane.models.families._layout import AneLayout, attention_ports
-from pytest_ane.models.families.base import (
+from pytest_ane.models.families import (
     Conversion,
     Cut,
     Filling,
@@ -25,6 +22,9 @@ from pytest_ane.models.families.base import (
     Undecided,
     Wire,
 )
+from pytest_ane.models.families import _blocks as blocks
+from pytest_ane.models.families._blocks import block_index, head_index, is_head
+from pytest_ane.models.families._layout import AneLayout, attention_ports
 from pytest_ane.models.families.decoder._config import (
     GGUF,
     PUBLISHED,
@@ -56,7 +56,6 @@ class DecoderModel:
 
     @property
     def shards(self) -> Sequence[str]:
-        """As the model is cut."""
         return self._cut.shards
 
     @property
@@ -66,21 +65,17 @@ class DecoderModel:
 
     @property
     def missing(self) -> Sequence[str]:
-        """Blocks that the cut leaves out."""
         return blocks.missing(self._cut.shards, len(self.config.layers))
 
     @property
     def description(self) -> dict[str, Any]:
-        """The configuration, JSON-serialisable, from which layouts are rebuilt."""
         return self.config.description
 
     @property
     def weights(self) -> Weights:
-        """The source by the family's names, in float32."""
         return self._weights(np.float32)
 
     def layout(self, shard: str) -> AneLayout:
-        """How hidden states enter and leave a shard."""
         return layout(self.config, shard)
 
     def embed(self, ids: Sequence[int]) -> FloatArray:
@@ -89,7 +84,6 @@ class DecoderModel:
         return scaled
 
     def reference(self, shard: str) -> Reference:
-        """The float32 module of a shard on sequences `[T, C]`."""
         from pytest_ane.models.families._reference import run_each
         from pytest_ane.models.families.decoder import _reference as reference
 
@@ -105,13 +99,11 @@ class DecoderModel:
         return None if is_head(shard) else list
 
     def routed(self, shard: str) -> Routing | None:
-        """Which experts a sparse layer's positions choose."""
         from pytest_ane.models.families.decoder._reference import routed
 
         return self._of_experts(shard, routed)
 
     def undecided(self, shard: str) -> Undecided | None:
-        """Where fp16 cannot tell which of a sparse layer's experts are chosen."""
         from pytest_ane.models.families.decoder._reference import undecided
 
         return self._of_experts(shard, undecided)
@@ -128,12 +120,10 @@ class DecoderModel:
         return lambda hidden: each(lambda x: filled(x, w, c, index), [hidden])[0]
 
     def conversion(self, shard: str) -> Conversion:
-        """The shard's ANE form, and its ports."""
         ports = self.ports(shard)
         return Conversion(self._module(shard), ports.inputs, ports.outputs, ports.states)
 
     def ports(self, shard: str) -> Ports:
-        """As of `conversion`."""
         c = self.config
         if is_head(shard):
             x = Port("x", (1, c.width, "T", 1))
@@ -149,7 +139,6 @@ class DecoderModel:
         return Ports(inputs, (y,), tuple(Port(name, shape) for name in ("k_cache", "v_cache")))
 
     def index(self, shard: str) -> int:
-        """Number of the layer that a shard is of."""
         return block_index(shard)
 
     def _of_experts(
@@ -168,7 +157,6 @@ class DecoderModel:
         return index, self.weights.block(index)
 
     def _module(self, shard: str) -> nn.Module:
-        """The shard's ANE form."""
         from pytest_ane.models.families._ane import AneHead
         from pytest_ane.models.families.decoder._ane import AneBlock, StatefulBlock
 
@@ -186,7 +174,6 @@ class DecoderModel:
 
 
 def layout(config: DecoderConfig, shard: str) -> AneLayout:
-    """A shard's layout, without the weights."""
     return config.head_layout if is_head(shard) else config.layout(block_index(shard))
 
 
@@ -196,7 +183,7 @@ _CORE = 3
 
 @dataclass(frozen=True)
 class DecoderFamily:
-    """What `pytest_ane.models.families.base.Family` asks, of one kind of decoder.
+    """What `pytest_ane.models.families.Family` asks, of one kind of decoder.
 
     Attributes:
         name: as manifests have it.
@@ -248,13 +235,6 @@ class DecoderFamily:
         return self.architectures or self.published
 
     def open_model(self, source: Source, cut: Cut) -> DecoderModel:
-        """See a checkpoint, a GGUF file or a seed as a model cut into these shards.
-
-        Raises:
-            SourceError: another architecture or variant, or a block the model does not have.
-            ManifestError: a shard id that is neither a block nor a head slice, or a slice left
-                out.
-        """
         ids = [wire.shard for wire in self.wiring(cut.shards)]
         slices = blocks.slices(ids)
         config, names = self.read(source, cut, slices)
@@ -264,20 +244,11 @@ class DecoderFamily:
         return DecoderModel(source, config, names, cut)
 
     def read(self, source: Source, cut: Cut, slices: int = 1) -> tuple[DecoderConfig, Names]:
-        """A source's configuration, and its tensors' names.
-
-        Raises:
-            SourceError: of another architecture, of a variant that is not computed, or absurd.
-        """
+        """A source's configuration, and its tensors' names."""
         settings = Settings(
-            source,
-            self.name,
-            self.published,
-            self.converted,
-            self.synthetic,
-            self.defaults,
-            self.gguf_keys,
-        )
+            source, self.name, self.published, self.converted,
+            self.synthetic, self.defaults, self.gguf_keys,
+        )  # fmt: skip
         config = self.configure(settings, cut.context if cut.stateful else cut.max_tokens)
         names = self._names(source, settings)
         config = replace(
@@ -293,20 +264,13 @@ class DecoderFamily:
         return config, names
 
     def layout(self, description: dict[str, Any], shard: str) -> AneLayout:
-        """A shard's layout from `DecoderModel.description`, without the weights."""
         return layout(DecoderConfig.from_description(description), shard)
 
     def wiring(self, shards: Sequence[str]) -> tuple[Wire, ...]:
-        """Blocks `L00`, `L01`... one after another, then head slices `head.0`, `head.1`...
-
-        Raises:
-            ManifestError: a shard id is neither.
-        """
+        """Blocks `L00`, `L01`... one after another, then head slices `head.0`, `head.1`..."""
         return blocks.wiring(shards, self.name)
 
-    def starts_whole(self, shards: Sequence[str]) -> bool:
-        """Whether the blocks form a contiguous prefix of the model."""
-        return blocks.starts_whole(shards)
+    starts_whole = staticmethod(blocks.starts_whole)
 
     def spread(self, name: str, shape: tuple[int, ...]) -> Spread:
         """Norms near 1, small biases, and matrices that keep the variance of what enters."""

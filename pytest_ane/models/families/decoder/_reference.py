@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.models.families import Routes
 from pytest_ane.models.families._layout import causal_mask
 from pytest_ane.models.families._reference import (
     attend,
@@ -17,7 +18,6 @@ from pytest_ane.models.families._reference import (
     softly_capped,
     split_heads,
 )
-from pytest_ane.models.families.base import Routes
 from pytest_ane.models.families.decoder._config import Activation, DecoderConfig
 from pytest_ane.models.families.decoder._weights import (
     AttentionWeights,

@@ -62,7 +62,6 @@ class Parameters:
         self._read: set[str] = set()
 
     def name(self, key: str) -> str:
-        """A key as the file calls it."""
         if isinstance(self._name, str):
             return f"{self._name}.{key}"
         return self._name.get(key, key)
@@ -75,23 +74,17 @@ class Parameters:
 
     @property
     def theta(self) -> float:
-        """RoPE's base."""
         return self.real("rope_theta", self.turned.theta)
 
     def __contains__(self, key: str) -> bool:
         return key in self._table
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A value, or the default."""
         self._read.add(key)
         return self._table.get(key, default)
 
     def real(self, key: str, default: float | None = None) -> float:
-        """A positive number.
-
-        Raises:
-            SourceError: it is none, or absent without a default.
-        """
+        """A positive number; `SourceError` where it is none, or absent without a default."""
         value = self.get(key, default)
         if value is None:
             raise SourceError(
@@ -106,11 +99,7 @@ class Parameters:
 
 
 def rotary(p: Parameters) -> Rotary:
-    """The angles that a table of parameters gives.
-
-    Raises:
-        SourceError: of a kind, or with a key, that is not computed.
-    """
+    """The angles that a table gives; `SourceError` for a kind or a key that is not computed."""
     kind = p.get("rope_type", p.get("type", "default"))
     kind = _LEGACY.get(str(kind), str(kind))
     if kind not in _KINDS:
@@ -120,10 +109,8 @@ def rotary(p: Parameters) -> Rotary:
     # Proportional RoPE leaves pairs of the whole head where they are; others turn the first ones.
     channels = head if kind == "proportional" else int(head * min(share, 2.0))
     if channels % 2 or not 2 <= channels <= head:
-        p.refuse(
-            "partial_rotary_factor",
-            f"of a head's {head} channels an even number of at least 2 can turn",
-        )
+        even = f"of a head's {head} channels an even number of at least 2 can turn"
+        p.refuse("partial_rotary_factor", even)
     plain = theta ** (-np.arange(0, channels, 2, dtype=np.float64) / channels)
     frequencies, factor = _KINDS[kind](p, plain)
     # A length that was trained changes nothing by itself.
@@ -185,8 +172,6 @@ def _yarn(p: Parameters, plain: DoubleArray) -> Scaled:
 
 
 def _yarn_factor(p: Parameters, factor: float) -> float:
-    """What cosines and sines are multiplied by."""
-
     def magnitude(scale: float = 1.0) -> float:
         return 0.1 * scale * math.log(factor) + 1 if factor > 1 else 1.0
 

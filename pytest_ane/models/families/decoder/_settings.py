@@ -144,16 +144,7 @@ _OUTER = {"quantization_config", "tie_word_embeddings"}
 
 
 class Settings:
-    """One configuration.
-
-    Args:
-        source: the opened file or folder.
-        family: named in errors.
-        types: the values of `model_type` that are this family's.
-        architectures: those of GGUF's `general.architecture`.
-        synthetic: what holds where synthetic weights' configuration does not say.
-        defaults: of the family's class in transformers, where `config.json` does not say.
-        gguf_keys: what GGUF calls keys otherwise than most, behind the architecture's name.
+    """One configuration; arguments are as of `DecoderFamily`.
 
     Raises:
         SourceError: the file is of another architecture.
@@ -237,13 +228,9 @@ class Settings:
         return None if value is None else positive(value, self.what(key))
 
     def is_tied(self, head: str, default: bool) -> bool:
-        """Whether the head is the embedding's.
+        """Whether the head is the embedding's; the default where nothing tells.
 
         A head that the file has is its own, whatever the configuration says, as in transformers 5.
-
-        Args:
-            head: the tensor's name.
-            default: where neither the configuration nor the names of tensors tell.
         """
         names = self.source.names
         return self.flag("tie_word_embeddings", bool(names) or default) and head not in names
@@ -351,11 +338,7 @@ class Settings:
         return self.with_factors(angles) if scaled else angles
 
     def check(self) -> None:
-        """Refuse what changes the result and was not read.
-
-        Raises:
-            SourceError: names the key as the file does.
-        """
+        """`SourceError` for what changes the result and was not read."""
         # GGUF has one name for what several keys of `config.json` say.
         known = {self._file_key(key) for key in self._read}
         for key, nothing in NEUTRAL.items():
@@ -554,9 +537,7 @@ def plain(
 def biases(s: Settings, *, ffn: bool = True) -> tuple[str, ...]:
     """Projections with a bias: by `attention_bias` and `mlp_bias`, or those of a GGUF file.
 
-    Args:
-        s: the configuration.
-        ffn: whether the network may have biases, not attention alone.
+    Without `ffn` only attention may have some.
     """
     if s.is_gguf:
         parts = LINEAR if ffn else ATTENTION

@@ -32,7 +32,6 @@ class Linear(NamedTuple):
     bias: Tensor | None = None
 
     def scaled(self, factor: float) -> Linear:
-        """The map times a number."""
         return Linear(self.weight * factor, None if self.bias is None else self.bias * factor)
 
 
@@ -111,12 +110,10 @@ class Weights:
         return self._rows("embedding", ids)
 
     def attention(self, index: int) -> AttentionWeights:
-        """One block's attention."""
         parts = [part for part in parts_of(self.config, index) if part in _OF_ATTENTION]
         return AttentionWeights(**self._parts(index, parts))
 
     def block(self, index: int) -> BlockWeights:
-        """One block."""
         mixture = self.config.mixture_of(index)
         experts = {} if mixture is None else self._experts(index, mixture)
         return BlockWeights(**self._parts(index, parts_of(self.config, index)), **experts)

@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pytest_ane.mlprogram.errors import ManifestError, SourceError
+from pytest_ane.models.families import Wire
 from pytest_ane.models.families import _blocks as blocks
 from pytest_ane.models.families._blocks import is_head
 from pytest_ane.models.families._layout import Rotary
-from pytest_ane.models.families.base import Wire
 from pytest_ane.models.families.decoder import DecoderConfig, Layer, Mixture, Settings, plain
 from pytest_ane.models.families.decoder._config import FREQUENCY_FACTORS
 from pytest_ane.models.sources.base import MAX_LAYERS, whole
@@ -73,11 +73,7 @@ _OWN_KEYS = {"head_dim", "num_key_value_heads"}
 
 
 def configure(s: Settings, positions: int) -> DecoderConfig:
-    """Sliding layers with whole heads that turn, global ones with heads of their own.
-
-    Raises:
-        SourceError: a key is missing or absurd, or the variant is none that is computed here.
-    """
+    """Sliding layers with whole heads that turn, global ones with heads of their own."""
     _check_variant(s)
     sliding = _sliding(s)
     near_heads, kv_heads = _key_heads(s, sliding) if s.is_gguf else (None, 0)
@@ -246,11 +242,7 @@ class Part(NamedTuple):
 
 
 def part(shard: str) -> Part:
-    """What a shard id other than the head's stands for.
-
-    Raises:
-        ManifestError: it is none of this family's.
-    """
+    """What a shard id other than the head's stands for; `ManifestError` where it is no shard."""
     match = _ID.fullmatch(shard)
     if match is None:
         raise ManifestError(

@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import SourceError
+from pytest_ane.models.families import Cut, Port, Ports, Reference, Routing, Undecided
 from pytest_ane.models.families import _blocks as blocks
 from pytest_ane.models.families._blocks import is_head
 from pytest_ane.models.families._decoders import GEMMA_NAMES
 from pytest_ane.models.families._layout import AneLayout
-from pytest_ane.models.families.base import Cut, Port, Ports, Reference, Routing, Undecided
 from pytest_ane.models.families.decoder import DecoderConfig, DecoderFamily, DecoderModel
 from pytest_ane.models.families.gemma4.config import (
     GGUF_KEYS,
@@ -167,13 +167,7 @@ class Gemma4Family(DecoderFamily):
     """Layers of nine shards in place of blocks; attention always keeps states."""
 
     def open_model(self, source: Source, cut: Cut) -> Gemma4Model:
-        """See a checkpoint or a synthetic source as a model cut into these shards.
-
-        Raises:
-            SourceError: another variant, tensors this family does not compute with, or a layer the
-                model does not have.
-            ManifestError: a shard id that is none of this family's, or a head slice left out.
-        """
+        """As `Family.open_model`; attention always keeps states."""
         cut = replace(cut, stateful=True)
         ids = [wire.shard for wire in wiring(cut.shards)]
         config, names = self.read(source, cut, blocks.slices(ids))

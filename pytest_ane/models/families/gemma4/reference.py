@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from pytest_ane.models.families import Routes
 from pytest_ane.models.families._reference import close_choices, rms_norm
-from pytest_ane.models.families.base import Routes
 from pytest_ane.models.families.decoder._config import FEED_FORWARD, DecoderConfig
 from pytest_ane.models.families.decoder._reference import activated, linear, normed, shares
 from pytest_ane.models.families.gemma4.config import Part, own_experts

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pytest_ane.mlprogram.errors import SourceError
+from pytest_ane.models.families import Branch, Cut, Wire
 from pytest_ane.models.families import _blocks as blocks
 from pytest_ane.models.families._layout import AneLayout, Rotary
-from pytest_ane.models.families.base import Branch, Cut, Wire
 from pytest_ane.models.families.decoder import DecoderConfig, Layer, Mixture, Settings
 from pytest_ane.models.families.decoder._config import PUBLISHED, Names, Parts
 from pytest_ane.models.sources import Source, Spread
@@ -68,11 +68,7 @@ class ZayaNames(Names):
 
     @classmethod
     def find(cls, source: Source) -> ZayaNames:
-        """The names of a source; a synthetic one has the first release's.
-
-        Raises:
-            SourceError: a tensor would be left out.
-        """
+        """The names of a source; a synthetic one has the first release's."""
         if "model.norm.weight" in source.names:
             names = cls(PUBLISHED, "model.", own=_FOLDED)
             scales = rf"post_(attention|mlp)_residual_scale\.{_SCALES}"
@@ -256,11 +252,7 @@ class ZayaConfig(DecoderConfig):
 
     @classmethod
     def read(cls, source: Source, slices: int, cut: Cut) -> tuple[ZayaConfig, ZayaNames]:
-        """Dimensions and names; a synthetic source is ZAYA1-8B where it does not say otherwise.
-
-        Raises:
-            SourceError: a key is missing or absurd, or of a model that this family lacks.
-        """
+        """Dimensions and names; a synthetic source is ZAYA1-8B where it does not say otherwise."""
         s, names = Settings(source, "zaya", ("zaya",), ()), ZayaNames.find(source)
         check_variant(source.label, "zaya", source.value, _ONLY)
         layers = _count(s, "layers") * (2 if names.folded else 1)
@@ -351,9 +343,6 @@ def wiring(shards: Sequence[str]) -> tuple[Wire, ...]:
 
     A mixture hands its router's state to the next one in the stream `router`, which has no channels
     in the notes' form.
-
-    Raises:
-        ManifestError: a shard id is neither.
     """
     return tuple(map(_wire, blocks.wiring(shards, "zaya")))
 

@@ -9,23 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from pytest_ane.models.families import Cut, Port, Ports, Reference, Routing, Undecided
 from pytest_ane.models.families import _blocks as blocks
-from pytest_ane.models.families._blocks import block_index, head_index, is_head
+from pytest_ane.models.families._blocks import block_index, is_head
 from pytest_ane.models.families._layout import AneLayout
-from pytest_ane.models.families.base import (
-    Conversion,
-    Cut,
-    Port,
-    Ports,
-    Reference,
-    Routing,
-    Undecided,
-)
 from pytest_ane.models.families.decoder import DecoderModel
+from pytest_ane.models.families.decoder._model import layout as decoder_layout
 from pytest_ane.models.families.zaya.config import ZayaConfig, ZayaNames, is_attention, wiring
 from pytest_ane.models.sources import Source
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from pytest_ane.models.families.zaya.weights import ZayaWeights
 
 
@@ -83,21 +78,6 @@ class ZayaModel(DecoderModel):
     def filling(self, shard: str) -> None:
         """None: a sequence is run from its start."""
 
-    def conversion(self, shard: str) -> Conversion:
-        """The shard's ANE form, and its ports."""
-        from pytest_ane.models.families._ane import AneHead
-        from pytest_ane.models.families.zaya.ane import AneAttention, AneMixture, PublishedMixture
-
-        c, weights, ports = self.config, self._weights(self.dtype), self.ports(shard)
-        module: Any
-        if is_head(shard):
-            module = AneHead(*weights.head(head_index(shard)), c.epsilon)
-        elif is_attention(index := block_index(shard)):
-            module = AneAttention(c, index, weights.cca(index))
-        else:
-            module = (PublishedMixture if c.is_published else AneMixture)(c, index, weights)
-        return Conversion(module, ports.inputs, ports.outputs, ports.states)
-
     def ports(self, shard: str) -> Ports:
         """As of `conversion`."""
         if is_head(shard):
@@ -109,6 +89,16 @@ class ZayaModel(DecoderModel):
         x, y = c.width + c.enters(index), c.width + c.leaves(index)
         return Ports((Port("x", (1, x, "T", 1)),), (Port("y", (1, y, "T", 1)),))
 
+    def _module(self, shard: str) -> nn.Module:
+        from pytest_ane.models.families.zaya.ane import AneAttention, AneMixture, PublishedMixture
+
+        if is_head(shard):
+            return super()._module(shard)
+        c, index, weights = self.config, block_index(shard), self._weights(self.dtype)
+        if is_attention(index):
+            return AneAttention(c, index, weights.cca(index))
+        return (PublishedMixture if c.is_published else AneMixture)(c, index, weights)
+
     def _weights(self, dtype: npt.DTypeLike) -> ZayaWeights:
         from pytest_ane.models.families.zaya.weights import ZayaWeights
 
@@ -116,12 +106,7 @@ class ZayaModel(DecoderModel):
 
 
 def open_model(source: Source, cut: Cut) -> ZayaModel:
-    """See a source as a ZAYA1 model cut into these shards.
-
-    Raises:
-        SourceError: another architecture or variant, or a layer the model does not have.
-        ManifestError: a shard id that is neither a layer nor a head slice, or a slice left out.
-    """
+    """As `Family.open_model`."""
     ids = [wire.shard for wire in wiring(cut.shards)]
     config, names = ZayaConfig.read(source, blocks.slices(ids), cut)
     blocks.check_depth(source.label, ids, len(config.layers))
@@ -130,5 +115,4 @@ def open_model(source: Source, cut: Cut) -> ZayaModel:
 
 def layout(description: dict[str, Any], shard: str) -> AneLayout:
     """A shard's layout from `ZayaModel.description`, without the weights."""
-    config = ZayaConfig.from_description(description)
-    return config.head_layout if is_head(shard) else config.layout(block_index(shard))
+    return decoder_layout(ZayaConfig.from_description(description), shard)

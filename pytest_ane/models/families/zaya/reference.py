@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pytest_ane.models.families import Routes
 from pytest_ane.models.families._layout import causal_mask
 from pytest_ane.models.families._reference import CLOSE, attend, split_heads
-from pytest_ane.models.families.base import Routes
 from pytest_ane.models.families.decoder._reference import linear, normed, turned
 from pytest_ane.models.families.decoder._weights import Linear
 from pytest_ane.models.families.zaya.config import ZayaConfig

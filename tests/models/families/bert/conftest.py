@@ -1,17 +1,7 @@
-"""One thread of torch: the models are tiny, and threads that wait for one another take minutes."""
+"""As the decoders' models, these are tiny."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from tests.models.families.decoder.conftest import one_thread
 
-import pytest
-import torch
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """While a test runs."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+__all__ = ["one_thread"]

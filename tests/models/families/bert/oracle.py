@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from pytest_ane.mlprogram.arrays import FloatArray
-from pytest_ane.models.families import Cut, get_family
+from pytest_ane.models.families import Cut
 from pytest_ane.models.families.bert import BertModel
+from pytest_ane.models.families.registry import get_family
 from pytest_ane.models.sources._safetensors import SafetensorsSource
 
 os.environ["HF_HUB_OFFLINE"] = "1"

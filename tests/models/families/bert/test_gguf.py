@@ -16,8 +16,9 @@ from safetensors.torch import load_file, save_file
 
 from pytest_ane.manifest import load
 from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.models.families import Cut, family_of, get_family
+from pytest_ane.models.families import Cut
 from pytest_ane.models.families.bert import BertModel
+from pytest_ane.models.families.registry import family_of, get_family
 from pytest_ane.models.sources._gguf import GGUFSource
 from pytest_ane.models.sources._safetensors import SafetensorsSource
 from pytest_ane.models.sources.files import locate

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from pytest_ane.make.coremltools_quiet import converter_notes
 from pytest_ane.make.shard import convert
 from pytest_ane.manifest import Model, load
-from pytest_ane.models.families import get_family
-from pytest_ane.models.families.base import Cut
+from pytest_ane.models.families import Cut
 from pytest_ane.models.families.bert import BertModel
 from pytest_ane.models.families.bert._ane import AneBlock, AnePooling
 from pytest_ane.models.families.bert._weights import BlockWeights
+from pytest_ane.models.families.registry import get_family
 from pytest_ane.models.sources import open_source, source_path
 from tests.forked import Forge
 from tests.models.families.bert.oracle import (

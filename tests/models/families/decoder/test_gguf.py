@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.models.families import Cut, get_family
+from pytest_ane.models.families import Cut
 from pytest_ane.models.families._decoders import LLAMA
 from pytest_ane.models.families._layout import Rotary
 from pytest_ane.models.families.decoder import DecoderConfig, DecoderModel
 from pytest_ane.models.families.gemma4 import Gemma4Model
+from pytest_ane.models.families.registry import get_family
 from pytest_ane.models.sources._gguf import GGUFSource
 from tests.models.families.decoder.cases import CASES
 from tests.models.families.decoder.gguf_files import write_gguf_of

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_ane.models.families import Cut, family_of, get_family
+from pytest_ane.models.families import Cut
 from pytest_ane.models.families.decoder import DecoderModel
+from pytest_ane.models.families.registry import family_of, get_family
 from pytest_ane.models.sources._safetensors import SafetensorsSource
 from tests.models.families.decoder.oracle import Converted, difference, expected, prompt, referred
 

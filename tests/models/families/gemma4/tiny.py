@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,28 +15,20 @@ from pytest_ane.models.families import Cut
 from pytest_ane.models.families.gemma4 import FAMILY, Gemma4Model
 from pytest_ane.models.families.gemma4.weights import Weights
 from pytest_ane.models.sources import Source
-from pytest_ane.models.sources.base import Tokenizer
+from tests.models.families.llama import tiny as memory
 
 ROOT = "model.language_model."
 
 
 @dataclass
-class MemorySource:
-    """Named arrays and a configuration; `read` lists what was asked for."""
+class MemorySource(memory.MemorySource):
+    """With nested tables; `read` also says from which row on."""
 
-    tensors: dict[str, FloatArray]
-    config: dict[str, Any]
     label: str = "tiny"
-    synthetic: bool = False
-    read: list[str] = field(default_factory=list)
 
     @property
-    def keys(self) -> Collection[str]:
-        return self.config.keys()
-
-    @property
-    def names(self) -> Collection[str]:
-        return self.tensors.keys()
+    def config(self) -> dict[str, Any]:
+        return self.values
 
     def value(self, key: str) -> Any:
         found: Any = self.config
@@ -45,13 +37,6 @@ class MemorySource:
                 raise SourceError(f"{self.label}: config.json has no key {key!r}.")
             found = found[part]
         return found
-
-    def tensor(
-        self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32
-    ) -> npt.NDArray[Any]:
-        self.read.append(name)
-        assert self.tensors[name].shape == shape, (name, self.tensors[name].shape, shape)
-        return self.tensors[name].astype(dtype)
 
     def rows(
         self,
@@ -64,10 +49,6 @@ class MemorySource:
         self.read.append(f"{name}[{index[0]}]")
         assert self.tensors[name].shape[-1] == width
         return self.tensors[name].reshape(-1, width)[list(index)].astype(dtype)
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        raise SourceError("no tokenizer")
 
 
 def tiny_config(**changes: Any) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -106,13 +105,9 @@ SOURCE = tiny_source(layers=2, vocabulary=10)
 CONFIG, NAMES = LLAMA.read(SOURCE, Cut(()), slices=3)
 
 
-def test_one_head_of_four_rows_goes_from_pairs_to_halves() -> None:
-    stored = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
-    assert in_halves(stored, 1).flatten().tolist() == [0, 2, 1, 3]
-
-
-def test_each_head_keeps_its_rows() -> None:
+def test_each_head_goes_from_pairs_to_halves() -> None:
     stored = torch.arange(12.0).reshape(12, 1)
+    assert in_halves(stored[:4], 1).flatten().tolist() == [0, 2, 1, 3]
     assert in_halves(stored, 2).flatten().tolist() == [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]
 
 
@@ -159,21 +154,15 @@ def test_an_untied_head_is_its_own_tensor() -> None:
 SMALL = AneLayout("llama", 3, Rotary.plain(2, 100.0))
 
 
+SHAPES = {"x": (1, 3, 2, 1), "cos": (1, 1, 2, 2), "sin": (1, 1, 2, 2)}
+
+
 def test_inputs_of_a_stateful_block() -> None:
     stateful = AneLayout("llama", 3, Rotary.plain(2, 100.0), 4)
     inputs = stateful.inputs(np.ones((2, 3), np.float32), start=1)
-    assert {name: array.shape for name, array in inputs.items()} == {
-        "x": (1, 3, 2, 1),
-        "cos": (1, 1, 2, 2),
-        "sin": (1, 1, 2, 2),
-        "mask": (1, 1, 2, 4),
-        "write": (1, 1, 2, 4),
-    }
+    expected = SHAPES | {"mask": (1, 1, 2, 4), "write": (1, 1, 2, 4)}
+    assert {name: array.shape for name, array in inputs.items()} == expected
     np.testing.assert_allclose(inputs["cos"][0, 0, 0], [math.cos(1), math.cos(2)], rtol=1e-6)
-
-
-def test_positions_beyond_the_state() -> None:
-    stateful = AneLayout("llama", 3, Rotary.plain(2, 100.0), 4)
     with pytest.raises(ExecutionError) as error:
         stateful.inputs(np.ones((2, 3), np.float32), start=3)
     assert str(error.value) == (
@@ -182,19 +171,9 @@ def test_positions_beyond_the_state() -> None:
     )
 
 
-def test_a_head_takes_x_alone() -> None:
-    head = AneLayout("llama", 3)
-    assert set(head.inputs(np.ones((2, 3), np.float32))) == {"x"}
-
-
 def test_inputs_of_two_positions() -> None:
     inputs = SMALL.inputs(np.array([[1, 2, 3], [4, 5, 6]], dtype=np.float32))
-    assert {name: array.shape for name, array in inputs.items()} == {
-        "x": (1, 3, 2, 1),
-        "cos": (1, 1, 2, 2),
-        "sin": (1, 1, 2, 2),
-        "mask": (1, 1, 2, 2),
-    }
+    assert {name: array.shape for name, array in inputs.items()} == SHAPES | {"mask": (1, 1, 2, 2)}
     assert inputs["x"][0, :, 0, 0].tolist() == [1, 2, 3]
     assert inputs["x"][0, :, 1, 0].tolist() == [4, 5, 6]
     assert inputs["mask"][0, 0].tolist() == [[0, -1e4], [0, 0]]
@@ -228,21 +207,13 @@ def test_another_family_s_outputs(outputs: dict[str, np.ndarray], given: str) ->
     )
 
 
-def test_a_layout_is_rebuilt_from_a_description() -> None:
-    described = json.loads(json.dumps(tiny_model().description))
-    assert LLAMA.layout(described, "L00") == tiny_model().layout("L00")
-    assert LLAMA.layout(described, "head.0").sees == "itself"
-    stateful = LLAMA.layout(described | {"context": 9}, "L00")
-    assert (stateful.sees, stateful.context) == ("state", 9)
-
-
 def test_embedding_rows() -> None:
     model = tiny_model()
     table = model.source.tensors["token_embd.weight"]
     np.testing.assert_array_equal(model.embed([3, 0, 3]), table[[3, 0, 3]])
 
 
-def test_a_block_s_ports() -> None:
+def test_a_block_s_ports_without_and_with_states() -> None:
     conversion = tiny_model().conversion("L00")
     assert conversion.inputs == (
         Port("x", (1, 16, "T", 1)),
@@ -251,27 +222,15 @@ def test_a_block_s_ports() -> None:
         Port("mask", (1, 1, "T", "T")),
     )
     assert conversion.outputs == (Port("y", (1, 16, "T", 1)),)
+    stateful = tiny_model(context=6).conversion("L00")
+    assert stateful.inputs[3:] == tuple(Port(n, (1, 1, "T", 6)) for n in ("mask", "write"))
+    assert stateful.states == tuple(Port(n, (2, 1, 4, 6)) for n in ("k_cache", "v_cache"))
 
 
-def test_a_stateful_block_s_ports() -> None:
-    conversion = tiny_model(context=6).conversion("L00")
-    assert conversion.inputs[3:] == (
-        Port("mask", (1, 1, "T", 6)),
-        Port("write", (1, 1, "T", 6)),
-    )
-    assert conversion.states == (
-        Port("k_cache", (2, 1, 4, 6)),
-        Port("v_cache", (2, 1, 4, 6)),
-    )
-
-
-def test_what_the_cut_leaves_out() -> None:
+def test_what_the_cut_leaves_out_and_the_shards_take() -> None:
     model = tiny_model(("L01", "head.0"), layers=3)
     assert model.missing == ["L00", "L02"]
     assert not tiny_model(("L00",)).missing
-
-
-def test_how_much_the_shards_take() -> None:
     assert (tiny_model().positions, tiny_model(context=6).positions) == (8, 6)
 
 
@@ -301,12 +260,3 @@ def test_slices_that_are_not_the_whole_vocabulary(heads: tuple[str, ...]) -> Non
         f"The head's slices are {', '.join(heads)}; number them head.0 to head.{len(heads) - 1}, "
         "so that together they are the whole vocabulary."
     )
-
-
-def test_a_file_with_a_tensor_that_would_be_left_out() -> None:
-    source = tiny_source()
-    source.tensors["blk.0.attn_norm.bias"] = np.zeros(16, np.float32)
-    with pytest.raises(
-        SourceError, match=r"does not compute with its tensor 'blk\.0\.attn_norm\.bias'"
-    ):
-        LLAMA.open_model(source, Cut(("L00",)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,12 @@ import torch
 from pytest_ane.make.coremltools_quiet import converter_notes
 from pytest_ane.make.shard import convert
 from pytest_ane.manifest import load
-from pytest_ane.mlprogram.errors import ExecutionError, ManifestError, SourceError
-from pytest_ane.models.families import Branch, Cut, Port, Wire, get_family
+from pytest_ane.mlprogram.errors import ManifestError, SourceError
+from pytest_ane.models.families import Branch, Cut, Port, Wire
 from pytest_ane.models.families._layout import Rotary
 from pytest_ane.models.families.decoder import Layer, Mixture
-from pytest_ane.models.families.zaya import ZayaModel, layout, open_model, spread, wiring
+from pytest_ane.models.families.registry import get_family
+from pytest_ane.models.families.zaya import ZayaModel, open_model, spread, wiring
 from pytest_ane.models.families.zaya.config import ZayaConfig
 from pytest_ane.models.families.zaya.weights import OVERFLOW_BIAS, ZayaWeights
 from pytest_ane.models.sources import SeededSource
@@ -297,22 +297,6 @@ def test_inputs_have_the_shapes_of_the_ports() -> None:
         assert inputs[port.name].shape == tuple(3 if d == "T" else d for d in port.shape)
 
 
-def test_positions_beyond_the_state() -> None:
-    with pytest.raises(ExecutionError, match=r"positions 10 to 12 do not fit a state of 12"):
-        tiny_model().layout("L00").inputs(np.ones((3, 12), np.float32), start=10)
-
-
-def test_another_family_s_output() -> None:
-    with pytest.raises(ExecutionError, match="A shard of family 'zaya' gives y"):
-        tiny_model().layout("L00").output({"z": np.zeros((1, 1, 1, 1))})
-
-
-@pytest.mark.parametrize("shard", ["L00", "L01"])
-def test_the_description_survives_json_and_rebuilds_the_layout(shard: str) -> None:
-    model = tiny_model()
-    assert layout(json.loads(json.dumps(model.description)), shard) == model.layout(shard)
-
-
 def test_what_the_cut_leaves_out() -> None:
     model = tiny_model(("L01", "head.0"), layers=4)
     assert model.missing == ["L00", "L02", "L03"]
@@ -329,11 +313,6 @@ def test_a_layer_the_model_does_not_have() -> None:
     with pytest.raises(SourceError) as error:
         tiny_model(("L02",))
     assert str(error.value) == "tiny: has 2 layers, so no shard L02."
-
-
-def test_a_slice_is_missing() -> None:
-    with pytest.raises(ManifestError, match=r"The head's slices are head\.1"):
-        tiny_model(("head.1",))
 
 
 @pytest.mark.parametrize(
