@@ -144,7 +144,6 @@ class _Graph:
         node["inputsMetadata"].append({"id": target, "attrs": [tag]})
 
     def block(self, block: Block, space: str) -> list[_Origin]:
-        """All operations of a block, and where its outputs come from."""
         for operation in block.operations:
             self.operation(operation, space)
         return [self.origin(name) for name in block.outputs]
@@ -223,7 +222,6 @@ def _scope(op: Operation) -> str:
 
 
 def _units(subject: Subject) -> dict[str, Json]:
-    """Where each operation runs, and how that is known: `predicted ANE`."""
     return {
         printable(op.name, NAME): {"value": op.where.partition(",")[0]} | (
             {"bgColor": _UNITS[op.unit]} if op.unit in _UNITS else {}
@@ -249,7 +247,6 @@ def _error(own: Any) -> Json:
 
 
 def _hazards(subject: Subject) -> dict[str, Json]:
-    """What the ANE's arithmetic met in an operation."""
     return {
         printable(op.name, NAME): {"value": op.hazards, "bgColor": _RISKY}
         for op in strip(subject)

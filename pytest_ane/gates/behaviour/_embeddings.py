@@ -262,7 +262,6 @@ def _broken(measured: Embeddings, policy: BehaviourPolicy) -> Iterator[Finding]:
 
 
 def _wrong_reference(measured: Embeddings, expect: Mapping[str, str]) -> Iterator[Finding]:
-    """What reference and shards share, no comparison sees."""
     faults = [
         f"it ranks {ranking.best!r} first for {ranking.query!r}, and "
         f"{expect[ranking.query]!r} is expected"
@@ -278,7 +277,6 @@ def _wrong_reference(measured: Embeddings, expect: Mapping[str, str]) -> Iterato
 
 
 def _untested(measured: Embeddings, policy: BehaviourPolicy) -> Iterator[Finding]:
-    """Nothing passes for lack of evidence."""
     if not measured.ordered and policy.min_kendall > -1:
         yield Finding(
             "failed",

@@ -157,7 +157,6 @@ class FidelityGate(Gate[Fidelity]):
 
 
 def _own(subject: Subject) -> bool:
-    """Whether the artifact is the user's own."""
     return isinstance(subject, Shard) and subject.artifact is not None
 
 

@@ -78,7 +78,6 @@ def _settings(model: MLModel | Pipeline) -> dict[str, Mapping[str, Any]]:
 
 
 def _labels(model: MLModel) -> Mapping[str, Any]:
-    """A classifier's labels in the order of its probabilities."""
     values = {op.name: op.attributes.get("val") for op in model.main.walk() if op.op == "const"}
     for operation in model.main.walk():
         if operation.op == "classify":
@@ -90,7 +89,6 @@ def _labels(model: MLModel) -> Mapping[str, Any]:
 
 
 def _setting(value: Any, expected: Any) -> str:
-    """Two values of a setting; of long lists the first that differ."""
     if not (isinstance(value, tuple) and isinstance(expected, tuple)):
         return f"{value} in place of {expected}"
     if len(value) != len(expected):
@@ -150,7 +148,6 @@ def _shape(port: Port, feature: Feature, max_tokens: int, *, flexible: bool) -> 
 
 
 def _extents(feature: Feature) -> Sequence[tuple[int, int | None]]:
-    """The smallest and the largest extent along each axis."""
     if feature.enumerated:
         return [(min(sizes), max(sizes)) for sizes in zip(*feature.enumerated, strict=False)]
     return feature.ranges or [(size, size) for size in feature.shape]

@@ -24,8 +24,6 @@ _NAMED = 5
 
 @dataclass(frozen=True)
 class _Bounds:
-    """Of one part: the greatest error, and the root mean square."""
-
     name: str
     error: Error | None
     greatest: float
@@ -33,7 +31,6 @@ class _Bounds:
 
     @property
     def broken(self) -> bool:
-        """Whether a bound is not kept; NaN keeps none."""
         e = self.error
         return e is not None and not (e.greatest <= self.greatest and e.rms <= self.rms)
 
@@ -150,7 +147,6 @@ def _bounds(budget: ErrorBudget, policy: FidelityPolicy) -> tuple[_Bounds, _Boun
 
 
 def _parts(fidelity: Fidelity) -> list[tuple[str, float]]:
-    """The root mean squares that make up the total error."""
     budget = fidelity.budget
     assert budget is not None
     rounding = budget.rounding.rms

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pytest_ane.backends import CpuBackend
 from pytest_ane.gates.base import Gate, ShardContext, Subject
-from pytest_ane.gates.hazards._records import Hazards, Peak
 from pytest_ane.gates.hazards.judge import figures, findings, judge, limits
-from pytest_ane.gates.hazards.measure import measure
+from pytest_ane.gates.hazards.measure import Hazards, Peak, measure
 from pytest_ane.gates.verdict import Figure, Limits, Verdict
 from pytest_ane.manifest import Shard
 from pytest_ane.manifest.policy import HazardsPolicy

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_ane.gates.arithmetics import rule_figures, unknown_rules
-from pytest_ane.gates.hazards._records import Hazard, Hazards, Peak
+from pytest_ane.gates.hazards.measure import Hazard, Hazards, Peak
 from pytest_ane.gates.verdict import (
     Bound,
     Cell,
@@ -173,7 +173,6 @@ def limits(policy: HazardsPolicy) -> Limits:
 
 
 def _severity(peak: Peak, policy: HazardsPolicy) -> Severity | None:
-    """How much a peak matters; None where it does not."""
     hazard, value, limit = peak.hazard, peak.value, limit_of(peak.hazard, policy)
     if hazard in ("order", "infinity"):
         return "failed" if value else None
@@ -205,7 +204,6 @@ def _finding(peak: Peak, severity: Severity, policy: HazardsPolicy) -> Finding:
 
 
 def _sentence(peak: Peak, severity: Severity, policy: HazardsPolicy) -> str:
-    """What a peak is, and the limit that it meets or comes near."""
     value, met = peak.value, severity == "failed"
     near = f"within a factor of {policy.warn_factor:g} of"
     match peak.hazard:
@@ -255,7 +253,6 @@ def _sentence(peak: Peak, severity: Severity, policy: HazardsPolicy) -> str:
 
 
 def _kind(peak: Peak, severity: Severity) -> str:
-    """What findings of a hazard have in common."""
     met = severity == "failed"
     key = "max-table-error" if met else "warn-table-error"
     return {
@@ -292,7 +289,6 @@ def _figure(peak: Peak, policy: HazardsPolicy) -> Figure:
 
 
 def _table(measurement: Hazards, policy: HazardsPolicy) -> Table:
-    """The greatest peaks of each hazard."""
     heads = ("operation", "kind", "hazard", "probe", "value", "limit", "rule")
     rows: list[tuple[Cell, ...]] = []
     shown: Counter[Hazard] = Counter()

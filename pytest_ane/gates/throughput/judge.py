@@ -277,7 +277,6 @@ def _notes(now: Speed, baseline: Baseline | Missing | None) -> Iterator[Finding]
 
 
 def _tables(now: Speed, baseline: Baseline | Missing | None) -> Iterator[Table]:
-    """The runs, and the parts of a token's time: against the baseline, and by themselves."""
     rows: list[tuple[Cell, ...]] = [
         (label, now.figure(median), median, len(rounds), min(rounds), max(rounds))
         for label, rounds, median in zip(

@@ -109,8 +109,6 @@ def _before(now: Mapping[str, float], before: Mapping[str, float]) -> str:
 
 
 class _Position(NamedTuple):
-    """A row of the picture's table."""
-
     prompt: str
     position: int
     text: str

@@ -307,7 +307,6 @@ def _time(machine: str, parts: Sequence[_Part]) -> Picture:
 
 
 def _timed(run: Run | None) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Benchmarks of a run: machine, subject, verdict."""
     for row in run.rows if run else ():
         if row.gate == "throughput" and row.data:
             place = row.data.get("provenance") or {}
@@ -365,8 +364,6 @@ _SERIES = ("measured", "needed to pay", "by lookup in this text")
 
 
 class _Yield(NamedTuple):
-    """A row of the picture's table."""
-
     prompt: str
     width: int
     what: str

@@ -79,7 +79,6 @@ def page(run: Run) -> str:
 
 
 def _charts(run: Run) -> tuple[list[tuple[Picture, Markup, Grid]], list[str]]:
-    """Pictures of whole models with their SVG and numbers; or why there are none."""
     made = pictures_of(run)
     try:
         drawn = [Markup(svg(picture)) for picture in made]
@@ -112,7 +111,6 @@ def _headline(run: Run) -> str:
 
 
 def _detail(run: Run, subject: Subject, earlier: Earlier | None) -> str:
-    """All that is known of a shard or a model."""
     return _template("detail.html").render(
         subject=subject,
         command=run.command(subject.name) if subject.worst.gate else "",

@@ -14,8 +14,12 @@ from pydantic import TypeAdapter
 
 from pytest_ane.gates.compression import _palettes as palettes
 from pytest_ane.gates.compression import judge
-from pytest_ane.gates.compression._palettes import Palette, measure_palettes, palettes_table
-from pytest_ane.gates.compression.measure import CompressionMeasurement
+from pytest_ane.gates.compression.measure import (
+    CompressionMeasurement,
+    Palette,
+    measure_palettes,
+    palettes_table,
+)
 from pytest_ane.make.compress import compress
 from pytest_ane.manifest import Compression
 from pytest_ane.manifest.policy import CompressionPolicy

@@ -165,7 +165,6 @@ def _read_counts(text: str) -> Plan:
 
 
 def _is_lines(text: str) -> bool:
-    """Whether a text is one JSON object of counts a line."""
     first, _, second = text.strip().partition("\n")
     try:
         return second[:1] == "{" and _is_counts(json.loads(first))

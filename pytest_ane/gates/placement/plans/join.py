@@ -437,7 +437,6 @@ def summarise(plan: Plan) -> Summary:
 def _inconclusive(
     plan: Plan, assigned: int, lost: list[PlannedOperation]
 ) -> tuple[str, str] | None:
-    """Why a plan proves nothing, and what to do."""
     if plan.source == "log":
         return "A log does not say where operations run", "record a compute plan"
     if failed := next((message for message in plan.messages if message.failure), None):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytest_ane.gates.placement._graph import Depends, Site
 from pytest_ane.gates.placement.rules._base import AUTHORING, DISPATCH, OpRule
-from pytest_ane.gates.placement.segmenter._support import limit, wide_kernel, wide_window
+from pytest_ane.gates.placement.segmenter._costs import limit, wide_kernel, wide_window
 from pytest_ane.mlprogram import fp16
 from pytest_ane.mlprogram.records import Ref, TensorType
 

@@ -15,7 +15,7 @@ from pytest_ane.gates.placement.rules._base import (
     Rule,
     Subject,
 )
-from pytest_ane.gates.placement.segmenter._support import limit
+from pytest_ane.gates.placement.segmenter._costs import limit
 from pytest_ane.mlprogram.errors import ManifestError
 from pytest_ane.mlprogram.records import DType, MLModel, StateType, TensorType
 

@@ -16,9 +16,11 @@ from operator import add
 from pytest_ane.gates.placement.segmenter._costs import (
     CostModel,
     chip_named,
+    is_measured,
     launch_bounds,
     milliseconds,
     models,
+    obstacle,
     rates_of,
 )
 from pytest_ane.gates.placement.segmenter._records import (
@@ -35,7 +37,6 @@ from pytest_ane.gates.placement.segmenter._records import (
     Units,
     Work,
 )
-from pytest_ane.gates.placement.segmenter._support import is_measured, obstacle
 
 Row = Sequence[float]
 
@@ -305,7 +306,6 @@ def _without_costs(
 
 
 def _work(ops: Sequence[Op]) -> Work:
-    """Work of a row of supported operations, by what the ANE saves on each chip with costs."""
     saved = [
         math.fsum(
             min(cpu) - ane for ane, *cpu in estimates(ops, "CPU_AND_NE", model)
@@ -352,7 +352,6 @@ def _reasons(
     units: Units,
     model: CostModel,
 ) -> list[Off | None]:
-    """Why each operation is off the ANE; `None` for one that is on it."""
     ane = BACKENDS[units].index("ane")
     limits = [
         obstacle(op, "ane") if math.isinf(row[ane]) else ""

@@ -162,8 +162,6 @@ def _flexible(function: Function) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Reader:
-    """One operation of a program, with the shapes its values have."""
-
     site: Site
     shapes: Shapes
 
@@ -173,7 +171,6 @@ class _Reader:
         return bool(outputs) and all(self._known(Ref(named.name)) for named in outputs)
 
     def op(self, *, nested: bool) -> Op:
-        """The operation as the segmenter sees it."""
         site, inputs = self.site, tuple(self._inputs())
         attributes = {
             name: values
