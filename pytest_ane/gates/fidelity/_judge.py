@@ -362,7 +362,7 @@ def _broken(
     parts = group.parts(metric)
     measured = [c for c in parts if metric.of(c)[0]]
     if parts and not measured:
-        yield _no_contribution(parts)
+        yield _no_values(metric, parts)
     if not (bad := [c for c in measured if not metric.keeps(metric.worst(c)[0], limit)]):
         return
     c = min(bad, key=metric.rank)
@@ -392,25 +392,18 @@ def _broken(
     )
 
 
-def _no_contribution(parts: Sequence[Comparison]) -> Finding:
-    outputs = ", ".join(dict.fromkeys(c.output for c in parts))
-    if all(c.kind == "extreme" for c in parts):
-        return Finding(
-            "failed",
-            "min-contribution is set, but contributions are not compared on extreme inputs",
-            remedy="add another kind to probes.kinds",
-        )
-    if any(c.idle for c in parts):
-        return Finding(
-            "failed",
-            f"min-contribution is set, but output {outputs} is the residual path alone in every "
-            "probe, so no contribution was compared",
-        )
-    return Finding(
-        "failed",
-        f"min-contribution is set, but no residual path of output {outputs} is known",
-        remedy="set it for shards that have one",
-    )
+def _no_values(metric: Metric, parts: Sequence[Comparison]) -> Finding:
+    """A threshold that nothing can be held to; what is known of contributions says why."""
+    output = f"output {', '.join(dict.fromkeys(c.output for c in parts))}"
+    why, remedy = f"no {metric.label} of {output} could be computed", ""
+    if metric is MIN_CONTRIBUTION and all(c.kind == "extreme" for c in parts):
+        why = "contributions are not compared on extreme inputs"
+        remedy = "add another kind to probes.kinds"
+    elif metric is MIN_CONTRIBUTION and any(c.idle for c in parts):
+        why = f"{output} is the residual path alone in every probe, so no contribution was compared"
+    elif metric is MIN_CONTRIBUTION:
+        why, remedy = f"no residual path of {output} is known", "set it for shards that have one"
+    return Finding("failed", f"{metric.key} is set, but {why}", remedy=remedy)
 
 
 def _is_finite(c: Comparison, policy: FidelityPolicy) -> bool:

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ane.gates.fidelity import Comparison
+from pytest_ane.gates.fidelity._judge import _no_values
+from pytest_ane.gates.fidelity._records import MAX_RELATIVE_L2
 from tests.gates.fidelity.verdicts import BLOCK, GOOD, NAN, of, passing
 
 
@@ -60,11 +62,28 @@ def test_the_limit_that_would_have_passed_passes(error: float) -> None:
     assert limit <= error * 1.0011
 
 
-@pytest.mark.parametrize("probe", [GOOD, replace(GOOD, idle=(0, 1)), replace(GOOD, kind="extreme")])
-def test_a_contribution_that_is_asked_for_and_cannot_be_had_fails(probe: Comparison) -> None:
+@pytest.mark.parametrize(
+    ("probe", "why"),
+    [
+        (GOOD, "no residual path of output y is known"),
+        (replace(GOOD, idle=(0, 1)), "output y is the residual path alone in every probe, so no"),
+        (replace(GOOD, kind="extreme"), "contributions are not compared on extreme inputs"),
+    ],
+)
+def test_a_contribution_that_is_asked_for_and_cannot_be_had_fails(
+    probe: Comparison, why: str
+) -> None:
     (finding,) = of(probe, **{"min-contribution": 0.5}).reasons
     assert finding.severity == "failed"
-    assert "min-contribution" in finding.reason
+    assert finding.reason.startswith(f"min-contribution is set, but {why}")
+
+
+def test_another_metric_without_values_is_called_by_its_own_name() -> None:
+    finding = _no_values(MAX_RELATIVE_L2, [GOOD])
+    assert finding.severity == "failed"
+    assert finding.reason == (
+        "max-relative-l2 is set, but no relative L2 of output y could be computed"
+    )
 
 
 def test_position_0_s_contribution_is_reported_apart() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Annotated, Literal, NamedTuple
 
@@ -405,34 +405,26 @@ class _Limits(BaseModel):
         check_sources((*self.never, *self.dtypes, *self.limit), self.sources)
         return self
 
+    @cached_property
+    def reasons(self) -> Mapping[tuple[Backend, str], str]:
+        """Why a backend never takes an op type."""
+        return {(e.backend, kind): e.reason for e in self.never for kind in e.operations}
 
-@dataclass(frozen=True)
-class _Support:
-    """The file by what is looked up.
+    @cached_property
+    def types(self) -> Mapping[str, frozenset[str]]:
+        """Element types that the ANE takes, by op type; under an empty one those of most."""
+        return {kind: entry.types for entry in self.dtypes for kind in entry.operations or {""}}
 
-    Attributes:
-        never: reasons by backend and op type.
-        casts, others: element types the ANE takes.
-    """
-
-    measured: frozenset[str]
-    never: Mapping[tuple[Backend, str], str]
-    casts: frozenset[str]
-    others: frozenset[str]
-    limits: Mapping[str, int]
+    @cached_property
+    def limits(self) -> Mapping[str, int]:
+        """In elements, by name."""
+        return {entry.name: entry.value for entry in self.limit}
 
 
 @cache
-def _support() -> _Support:
-    text = files(__package__).joinpath("support.toml").read_text("utf-8")
-    file = _Limits.model_validate(loads(text))
-    types = {kind: entry.types for entry in file.dtypes for kind in entry.operations or {""}}
-    return _Support(
-        file.measured,
-        {(e.backend, kind): e.reason for e in file.never for kind in e.operations},
-        types["cast"],
-        types[""],
-        {entry.name: entry.value for entry in file.limit},
+def _support() -> _Limits:
+    return _Limits.model_validate(
+        loads(files(__package__).joinpath("support.toml").read_text("utf-8"))
     )
 
 
@@ -471,21 +463,21 @@ def wide_window(width: int) -> str:
 def is_measured(op: Op) -> bool:
     """Whether a plan with an operation of this type is public."""
     support = _support()
-    return op.kind in support.measured or ("ane", op.kind) in support.never
+    return op.kind in support.measured or ("ane", op.kind) in support.reasons
 
 
 def obstacle(op: Op, backend: Backend) -> str:
     """The limit that keeps an operation off a backend, in a sentence's part; empty for none."""
-    support = _support()
-    if reason := support.never.get((backend, op.kind)):
+    if reason := _support().reasons.get((backend, op.kind)):
         return f"{op.kind}: {reason}"
     if backend != "ane":
         return ""
-    return _types(op, support) or _indices(op) or _extents(op) or _window(op) or _depth(op)
+    return _types(op) or _indices(op) or _extents(op) or _window(op) or _depth(op)
 
 
-def _types(op: Op, support: _Support) -> str:
-    allowed = support.casts if op.kind == "cast" else support.others
+def _types(op: Op) -> str:
+    types = _support().types
+    allowed = types["cast" if op.kind == "cast" else ""]
     # Constant indices are compiled into the program, whatever their type.
     tensors = [tensor for tensor in (*op.inputs, *op.outputs) if not tensor.constant]
     outside = sorted({tensor.dtype for tensor in tensors} - allowed)

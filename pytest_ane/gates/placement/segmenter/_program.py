@@ -173,9 +173,7 @@ class _Reader:
     def op(self, *, nested: bool) -> Op:
         site, inputs = self.site, tuple(self._inputs())
         attributes = {
-            name: values
-            for name in _ATTRIBUTES.get(site.op, ())
-            if (values := self._integers(name))
+            name: values for name in _ATTRIBUTES.get(site.op, ()) if (values := site.integers(name))
         }
         weight = self._operand("weight") if site.op in _WEIGHTED else None
         if weight and not weight.constant:
@@ -240,8 +238,3 @@ class _Reader:
 
     def _known(self, argument: Argument) -> bool:
         return self.site.graph.origin(argument).values < Depends.VALUES
-
-    def _integers(self, parameter: str) -> tuple[int, ...]:
-        argument = self.site.argument(parameter)
-        array = None if argument is None else self.site.graph.array(argument)
-        return () if array is None else tuple(int(number) for number in array.ravel())
