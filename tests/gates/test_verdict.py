@@ -50,18 +50,12 @@ def test_the_least_headroom_decides() -> None:
     assert Figure("f", 0.5).headroom == math.inf
 
 
-def test_the_most_particular_place_is_named() -> None:
+def test_the_most_particular_place_is_named_and_tables_are_rectangular() -> None:
     assert Where(probe="p", output="y").noun == "probe"
     assert Where(op="o", weight="w").name == "w"
     assert (Where().noun, Where().name) == ("", "")
-
-
-def test_a_table_is_rectangular() -> None:
     with pytest.raises(ValueError, match="has not 1 cells"):
         Table("t", (Column("a"),), ((1, 2),))
-
-
-def test_nothing_is_unproven() -> None:
     verdict = nothing("fidelity", "m:L01", "Nothing was compared", "add probes")
     assert (verdict.status, verdict.reasons[0].remedy) == ("unproven", "add probes")
 

@@ -175,7 +175,6 @@ def test_no_text_breaks_out_of_its_command(subject: str, reason: str) -> None:
     row = Row("fidelity", subject, "failed", "low", reasons=(reason,))
     line = next(commands([row], HEADER, lambda _: Place("a,b:c.toml")))
     found = re.fullmatch(r"::error file=a%2Cb%3Ac\.toml,title=([^:,\r\n]*)::([^\r\n]*)", line)
-    assert found is not None
     assert "%" not in re.sub("%(25|0A|0D)", "", found[2])
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(reason.split()))
     assert found[2].replace("%25", "%") == shown

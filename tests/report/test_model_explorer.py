@@ -53,7 +53,7 @@ def of(*operations: Operation, outputs: tuple[str, ...] = ("y",)) -> dict[str, A
 
 def node(made: dict[str, Any], id: str) -> dict[str, Any]:
     (found,) = (each for each in made["nodes"] if each["id"] == id)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def sources(made: dict[str, Any], id: str) -> list[str]:

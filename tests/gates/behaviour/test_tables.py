@@ -19,7 +19,6 @@ DRIFT = (StackState("L00", 0.05, 0.999), StackState("L01", 0.123456789, None))
 
 def rows(verdict: Verdict, name: str) -> Sequence[Sequence[Cell]]:
     table = verdict.table(name)
-    assert table is not None
     assert not table.listed
     return table.rows
 
@@ -35,14 +34,11 @@ def test_every_position_has_text_numbers_and_whether_it_is_bad() -> None:
     )
 
 
-def test_an_undefined_position_is_bad_even_at_0() -> None:
+def test_positions_that_are_undefined_are_bad_and_near_ties_are_not() -> None:
     undefined = Position(NAN, NAN, False, 0)
     found = rows(of(replace(GOOD, positions=(undefined, SAME))), "positions")
     assert [row[-1] for row in found] == ["yes", "no"]
     assert {row[2] for row in found} == {None}
-
-
-def test_a_near_tie_is_not_bad() -> None:
     tie = replace(OTHER, margin=0.1)
     assert rows(of(replace(GOOD, positions=(FIRST, SAME, tie))), "positions")[2][-1] == "no"
 
@@ -67,7 +63,4 @@ def test_the_drift_in_running_order_beside_each_shard_alone() -> None:
     verdict = judge(behaviour, policy, "m")
     assert rows(verdict, "drift") == (("L00", 0.05, 0.999, 0.05), ("L01", 0.12346, None, 0.2))
     assert "hidden states" not in "\n".join(details(verdict))
-
-
-def test_without_states_there_is_no_drift() -> None:
     assert of(GOOD).table("drift") is None

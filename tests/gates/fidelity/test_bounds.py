@@ -30,7 +30,6 @@ def test_what_is_asked_decides(key: str, limit: float, kept: float, figure: str)
     )  # fmt: skip
     assert passing(finding) == pytest.approx(kept)
     broken = verdict.figure(figure)
-    assert broken is not None
     assert (broken.value, broken.limit) == (pytest.approx(kept), limit)
     assert not broken.passes
     assert of(BLOCK, **{key: kept}).status == "passed"
@@ -103,7 +102,6 @@ def test_outputs_have_thresholds_of_their_own() -> None:
     (finding,) = verdict.reasons
     assert (finding.figure, finding.where.output) == ("relative_l2.max[y]", "y")
     own = verdict.figure("cosine.min[z]")
-    assert own is not None
     assert (own.value, own.limit) == (0.8, 0.8)
     assert verdict.values["cosine.min"] == 0.8
 
@@ -120,7 +118,6 @@ def test_values_that_may_be_infinite() -> None:
     allowed = of(masked, **{"max-non-finite": 0.2})
     assert allowed.status == "passed"
     cosine = allowed.figure("cosine.min")
-    assert cosine is not None
     assert cosine.limit is None  # What is left out keeps no limit.
     nothing = replace(masked, cosines=(NAN, NAN), spoilt=(0, 1))
     (finding,) = of(nothing, **{"max-non-finite": 0.2}).reasons

@@ -41,10 +41,6 @@ def test_all_close() -> None:
     assert probes(verdict) == ["gaussian T=2 #0", "captured chat T=2"]
 
 
-def test_no_probe_proves_nothing() -> None:
-    assert of().status == "unproven"
-
-
 def test_a_low_cosine_names_probe_position_and_the_threshold_that_would_pass() -> None:
     verdict = of(GOOD, comparison(0.99, 0.91238, 0.95))
     (finding,) = verdict.reasons
@@ -53,7 +49,6 @@ def test_a_low_cosine_names_probe_position_and_the_threshold_that_would_pass() -
     # A looser threshold mends nothing.
     assert finding.remedy == ""
     figure = verdict.figure("cosine.min")
-    assert figure is not None
     assert (figure.value, figure.limit, figure.passes) == (0.91238, 0.97, False)
     assert probes(verdict)[0] == "captured chat T=2"
     assert verdict.values["cosine.captured.min"] == 0.91238
@@ -64,9 +59,11 @@ def test_the_threshold_itself_passes(cosine: float, passes: bool) -> None:
     assert (of(comparison(cosine)).status == "passed") is passes
 
 
-def test_the_threshold_is_the_policy_s() -> None:
+def test_the_policy_decides_the_threshold() -> None:
     assert of(comparison(0.9), **{"min-cosine": 0.9}).status == "passed"
     assert of(comparison(0.98), **{"min-cosine": 0.99}).status == "failed"
+    for cosine in (0.8999, -0.998):
+        assert "would have passed" not in of(comparison(cosine)).reasons[0].reason
 
 
 @given(st.floats(0.9, 0.9699))
@@ -74,11 +71,6 @@ def test_the_limit_that_would_have_passed_passes(cosine: float) -> None:
     limit = passing(of(comparison(cosine)).reasons[0])
     assert of(comparison(cosine), **{"min-cosine": limit}).status == "passed"
     assert limit > cosine - 1.001e-4
-
-
-def test_no_limit_is_offered_to_a_shard_that_is_plainly_wrong() -> None:
-    for cosine in (0.8999, -0.998):
-        assert "would have passed" not in of(comparison(cosine)).reasons[0].reason
 
 
 @pytest.mark.parametrize("share", [0.75, 0.0, 1 - 1e-6])
@@ -101,32 +93,32 @@ def test_an_undefined_cosine_is_worse_than_any_number() -> None:
     assert math.isnan(float(verdict.values["cosine.min"]))
 
 
-def test_zero_on_one_side_fails() -> None:
+def test_zero_on_one_side_fails_and_on_both_is_agreement() -> None:
     verdict = of(replace(GOOD, one_zero=(3,)), replace(CAPTURED, one_zero=tuple(range(8))))
     assert [f.where.probe for f in verdict.reasons] == ["gaussian T=2 #0", "captured chat T=2"]
     assert {f.kind for f in verdict.reasons} == {"are zero on one side only"}
-
-
-def test_zero_on_both_sides_is_agreement_and_reported() -> None:
     verdict = of(GOOD, comparison(1.0, both_zero=(1, 2)))
     assert verdict.status == "passed"
     assert verdict.tables[0].rows[1][-2] == 2
 
 
-def test_probes_that_are_all_zero_compare_nothing() -> None:
+def test_too_few_live_probes() -> None:
     zero = comparison(both_zero=(0, 1))
     verdict = of(zero, replace(zero, probe="another"))
     assert verdict.status == "failed"
     assert len(verdict.reasons) == 1
     assert (verdict.values["probes"], verdict.values["probes.live"]) == (2, 0)
-
-
-def test_too_few_live_probes() -> None:
     dead = comparison(both_zero=(0, 1), probe="dead")
     verdict = of(GOOD, dead, **{"min-live-probes": 2})
     assert verdict.status == "failed"
     assert probes(verdict)[-1] == "dead"
     assert of(GOOD, CAPTURED, dead, **{"min-live-probes": 2}).status == "passed"
+    two = (GOOD, replace(GOOD, output="z"))
+    assert of(*two, **{"min-live-probes": 2}).status == "failed"
+    assert of(*two).values["probes.live"] == 1
+    alone = replace(CAPTURED, cosines=(0.99,), positions=(0,), relative=(0.1,))
+    assert of(alone).status == "failed"
+    assert of().status == "unproven"
 
 
 def test_rows_at_which_rounding_decides_the_expert_compare_nothing() -> None:
@@ -138,25 +130,13 @@ def test_rows_at_which_rounding_decides_the_expert_compare_nothing() -> None:
     assert "decides the expert" not in of(GOOD, **{"min-live-probes": 2}).reasons[0].reason
 
 
-def test_two_outputs_of_one_probe_are_one_probe() -> None:
-    two = (GOOD, replace(GOOD, output="z"))
-    assert of(*two, **{"min-live-probes": 2}).status == "failed"
-    assert of(*two).values["probes.live"] == 1
-
-
 def test_without_a_reference_only_finite_outputs_are_asked_for() -> None:
     verdict = of(comparison(0.1), compared=False)
     assert verdict.status == "passed"
     assert "cosine.min" not in verdict.values
-
-
-def test_without_a_reference_nan_fails() -> None:
     verdict = of(GOOD, replace(CAPTURED, finite=0.5), compared=False)
     assert [f.kind for f in verdict.reasons] == [NOT_FINITE]
     assert verdict.values["finite"] == 0.5
-
-
-def test_a_nan_among_the_largest_inputs_is_shown() -> None:
     verdict = of(GOOD, replace(CAPTURED, input_max=NAN))
     assert math.isnan(float(verdict.values["input.max"]))
 
@@ -178,11 +158,6 @@ def test_position_0_has_a_bound_that_follows(cosine: float) -> None:
     assert "below 0.91, which min-cosine allows there: " in finding.reason
     low = of(GOOD, replace(probe, cosines=(0.9, 0.98)), **{"min-cosine": 0.96})
     assert low.status == "passed"
-
-
-def test_position_0_alone_is_too_little() -> None:
-    alone = replace(CAPTURED, cosines=(0.99,), positions=(0,), relative=(0.1,))
-    assert of(alone).status == "failed"
 
 
 @given(st.lists(st.floats(-1, 1) | st.just(NAN), min_size=1, max_size=6), st.floats(-1, 1))
@@ -209,18 +184,14 @@ def test_the_contribution_is_shown_and_does_not_decide() -> None:
     )
 
 
-def test_the_table_has_a_column_a_metric_and_the_limits() -> None:
+def test_tables_have_a_column_a_metric_the_limits_and_a_histogram() -> None:
     table = of(GOOD, BLOCK).tables[0]
     assert [(c.title, c.limit) for c in table.columns[:4]] == [
         ("probe", None), ("cosine", 0.97), ("at", None), ("contribution", 0.8818)
     ]  # fmt: skip
     assert table.rows[1][:3] == ("captured chat T=2", 0.998, 2)
-
-
-def test_a_histogram_shows_where_the_worst_probe_s_cosines_are() -> None:
     cosines = (0.99, *(1.0,) * 15)
     histogram = of(comparison(*cosines)).table("cosines")
-    assert histogram is not None
     assert [row[2] for row in histogram.rows] == [1, 0, 0, 0, 0, 0, 0, 15]
 
 
@@ -248,5 +219,4 @@ def test_zero_on_one_side_names_the_experts(experts: tuple[Any, ...], says: str)
 )
 def test_the_largest_input_is_explained_where_it_matters(largest: float, note: str) -> None:
     figure = of(replace(GOOD, input_max=largest)).figure("input.max")
-    assert figure is not None
     assert (figure.note, figure.shown) == (note, largest > 0)

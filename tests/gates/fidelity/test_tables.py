@@ -18,7 +18,6 @@ def errors(*relative: float) -> Sequence[Cell]:
     """The row of a captured probe with these errors at positions 1, 2, ..."""
     probe = replace(comparison(*(0.99,) * len(relative)), relative=relative)
     table = of(probe).table("errors")
-    assert table is not None
     (row,) = table.rows
     return row
 
@@ -39,7 +38,6 @@ def test_undefined_errors_are_counted_and_in_no_statistic() -> None:
 def test_position_0_of_captured_probes_is_left_out() -> None:
     first = replace(CAPTURED, positions=(0, 1), relative=(9.0, 0.25))
     table = of(GOOD, first).table("errors")
-    assert table is not None
     assert [(row[0], row[2], row[8]) for row in table.rows] == [
         ("gaussian T=2 #0", 2, 0.1), ("captured chat T=2", 1, 0.25)
     ]  # fmt: skip

@@ -132,15 +132,12 @@ def test_only_moves_passes_and_says_so() -> None:
     ]
 
 
-def test_nothing_by_a_rule_is_unproven() -> None:
+def test_nothing_by_a_rule_and_no_probe_are_unproven() -> None:
     inputs = {"x": programs.normal(0, 2, 3)}
     made = programs.program(inputs, op("sin", "y", half(2, 3), x="x"))
     (finding,) = verdict((made, inputs)).findings
     assert finding.severity == "unproven"
     assert finding.reason == "No operation has a known rule of the ANE's arithmetic: sin"
-
-
-def test_no_probe_is_unproven() -> None:
     from pytest_ane.gates.hazards import Hazards
     from pytest_ane.mlprogram.arithmetic import RuleShares
 

@@ -51,7 +51,6 @@ def test_constants_are_found_as_values_and_behind_const_ops() -> None:
     immediate = value([3])
     assert made.constant(immediate) is immediate
     array = made.array(Ref("c"))
-    assert array is not None
     assert array.tolist() == [1, 2]
     assert made.constant(Ref("r")) is None
     assert made.array(Ref("x")) is None

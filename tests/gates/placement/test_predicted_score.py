@@ -93,7 +93,7 @@ def test_a_description_gives_the_operation() -> None:
 def results(*units: str) -> list[Foreseen]:
     """`on-off` was predicted on, and measured off."""
     pairs = [unit.split("-") for unit in units]
-    return [Foreseen(row("relu"), t, p, "") for p, t in pairs]  # type: ignore[arg-type]
+    return [Foreseen(row("relu"), t, p, "") for p, t in pairs]
 
 
 @pytest.mark.parametrize(

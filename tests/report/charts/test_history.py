@@ -16,7 +16,6 @@ def test_the_step_is_marked() -> None:
     assert "0.9900 to 0.9300" in found.texts
     assert len(found.marks("rule")) == 2
     assert len(found.marks("symbol")) == 20
-    assert picture is not None
     assert picture.description == (
         "cosine of m:L11: 20 measurements, 0.9300 at the last. It steps at abc012: "
         "0.9900 to 0.9300. The policy asks for at least 0.97."
@@ -38,7 +37,6 @@ def test_what_is_not_finite_is_above_the_frame() -> None:
     found = drawn(picture)
     assert min(y for _, y in found.at("symbol")) < 0
     assert "0.9900 to NaN" in found.texts
-    assert picture is not None
     assert "marked above the frame: bad." in picture.description
 
 

@@ -74,7 +74,6 @@ def test_the_first_four_colours_differ_to_the_colour_blind(
 
 def test_text_has_the_colour_of_the_text_around_it() -> None:
     picture = history("cosine", [("abc", "2026-11-24", 0.9)])
-    assert picture is not None
     texts = drawn(picture).root.iter("{http://www.w3.org/2000/svg}text")
     assert {text.get("fill") for text in texts} == {"currentColor"}
 

@@ -37,7 +37,6 @@ def test_candidates_the_frontier_and_the_gate_s_line() -> None:
     # Eight is larger than mixed and worse.
     (line,) = found.marks("line")
     assert line.get("d", "").count("L") == 2
-    assert picture is not None
     assert picture.description == (
         "Size against mean KL of 4 candidates, of which 2 passed. Recommended is mixed: "
         "105.00 MB, KL 0.0400 nats. The gate allows 0.0500 nats."
@@ -49,7 +48,6 @@ def test_candidates_the_frontier_and_the_gate_s_line() -> None:
 def test_a_candidate_without_kl_is_above_the_frame() -> None:
     picture = recommend({"candidates": [candidate("two", 30e6, "NaN"), MIXED]})
     assert min(y for _, y in drawn(picture).at("symbol")) < 0
-    assert picture is not None
     assert "marked above the frame: two." in picture.description
 
 

@@ -102,7 +102,6 @@ def test_tokens_per_call_against_width() -> None:
     found = drawn(picture)
     assert len(found.marks("symbol")) == 6
     assert {"measured", "needed to pay", "by lookup in this text"} <= {*found.texts}
-    assert picture is not None
     says = "Prompt france, width {}: a call yields {} tokens and must yield {}, so it {}."
     assert picture.description == " ".join(
         (

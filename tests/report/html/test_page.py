@@ -53,7 +53,7 @@ def run_of(*verdicts: Verdict) -> Run:
 
 
 def figure(value: float, *, limit: float = 0.97, **more: object) -> Figure:
-    return Figure("c", value, label="c", limit=limit, good="above", **more)  # type: ignore[arg-type]
+    return Figure("c", value, label="c", limit=limit, good="above", **more)
 
 
 FAILED = Verdict(
@@ -90,7 +90,6 @@ class Reader(HTMLParser):
 def packed_of(text: str) -> dict[str, str]:
     """The details that are packed, by subject."""
     found = re.search(r'id="packed">(.*?)</script>', text, re.DOTALL)
-    assert found is not None
     return {
         name: gzip.decompress(base64.b64decode(data)).decode()
         for name, data in json.loads(found[1]).items()
@@ -236,7 +235,6 @@ def test_numbers_that_json_has_no_form_for_come_back() -> None:
     infinite = Figure("i", math.inf, limit=1.0, good="below")
     verdict = Verdict("g", "m", (figure(math.nan), infinite), tables=(cells,))
     again = verdict_of(json.loads(json.dumps(to_json(verdict))))
-    assert again is not None
     assert math.isnan(float(again.figures[0].value))
     assert again.figures[1].value == math.inf
     assert not any(f.passes for f in again.figures)

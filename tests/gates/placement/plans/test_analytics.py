@@ -90,9 +90,9 @@ def _package(*names: str) -> object:
 
 
 def test_what_the_compiler_added_or_folded_is_no_other_package() -> None:
-    joined = join(PLAN, _package("folded", "x16", "s", "l", "y"))  # type: ignore[arg-type]
+    joined = join(PLAN, _package("folded", "x16", "s", "l", "y"))
     assert (joined.unmatched, joined.functions) == ((), PLAN.functions)
-    other = join(PLAN, _package("x16", "t", "u"))  # type: ignore[arg-type]
+    other = join(PLAN, _package("x16", "t", "u"))
     assert other.unmatched == ("s", "l", "a", "y")
     assert summarise(other).outcome == "inconclusive"
 

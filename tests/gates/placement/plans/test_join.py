@@ -22,7 +22,7 @@ from tests.gates.placement.programs import const, full, function, half, model, o
 
 
 def planned(*operations: tuple[str, str], function: str = "main") -> Plan:
-    made = (PlannedOperation(name, None, device) for name, device in operations)  # type: ignore[arg-type]
+    made = (PlannedOperation(name, None, device) for name, device in operations)
     return Plan("coremltools", (PlannedFunction(function, tuple(made)),))
 
 
@@ -51,15 +51,12 @@ def test_an_op_that_the_plan_passes_over_is_without_a_device() -> None:
     assert [operation.name for _, operation in found.off] == ["y"]
 
 
-def test_a_plan_of_another_program_proves_nothing() -> None:
+def test_nothing_of_another_type_or_program_matches() -> None:
     found = join(planned(("c", "ANE"), ("y", "ANE"), ("other", "ANE")), PROGRAM)
     assert found.unmatched == ("other",)
     assert summarise(found).outcome == "inconclusive"
     elsewhere = join(planned(("c", "ANE"), function="prefill"), PROGRAM)
     assert elsewhere.unmatched == ("prefill/c",)
-
-
-def test_a_name_of_another_type_does_not_match() -> None:
     operations = (PlannedOperation("c", "linear", "ANE"),)
     plan = Plan("coremltools", (PlannedFunction("main", operations),))
     assert join(plan, PROGRAM).unmatched == ("c",)
@@ -105,7 +102,7 @@ def test_a_cast_that_the_package_does_not_have_is_tolerated_on_the_ane_alone() -
     """Without what it reads, nobody knows whether it is at the boundary."""
 
     def joined(device: str) -> Plan:
-        cast = PlannedOperation("z", "cast", device)  # type: ignore[arg-type]
+        cast = PlannedOperation("z", "cast", device)
         (function,) = planned(("c", "ANE"), ("y", "ANE"), ("x16", "CPU")).functions
         operations = (*function.operations, cast)
         return join(Plan("coremltools", (PlannedFunction("main", operations),)), PROGRAM)
@@ -114,12 +111,17 @@ def test_a_cast_that_the_package_does_not_have_is_tolerated_on_the_ane_alone() -
     assert (summarise(joined("CPU")).outcome, joined("CPU").unmatched) == ("inconclusive", ("z",))
 
 
-def test_a_file_cannot_call_a_convolution_folded() -> None:
+def test_neither_a_convolution_nor_what_runs_is_folded() -> None:
     (function,) = planned(("y", "ANE"), ("x16", "CPU")).functions
     folded = PlannedOperation("c", "conv", None, folded=True)
     functions = (PlannedFunction("main", (*function.operations, folded)),)
     found = summarise(join(Plan("coremltools", functions), PROGRAM))
     assert (found.outcome, found.folded) == ("not resident", 0)
+    made = replace(PlannedOperation("y", "mul", "CPU"), folded=True)
+    plan = Plan(
+        "coremltools", (PlannedFunction("main", (PlannedOperation("c", "conv", "ANE"), made)),)
+    )
+    assert summarise(join(plan, PROGRAM)).outcome == "not resident"
 
 
 def test_most_of_a_program_cannot_be_folded() -> None:
@@ -188,7 +190,7 @@ def placed(
     name: str, kind: str, device: str, *reads: str, outputs: tuple[str, ...] = ()
 ) -> PlannedOperation:
     wires = Wires(reads, outputs or (name,))
-    return PlannedOperation(name, kind, device, wires=wires)  # type: ignore[arg-type]
+    return PlannedOperation(name, kind, device, wires=wires)
 
 
 def live(*operations: PlannedOperation) -> Plan:
@@ -251,7 +253,7 @@ IMAGE = model(
 )
 
 
-def test_an_operation_inside_with_the_name_of_one_at_the_boundary() -> None:
+def test_an_operation_inside_is_none_of_the_boundary() -> None:
     swapped = live(
         placed("m", "mul", "ANE", "x"),
         placed("c", "conv", "ANE", "m"),
@@ -259,9 +261,6 @@ def test_an_operation_inside_with_the_name_of_one_at_the_boundary() -> None:
         placed("y", "relu", "ANE", "x__scaled__"),
     )
     assert summarise(join(swapped, IMAGE)).outcome == "not resident"
-
-
-def test_an_operation_found_by_its_neighbours_is_none_of_the_boundary() -> None:
     plan = live(
         placed("squared", "mul", "CPU", "x", "x"),
         placed("c", "conv", "ANE", "squared"),
@@ -292,24 +291,13 @@ def test_what_nothing_writes_was_not_folded() -> None:
     assert summarise(join(live(*head, *middle), program)).outcome == "not resident"
 
 
-def test_what_runs_on_a_device_was_not_folded() -> None:
-    made = replace(PlannedOperation("y", "mul", "CPU"), folded=True)
-    plan = Plan(
-        "coremltools", (PlannedFunction("main", (PlannedOperation("c", "conv", "ANE"), made)),)
-    )
-    assert summarise(join(plan, PROGRAM)).outcome == "not resident"
-
-
 CONSTS = tuple(PlannedOperation(f"w{i}", "const") for i in range(44))
 LUTS = tuple(PlannedOperation(f"l{i}", "constexpr_lut_to_dense") for i in range(4))
 
 
 def ops(count: int, op: str, device: str | None = "ANE") -> tuple[PlannedOperation, ...]:
     supported = ("CPU", "ANE")
-    return tuple(
-        PlannedOperation(f"{op}_{i}", op, device, supported)  # type: ignore[arg-type]
-        for i in range(count)
-    )
+    return tuple(PlannedOperation(f"{op}_{i}", op, device, supported) for i in range(count))
 
 
 def plan(*operations: PlannedOperation) -> Plan:

@@ -11,13 +11,10 @@ from tests.gates.placement.programs import const, foretell, full, half, ints, op
 IN = {"x": full(1, 8, 1, 4)}
 
 
-def test_an_op_that_computes_fp32_is_ineligible() -> None:
+def test_an_op_that_computes_or_reads_fp32_is_ineligible() -> None:
     (finding,) = foretell(op("mul", "y", full(1, 8, 1, 4), x="x", y="x"), inputs=IN).matches
     assert (finding.op, finding.rule) == ("y", "R021")
     assert finding.why == "It computes fp32, and the ANE computes in fp16 only."
-
-
-def test_an_op_that_reads_fp32_is_ineligible_whatever_it_computes() -> None:
     compare = op("greater", "y", TensorType(DType.BOOL, (1, 8, 1, 4)), x="x", y=value(0.5))
     assert rules(compare, inputs=IN) == [("y", "R021", "ineligible")]
 
@@ -132,21 +129,15 @@ def test_a_cast_from_an_input_to_an_int8_output_is_ineligible() -> None:
     assert rules(to_int8, after) == []
 
 
-def test_a_tile_of_bools_is_warned_of() -> None:
+def test_a_tile_of_bools_is_warned_of_and_one_of_fp16_is_fine() -> None:
     tile = op("tile", "y", TensorType(DType.BOOL, (2, 8)), x="x", reps=value([2, 1]))
     assert rules(tile, inputs={"x": FLAGS}) == [("y", "R024", "warned")]
-
-
-def test_a_tile_of_fp16_is_fine() -> None:
     assert rules(op("tile", "y", half(2, 8, 1, 4), x="x", reps=value([2, 1, 1, 1]))) == []
 
 
-def test_bf16_is_warned_of() -> None:
+def test_bf16_is_warned_of_and_fp16_is_fine() -> None:
     kind = TensorType(DType.BF16, (1, 8))
     assert rules(op("relu", "y", kind, x="x"), inputs={"x": kind}) == [("y", "R026", "warned")]
-
-
-def test_fp16_is_fine() -> None:
     assert rules(op("relu", "y", half(1, 8, 1, 4), x="x")) == []
 
 
@@ -223,26 +214,20 @@ def test_an_embedding_may_be_scaled_along_one_axis_but_not_along_two() -> None:
     assert rules(data(32, 64), scaled(32, 2), gather) == [("y", "R064", "ineligible")]
 
 
-def test_the_message_names_weight_axis_and_count() -> None:
+def test_the_message_names_weight_axis_and_count_and_every_consumer() -> None:
     found = foretell(data(32, 64, 1, 1), scaled(32, 2, 1, 1), op("conv", "y", half(1), weight="w"))
     assert [finding.why for finding in found.matches] == [
         "Its weight `w` has 2 scales along axis 1; the ANE takes them per output channel or per "
         "tensor only."
     ]
-
-
-def test_every_consumer_of_one_weight_is_named() -> None:
     convs = [op("conv", name, half(1, 32, 1, 4), x="x", weight="w") for name in ("a", "b")]
     found = rules(data(32, 64, 1, 1), scaled(32, 2, 1, 1), *convs, outputs=["a", "b"])
     assert found == [("a", "R064", "ineligible"), ("b", "R064", "ineligible")]
 
 
-def test_a_palette_scaled_per_channel_makes_its_consumer_ineligible() -> None:
+def test_a_palette_or_its_table_scaled_per_channel_is_ineligible() -> None:
     palette = op("constexpr_lut_to_dense", "d", half(32, 64, 1, 1), indices="i", lut="l")
     assert consume("conv", palette, scaled(32, 1, 1, 1)) == ["R069"]
-
-
-def test_a_scaled_look_up_table_is_the_same_thing() -> None:
     table = const("d", np.zeros((2, 64, 1, 1, 16, 1), np.float16))
     scaled_table = scaled(1, 64, 1, 1, 1, 1)
     palette = op("constexpr_lut_to_dense", "p", half(32, 64, 1, 1), indices="i", lut="w")
@@ -250,22 +235,16 @@ def test_a_scaled_look_up_table_is_the_same_thing() -> None:
     assert rules(table, scaled_table, palette, conv) == [("y", "R069", "ineligible")]
 
 
-def test_a_quantized_look_up_table_is_fine() -> None:
+def test_quantized_tables_palettes_alone_and_the_forms_of_iOS_16_are_fine() -> None:
     table = const("d", np.zeros((2, 1, 1, 1, 16, 1), np.int8))
     palette = op("constexpr_lut_to_dense", "p", half(32, 64, 1, 1), indices="i", lut="w")
     conv = op("conv", "y", half(1, 32, 1, 4), x="x", weight="p")
     assert rules(table, scaled(1, 1, 1, 1, 1, 1), palette, conv) == []
-
-
-def test_a_palette_alone_and_scaled_integers_are_fine() -> None:
     palette = op("constexpr_lut_to_dense", "w", half(32, 64, 1, 1), indices="i", lut="l")
     assert consume("conv", palette) == []
     int8 = TensorType(DType.INT8, (32, 64, 1, 1))
     integers = op("constexpr_lut_to_dense", "d", int8, indices="i", lut="l")
     assert consume("conv", integers, scaled(32, 1, 1, 1)) == []
-
-
-def test_the_iOS_16_forms_are_fine() -> None:
     affine = op("constexpr_affine_dequantize", "w", half(32, 64, 1, 1))
     assert consume("conv", affine) == []
 

@@ -51,13 +51,22 @@ def test_a_weight_computed_at_run_time_is_an_input() -> None:
     assert conv.weight in conv.inputs
 
 
-def test_a_constant_operand_counts_and_a_parameter_does_not() -> None:
+def test_constant_operands_count_and_operations_on_constants_are_folded() -> None:
     added, normed = ops(
         op("add", "a", half(1, 8, 4, 4), x="x", y=value(1.0)),
         op("layer_norm", "n", half(1, 8, 4, 4), x="a", gamma=value(array(4)), axes=value([3])),
     )
     assert added.inputs == (Tensor((1, 8, 4, 4)), Tensor((), constant=True))
     assert normed.inputs == (Tensor((1, 8, 4, 4)),)
+    kinds = [
+        operation.kind
+        for operation in ops(
+            const("c", array(4)),
+            op("mul", "d", half(4), x="c", y=value(2.0)),
+            op("add", "y", half(1, 8, 4, 4), x="x", y="d"),
+        )
+    ]
+    assert kinds == ["add"]
 
 
 def test_indices_of_a_gather() -> None:
@@ -76,18 +85,6 @@ def test_indices_of_a_gather() -> None:
 def test_a_negative_axis_of_a_permutation_counts_from_the_end() -> None:
     (moved,) = ops(op("transpose", "y", half(8, 1, 4, 4), x="x", perm=value([-3, 0, -2, -1])))
     assert moved.attributes["perm"] == (1, 0, 2, 3)
-
-
-def test_operations_on_constants_are_folded() -> None:
-    kinds = [
-        operation.kind
-        for operation in ops(
-            const("c", array(4)),
-            op("mul", "d", half(4), x="c", y=value(2.0)),
-            op("add", "y", half(1, 8, 4, 4), x="x", y="d"),
-        )
-    ]
-    assert kinds == ["add"]
 
 
 def test_compressed_weights_and_states_are_marked() -> None:
