@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.gates.verdict import Verdict, Where
+from pytest_ane.gates.fidelity import Comparison
+from pytest_ane.gates.fidelity._judge import _no_values
+from pytest_ane.gates.fidelity._records import MAX_RELATIVE_L2, MIN_CONTRIBUTION, Group
+from pytest_ane.gates.verdict import Cell, Verdict, Where
+from pytest_ane.manifest.policy import FidelityPolicy
+from pytest_ane.report.verdict import details
 from tests.gates.fidelity.verdicts import BLOCK, CAPTURED, GOOD, NAN, comparison, of, passing
 
 NOT_FINITE = "give NaN or infinite values"
@@ -220,3 +226,189 @@ def test_zero_on_one_side_names_the_experts(experts: tuple[Any, ...], says: str)
 def test_the_largest_input_is_explained_where_it_matters(largest: float, note: str) -> None:
     figure = of(replace(GOOD, input_max=largest)).figure("input.max")
     assert (figure.note, figure.shown) == (note, largest > 0)
+
+
+@pytest.mark.parametrize(
+    ("key", "limit", "kept", "figure"),
+    [
+        ("min-contribution", 0.95, 0.9, "contribution.min"),
+        ("max-relative-l2", 0.05, 0.1, "relative_l2.max"),
+    ],
+)
+def test_what_is_asked_decides(key: str, limit: float, kept: float, figure: str) -> None:
+    verdict = of(BLOCK, **{key: limit})
+    (finding,) = verdict.reasons
+    assert (finding.severity, finding.figure, finding.where.probe) == (
+        "failed", figure, "captured chat T=2"
+    )  # fmt: skip
+    assert passing(finding) == pytest.approx(kept)
+    broken = verdict.figure(figure)
+    assert (broken.value, broken.limit) == (pytest.approx(kept), limit)
+    assert not broken.passes
+    assert of(BLOCK, **{key: kept}).status == "passed"
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("min-contribution", {"contributions": (0.95, NAN)}),
+        ("max-relative-l2", {"relative": (NAN, 0.1)}),
+    ],
+)
+def test_what_is_undefined_keeps_no_threshold(key: str, values: dict[str, Any]) -> None:
+    mildest = -1 if key.startswith("min-") else 1e9
+    verdict = of(replace(BLOCK, **values), **{key: mildest})
+    assert any(f.reason.endswith(f"; no {key} would have passed") for f in verdict.reasons)
+
+
+def test_no_limit_is_offered_beyond_half_of_the_signal() -> None:
+    lost = replace(BLOCK, relative=(0.0, 0.51))
+    assert "would have passed" not in of(lost, **{"max-relative-l2": 0.1}).reasons[0].reason
+
+
+@given(st.floats(1e-6, 0.2))
+def test_a_limit_of_the_error_that_would_have_passed_passes(error: float) -> None:
+    bad = replace(BLOCK, relative=(0.0, error))
+    limit = passing(of(bad, **{"max-relative-l2": 0.0}).reasons[0])
+    assert of(bad, **{"max-relative-l2": limit}).status == "passed"
+    assert limit <= error * 1.0011
+
+
+@pytest.mark.parametrize(
+    ("probe", "why"),
+    [
+        (GOOD, "no residual path of output y is known"),
+        (replace(GOOD, idle=(0, 1)), "output y is the residual path alone in every probe, so no"),
+        (replace(GOOD, kind="extreme"), "contributions are not compared on extreme inputs"),
+    ],
+)
+def test_a_contribution_that_is_asked_for_and_cannot_be_had_fails(
+    probe: Comparison, why: str
+) -> None:
+    (finding,) = of(probe, **{"min-contribution": 0.5}).reasons
+    assert finding.severity == "failed"
+    assert finding.reason.startswith(f"min-contribution is set, but {why}")
+
+
+def test_another_metric_without_values_is_called_by_its_own_name() -> None:
+    finding = _no_values(MAX_RELATIVE_L2, [GOOD])
+    assert finding.severity == "failed"
+    assert finding.reason == (
+        "max-relative-l2 is set, but no relative L2 of output y could be computed"
+    )
+
+
+def test_position_0_s_contribution_is_reported_apart() -> None:
+    probe = replace(BLOCK, positions=(0, 2), contributions=(0.1, 0.9), relative=(5.0, 0.1))
+    verdict = of(probe, **{"min-contribution": 0.9, "max-relative-l2": 0.1})
+    assert verdict.status == "passed"
+    assert verdict.values["contribution.first.min"] == 0.1
+    assert verdict.values["contribution.min"] == 0.9
+
+
+def test_outputs_have_thresholds_of_their_own() -> None:
+    two = (replace(GOOD, output="y"), replace(GOOD, output="z", cosines=(0.9, 0.8)))
+    (finding,) = of(*two).reasons
+    assert (finding.where.output, finding.where.position) == ("z", 1)
+    assert of(*two, outputs={"z": {"min-cosine": 0.8}}).status == "passed"
+    verdict = of(*two, outputs={"z": {"min-cosine": 0.8}, "y": {"max-relative-l2": 0.05}})
+    (finding,) = verdict.reasons
+    assert (finding.figure, finding.where.output) == ("relative_l2.max[y]", "y")
+    own = verdict.figure("cosine.min[z]")
+    assert (own.value, own.limit) == (0.8, 0.8)
+    assert verdict.values["cosine.min"] == 0.8
+
+
+def test_a_threshold_of_an_output_that_is_not_there_fails() -> None:
+    (finding,) = of(GOOD, outputs={"Y": {"min-cosine": 0.5}}).reasons
+    assert "'Y'" in finding.reason
+
+
+def test_values_that_may_be_infinite() -> None:
+    masked = replace(GOOD, cosines=(0.99, NAN), spoilt=(1,), finite=0.9)
+    assert of(masked).status == "failed"
+    assert of(masked, **{"max-non-finite": 0.05}).status == "failed"
+    allowed = of(masked, **{"max-non-finite": 0.2})
+    assert allowed.status == "passed"
+    cosine = allowed.figure("cosine.min")
+    assert cosine.limit is None  # What is left out keeps no limit.
+    nothing = replace(masked, cosines=(NAN, NAN), spoilt=(0, 1))
+    (finding,) = of(nothing, **{"max-non-finite": 0.2}).reasons
+    assert finding.figure == ""
+    (finding,) = of(replace(masked, cosines=(NAN, NAN)), **{"max-non-finite": 0.2}).reasons
+    assert finding.figure == "cosine.min"
+
+
+POLICY = FidelityPolicy()
+
+
+def test_another_scale_is_red_though_the_cosine_is_1() -> None:
+    verdict = of(replace(GOOD, cosines=(1.0, 1.0), relative=(0.75, 0.75)))
+    assert [f.figure for f in verdict.reasons] == ["relative_l2.max"]
+    figure = verdict.figure("relative_l2.max")
+    assert figure.limit == pytest.approx(2 * 0.03**0.5, abs=1e-4)
+
+
+@pytest.mark.parametrize("policy", [{"max-relative-l2": 1}, {"min-cosine": 0.5}])
+def test_a_policy_that_allows_it_decides(policy: dict[str, float]) -> None:
+    assert of(replace(GOOD, relative=(0.75, 0.75)), **policy).status == "passed"
+
+
+def test_a_contribution_that_the_residual_path_hides_or_doubles_is_red() -> None:
+    hidden = replace(BLOCK, contributions=(0.95, 0.47))
+    assert [f.figure for f in of(hidden).reasons] == ["contribution.min"]
+    assert of(hidden, **{"min-contribution": 0.4}).status == "passed"
+    twice = replace(BLOCK, contributions=(1.0, 1.0), relative=(0.2, 0.2))
+    (finding,) = of(twice).reasons
+    assert "off by 1 of itself, at most 0.69" in finding.reason
+    assert of(replace(twice, relative=(0.02, 0.02))).status == "passed"
+    assert of(replace(twice, residual=1000.0)).status == "passed"
+    assert of(replace(BLOCK, contributions=(0.9, -0.9)), **{"min-cosine": -1}).status == "passed"
+
+
+def test_an_error_budget_decides_by_itself() -> None:
+    pooled = Group((BLOCK,), pool=True, implied=False)
+    assert pooled.limit(MAX_RELATIVE_L2, POLICY) is pooled.limit(MIN_CONTRIBUTION, POLICY) is None
+    plain = Group((GOOD,), pool=False)
+    assert plain.limit(MIN_CONTRIBUTION, POLICY) is None
+
+
+def errors(*relative: float) -> Sequence[Cell]:
+    """The row of a captured probe with these errors at positions 1, 2, ..."""
+    probe = replace(comparison(*(0.99,) * len(relative)), relative=relative)
+    table = of(probe).table("errors")
+    (row,) = table.rows
+    return row
+
+
+def test_statistics_and_histogram_of_every_probe() -> None:
+    probe, output, *numbers = errors(*(0.1 + 0.01 * i for i in range(11)), 0.7)
+    assert (probe, output) == ("captured chat T=2", "y")
+    assert numbers[:9] == [12, 0, 0.19583, 0.155, 0.199, 0.645, 0.7, 0.1, 0.7]
+    assert numbers[9:] == [5, 5, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1]
+
+
+def test_undefined_errors_are_counted_and_in_no_statistic() -> None:
+    _, _, *numbers = errors(0.5, NAN, math.inf)
+    assert numbers == [3, 2, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 1, *[0] * 11]
+    assert errors(NAN)[2:] == (1, 1, *[None] * 19)
+
+
+def test_position_0_of_captured_probes_is_left_out() -> None:
+    first = replace(CAPTURED, positions=(0, 1), relative=(9.0, 0.25))
+    table = of(GOOD, first).table("errors")
+    assert [(row[0], row[2], row[8]) for row in table.rows] == [
+        ("gaussian T=2 #0", 2, 0.1), ("captured chat T=2", 1, 0.25)
+    ]  # fmt: skip
+
+
+def test_the_terminal_does_not_print_it() -> None:
+    assert "relative L2 over positions" not in "\n".join(details(of(GOOD)))
+
+
+@given(st.lists(st.floats(0) | st.just(NAN), min_size=1, max_size=50))
+def test_every_position_is_in_the_histogram_or_undefined(relative: list[float]) -> None:
+    _, _, positions, undefined, *rest = errors(*relative)
+    counts = [count for count in rest[7:] if isinstance(count, int)]
+    assert isinstance(undefined, int)
+    assert sum(counts) + undefined == positions == len(relative)

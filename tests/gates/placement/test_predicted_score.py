@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.placement_maps import INSTALLED, maps, missing, predictions, rows
 from benchmarks.placement_predicted import Foreseen, described, foreseen, passes, table
 from benchmarks.placement_score import main
 from pytest_ane.gates.placement.segmenter import Tensor
+from tests.packages import published
 
 HEADER = "id,op_type,shapes,quant,chip,os,size_mb,instrument,label\n"
 
@@ -136,3 +138,20 @@ def test_the_script_fails_below_a_bar(
         with pytest.raises(SystemExit, match="1"):
             main()
     assert "predicted off (argsort" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", [pytest.param("full", marks=pytest.mark.slow), "tiny"])
+def test_the_maps_of_crepe_are_those_of_the_page(name: str) -> None:
+    pairs = predictions(published(INSTALLED, name))
+    assert missing([*rows(f"{INSTALLED} {name}", pairs), *maps(pairs, set())]) == []
+
+
+def test_a_map_that_places_alike_is_shown_once() -> None:
+    pairs = predictions(published(INSTALLED, "tiny"))
+    shown: set[tuple[object, ...]] = set()
+    assert list(maps(pairs, shown))
+    assert list(maps(pairs, shown)) == []
+
+
+def test_a_line_that_the_page_lacks_is_named() -> None:
+    assert missing(["", "| none | 1 |"]) == ["| none | 1 |"]

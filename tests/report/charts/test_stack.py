@@ -57,11 +57,11 @@ def test_drift_of_two_runs_has_two_lines() -> None:
     assert {"this run", "the run before"} <= {*found.texts}
     assert "The run before had 0.0400 after L01." in picture.description
     assert picture.table.rows == (("L00", 0.01, 0.03), ("L01", 0.02, 0.04))
-
-
-def test_a_shard_that_is_new_has_no_number_of_the_run_before() -> None:
     picture = drift(behaviour(errors=(0.01, 0.02)), behaviour(errors=(0.03,)))
     assert picture.table.rows[1] == ("L01", 0.02, None)
+    found = drawn(drift(behaviour(errors=(0.25,))))
+    assert len(found.marks("symbol")) == 1
+    assert not found.marks("rule")
 
 
 @pytest.mark.parametrize("value", [NAN, INF])
@@ -73,12 +73,6 @@ def test_drift_that_is_not_finite_is_above_the_frame(value: float) -> None:
     assert f"It is {word} from L01 on" in picture.description
 
 
-def test_one_shard_has_no_steepest() -> None:
-    found = drawn(drift(behaviour(errors=(0.25,))))
-    assert len(found.marks("symbol")) == 1
-    assert not found.marks("rule")
-
-
 def test_the_command_s_json_is_drawn_too() -> None:
     def shard(name: str, l2: object) -> dict[str, Any]:
         return {"shard": name, "stack": {"rest": {"relative_l2": l2, "cosine": 1}}}
@@ -86,13 +80,6 @@ def test_the_command_s_json_is_drawn_too() -> None:
     last = {"shard": "head.0", "stack": {"rest": None}}
     picture = drift({"shards": [shard("L00", 0.1), shard("L01", "NaN"), last]})
     assert [row[0] for row in picture.table.rows] == ["L00", "L01"]
-
-
-def test_without_data_there_is_no_picture() -> None:
-    assert drift(behaviour()) is None
-    assert drift({}, behaviour(errors=(0.1,))) is None
-    assert kl({}) is None
-    assert kl({"tables": []}) is None
 
 
 def test_kl_has_a_panel_for_each_prompt() -> None:
@@ -117,20 +104,17 @@ def test_kl_has_a_panel_for_each_prompt() -> None:
     assert len(picture.table.rows) == 7
 
 
-def test_kl_that_is_not_finite_is_above_the_frame() -> None:
+def test_kl_that_is_not_finite_is_above_the_frame_and_one_position_is_drawn() -> None:
     undefined = Position(NAN, NAN, False, 0)
     picture = kl(behaviour((replace(GOOD, positions=(FIRST, SAME, undefined)),)))
     found = drawn(picture)
     assert min(y for _, y in found.at("symbol")) < 0
     assert "marked above the frame: facts at 2." in picture.description
-
-
-def test_one_position() -> None:
     found = drawn(kl(behaviour((replace(GOOD, positions=(FIRST, SAME)),))))
     assert "facts" in found.texts
 
 
-def test_long_texts_keep_their_worst_position() -> None:
+def test_long_texts_keep_their_worst_position_and_many_prompts_are_drawn_in_part() -> None:
     positions = [SAME] * 5000
     positions[3217] = Position(0.9, 7.5, False, 3)
     picture = kl(behaviour([replace(GOOD, positions=tuple(positions))]))
@@ -138,16 +122,17 @@ def test_long_texts_keep_their_worst_position() -> None:
     assert '"KL": 7.5' in json.dumps(spec(picture))
     assert len(picture.table.rows) == 5000
     assert "each point is the worst of 13 positions" in picture.description
-
-
-def test_many_prompts_are_drawn_in_part_and_that_is_told() -> None:
     prompts = [replace(GOOD, name=f"p{i}") for i in range(20)]
     picture = kl(behaviour(prompts))
     assert "The 8 prompts of the largest KL are drawn, and 12 are not." in picture.description
     assert len(drawn(picture).marks("line")) == 8
 
 
-def test_240_shards_are_small_and_drawn() -> None:
+def test_many_shards_are_small_and_drawn_and_none_are_no_picture() -> None:
     picture = drift(*[behaviour(errors=[0.001 * i for i in range(240)])] * 2)
     assert len(json.dumps(spec(picture))) < 40_000
     assert len(drawn(picture).marks("symbol")) == 480
+    assert drift(behaviour()) is None
+    assert drift({}, behaviour(errors=(0.1,))) is None
+    assert kl({}) is None
+    assert kl({"tables": []}) is None
