@@ -23,6 +23,7 @@ from pytest_ane.probes.exact_chain import GoldenPrompt, ReferenceStates
 M = TypeVar("M")
 Subject: TypeAlias = Shard | Model
 """What a gate is asked about; both have `qualified` names and a `policy`."""
+Environment: TypeAlias = Mapping[str, str]
 
 
 class GateTest(NamedTuple):
@@ -206,7 +207,7 @@ class Gate(ABC, Generic[M]):
         """Its table of a subject's policy."""
         return getattr(policy, self.name)
 
-    def question(self, subject: Subject, model: Model, source: Callable[[], str]) -> dict[str, Any]:
+    def question(self, subject: Any, model: Model, source: Callable[[], str]) -> dict[str, Any]:
         """What decides a measurement besides artifact and machine, as JSON data.
 
         Recorded evidence counts only if its question is today's.
@@ -227,10 +228,10 @@ class Gate(ABC, Generic[M]):
         """
 
     @abstractmethod
-    def judge(self, measurement: M, policy: Any, subject: Subject) -> Verdict:
+    def judge(self, measurement: M, policy: Any, subject: Any) -> Verdict:
         """Apply a policy, which is what `policy` gave, to a measurement. Pure, and quick."""
 
-    def limits(self, policy: Any, subject: Subject) -> Limits:
+    def limits(self, policy: Any, subject: Any) -> Limits:
         """What a policy asks of figures of its verdicts, whatever was measured.
 
         Judges take the same limits, so that old figures are judged as new ones are. Limits that
@@ -256,11 +257,7 @@ class Gate(ABC, Generic[M]):
         return recorded
 
     def lacks(
-        self,
-        measurement: M,
-        subject: Subject,
-        environment: Mapping[str, str],
-        artifact: Artifact | None,
+        self, measurement: M, subject: Any, place: Environment, artifact: Artifact | None
     ) -> Iterator[str]:
         """What recorded evidence leaves out of what was asked, such as `leaves out p`.
 
@@ -269,7 +266,7 @@ class Gate(ABC, Generic[M]):
         Args:
             measurement: what was recorded.
             subject: as the manifest has it.
-            environment: of the recording machine: backend, chip, compute units.
+            place: the recording machine: backend, chip, compute units.
             artifact: the shard's package as it is now.
         """
         return iter(())

@@ -33,6 +33,18 @@ def rounded(value: Any, digits: int = 5) -> Any:
     return None if value is None else float(f"{value:.{digits}g}")
 
 
+def counted(number: float, noun: str, ending: str = "s") -> str:
+    """`1 probe`, `1,024 probes`."""
+    return f"{number:,.0f} {noun}{'' if number == 1 else ending}"
+
+
+def some(names: Iterable[object], most: int) -> str:
+    """`a, b and 3 more`: the first ones, and how many there are besides."""
+    texts = [*map(str, names)]
+    more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
+    return f"{', '.join(texts[:most])}{more}"
+
+
 class Bound(NamedTuple):
     """What a policy asks of a figure.
 

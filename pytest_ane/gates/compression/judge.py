@@ -440,7 +440,9 @@ def _errors(
         )
     if measurement.against in _COMPARED:
         yield from _missing(measurement)
-        yield from _numbers(measurement)
+        for name in measurement.changed:
+            reason = f"The constant {name} is another number than in the uncompressed program"
+            yield _of(name, reason, "are other numbers than in the uncompressed program")
         for d in sorted(_judged(measurement), key=lambda d: -(d.row_error or 0)):
             yield from _lost(d, policy)
     yield from _not_judged(measurement, asked)
@@ -463,60 +465,45 @@ def _missing(measurement: CompressionMeasurement) -> Iterator[Finding]:
         )
         return
     for name in measurement.missing:
-        yield Finding(
-            "failed",
-            f"{name} of the uncompressed program is not in the package",
-            Where(weight=name),
-            kind="of the uncompressed program are not in the package",
-            figure="weights_missing",
-        )
+        what = "of the uncompressed program {} not in the package"
+        reason = f"{name} {what.format('is')}"
+        yield _of(name, reason, what.format("are"), figure="weights_missing")
     for name in measurement.extra:
-        yield Finding(
-            "warned",
-            f"{name} is not in the uncompressed program, so its error is unknown",
-            Where(weight=name),
-            kind="are not in the uncompressed program, so their errors are unknown",
-        )
+        reason = f"{name} is not in the uncompressed program, so its error is unknown"
+        kind = "are not in the uncompressed program, so their errors are unknown"
+        yield _of(name, reason, kind, "warned")
 
 
-def _numbers(measurement: CompressionMeasurement) -> Iterator[Finding]:
-    for name in measurement.changed:
-        yield Finding(
-            "failed",
-            f"The constant {name} is another number than in the uncompressed program",
-            Where(weight=name),
-            kind="are other numbers than in the uncompressed program",
-        )
+def _of(
+    weight: str, reason: str, kind: str, severity: Severity = "failed", figure: str = ""
+) -> Finding:
+    return Finding(severity, reason, Where(weight=weight), kind=kind, figure=figure)
 
 
 def _lost(d: Distortion, policy: CompressionPolicy) -> Iterator[Finding]:
-    total, row, where = d.error or 0.0, d.row_error or 0.0, Where(weight=d.name)
-    rows = _rows(d)
+    total, row, rows = d.error or 0.0, d.row_error or 0.0, _rows(d)
     if d.scheme == FP16:
         if row > _STEPS**2:
-            yield Finding(
-                "failed",
+            yield _of(
+                d.name,
                 f"{d.name} is not compressed, but {rows} differ from the uncompressed weight by up "
                 f"to {_times(math.sqrt(row))} steps of fp16",
-                where,
-                kind="are not compressed, but differ from the uncompressed weights",
+                "are not compressed, but differ from the uncompressed weights",
             )
     elif row > (limit := policy.max_weight_row_error):
-        yield Finding(
-            "failed",
+        yield _of(
+            d.name,
             f"compression: {d.name} {rows} cost {_times(row)} times what {d.scheme} needs "
             f"(max-weight-row-error = {limit:g})",
-            where,
-            kind=f"have rows that cost over {limit:g} times what their compression needs",
+            f"have rows that cost over {limit:g} times what their compression needs",
             figure="max_weight_row_error",
         )
     elif total > (limit := policy.max_weight_error):
-        yield Finding(
-            "failed",
+        yield _of(
+            d.name,
             f"compression: {d.name} costs {_times(total)} times what {d.scheme} needs "
             f"(max-weight-error = {limit:g})",
-            where,
-            kind=f"cost over {limit:g} times what their compression needs",
+            f"cost over {limit:g} times what their compression needs",
             figure="max_weight_error",
         )
 
@@ -551,9 +538,5 @@ def _not_judged(
                 reason = "the manifest does not say how it was to be compressed"
             elif not d.scheme:
                 reason = "it was not to be compressed"
-            yield Finding(
-                "note",
-                f"The error of {d.name} was not judged: {reason}",
-                Where(weight=d.name),
-                kind=f"have errors that were not judged: {reason}",
-            )
+            full = f"The error of {d.name} was not judged: {reason}"
+            yield _of(d.name, full, f"have errors that were not judged: {reason}", "note")

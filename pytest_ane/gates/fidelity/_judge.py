@@ -44,8 +44,10 @@ from pytest_ane.gates.verdict import (
     Table,
     Verdict,
     Where,
+    counted,
     nothing,
     rounded,
+    some,
 )
 from pytest_ane.manifest.policy import FidelityPolicy, OutputPolicy
 from pytest_ane.mlprogram import fp16
@@ -144,7 +146,7 @@ def _without(fidelity: Fidelity) -> Iterator[Finding]:
             what = "zero" if one.how == "zero" else "the same"
             yield Finding(
                 "warned" if one.whole else "failed",
-                f"Output {one.output} is {what} in {_count(count, 'probe')}, whatever the input",
+                f"Output {one.output} is {what} in {counted(count, 'probe')}, whatever the input",
                 where,
                 "look for an input that conversion has frozen, weights that are missing, and "
                 "values that underflow; where the inputs drawn are none that it takes, say what "
@@ -224,7 +226,7 @@ def _with_limits(fidelity: Fidelity, groups: Groups) -> tuple[Figure, ...]:
         made["cosine.position.min"] = replace(
             every, name="cosine.position.min", label="lowest cosine", shown=False
         )
-    worst = f"worst of {_count(probes([c for c in fidelity.comparisons if c.live]), 'probe')}"
+    worst = f"worst of {counted(probes([c for c in fidelity.comparisons if c.live]), 'probe')}"
     for limits, group in groups.items():
         outputs = ", ".join(dict.fromkeys(c.output for c in group.comparisons))
         for metric in METRICS:
@@ -302,8 +304,8 @@ def _single(c: Comparison, fidelity: Fidelity, policy: FidelityPolicy) -> Iterat
     if c.one_zero and fidelity.compared:
         yield Finding(
             "failed",
-            f"{c.probe}: output {c.output} is zero on one side only at {_at(c.one_zero)}"
-            f"{_routed(c)}",
+            f"{c.probe}: output {c.output} is zero on one side only at position "
+            f"{some(c.one_zero, _NAMED)}{_routed(c)}",
             where,
             kind="are zero on one side only",
         )
@@ -311,7 +313,7 @@ def _single(c: Comparison, fidelity: Fidelity, policy: FidelityPolicy) -> Iterat
         yield Finding(
             "failed",
             f"{c.probe}: output {c.output} adds to the residual path on one side only at "
-            f"{_at(c.one_adds)}, as a shard does that returns its input",
+            f"position {some(c.one_adds, _NAMED)}, as a shard does that returns its input",
             where,
             kind="add to the residual path on one side only",
         )
@@ -415,10 +417,6 @@ def _share(value: float) -> str:
     return f"{value:.2%}" if value >= 1e-4 else "less than 0.01%"
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def _routed(c: Comparison) -> str:
     if not c.experts:
         return ""
@@ -427,12 +425,6 @@ def _routed(c: Comparison) -> str:
         return ", where no expert of this shard is active in the reference"
     word, verb = ("experts", "are") if len(active) > 1 else ("expert", "is")
     return f", where {word} {', '.join(map(str, active))} {verb} active in the reference"
-
-
-def _at(positions: tuple[int, ...]) -> str:
-    shown = ", ".join(map(str, positions[:_NAMED]))
-    more = len(positions) - _NAMED
-    return f"position {shown}" + (f" and {more} more" if more > 0 else "")
 
 
 Groups = Mapping[OutputPolicy, Group]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_ane.gates.fidelity._records import Fidelity
-from pytest_ane.gates.verdict import Figure, Finding, Limits, Where, bounds, limited
+from pytest_ane.gates.verdict import Figure, Finding, Limits, Where, bounds, limited, some
 from pytest_ane.manifest.policy import FidelityPolicy
 from pytest_ane.mlprogram.metrics.tensors import in_words
 from pytest_ane.probes.error_budget import Error, ErrorBudget
@@ -206,7 +206,7 @@ def _details(error: Error, bound: float) -> Iterator[str]:
     experts = [expert for expert, value in error.experts if value > bound]
     if experts and len(experts) < len(error.experts):
         word = "expert" if len(experts) == 1 else "experts"
-        yield f"{word} {_some(experts)}"
+        yield f"{word} {some(experts, _NAMED)}"
 
 
 def _lengths(wrong: Sequence[int], right: Sequence[int]) -> str:
@@ -218,7 +218,7 @@ def _lengths(wrong: Sequence[int], right: Sequence[int]) -> str:
     within = [size for size in right if min(wrong) < size < max(wrong)]
     if not within and len(wrong) > 1:
         return f"= {min(wrong)} to {max(wrong)}"
-    return f"= {_some(wrong)}"
+    return f"= {some(wrong, _NAMED)}"
 
 
 def _positions(error: Error, bound: float) -> str:
@@ -230,11 +230,5 @@ def _positions(error: Error, bound: float) -> str:
     if wrong[0] > error.positions[0][0] and 2 * len(wrong) > len(later):
         return f"from position {wrong[0]} on"
     if len(wrong) * 4 <= len(error.positions):
-        return f"at position {_some(wrong)}"
+        return f"at position {some(wrong, _NAMED)}"
     return ""
-
-
-def _some(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:_NAMED]))
-    more = len(numbers) - _NAMED
-    return f"{shown} and {more} more" if more > 0 else shown

@@ -30,17 +30,16 @@ class HazardsGate(Gate[Hazards]):
 
     def measure(self, context: ShardContext) -> Hazards:
         """Run the artifact on every probe by the executor, whatever runs it in production."""
-        assert isinstance(context.shard, Shard)
         backend = CpuBackend(arithmetic="ane")
         runner = backend.load(context.artifact.path, context.shard.function)
         provenance = backend.provenance() | {"artifact": context.artifact.digest}
         return measure(runner, context.cases(), provenance)
 
-    def judge(self, measurement: Hazards, policy: HazardsPolicy, subject: Subject) -> Verdict:
+    def judge(self, measurement: Hazards, policy: HazardsPolicy, subject: Shard) -> Verdict:
         """Failed by what was met or is beyond the policy's limits; warned by what is near."""
         return judge(measurement, policy, subject.qualified)
 
-    def limits(self, policy: HazardsPolicy, subject: Subject) -> Limits:
+    def limits(self, policy: HazardsPolicy, subject: Shard) -> Limits:
         """Of the greatest of each hazard."""
         return limits(policy)
 

@@ -17,8 +17,9 @@ from typing import Any, Literal
 import numpy.typing as npt
 
 from pytest_ane.gates.placement._graph import Graph, Read, Site
-from pytest_ane.gates.placement.rules import OP_RULES, PROGRAM_RULES, SIZE_RULE, Outcome, too_large
+from pytest_ane.gates.placement.rules import OP_RULES, PROGRAM_RULES, Outcome
 from pytest_ane.gates.placement.rules._ops import mil_ops
+from pytest_ane.gates.placement.rules._shapes import SIZE_RULE, too_large
 from pytest_ane.gates.placement.segmenter import Predicted
 from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.records import Blob, MLModel, TensorType, Value

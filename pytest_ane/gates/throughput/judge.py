@@ -126,7 +126,10 @@ def judge(timed: Throughput, policy: ThroughputPolicy, subject: str) -> Verdict:
         subject: qualified shard or model.
     """
     now, change = timed.speed, compare(timed, policy)
-    findings = [*_untimed(now), *_floor(now, policy)]
+    findings = [*_floor(now, policy)]
+    if not (math.isfinite(now.median) and now.median > 0):
+        reason = f"{now.title.capitalize()}: the median round takes {now.median} s"
+        findings.insert(0, Finding("failed", reason))
     if isinstance(change, Change) and change.is_regression:
         findings.append(_regression(now, change))
     if isinstance(change, Missing):
@@ -161,11 +164,6 @@ def limits(policy: ThroughputPolicy) -> Limits:
 
 def _no_baseline(why: str) -> Missing:
     return Missing(why.rstrip("."), f"record a baseline of this machine with: {RECORD}")
-
-
-def _untimed(now: Speed) -> Iterator[Finding]:
-    if not (math.isfinite(now.median) and now.median > 0):
-        yield Finding("failed", f"{now.title.capitalize()}: the median round takes {now.median} s")
 
 
 def _floor(now: Speed, policy: ThroughputPolicy) -> Iterator[Finding]:

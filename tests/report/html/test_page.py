@@ -308,9 +308,8 @@ def test_the_strip_joins_units_errors_and_hazards_by_name() -> None:
 
 
 def test_palettes_and_prompts() -> None:
-    (one,) = palettes(
-        Table("p", columns("weight", "value", "share"), (("w", -0.5, 0.25), ("w", 0.5, 0.75)))
-    )
+    shares = (("w", -0.5, 0.25), ("w", 0.5, 0.75))
+    (one,) = palettes(Table("p", columns("weight", "value", "share"), shares).records)
     assert (one.weight, one.entries) == ("w", (("-0.5", 33.3), ("0.5", 100.0)))
     heads = columns("prompt", "position", "text", "KL", "top-1", "bad")
     rows = (
@@ -318,7 +317,7 @@ def test_palettes_and_prompts() -> None:
         ("a", 1, " you", 0.5, "no", "yes"),
         ("a", 2, "!", 0.02, "yes", "yes"),
     )
-    (prompt,) = prompts(Table("positions", heads, rows))
+    (prompt,) = prompts(Table("positions", heads, rows).records)
     assert [token.level for token in prompt.tokens] == [0, 4, 1]
     assert [token.first for token in prompt.tokens] == [False, True, False]
     assert prompt.tokens[1].says == "position 1: KL 0.5000 nats, another token"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.gates.placement import Forecast, forecast
-from pytest_ane.gates.placement.rules import limit_bytes, too_large
+from pytest_ane.gates.placement.rules._shapes import limit_bytes, too_large
 from pytest_ane.gates.placement.segmenter._costs import obstacle
 from pytest_ane.gates.placement.segmenter._program import function_ops
 from pytest_ane.mlprogram.errors import ManifestError
