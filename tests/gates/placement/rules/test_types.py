@@ -159,35 +159,22 @@ def consume(kind: str, *operations: Operation, weight: str = "weight") -> list[s
 
 
 @pytest.mark.parametrize(
-    ("kind", "scale"),
+    ("kind", "scale", "found"),
     [
-        ("conv", (32, 2, 1, 1)),
-        ("conv", (1, 2, 1, 1)),
-        ("conv", (1, 64, 1, 1)),
-        ("linear", (32, 2)),
-        ("conv_transpose", (2, 32, 1, 1)),
+        # Along the inputs of a weight.
+        *(("conv", scale, ["R064"]) for scale in ((32, 2, 1, 1), (1, 2, 1, 1), (1, 64, 1, 1))),
+        ("linear", (32, 2), ["R064"]),
+        ("conv_transpose", (2, 32, 1, 1), ["R064"]),
+        # Per output channel, or per tensor.
+        *(("conv", scale, []) for scale in ((32, 1, 1, 1), (2, 1, 1, 1), (1, 1, 1, 1))),
+        ("linear", (32, 1), []),
+        ("conv_transpose", (1, 32, 1, 1), []),
     ],
 )
 def test_scales_along_the_inputs_of_a_weight_make_its_consumer_ineligible(
-    kind: str, scale: tuple[int, ...]
+    kind: str, scale: tuple[int, ...], found: list[str]
 ) -> None:
-    assert consume(kind, data(32, 64, 1, 1), scaled(*scale)) == ["R064"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "scale"),
-    [
-        ("conv", (32, 1, 1, 1)),
-        ("conv", (2, 1, 1, 1)),
-        ("conv", (1, 1, 1, 1)),
-        ("linear", (32, 1)),
-        ("conv_transpose", (1, 32, 1, 1)),
-    ],
-)
-def test_scales_per_output_channel_or_per_tensor_are_fine(
-    kind: str, scale: tuple[int, ...]
-) -> None:
-    assert consume(kind, data(32, 64, 1, 1), scaled(*scale)) == []
+    assert consume(kind, data(32, 64, 1, 1), scaled(*scale)) == found
 
 
 @pytest.mark.parametrize(
@@ -249,36 +236,22 @@ def test_quantized_tables_palettes_alone_and_the_forms_of_iOS_16_are_fine() -> N
     assert consume("conv", affine) == []
 
 
-def palette(*lut: int) -> list[str]:
-    """The rules that a convolution by a palette with a table of this shape meets."""
+@pytest.mark.parametrize(
+    ("lut", "found"),
+    [
+        ((4, 2, 1, 1, 16, 1), ["R068"]),  # Along two axes.
+        *((lut, []) for lut in ((4, 1, 1, 1, 16, 1), (1, 2, 1, 1, 16, 1), (16,))),
+        ((1, 1, 1, 1, 16, 3), ["R070"]),  # Vectors of 3.
+        *(((1, 1, 1, 1, 16, size), []) for size in (1, 2, 4, 5)),
+    ],
+)
+def test_palettes(lut: tuple[int, ...], found: list[str]) -> None:
     table, indices = value(np.zeros(lut, np.float16)), value(np.zeros((8, 8, 1, 1), np.uint8))
-    found = rules(
+    made = rules(
         op("constexpr_lut_to_dense", "w", half(8, 8, 1, 1), lut=table, indices=indices),
         op("conv", "y", half(1, 8, 1, 4), x="x", weight="w"),
     )
-    return [rule for _, rule, _ in found]
-
-
-def test_palettes_along_two_axes_are_warned_of() -> None:
-    assert palette(4, 2, 1, 1, 16, 1) == ["R068"]
-
-
-@pytest.mark.parametrize("lut", [(4, 1, 1, 1, 16, 1), (1, 2, 1, 1, 16, 1), (1, 1, 1, 1, 16, 1)])
-def test_palettes_along_one_axis_are_fine(lut: tuple[int, ...]) -> None:
-    assert palette(*lut) == []
-
-
-def test_a_table_of_the_older_form_is_fine() -> None:
-    assert palette(16) == []
-
-
-def test_vectors_of_3_are_warned_of() -> None:
-    assert palette(1, 1, 1, 1, 16, 3) == ["R070"]
-
-
-@pytest.mark.parametrize("size", [1, 2, 4, 5])
-def test_vectors_of_the_documented_sizes_are_fine(size: int) -> None:
-    assert palette(1, 1, 1, 1, 16, size) == []
+    assert [rule for _, rule, _ in made] == found
 
 
 def test_quantized_activations_are_warned_of_once() -> None:
