@@ -133,12 +133,8 @@ def header(
     parts += thresholds
     if unproven:
         parts.append({"allow": "unproven allowed", "fail": "unproven fails"}[unproven])
-    if cache is not None:
-        parts.append(f"cache {cache}")
-    if store:
-        parts.append(f"store {store}")
-    if cluster:
-        parts.append(f"cluster {cluster}")
+    places = (("cache", cache), ("store", store), ("cluster", cluster))
+    parts += [f"{word} {place}" for word, place in places if place]
     return "ane: " + " · ".join(parts)
 
 

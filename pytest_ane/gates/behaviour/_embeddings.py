@@ -170,10 +170,8 @@ def judge_embeddings(
 ) -> Verdict:
     """Passed only if the reference ranks as expected and every threshold is kept."""
     if not measured.texts:
-        return nothing(
-            "behaviour", model, "There is no text to embed, so nothing was compared",
-            "add prompts", provenance=provenance,
-        )  # fmt: skip
+        reason = "There is no text to embed, so nothing was compared"
+        return nothing("behaviour", model, reason, "add prompts", provenance=provenance)
     findings = [*_wrong_reference(measured, expect), *_broken(measured, policy)]
     # `bisect`, which a note may name, compares logits.
     where = [replace(each, remedy="") for each in note(measured.alone)] if findings else []

@@ -78,10 +78,8 @@ def _judge(
 ) -> Verdict:
     positions = _compared(behaviour)
     if not positions:
-        return nothing(
-            "behaviour", model, "No golden prompt has a second position, so nothing was compared",
-            "add prompts", provenance=behaviour.provenance,
-        )  # fmt: skip
+        reason = "No golden prompt has a second position, so nothing was compared"
+        return nothing("behaviour", model, reason, "add prompts", provenance=behaviour.provenance)
     summary = LogitSummary.of(positions)
     most = most_perplexity(behaviour, policy, trained=trained)
     perplexity = summary.reference_perplexity
@@ -133,13 +131,13 @@ def _unchanged(prompt: PromptResult, policy: BehaviourPolicy) -> bool:
     return same and first_bad((prompt,), policy) is None
 
 
-def limits(policy: BehaviourPolicy, *, encoder: bool) -> Limits:
-    """What a policy asks of figures, of logits or of an encoder's embeddings."""
-    return limits_of_embeddings(policy) if encoder else _limits(policy)
+def limits(policy: BehaviourPolicy, *, encoder: bool = False) -> Limits:
+    """What a policy asks of figures, of logits or of an encoder's embeddings.
 
-
-def _limits(policy: BehaviourPolicy) -> Limits:
-    """Of logits; the reference's perplexity has a limit that depends on the prompts."""
+    The reference's perplexity has a limit that depends on the prompts.
+    """
+    if encoder:
+        return limits_of_embeddings(policy)
     return {
         **bounds("above", top1=policy.min_top1, centred_cosine__min=policy.min_centred_cosine,
                  positions=policy.min_positions),
@@ -150,7 +148,7 @@ def _limits(policy: BehaviourPolicy) -> Limits:
 
 def _judged(summary: LogitSummary, policy: BehaviourPolicy) -> Iterator[Figure]:
     """Statistics with a threshold of the policy, those of the default policy first."""
-    yield from limited(_statistics_of(summary), _limits(policy))
+    yield from limited(_statistics_of(summary), limits(policy))
 
 
 def _statistics_of(summary: LogitSummary) -> Iterator[Figure]:
@@ -176,7 +174,7 @@ def _others(
     yield Figure("kl.max", summary.kls.max, "nats", "largest KL")
     yield Figure("rank.max", summary.rank, label="lowest rank")
     positions = Figure("positions", len(_compared(behaviour)), "positions", shown=True)
-    yield from limited([positions], _limits(policy))
+    yield from limited([positions], limits(policy))
     yield Figure("first.centred_cosine.min", first.centred_cosine.min,
                  label="centred cosine at position 0")  # fmt: skip
     yield Figure("first.kl.max", first.kls.max, "nats", "KL at position 0")

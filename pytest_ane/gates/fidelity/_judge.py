@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 
@@ -71,10 +70,9 @@ def judge(
             may be another function: nobody knows that it was compressed from what is named.
     """
     if not fidelity.comparisons:
-        return nothing(
-            "fidelity", subject, "No probe was run, so nothing was compared",
-            "name probe kinds in shards.toml", provenance=fidelity.provenance,
-        )  # fmt: skip
+        reason = "No probe was run, so nothing was compared"
+        remedy = "name probe kinds in shards.toml"
+        return nothing("fidelity", subject, reason, remedy, provenance=fidelity.provenance)
     groups = _groups(fidelity, policy, own=own)
     split = tuple(split_findings(fidelity, policy, subject))
     findings = tuple(_findings(fidelity, policy, groups))
@@ -102,7 +100,7 @@ def limits(policy: FidelityPolicy, *, own: bool) -> Limits:
     for metric in () if policy.outputs else METRICS:
         limit = threshold(metric, policy.of_output(""), implied=own)
         if limit is not None:
-            made[metric.figure] = Bound(limit, "above" if metric.least else "below")
+            made[metric.figure] = Bound(limit, metric.good)
     return {**made, **split_limits(policy)}
 
 
@@ -239,11 +237,10 @@ def _with_limits(fidelity: Fidelity, groups: Groups) -> tuple[Figure, ...]:
             name = _name(metric, groups, outputs)
             label = metric.label if name == metric.figure else f"{metric.label} of {outputs}"
             known = made.get(name) or Figure(name, value, label=label, shown=True)
-            good: Literal["above", "below"] = "above" if metric.least else "below"
             # Where positions were left out, the figure of all of them has no limit to keep.
             if known.value == value or (math.isnan(value) and value is not known.value):
                 note = part.probe if metric is MEAN_COSINE else worst
-                made[name] = replace(known, limit=limit, good=good, note=note)
+                made[name] = replace(known, limit=limit, good=metric.good, note=note)
     return tuple(sorted(made.values(), key=lambda f: not (f.shown and f.name.startswith("cosine"))))
 
 
@@ -365,7 +362,8 @@ def _broken(
     measured = [c for c in parts if metric.of(c)[0]]
     if parts and not measured:
         yield _no_values(metric, parts)
-    if not (bad := [c for c in measured if not metric.keeps(metric.worst(c)[0], limit)]):
+    bound = Bound(limit, metric.good)
+    if not (bad := [c for c in measured if not bound.passes(metric.worst(c)[0])]):
         return
     c = min(bad, key=metric.rank)
     value, position = metric.worst(c)
@@ -475,9 +473,8 @@ def _probes(ranked: Sequence[Comparison], groups: Groups) -> Table:
     several = len({c.output for c in ranked}) > 1
     columns = [Column("probe"), *([Column("output")] if several else [])]
     for metric in metrics:
-        side: Literal["above", "below"] = "above" if metric.least else "below"
         title = f"lowest {metric.label}" if pools and metric is MIN_COSINE else metric.label
-        columns.append(Column(title, "", limits.get(metric), side))
+        columns.append(Column(title, "", limits.get(metric), metric.good))
         columns += [Column("at")] if metric is MIN_COSINE else []
     columns += [Column("zeros"), Column("max |x|")]
     rows = []

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from pytest_ane.gates.verdict import Bound, Side
 from pytest_ane.manifest.policy import OutputPolicy
 from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.metrics.tensors import is_cosine
@@ -233,7 +234,7 @@ class Metric:
         label: how people call it; also the head of its column.
         of: values of a comparison.
         part: which positions count: all, or those besides position 0 of captured probes, or it.
-        least: whether values must reach the threshold; else they may not exceed it.
+        good: the side of the threshold that passes.
         step: to what a threshold that would have passed is rounded; significant digits if None.
         worth: beyond this value no threshold is offered: the shard is wrong, not the threshold.
     """
@@ -243,7 +244,7 @@ class Metric:
     label: str
     of: Callable[[Comparison], Series]
     part: Literal["all", "rest", "first"] = "rest"
-    least: bool = True
+    good: Side = "above"
     step: float | None = 1e-4
     worth: float | None = 0.9
 
@@ -265,9 +266,10 @@ class Metric:
         at = int(np.argmin(values) if self.least else np.argmax(values))
         return float(values[at]), positions[at]
 
-    def keeps(self, value: float, limit: float) -> bool:
-        """Whether a value keeps a limit; NaN keeps none."""
-        return value >= limit if self.least else value <= limit
+    @property
+    def least(self) -> bool:
+        """Whether values must reach the threshold; else they may not exceed it."""
+        return self.good == "above"
 
     def rank(self, c: Comparison) -> float:
         """Lowest for the worst."""
@@ -278,7 +280,7 @@ class Metric:
         """The strictest threshold of a few digits that a value keeps; empty beyond `worth`."""
         if not math.isfinite(value):
             return f"no {self.key} would have passed"
-        if self.worth is not None and not self.keeps(value, self.worth):
+        if self.worth is not None and not Bound(self.worth, self.good).passes(value):
             return ""
         step = self.step or 10.0 ** (math.floor(math.log10(value)) - 3 if value > 0 else 0)
         rounded = (math.floor if self.least else math.ceil)(value / step) * step
@@ -296,7 +298,7 @@ FIRST_COSINE = Metric("min-cosine", "cosine.first.min", "cosine at position 0", 
 MIN_CONTRIBUTION = Metric("min-contribution", "contribution.min", "contribution", CONTRIBUTIONS)
 MAX_RELATIVE_L2 = Metric(
     "max-relative-l2", "relative_l2.max", "relative L2", attrgetter("relative", "positions"),
-    least=False, step=None, worth=0.5,
+    good="below", step=None, worth=0.5,
 )  # fmt: skip
 METRICS = (
     MIN_COSINE,

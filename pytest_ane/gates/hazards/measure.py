@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -105,23 +105,26 @@ class Graph:
                 self._takers[name].append(op)
 
     def role(self, op: Operation) -> Role:
-        """What a sum of products does in attention."""
+        """What a sum of products does in attention.
+
+        It multiplies a softmax, moved at most; or its result reaches a product of activations
+        before any other sum or norm.
+        """
         if op.op == "matmul":
-            return "values" if self._comes_from_softmax(op) else ""
-        return "scores" if op.op in PRODUCTS and self._leads_to_attention(op) else ""
+            moved = _reaches(
+                self._made_of(op), self._made_of,
+                lambda o: o.op == "softmax", lambda o: o.op in _MOVES,
+            )  # fmt: skip
+            return "values" if moved else ""
+        leads = op.op in PRODUCTS and _reaches(
+            self._taken_by(op), self._taken_by,
+            lambda o: o.op in _ATTENTION, lambda o: o.op not in _ENDS,
+        )  # fmt: skip
+        return "scores" if leads else ""
 
     def follows(self, op: Operation, names: Collection[str]) -> bool:
         """Whether an operation takes, by whatever way, the result of one of these."""
-        rest, visited = [op], {op.name}
-        while rest:
-            for name in _names(rest.pop()):
-                if name in names:
-                    return True
-                maker = self._makers.get(name)
-                if maker is not None and maker.name not in visited:
-                    visited.add(maker.name)
-                    rest.append(maker)
-        return False
+        return _reaches([op], self._made_of, lambda o: not {*names}.isdisjoint(_names(o)))
 
     def logarithms(self) -> Iterator[tuple[Hazard, Operation, Operation]]:
         """Logarithms of `exp(x) + 1` and of a sum of `exp(x)`: which, its exp, its log."""
@@ -144,30 +147,29 @@ class Graph:
         only = arguments[0] if len(arguments) == 1 else None
         return self._makers.get(only.name) if isinstance(only, Ref) else None
 
-    def _comes_from_softmax(self, op: Operation) -> bool:
-        rest = [self._makers[name] for name in _names(op) if name in self._makers]
-        visited: set[str] = set()
-        while rest:
-            maker = rest.pop()
-            if maker.op == "softmax":
-                return True
-            if maker.op in _MOVES and maker.name not in visited:
-                visited.add(maker.name)
-                rest += [self._makers[name] for name in _names(maker) if name in self._makers]
-        return False
+    def _made_of(self, op: Operation) -> list[Operation]:
+        return [self._makers[name] for name in _names(op) if name in self._makers]
 
-    def _leads_to_attention(self, op: Operation) -> bool:
-        """Whether its result reaches a product of activations before any other sum or norm."""
-        rest, visited = [op], {op.name}
-        while rest:
-            for out in rest.pop().outputs:
-                for taker in self._takers[out.name]:
-                    if taker.op in _ATTENTION:
-                        return True
-                    if taker.op not in _ENDS and taker.name not in visited:
-                        visited.add(taker.name)
-                        rest.append(taker)
-        return False
+    def _taken_by(self, op: Operation) -> list[Operation]:
+        return [taker for out in op.outputs for taker in self._takers[out.name]]
+
+
+def _reaches(
+    start: Iterable[Operation],
+    beyond: Callable[[Operation], Iterable[Operation]],
+    wanted: Callable[[Operation], bool],
+    through: Callable[[Operation], bool] = lambda _: True,
+) -> bool:
+    """Whether a wanted operation lies at the start, or beyond those that a way leads through."""
+    rest, visited = [*start], set[str]()
+    while rest:
+        op = rest.pop()
+        if wanted(op):
+            return True
+        if op.name not in visited and through(op):
+            visited.add(op.name)
+            rest += beyond(op)
+    return False
 
 
 def _names(op: Operation) -> Iterator[str]:

@@ -141,12 +141,12 @@ def kl(verdict: Mapping[str, Any]) -> Picture | None:
     told = _counted(prompts)
     if (over := len(prompts) - len(drawn)) > 0:
         told += f" The {_PANELS} prompts of the largest KL are drawn, and {over} are not."
-    first = "No position is bad."
+    says = "No position is bad."
     if firsts:
         prompt, position, text, *_ = firsts[0]
         more = f"; {len(firsts) - 1} more prompts have one" if len(firsts) > 1 else ""
-        first = f"The first bad position of {prompt} is {position}, {text!r}{more}."
-    told += f" {first} {_BAD}"
+        says = f"The first bad position of {prompt} is {position}, {text!r}{more}."
+    told += f" {says} {_BAD}"
     if (size := max(map(_stretch, drawn.values()))) > 1:
         told += f" Where a text is long, each point is the worst of {size} positions."
     if limit is not None:
