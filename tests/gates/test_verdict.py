@@ -49,13 +49,10 @@ def test_a_figure_and_its_limit(value: float, good: Any, passes: bool) -> None:
     assert Figure("f", value).passes
 
 
-def test_the_least_headroom_decides() -> None:
+def test_the_least_headroom_decides_and_the_most_particular_place_is_named() -> None:
     assert Figure("f", 0.98, limit=0.97, good="above").headroom == pytest.approx(0.01 / 0.97)
     assert Figure("f", 0.5, limit=0.0, good="below").headroom == 0.5
     assert Figure("f", 0.5).headroom == math.inf
-
-
-def test_the_most_particular_place_is_named_and_tables_are_rectangular() -> None:
     assert Where(probe="p", output="y").noun == "probe"
     assert Where(op="o", weight="w").name == "w"
     assert (Where().noun, Where().name) == ("", "")

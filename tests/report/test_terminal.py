@@ -145,7 +145,7 @@ def test_the_header_says_what_was_asked_and_what_decides() -> None:
     )
 
 
-def test_recorded_plans_are_in_the_header() -> None:
+def test_the_header_tells_recorded_plans() -> None:
     policy = Policy.model_validate({"placement": {"require": "plan"}})
     required = shard("L01").model_copy(update={"policy": policy})
     for shards, words in (

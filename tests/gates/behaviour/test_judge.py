@@ -242,6 +242,8 @@ def test_other_words() -> None:
     assert "' a x c' instead of ' a b c'" in finding.reason
     assert verdict.values["greedy.agreed"] == 1
     assert verdict.tables[1].rows[1][1:4] == (1, 3, 3.0)
+    other = replace(GOOD, greedy=(5, 8, 7), text=" a x c")
+    assert rows(of(other), "texts") == (("facts", " a x c", " a b c", 1),)
 
 
 @pytest.mark.parametrize(("lead", "passes"), [(0.49, True), (0.5, False), (NAN, False)])
@@ -459,11 +461,6 @@ def test_a_text_that_is_no_character_is_escaped_in_json() -> None:
     assert texts[0] == "\ufffd"
     assert texts[3] == "<b>"
     assert all(text.isprintable() for text in texts)
-
-
-def test_greedy_text_stands_beside_the_reference_s() -> None:
-    other = replace(GOOD, greedy=(5, 8, 7), text=" a x c")
-    assert rows(of(other), "texts") == (("facts", " a x c", " a b c", 1),)
 
 
 def test_the_drift_in_running_order_beside_each_shard_alone() -> None:

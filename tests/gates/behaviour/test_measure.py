@@ -127,17 +127,14 @@ def test_zero_on_both_sides_is_agreement_and_no_evidence() -> None:
     half = ones * np.array([[0.0], [1.0]], dtype=np.float32)
     assert alone(only(1), half) == (("L00", pytest.approx(1)),)
     assert alone(only(), zeros) == ()
+    ((_, value),) = alone(only(0, 1, gives=math.nan), np.zeros_like(embed(IDS)))
+    assert math.isnan(value)
 
 
 @pytest.mark.parametrize("live", [(), (0, 1)])
 def test_zero_on_one_side_alone_is_none(live: tuple[int, ...]) -> None:
     half = np.ones_like(embed(IDS)) * np.array([[0.0], [1.0]], dtype=np.float32)
     ((_, value),) = alone(only(*live), half)
-    assert math.isnan(value)
-
-
-def test_nan_where_the_reference_is_zero_is_no_agreement() -> None:
-    ((_, value),) = alone(only(0, 1, gives=math.nan), np.zeros_like(embed(IDS)))
     assert math.isnan(value)
 
 
@@ -196,16 +193,13 @@ def test_states_of_the_stack_accumulate_the_error_of_its_shards() -> None:
     assert measure(chain, prompts, None, str, {}).drift == ()
 
 
-def test_undefined_states_of_the_stack_are_no_agreement() -> None:
+def test_states_that_are_undefined_or_none_have_no_cosine() -> None:
     broken = replace(toy(2), embed=lambda ids: embed_toy(ids) * np.float32(math.nan))
     prompts = golden(toy(2))
     drift = measure(broken, prompts, states_of(toy(2), prompts), str, {}).drift
     assert all(math.isnan(state.error) for state in drift)
     assert all(state.cosine is not None and math.isnan(state.cosine) for state in drift)
-
-
-def test_positions_without_any_state_have_no_cosine() -> None:
-    """A pack of experts of which none was chosen: zeros on both sides."""
+    # A pack of experts of which none was chosen: zeros on both sides.
     zeros = Chain(embed, (block("L00", lambda x: 0 * x), head("head.0", following)))
     nothing = np.zeros_like(embed(IDS))
     (state,) = measure(zeros, [GOLDEN], lambda *_: (nothing, nothing), decode, {}).drift

@@ -342,11 +342,15 @@ def test_values_that_may_be_infinite() -> None:
 POLICY = FidelityPolicy()
 
 
-def test_another_scale_is_red_though_the_cosine_is_1() -> None:
+def test_another_scale_is_red_and_an_error_budget_decides_by_itself() -> None:
     verdict = of(replace(GOOD, cosines=(1.0, 1.0), relative=(0.75, 0.75)))
     assert [f.figure for f in verdict.reasons] == ["relative_l2.max"]
     figure = verdict.figure("relative_l2.max")
     assert figure.limit == pytest.approx(2 * 0.03**0.5, abs=1e-4)
+    pooled = Group((BLOCK,), pool=True, implied=False)
+    assert pooled.limit(MAX_RELATIVE_L2, POLICY) is pooled.limit(MIN_CONTRIBUTION, POLICY) is None
+    plain = Group((GOOD,), pool=False)
+    assert plain.limit(MIN_CONTRIBUTION, POLICY) is None
 
 
 @pytest.mark.parametrize("policy", [{"max-relative-l2": 1}, {"min-cosine": 0.5}])
@@ -366,13 +370,6 @@ def test_a_contribution_that_the_residual_path_hides_or_doubles_is_red() -> None
     assert of(replace(BLOCK, contributions=(0.9, -0.9)), **{"min-cosine": -1}).status == "passed"
 
 
-def test_an_error_budget_decides_by_itself() -> None:
-    pooled = Group((BLOCK,), pool=True, implied=False)
-    assert pooled.limit(MAX_RELATIVE_L2, POLICY) is pooled.limit(MIN_CONTRIBUTION, POLICY) is None
-    plain = Group((GOOD,), pool=False)
-    assert plain.limit(MIN_CONTRIBUTION, POLICY) is None
-
-
 def errors(*relative: float) -> Sequence[Cell]:
     """The row of a captured probe with these errors at positions 1, 2, ..."""
     probe = replace(comparison(*(0.99,) * len(relative)), relative=relative)
@@ -386,12 +383,10 @@ def test_statistics_and_histogram_of_every_probe() -> None:
     assert (probe, output) == ("captured chat T=2", "y")
     assert numbers[:9] == [12, 0, 0.19583, 0.155, 0.199, 0.645, 0.7, 0.1, 0.7]
     assert numbers[9:] == [5, 5, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1]
-
-
-def test_undefined_errors_are_counted_and_in_no_statistic() -> None:
     _, _, *numbers = errors(0.5, NAN, math.inf)
     assert numbers == [3, 2, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 1, *[0] * 11]
     assert errors(NAN)[2:] == (1, 1, *[None] * 19)
+    assert "relative L2 over positions" not in "\n".join(details(of(GOOD)))
 
 
 def test_position_0_of_captured_probes_is_left_out() -> None:
@@ -400,10 +395,6 @@ def test_position_0_of_captured_probes_is_left_out() -> None:
     assert [(row[0], row[2], row[8]) for row in table.rows] == [
         ("gaussian T=2 #0", 2, 0.1), ("captured chat T=2", 1, 0.25)
     ]  # fmt: skip
-
-
-def test_the_terminal_does_not_print_it() -> None:
-    assert "relative L2 over positions" not in "\n".join(details(of(GOOD)))
 
 
 @given(st.lists(st.floats(0) | st.just(NAN), min_size=1, max_size=50))

@@ -258,13 +258,10 @@ def test_beside_extreme_inputs_what_is_added_is_lost_in_rounding() -> None:
     assert (found.contributions, found.residual, found.live) == ((), None, True)
 
 
-def test_who_adds_nothing_where_the_reference_does_is_undefined() -> None:
+def test_a_contribution_that_is_missing_or_not_finite_is_undefined() -> None:
     found = comparison(WIDE, WIDE + ADDED, residual={"y": WIDE})
     assert np.isnan(found.contributions).all()
     assert len(found.contributions) == 3
-
-
-def test_a_contribution_that_is_not_finite_is_undefined() -> None:
     broken = (WIDE + ADDED).copy()
     broken[1, 5] = np.nan
     found = comparison(broken, WIDE + ADDED, residual={"y": WIDE})

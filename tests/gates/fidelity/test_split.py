@@ -86,16 +86,13 @@ def test_what_three_errors_do_not_explain() -> None:
     assert verdict(nothing, replace(TOTAL, rms=0.011)).status == "failed"
 
 
-def test_a_low_cosine_of_a_right_function_is_compression() -> None:
+def test_a_low_cosine_or_nan_of_a_right_function_is_compression() -> None:
     low = comparison(0.99, 0.91, 0.95)
     reasons = [f.reason for f in verdict(BUDGET, TOTAL, GOOD, low).reasons]
     assert reasons[0] == (
         "compression: it costs 0.05 of what L01 adds (rms), function 0.0005, fp16 0.0015"
     )
     assert "cosine 0.91" in reasons[1]
-
-
-def test_nan_of_the_compressed_program_alone_is_compression() -> None:
     nan = wrong(math.inf, math.inf)
     spoilt = replace(GOOD, finite=0.5)
     budget = replace(BUDGET, compression=nan)

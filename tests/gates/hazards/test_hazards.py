@@ -128,7 +128,7 @@ def test_the_policy_s_own_limit_fails(made: Made, key: str, figure: str) -> None
     assert (finding.severity, finding.figure) == ("failed", figure)
 
 
-def test_only_moves_passes_and_says_so() -> None:
+def test_what_only_moves_passes_and_what_has_no_rule_is_unproven() -> None:
     inputs = {"x": programs.normal(0, 2, 3)}
     made = programs.program(inputs, op("identity", "y", half(2, 3), x="x"))
     moved = verdict((made, inputs))
@@ -136,9 +136,6 @@ def test_only_moves_passes_and_says_so() -> None:
     assert [f.reason for f in moved.findings] == [
         "The program only moves numbers, so the ANE's arithmetic has no part in it"
     ]
-
-
-def test_nothing_by_a_rule_and_no_probe_are_unproven() -> None:
     inputs = {"x": programs.normal(0, 2, 3)}
     made = programs.program(inputs, op("sin", "y", half(2, 3), x="x"))
     (finding,) = verdict((made, inputs)).findings

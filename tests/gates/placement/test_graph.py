@@ -28,9 +28,6 @@ def test_origins_of_a_slice_bounded_by_a_shape_and_by_a_value() -> None:
     assert made.origin(Ref("s")) == Origin(Depends.SHAPES)
     assert made.origin(Ref("a")) == Origin(Depends.VALUES, Depends.SHAPES)
     assert made.origin(Ref("b")) == Origin(Depends.VALUES, Depends.VALUES)
-
-
-def test_the_shape_of_a_fixed_tensor_depends_on_nothing() -> None:
     made = Graph(function(op("shape", "s", ints(2), x="x"), inputs={"x": half(1, 8)}))
     list(made.sites())
     assert made.origin(Ref("s")) == Origin()

@@ -146,12 +146,9 @@ def test_the_maps_of_crepe_are_those_of_the_page(name: str) -> None:
     assert missing([*rows(f"{INSTALLED} {name}", pairs), *maps(pairs, set())]) == []
 
 
-def test_a_map_that_places_alike_is_shown_once() -> None:
+def test_maps_are_shown_once_and_a_line_that_the_page_lacks_is_named() -> None:
     pairs = predictions(published(INSTALLED, "tiny"))
     shown: set[tuple[object, ...]] = set()
     assert list(maps(pairs, shown))
     assert list(maps(pairs, shown)) == []
-
-
-def test_a_line_that_the_page_lacks_is_named() -> None:
     assert missing(["", "| none | 1 |"]) == ["| none | 1 |"]

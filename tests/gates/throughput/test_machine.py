@@ -69,12 +69,9 @@ def test_the_cpu_of_a_mac() -> None:
     assert "os_build" not in found
 
 
-def test_tools_that_are_missing_or_fail_say_nothing() -> None:
+def test_tools_that_fail_say_nothing_and_a_replayed_mac_is_no_mac() -> None:
     assert machine._output("no-such-tool-of-macos") == ""
     assert machine._output("false") == ""
-
-
-def test_a_replayed_mac_is_no_mac() -> None:
     replayed = OnDevice()
     known = replayed.provenance() | {"native": "replaced"}
     replayed.provenance = lambda: known

@@ -35,12 +35,9 @@ def test_a_step_is_marked_and_nothing_else() -> None:
     assert history("cosine", []) is None
 
 
-def test_a_commit_that_was_measured_twice_has_two_points() -> None:
+def test_commits_measured_twice_and_what_is_not_finite() -> None:
     found = drawn(history("cosine", [SERIES[0], SERIES[0], SERIES[1]]))
     assert {"abc000", "abc000 (2)", "abc001"} <= {*found.texts}
-
-
-def test_what_is_not_finite_is_above_the_frame() -> None:
     picture = history("cosine", [*SERIES[:2], ("bad", "", float("nan"))], 2)
     found = drawn(picture)
     assert min(y for _, y in found.at("symbol")) < 0

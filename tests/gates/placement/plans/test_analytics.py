@@ -27,13 +27,10 @@ def test_operations_by_the_programs_own_names_without_buffers() -> None:
     assert OPS["l"].supported == ("CPU", "ANE")
 
 
-def test_costs_are_shares_of_what_is_selected() -> None:
+def test_costs_are_shares_and_why_an_op_is_off_is_told() -> None:
     total = 6.462546245913618e-06 + 0.02 + 0.01 + 0.02 + 0.03
     assert OPS["y"].cost == pytest.approx(0.03 / total)
     assert OPS["s"].extra["EstimatedRuntime"] == {"bnns": 0.02, "classic_cpu": 0.02}
-
-
-def test_why_an_op_is_off_is_the_validators_message_or_the_estimates() -> None:
     assert OPS["s"].why == 'Unsupported MIL operation "sinh".'
     assert OPS["y"].why == "0.02 ms on ane, 0.03 ms on bnns, 0.03 ms on classic_cpu"
     assert OPS["l"].why == ""
@@ -52,9 +49,6 @@ def test_the_path_has_launches_switches_and_the_end() -> None:
     # The first cast on the ANE, sinh off it, the rest on it, and out of it.
     assert most == pytest.approx(0.02 + 0.01 + 0.02 + 0.02 + 5 * 0.125)
     assert "0.4550 ms as placed" in list(explain_plan(PLAN))[-1]
-
-
-def test_no_path_without_estimates() -> None:
     text = ANALYTICS.replace('{"bnns", 0.02}, ', "")
     assert path_ms(parse_plan(text.encode())) is None
 

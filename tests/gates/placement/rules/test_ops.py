@@ -113,29 +113,23 @@ WARNING = (
 )
 
 
-def test_the_first_set_of_rules_is_there() -> None:
+def test_every_rule_is_one_tells_what_it_is_and_names_ops_that_exist() -> None:
     listed = {(int(rule.id.removeprefix("R")), rule.outcome) for rule in ALL_RULES}
     assert listed == {(n, "ineligible") for n in FAILING} | {(n, "warned") for n in WARNING}
-
-
-def test_an_id_and_outcome_name_one_rule() -> None:
     names = Counter((rule.id, rule.outcome) for rule in ALL_RULES)
     assert set(names.values()) == {1}
     for rule in ALL_RULES:
         assert find(rule.id, rule.outcome) is rule
     assert find("R999", "warned") is None
-
-
-def test_every_rule_tells_what_it_is_and_where_it_comes_from() -> None:
     for rule in ALL_RULES:
         assert rule.title.endswith("."), rule.id
         assert all((rule.consequence, rule.scope, rule.source, rule.fix)), rule.id
         assert rule.matches or (isinstance(rule, OpRule) and rule.ops), rule.id
         assert "unattributed" not in rule.source
-
-
-def test_rules_name_only_ops_that_exist() -> None:
     assert set().union(*(rule.ops for rule in OP_RULES)) <= mil_ops()
+    assert len(mil_ops()) == 168
+    assert {"conv", "constexpr_lut_to_dense", "read_state", "write_state"} <= mil_ops()
+    assert not {"_const_symbolic", "coreml_update_state", "complex_fft"} & mil_ops()
 
 
 def test_a_rule_applies_to_its_own_ops_only() -> None:
@@ -144,9 +138,3 @@ def test_a_rule_applies_to_its_own_ops_only() -> None:
     )
     sites = Graph(function(op("topk", "a", half(1)), op("relu", "b", half(1)))).sites()
     assert [rule.apply(site) for site in sites] == ["No.", None]
-
-
-def test_the_list_of_ops_is_the_one_coremltools_defines() -> None:
-    assert len(mil_ops()) == 168
-    assert {"conv", "constexpr_lut_to_dense", "read_state", "write_state"} <= mil_ops()
-    assert not {"_const_symbolic", "coreml_update_state", "complex_fft"} & mil_ops()
