@@ -156,7 +156,6 @@ class Gate(ABC, Generic[M]):
         recorded_first: whether recorded evidence goes before what can be measured without a device.
         of_pipelines: whether it is asked about a whole pipeline, besides each ML Program in it.
         requires: what `policy.<name>.require` asks for, in words: `a device`.
-        fixtures: of the test that asks it.
         derived: figures of its verdicts that are no measurement, for they compare with another run,
             repeat the policy or sum up; the memory of many runs leaves them out.
     """
@@ -172,7 +171,6 @@ class Gate(ABC, Generic[M]):
     recorded_first: ClassVar[bool] = False
     of_pipelines: ClassVar[bool] = True
     requires: ClassVar[str] = "a device"
-    fixtures: ClassVar[tuple[str, ...]] = ("shard", "evidence", "gate")
     derived: ClassVar[tuple[str, ...]] = ()
 
     @property

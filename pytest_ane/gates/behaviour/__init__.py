@@ -28,7 +28,6 @@ class BehaviourGate(Gate[Behaviour]):
     scope = "model"
     measurement = Behaviour
     by_arithmetic = True
-    fixtures = ("chain", "evidence", "gate")
 
     def question(self, subject: Model, model: Model, source: Callable[[], str]) -> dict[str, Any]:
         """The golden prompts, and what the float32 reference is made of."""

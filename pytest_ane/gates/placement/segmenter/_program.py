@@ -12,7 +12,6 @@ from pytest_ane.gates.placement.segmenter._records import (
     NoData,
     Op,
     Predicted,
-    Prediction,
     Tensor,
     Units,
 )
@@ -56,31 +55,6 @@ _ATTRIBUTES = {
     "transpose": ("perm",),
 }
 _STATES = frozenset({"read_state", "write_state", "coreml_update_state"})
-
-
-def predict_program(
-    program: Program,
-    units: Units = "CPU_AND_NE",
-    chip: str = "M4",
-    shapes: Shapes = MappingProxyType({}),
-) -> dict[str, Prediction]:
-    """Predicted placement of each function.
-
-    Args:
-        program: weights need not be readable.
-        units: the compute units the model is loaded with.
-        chip: as `predict` takes it.
-        shapes: of values by name, where flexible inputs have a shape; the program's types decide
-            for values left out.
-
-    Raises:
-        ManifestError: there is no such chip.
-    """
-    missing = _program_no_data(program)
-    return {
-        name: predict(function_ops(function, shapes), units, chip, missing)
-        for name, function in program.functions.items()
-    }
 
 
 def predict_model(
