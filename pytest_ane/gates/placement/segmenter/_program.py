@@ -17,7 +17,7 @@ from pytest_ane.gates.placement.segmenter._records import (
 )
 from pytest_ane.mlprogram.errors import AneError
 from pytest_ane.mlprogram.executor.shapes import token_range, value_shapes
-from pytest_ane.mlprogram.records import Argument, Function, MLModel, Program, Ref, TensorType
+from pytest_ane.mlprogram.records import Argument, Function, MLModel, Ref, TensorType
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -76,29 +76,21 @@ def predict_model(
     """
     flexible = [name for name, f in model.program.functions.items() if _flexible(f)]
     lengths = (tokens,) if tokens else token_range(model, _MOST_TOKENS)
-    missing = _program_no_data(model.program)
+    missing: list[NoData] = ["several functions"] if len(model.program.functions) > 1 else []
+    missing += ["flexible shapes"] if flexible else []
     predicted: list[Predicted] = []
     for at in dict.fromkeys(lengths) if flexible else [None]:
         for name, function in model.program.functions.items():
             if name in flexible or at in (None, lengths[0]):
                 at_tokens = at if name in flexible else None
-                shapes, unknown = model_shapes(model, function, at_tokens)
+                shapes, unknown = _shapes(model, function, at_tokens)
                 ops = function_ops(function, shapes)
                 prediction = predict(ops, units, chip, missing)
                 predicted.append(Predicted(name, at_tokens, prediction, unknown, ops))
     return tuple(sorted(predicted, key=Predicted.weakness))
 
 
-def _program_no_data(program: Program) -> list[NoData]:
-    missing: list[NoData] = []
-    if len(program.functions) > 1:
-        missing.append("several functions")
-    if any(_flexible(function) for function in program.functions.values()):
-        missing.append("flexible shapes")
-    return missing
-
-
-def model_shapes(model: MLModel, function: Function, tokens: int | None) -> tuple[Shapes, str]:
+def _shapes(model: MLModel, function: Function, tokens: int | None) -> tuple[Shapes, str]:
     """Shapes of a function's values at a T, or why they are not known."""
     if tokens is None:
         return {}, ""
