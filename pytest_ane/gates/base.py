@@ -246,12 +246,7 @@ class Gate(ABC, Generic[M]):
         """What a measurement comes to before any policy."""
 
     def beside(self, recorded: M, context: Any) -> M:
-        """A recorded measurement with what this machine can tell besides; no verdict rests on it.
-
-        Args:
-            recorded: verified evidence.
-            context: as `measure` takes it.
-        """
+        """Verified evidence with what this machine can tell besides; no verdict rests on it."""
         return recorded
 
     def lacks(

@@ -71,12 +71,7 @@ def graph(id: str, function: Function) -> Json:
 def node_data(subject: Subject, graphs: Sequence[Json]) -> dict[str, Json]:
     """What gates say of each operation, by a word for it: `unit`, `error`, `hazards`.
 
-    Args:
-        subject: a shard with its verdicts.
-        graphs: its own.
-
-    Returns:
-        Node data by graph for each word; words without data are left out.
+    Node data by graph, of a shard's own graphs, for each word; words without data are left out.
     """
     ops = {printable(op.name, NAME): op for op in strip(subject)}
     coloured = {unit: {"bgColor": colour} for unit, colour in _UNITS.items()}

@@ -15,12 +15,7 @@ from pytest_ane.report.verdict import details, reasons, remarks, row
 
 
 def explain(forecast: Forecast, os: str = "macOS 26", width: int | None = None) -> Iterator[str]:
-    """The whole forecast: the verdict, what was counted, and every rule that applies.
-
-    Args:
-        forecast: the measurement.
-        os: the system the package is for.
-        width: of the terminal, None in a pipe.
+    """The whole forecast for a system: the verdict, what was counted, and every rule that applies.
 
     Raises:
         ManifestError: `os` names no system.
@@ -159,9 +154,8 @@ def undecided_groups(prediction: Prediction) -> list[Group]:
 def prediction_lines(predictions: Sequence[Predicted], *, several: bool = False) -> Iterator[str]:
     """The map of one function, short however large the program is.
 
-    Args:
-        predictions: at one or more T; the first is shown in full.
-        several: whether the package has other functions, so that this one is named.
+    Of predictions at several T the first is shown in full. The function is named where the package
+    has `several`.
     """
     prediction = predictions[0].prediction
     yield from (headline(predicted, several=several) for predicted in predictions)

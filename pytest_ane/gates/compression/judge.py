@@ -45,11 +45,7 @@ def judge(
 ) -> Verdict:
     """Hold every weight against what was asked for it, and the size against the budget.
 
-    Args:
-        measurement: what the file holds.
-        policy: the budget.
-        subject: qualified shard id.
-        asked: the compression; None, for a package of unknown making, holds only the budget.
+    Of a package of unknown making, without `asked`, only the budget is held.
     """
     census, notes = measurement.census, measurement.notes
     # A shard may rightly have none, such as an encoder's pooling; then its size is what it asks.

@@ -28,12 +28,8 @@ _NAMED = 3
 def differences(model: MLModel, ports: Ports, max_tokens: int) -> tuple[str, ...]:
     """What an artifact declares otherwise: `inputs x, mask: fp32 in place of fp16`.
 
-    Outputs and optional inputs that are not declared are in nobody's way.
-
-    Args:
-        model: the artifact.
-        ports: what is declared, all fp16.
-        max_tokens: the largest T; the smallest is 1.
+    All ports are fp16, and T is from 1 to `max_tokens`. Outputs and optional inputs that are not
+    declared are in nobody's way.
     """
     sides: tuple[tuple[str, Sequence[Port], Sequence[Feature]], ...] = (
         ("input", ports.inputs, model.inputs),

@@ -93,13 +93,7 @@ REMEDIES: Mapping[tuple[Hazard, str], str] = {
 
 
 def judge(measurement: Hazards, policy: HazardsPolicy, subject: str) -> Verdict:
-    """Failed by what was met, or is beyond the policy's limits; warned by what is near.
-
-    Args:
-        measurement: what probes met.
-        policy: its limits.
-        subject: qualified shard id.
-    """
+    """Failed by what was met, or is beyond the policy's limits; warned by what is near."""
     rules = measurement.rules
     known = sum(count for grade, count in rules.operations.items() if grade != "unknown")
     made: dict[str, Any] = {"provenance": measurement.provenance, "basis": SIMULATED}

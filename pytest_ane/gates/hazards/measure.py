@@ -189,11 +189,6 @@ _DECODING = PRODUCTS | {"add", "sub", "mul", "square", "log"}
 def measure(runner: CpuRunner, cases: Iterable[Case], provenance: Mapping[str, Any]) -> Hazards:
     """Run every case in the ANE's arithmetic, and watch all operations that have a rule.
 
-    Args:
-        runner: of the artifact, with arithmetic `ane`.
-        cases: the probes.
-        provenance: of the measurement.
-
     Raises:
         ExecutionError: the artifact cannot be run.
     """

@@ -162,14 +162,9 @@ def allows(patterns: Sequence[str], name: str, kind: str) -> bool:
 
 
 def forecast(model: MLModel, *, size_bytes: int) -> Forecast:
-    """Apply every rule to every operation of a program.
+    """Apply every rule to every operation of a program, in all functions and nested blocks.
 
-    Args:
-        model: the package. Read without weights, R052 sees immediate constants only.
-        size_bytes: size of the artifact on disk.
-
-    Returns:
-        The forecast over all functions and nested blocks.
+    Of a package read without weights, R052 sees immediate constants only.
     """
     compute: Counter[str] = Counter()
     left_out: Counter[str] = Counter()

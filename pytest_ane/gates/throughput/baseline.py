@@ -69,11 +69,7 @@ def newest_of(
 ) -> StoredRun | Missing:
     """The newest stored run of a machine that has a benchmark of any of these shards and models.
 
-    Args:
-        storage: pytest-benchmark's own, or that of a model's `baselines`.
-        identity: the machine's; the clock is ignored.
-        subjects: qualified shards, and models.
-        which: as `find` takes it.
+    The machine's clock is ignored; `which` is as `find` takes it.
 
     Raises:
         UnprovenError: a run on the way to it is damaged, or the named one does not exist.

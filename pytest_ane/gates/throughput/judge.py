@@ -118,13 +118,7 @@ def compare(timed: Throughput, policy: ThroughputPolicy) -> Change | Missing | N
 
 
 def judge(timed: Throughput, policy: ThroughputPolicy, subject: str) -> Verdict:
-    """Passes if the policy sets neither floor nor limit, or both hold.
-
-    Args:
-        timed: the benchmark, its confirmation included.
-        policy: the shard's or the model's.
-        subject: qualified shard or model.
-    """
+    """Passes if the policy sets neither floor nor limit, or both hold."""
     now, change = timed.speed, compare(timed, policy)
     findings = [*_floor(now, policy)]
     if not (math.isfinite(now.median) and now.median > 0):

@@ -81,8 +81,7 @@ class Speed(BaseModel):
     def figure(self, median: float | None = None) -> str:
         """`9.25 tok/s`; where a round computes none, its median, `812.5 ms`.
 
-        Args:
-            median: seconds of another median round, such as the confirmation's.
+        Of the first run, or of another median in seconds, such as the confirmation's.
         """
         value = self.median if median is None else median
         return rate(self.tokens / value) if self.tokens else seconds(value)

@@ -36,12 +36,8 @@ _BAD = (
 def drift(verdict: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) -> Picture | None:
     """Relative L2 of hidden states after each shard, this run against the one before.
 
-    Args:
-        verdict: of behaviour, as JSON data; or what `pytest-ane drift --json` printed.
-        earlier: the same of the run before, if there is one.
-
-    Returns:
-        None where the data hold no drift.
+    Of behaviour's verdict as JSON data, or what `pytest-ane drift --json` printed; None where it
+    holds no drift.
     """
     now, before = _errors(verdict), _errors(earlier or {})
     if not now:
@@ -124,11 +120,7 @@ class _Position(NamedTuple):
 def kl(verdict: Mapping[str, Any]) -> Picture | None:
     """KL of each position's prediction, a panel for each prompt, the first bad one marked.
 
-    Args:
-        verdict: of behaviour, as JSON data.
-
-    Returns:
-        None where the data hold no positions.
+    Of behaviour's verdict as JSON data; None where it holds no positions.
     """
     prompts = _positions(verdict)
     if not prompts:

@@ -143,12 +143,7 @@ def label(text: object) -> str:
 
 
 def rows_of(data: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """Rows of a verdict's table, by the columns' titles; empty where it has no such table.
-
-    Args:
-        data: a verdict as `report.verdict.to_json` has it.
-        name: of the table.
-    """
+    """Rows of a table of a verdict's JSON data, by the columns' titles; none without the table."""
     tables = {table.get("name"): table for table in data.get("tables") or ()}
     table = tables.get(name) or {"columns": (), "rows": ()}
     titles = [column["title"] for column in table["columns"]]
