@@ -30,7 +30,6 @@ class GateTest(NamedTuple):
     """One test of a gate: its key in runs, ledgers and clusters.
 
     Attributes:
-        gate: its name.
         subject: a shard's qualified id, or a model's name.
         arithmetic: `typed` also where a gate's measurement does not depend on it.
     """

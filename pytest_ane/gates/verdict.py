@@ -177,7 +177,6 @@ class Column:
     """A column of a table.
 
     Attributes:
-        title: its head.
         unit: as of a `Figure`, for numbers.
         limit: what the policy asks for, shown in the head; `good` the side that passes.
         good: as of a `Figure`.
@@ -198,7 +197,6 @@ class Table:
     Attributes:
         title: its head, for people.
         columns: one for each cell of a row.
-        rows: tuples of cells.
         name: how programs find it: `probes`.
         listed: whether the terminal prints it; others are there for pictures and JSON.
     """
@@ -227,7 +225,6 @@ class Verdict:
     """What a gate says of one shard or one model.
 
     Attributes:
-        gate: name of the gate.
         subject: qualified shard id (`smollm2:L01`) or model name (`smollm2`).
         figures: numbers, those with a limit among them.
         findings: what is wrong or worth knowing, the most important first.

@@ -99,7 +99,6 @@ class Group:
 
     Attributes:
         reason: the cause, with the limit or the neighbours; for undecided ones, their unit.
-        operations: indices.
         short_ms: least and most milliseconds that are short of the ANE; None where it is no
             question of cost.
     """

@@ -43,7 +43,6 @@ class Palette:
     """Values of a compressed weight, ascending, and how many elements have each.
 
     Attributes:
-        weight: its name.
         values: entries of a palette of up to 16, of several palettes the median entry of each rank;
             of any other weight the middles of 16 equal bins. NaN, the last, is what is not finite.
         counts: elements of each value; of a large weight without a palette, those of a sample.

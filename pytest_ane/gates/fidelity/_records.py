@@ -147,7 +147,6 @@ class Covered:
     Attributes:
         what: such as `state k_cache`.
         how: in a few words, or why not.
-        exercised: whether they do.
         remedy: what to do where they do not.
     """
 
@@ -162,7 +161,6 @@ class Unmoved:
     """An output that no probe shows to depend on the input; asked where there is no reference.
 
     Attributes:
-        output: its name.
         how: `zero` or the `same` in all probes; `alone`, where no two probes can be compared.
         constant: whether, in the program, no input leads to it, though to others.
         whole: whether its values are whole numbers or labels, which may well be the same.

@@ -50,12 +50,9 @@ class Peak:
             `table`: error of an activation's table, root mean square relative to that of its exact
             results.
             `late-scale`: largest |sum| of integer codes, if their scale comes after the sum.
-        op: name of the operation.
         kind: as MIL calls it.
-        probe: name of the probe.
         value: as `hazard` says.
         count: outputs that overflowed; of `dropped` the share of the products that are not 0.
-        role: in attention.
     """
 
     hazard: Hazard
@@ -74,7 +71,6 @@ class Hazards:
     Attributes:
         peaks: of each hazard and operation.
         rules: by which rules the operations ran.
-        probes: how many were run.
         provenance: backend, versions, machine, arithmetic, and the artifact's digest.
     """
 

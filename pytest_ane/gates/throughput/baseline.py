@@ -15,7 +15,6 @@ class Baseline:
     """A stored measurement to compare with.
 
     Attributes:
-        speed: the measurement.
         run: number of its run, `0003`.
         when: the day it was recorded.
         noise: how much unchanged runs differ on this machine, where that was measured.
@@ -33,7 +32,6 @@ class Missing:
 
     Attributes:
         why: what is stored instead, and what differs.
-        remedy: what to do.
     """
 
     why: str

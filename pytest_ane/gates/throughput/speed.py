@@ -29,7 +29,6 @@ class Speed(BaseModel):
         control: median seconds of the control workload, timed before and after the rounds.
         identity: what two runs must share to be compared: machine, chip, system, backend, units.
         state: what may differ, and explains a difference: power, thermal state, load, versions.
-        artifacts: digests by shard.
         prompt: token ids that were decoded from.
         profile: median seconds of a round by part, `block`, `head`, `host`...
         counts: how many shards a part has.

@@ -41,7 +41,6 @@ class Picture:
     """A chart, and the same without seeing it.
 
     Attributes:
-        title: a few words.
         template: name of the Vega-Lite template.
         description: what there is to see, in a sentence or two.
         table: the numbers that are drawn.

@@ -183,7 +183,6 @@ class Shown:
         text: as people read it.
         bar: its share of the longest bar, in per cent; None for none.
         beyond: whether it is beyond its column's limit.
-        number: whether it is one.
     """
 
     text: str
@@ -266,7 +265,6 @@ class Op:
         error: relative error that it adds itself; None where nobody looked.
         height: of the error's bar in per cent, logarithmic.
         hazards: what the ANE's arithmetic met in it.
-        why: rules and reasons.
     """
 
     name: str
