@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.ane_model import opened
 from benchmarks.real_packages import installed, of_folder
 from pytest_ane.gates.placement.segmenter import Predicted, predict_model
-from pytest_ane.gates.placement.segmenter._support import is_measured
+from pytest_ane.gates.placement.segmenter._costs import is_measured
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.report.placement import prediction_lines
 

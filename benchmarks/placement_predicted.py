@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from pytest_ane.gates.placement.segmenter import Op, Tensor, predict
+from pytest_ane.gates.placement.segmenter._costs import obstacle
 from pytest_ane.gates.placement.segmenter._predict import is_contradicted
-from pytest_ane.gates.placement.segmenter._support import obstacle
 
 Row: TypeAlias = Mapping[str, str]
 Unit = Literal["on", "off"]

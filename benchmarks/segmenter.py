@@ -20,10 +20,9 @@ from pathlib import Path
 
 from benchmarks.segmenter_rows import Row, case_op, plan_ops
 from pytest_ane.gates.placement.segmenter import Op, predict
-from pytest_ane.gates.placement.segmenter._costs import CostModel, milliseconds, models
+from pytest_ane.gates.placement.segmenter._costs import CostModel, milliseconds, models, obstacle
 from pytest_ane.gates.placement.segmenter._predict import edge_costs, estimated, estimates, shortest
 from pytest_ane.gates.placement.segmenter._records import BACKENDS, UNIT, Backend, Units
-from pytest_ane.gates.placement.segmenter._support import obstacle
 
 _CASE_COLUMNS = (
     *("set", "units", "case", "index", "role", "op", "in_shapes", "out_shape", "dtypes", "params"),

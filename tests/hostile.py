@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -29,3 +30,12 @@ def check_lines(lines: Iterable[str], longest: int = LONGEST + 80) -> None:
         assert line.isprintable()
         assert re.search(r"^\s*::|##\w*\[", line) is None
         assert len(line) <= longest
+
+
+def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Places of everything in a document, its containers among them."""
+    if place:
+        yield place
+    known = dict(enumerate(value)) if isinstance(value, list) else value
+    for key, inner in known.items() if isinstance(known, dict) else ():
+        yield from leaves(inner, (*place, key))

@@ -28,13 +28,9 @@ def simulator(backend: Backend) -> SimulatingBackend:
 def in_arithmetic(
     verdict: Verdict, arithmetic: Arithmetic, rules: RuleShares, costs: Iterable[Figure]
 ) -> Verdict:
-    """A verdict with what there is to say of the arithmetic; as it is for `typed`.
+    """A verdict with what there is to say of the arithmetic that was measured in; `typed` as it is.
 
-    Args:
-        verdict: on a measurement.
-        arithmetic: in which that was computed.
-        rules: by which rules.
-        costs: how far it is from the same as typed.
+    `costs` tell how far it is from the same as typed.
     """
     if arithmetic == "typed":
         return verdict

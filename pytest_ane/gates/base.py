@@ -23,13 +23,13 @@ from pytest_ane.probes.exact_chain import GoldenPrompt, ReferenceStates
 M = TypeVar("M")
 Subject: TypeAlias = Shard | Model
 """What a gate is asked about; both have `qualified` names and a `policy`."""
+Environment: TypeAlias = Mapping[str, str]
 
 
 class GateTest(NamedTuple):
     """One test of a gate: its key in runs, ledgers and clusters.
 
     Attributes:
-        gate: its name.
         subject: a shard's qualified id, or a model's name.
         arithmetic: `typed` also where a gate's measurement does not depend on it.
     """
@@ -155,7 +155,6 @@ class Gate(ABC, Generic[M]):
         recorded_first: whether recorded evidence goes before what can be measured without a device.
         of_pipelines: whether it is asked about a whole pipeline, besides each ML Program in it.
         requires: what `policy.<name>.require` asks for, in words: `a device`.
-        fixtures: of the test that asks it.
         derived: figures of its verdicts that are no measurement, for they compare with another run,
             repeat the policy or sum up; the memory of many runs leaves them out.
     """
@@ -171,7 +170,6 @@ class Gate(ABC, Generic[M]):
     recorded_first: ClassVar[bool] = False
     of_pipelines: ClassVar[bool] = True
     requires: ClassVar[str] = "a device"
-    fixtures: ClassVar[tuple[str, ...]] = ("shard", "evidence", "gate")
     derived: ClassVar[tuple[str, ...]] = ()
 
     @property
@@ -206,7 +204,7 @@ class Gate(ABC, Generic[M]):
         """Its table of a subject's policy."""
         return getattr(policy, self.name)
 
-    def question(self, subject: Subject, model: Model, source: Callable[[], str]) -> dict[str, Any]:
+    def question(self, subject: Any, model: Model, source: Callable[[], str]) -> dict[str, Any]:
         """What decides a measurement besides artifact and machine, as JSON data.
 
         Recorded evidence counts only if its question is today's.
@@ -227,10 +225,10 @@ class Gate(ABC, Generic[M]):
         """
 
     @abstractmethod
-    def judge(self, measurement: M, policy: Any, subject: Subject) -> Verdict:
+    def judge(self, measurement: M, policy: Any, subject: Any) -> Verdict:
         """Apply a policy, which is what `policy` gave, to a measurement. Pure, and quick."""
 
-    def limits(self, policy: Any, subject: Subject) -> Limits:
+    def limits(self, policy: Any, subject: Any) -> Limits:
         """What a policy asks of figures of its verdicts, whatever was measured.
 
         Judges take the same limits, so that old figures are judged as new ones are. Limits that
@@ -247,20 +245,11 @@ class Gate(ABC, Generic[M]):
         """What a measurement comes to before any policy."""
 
     def beside(self, recorded: M, context: Any) -> M:
-        """A recorded measurement with what this machine can tell besides; no verdict rests on it.
-
-        Args:
-            recorded: verified evidence.
-            context: as `measure` takes it.
-        """
+        """Verified evidence with what this machine can tell besides; no verdict rests on it."""
         return recorded
 
     def lacks(
-        self,
-        measurement: M,
-        subject: Subject,
-        environment: Mapping[str, str],
-        artifact: Artifact | None,
+        self, measurement: M, subject: Any, place: Environment, artifact: Artifact | None
     ) -> Iterator[str]:
         """What recorded evidence leaves out of what was asked, such as `leaves out p`.
 
@@ -269,7 +258,7 @@ class Gate(ABC, Generic[M]):
         Args:
             measurement: what was recorded.
             subject: as the manifest has it.
-            environment: of the recording machine: backend, chip, compute units.
+            place: the recording machine: backend, chip, compute units.
             artifact: the shard's package as it is now.
         """
         return iter(())

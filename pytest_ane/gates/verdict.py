@@ -33,6 +33,18 @@ def rounded(value: Any, digits: int = 5) -> Any:
     return None if value is None else float(f"{value:.{digits}g}")
 
 
+def counted(number: float, noun: str, ending: str = "s") -> str:
+    """`1 probe`, `1,024 probes`."""
+    return f"{number:,.0f} {noun}{'' if number == 1 else ending}"
+
+
+def some(names: Iterable[object], most: int) -> str:
+    """`a, b and 3 more`: the first ones, and how many there are besides."""
+    texts = [*map(str, names)]
+    more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
+    return f"{', '.join(texts[:most])}{more}"
+
+
 class Bound(NamedTuple):
     """What a policy asks of a figure.
 
@@ -165,7 +177,6 @@ class Column:
     """A column of a table.
 
     Attributes:
-        title: its head.
         unit: as of a `Figure`, for numbers.
         limit: what the policy asks for, shown in the head; `good` the side that passes.
         good: as of a `Figure`.
@@ -186,7 +197,6 @@ class Table:
     Attributes:
         title: its head, for people.
         columns: one for each cell of a row.
-        rows: tuples of cells.
         name: how programs find it: `probes`.
         listed: whether the terminal prints it; others are there for pictures and JSON.
     """
@@ -215,7 +225,6 @@ class Verdict:
     """What a gate says of one shard or one model.
 
     Attributes:
-        gate: name of the gate.
         subject: qualified shard id (`smollm2:L01`) or model name (`smollm2`).
         figures: numbers, those with a limit among them.
         findings: what is wrong or worth knowing, the most important first.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from textwrap import wrap
 
+from pytest_ane.gates.verdict import counted, some
 from pytest_ane.mlprogram.arithmetic import GRADES, SIMULATED, RuleShares
 
 _MOST_KINDS = 6
@@ -24,7 +25,7 @@ def rules_line(shares: RuleShares) -> str:
         parts.append(f"multiply-accumulates by rules {_graded(shares.shares_of_products)}")
     by = "" if parts else "by rules "
     parts.append(f"operations {by}{_graded(shares.shares_of_operations)}")
-    kinds = f" ({_listed(shares.unknown, _MOST_KINDS)})" if shares.unknown else ""
+    kinds = f" ({some(shares.unknown, _MOST_KINDS)})" if shares.unknown else ""
     return f"{SIMULATED}: {'; '.join(parts)}{kinds}"
 
 
@@ -57,10 +58,4 @@ def _percent(share: float) -> str:
 def _outputs(counts: Mapping[str, int]) -> str:
     """`12 outputs of down, 1 output of up`, the most first."""
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    texts = [f"{count:,} output{'s' if count > 1 else ''} of {op}" for op, count in ranked]
-    return _listed(texts, _MOST_NAMES)
-
-
-def _listed(names: Sequence[str], most: int) -> str:
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+    return some((f"{counted(count, 'output')} of {op}" for op, count in ranked), _MOST_NAMES)

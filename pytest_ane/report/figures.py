@@ -32,7 +32,7 @@ def amount(value: Cell, unit: str = "", more: int = 0) -> str:
     if unit == "bytes":
         return _of_bytes(value, more)
     if unit == "s":
-        return _of_seconds(value, more)
+        return f"{value:.{2 + more}f} s" if value >= 1 else f"{1000 * value:.{4 + more}g} ms"
     if head in _DECIMALS:
         scale = 100 if unit == "%" else 1
         decimals = 0 if unit == "tok/s" and value >= 100 else _DECIMALS[head]
@@ -96,10 +96,6 @@ def _of_bytes(value: float, more: int, *, trim: bool = False) -> str:
     if divisor == 1:
         return f"{value:g} byte" if value == 1 else f"{value:g} bytes"
     return f"{value / divisor:g} {name}" if trim else f"{value / divisor:.{2 + more}f} {name}"
-
-
-def _of_seconds(value: float, more: int) -> str:
-    return f"{value:.{2 + more}f} s" if value >= 1 else f"{1000 * value:.{4 + more}g} ms"
 
 
 def _counted(count: float, unit: str) -> str:

@@ -29,7 +29,6 @@ class Format:
     """One kind of file.
 
     Attributes:
-        text: of a run.
         compares: whether it shows more than the run: earlier ones, documents, write-ups.
     """
 

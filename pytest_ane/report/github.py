@@ -81,7 +81,9 @@ def commands(
         # The last one shown counts those that are not.
         shown = wanted if len(wanted) <= ANNOTATIONS else wanted[: ANNOTATIONS - 1]
         for row in shown:
-            yield _command(level, _title(row), _sentences(row), place(row))
+            title = " ".join(filter(None, (row.name, row.gate, row.label)))
+            sentences = "\n".join(map(_plain, row.reasons or (row.summary,)))
+            yield _command(level, title, sentences, place(row))
         if more := wanted[len(shown) :]:
             yield _command(level, f"{len(more)} more", f"Also {_counts(more)}; see the summary.")
     yield _command("notice", "ane gates", f"{_headline(rows)} ({header})")
@@ -95,7 +97,8 @@ def _sections(rows: Sequence[Row]) -> Iterator[_Section]:
             yield _Section(f"\n### {title}\n\n", [_item(row) for row in of_label])
             continue
         table = "| | gate | |\n|---|---|---|\n"
-        cells = [_cells(row) for row in of_label]
+        texts = ((row.name, row.gate, row.summary) for row in of_label)
+        cells = [f"| {' | '.join(map(markdown, row))} |\n" for row in texts]
         if label == "warned":
             yield _Section(f"\n### {title}\n\n{table}", cells)
         else:
@@ -112,10 +115,6 @@ def _item(row: Row) -> str:
     return first + "".join(f"  - {markdown(reason)}\n" for reason in more)
 
 
-def _cells(row: Row) -> str:
-    return f"| {markdown(row.name)} | {markdown(row.gate)} | {markdown(row.summary)} |\n"
-
-
 def _headline(rows: Sequence[Row]) -> str:
     return f"ane gates: {_counts(rows) if rows else 'none came to a verdict'}"
 
@@ -129,14 +128,6 @@ def _counts(rows: Sequence[Row]) -> str:
     )
 
 
-def _title(row: Row) -> str:
-    return " ".join(filter(None, (row.name, row.gate, row.label)))
-
-
-def _sentences(row: Row) -> str:
-    return "\n".join(map(_plain, row.reasons or (row.summary,)))
-
-
 def _command(level: str, title: str, message: str, place: Place | None = None) -> str:
     """`::error file=shards.toml,line=3,title=...::...`."""
     properties = {}
@@ -145,7 +136,8 @@ def _command(level: str, title: str, message: str, place: Place | None = None) -
         if place.line is not None:
             properties["line"] = str(place.line)
     properties["title"] = _plain(title)
-    given = ",".join(f"{name}={_property(value)}" for name, value in properties.items())
+    texts = {n: _data(v).replace(":", "%3A").replace(",", "%2C") for n, v in properties.items()}
+    given = ",".join(f"{name}={text}" for name, text in texts.items())
     return f"::{level} {given}::{_data(message[:LONGEST])}"
 
 
@@ -156,10 +148,6 @@ def _data(text: str) -> str:
 def markdown(text: str) -> str:
     """A text on one line that renders as itself, whatever Markdown or HTML it holds."""
     return _MEANINGFUL.sub(r"\\\1", _plain(text))
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def _plain(text: str) -> str:

@@ -71,14 +71,28 @@ def graph(id: str, function: Function) -> Json:
 def node_data(subject: Subject, graphs: Sequence[Json]) -> dict[str, Json]:
     """What gates say of each operation, by a word for it: `unit`, `error`, `hazards`.
 
-    Args:
-        subject: a shard with its verdicts.
-        graphs: its own.
-
-    Returns:
-        Node data by graph for each word; words without data are left out.
+    Node data by graph, of a shard's own graphs, for each word; words without data are left out.
     """
-    found = {"unit": _units(subject), "error": _errors(subject), "hazards": _hazards(subject)}
+    ops = {printable(op.name, NAME): op for op in strip(subject)}
+    coloured = {unit: {"bgColor": colour} for unit, colour in _UNITS.items()}
+    blamed = subject.records("blame.operations")
+    found: dict[str, dict[str, Json]] = {
+        # Where it runs, and how that is known: `predicted ANE`.
+        "unit": {
+            name: {"value": op.where.partition(",")[0]} | coloured.get(op.unit, {})
+            for name, op in ops.items()
+        },
+        # The relative error that it adds itself, of shards whose error was explained.
+        "error": {
+            printable(str(row["op"]), NAME): _error(own)
+            for row in blamed
+            if (own := row["own error"]) is not None
+        },
+        # What the ANE's arithmetic met in it.
+        "hazards": {
+            name: {"value": op.hazards, "bgColor": _RISKY} for name, op in ops.items() if op.hazards
+        },
+    }
     more: Mapping[str, Json] = {"error": {"gradient": list(_ERRORS)}}
     data: dict[str, Json] = {}
     for word, results in found.items():
@@ -144,7 +158,6 @@ class _Graph:
         node["inputsMetadata"].append({"id": target, "attrs": [tag]})
 
     def block(self, block: Block, space: str) -> list[_Origin]:
-        """All operations of a block, and where its outputs come from."""
         for operation in block.operations:
             self.operation(operation, space)
         return [self.origin(name) for name in block.outputs]
@@ -222,36 +235,8 @@ def _scope(op: Operation) -> str:
     return "/".join(printable(part, NAME) for part in scope.split("/") if part)
 
 
-def _units(subject: Subject) -> dict[str, Json]:
-    """Where each operation runs, and how that is known: `predicted ANE`."""
-    return {
-        printable(op.name, NAME): {"value": op.where.partition(",")[0]} | (
-            {"bgColor": _UNITS[op.unit]} if op.unit in _UNITS else {}
-        )
-        for op in strip(subject)
-    }  # fmt: skip
-
-
-def _errors(subject: Subject) -> dict[str, Json]:
-    """The relative error that each operation adds itself, of shards whose error was explained."""
-    return {
-        printable(str(row["op"]), NAME): _error(own)
-        for row in subject.records("blame.operations")
-        if (own := row["own error"]) is not None
-    }
-
-
 def _error(own: Any) -> Json:
     """JSON has no NaN, and no gradient has a place for it."""
     value = float(own)
     finite = math.isfinite(value)
     return {"value": value} if finite else {"value": str(value), "bgColor": _UNDEFINED}
-
-
-def _hazards(subject: Subject) -> dict[str, Json]:
-    """What the ANE's arithmetic met in an operation."""
-    return {
-        printable(op.name, NAME): {"value": op.hazards, "bgColor": _RISKY}
-        for op in strip(subject)
-        if op.hazards
-    }

@@ -9,17 +9,13 @@ from dataclasses import dataclass
 from pytest_ane.gates.placement import Forecast, judge
 from pytest_ane.gates.placement.plans import Plan, Summary, analytics, plain, summarise
 from pytest_ane.gates.placement.segmenter import Placed, Predicted, Prediction, Segment
+from pytest_ane.gates.verdict import counted, some
 from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.report.verdict import details, reasons, remarks, row
 
 
 def explain(forecast: Forecast, os: str = "macOS 26", width: int | None = None) -> Iterator[str]:
-    """The whole forecast: the verdict, what was counted, and every rule that applies.
-
-    Args:
-        forecast: the measurement.
-        os: the system the package is for.
-        width: of the terminal, None in a pipe.
+    """The whole forecast for a system: the verdict, what was counted, and every rule that applies.
 
     Raises:
         ManifestError: `os` names no system.
@@ -103,7 +99,6 @@ class Group:
 
     Attributes:
         reason: the cause, with the limit or the neighbours; for undecided ones, their unit.
-        operations: indices.
         short_ms: least and most milliseconds that are short of the ANE; None where it is no
             question of cost.
     """
@@ -136,9 +131,8 @@ def off_groups(prediction: Prediction) -> list[Group]:
 
 def _reason(cause: str, what: str, neighbours: Sequence[str]) -> str:
     if cause == "neighbour":
-        names = ", ".join(f"`{plain(name)}`" for name in neighbours[:_NAMES])
-        more = len(neighbours) - _NAMES
-        return f"pulled along by {what} {names}{f' and {more:,} more' if more > 0 else ''}"
+        names = some((f"`{plain(name)}`" for name in neighbours), _NAMES)
+        return f"pulled along by {what} {names}"
     return f"not supported: {what}" if cause == "unsupported" else cause
 
 
@@ -159,9 +153,8 @@ def undecided_groups(prediction: Prediction) -> list[Group]:
 def prediction_lines(predictions: Sequence[Predicted], *, several: bool = False) -> Iterator[str]:
     """The map of one function, short however large the program is.
 
-    Args:
-        predictions: at one or more T; the first is shown in full.
-        several: whether the package has other functions, so that this one is named.
+    Of predictions at several T the first is shown in full. The function is named where the package
+    has `several`.
     """
     prediction = predictions[0].prediction
     yield from (headline(predicted, several=several) for predicted in predictions)
@@ -198,7 +191,7 @@ def headline(predicted: Predicted, *, several: bool = False) -> str:
         return f"{start}nothing; {plain(why)}"
     on_ane = sum(op.unit == "ANE" for op in predicted.compute)
     segments = sum(segment.unit == "ANE" for segment in prediction.segments)
-    count = f" in {_plural(segments, 'segment')}" if segments else ""
+    count = f" in {counted(segments, 'segment')}" if segments else ""
     undecided = sum(op.undecided for op in predicted.compute)
     open_ = f", {undecided:,} undecided" if undecided else ""
     return f"{start}{on_ane:,} of {len(predicted.compute):,} compute ops on the ANE{count}{open_}"
@@ -210,7 +203,7 @@ def _path(prediction: Prediction) -> str:
         for value in (prediction.total_ms, prediction.without_ane_ms, prediction.margin)
     )
     between = (prediction.total_ms or 0.0) - sum(segment.ms for segment in prediction.segments)
-    switches = f"{_ms(between)} for launches and {_plural(prediction.switches, 'switch', 'es')}"
+    switches = f"{_ms(between)} for launches and {counted(prediction.switches, 'switch', 'es')}"
     return f"path {total} ({switches}); without the ANE {without}, margin {margin}"
 
 
@@ -223,7 +216,7 @@ def _segments(prediction: Prediction) -> Iterator[str]:
         members = prediction.operations[segment.first : segment.last + 1]
         first, last = plain(members[0].name), plain(members[-1].name)
         names = first if len(members) == 1 else f"{first} ... {last}"
-        head = f"{segment.unit}  {_ms(segment.ms)}  {_plural(len(members), 'op')}"
+        head = f"{segment.unit}  {_ms(segment.ms)}  {counted(len(members), 'op')}"
         yield f"  {number}. {head}: {names}"
         yield f"     {_placed(members)}"
     if rest := segments[_SEGMENTS:]:
@@ -233,7 +226,7 @@ def _segments(prediction: Prediction) -> Iterator[str]:
 def _rest(segments: Sequence[Segment]) -> str:
     ane = [segment for segment in segments if segment.unit == "ANE"]
     total = sum(segment.ms for segment in segments)
-    return f"{_plural(len(segments), 'segment')} more, {len(ane):,} on the ANE, {_ms(total)}"
+    return f"{counted(len(segments), 'segment')} more, {len(ane):,} on the ANE, {_ms(total)}"
 
 
 def _work(prediction: Prediction) -> Iterator[str]:
@@ -241,8 +234,8 @@ def _work(prediction: Prediction) -> Iterator[str]:
     for work in ("large", "small", "unknown"):
         members = [op for op in prediction.operations if op.work == work]
         if members:
-            yield f"  - {_plural(len(members), 'op')} in rows of {work} work"
-            yield f"    {_placed(members)}: {_names(members)}"
+            yield f"  - {counted(len(members), 'op')} in rows of {work} work"
+            yield f"    {_placed(members)}: {some((plain(op.name) for op in members), _NAMES)}"
 
 
 def _reasons(prediction: Prediction) -> Iterator[str]:
@@ -262,8 +255,8 @@ def _groups(groups: Sequence[Group], operations: Sequence[Placed]) -> Iterator[s
     """Two lines each, the largest group first."""
     for group in sorted(groups, key=lambda group: -len(group.operations))[:_GROUPS]:
         members = [operations[index] for index in group.operations]
-        yield f"  - {_plural(len(members), 'op')} {plain(group.reason)}{_short_of(group)}:"
-        yield f"    {_placed(members)}: {_names(members)}"
+        yield f"  - {counted(len(members), 'op')} {plain(group.reason)}{_short_of(group)}:"
+        yield f"    {_placed(members)}: {some((plain(op.name) for op in members), _NAMES)}"
     yield from _more(len(groups) - _GROUPS, "reasons")
 
 
@@ -276,26 +269,16 @@ def _short_of(group: Group) -> str:
     return f", {amount} short{of}"
 
 
-def _names(placed: Sequence[Placed]) -> str:
-    names = ", ".join(plain(op.name) for op in placed[:_NAMES])
-    more = len(placed) - _NAMES
-    return f"{names} and {more:,} more" if more > 0 else names
-
-
 def _placed(placed: Iterable[Placed]) -> str:
     counts = Counter(plain(op.kind) for op in placed).most_common()
     text = ", ".join(f"{count:,} {kind}" for kind, count in counts[:_KINDS])
     more = sum(count for _, count in counts[_KINDS:])
-    return f"{text}, {_plural(more, 'other')}" if more else text
+    return f"{text}, {counted(more, 'other')}" if more else text
 
 
 def _more(count: int, what: str) -> Iterator[str]:
     if count > 0:
         yield f"  - and {count:,} more {what}; --json has all of them"
-
-
-def _plural(count: int, noun: str, ending: str = "s") -> str:
-    return f"{count:,} {noun}{'' if count == 1 else ending}"
 
 
 def _ms(value: float) -> str:

@@ -55,14 +55,12 @@ class Row:
         gate: which gate speaks; empty where a test broke down before it came to one.
         subject: qualified shard id, model, or the id of such a test.
         status: the verdict's, or `error` or `not run`.
-        summary: one line.
         warned: it passed, and its summary begins with a warning.
         allowed: it is not passed, and the policy lets that be.
         reasons: a sentence for each thing that is wrong.
         place: file and line (from 1) where a test of one's own failed, relative to the root.
         data: the verdict as JSON data, if there is one.
         marks: what its subject is shown with: a variant of the model, `synthetic`.
-        test: id of the test.
         part: which test of a gate that has several of a subject: `load`, `call[T1]`; else empty.
     """
 

@@ -73,7 +73,6 @@ def columns(
 
 
 def _parts(widths: list[int], left: list[bool], gap: int, width: int | None) -> Iterator[list[int]]:
-    """Indices of the columns that are printed side by side."""
     last = len(widths) - 1
     part: list[int] = []
     for i in range(len(widths)):

@@ -133,12 +133,8 @@ def header(
     parts += thresholds
     if unproven:
         parts.append({"allow": "unproven allowed", "fail": "unproven fails"}[unproven])
-    if cache is not None:
-        parts.append(f"cache {cache}")
-    if store:
-        parts.append(f"store {store}")
-    if cluster:
-        parts.append(f"cluster {cluster}")
+    places = (("cache", cache), ("store", store), ("cluster", cluster))
+    parts += [f"{word} {place}" for word, place in places if place]
     return "ane: " + " · ".join(parts)
 
 
@@ -191,20 +187,13 @@ def note_lines(notes: Sequence[Note], unused: Sequence[str], folder: str) -> Ite
             f"{count} {what}{of if what == 'verified' else ''}" for what, count in counts.items()
         )
         yield f"{folder}: {', '.join(said)}"
-    for note in (loud := [note for note in notes if _is_loud(note)])[:_NOTES]:
+    loud = [n for n in notes if n.what not in _QUIET and (n.lines or n.what != "recorded again")]
+    for note in loud[:_NOTES]:
         yield f"{note.what} {note.file}"
         yield from (f"  {line}" for line in note.lines)
     if len(loud) > _NOTES:
         yield f"... and {len(loud) - _NOTES} more"
     if unused:
-        files = "1 file that no shard uses" if len(unused) == 1 else _files(unused)
+        files = f"{len(unused)} file{'' if len(unused) == 1 else 's'} that no shard uses"
         named = ", ".join(unused[:3]) + (", ..." if len(unused) > 3 else "")
         yield f"{folder}: {files}: {named}; pytest-ane evidence prune removes what is not needed"
-
-
-def _is_loud(note: Note) -> bool:
-    return note.what not in _QUIET and (bool(note.lines) or note.what != "recorded again")
-
-
-def _files(unused: Sequence[str]) -> str:
-    return f"{len(unused)} files that no shard uses"

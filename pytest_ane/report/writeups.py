@@ -68,9 +68,7 @@ class WriteUp:
     """A page.
 
     Attributes:
-        path: of its file.
         head: as it stands in the file.
-        body: all after the head.
     """
 
     path: Path
@@ -257,7 +255,6 @@ class Page:
     """A write-up as the report shows it.
 
     Attributes:
-        name: number and slug.
         sections: Markdown by title; of a damaged file none.
         problem: why it cannot be read, in a sentence.
     """

@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from pytest_ane.gates.behaviour import Behaviour
 from pytest_ane.gates.behaviour import judge as judge_behaviour
 from pytest_ane.gates.compression import judge as judge_compression
-from pytest_ane.gates.compression._palettes import Palette
-from pytest_ane.gates.compression.measure import CompressionMeasurement
+from pytest_ane.gates.compression.measure import CompressionMeasurement, Palette
 from pytest_ane.gates.fidelity import Fidelity
 from pytest_ane.gates.fidelity import judge as judge_fidelity
 from pytest_ane.gates.fidelity._records import Covered
 from pytest_ane.gates.hazards import judge as judge_hazards
-from pytest_ane.gates.hazards._records import Hazards, Peak
+from pytest_ane.gates.hazards.measure import Hazards, Peak
 from pytest_ane.gates.placement import judge as judge_placement
 from pytest_ane.gates.placement.measure import beside_prediction
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.gates.compression._palettes import Palette
+from pytest_ane.gates.compression.measure import Palette
 from pytest_ane.gates.fidelity import Fidelity
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
 from pytest_ane.mlprogram.errors import EvidenceError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from pytest_ane.report.charts.picture import spec
 from pytest_ane.report.charts.run import pictures_of
 from pytest_ane.report.formats import read_document
 from pytest_ane.report.run import Run
-from tests.hostile import HOSTILE, check_lines
+from tests.hostile import HOSTILE, check_lines, leaves
 
 DOCUMENTS: dict[str, dict[str, Any]] = {
     "recommend": {
@@ -57,15 +56,6 @@ def read(folder: Path, document: object) -> dict[str, Any]:
     path = folder / "document.json"
     path.write_text(json.dumps(document))
     return read_document(path, ["m"], "It is a run.")
-
-
-def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Places of everything in a document, its containers among them."""
-    if place:
-        yield place
-    known = dict(enumerate(value)) if isinstance(value, list) else value
-    for key, inner in known.items() if isinstance(known, dict) else ():
-        yield from leaves(inner, (*place, key))
 
 
 @NAMED

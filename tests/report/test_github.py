@@ -69,9 +69,6 @@ def failed(count: int, **more: object) -> list[Row]:
 
 def test_worst_first_with_reasons_and_what_passed_folded_away() -> None:
     assert re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", summary(ROWS, HEADER)) == SUMMARY
-
-
-def test_no_verdict_at_all_is_said() -> None:
     assert summary([], HEADER).startswith("## ane gates: none came to a verdict\n")
 
 
@@ -135,14 +132,11 @@ def test_the_room_is_kept_and_what_is_left_out_is_counted(rows: list[Row], room:
         assert text.count("<details>") == text.count("</details>")
 
 
-def test_what_is_left_out_passed() -> None:
+def test_what_is_left_out_passed_and_ten_thousand_rows_fit() -> None:
     rows = [Row("fidelity", f"m:L{i:03}", "passed", "x" * 50) for i in range(100)] + failed(3)
     text = summary(rows, HEADER, 3000)
     assert text.count("- **m\\:L") == 3
     assert re.search(r"^\d+ more left out: GitHub takes 1 MiB a step", text, re.M)
-
-
-def test_ten_thousand_rows_fit_what_github_takes() -> None:
     rows = failed(10_000) + [Row("fidelity", "m:L00", "passed", "ü" * 500) for _ in range(2000)]
     assert 900_000 < len(summary(rows, HEADER).encode()) <= 1_000_000
 
@@ -175,18 +169,14 @@ def test_no_text_breaks_out_of_its_command(subject: str, reason: str) -> None:
     row = Row("fidelity", subject, "failed", "low", reasons=(reason,))
     line = next(commands([row], HEADER, lambda _: Place("a,b:c.toml")))
     found = re.fullmatch(r"::error file=a%2Cb%3Ac\.toml,title=([^:,\r\n]*)::([^\r\n]*)", line)
-    assert found is not None
     assert "%" not in re.sub("%(25|0A|0D)", "", found[2])
     shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(reason.split()))
     assert found[2].replace("%25", "%") == shown
 
 
-def test_what_utf_8_cannot_say_is_escaped() -> None:
+def test_what_utf_8_cannot_say_is_escaped_and_a_long_message_is_cut() -> None:
     row = Row("fidelity", "m:\ud800", "failed", "\udfff", reasons=("\ud800",))
     assert "\\ud800" in summary([row], HEADER)
     assert next(commands([row], HEADER)) == "::error title=m%3A\\ud800 fidelity failed::\\ud800"
-
-
-def test_a_long_message_is_cut_below_the_runners_limit() -> None:
     row = Row("fidelity", "m:L00", "failed", "", reasons=("x" * 9000,))
     assert len(next(commands([row], HEADER))) < 4096

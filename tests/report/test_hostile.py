@@ -31,7 +31,7 @@ def verdicts(draw: st.DrawFn) -> Verdict:
         noun = draw(st.sampled_from(["op", "weight", "probe", "output"]))
         kind = draw(st.sampled_from(["", "are slow"]))
         where = Where(**{noun: hostile()})
-        return Finding(severity, hostile(), where, hostile(), kind)  # type: ignore[arg-type]
+        return Finding(severity, hostile(), where, hostile(), kind)
 
     severities = draw(st.lists(st.sampled_from(["failed", "unproven", "warned", "note"])))
     figures = (

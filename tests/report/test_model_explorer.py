@@ -53,7 +53,7 @@ def of(*operations: Operation, outputs: tuple[str, ...] = ("y",)) -> dict[str, A
 
 def node(made: dict[str, Any], id: str) -> dict[str, Any]:
     (found,) = (each for each in made["nodes"] if each["id"] == id)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def sources(made: dict[str, Any], id: str) -> list[str]:
@@ -87,25 +87,32 @@ def test_a_package_s_operations_and_its_weight(tmp_path: Path) -> None:
     assert "x" in texts["shape"]
 
 
-def test_every_part_of_a_pipeline_has_a_graph(tmp_path: Path) -> None:
+def test_packages_and_parts_of_a_pipeline_have_graphs(tmp_path: Path) -> None:
     path = three().save(tmp_path / "p.mlpackage")
     made = collection("m:L0", read_any(path, weights=False))
     assert len(check(made)) == 3
     assert made["graphs"][0]["id"].startswith(graph_id("m:L0") + "/")
+    path = doubling().save(tmp_path / "d.mlpackage")
+    made = collection("m:L0", read_any(path, weights=False))
+    assert sources(made["graphs"][0], "y") == ["x", "x"]
 
 
-def test_results_of_an_operation_are_told_apart() -> None:
+def test_results_scopes_and_names_are_told_apart() -> None:
     two = Operation("split", {"x": (Ref("x"),)}, (Named("a", FP16), Named("b", FP16)))
     made = of(two, op("add", "y", "b", "a"))
     edges = node(made, "y")["incomingEdges"]
     assert [edge["sourceNodeId"] for edge in edges] == ["a", "a"]
     assert [edge["sourceNodeOutputId"] for edge in edges] == ["1", "0"]
-
-
-def test_scopes_in_names_are_layers() -> None:
     made = of(op("conv", "layers.3.q_proj", "x"), op("add", "y", "layers.3.q_proj"))
     assert node(made, "layers.3.q_proj")["namespace"] == "layers/3"
     assert node(made, "y")["namespace"] == ""
+    inner = Block((), (op("mul", "a", "x"),), ("a",))
+    made = of(op("cond", "b", blocks=(inner, inner)), op("add", "y", "b"))
+    assert {"a", "a #2"} <= {each["id"] for each in made["nodes"]}
+    assert sources(made, "b") == ["a", "a #2"]
+    table = Value(TensorType(DType.FP16, (64,)), np.zeros(64, np.float16))
+    made = of(op("add", "y", "x", table=(table,)))
+    assert attributes(made, "y")["table"] == "fp16 64"
 
 
 def test_a_loop_is_a_layer_with_its_variables() -> None:
@@ -117,19 +124,6 @@ def test_a_loop_is_a_layer_with_its_variables() -> None:
     assert sources(made, "i") == ["x"]
     assert sources(made, "j") == ["i", "x"]
     assert sources(made, "y") == ["x", "more", "j"]
-
-
-def test_a_name_that_is_taken_has_a_number() -> None:
-    inner = Block((), (op("mul", "a", "x"),), ("a",))
-    made = of(op("cond", "b", blocks=(inner, inner)), op("add", "y", "b"))
-    assert {"a", "a #2"} <= {each["id"] for each in made["nodes"]}
-    assert sources(made, "b") == ["a", "a #2"]
-
-
-def test_a_large_constant_shows_its_type() -> None:
-    table = Value(TensorType(DType.FP16, (64,)), np.zeros(64, np.float16))
-    made = of(op("add", "y", "x", table=(table,)))
-    assert attributes(made, "y")["table"] == "fp16 64"
 
 
 @pytest.mark.slow
@@ -201,9 +195,3 @@ def test_a_hostile_operation_has_its_data(text: str) -> None:
     errors = table("blame.operations", ("op", "own error"), (text, 0.5))
     data = node_data(subject(errors), [made])
     assert [*data["error"]["m:L0"]["results"]] == [made["nodes"][1]["id"]]
-
-
-def test_a_package_read_without_its_weights(tmp_path: Path) -> None:
-    path = doubling().save(tmp_path / "d.mlpackage")
-    made = collection("m:L0", read_any(path, weights=False))
-    assert sources(made["graphs"][0], "y") == ["x", "x"]

@@ -26,7 +26,7 @@ def lines(ops: Sequence[Op], chip: str = "M4") -> list[str]:
     return [*prediction_lines([predicted])]
 
 
-def test_the_map_of_a_graph_with_an_island() -> None:
+def test_a_graph_with_an_island_and_too_little_work() -> None:
     ops = [*map(conv, "abcde"), op("cumsum", "sum"), *map(conv, "fghij")]
     assert lines(ops) == [
         "predicted (M4, macOS 27, CPU_AND_NE): 10 of 11 compute ops on the ANE in 2 segments",
@@ -43,11 +43,9 @@ def test_the_map_of_a_graph_with_an_island() -> None:
         "  - 1 op not supported: cumsum: the ANE does not have it:",
         "    1 cumsum: sum",
     ]
-
-
-def test_too_little_work_is_short_of_a_launch() -> None:
     text = lines([conv("a"), conv("b")])
     assert "  - 2 ops too little work, 0.05922 ms short of its launch and switches:" in text
+    assert not any("\x1b" in line for line in lines([op("tan", "\x1b[31m"), conv("\x1b")]))
 
 
 def test_neighbours_are_named_and_alike_ones_grouped() -> None:
@@ -66,7 +64,7 @@ def test_a_large_program_stays_short() -> None:
     assert max(map(len, text)) < 200
 
 
-def test_without_costs_support_is_told_by_work() -> None:
+def test_without_costs_support_is_told_and_without_estimates_why() -> None:
     text = lines([*[conv("a")] * 20, op("cumsum"), op("sigmoid")], "M1")
     assert text[0] == (
         "predicted (M1, CPU_AND_NE): no units, as costs are unknown; 21 of 22 compute ops "
@@ -75,9 +73,6 @@ def test_without_costs_support_is_told_by_work() -> None:
     assert "  - 20 ops in rows of large work" in text
     assert "  - 1 op in rows of small work" in text
     assert not any("short" in line or "path" in line for line in text)
-
-
-def test_without_estimates_the_head_says_why() -> None:
     text = lines([conv(), op("non_zero")])
     assert text[0].endswith(": nothing; Core ML makes no estimates where values decide shapes")
     assert text[-2:][0] == "rests on:"
@@ -89,7 +84,3 @@ def test_the_head_names_function_and_t(tokens: int | None, shown: str) -> None:
     assert headline(predicted, several=True).startswith(
         f"predicted verify (M4, macOS 27, CPU_AND_NE{shown}): 0 of 1 compute ops"
     )
-
-
-def test_names_are_escaped() -> None:
-    assert not any("\x1b" in line for line in lines([op("tan", "\x1b[31m"), conv("\x1b")]))

@@ -12,16 +12,13 @@ PROBES = Table(
 )
 
 
-def test_limits_are_in_the_head_and_empty_columns_left_out() -> None:
+def test_limits_are_in_the_head_and_a_wide_table_is_in_parts() -> None:
     assert list(table(PROBES)) == [
         "probes:",
         "probe        cosine >= 0.97  SNR dB",
         "gaussian #0          0.9500    17.7",
         "captured             1.0000",
     ]
-
-
-def test_a_wide_table_is_printed_in_parts_that_repeat_the_first_column() -> None:
     assert list(table(PROBES, width=30)) == [
         "probes:",
         "probe        cosine >= 0.97",
@@ -44,7 +41,4 @@ def test_a_last_column_of_text_is_wrapped() -> None:
         "      than that",
     ]
     assert list(table(found)) == ["op    reason", "conv  its kernel is wider than that"]
-
-
-def test_columns_of_texts() -> None:
     assert list(columns([("a", "b"), ("long", "22")], words=1)) == ["a      b", "long  22"]

@@ -41,14 +41,11 @@ def test_worst_first_then_behaviour_then_by_subject() -> None:
         "passed   m:L01  fidelity    cosine min 0.99",
         "passed: compression 0/1, fidelity 1/2, placement 0/1, behaviour 1/1",
     ]
-
-
-def test_each_line_carries_the_status_that_colours_it() -> None:
     rows = [Row("fidelity", "m:L00", status, "") for status in STATUSES]
     assert [line.status for line in table(rows, width=80)] == [*STATUSES, ""]
 
 
-def test_many_passed_are_counted_and_none_of_the_others_is_left_out() -> None:
+def test_what_passed_is_counted_and_none_of_the_others_is_left_out() -> None:
     passed = [Row("fidelity", f"m:L{i:02}", "passed", "") for i in range(20)]
     failed = [Row("fidelity", f"m:L{i:02}", "failed", "") for i in range(20, 40)]
     lines = list(table(passed + failed, width=80))
@@ -58,9 +55,6 @@ def test_many_passed_are_counted_and_none_of_the_others_is_left_out() -> None:
         Line("passed: fidelity 20/40"),
     ]
     assert len(list(table(passed + failed, width=80, everything=True))) == 41
-
-
-def test_warnings_come_before_what_passed_and_are_never_only_counted() -> None:
     passed = [Row("compression", f"m:L{i:02}", "passed", "") for i in range(20)]
     warned = Row("compression", "m:L99", "passed", "warning: 1 weight", warned=True)
     lines = list(table([*passed, warned], width=80))
@@ -125,37 +119,17 @@ def test_the_header_says_what_was_asked_and_what_decides() -> None:
     line = header(asked="L01", selected=[shard("L01")], of=34, backend="cpu")
     assert line == "ane: L01 · shards 1 of 34 · backend cpu · placement by forecast · seed 7"
     assert len(line) <= 80
-
-
-def test_on_a_device_the_header_says_so_and_that_the_plan_places() -> None:
     device = "Apple M4 Max, macOS 26.1 (25B78) · CPU_AND_NE"
     line = header(asked="L01", selected=[shard("L01")], of=34, backend="coreml", device=device)
     assert line == (
         f"ane: L01 · shards 1 of 34 · backend coreml · {device} · placement by Core ML's plan · "
         "seed 7"
     )
-
-
-def test_the_anes_arithmetic_is_in_the_header() -> None:
     both = shard("L01").model_copy(update={"arithmetic": ("typed", "ane")})
     line = header(asked="L01", selected=[both], of=34, backend="cpu")
     assert "backend cpu · arithmetic typed, simulated ANE (h16+) · placement" in line
     on_device = header(asked="L01", selected=[both], of=1, backend="coreml", device="Apple M4")
     assert "simulated" not in on_device
-
-
-def test_recorded_plans_are_in_the_header() -> None:
-    policy = Policy.model_validate({"placement": {"require": "plan"}})
-    required = shard("L01").model_copy(update={"policy": policy})
-    for shards, words in (
-        ([required], "placement by recorded plans ·"),
-        ([required, shard("L02")], "placement by recorded plans and forecast ·"),
-    ):
-        assert words in header(asked="all", selected=shards, of=2, backend="cpu")
-    assert words in header(asked="L02", selected=shards[1:], of=2, backend="cpu", recorded=True)
-
-
-def test_overrides_are_in_the_header() -> None:
     line = header(
         asked="all",
         selected=[shard("L00", 1), shard("L01", 2), shard("L02", 1)],
@@ -169,6 +143,17 @@ def test_overrides_are_in_the_header() -> None:
         "ane: all · shards 3 of 3 · backend cpu · placement by forecast · seed 1, 2 · "
         "min-cosine 0.5 for all · min-contribution L*:0.9 · unproven allowed · cache /tmp/c"
     )
+
+
+def test_the_header_tells_recorded_plans() -> None:
+    policy = Policy.model_validate({"placement": {"require": "plan"}})
+    required = shard("L01").model_copy(update={"policy": policy})
+    for shards, words in (
+        ([required], "placement by recorded plans ·"),
+        ([required, shard("L02")], "placement by recorded plans and forecast ·"),
+    ):
+        assert words in header(asked="all", selected=shards, of=2, backend="cpu")
+    assert words in header(asked="L02", selected=shards[1:], of=2, backend="cpu", recorded=True)
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,12 @@ def test_models_first_then_the_greatest_loss() -> None:
         "m:L00  load           200 ms                  250 ms   -20 %        -",
         "m:L00  T=4       1,000 tok/s   1.000 ms    800 tok/s   +25 %        -",
     ]
+    verdicts = [judged(speed("call", f"m:L{i:02}", 0.001, 1)) for i in range(20)]
+    assert list(lines(verdicts))[-1] == "... and 8 more (-v shows all)"
+    assert len(list(lines(verdicts, everything=True))) == 22
 
 
-def test_the_profile() -> None:
+def test_the_profile_and_loads_by_kind() -> None:
     assert list(profile(DECODED)) == [
         "m: 20.00 tok/s, of which a token's",
         "       shards  ms/token   each  share",
@@ -56,10 +59,7 @@ def test_the_profile() -> None:
         "head        4     6.000  1.500  12.0%",
         "host              4.000          8.0%",
     ]
-
-
-def test_loads_by_kind() -> None:
-    """As 80 shards of the published runs: 0.7 to 1.0 s for mixtures, 0.03 to 0.06 s others."""
+    # As 80 shards of the published runs: 0.7 to 1.0 s for mixtures, 0.03 to 0.06 s others.
     timed = [speed("load", f"m:L{i}", s, kind="mixture") for i, s in enumerate((0.7, 0.8, 1.0))]
     timed += [speed("load", "m:L9", 0.04, kind="attention"), speed("load", "own:x", 2.0), DECODED]
     assert list(loads(timed)) == [
@@ -73,19 +73,13 @@ def test_loads_by_kind() -> None:
     assert list(loads([DECODED])) == []
 
 
-def test_many_are_counted_and_all_shown_where_asked() -> None:
-    verdicts = [judged(speed("call", f"m:L{i:02}", 0.001, 1)) for i in range(20)]
-    assert list(lines(verdicts))[-1] == "... and 8 more (-v shows all)"
-    assert len(list(lines(verdicts, everything=True))) == 22
-
-
 def noise_of(*medians: float, subject: str = "m:L01", what: str = "load", tokens: int = 0) -> Noise:
     return Noise.model_validate(
         {"what": what, "subject": subject, "tokens": tokens, "medians": medians}
     )
 
 
-def test_the_noisiest_comes_first() -> None:
+def test_the_noisiest_comes_first_and_few_runs_leave_sigma_uncertain() -> None:
     quiet, loud = noise_of(*[1.0, 1.01] * 5), noise_of(*[1.0, 1.2] * 5, subject="m:L02")
     call = noise_of(*[1.0, 1.001] * 5, what="call", tokens=4)
     assert list(noise(Calibration(identity=IDENTITY, noises=(quiet, loud, call)))) == [
@@ -96,8 +90,5 @@ def test_the_noisiest_comes_first() -> None:
         "m:L01 load  1.00 s   0.524 %     1.47 %    10",
         "m:L01 T=4   1.00 s  0.0527 %    0.147 %    10",
     ]
-
-
-def test_few_runs_leave_sigma_uncertain() -> None:
     *_, last = noise(Calibration(identity=IDENTITY, noises=(noise_of(1.0, 1.0, 1.1, 0.9, 1.0),)))
     assert last == "sigma of 5 runs is itself known to 35.4 %; see --runs"

@@ -25,16 +25,20 @@ def weights(count: int, kind: str = "have 2 bits instead of 4") -> Verdict:
     return Verdict("compression", "vit:all", figures, found)
 
 
-def test_a_failed_row_has_the_figure_beyond_its_limit_first() -> None:
+def test_the_figure_that_decides_comes_first() -> None:
     verdict = Verdict("fidelity", "m:L01", (Figure("n", 16, "probes", shown=True), COSINE), (LOW,))
     assert row(verdict) == "cosine 0.9500 < 0.97 (worst of 2) · 16 probes"
-
-
-def test_a_passed_row_has_the_figure_that_decides_first() -> None:
     kl = Figure("kl", 0.02, "nats", "KL", limit=0.05, good="below", shown=True)
     top = Figure("top1", 0.91, "%", "top-1", limit=0.9, good="above", shown=True)
     verdict = Verdict("behaviour", "m", (kl, top))
     assert row(verdict) == "top-1 91.0% (needs 90%) · KL 0.0200 nats (at most 0.05)"
+    ops = Figure("ops", 74, "ops for the ANE", of=84, shown=True)
+    cpu = Figure("cpu", 10, "ops likely on the CPU", note="int32, gather", shown=True)
+    verdict = Verdict("placement", "m:L01", (ops, cpu), basis="forecast", origin="recorded today")
+    assert row(verdict) == (
+        "forecast: 74 of 84 ops for the ANE · 10 ops likely on the CPU (int32, gather) · "
+        "recorded today"
+    )
 
 
 def test_equal_kinds_are_grouped_and_none_is_cut() -> None:
@@ -45,20 +49,9 @@ def test_equal_kinds_are_grouped_and_none_is_cut() -> None:
     assert failure(verdict).splitlines() == [
         "vit:all: compression failed", f"  - {group}; choose others"
     ]  # fmt: skip
-
-
-def test_one_of_a_kind_is_a_sentence_of_its_own() -> None:
     verdict = weights(1)
     assert row(verdict) == "1 of 19 weights has 2 bits instead of 4: patch · 1.08 MB"
     assert reasons(verdict) == ["patch has 2 bits; choose others"]
-
-
-def test_every_reason_is_told() -> None:
-    found = tuple(Finding("failed", f"Reason {i}") for i in range(11))
-    assert len(failure(Verdict("g", "m", findings=found)).splitlines()) == 12
-
-
-def test_kinds_keep_the_order_of_their_first() -> None:
     found = (
         Finding("failed", "a", Where(op="a"), kind="are x"),
         Finding("failed", "b", Where(op="b"), kind="are y"),
@@ -67,39 +60,25 @@ def test_kinds_keep_the_order_of_their_first() -> None:
     assert reasons(Verdict("g", "m", findings=found)) == ["2 ops are x: a, c", "b"]
 
 
-def test_what_answered_and_where_it_was_recorded() -> None:
-    ops = Figure("ops", 74, "ops for the ANE", of=84, shown=True)
-    cpu = Figure("cpu", 10, "ops likely on the CPU", note="int32, gather", shown=True)
-    verdict = Verdict("placement", "m:L01", (ops, cpu), basis="forecast", origin="recorded today")
-    assert row(verdict) == (
-        "forecast: 74 of 84 ops for the ANE · 10 ops likely on the CPU (int32, gather) · "
-        "recorded today"
-    )
-
-
-def test_synthetic_weights_are_named() -> None:
+def test_every_reason_is_told_with_remarks_below() -> None:
+    found = tuple(Finding("failed", f"Reason {i}") for i in range(11))
+    assert len(failure(Verdict("g", "m", findings=found)).splitlines()) == 12
     assert failure(Verdict("g", "m:L01", findings=(LOW,)), "seeded").splitlines()[0] == (
         "m:L01: g failed; weights are seeded"
     )
-
-
-def test_remarks_stand_below_the_reasons() -> None:
     found = (LOW, Finding("note", "It is odd"), Finding("warned", "It is large"))
     assert failure(Verdict("g", "m", findings=found)).splitlines()[1:] == [
         "  - 1 of 2 probes is below 0.97; lower it", "    warning: It is large", "    It is odd"
     ]  # fmt: skip
 
 
-def test_details_are_remarks_and_tables() -> None:
+def test_details_are_remarks_and_listed_tables() -> None:
     table = Table("weights", (Column("weight"),), (("w",),))
     found = (Finding("warned", "It is large"), Finding("note", "It is odd"))
     verdict = Verdict("g", "m", findings=found, tables=(table,))
     assert list(details(verdict)) == [
         "warning: It is large", "It is odd", "", "weights:", "weight", "w"
     ]  # fmt: skip
-
-
-def test_the_terminal_prints_listed_tables_alone() -> None:
     columns, rows = (Column("op"),), (("conv",),)
     unlisted = Table("the program", columns, rows, "program", listed=False)
     verdict = Verdict("mine", "m:L01", tables=(unlisted, Table("ops", columns, rows, "ops")))

@@ -23,8 +23,8 @@ from pytest_ane.tools._speculate import (
     time_calls,
     yield_of,
 )
-from tests.gates.throughput.toys import VOCABULARY, Call, chaotic
 from tests.models.test_chain import COUNTING, embed, following, head
+from tests.tools.toys import VOCABULARY, Call, chaotic
 
 COUNTED = Chain(embed, (head("head.0", following),))
 PROMPT = (1, 4, 0, 2, 3, 3, 1, 0)

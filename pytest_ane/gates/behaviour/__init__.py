@@ -5,10 +5,10 @@ Of an encoder: embeddings of prompts and sentences, and how prompts rank the sen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from pytest_ane.gates.base import Gate, ModelContext, Subject
+from pytest_ane.gates.base import Environment, Gate, ModelContext
 from pytest_ane.gates.behaviour._embeddings import LEAST
 from pytest_ane.gates.behaviour.judge import figures, judge, limits
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult, measure
@@ -28,9 +28,8 @@ class BehaviourGate(Gate[Behaviour]):
     scope = "model"
     measurement = Behaviour
     by_arithmetic = True
-    fixtures = ("chain", "evidence", "gate")
 
-    def question(self, subject: Subject, model: Model, source: Callable[[], str]) -> dict[str, Any]:
+    def question(self, subject: Model, model: Model, source: Callable[[], str]) -> dict[str, Any]:
         """The golden prompts, and what the float32 reference is made of."""
         prompts = [prompt.question for prompt in model.prompts]
         ranked = {"sentences": list(model.sentences)} if model.sentences else {}
@@ -48,16 +47,14 @@ class BehaviourGate(Gate[Behaviour]):
             lambda: context.rules,
         )
 
-    def judge(self, measurement: Behaviour, policy: BehaviourPolicy, subject: Subject) -> Verdict:
+    def judge(self, measurement: Behaviour, policy: BehaviourPolicy, subject: Model) -> Verdict:
         """Passed only if the reference is right and every threshold is kept."""
-        assert isinstance(subject, Model)
         expect = {prompt.name: prompt.expect for prompt in subject.prompts if prompt.expect}
         trained = subject.source is not None and not subject.source.synthetic
         return judge(measurement, policy, subject.qualified, expect, trained=trained)
 
-    def limits(self, policy: BehaviourPolicy, subject: Subject) -> Limits:
+    def limits(self, policy: BehaviourPolicy, subject: Model) -> Limits:
         """Of logits, or of embeddings and rankings."""
-        assert isinstance(subject, Model)
         return limits(policy, encoder=is_encoder(subject.family, subject.ids))
 
     def figures(self, measurement: Behaviour) -> tuple[Figure, ...]:
@@ -65,14 +62,9 @@ class BehaviourGate(Gate[Behaviour]):
         return figures(measurement)
 
     def lacks(
-        self,
-        measurement: Behaviour,
-        subject: Subject,
-        environment: Mapping[str, str],
-        artifact: Artifact | None,
+        self, measurement: Behaviour, subject: Model, place: Environment, artifact: Artifact | None
     ) -> Iterator[str]:
         """Golden prompts, positions and greedy tokens that were not measured."""
-        assert isinstance(subject, Model)
         if is_encoder(subject.family, subject.ids):
             yield from _lacks_embeddings(measurement, subject)
             return

@@ -170,10 +170,8 @@ def judge_embeddings(
 ) -> Verdict:
     """Passed only if the reference ranks as expected and every threshold is kept."""
     if not measured.texts:
-        return nothing(
-            "behaviour", model, "There is no text to embed, so nothing was compared",
-            "add prompts", provenance=provenance,
-        )  # fmt: skip
+        reason = "There is no text to embed, so nothing was compared"
+        return nothing("behaviour", model, reason, "add prompts", provenance=provenance)
     findings = [*_wrong_reference(measured, expect), *_broken(measured, policy)]
     # `bisect`, which a note may name, compares logits.
     where = [replace(each, remedy="") for each in note(measured.alone)] if findings else []
@@ -262,7 +260,6 @@ def _broken(measured: Embeddings, policy: BehaviourPolicy) -> Iterator[Finding]:
 
 
 def _wrong_reference(measured: Embeddings, expect: Mapping[str, str]) -> Iterator[Finding]:
-    """What reference and shards share, no comparison sees."""
     faults = [
         f"it ranks {ranking.best!r} first for {ranking.query!r}, and "
         f"{expect[ranking.query]!r} is expected"
@@ -278,7 +275,6 @@ def _wrong_reference(measured: Embeddings, expect: Mapping[str, str]) -> Iterato
 
 
 def _untested(measured: Embeddings, policy: BehaviourPolicy) -> Iterator[Finding]:
-    """Nothing passes for lack of evidence."""
     if not measured.ordered and policy.min_kendall > -1:
         yield Finding(
             "failed",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
 
@@ -12,8 +12,6 @@ from pytest_ane.gates.behaviour._alone import drift_table, note, table, worst_fi
 from pytest_ane.gates.behaviour._embeddings import figures as figures_of_embeddings
 from pytest_ane.gates.behaviour._embeddings import judge_embeddings
 from pytest_ane.gates.behaviour._embeddings import limits as limits_of_embeddings
-from pytest_ane.gates.behaviour._positions import first_bad, positions_table
-from pytest_ane.gates.behaviour._reference import most_perplexity, wrong_reference
 from pytest_ane.gates.behaviour.measure import Behaviour, PromptResult
 from pytest_ane.gates.verdict import (
     Column,
@@ -26,9 +24,10 @@ from pytest_ane.gates.verdict import (
     bounds,
     limited,
     nothing,
+    rounded,
 )
 from pytest_ane.manifest.policy import BehaviourPolicy
-from pytest_ane.mlprogram.metrics.logits import LogitSummary, Position
+from pytest_ane.mlprogram.metrics.logits import LogitSummary, Position, perplexity_bound
 from pytest_ane.models.chain import NO_TOKEN
 
 _COSTS = (
@@ -77,13 +76,10 @@ def _judge(
     *,
     trained: bool,
 ) -> Verdict:
-    """Of logits and greedy text; arguments as of `judge`."""
     positions = _compared(behaviour)
     if not positions:
-        return nothing(
-            "behaviour", model, "No golden prompt has a second position, so nothing was compared",
-            "add prompts", provenance=behaviour.provenance,
-        )  # fmt: skip
+        reason = "No golden prompt has a second position, so nothing was compared"
+        return nothing("behaviour", model, reason, "add prompts", provenance=behaviour.provenance)
     summary = LogitSummary.of(positions)
     most = most_perplexity(behaviour, policy, trained=trained)
     perplexity = summary.reference_perplexity
@@ -135,13 +131,13 @@ def _unchanged(prompt: PromptResult, policy: BehaviourPolicy) -> bool:
     return same and first_bad((prompt,), policy) is None
 
 
-def limits(policy: BehaviourPolicy, *, encoder: bool) -> Limits:
-    """What a policy asks of figures, of logits or of an encoder's embeddings."""
-    return limits_of_embeddings(policy) if encoder else _limits(policy)
+def limits(policy: BehaviourPolicy, *, encoder: bool = False) -> Limits:
+    """What a policy asks of figures, of logits or of an encoder's embeddings.
 
-
-def _limits(policy: BehaviourPolicy) -> Limits:
-    """Of logits; the reference's perplexity has a limit that depends on the prompts."""
+    The reference's perplexity has a limit that depends on the prompts.
+    """
+    if encoder:
+        return limits_of_embeddings(policy)
     return {
         **bounds("above", top1=policy.min_top1, centred_cosine__min=policy.min_centred_cosine,
                  positions=policy.min_positions),
@@ -152,7 +148,7 @@ def _limits(policy: BehaviourPolicy) -> Limits:
 
 def _judged(summary: LogitSummary, policy: BehaviourPolicy) -> Iterator[Figure]:
     """Statistics with a threshold of the policy, those of the default policy first."""
-    yield from limited(_statistics_of(summary), _limits(policy))
+    yield from limited(_statistics_of(summary), limits(policy))
 
 
 def _statistics_of(summary: LogitSummary) -> Iterator[Figure]:
@@ -178,7 +174,7 @@ def _others(
     yield Figure("kl.max", summary.kls.max, "nats", "largest KL")
     yield Figure("rank.max", summary.rank, label="lowest rank")
     positions = Figure("positions", len(_compared(behaviour)), "positions", shown=True)
-    yield from limited([positions], _limits(policy))
+    yield from limited([positions], limits(policy))
     yield Figure("first.centred_cosine.min", first.centred_cosine.min,
                  label="centred cosine at position 0")  # fmt: skip
     yield Figure("first.kl.max", first.kls.max, "nats", "KL at position 0")
@@ -313,7 +309,6 @@ def _first_causes(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[Fin
 def _untested(
     behaviour: Behaviour, summary: LogitSummary, policy: BehaviourPolicy
 ) -> Iterator[Finding]:
-    """Nothing passes for lack of evidence."""
     judged = len(_compared(behaviour))
     if judged < policy.min_positions:
         counted = "1 position is" if judged == 1 else f"{judged} positions are"
@@ -414,3 +409,105 @@ def _row(prompt: PromptResult) -> tuple[float | int | str | None, ...]:
         s.perplexity,
         s.reference_perplexity,
     )
+
+
+def is_bad(p: Position, policy: BehaviourPolicy) -> bool:
+    """Whether a position is undefined, or below the minimum, or predicts another token.
+
+    Another token is no fault where the reference's margin is below `tie-margin`; a margin that is
+    NaN is no tie.
+    """
+    tie = p.margin is not None and p.margin < policy.tie_margin
+    good = p.defined and p.centred_cosine >= policy.min_centred_cosine and (p.top1 or tie)
+    return not good
+
+
+def first_bad(
+    prompts: Sequence[PromptResult], policy: BehaviourPolicy
+) -> tuple[PromptResult, int] | None:
+    """The first bad position in the prompts' order; position 0 only where it is undefined."""
+    for prompt in prompts:
+        for i, p in enumerate(prompt.positions):
+            if _counts_as_bad(p, i, policy):
+                return prompt, i
+    return None
+
+
+def positions_table(prompts: Sequence[PromptResult], policy: BehaviourPolicy) -> Table:
+    """Every position of every prompt, with the text of its own token."""
+    rows = [
+        (
+            prompt.name,
+            i,
+            prompt.pieces[i] if prompt.pieces else None,
+            rounded(p.kl),
+            "yes" if p.top1 else "no",
+            rounded(p.centred_cosine),
+            "yes" if _counts_as_bad(p, i, policy) else "no",
+        )
+        for prompt in prompts
+        for i, p in enumerate(prompt.positions)
+    ]
+    heads = ("prompt", "position", "text", "KL", "top-1", "centred cosine", "bad")
+    columns = tuple(Column(head, "nats" if head == "KL" else "") for head in heads)
+    return Table("positions", columns, tuple(rows), "positions", listed=False)
+
+
+def _counts_as_bad(p: Position, i: int, policy: BehaviourPolicy) -> bool:
+    """Position 0 attends to itself alone, and is bad only where it is undefined."""
+    return is_bad(p, policy) if i else not p.defined
+
+
+def most_perplexity(
+    behaviour: Behaviour, policy: BehaviourPolicy, *, trained: bool
+) -> float | None:
+    """The largest perplexity that a right reference may have; None where nothing can tell."""
+    if policy.max_reference_perplexity is not None or not trained:
+        return policy.max_reference_perplexity
+    tokens = sum(p.reference_nll is not None for q in behaviour.prompts for p in q.positions[1:])
+    return perplexity_bound(behaviour.vocabulary or 0, tokens)
+
+
+def wrong_reference(
+    behaviour: Behaviour,
+    perplexity: float | None,
+    policy: BehaviourPolicy,
+    most: float | None,
+    expect: Mapping[str, str],
+) -> Iterator[Finding]:
+    """One finding with all that is wrong with the reference.
+
+    Args:
+        behaviour: the measurement.
+        perplexity: the reference's own, on the prompts.
+        policy: the model's thresholds.
+        most: as `most_perplexity` has it.
+        expect: by prompt, what its greedy text must contain.
+    """
+    faults = [
+        f"its greedy text of {prompt.name!r} is {prompt.expected_text!r} and "
+        f"{expect[prompt.name]!r} is expected"
+        for prompt in behaviour.prompts
+        if prompt.expected and expect.get(prompt.name, "") not in prompt.expected_text
+    ]
+    if most is not None and perplexity is not None and not perplexity <= most:
+        own = policy.max_reference_perplexity is not None
+        why = "" if own else ", which token frequencies alone would give"
+        faults.append(
+            f"its perplexity on the prompts is {perplexity:,.4g}, above "
+            f"max-reference-perplexity = {most:,.4g}{why}"
+        )
+    if faults:
+        yield Finding(
+            "failed",
+            f"The reference is wrong: {'; '.join(faults)}",
+            remedy="check the source of its weights, its tokenizer and the family before any shard",
+        )
+    asked = policy.max_reference_perplexity
+    if asked is not None and perplexity is None:
+        yield Finding(
+            "failed",
+            "The reference's perplexity is not known, so max-reference-perplexity = "
+            f"{asked:g} was not tested",
+            remedy="add a prompt of at least three tokens",
+        )

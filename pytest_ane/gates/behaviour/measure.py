@@ -163,7 +163,6 @@ def _run(
 def _costs(
     golden: Sequence[GoldenPrompt], typed: Sequence[FloatArray], ane: Sequence[Answer]
 ) -> dict[str, float]:
-    """Mean KL(typed || ane), and the share of positions with the same likeliest token."""
     positions = [
         position
         for prompt, logits, answer in zip(golden, typed, ane, strict=True)

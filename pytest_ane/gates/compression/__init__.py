@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.gates.base import Gate, ShardContext, Subject
+from pytest_ane.gates.base import Gate, ShardContext
 from pytest_ane.gates.compression.judge import figures, judge, limits, weights_table
 from pytest_ane.gates.compression.measure import CompressionMeasurement, measure
 from pytest_ane.gates.verdict import Figure, Limits, Verdict
@@ -27,9 +27,8 @@ class CompressionGate(Gate[CompressionMeasurement]):
     static = True
     of_pipelines = False
 
-    def question(self, subject: Subject, model: Model, source: Callable[[], str]) -> dict[str, Any]:
+    def question(self, subject: Shard, model: Model, source: Callable[[], str]) -> dict[str, Any]:
         """Of a package of the user's: how it was compressed, and what it is compared with."""
-        assert isinstance(subject, Shard)
         asked: dict[str, Any] = {}
         if subject.artifact is None:
             return asked
@@ -45,13 +44,12 @@ class CompressionGate(Gate[CompressionMeasurement]):
         return measure(context.shard, context.artifact, only_program(context.program))
 
     def judge(
-        self, measurement: CompressionMeasurement, policy: CompressionPolicy, subject: Subject
+        self, measurement: CompressionMeasurement, policy: CompressionPolicy, subject: Shard
     ) -> Verdict:
         """Hold every weight against what was asked for it, and the size against the budget."""
-        assert isinstance(subject, Shard)
         return judge(measurement, policy, subject.qualified, subject.compression)
 
-    def limits(self, policy: CompressionPolicy, subject: Subject) -> Limits:
+    def limits(self, policy: CompressionPolicy, subject: Shard) -> Limits:
         """Of bytes, of the ratio to fp16, and of weights' errors."""
         return limits(policy)
 

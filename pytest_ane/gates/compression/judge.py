@@ -6,9 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from pytest_ane.gates.compression import _errors as errors
-from pytest_ane.gates.compression._palettes import palettes_table
-from pytest_ane.gates.compression.measure import CompressionMeasurement
+from pytest_ane.gates.compression.measure import CompressionMeasurement, palettes_table
 from pytest_ane.gates.verdict import (
     RATIO,
     Cell,
@@ -23,7 +21,7 @@ from pytest_ane.gates.verdict import (
     bounds,
     limited,
 )
-from pytest_ane.make.distortion import Distortion, steps_for
+from pytest_ane.make.distortion import FP16, Distortion, steps_for
 from pytest_ane.manifest import (
     Compression,
     LinearStep,
@@ -47,11 +45,7 @@ def judge(
 ) -> Verdict:
     """Hold every weight against what was asked for it, and the size against the budget.
 
-    Args:
-        measurement: what the file holds.
-        policy: the budget.
-        subject: qualified shard id.
-        asked: the compression; None, for a package of unknown making, holds only the budget.
+    Of a package of unknown making, without `asked`, only the budget is held.
     """
     census, notes = measurement.census, measurement.notes
     # A shard may rightly have none, such as an encoder's pooling; then its size is what it asks.
@@ -67,7 +61,7 @@ def judge(
         figures=tuple(_figures(measurement, policy)),
         findings=(
             *_weights(census, asked, notes),
-            *errors.findings(measurement, policy, asked),
+            *_errors(measurement, policy, asked),
             *_budget(measurement, policy),
             *_not_finite(measurement.distortions),
             *_coarse(census, policy),
@@ -88,15 +82,19 @@ def figures(measurement: CompressionMeasurement) -> tuple[Figure, ...]:
 def limits(policy: CompressionPolicy) -> Limits:
     """What a policy asks of figures."""
     return {
-        **bounds("below", size_bytes=policy.max_bytes),
+        **bounds(
+            "below",
+            size_bytes=policy.max_bytes,
+            max_weight_error=policy.max_weight_error,
+            max_weight_row_error=policy.max_weight_row_error,
+        ),
         **bounds("above", ratio=policy.min_ratio),
-        **errors.limits(policy),
     }
 
 
 def _figures(measurement: CompressionMeasurement, policy: CompressionPolicy) -> Iterator[Figure]:
     yield from limited(_measured(measurement), limits(policy))
-    yield from errors.figures(measurement, policy)
+    yield from _error_figures(measurement, policy)
 
 
 def _measured(measurement: CompressionMeasurement) -> Iterator[Figure]:
@@ -222,7 +220,6 @@ def _row(
 
 
 def _wanted(weight: Weight, asked: Compression | None) -> str:
-    """What was asked for a weight, in words; nothing where nobody knows."""
     if asked is None:
         return ""
     settings = asked.for_weight(weight.name, weight.op_types)
@@ -232,7 +229,6 @@ def _wanted(weight: Weight, asked: Compression | None) -> str:
 
 
 def _declined(weight: Weight, asked: Compression | None, notes: Sequence[str]) -> str:
-    """Why a weight that was to be compressed is not."""
     if asked is None or weight.stages:
         return ""
     settings = asked.for_weight(weight.name, weight.op_types)
@@ -289,7 +285,6 @@ def _does(stage: Stage, step: Step, steps: Sequence[Step]) -> bool:
 def _difference(
     weight: Weight, stage: Stage, step: Step, steps: Sequence[Step]
 ) -> tuple[str, str] | None:
-    """How a stage differs from the step that it carries out: of this weight, and of its kind."""
     if isinstance(step, PruneStep):
         least = _least_sparsity(weight, step)
         if weight.sparsity < least:
@@ -311,7 +306,6 @@ def _difference(
 
 
 def _tables(weight: Weight, step: PalettizeStep | LinearStep, steps: Sequence[Step]) -> set[int]:
-    """Tables or scales that a step takes."""
     axes = _axes(weight, joint=len(steps) > 1)
     if isinstance(step, LinearStep):
         return {_scales(step, pair) for pair in axes}
@@ -352,7 +346,6 @@ def _scales(step: LinearStep, axes: tuple[int, ...]) -> int:
 
 
 def _least_sparsity(weight: Weight, step: PruneStep) -> float:
-    """The share of zeros that a step yields at least."""
     if step.target_sparsity is not None:
         return math.floor(weight.elements * step.target_sparsity) / weight.elements
     if step.n_m_ratio is not None:
@@ -381,7 +374,6 @@ def _because(weight: Weight, steps: Sequence[Step], notes: Sequence[str]) -> tup
 
 
 def _target(step: Step) -> str:
-    """What a step makes of a weight, in a word: `4-bit`, `int8`, `pruned`."""
     if isinstance(step, PalettizeStep):
         return "palettized" if step.mode == "unique" else f"{step.nbits}-bit"
     return step.dtype if isinstance(step, LinearStep) else "pruned"
@@ -400,3 +392,147 @@ def _words(step: Step) -> str:
     ways = {key: getattr(step, key) for key in ("target_sparsity", "n_m_ratio", "threshold")}
     key, value = next((k, v) for k, v in ways.items() if v is not None)
     return f"pruned ({key} {':'.join(map(str, value)) if isinstance(value, tuple) else value})"
+
+
+_COMPARED = ("build", "uncompressed", "reference")
+"""What weights are compared with to be judged: the program before compression."""
+_STEPS = 2.0
+"""Steps of fp16 that a value which is not compressed may differ by, for converters round constants
+that they fold in various ways."""
+
+
+def _error_figures(
+    measurement: CompressionMeasurement, policy: CompressionPolicy
+) -> Iterator[Figure]:
+    compressed = [d for d in _judged(measurement) if d.scheme != FP16]
+    if compressed:
+        most = limits(policy)
+        worst = max(compressed, key=lambda d: d.error or 0)
+        yield _ratio("max_weight_error", worst.error or 0, "error of a weight", worst.name, most)
+        worst = max(compressed, key=lambda d: d.row_error or 0)
+        yield _ratio("max_weight_row_error", worst.row_error or 0, "error of a row",
+                     f"{worst.name} {_rows(worst)}", most)  # fmt: skip
+    if measurement.against in _COMPARED:
+        missing = len(measurement.missing)
+        yield Figure("weights_missing", missing, "weights missing")
+
+
+def _ratio(name: str, value: float, label: str, weight: str, limits: Limits) -> Figure:
+    """A ratio with its limit where that decides: below it, the size is what a row should show."""
+    limit, good = limits[name]
+    return Figure(name, round(value, 4), "x what its scheme needs", label, note=weight, good=good,
+                  limit=limit if value > limit else None)  # fmt: skip
+
+
+def _errors(
+    measurement: CompressionMeasurement, policy: CompressionPolicy, asked: Compression | None
+) -> Iterator[Finding]:
+    """Weights that are missing, differ, or lose more than their schemes do; and what is unknown."""
+    if measurement.against == "changed":
+        yield Finding(
+            "failed",
+            "The package has other bytes than those whose weights its build measured",
+            remedy="run 'pytest-ane cache prune', and it is built again",
+        )
+    if measurement.against in _COMPARED:
+        yield from _missing(measurement)
+        for name in measurement.changed:
+            reason = f"The constant {name} is another number than in the uncompressed program"
+            yield _of(name, reason, "are other numbers than in the uncompressed program")
+        for d in sorted(_judged(measurement), key=lambda d: -(d.row_error or 0)):
+            yield from _lost(d, policy)
+    yield from _not_judged(measurement, asked)
+
+
+def _judged(measurement: CompressionMeasurement) -> list[Distortion]:
+    """Distortions with a yardstick, of weights that were compared with their uncompressed form."""
+    compared = measurement.against in _COMPARED
+    return [d for d in measurement.distortions if compared and d.reached is not None]
+
+
+def _missing(measurement: CompressionMeasurement) -> Iterator[Finding]:
+    if measurement.missing and not measurement.distortions:
+        yield Finding(
+            "failed",
+            f"None of the {len(measurement.missing)} weights of the uncompressed package is in the "
+            "package by name and shape, so it is another program",
+            remedy="name the package's own program before compression as 'uncompressed'",
+            figure="weights_missing",
+        )
+        return
+    for name in measurement.missing:
+        what = "of the uncompressed program {} not in the package"
+        reason = f"{name} {what.format('is')}"
+        yield _of(name, reason, what.format("are"), figure="weights_missing")
+    for name in measurement.extra:
+        reason = f"{name} is not in the uncompressed program, so its error is unknown"
+        kind = "are not in the uncompressed program, so their errors are unknown"
+        yield _of(name, reason, kind, "warned")
+
+
+def _of(
+    weight: str, reason: str, kind: str, severity: Severity = "failed", figure: str = ""
+) -> Finding:
+    return Finding(severity, reason, Where(weight=weight), kind=kind, figure=figure)
+
+
+def _lost(d: Distortion, policy: CompressionPolicy) -> Iterator[Finding]:
+    total, row, rows = d.error or 0.0, d.row_error or 0.0, _rows(d)
+    if d.scheme == FP16:
+        if row > _STEPS**2:
+            yield _of(
+                d.name,
+                f"{d.name} is not compressed, but {rows} differ from the uncompressed weight by up "
+                f"to {_times(math.sqrt(row))} steps of fp16",
+                "are not compressed, but differ from the uncompressed weights",
+            )
+    elif row > (limit := policy.max_weight_row_error):
+        yield _of(
+            d.name,
+            f"compression: {d.name} {rows} cost {_times(row)} times what {d.scheme} needs "
+            f"(max-weight-row-error = {limit:g})",
+            f"have rows that cost over {limit:g} times what their compression needs",
+            figure="max_weight_row_error",
+        )
+    elif total > (limit := policy.max_weight_error):
+        yield _of(
+            d.name,
+            f"compression: {d.name} costs {_times(total)} times what {d.scheme} needs "
+            f"(max-weight-error = {limit:g})",
+            f"cost over {limit:g} times what their compression needs",
+            figure="max_weight_error",
+        )
+
+
+def _rows(d: Distortion) -> str:
+    first, last = d.rows
+    return f"row {first}" if first == last else f"rows {first} to {last}"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.3g}" if ratio < 100 else f"{ratio:,.0f}"
+
+
+def _not_judged(
+    measurement: CompressionMeasurement, asked: Compression | None
+) -> Iterator[Finding]:
+    compressed = {w.name for w in measurement.census.weights if w.stages}
+    if measurement.against == "nothing" and compressed:
+        count = len(compressed)
+        weights = f"{count} compressed {'weight' if count == 1 else 'weights'}"
+        yield Finding(
+            "note",
+            f"{weights} could not be compared, for the program before compression is not known",
+            remedy='add uncompressed = "x-fp16.mlpackage" to the shard\'s table',
+        )
+    if measurement.against not in _COMPARED:
+        return
+    for d in measurement.distortions:
+        if d.reached is None and d.name in compressed and math.isfinite(d.sse):
+            reason = f"nothing says what {d.scheme} should reach"
+            if asked is None:
+                reason = "the manifest does not say how it was to be compressed"
+            elif not d.scheme:
+                reason = "it was not to be compressed"
+            full = f"The error of {d.name} was not judged: {reason}"
+            yield _of(d.name, full, f"have errors that were not judged: {reason}", "note")

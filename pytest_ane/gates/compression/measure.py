@@ -2,16 +2,173 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from pytest_ane.gates.compression._palettes import Palette, measure_palettes
+import numpy as np
+
+from pytest_ane.gates.verdict import Column, Table, rounded
 from pytest_ane.make.distortion import Distortion
 from pytest_ane.make.record import Against, Artifact, weights_against
 from pytest_ane.manifest import Shard
-from pytest_ane.mlprogram.blob import blob_bytes
+from pytest_ane.mlprogram.arrays import DoubleArray
+from pytest_ane.mlprogram.blob import blob_bytes, load
+from pytest_ane.mlprogram.errors import ExecutionError, ProgramError
+from pytest_ane.mlprogram.executor.weights import Packed, StreamedWeight, count, stored
 from pytest_ane.mlprogram.model import read_functions
 from pytest_ane.mlprogram.records import Blob, MLModel
-from pytest_ane.mlprogram.weights import Census, take_census
+from pytest_ane.mlprogram.weights import (
+    Census,
+    ProgramWeight,
+    constants_of,
+    decompress,
+    find_weights,
+    take_census,
+)
+
+_ENTRIES = 16
+"""Entries of the largest palette that is kept as it is, and bins of any other histogram."""
+_SAMPLE = 1 << 20
+"""Elements that are decoded of a weight without a palette, in `_PARTS` parts of its rows."""
+_PARTS = 16
+_WHOLE = 1 << 24
+"""Elements of the largest weight that is decoded as a whole, where rows cannot be alone."""
+_BY_ROWS = ("constexpr_lut_to_dense", "constexpr_blockwise_shift_scale")
+
+
+@dataclass(frozen=True)
+class Palette:
+    """Values of a compressed weight, ascending, and how many elements have each.
+
+    Attributes:
+        values: entries of a palette of up to 16, of several palettes the median entry of each rank;
+            of any other weight the middles of 16 equal bins. NaN, the last, is what is not finite.
+        counts: elements of each value; of a large weight without a palette, those of a sample.
+    """
+
+    weight: str
+    values: tuple[float, ...]
+    counts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.values) != len(self.counts):
+            raise ValueError(f"{len(self.values)} values with {len(self.counts)} counts")
+        if min(self.counts, default=-1) < 0 or not sum(self.counts):
+            raise ValueError("a palette has no elements, or fewer than none")
+
+
+def measure_palettes(program: MLModel) -> tuple[Palette, ...]:
+    """Of every compressed weight, in program order; without those that cannot be decoded.
+
+    Too large ones whose rows cannot be decoded alone are left out, too.
+    """
+    found: dict[str, Palette] = {}
+    for each in find_weights(program):
+        weight = each.weight
+        if weight.name in found or not weight.stages or not weight.elements:
+            continue
+        if (spread := _spread(program, each)) is not None:
+            values, counts = (part.tolist() for part in map(np.asarray, spread))
+            found[weight.name] = Palette(
+                weight.name, tuple(map(rounded, values)), tuple(map(int, counts))
+            )
+    return tuple(found.values())
+
+
+def palettes_table(palettes: Sequence[Palette]) -> Table:
+    """Each value of each weight, and the share of elements that have it."""
+    columns = (Column("weight"), Column("value"), Column("share", "%", bar=True))
+    rows = (
+        (palette.weight, value, rounded(n / sum(palette.counts)))
+        for palette in palettes
+        for value, n in zip(palette.values, palette.counts, strict=True)
+    )
+    return Table("values of weights as stored", columns, tuple(rows), "palettes", listed=False)
+
+
+_Spread = tuple[DoubleArray, Any]
+"""Values `[K]`, and elements of each."""
+
+
+def _spread(program: MLModel, weight: ProgramWeight) -> _Spread | None:
+    try:
+        if (levels := _levels(program, weight)) is not None:
+            tables, counts = levels
+            return _ranks(tables, counts) if tables.shape[1] <= _ENTRIES else _bins(tables, counts)
+        if weight.weight.elements > _WHOLE and not _is_by_rows(weight):
+            return None
+        sample = np.concatenate([*_sample(decompress(program, weight))])
+    # The verdict does not depend on it, and says by itself what is damaged.
+    except (ProgramError, ExecutionError):
+        return None
+    return _bins(sample, np.ones(len(sample)))
+
+
+def _levels(program: MLModel, weight: ProgramWeight) -> tuple[DoubleArray, Any] | None:
+    """Tables `[G, K]` of groups of rows, and how often each entry is used; None for other forms."""
+    op = weight.operation
+    constants = constants_of(op, weight.producers)
+    if op.op != "constexpr_lut_to_dense" or not {"indices", "lut"} <= constants.keys():
+        return None
+    lut, shape = load(program, constants["lut"]), weight.weight.shape
+    if lut.ndim == 1:
+        # Before iOS 18 there is one table, and the indices are bytes that hold several.
+        data, bits = load(program, constants["indices"]), len(lut).bit_length() - 1
+        try:
+            indices = Packed(np.ascontiguousarray(data).reshape(-1).view(np.uint8), bits, shape)
+        except ValueError:
+            return None
+        return lut.reshape(1, -1).astype(np.float64), count(indices, 1)
+    packed = stored(program, constants["indices"])
+    if packed is None or packed.shape != shape or lut.ndim != len(shape) + 2:
+        return None
+    groups, entries = lut.shape[0], 1 << packed.bits
+    if lut.size != groups * entries or lut.shape[-2] != entries or shape[0] % groups:
+        return None
+    return lut.reshape(groups, entries).astype(np.float64), count(packed, groups)
+
+
+def _ranks(tables: DoubleArray, counts: Any) -> _Spread:
+    order = np.argsort(tables, axis=1)
+    values = np.median(np.take_along_axis(tables, order, 1), axis=0)
+    return values, np.take_along_axis(counts, order, 1).sum(0)
+
+
+def _bins(values: DoubleArray, counts: Any) -> _Spread:
+    finite = np.isfinite(values)
+    lost = counts[~finite].sum()
+    known, weights = values[finite].astype(np.float64), counts[finite]
+    if not len(known):
+        return np.array([math.nan]), [lost]
+    low, high = float(known.min()), float(known.max())
+    if low == high:
+        middles, found = np.array([low]), np.array([weights.sum()])
+    else:
+        # In units of the range, which may be too narrow for bins.
+        parts = (known - low) / (high - low)
+        found, edges = np.histogram(parts, _ENTRIES, (0.0, 1.0), weights=weights)
+        middles = low + (edges[:-1] + edges[1:]) / 2 * (high - low)
+    return (np.append(middles, math.nan), [*found, lost]) if lost else (middles, found)
+
+
+def _is_by_rows(weight: ProgramWeight) -> bool:
+    (first, *more), kind = weight.weight.stages, weight.weight
+    return not more and kind.blocks == 1 and first.vector == 1 and first.op in _BY_ROWS
+
+
+def _sample(weight: Any) -> Iterator[Any]:
+    height, width = weight.shape[0], max(1, math.prod(weight.shape[1:]))
+    rows = min(height, max(1, _SAMPLE // width))
+    parts = 1 if rows == height else min(_PARTS, rows)
+    size = rows // parts
+    for start in np.linspace(0, height - size, parts).astype(int).tolist():
+        if isinstance(weight, StreamedWeight):
+            buffer = np.empty((size, *weight.shape[1:]), weight.dtype)
+            yield weight.rows(start, start + size, buffer).reshape(-1)
+        else:
+            yield np.asarray(weight[start : start + size]).reshape(-1)
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pytest_ane.gates.arithmetics import simulator
-from pytest_ane.gates.base import Gate, ShardContext, Subject
+from pytest_ane.gates.base import Environment, Gate, ShardContext
 from pytest_ane.gates.fidelity._interface import differences, other_settings
 from pytest_ane.gates.fidelity._judge import figures, judge, limits
 from pytest_ane.gates.fidelity._measure import coverage, measure
@@ -39,9 +39,8 @@ class FidelityGate(Gate[Fidelity]):
     measurement = Fidelity
     by_arithmetic = True
 
-    def question(self, subject: Subject, model: Model, source: Callable[[], str]) -> dict[str, Any]:
+    def question(self, subject: Shard, model: Model, source: Callable[[], str]) -> dict[str, Any]:
         """Probes, inputs, the reference and the largest T; golden tensors hold their own probes."""
-        assert isinstance(subject, Shard)
         if subject.golden is not None:
             digest = file_digest(subject.golden) if subject.golden.is_file() else "missing"
             return {"reference": {"golden": digest}, "max_tokens": subject.max_tokens}
@@ -99,7 +98,7 @@ class FidelityGate(Gate[Fidelity]):
         declared = differences(only_program(program), ports, context.shard.max_tokens)
         return replace(measurement, interface=declared)
 
-    def judge(self, measurement: Fidelity, policy: FidelityPolicy, subject: Subject) -> Verdict:
+    def judge(self, measurement: Fidelity, policy: FidelityPolicy, subject: Shard) -> Verdict:
         """Passed only if something was compared, and everything compared is close and finite."""
         if isinstance(subject, Shard) and subject.ungated:
             left = (Covered(f"function {name}", _LEFT_OUT) for name in subject.ungated)
@@ -107,7 +106,7 @@ class FidelityGate(Gate[Fidelity]):
             measurement = replace(measurement, coverage=covered)
         return judge(measurement, policy, subject.qualified, own=_own(subject))
 
-    def limits(self, policy: FidelityPolicy, subject: Subject) -> Limits:
+    def limits(self, policy: FidelityPolicy, subject: Shard) -> Limits:
         """Of the worst values of metrics, and of algebra and rounding."""
         return limits(policy, own=_own(subject))
 
@@ -116,14 +115,9 @@ class FidelityGate(Gate[Fidelity]):
         return figures(measurement)
 
     def lacks(
-        self,
-        measurement: Fidelity,
-        subject: Subject,
-        environment: Mapping[str, str],
-        artifact: Artifact | None,
+        self, measurement: Fidelity, subject: Shard, place: Environment, artifact: Artifact | None
     ) -> Iterator[str]:
         """Probes that were not run, and positions that were not compared."""
-        assert isinstance(subject, Shard)
         if subject.reference != "none" and not measurement.compared:
             yield "compares with no reference"
         split = subject.artifact is None or subject.uncompressed is not None
@@ -146,7 +140,8 @@ class FidelityGate(Gate[Fidelity]):
             count = sum(outputs[0].kind == kind for outputs in probes.values())
             if count < (wanted := least.get(kind, 0)):
                 yield f"has {count} {kind} probes, and at least {wanted} were asked"
-        if subject.reference == "float32" and _has_states(measurement):
+        carries = any(each.what.startswith("state ") for each in measurement.coverage or ())
+        if subject.reference == "float32" and carries:
             filled = {c.length for c in measurement.comparisons if c.kind == "long"}
             for length in {*subject.probes.lengths} - filled:
                 yield f"has no probe of {length:,} keys"
@@ -156,13 +151,8 @@ class FidelityGate(Gate[Fidelity]):
                 yield f"leaves out positions of {probe}"
 
 
-def _own(subject: Subject) -> bool:
-    """Whether the artifact is the user's own."""
+def _own(subject: Any) -> bool:
     return isinstance(subject, Shard) and subject.artifact is not None
-
-
-def _has_states(measurement: Fidelity) -> bool:
-    return any(covered.what.startswith("state ") for covered in measurement.coverage or ())
 
 
 def _lost(context: ShardContext) -> Iterator[Covered]:

@@ -28,12 +28,8 @@ _NAMED = 3
 def differences(model: MLModel, ports: Ports, max_tokens: int) -> tuple[str, ...]:
     """What an artifact declares otherwise: `inputs x, mask: fp32 in place of fp16`.
 
-    Outputs and optional inputs that are not declared are in nobody's way.
-
-    Args:
-        model: the artifact.
-        ports: what is declared, all fp16.
-        max_tokens: the largest T; the smallest is 1.
+    All ports are fp16, and T is from 1 to `max_tokens`. Outputs and optional inputs that are not
+    declared are in nobody's way.
     """
     sides: tuple[tuple[str, Sequence[Port], Sequence[Feature]], ...] = (
         ("input", ports.inputs, model.inputs),
@@ -78,7 +74,6 @@ def _settings(model: MLModel | Pipeline) -> dict[str, Mapping[str, Any]]:
 
 
 def _labels(model: MLModel) -> Mapping[str, Any]:
-    """A classifier's labels in the order of its probabilities."""
     values = {op.name: op.attributes.get("val") for op in model.main.walk() if op.op == "const"}
     for operation in model.main.walk():
         if operation.op == "classify":
@@ -90,7 +85,6 @@ def _labels(model: MLModel) -> Mapping[str, Any]:
 
 
 def _setting(value: Any, expected: Any) -> str:
-    """Two values of a setting; of long lists the first that differ."""
     if not (isinstance(value, tuple) and isinstance(expected, tuple)):
         return f"{value} in place of {expected}"
     if len(value) != len(expected):
@@ -150,7 +144,6 @@ def _shape(port: Port, feature: Feature, max_tokens: int, *, flexible: bool) -> 
 
 
 def _extents(feature: Feature) -> Sequence[tuple[int, int | None]]:
-    """The smallest and the largest extent along each axis."""
     if feature.enumerated:
         return [(min(sizes), max(sizes)) for sizes in zip(*feature.enumerated, strict=False)]
     return feature.ranges or [(size, size) for size in feature.shape]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from pytest_ane.gates.fidelity._records import (
     MEAN_COSINE,
     METRICS,
     MIN_CONTRIBUTION,
+    MIN_COSINE,
     Comparison,
     Fidelity,
     Group,
@@ -33,8 +33,21 @@ from pytest_ane.gates.fidelity._split import (
     split_findings,
     split_limits,
 )
-from pytest_ane.gates.fidelity._tables import Groups, tables
-from pytest_ane.gates.verdict import Bound, Figure, Finding, Limits, Verdict, Where, nothing
+from pytest_ane.gates.verdict import (
+    Bound,
+    Cell,
+    Column,
+    Figure,
+    Finding,
+    Limits,
+    Table,
+    Verdict,
+    Where,
+    counted,
+    nothing,
+    rounded,
+    some,
+)
 from pytest_ane.manifest.policy import FidelityPolicy, OutputPolicy
 from pytest_ane.mlprogram import fp16
 
@@ -57,10 +70,9 @@ def judge(
             may be another function: nobody knows that it was compressed from what is named.
     """
     if not fidelity.comparisons:
-        return nothing(
-            "fidelity", subject, "No probe was run, so nothing was compared",
-            "name probe kinds in shards.toml", provenance=fidelity.provenance,
-        )  # fmt: skip
+        reason = "No probe was run, so nothing was compared"
+        remedy = "name probe kinds in shards.toml"
+        return nothing("fidelity", subject, reason, remedy, provenance=fidelity.provenance)
     groups = _groups(fidelity, policy, own=own)
     split = tuple(split_findings(fidelity, policy, subject))
     findings = tuple(_findings(fidelity, policy, groups))
@@ -88,12 +100,11 @@ def limits(policy: FidelityPolicy, *, own: bool) -> Limits:
     for metric in () if policy.outputs else METRICS:
         limit = threshold(metric, policy.of_output(""), implied=own)
         if limit is not None:
-            made[metric.figure] = Bound(limit, "above" if metric.least else "below")
+            made[metric.figure] = Bound(limit, metric.good)
     return {**made, **split_limits(policy)}
 
 
 def _left_out(fidelity: Fidelity) -> Iterator[Finding]:
-    """What no probe exercises: nothing is known of it, whatever the rest says."""
     for covered in fidelity.coverage or () if fidelity.compared else ():
         if not covered.exercised:
             yield Finding(
@@ -133,7 +144,7 @@ def _without(fidelity: Fidelity) -> Iterator[Finding]:
             what = "zero" if one.how == "zero" else "the same"
             yield Finding(
                 "warned" if one.whole else "failed",
-                f"Output {one.output} is {what} in {_count(count, 'probe')}, whatever the input",
+                f"Output {one.output} is {what} in {counted(count, 'probe')}, whatever the input",
                 where,
                 "look for an input that conversion has frozen, weights that are missing, and "
                 "values that underflow; where the inputs drawn are none that it takes, say what "
@@ -213,7 +224,7 @@ def _with_limits(fidelity: Fidelity, groups: Groups) -> tuple[Figure, ...]:
         made["cosine.position.min"] = replace(
             every, name="cosine.position.min", label="lowest cosine", shown=False
         )
-    worst = f"worst of {_count(probes([c for c in fidelity.comparisons if c.live]), 'probe')}"
+    worst = f"worst of {counted(probes([c for c in fidelity.comparisons if c.live]), 'probe')}"
     for limits, group in groups.items():
         outputs = ", ".join(dict.fromkeys(c.output for c in group.comparisons))
         for metric in METRICS:
@@ -226,11 +237,10 @@ def _with_limits(fidelity: Fidelity, groups: Groups) -> tuple[Figure, ...]:
             name = _name(metric, groups, outputs)
             label = metric.label if name == metric.figure else f"{metric.label} of {outputs}"
             known = made.get(name) or Figure(name, value, label=label, shown=True)
-            good: Literal["above", "below"] = "above" if metric.least else "below"
             # Where positions were left out, the figure of all of them has no limit to keep.
             if known.value == value or (math.isnan(value) and value is not known.value):
                 note = part.probe if metric is MEAN_COSINE else worst
-                made[name] = replace(known, limit=limit, good=good, note=note)
+                made[name] = replace(known, limit=limit, good=metric.good, note=note)
     return tuple(sorted(made.values(), key=lambda f: not (f.shown and f.name.startswith("cosine"))))
 
 
@@ -269,7 +279,6 @@ def _findings(fidelity: Fidelity, policy: FidelityPolicy, groups: Groups) -> Ite
 
 
 def _single(c: Comparison, fidelity: Fidelity, policy: FidelityPolicy) -> Iterator[Finding]:
-    """What is wrong with one output of one probe, whatever the thresholds."""
     where = Where(probe=c.probe, output=c.output)
     if c.undefined:
         yield Finding(
@@ -292,8 +301,8 @@ def _single(c: Comparison, fidelity: Fidelity, policy: FidelityPolicy) -> Iterat
     if c.one_zero and fidelity.compared:
         yield Finding(
             "failed",
-            f"{c.probe}: output {c.output} is zero on one side only at {_at(c.one_zero)}"
-            f"{_routed(c)}",
+            f"{c.probe}: output {c.output} is zero on one side only at position "
+            f"{some(c.one_zero, _NAMED)}{_routed(c)}",
             where,
             kind="are zero on one side only",
         )
@@ -301,7 +310,7 @@ def _single(c: Comparison, fidelity: Fidelity, policy: FidelityPolicy) -> Iterat
         yield Finding(
             "failed",
             f"{c.probe}: output {c.output} adds to the residual path on one side only at "
-            f"{_at(c.one_adds)}, as a shard does that returns its input",
+            f"position {some(c.one_adds, _NAMED)}, as a shard does that returns its input",
             where,
             kind="add to the residual path on one side only",
         )
@@ -352,8 +361,9 @@ def _broken(
     parts = group.parts(metric)
     measured = [c for c in parts if metric.of(c)[0]]
     if parts and not measured:
-        yield _no_contribution(parts)
-    if not (bad := [c for c in measured if not metric.keeps(metric.worst(c)[0], limit)]):
+        yield _no_values(metric, parts)
+    bound = Bound(limit, metric.good)
+    if not (bad := [c for c in measured if not bound.passes(metric.worst(c)[0])]):
         return
     c = min(bad, key=metric.rank)
     value, position = metric.worst(c)
@@ -382,29 +392,21 @@ def _broken(
     )
 
 
-def _no_contribution(parts: Sequence[Comparison]) -> Finding:
-    outputs = ", ".join(dict.fromkeys(c.output for c in parts))
-    if all(c.kind == "extreme" for c in parts):
-        return Finding(
-            "failed",
-            "min-contribution is set, but contributions are not compared on extreme inputs",
-            remedy="add another kind to probes.kinds",
-        )
-    if any(c.idle for c in parts):
-        return Finding(
-            "failed",
-            f"min-contribution is set, but output {outputs} is the residual path alone in every "
-            "probe, so no contribution was compared",
-        )
-    return Finding(
-        "failed",
-        f"min-contribution is set, but no residual path of output {outputs} is known",
-        remedy="set it for shards that have one",
-    )
+def _no_values(metric: Metric, parts: Sequence[Comparison]) -> Finding:
+    """A threshold that nothing can be held to; what is known of contributions says why."""
+    output = f"output {', '.join(dict.fromkeys(c.output for c in parts))}"
+    why, remedy = f"no {metric.label} of {output} could be computed", ""
+    if metric is MIN_CONTRIBUTION and all(c.kind == "extreme" for c in parts):
+        why = "contributions are not compared on extreme inputs"
+        remedy = "add another kind to probes.kinds"
+    elif metric is MIN_CONTRIBUTION and any(c.idle for c in parts):
+        why = f"{output} is the residual path alone in every probe, so no contribution was compared"
+    elif metric is MIN_CONTRIBUTION:
+        why, remedy = f"no residual path of {output} is known", "set it for shards that have one"
+    return Finding("failed", f"{metric.key} is set, but {why}", remedy=remedy)
 
 
 def _is_finite(c: Comparison, policy: FidelityPolicy) -> bool:
-    """Whether an output has no more NaN and infinities than its policy allows."""
     return 1 - c.finite <= (policy.of_output(c.output).max_non_finite or 0.0)
 
 
@@ -413,12 +415,7 @@ def _share(value: float) -> str:
     return f"{value:.2%}" if value >= 1e-4 else "less than 0.01%"
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def _routed(c: Comparison) -> str:
-    """The experts that were active in the reference, at the positions that are named."""
     if not c.experts:
         return ""
     active = sorted({expert for experts in c.experts[:_NAMED] for expert in experts})
@@ -428,7 +425,103 @@ def _routed(c: Comparison) -> str:
     return f", where {word} {', '.join(map(str, active))} {verb} active in the reference"
 
 
-def _at(positions: tuple[int, ...]) -> str:
-    shown = ", ".join(map(str, positions[:_NAMED]))
-    more = len(positions) - _NAMED
-    return f"position {shown}" + (f" and {more} more" if more > 0 else "")
+Groups = Mapping[OutputPolicy, Group]
+"""Comparisons that are judged, by the thresholds of their outputs."""
+
+_BINS = 8
+"""Bins of the histogram of the worst probe's cosines, and the positions it takes at least."""
+_ERROR_BINS = 12
+"""Bins of the histogram of each probe's errors."""
+
+
+def tables(fidelity: Fidelity, groups: Groups) -> Iterator[Table]:
+    """All comparisons, how the errors of each are spread, and what probes exercise."""
+    ranked = sorted(fidelity.comparisons, key=_rank)
+    yield _probes(ranked, groups)
+    worst = next((c for c in ranked if len(c.cosines) >= _BINS), None)
+    if worst is not None and np.isfinite(worst.cosines).all():
+        counts, edges = np.histogram(worst.cosines, _BINS)
+        yield Table(
+            f"cosines of {worst.probe} over its {len(worst.cosines)} positions",
+            (Column("from"), Column("to"), Column("positions", bar=True)),
+            tuple(
+                (float(low), float(high), int(count))
+                for low, high, count in zip(edges, edges[1:], counts, strict=False)
+            ),
+            "cosines",
+        )
+    if fidelity.coverage:
+        rows = [(each.what, each.how) for each in fidelity.coverage]
+        columns = [Column("what"), Column("how")]
+        yield Table("what the probes exercise", tuple(columns), tuple(rows), "coverage")
+    if fidelity.compared:
+        yield _errors(ranked)
+
+
+def _probes(ranked: Sequence[Comparison], groups: Groups) -> Table:
+    """All comparisons beside their limits; of seeded probes' lowest cosines there is none."""
+    limits, pools = {}, False
+    if len(groups) == 1:
+        ((policy, group),) = groups.items()
+        limits = {metric: group.limit(metric, policy) for metric in METRICS}
+        pools = bool(group.parts(MEAN_COSINE))
+    positions = (m for m in METRICS if m not in (FIRST_COSINE, MEAN_COSINE))
+    metrics = [m for m in positions if any(m.of(c)[0] for c in ranked)]
+    metrics.sort(key=lambda m: limits.get(m) is None)
+    if pools:
+        limits[MIN_COSINE] = None
+    several = len({c.output for c in ranked}) > 1
+    columns = [Column("probe"), *([Column("output")] if several else [])]
+    for metric in metrics:
+        title = f"lowest {metric.label}" if pools and metric is MIN_COSINE else metric.label
+        columns.append(Column(title, "", limits.get(metric), metric.good))
+        columns += [Column("at")] if metric is MIN_COSINE else []
+    columns += [Column("zeros"), Column("max |x|")]
+    rows = []
+    for c in ranked:
+        row: list[Cell] = [c.probe, *([c.output] if several else [])]
+        for metric in metrics:
+            value, at = metric.worst(c) if metric.of(c)[0] else (None, None)
+            row += (value, at) if metric is MIN_COSINE else (value,)
+        rows.append((*row, len(c.both_zero) or None, c.input_max or None))
+    return Table("probes, the worst first", tuple(columns), tuple(rows), "probes")
+
+
+def _errors(ranked: Sequence[Comparison]) -> Table:
+    """Relative L2 over positions, but for position 0 of captured probes: statistics, histogram.
+
+    Positions whose error is NaN or infinite are counted, and in no statistic.
+    """
+    heads = ("mean", "median", "p90", "p99", "max", "from", "to")
+    return Table(
+        "relative L2 over positions",
+        (
+            *map(Column, ("probe", "output", "positions", "undefined", *heads)),
+            *(Column(f"bin {i}", bar=True) for i in range(1, _ERROR_BINS + 1)),
+        ),
+        tuple(_spread(c.rest) for c in ranked if c.live),
+        "errors",
+        listed=False,
+    )
+
+
+def _spread(c: Comparison) -> tuple[Cell, ...]:
+    values = np.asarray(c.relative)
+    errors = values[np.isfinite(values)]
+    row = (c.probe, c.output, len(values), len(values) - len(errors))
+    if not len(errors):
+        return (*row, *(None,) * (7 + _ERROR_BINS))
+    low, high = float(errors.min()), float(errors.max())
+    # In units of the range: no sum overflows, and no range is too narrow for bins.
+    parts = (errors - low) / (high - low or 1.0)
+    counts, _ = np.histogram(parts, _ERROR_BINS, (0.0, 1.0))
+    mean, quantiles = low + (high - low) * parts.mean(), np.quantile(errors, (0.5, 0.9, 0.99))
+    statistics = (mean, *quantiles, high, low, high)
+    return (*row, *map(rounded, statistics), *counts.tolist())
+
+
+def _rank(c: Comparison) -> float:
+    """Lowest cosine first, an undefined one before any number; what is zero comes last."""
+    if not c.live:
+        return 2.0
+    return -2.0 if math.isnan(c.worst) else c.worst

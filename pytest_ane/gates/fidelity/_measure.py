@@ -188,7 +188,6 @@ def alone(case: Case, name: str, actual: FloatArray) -> Comparison:
 
 
 def _named(case: Case, name: str, actual: FloatArray) -> dict[str, Any]:
-    """Fields of a comparison that need no reference."""
     return {
         "kind": case.kind,
         "probe": case.name,
@@ -251,7 +250,6 @@ def unmoved(
 
 
 def _digest(case: Case) -> bytes:
-    """Of what a probe gives to the artifact."""
     digest = hashlib.sha256()
     for call in (*case.calls, case.states):
         for value in call.values():

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
+from pytest_ane.gates.verdict import Bound, Side
 from pytest_ane.manifest.policy import OutputPolicy
 from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.metrics.tensors import is_cosine
@@ -146,7 +147,6 @@ class Covered:
     Attributes:
         what: such as `state k_cache`.
         how: in a few words, or why not.
-        exercised: whether they do.
         remedy: what to do where they do not.
     """
 
@@ -161,7 +161,6 @@ class Unmoved:
     """An output that no probe shows to depend on the input; asked where there is no reference.
 
     Attributes:
-        output: its name.
         how: `zero` or the `same` in all probes; `alone`, where no two probes can be compared.
         constant: whether, in the program, no input leads to it, though to others.
         whole: whether its values are whole numbers or labels, which may well be the same.
@@ -233,7 +232,7 @@ class Metric:
         label: how people call it; also the head of its column.
         of: values of a comparison.
         part: which positions count: all, or those besides position 0 of captured probes, or it.
-        least: whether values must reach the threshold; else they may not exceed it.
+        good: the side of the threshold that passes.
         step: to what a threshold that would have passed is rounded; significant digits if None.
         worth: beyond this value no threshold is offered: the shard is wrong, not the threshold.
     """
@@ -243,7 +242,7 @@ class Metric:
     label: str
     of: Callable[[Comparison], Series]
     part: Literal["all", "rest", "first"] = "rest"
-    least: bool = True
+    good: Side = "above"
     step: float | None = 1e-4
     worth: float | None = 0.9
 
@@ -265,9 +264,10 @@ class Metric:
         at = int(np.argmin(values) if self.least else np.argmax(values))
         return float(values[at]), positions[at]
 
-    def keeps(self, value: float, limit: float) -> bool:
-        """Whether a value keeps a limit; NaN keeps none."""
-        return value >= limit if self.least else value <= limit
+    @property
+    def least(self) -> bool:
+        """Whether values must reach the threshold; else they may not exceed it."""
+        return self.good == "above"
 
     def rank(self, c: Comparison) -> float:
         """Lowest for the worst."""
@@ -278,7 +278,7 @@ class Metric:
         """The strictest threshold of a few digits that a value keeps; empty beyond `worth`."""
         if not math.isfinite(value):
             return f"no {self.key} would have passed"
-        if self.worth is not None and not self.keeps(value, self.worth):
+        if self.worth is not None and not Bound(self.worth, self.good).passes(value):
             return ""
         step = self.step or 10.0 ** (math.floor(math.log10(value)) - 3 if value > 0 else 0)
         rounded = (math.floor if self.least else math.ceil)(value / step) * step
@@ -296,7 +296,7 @@ FIRST_COSINE = Metric("min-cosine", "cosine.first.min", "cosine at position 0", 
 MIN_CONTRIBUTION = Metric("min-contribution", "contribution.min", "contribution", CONTRIBUTIONS)
 MAX_RELATIVE_L2 = Metric(
     "max-relative-l2", "relative_l2.max", "relative L2", attrgetter("relative", "positions"),
-    least=False, step=None, worth=0.5,
+    good="below", step=None, worth=0.5,
 )  # fmt: skip
 METRICS = (
     MIN_COSINE,

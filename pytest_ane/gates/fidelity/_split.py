@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_ane.gates.fidelity._records import Fidelity
-from pytest_ane.gates.verdict import Figure, Finding, Limits, Where, bounds, limited
+from pytest_ane.gates.verdict import Figure, Finding, Limits, Where, bounds, limited, some
 from pytest_ane.manifest.policy import FidelityPolicy
 from pytest_ane.mlprogram.metrics.tensors import in_words
 from pytest_ane.probes.error_budget import Error, ErrorBudget
@@ -24,8 +24,6 @@ _NAMED = 5
 
 @dataclass(frozen=True)
 class _Bounds:
-    """Of one part: the greatest error, and the root mean square."""
-
     name: str
     error: Error | None
     greatest: float
@@ -33,7 +31,6 @@ class _Bounds:
 
     @property
     def broken(self) -> bool:
-        """Whether a bound is not kept; NaN keeps none."""
         e = self.error
         return e is not None and not (e.greatest <= self.greatest and e.rms <= self.rms)
 
@@ -150,7 +147,6 @@ def _bounds(budget: ErrorBudget, policy: FidelityPolicy) -> tuple[_Bounds, _Boun
 
 
 def _parts(fidelity: Fidelity) -> list[tuple[str, float]]:
-    """The root mean squares that make up the total error."""
     budget = fidelity.budget
     assert budget is not None
     rounding = budget.rounding.rms
@@ -210,7 +206,7 @@ def _details(error: Error, bound: float) -> Iterator[str]:
     experts = [expert for expert, value in error.experts if value > bound]
     if experts and len(experts) < len(error.experts):
         word = "expert" if len(experts) == 1 else "experts"
-        yield f"{word} {_some(experts)}"
+        yield f"{word} {some(experts, _NAMED)}"
 
 
 def _lengths(wrong: Sequence[int], right: Sequence[int]) -> str:
@@ -222,7 +218,7 @@ def _lengths(wrong: Sequence[int], right: Sequence[int]) -> str:
     within = [size for size in right if min(wrong) < size < max(wrong)]
     if not within and len(wrong) > 1:
         return f"= {min(wrong)} to {max(wrong)}"
-    return f"= {_some(wrong)}"
+    return f"= {some(wrong, _NAMED)}"
 
 
 def _positions(error: Error, bound: float) -> str:
@@ -234,11 +230,5 @@ def _positions(error: Error, bound: float) -> str:
     if wrong[0] > error.positions[0][0] and 2 * len(wrong) > len(later):
         return f"from position {wrong[0]} on"
     if len(wrong) * 4 <= len(error.positions):
-        return f"at position {_some(wrong)}"
+        return f"at position {some(wrong, _NAMED)}"
     return ""
-
-
-def _some(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:_NAMED]))
-    more = len(numbers) - _NAMED
-    return f"{shown} and {more} more" if more > 0 else shown

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pytest_ane.backends import CpuBackend
 from pytest_ane.gates.base import Gate, ShardContext, Subject
-from pytest_ane.gates.hazards._records import Hazards, Peak
 from pytest_ane.gates.hazards.judge import figures, findings, judge, limits
-from pytest_ane.gates.hazards.measure import measure
+from pytest_ane.gates.hazards.measure import Hazards, Peak, measure
 from pytest_ane.gates.verdict import Figure, Limits, Verdict
 from pytest_ane.manifest import Shard
 from pytest_ane.manifest.policy import HazardsPolicy
@@ -31,17 +30,16 @@ class HazardsGate(Gate[Hazards]):
 
     def measure(self, context: ShardContext) -> Hazards:
         """Run the artifact on every probe by the executor, whatever runs it in production."""
-        assert isinstance(context.shard, Shard)
         backend = CpuBackend(arithmetic="ane")
         runner = backend.load(context.artifact.path, context.shard.function)
         provenance = backend.provenance() | {"artifact": context.artifact.digest}
         return measure(runner, context.cases(), provenance)
 
-    def judge(self, measurement: Hazards, policy: HazardsPolicy, subject: Subject) -> Verdict:
+    def judge(self, measurement: Hazards, policy: HazardsPolicy, subject: Shard) -> Verdict:
         """Failed by what was met or is beyond the policy's limits; warned by what is near."""
         return judge(measurement, policy, subject.qualified)
 
-    def limits(self, policy: HazardsPolicy, subject: Subject) -> Limits:
+    def limits(self, policy: HazardsPolicy, subject: Shard) -> Limits:
         """Of the greatest of each hazard."""
         return limits(policy)
 

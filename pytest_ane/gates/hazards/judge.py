@@ -6,9 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pytest_ane.gates.arithmetics import rule_figures, unknown_rules
-from pytest_ane.gates.hazards._records import Hazard, Hazards, Peak
+from pytest_ane.gates.hazards.measure import Hazard, Hazards, Peak
 from pytest_ane.gates.verdict import (
     Bound,
     Cell,
@@ -20,6 +21,7 @@ from pytest_ane.gates.verdict import (
     Table,
     Verdict,
     Where,
+    counted,
     limited,
     nothing,
 )
@@ -64,15 +66,13 @@ KNOWN: Mapping[Hazard, Known] = {
 }
 """In the order of their weight."""
 
+_SCALED = "a power of two such as 2^-4, and the result by its inverse"
+_FUSED = ", if the compiler does not fuse it back, which is unknown"
 REMEDIES: Mapping[tuple[Hazard, str], str] = {
-    ("sum", ""): "multiply the input or the weights by a power of two such as 2^-4, and the result "
-    "by its inverse",
-    ("order", ""): "multiply the input or the weights by a power of two such as 2^-4, and the "
-    "result by its inverse",
-    (
-        "infinity",
-        "",
-    ): "keep its operands finite: use -1e4 in a mask, and results within fp16's 65,504",
+    ("sum", ""): f"multiply the input or the weights by {_SCALED}",
+    ("order", ""): f"multiply the input or the weights by {_SCALED}",
+    ("infinity", ""): "keep its operands finite: use -1e4 in a mask, and results within fp16's "
+    "65,504",
     ("softplus", ""): "write it as relu(x) + log(1 + exp(-|x|))",
     ("logsumexp", ""): "subtract the maximum of x before exp, and add it to the logarithm",
     ("dropped", ""): "multiply the smaller operand by a power of two such as 2^6, and the result "
@@ -81,56 +81,35 @@ REMEDIES: Mapping[tuple[Hazard, str], str] = {
     "and multiply the scores by it",
     ("dropped", "values"): "normalize after P @ V: multiply exp(scores - maximum) with V, and "
     "divide the result by the sum of the exponentials",
-    ("table", ""): "a composition of other functions may be nearer, if the compiler does not fuse "
-    "it back, which is unknown",
-    ("table", "silu"): "write it as x * (0.5 * tanh(x / 2) + 0.5), if the compiler does not fuse "
-    "it back, which is unknown",
-    ("table", "sigmoid"): "write it as 0.5 * tanh(x / 2) + 0.5, if the compiler does not fuse it "
-    "back, which is unknown",
-    ("table", "gelu"): "write it as 0.5 * x * (1 + tanh(0.79788456 * (x + 0.044715 * x^3))), if "
-    "the compiler does not fuse it back, which is unknown",
-    ("late-scale", ""): "store the weight as a palette or in fp16, or multiply its input by a "
-    "power of two such as 2^-4, and the result by its inverse",
+    ("table", ""): f"a composition of other functions may be nearer{_FUSED}",
+    ("table", "silu"): f"write it as x * (0.5 * tanh(x / 2) + 0.5){_FUSED}",
+    ("table", "sigmoid"): f"write it as 0.5 * tanh(x / 2) + 0.5{_FUSED}",
+    ("table", "gelu"): "write it as 0.5 * x * (1 + tanh(0.79788456 * (x + 0.044715 * x^3)))"
+    f"{_FUSED}",
+    ("late-scale", ""): "store the weight as a palette or in fp16, or multiply its input by "
+    f"{_SCALED}",
 }
 """Rewrites by hazard, and by the role in attention or the kind of an operation."""
 
 
 def judge(measurement: Hazards, policy: HazardsPolicy, subject: str) -> Verdict:
-    """Failed by what was met, or is beyond the policy's limits; warned by what is near.
-
-    Args:
-        measurement: what probes met.
-        policy: its limits.
-        subject: qualified shard id.
-    """
+    """Failed by what was met, or is beyond the policy's limits; warned by what is near."""
     rules = measurement.rules
     known = sum(count for grade, count in rules.operations.items() if grade != "unknown")
+    made: dict[str, Any] = {"provenance": measurement.provenance, "basis": SIMULATED}
     if not measurement.probes:
-        return nothing(
-            "hazards", subject, "No probe was run, so no hazard could be met",
-            "name probe kinds in shards.toml", provenance=measurement.provenance, basis=SIMULATED,
-        )  # fmt: skip
+        reason = "No probe was run, so no hazard could be met"
+        return nothing("hazards", subject, reason, "name probe kinds in shards.toml", **made)
     if not known and rules.operations:
-        return nothing(
-            "hazards", subject,
-            f"No operation has a known rule of the ANE's arithmetic: {', '.join(rules.unknown)}",
-            "convert the program to fp16, or leave arithmetic 'ane' out",
-            provenance=measurement.provenance, basis=SIMULATED,
-        )  # fmt: skip
-    still = Finding("note", _MOVES_ONLY)
-    return Verdict(
-        gate="hazards",
-        subject=subject,
-        figures=figures(measurement, policy),
-        findings=(
-            *findings(measurement, policy),
-            *unknown_rules(rules),
-            *(() if rules.operations else (still,)),
-        ),
-        tables=(_table(measurement, policy),) if measurement.peaks else (),
-        provenance=measurement.provenance,
-        basis=SIMULATED,
-    )
+        reason = (
+            f"No operation has a known rule of the ANE's arithmetic: {', '.join(rules.unknown)}"
+        )
+        remedy = "convert the program to fp16, or leave arithmetic 'ane' out"
+        return nothing("hazards", subject, reason, remedy, **made)
+    still = () if rules.operations else (Finding("note", _MOVES_ONLY),)
+    found = (*findings(measurement, policy), *unknown_rules(rules), *still)
+    tables = (_table(measurement, policy),) if measurement.peaks else ()
+    return Verdict("hazards", subject, figures(measurement, policy), found, tables, **made)
 
 
 def findings(measurement: Hazards, policy: HazardsPolicy) -> list[Finding]:
@@ -173,7 +152,6 @@ def limits(policy: HazardsPolicy) -> Limits:
 
 
 def _severity(peak: Peak, policy: HazardsPolicy) -> Severity | None:
-    """How much a peak matters; None where it does not."""
     hazard, value, limit = peak.hazard, peak.value, limit_of(peak.hazard, policy)
     if hazard in ("order", "infinity"):
         return "failed" if value else None
@@ -205,12 +183,11 @@ def _finding(peak: Peak, severity: Severity, policy: HazardsPolicy) -> Finding:
 
 
 def _sentence(peak: Peak, severity: Severity, policy: HazardsPolicy) -> str:
-    """What a peak is, and the limit that it meets or comes near."""
     value, met = peak.value, severity == "failed"
     near = f"within a factor of {policy.warn_factor:g} of"
     match peak.hazard:
         case "sum" if met:
-            outputs = _count(peak.count, "output")
+            outputs = counted(peak.count, "output")
             return f"{outputs} overflowed, as the accumulator met {ACCUMULATOR:,.0f}"
         case "sum":
             return (
@@ -219,12 +196,12 @@ def _sentence(peak: Peak, severity: Severity, policy: HazardsPolicy) -> str:
             )
         case "order":
             return (
-                f"{_count(value, 'output')} may overflow: some orders of summation meet "
+                f"{counted(value, 'output')} may overflow: some orders of summation meet "
                 f"{ACCUMULATOR:,.0f}, and the ANE's is unknown"
             )
         case "infinity":
             return (
-                f"{_count(value, 'operand')} {'is' if value == 1 else 'are'} infinite or NaN, "
+                f"{counted(value, 'operand')} {'is' if value == 1 else 'are'} infinite or NaN, "
                 "which the ANE takes for numbers from 65,536 on"
             )
         case "softplus":
@@ -255,28 +232,19 @@ def _sentence(peak: Peak, severity: Severity, policy: HazardsPolicy) -> str:
 
 
 def _kind(peak: Peak, severity: Severity) -> str:
-    """What findings of a hazard have in common."""
     met = severity == "failed"
     key = "max-table-error" if met else "warn-table-error"
+    role = {"scores": " for attention", "values": " in P @ V"}.get(peak.role, "")
     return {
         "sum": "overflow the accumulator" if met else "come near the accumulator's limit",
         "order": "may overflow the accumulator, by the order of summation",
         "infinity": "have infinite operands, which the ANE takes for numbers",
         "softplus": "are beyond softplus's cliff" if met else "come near softplus's cliff",
         "logsumexp": "are beyond logsumexp's cliff" if met else "come near logsumexp's cliff",
-        "dropped": f"lose products that are too small{_of_role(peak)}",
+        "dropped": f"lose products that are too small{role}",
         "table": f"are {peak.kind} by a table with an error above {key}",
         "late-scale": "would overflow, or nearly, if scales come after the sum (inferred)",
     }[peak.hazard]
-
-
-def _of_role(peak: Peak) -> str:
-    """Operations of different rewrites are told apart."""
-    return {"scores": " for attention", "values": " in P @ V"}.get(peak.role, "")
-
-
-def _count(count: float, noun: str) -> str:
-    return f"{count:,.0f} {noun}" + ("" if count == 1 else "s")
 
 
 def _figure(peak: Peak, policy: HazardsPolicy) -> Figure:
@@ -292,7 +260,6 @@ def _figure(peak: Peak, policy: HazardsPolicy) -> Figure:
 
 
 def _table(measurement: Hazards, policy: HazardsPolicy) -> Table:
-    """The greatest peaks of each hazard."""
     heads = ("operation", "kind", "hazard", "probe", "value", "limit", "rule")
     rows: list[tuple[Cell, ...]] = []
     shown: Counter[Hazard] = Counter()

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
 from pytest_ane.backends.cpu import CpuRunner
-from pytest_ane.gates.hazards._graph import PRODUCTS, Graph
-from pytest_ane.gates.hazards._records import Hazard, Hazards, Peak
 from pytest_ane.mlprogram import fp16
 from pytest_ane.mlprogram.arithmetic import RuleShares
 from pytest_ane.mlprogram.arrays import Array, DoubleArray
-from pytest_ane.mlprogram.records import MLModel, Operation
+from pytest_ane.mlprogram.records import MLModel, Operation, Ref
 from pytest_ane.probes.cases import Case
 from pytest_ane.probes.error_budget import run_cases
 
@@ -29,6 +28,150 @@ if TYPE_CHECKING:
     from pytest_ane.mlprogram.executor.ane.accumulator import Columns, Sums, Weight
     from pytest_ane.mlprogram.executor.ane.products import Factors
     from pytest_ane.mlprogram.executor.ane.simulation import Computed
+
+
+Hazard: TypeAlias = Literal[
+    "sum", "order", "infinity", "softplus", "logsumexp", "dropped", "table", "late-scale"
+]
+Role: TypeAlias = Literal["", "scores", "values"]
+"""Of a sum of products in attention: it yields queries, keys or values; or it sums the values."""
+
+
+@dataclass(frozen=True)
+class Peak:
+    """One hazard of one operation, on the probe where it is greatest.
+
+    Attributes:
+        hazard: `sum`: largest |sum| of products, infinite where it overflowed.
+            `order`: outputs that overflow in some orders of summation only.
+            `infinity`: operands that are infinite or NaN, which the ANE takes for numbers.
+            `softplus`: largest exp(x) + 1; `logsumexp`: largest sum of exp(x).
+            `dropped`: share of sum |w x| that is lost, as products are dropped whole.
+            `table`: error of an activation's table, root mean square relative to that of its exact
+            results.
+            `late-scale`: largest |sum| of integer codes, if their scale comes after the sum.
+        kind: as MIL calls it.
+        value: as `hazard` says.
+        count: outputs that overflowed; of `dropped` the share of the products that are not 0.
+    """
+
+    hazard: Hazard
+    op: str
+    kind: str
+    probe: str
+    value: float
+    count: float = 0
+    role: Role = ""
+
+
+@dataclass(frozen=True)
+class Hazards:
+    """What the ANE's arithmetic met on the probes of a shard.
+
+    Attributes:
+        peaks: of each hazard and operation.
+        rules: by which rules the operations ran.
+        provenance: backend, versions, machine, arithmetic, and the artifact's digest.
+    """
+
+    peaks: tuple[Peak, ...]
+    rules: RuleShares
+    probes: int
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+
+PRODUCTS = frozenset(("conv", "linear", "matmul"))
+_ATTENTION = frozenset(("matmul", "einsum", "scaled_dot_product_attention"))
+_ENDS = PRODUCTS | {"softmax", "reduce_mean", "reduce_sum", "layer_norm", "silu", "gelu"}
+_MOVES = frozenset(
+    ("cast", "concat", "expand_dims", "identity", "reshape", "slice_by_index", "slice_by_size",
+     "split", "squeeze", "tile", "transpose")
+)  # fmt: skip
+
+
+class Graph:
+    """Operations by what makes and what takes their results."""
+
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        self._operations = list(operations)
+        self._makers = {out.name: op for op in self._operations for out in op.outputs}
+        self._takers: dict[str, list[Operation]] = defaultdict(list)
+        for op in self._operations:
+            for name in _names(op):
+                self._takers[name].append(op)
+
+    def role(self, op: Operation) -> Role:
+        """What a sum of products does in attention.
+
+        It multiplies a softmax, moved at most; or its result reaches a product of activations
+        before any other sum or norm.
+        """
+        if op.op == "matmul":
+            moved = _reaches(
+                self._made_of(op), self._made_of,
+                lambda o: o.op == "softmax", lambda o: o.op in _MOVES,
+            )  # fmt: skip
+            return "values" if moved else ""
+        leads = op.op in PRODUCTS and _reaches(
+            self._taken_by(op), self._taken_by,
+            lambda o: o.op in _ATTENTION, lambda o: o.op not in _ENDS,
+        )  # fmt: skip
+        return "scores" if leads else ""
+
+    def follows(self, op: Operation, names: Collection[str]) -> bool:
+        """Whether an operation takes, by whatever way, the result of one of these."""
+        return _reaches([op], self._made_of, lambda o: not {*names}.isdisjoint(_names(o)))
+
+    def logarithms(self) -> Iterator[tuple[Hazard, Operation, Operation]]:
+        """Logarithms of `exp(x) + 1` and of a sum of `exp(x)`: which, its exp, its log."""
+        for op in self._operations:
+            below = self._made(op, "x") if op.op == "log" else None
+            if below is None or below.op not in ("add", "reduce_sum"):
+                continue
+            inputs = [self._made(below, key) for key in below.inputs]
+            exponential = next((i for i in inputs if i is not None and i.op == "exp"), None)
+            if exponential is None or (below.op == "add" and not self._adds_constant(below)):
+                continue
+            yield "softplus" if below.op == "add" else "logsumexp", exponential, op
+
+    def _adds_constant(self, op: Operation) -> bool:
+        makers = [self._made(op, key) for key in ("x", "y")]
+        return any(maker is None or maker.op == "const" for maker in makers)
+
+    def _made(self, op: Operation, key: str) -> Operation | None:
+        arguments = op.inputs.get(key, ())
+        only = arguments[0] if len(arguments) == 1 else None
+        return self._makers.get(only.name) if isinstance(only, Ref) else None
+
+    def _made_of(self, op: Operation) -> list[Operation]:
+        return [self._makers[name] for name in _names(op) if name in self._makers]
+
+    def _taken_by(self, op: Operation) -> list[Operation]:
+        return [taker for out in op.outputs for taker in self._takers[out.name]]
+
+
+def _reaches(
+    start: Iterable[Operation],
+    beyond: Callable[[Operation], Iterable[Operation]],
+    wanted: Callable[[Operation], bool],
+    through: Callable[[Operation], bool] = lambda _: True,
+) -> bool:
+    """Whether a wanted operation lies at the start, or beyond those that a way leads through."""
+    rest, visited = [*start], set[str]()
+    while rest:
+        op = rest.pop()
+        if wanted(op):
+            return True
+        if op.name not in visited and through(op):
+            visited.add(op.name)
+            rest += beyond(op)
+    return False
+
+
+def _names(op: Operation) -> Iterator[str]:
+    for arguments in op.inputs.values():
+        yield from (argument.name for argument in arguments if isinstance(argument, Ref))
+
 
 _TABLES = frozenset(
     ("erf", "exp", "exp2", "gelu", "inverse", "log", "rsqrt", "sigmoid", "silu", "sqrt", "tanh")
@@ -41,11 +184,6 @@ _DECODING = PRODUCTS | {"add", "sub", "mul", "square", "log"}
 
 def measure(runner: CpuRunner, cases: Iterable[Case], provenance: Mapping[str, Any]) -> Hazards:
     """Run every case in the ANE's arithmetic, and watch all operations that have a rule.
-
-    Args:
-        runner: of the artifact, with arithmetic `ane`.
-        cases: the probes.
-        provenance: of the measurement.
 
     Raises:
         ExecutionError: the artifact cannot be run.
@@ -220,7 +358,6 @@ class Observer:
 
 
 def _constant(run: Computed) -> Factors | None:
-    """The constant operand of a sum of products."""
     values = (run.parameters.get(key) for key in ("weight", "x", "y"))
     return next((value for value in values if hasattr(value, "source")), None)
 

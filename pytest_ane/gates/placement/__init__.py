@@ -6,10 +6,10 @@ A forecast says `ineligible` or `eligible`; that an op is resident on the ANE on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TypeAlias
 
-from pytest_ane.gates.base import Gate, Move, ShardContext, Subject
+from pytest_ane.gates.base import Environment, Gate, Move, ShardContext
 from pytest_ane.gates.placement.forecast import Forecast, Match, forecast
 from pytest_ane.gates.placement.judge import figures, judge
 from pytest_ane.gates.placement.measure import Placement, PredictedPlan, beside_prediction, measure
@@ -67,7 +67,7 @@ class PlacementGate(Gate[Placement]):
         program = read_model(context.artifact.path, weights=False, function=context.shard.function)
         return beside_prediction(recorded, program)
 
-    def judge(self, measurement: Placement, policy: PlacementPolicy, subject: Subject) -> Verdict:
+    def judge(self, measurement: Placement, policy: PlacementPolicy, subject: Shard) -> Verdict:
         """Passed if every compute op is on the ANE, or no rule keeps one off it."""
         return judge(measurement, policy, subject.qualified)
 
@@ -80,11 +80,7 @@ class PlacementGate(Gate[Placement]):
         return "" if verdict.basis == "plan" else "this gate judged a forecast"
 
     def lacks(
-        self,
-        measurement: Placement,
-        subject: Subject,
-        environment: Mapping[str, str],
-        artifact: Artifact | None,
+        self, measurement: Placement, subject: Shard, place: Environment, artifact: Artifact | None
     ) -> Iterator[str]:
         """A plan of Core ML's names every operation; counts and logs, which do not, prove less."""
         assert isinstance(measurement, Plan)
@@ -92,7 +88,7 @@ class PlacementGate(Gate[Placement]):
             yield "holds counts or a log, not Core ML's plan alone"
         if not any(operation.name for _, operation in measurement.walk()):
             yield "holds a plan that names no operation"
-        units = environment.get("compute_units", "")
+        units = place.get("compute_units", "")
         if measurement.compute_units != units:
             planned = measurement.compute_units or "unknown compute units"
             yield f"holds a plan for {planned}, and was recorded with {units or 'unknown ones'}"
@@ -102,7 +98,6 @@ class PlacementGate(Gate[Placement]):
             yield f"holds a plan that takes a {min(map(str, kinds))} for folded, which none can be"
         # It was joined with its program when it was recorded.
         held = Counter(operation.op or "" for _, operation in measurement.walk())
-        assert isinstance(subject, Shard)
         program = read_model(artifact.path, weights=False, function=subject.function).program
         there = Counter(operation.op for operation in program.walk())
         for kind in (kind for kind in there | held if there[kind] != held[kind]):

@@ -231,11 +231,21 @@ class Site:
         """The arguments that decide the extents of the result."""
         return _deciding(self.operation)
 
-    def flags(self, parameter: str) -> tuple[bool, ...]:
-        """A constant bool vector, such as `end_mask`; empty where absent or not constant."""
+    def tensor(self, parameter: str) -> TensorType | None:
+        """The type of a parameter; `None` where it is not given, or is no tensor."""
+        argument = self.argument(parameter)
+        return None if argument is None else self.graph.tensor(argument)
+
+    def depends(self, parameter: str) -> Depends:
+        """What the values of a parameter depend on; nothing where it is not given."""
+        argument = self.argument(parameter)
+        return Depends.NOTHING if argument is None else self.graph.origin(argument).values
+
+    def integers(self, parameter: str) -> tuple[int, ...]:
+        """A constant vector of integers or bools; empty where absent or not constant."""
         argument = self.argument(parameter)
         array = None if argument is None else self.graph.array(argument)
-        return () if array is None else tuple(bool(flag) for flag in array.ravel())
+        return () if array is None else tuple(map(int, array.ravel()))
 
     def inputs(self) -> Iterator[TensorType]:
         """Types of the tensors it reads that are known only at run time (no weights)."""

@@ -17,8 +17,9 @@ from typing import Any, Literal
 import numpy.typing as npt
 
 from pytest_ane.gates.placement._graph import Graph, Read, Site
-from pytest_ane.gates.placement.rules import OP_RULES, PROGRAM_RULES, SIZE_RULE, Outcome, too_large
+from pytest_ane.gates.placement.rules import OP_RULES, PROGRAM_RULES, Outcome
 from pytest_ane.gates.placement.rules._ops import mil_ops
+from pytest_ane.gates.placement.rules._shapes import SIZE_RULE, too_large
 from pytest_ane.gates.placement.segmenter import Predicted
 from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.records import Blob, MLModel, TensorType, Value
@@ -161,14 +162,9 @@ def allows(patterns: Sequence[str], name: str, kind: str) -> bool:
 
 
 def forecast(model: MLModel, *, size_bytes: int) -> Forecast:
-    """Apply every rule to every operation of a program.
+    """Apply every rule to every operation of a program, in all functions and nested blocks.
 
-    Args:
-        model: the package. Read without weights, R052 sees immediate constants only.
-        size_bytes: size of the artifact on disk.
-
-    Returns:
-        The forecast over all functions and nested blocks.
+    Of a package read without weights, R052 sees immediate constants only.
     """
     compute: Counter[str] = Counter()
     left_out: Counter[str] = Counter()

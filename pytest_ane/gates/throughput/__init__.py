@@ -35,7 +35,6 @@ class ThroughputGate(Gate[Throughput]):
     marker = "bench"
     measurement = Throughput
     recordable = False
-    fixtures = ("ane_shard_benchmark", "ane_against_baseline", "ane_gate")
     derived = ("change", "confirmed_change", "control_change", "baseline", "baseline_seconds",
                "baseline_tok_s", "max_regression", "max_regression_from", "recorded")  # fmt: skip
 

@@ -15,7 +15,6 @@ class Baseline:
     """A stored measurement to compare with.
 
     Attributes:
-        speed: the measurement.
         run: number of its run, `0003`.
         when: the day it was recorded.
         noise: how much unchanged runs differ on this machine, where that was measured.
@@ -33,7 +32,6 @@ class Missing:
 
     Attributes:
         why: what is stored instead, and what differs.
-        remedy: what to do.
     """
 
     why: str
@@ -69,11 +67,7 @@ def newest_of(
 ) -> StoredRun | Missing:
     """The newest stored run of a machine that has a benchmark of any of these shards and models.
 
-    Args:
-        storage: pytest-benchmark's own, or that of a model's `baselines`.
-        identity: the machine's; the clock is ignored.
-        subjects: qualified shards, and models.
-        which: as `find` takes it.
+    The machine's clock is ignored; `which` is as `find` takes it.
 
     Raises:
         UnprovenError: a run on the way to it is damaged, or the named one does not exist.

@@ -118,15 +118,12 @@ def compare(timed: Throughput, policy: ThroughputPolicy) -> Change | Missing | N
 
 
 def judge(timed: Throughput, policy: ThroughputPolicy, subject: str) -> Verdict:
-    """Passes if the policy sets neither floor nor limit, or both hold.
-
-    Args:
-        timed: the benchmark, its confirmation included.
-        policy: the shard's or the model's.
-        subject: qualified shard or model.
-    """
+    """Passes if the policy sets neither floor nor limit, or both hold."""
     now, change = timed.speed, compare(timed, policy)
-    findings = [*_untimed(now), *_floor(now, policy)]
+    findings = [*_floor(now, policy)]
+    if not (math.isfinite(now.median) and now.median > 0):
+        reason = f"{now.title.capitalize()}: the median round takes {now.median} s"
+        findings.insert(0, Finding("failed", reason))
     if isinstance(change, Change) and change.is_regression:
         findings.append(_regression(now, change))
     if isinstance(change, Missing):
@@ -161,11 +158,6 @@ def limits(policy: ThroughputPolicy) -> Limits:
 
 def _no_baseline(why: str) -> Missing:
     return Missing(why.rstrip("."), f"record a baseline of this machine with: {RECORD}")
-
-
-def _untimed(now: Speed) -> Iterator[Finding]:
-    if not (math.isfinite(now.median) and now.median > 0):
-        yield Finding("failed", f"{now.title.capitalize()}: the median round takes {now.median} s")
 
 
 def _floor(now: Speed, policy: ThroughputPolicy) -> Iterator[Finding]:
@@ -277,7 +269,6 @@ def _notes(now: Speed, baseline: Baseline | Missing | None) -> Iterator[Finding]
 
 
 def _tables(now: Speed, baseline: Baseline | Missing | None) -> Iterator[Table]:
-    """The runs, and the parts of a token's time: against the baseline, and by themselves."""
     rows: list[tuple[Cell, ...]] = [
         (label, now.figure(median), median, len(rounds), min(rounds), max(rounds))
         for label, rounds, median in zip(

@@ -29,7 +29,6 @@ class Speed(BaseModel):
         control: median seconds of the control workload, timed before and after the rounds.
         identity: what two runs must share to be compared: machine, chip, system, backend, units.
         state: what may differ, and explains a difference: power, thermal state, load, versions.
-        artifacts: digests by shard.
         prompt: token ids that were decoded from.
         profile: median seconds of a round by part, `block`, `head`, `host`...
         counts: how many shards a part has.
@@ -81,8 +80,7 @@ class Speed(BaseModel):
     def figure(self, median: float | None = None) -> str:
         """`9.25 tok/s`; where a round computes none, its median, `812.5 ms`.
 
-        Args:
-            median: seconds of another median round, such as the confirmation's.
+        Of the first run, or of another median in seconds, such as the confirmation's.
         """
         value = self.median if median is None else median
         return rate(self.tokens / value) if self.tokens else seconds(value)

@@ -36,7 +36,6 @@ class Storage(Protocol):
     """The part of pytest-benchmark's `FileStorage` that is used.
 
     Attributes:
-        path: the folder.
         default_machine_id: the folder in it for this system and Python.
         logger: where it reports what it saved.
     """
@@ -105,7 +104,6 @@ class StoredRun:
     """One run's benchmarks.
 
     Attributes:
-        file: where it is stored.
         when: day it was recorded, as `2026-11-21`; empty where the file has no date.
         names: node ids of all benchmarks.
         speeds: ours by node id; none in a run of other benchmarks.

@@ -36,12 +36,8 @@ _BAD = (
 def drift(verdict: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) -> Picture | None:
     """Relative L2 of hidden states after each shard, this run against the one before.
 
-    Args:
-        verdict: of behaviour, as JSON data; or what `pytest-ane drift --json` printed.
-        earlier: the same of the run before, if there is one.
-
-    Returns:
-        None where the data hold no drift.
+    Of behaviour's verdict as JSON data, or what `pytest-ane drift --json` printed; None where it
+    holds no drift.
     """
     now, before = _errors(verdict), _errors(earlier or {})
     if not now:
@@ -109,8 +105,6 @@ def _before(now: Mapping[str, float], before: Mapping[str, float]) -> str:
 
 
 class _Position(NamedTuple):
-    """A row of the picture's table."""
-
     prompt: str
     position: int
     text: str
@@ -126,11 +120,7 @@ class _Position(NamedTuple):
 def kl(verdict: Mapping[str, Any]) -> Picture | None:
     """KL of each position's prediction, a panel for each prompt, the first bad one marked.
 
-    Args:
-        verdict: of behaviour, as JSON data.
-
-    Returns:
-        None where the data hold no positions.
+    Of behaviour's verdict as JSON data; None where it holds no positions.
     """
     prompts = _positions(verdict)
     if not prompts:
@@ -143,7 +133,12 @@ def kl(verdict: Mapping[str, Any]) -> Picture | None:
     told = _counted(prompts)
     if (over := len(prompts) - len(drawn)) > 0:
         told += f" The {_PANELS} prompts of the largest KL are drawn, and {over} are not."
-    told += f" {_first_bad(firsts)} {_BAD}"
+    says = "No position is bad."
+    if firsts:
+        prompt, position, text, *_ = firsts[0]
+        more = f"; {len(firsts) - 1} more prompts have one" if len(firsts) > 1 else ""
+        says = f"The first bad position of {prompt} is {position}, {text!r}{more}."
+    told += f" {says} {_BAD}"
     if (size := max(map(_stretch, drawn.values()))) > 1:
         told += f" Where a text is long, each point is the worst of {size} positions."
     if limit is not None:
@@ -225,11 +220,3 @@ def _counted(prompts: Mapping[str, Sequence[_Position]]) -> str:
         if judged < len(positions)
         else "."
     )
-
-
-def _first_bad(firsts: Sequence[_Position]) -> str:
-    if not firsts:
-        return "No position is bad."
-    prompt, position, text, *_ = firsts[0]
-    more = f"; {len(firsts) - 1} more prompts have one" if len(firsts) > 1 else ""
-    return f"The first bad position of {prompt} is {position}, {text!r}{more}."

@@ -22,7 +22,7 @@ from importlib.resources import files
 from typing import Any
 from xml.sax.saxutils import escape
 
-from pytest_ane.gates.verdict import Cell, Table
+from pytest_ane.gates.verdict import Cell, Table, rounded, some
 from pytest_ane.mlprogram.errors import ReportError
 from pytest_ane.mlprogram.text import LONGEST, printable
 
@@ -41,7 +41,6 @@ class Picture:
     """A chart, and the same without seeing it.
 
     Attributes:
-        title: a few words.
         template: name of the Vega-Lite template.
         description: what there is to see, in a sentence or two.
         table: the numbers that are drawn.
@@ -112,7 +111,7 @@ def records(table: Table) -> list[dict[str, Cell]]:
 def _drawn(value: Cell) -> Cell:
     if isinstance(value, str):
         return label(value)
-    return edge(value) or rounded(value) if isinstance(value, float) else value
+    return edge(value) or rounded(value, _DIGITS) if isinstance(value, float) else value
 
 
 def number(value: Any) -> float | None:
@@ -137,23 +136,13 @@ def measure(value: Any) -> float:
     return found
 
 
-def rounded(value: float) -> float:
-    """As many digits as a chart shows."""
-    return float(f"{value:.{_DIGITS}g}")
-
-
 def label(text: object) -> str:
     """A name beside an axis."""
     return printable(str(text), _LABEL)
 
 
 def rows_of(data: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """Rows of a verdict's table, by the columns' titles; empty where it has no such table.
-
-    Args:
-        data: a verdict as `report.verdict.to_json` has it.
-        name: of the table.
-    """
+    """Rows of a table of a verdict's JSON data, by the columns' titles; none without the table."""
     tables = {table.get("name"): table for table in data.get("tables") or ()}
     table = tables.get(name) or {"columns": (), "rows": ()}
     titles = [column["title"] for column in table["columns"]]
@@ -178,16 +167,13 @@ def root_ticks(values: Iterable[float]) -> list[float]:
     largest = max((value for value in values if math.isfinite(value)), default=0.0)
     top = math.floor(math.log10(largest)) if largest > 0 else 0
     steps = (step * 10.0**power for power in (top, top - 1) for step in (5, 2, 1))
-    below = [rounded(step) for step in steps if step <= largest][:_ROOT_TICKS]
+    below = [rounded(step, _DIGITS) for step in steps if step <= largest][:_ROOT_TICKS]
     return [0, *reversed(below)]
 
 
 def off_scale(names: Sequence[str]) -> str:
     """The sentence on points that are not finite: marks above the frame."""
-    if not names:
-        return ""
-    some = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-    return f" Not finite, and marked above the frame: {some}."
+    return f" Not finite, and marked above the frame: {some(names, 5)}." if names else ""
 
 
 def marked(axis: str, name: str, words: str, place: float) -> dict[str, Any]:

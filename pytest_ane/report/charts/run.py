@@ -157,11 +157,7 @@ class _Candidate(NamedTuple):
 def recommend(document: Mapping[str, Any]) -> Picture | None:
     """Megabytes against KL of every candidate, the frontier, and the gate's line.
 
-    Args:
-        document: what `pytest-ane recommend --json` printed.
-
-    Returns:
-        None where no candidate was measured.
+    Of what `pytest-ane recommend --json` printed; None where no candidate was measured.
     """
     candidates = sorted(_candidates(document), key=lambda each: each.size)
     if not candidates:
@@ -247,12 +243,9 @@ class _Part(NamedTuple):
 def throughput(run: Run | None, bound: Mapping[str, Any] | None = None) -> Iterator[Picture]:
     """Tokens a second against the bound, and a token's time by kind of shards.
 
-    A machine has a picture of its own: speeds of different ones are not compared. So the bound
-    stands beside the run's speeds where its device is the run's chip.
-
-    Args:
-        run: whose benchmarks; None for the bound alone.
-        bound: what `pytest-ane bound --json` printed.
+    A machine has a picture of its own: speeds of different ones are not compared. So the bound,
+    what `pytest-ane bound --json` printed, stands beside the run's speeds where its device is the
+    run's chip.
     """
     speeds = [*_speeds(run), *_bounds(bound or {})]
     parts = [*_measured_parts(run), *_bound_parts(bound or {})]
@@ -307,7 +300,6 @@ def _time(machine: str, parts: Sequence[_Part]) -> Picture:
 
 
 def _timed(run: Run | None) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Benchmarks of a run: machine, subject, verdict."""
     for row in run.rows if run else ():
         if row.gate == "throughput" and row.data:
             place = row.data.get("provenance") or {}
@@ -365,8 +357,6 @@ _SERIES = ("measured", "needed to pay", "by lookup in this text")
 
 
 class _Yield(NamedTuple):
-    """A row of the picture's table."""
-
     prompt: str
     width: int
     what: str
@@ -376,11 +366,7 @@ class _Yield(NamedTuple):
 def speculation(documents: Sequence[Mapping[str, Any]]) -> Picture | None:
     """Tokens that a verifier call yields, against its width, with what it must yield to pay.
 
-    Args:
-        documents: what `pytest-ane speculate --json` printed, of one width each.
-
-    Returns:
-        None where no call was made.
+    Of what `pytest-ane speculate --json` printed, of one width each; None where no call was made.
     """
     yields = [_yields(document) for document in documents]
     told = []

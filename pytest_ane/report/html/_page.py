@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from pytest_ane.gates.verdict import CAUSE, Cell, Figure, Finding, Table, Verdict
+from pytest_ane.gates.verdict import CAUSE, Cell, Figure, Finding
 from pytest_ane.mlprogram.errors import ReportError
 from pytest_ane.records.history import Earlier
 from pytest_ane.report.charts.picture import Picture, svg
@@ -28,7 +28,6 @@ from pytest_ane.report.figures import amount, figure_text, limit_of
 from pytest_ane.report.html.subjects import (
     Grid,
     Judged,
-    Prompt,
     Subject,
     gates,
     grid,
@@ -66,7 +65,7 @@ def page(run: Run) -> str:
         subjects=found,
         gates=gates(found),
         changes=changes_of(run, found),
-        stacks=[(s, _prompts(s), _texts(s)) for s in models],
+        stacks=[(s, prompts(s.records("positions")), _texts(s)) for s in models],
         charts=charts,
         packed=_script_json({s.name: _packed(_detail(run, s, earlier)) for s in found}),
         style=Markup(_text("page.css")),
@@ -79,7 +78,6 @@ def page(run: Run) -> str:
 
 
 def _charts(run: Run) -> tuple[list[tuple[Picture, Markup, Grid]], list[str]]:
-    """Pictures of whole models with their SVG and numbers; or why there are none."""
     made = pictures_of(run)
     try:
         drawn = [Markup(svg(picture)) for picture in made]
@@ -112,7 +110,6 @@ def _headline(run: Run) -> str:
 
 
 def _detail(run: Run, subject: Subject, earlier: Earlier | None) -> str:
-    """All that is known of a shard or a model."""
     return _template("detail.html").render(
         subject=subject,
         command=run.command(subject.name) if subject.worst.gate else "",
@@ -134,14 +131,10 @@ def _section(run: Run, one: Judged, earlier: Earlier | None) -> dict[str, Any]:
         "limited": sorted(limited, key=lambda f: f.headroom if f.passes else -f.headroom),
         "others": [figure for figure in verdict.figures if figure.limit is None],
         "before": then,
-        "histograms": [(t.title, histograms(t)) for t in _named(verdict, "errors")],
-        "palettes": [p for t in _named(verdict, "palettes") for p in palettes(t)],
+        "histograms": [(t.title, histograms(t)) for t in verdict.tables if t.name == "errors"],
+        "palettes": palettes(verdict.records("palettes")),
         "tables": [grid(t) for t in verdict.tables if t.name not in _DRAWN and t.rows],
     }
-
-
-def _named(verdict: Verdict, name: str) -> Iterator[Table]:
-    yield from (t for t in verdict.tables if t.name == name)
 
 
 def _limit(figure: Figure) -> str:
@@ -156,11 +149,6 @@ def _last(figure: Figure, earlier: Mapping[str, Cell]) -> str:
         return ""
     text = amount(then, figure.unit)
     return "same" if text == amount(figure.value, figure.unit) else text
-
-
-def _prompts(subject: Subject) -> list[Prompt]:
-    table = subject.table("positions")
-    return prompts(table) if table else []
 
 
 def _texts(subject: Subject) -> Grid | None:

@@ -6,7 +6,7 @@ Pictures are data that templates draw: bars, strips, marked text.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -45,12 +45,6 @@ class Judged:
         return min(named or limited, key=_room, default=None)
 
     @property
-    def first(self) -> Figure | None:
-        """The first number that the verdict's one line shows."""
-        figures = self.verdict.figures if self.verdict else ()
-        return next((f for f in figures if f.shown and not isinstance(f.value, str)), None)
-
-    @property
     def order(self) -> str:
         """By what its column sorts: `room`, where nothing has a limit the first figure."""
         figure = self.shown
@@ -73,12 +67,9 @@ class Judged:
     @property
     def shown(self) -> Figure | None:
         """The figure of its cell: `deciding`; if it passed without limits, the first number."""
-        return self.deciding or (self.first if self.row.status == "passed" else None)
-
-    @property
-    def name_of_shown(self) -> str:
-        """What that figure is called, in few characters."""
-        return self.shown.label if self.shown else ""
+        passed = self.verdict if self.row.status == "passed" else None
+        numbers = (f for f in passed.figures if not isinstance(f.value, str)) if passed else ()
+        return self.deciding or next((f for f in numbers if f.shown), None)
 
     @property
     def brief(self) -> str:
@@ -192,7 +183,6 @@ class Shown:
         text: as people read it.
         bar: its share of the longest bar, in per cent; None for none.
         beyond: whether it is beyond its column's limit.
-        number: whether it is one.
     """
 
     text: str
@@ -275,7 +265,6 @@ class Op:
         error: relative error that it adds itself; None where nobody looked.
         height: of the error's bar in per cent, logarithmic.
         hazards: what the ANE's arithmetic met in it.
-        why: rules and reasons.
     """
 
     name: str
@@ -361,10 +350,10 @@ class Palette:
     entries: tuple[tuple[str, float], ...]
 
 
-def palettes(table: Table) -> list[Palette]:
-    """Of the table `palettes`."""
+def palettes(rows: Iterable[Mapping[str, Cell]]) -> list[Palette]:
+    """Of the rows of the table `palettes`."""
     made = []
-    for weight, of in groupby(table.records, key=lambda row: row["weight"]):
+    for weight, of in groupby(rows, key=lambda row: row["weight"]):
         entries = [(_short(row["value"]), _finite(row["share"])) for row in of]
         highest = max((share for _, share in entries), default=0.0) or 1.0
         bars = tuple((value, round(100 * share / highest, 1)) for value, share in entries)
@@ -391,24 +380,20 @@ class Prompt:
     tokens: tuple[Token, ...]
 
 
-def prompts(table: Table) -> list[Prompt]:
-    """Of the table `positions`; the first bad one of each prompt is marked as such."""
+def prompts(rows: Iterable[Mapping[str, Cell]]) -> list[Prompt]:
+    """Of the rows of the table `positions`; the first bad one of each prompt is marked as such."""
     made = []
-    for name, of in groupby(table.records, key=lambda row: row["prompt"]):
+    for name, of in groupby(rows, key=lambda row: row["prompt"]):
         seen, tokens = False, []
         for row in of:
             kl, bad = row["KL"], row["bad"] == "yes"
             agrees = ", another token" if row["top-1"] == "no" else ""
             says = f"position {row['position']}: KL {amount(kl, 'nats')}{agrees}"
-            tokens.append(Token(str(row["text"] or ""), _kl_level(kl), bad, bad and not seen, says))
+            level = sum(_finite(kl, math.inf) > edge for edge in (0.01, 0.03, 0.1, 0.3))
+            tokens.append(Token(str(row["text"] or ""), level, bad, bad and not seen, says))
             seen = seen or bad
         made.append(Prompt(str(name), tuple(tokens)))
     return made
-
-
-def _kl_level(kl: Cell) -> int:
-    value = _finite(kl, math.inf)
-    return sum(value > edge for edge in (0.01, 0.03, 0.1, 0.3))
 
 
 def _shown(value: Cell, column: Column, largest: float) -> Shown:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,11 +11,12 @@ import pytest
 
 from pytest_ane.gates.behaviour import Behaviour, judge
 from pytest_ane.gates.behaviour.measure import PromptResult
-from pytest_ane.gates.verdict import Verdict
+from pytest_ane.gates.verdict import Cell, Verdict
 from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.mlprogram.metrics.logits import Position
 from pytest_ane.models.chain import NO_TOKEN
-from pytest_ane.probes.exact_chain import Head, ShardAlone
+from pytest_ane.probes.exact_chain import Head, ShardAlone, StackState
+from pytest_ane.report.verdict import details, to_json
 
 NAN = math.nan
 FIRST = Position(0.5, 9.0, False, 700)
@@ -95,7 +97,7 @@ def test_the_stack_says_the_same() -> None:
 LOSSES = {"cosine": 0.9995, "margin": 2.0, "nll": math.log(3), "reference_nll": math.log(2)}
 
 
-def test_perplexity_and_the_head_alone() -> None:
+def test_perplexity_of_shards_and_the_head_alone() -> None:
     """Perplexity 3 where the reference has 2; the last position has no next token."""
     full = replace(SAME, **LOSSES)
     last = replace(full, nll=None, reference_nll=None)
@@ -106,10 +108,7 @@ def test_perplexity_and_the_head_alone() -> None:
     assert verdict.values["perplexity.increase"] == pytest.approx(0.5)
     assert verdict.values["cosine.median"] == 0.9995
     assert verdict.values["head.kl.mean"] == 0.002
-
-
-def test_the_head_s_own_kl_is_weighed_by_positions() -> None:
-    """Of 0.3 at two positions and 0.6 at one; a prompt of one position has none."""
+    # Of 0.3 at two positions and 0.6 at one; a prompt of one position has none.
     prompts = (
         replace(GOOD, positions=(FIRST, SAME, SAME), head=Head(1.0, 0.3, 0.99)),
         replace(GOOD, positions=(FIRST, SAME), head=Head(1.0, 0.6, 0.99)),
@@ -118,22 +117,24 @@ def test_the_head_s_own_kl_is_weighed_by_positions() -> None:
     assert of(*prompts).values["head.kl.mean"] == pytest.approx(0.4)
 
 
-def test_perplexity_that_rose() -> None:
+def test_perplexity_that_rose_or_that_nobody_measured() -> None:
     full = replace(SAME, **LOSSES)
     prompt = replace(GOOD, positions=(FIRST, full, full))
     assert of(prompt, **{"max-perplexity-increase": 0.51}).status == "passed"
     assert beyond(of(prompt, **{"max-perplexity-increase": 0.49})) == ["perplexity.increase"]
+    (finding,) = of(GOOD, **{"max-perplexity-increase": 0.1}).reasons
+    assert (finding.severity, finding.figure) == ("failed", "")
+    lost = replace(SAME, **{**LOSSES, "nll": 600.0})
+    verdict = of(replace(GOOD, positions=(FIRST, lost)), **{"max-perplexity-increase": 0.1})
+    (finding,) = verdict.reasons
+    assert "more than 1,000 times" in finding.reason
+    assert max(map(len, finding.reason.split())) < 30
 
 
 @pytest.mark.parametrize("broken", [{"nll": NAN}, {"nll": math.inf}, {"reference_nll": NAN}])
 def test_no_perplexity_passes_that_is_not_finite(broken: dict[str, float]) -> None:
     prompt = replace(GOOD, positions=(FIRST, replace(SAME, **{**LOSSES, **broken})))
     assert of(prompt, **{"max-perplexity-increase": 1e300}).status == "failed"
-
-
-def test_perplexity_that_nobody_measured() -> None:
-    (finding,) = of(GOOD, **{"max-perplexity-increase": 0.1}).reasons
-    assert (finding.severity, finding.figure) == ("failed", "")
 
 
 def test_the_95th_percentile_of_kl() -> None:
@@ -158,9 +159,6 @@ def test_prompts_that_are_not_what_they_were() -> None:
     assert "'clear', 'unknown'" in finding.reason
     assert first_bad(verdict) == ("clear", 21)
     assert of(*prompts, **{"min-unchanged-prompts": 0.33}).status == "passed"
-
-
-def test_a_prompt_with_other_greedy_text_is_changed() -> None:
     other = replace(GOOD, greedy=(5, 8, 7), text=" a x c")
     asks = {"min-unchanged-prompts": 1.0, "min-greedy": 1}
     assert of(other, **asks).status == "failed"
@@ -206,27 +204,22 @@ def test_a_wrong_model_of_few_positions_fails_and_is_not_merely_unproven() -> No
     assert {"top1", "positions"} <= set(beyond(verdict))
 
 
-def test_a_prompt_of_one_position_beside_another() -> None:
+def test_a_prompt_of_one_position_or_none_beside_another() -> None:
     verdict = of(GOOD, replace(GOOD, name="short", positions=(FIRST,)))
     assert verdict.status == "passed"
     assert len(verdict.tables[0].rows) == 1
-
-
-def test_a_prompt_without_any_position_beside_another() -> None:
     assert of(GOOD, replace(GOOD, positions=())).status == "passed"
 
 
-def test_too_many_other_tokens() -> None:
+def test_too_many_other_tokens_or_too_far_apart() -> None:
     verdict = of(replace(GOOD, positions=(FIRST, SAME, SAME, OTHER)))
     assert (verdict.status, beyond(verdict)) == ("failed", ["top1"])
     assert first_bad(verdict) == ("facts", 3)
     assert of(replace(GOOD, positions=(FIRST, SAME, OTHER)), **{"min-top1": 0.5}).reasons == ()
-
-
-def test_too_far_apart() -> None:
     verdict = of(replace(GOOD, positions=(FIRST, SAME, replace(SAME, kl=0.4))))
     assert beyond(verdict) == ["kl.mean"]
     assert verdict.values["kl.max"] == 0.4
+    assert of(replace(GOOD, positions=(Position(-1.0, 99.0, False, 9), SAME))).status == "passed"
 
 
 def test_a_low_cosine_names_the_first_bad_position() -> None:
@@ -241,10 +234,6 @@ def test_a_low_cosine_names_the_first_bad_position() -> None:
     assert verdict.tables[0].rows[1][5:7] == (0.1, 3)
 
 
-def test_position_0_does_not_count() -> None:
-    assert of(replace(GOOD, positions=(Position(-1.0, 99.0, False, 9), SAME))).status == "passed"
-
-
 def test_other_words() -> None:
     differs = replace(GOOD, greedy=(5, 8, 7), text=" a x c")
     verdict = of(GOOD, differs)
@@ -253,6 +242,8 @@ def test_other_words() -> None:
     assert "' a x c' instead of ' a b c'" in finding.reason
     assert verdict.values["greedy.agreed"] == 1
     assert verdict.tables[1].rows[1][1:4] == (1, 3, 3.0)
+    other = replace(GOOD, greedy=(5, 8, 7), text=" a x c")
+    assert rows(of(other), "texts") == (("facts", " a x c", " a b c", 1),)
 
 
 @pytest.mark.parametrize(("lead", "passes"), [(0.49, True), (0.5, False), (NAN, False)])
@@ -261,30 +252,23 @@ def test_a_difference_where_the_reference_was_undecided_is_a_tie(lead: float, pa
     verdict = of(differs)
     assert (verdict.status == "passed") is passes
     unchanged = verdict.figure("prompts.unchanged")
-    assert unchanged is not None
     assert (unchanged.value, unchanged.note) == (
         (1, "1 parts at a near tie") if passes else (0, "")
     )
 
 
-def test_as_many_equal_tokens_as_the_policy_asks_are_enough() -> None:
+def test_greedy_tokens_are_compared_as_far_as_the_policy_asks() -> None:
     differs = replace(GOOD, greedy=(5, 6, 8))
     assert of(differs, **{"min-greedy": 2}).status == "passed"
     assert of(differs, **{"min-greedy": 3}).status == "failed"
     assert of(replace(GOOD, greedy=(8, 6, 7)), **{"min-greedy": 0}).status == "passed"
-
-
-def test_greedy_text_that_nobody_asked_for_was_not_tested() -> None:
+    assert of(GOOD, **{"min-greedy": 4}).status == "failed"
+    assert of(GOOD, **{"min-greedy": 3}).status == of(GOOD).status == "passed"
     silent = replace(GOOD, greedy=(), expected=(), leads=(), text="", expected_text="")
     (finding,) = of(silent).reasons
     assert "min-greedy" in finding.reason
     assert of(silent, GOOD).status == "passed"
     assert of(silent, **{"min-greedy": 0}).status == "passed"
-
-
-def test_fewer_greedy_tokens_than_the_policy_asks_are_not_enough() -> None:
-    assert of(GOOD, **{"min-greedy": 4}).status == "failed"
-    assert of(GOOD, **{"min-greedy": 3}).status == of(GOOD).status == "passed"
 
 
 @pytest.mark.parametrize("expected", [7, NO_TOKEN])
@@ -311,18 +295,18 @@ def test_nan_fails_the_laxest_policy(field: str) -> None:
     assert first_bad(verdict) == ("facts", 2)
 
 
-def test_an_infinite_divergence_fails() -> None:
+def test_infinite_and_undefined_positions_are_the_worst() -> None:
     broken = replace(SAME, kl=math.inf)
     assert of(replace(GOOD, positions=(FIRST, broken)), **{"max-kl": 1e300}).status == "failed"
-
-
-def test_a_nan_position_is_the_worst_of_its_prompt() -> None:
     broken = replace(SAME, centred_cosine=NAN)
     verdict = of(replace(GOOD, positions=(FIRST, SAME, broken, OTHER)))
     cosine, at = verdict.tables[0].rows[0][5:7]
     assert math.isnan(float(cosine or 0))
     assert at == 2
     assert first_bad(verdict) == ("facts", 2)
+    verdict = of(replace(GOOD, positions=(Position(NAN, NAN, False, 0), SAME)))
+    (finding,) = verdict.reasons
+    assert (finding.where.probe, finding.where.position) == ("facts", 0)
 
 
 RED = replace(GOOD, positions=(FIRST, OTHER))
@@ -367,12 +351,6 @@ def test_the_shard_that_stands_out_is_named(alone: tuple[ShardAlone, ...], name:
     assert "first bad position" in notes[1]
 
 
-def test_without_shards_alone_none_is_named() -> None:
-    verdict = of(RED, alone=())
-    assert beyond(verdict) == ["top1"]
-    assert len([finding for finding in verdict.findings if finding.severity == "note"]) == 1
-
-
 SPOKEN = replace(GOOD, positions=(FIRST, *[replace(SAME, **LOSSES)] * 30))
 
 
@@ -389,7 +367,6 @@ def test_a_reference_that_says_what_is_expected() -> None:
     verdict = reference(SPOKEN, replace(SPOKEN, name="chat", expected_text=" x"))
     assert verdict.status == "passed"
     figure = verdict.figure("perplexity.reference")
-    assert figure is not None
     assert (figure.value, figure.good) == (pytest.approx(2), "below")
     assert 1906 < float(figure.limit or 0) < 49_152 / 4
 
@@ -431,23 +408,12 @@ def test_a_perplexity_of_the_reference_that_nobody_measured() -> None:
     assert (finding.severity, finding.figure) == ("failed", "")
 
 
-def test_a_perplexity_beyond_all_measure_is_no_row_of_digits() -> None:
-    lost = replace(SAME, **{**LOSSES, "nll": 600.0})
-    verdict = of(replace(GOOD, positions=(FIRST, lost)), **{"max-perplexity-increase": 0.1})
-    (finding,) = verdict.reasons
-    assert "more than 1,000 times" in finding.reason
-    assert max(map(len, finding.reason.split())) < 30
-
-
 def test_everything_wrong_is_a_finding() -> None:
     broken = PromptResult("p", (FIRST, Position(-0.5, 7.0, False, 9)), (1,), (2,), (3.0,), "x", "y")
     assert beyond(of(broken)) == ["top1", "kl.mean", "centred_cosine.min", ""]
-
-
-def test_nan_at_position_0_fails_too() -> None:
-    verdict = of(replace(GOOD, positions=(Position(NAN, NAN, False, 0), SAME)))
-    (finding,) = verdict.reasons
-    assert (finding.where.probe, finding.where.position) == ("facts", 0)
+    verdict = of(RED, alone=())
+    assert beyond(verdict) == ["top1"]
+    assert len([finding for finding in verdict.findings if finding.severity == "note"]) == 1
 
 
 def test_shards_that_give_nan_alone_fail() -> None:
@@ -456,3 +422,51 @@ def test_shards_that_give_nan_alone_fail() -> None:
         f"L{i:02}" for i in range(1, 30)
     ]
     assert len({finding.kind for finding in verdict.reasons}) == 1
+
+
+PIECES = ("Once", " upon", " a", " time")
+DRIFT = (StackState("L00", 0.05, 0.999), StackState("L01", 0.123456789, None))
+
+
+def rows(verdict: Verdict, name: str) -> Sequence[Sequence[Cell]]:
+    table = verdict.table(name)
+    assert not table.listed
+    return table.rows
+
+
+def test_every_position_has_text_numbers_and_whether_it_is_bad() -> None:
+    low = Position(0.123456789, 1.23456789, True, 0)
+    prompt = replace(GOOD, positions=(FIRST, SAME, low, OTHER), pieces=PIECES)
+    assert rows(of(prompt), "positions") == (
+        ("facts", 0, "Once", 9.0, "no", 0.5, "no"),
+        ("facts", 1, " upon", 0.01, "yes", 0.999, "no"),
+        ("facts", 2, " a", 1.2346, "yes", 0.12346, "yes"),
+        ("facts", 3, " time", 0.03, "no", 0.95, "yes"),
+    )
+
+
+def test_positions_that_are_undefined_are_bad_and_near_ties_are_not() -> None:
+    undefined = Position(NAN, NAN, False, 0)
+    found = rows(of(replace(GOOD, positions=(undefined, SAME))), "positions")
+    assert [row[-1] for row in found] == ["yes", "no"]
+    assert {row[2] for row in found} == {None}
+    tie = replace(OTHER, margin=0.1)
+    assert rows(of(replace(GOOD, positions=(FIRST, SAME, tie))), "positions")[2][-1] == "no"
+
+
+def test_a_text_that_is_no_character_is_escaped_in_json() -> None:
+    verdict = of(replace(GOOD, pieces=("\ufffd", "\x1b[31m", "\u202e", "<b>")))
+    (table,) = (t for t in to_json(verdict)["tables"] if t["name"] == "positions")
+    texts = [row[2] for row in table["rows"]]
+    assert texts[0] == "\ufffd"
+    assert texts[3] == "<b>"
+    assert all(text.isprintable() for text in texts)
+
+
+def test_the_drift_in_running_order_beside_each_shard_alone() -> None:
+    behaviour = Behaviour((GOOD,), ALONE, {}, drift=DRIFT)
+    policy = BehaviourPolicy.model_validate({"min-positions": 1})
+    verdict = judge(behaviour, policy, "m")
+    assert rows(verdict, "drift") == (("L00", 0.05, 0.999, 0.05), ("L01", 0.12346, None, 0.2))
+    assert "hidden states" not in "\n".join(details(verdict))
+    assert of(GOOD).table("drift") is None

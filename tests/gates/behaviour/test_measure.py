@@ -51,7 +51,6 @@ def test_the_reference_itself() -> None:
     assert (prompt.text, prompt.expected_text) == ("4 5 6", "4 5 6")
     assert [p.tokens[0] for p in prompt.likeliest] == [3, 4]
     assert alone == (("L00", pytest.approx(1)), ("head.0", pytest.approx(1)))
-    assert prompt.head is not None
     assert (prompt.head.top1, prompt.head.kl) == (1.0, 0.0)
     assert prompt.head.centred_cosine == pytest.approx(1)
 
@@ -63,7 +62,6 @@ def test_a_chain_that_goes_astray() -> None:
     assert (prompt.greedy, prompt.agreed, prompt.text) == ((3, 3, 3), 0, "3 3 3")
     assert not any(p.top1 for p in prompt.positions)
     assert alone == (("L00", pytest.approx(0)), ("head.0", pytest.approx(1)))
-    assert prompt.head is not None
     assert (prompt.head.top1, prompt.head.kl) == (1.0, 0.0)
     assert prompt.head.centred_cosine == pytest.approx(1)
     assert [p.kl > 0.1 for p in prompt.positions] == [True, True]
@@ -77,7 +75,6 @@ def test_a_head_that_goes_astray() -> None:
     )
     prompt, alone = run(Chain(embed, (block("L00", identity), *slices)))
     assert alone == (("L00", pytest.approx(1)), ("head.0", pytest.approx(1)), ("head.1", -1.0))
-    assert prompt.head is not None
     assert prompt.head.kl == pytest.approx(prompt.positions[1].kl)
     assert prompt.head.kl > 0.1
 
@@ -130,17 +127,14 @@ def test_zero_on_both_sides_is_agreement_and_no_evidence() -> None:
     half = ones * np.array([[0.0], [1.0]], dtype=np.float32)
     assert alone(only(1), half) == (("L00", pytest.approx(1)),)
     assert alone(only(), zeros) == ()
+    ((_, value),) = alone(only(0, 1, gives=math.nan), np.zeros_like(embed(IDS)))
+    assert math.isnan(value)
 
 
 @pytest.mark.parametrize("live", [(), (0, 1)])
 def test_zero_on_one_side_alone_is_none(live: tuple[int, ...]) -> None:
     half = np.ones_like(embed(IDS)) * np.array([[0.0], [1.0]], dtype=np.float32)
     ((_, value),) = alone(only(*live), half)
-    assert math.isnan(value)
-
-
-def test_nan_where_the_reference_is_zero_is_no_agreement() -> None:
-    ((_, value),) = alone(only(0, 1, gives=math.nan), np.zeros_like(embed(IDS)))
     assert math.isnan(value)
 
 
@@ -178,9 +172,6 @@ def test_every_token_of_a_prompt_has_its_text() -> None:
     prompt = replace(GOLDEN, ids=ids, logits=COUNTING.logits(ids), greedy=(), leads=())
     (found,) = measure(COUNTING, [prompt], None, spell, {}).prompts
     assert found.pieces == ("a", " b", "\ufffd", "\ufffd")
-
-
-def test_texts_are_of_all_positions() -> None:
     prompt, _ = run(COUNTING)
     assert prompt.pieces == ("2", " 3")
     with pytest.raises(ValueError, match="1 of 2 positions have texts"):
@@ -196,23 +187,19 @@ def test_states_of_the_stack_accumulate_the_error_of_its_shards() -> None:
     assert [state.shard for state in drift] == [step.shard for step in chain.blocks]
     shards = measure_drift(chain, exact, prompts, states, {}).shards
     for state, shard in zip(drift, shards, strict=False):
-        assert shard.stack.rest is not None
         assert state.error == pytest.approx(shard.stack.rest.relative_l2)
         assert state.cosine == pytest.approx(shard.stack.rest.cosine)
     assert drift[-1].error > drift[0].error > 0
     assert measure(chain, prompts, None, str, {}).drift == ()
 
 
-def test_undefined_states_of_the_stack_are_no_agreement() -> None:
+def test_states_that_are_undefined_or_none_have_no_cosine() -> None:
     broken = replace(toy(2), embed=lambda ids: embed_toy(ids) * np.float32(math.nan))
     prompts = golden(toy(2))
     drift = measure(broken, prompts, states_of(toy(2), prompts), str, {}).drift
     assert all(math.isnan(state.error) for state in drift)
     assert all(state.cosine is not None and math.isnan(state.cosine) for state in drift)
-
-
-def test_positions_without_any_state_have_no_cosine() -> None:
-    """A pack of experts of which none was chosen: zeros on both sides."""
+    # A pack of experts of which none was chosen: zeros on both sides.
     zeros = Chain(embed, (block("L00", lambda x: 0 * x), head("head.0", following)))
     nothing = np.zeros_like(embed(IDS))
     (state,) = measure(zeros, [GOLDEN], lambda *_: (nothing, nothing), decode, {}).drift

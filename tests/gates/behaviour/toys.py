@@ -44,13 +44,13 @@ def toy(blocks: int, errors: Mapping[str, float] | None = None, base: float = 0.
     steps = []
     for i in range(blocks):
         run = block(i, errors.get(f"L{i:02d}", base))
-        steps.append(ChainStep(Wire(f"L{i:02d}"), lambda run=run: run))  # type: ignore[misc]
+        steps.append(ChainStep(Wire(f"L{i:02d}"), lambda run=run: run))
     noise = np.random.default_rng(99).standard_normal(_HEAD.shape)
     for i, part in enumerate((slice(0, 5), slice(5, None))):
         name = f"head.{i}"
         weight = (_HEAD + errors.get(name, base) * noise)[:, part].astype(np.float32)
         wire = Wire(name, gives="logits", mode="append")
-        steps.append(ChainStep(wire, lambda w=weight: lambda x: x @ w, "itself"))  # type: ignore[misc]
+        steps.append(ChainStep(wire, lambda w=weight: lambda x: x @ w, "itself"))
     return Chain(embed, tuple(steps))
 
 

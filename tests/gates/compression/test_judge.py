@@ -73,32 +73,25 @@ def test_all_weights_compressed() -> None:
     assert [row[0] for row in table.rows] == ["q_proj_weight", "down_proj_weight", "norm_weight"]
 
 
-def test_a_weight_whose_channels_do_not_divide() -> None:
+def test_weights_that_the_converter_declined() -> None:
     assert kinds(of(Q, DENSE)) == {"router_weight": "are not 4-bit (not divisible by 32)"}
-
-
-def test_a_weight_that_the_converter_declined_for_reasons_of_its_own() -> None:
     note = "Cannot perform palettization on w. Skipped this op."
     verdict = of(Weight("w", (64, 64, 1, 1), 8192, 16), notes=("Something else.", note))
     assert note.rstrip(".") in verdict.reasons[0].reason
     assert verdict.tables[0].rows[0][-1] == note.rstrip(".")
-
-
-def test_a_weight_declined_without_a_reason() -> None:
     verdict = of(Weight("w", (64, 64, 1, 1), 8192, 16), asked=EIGHT_BITS)
     assert kinds(verdict) == {"w": "are not int8"}
     assert verdict.tables[0].rows[0][-1] == "coremltools gave no reason"
+    (row,) = of(DENSE).tables[0].rows
+    assert row[-1] == "17 output channels are not divisible by group_size 32"
 
 
-def test_another_method_than_asked_for() -> None:
+def test_another_method_or_number_of_bits_than_asked_for() -> None:
     quantized = stored("w", (64, 64, 1, 1), SCALE, 4, 64, 1, 2176)
     assert of(quantized).status == "failed"
     assert of(quantized, asked={**EIGHT_BITS, "dtype": "int4"}).status == "passed"
     affine = stored("w", (64, 64, 1, 1), "constexpr_affine_dequantize", 8, 64, 1, 4300)
     assert of(affine, asked=EIGHT_BITS).status == "passed"
-
-
-def test_another_number_of_bits_than_asked_for() -> None:
     verdict = of(Q, asked={**FOUR_BITS, "nbits": 6})
     assert kinds(verdict) == {"q_proj_weight": "have 4 bits instead of 6"}
     assert of(Q, asked={**FOUR_BITS, "nbits": 6, "mode": "unique"}).status == "passed"
@@ -109,15 +102,16 @@ def test_another_number_of_bits_than_asked_for() -> None:
     assert kinds(of(wide, asked=uint4)) == {"w": "have 8 bits instead of 4"}
 
 
-def test_a_weight_kept_on_purpose() -> None:
+def test_weights_kept_on_purpose_or_to_be_kept() -> None:
     assert of(Q, DENSE, asked={**FOUR_BITS, "keep": ["router*"]}).status == "passed"
-
-
-def test_a_weight_that_should_have_been_kept() -> None:
     verdict = of(Q, DOWN, asked={**FOUR_BITS, "keep": ["q_proj*"]})
     assert list(kinds(verdict)) == ["q_proj_weight"]
     assert of(Q, asked={"method": "none"}).status == "failed"
     assert of(NORM, DENSE, asked={"method": "none"}).status == "passed"
+    dense = Weight("w", (64, 64), 8192, 16, op_types=("gather",))
+    asked = {**FOUR_BITS, "overrides": [{"op_type": "gather", "method": "none"}]}
+    assert of(dense, asked=asked).status == "passed"
+    assert of(dense, asked=FOUR_BITS).status == "failed"
 
 
 @pytest.mark.parametrize(("threshold", "passes"), [(9792, True), (9791, False)])
@@ -127,47 +121,34 @@ def test_small_weights_stay_as_they_are(threshold: int, passes: bool) -> None:
     assert (verdict.status == "passed") is passes
 
 
-def test_over_the_budget() -> None:
+def test_over_the_budget_or_below_the_ratio() -> None:
     verdict = of(Q, DOWN, **{"max-bytes": "0.6 MB"})
     (finding,) = verdict.reasons
     assert finding.reason == "The package has 700,000 bytes, above max-bytes = 600,000"
     assert (finding.figure, finding.remedy) == ("size_bytes", "")
     figure = verdict.figure("size_bytes")
-    assert figure is not None
     assert (figure.value, figure.limit) == (700_000, 600_000)
     assert of(Q, **{"max-bytes": 700_000}).status == "passed"
-
-
-def test_below_the_ratio() -> None:
     (finding,) = of(Q, DOWN, size=1_400_000, **{"min-ratio": 2.0}).reasons
     assert finding.figure == "ratio"
     assert of(Q, DOWN, size=1_216_512, **{"min-ratio": 2.0}).status == "passed"
 
 
-def test_a_package_of_unknown_making_holds_only_the_budget() -> None:
+def test_packages_of_unknown_making_without_weights_or_empty() -> None:
     assert of(Q, DENSE, asked=None).status == "passed"
     assert of(Q, DENSE, asked=None, **{"max-bytes": 1}).status == "failed"
-
-
-def test_no_weights_prove_nothing() -> None:
     assert of().status == "unproven"
     shown = [figure.name for figure in of(size=5_500).figures if figure.shown]
     assert shown == ["size_bytes", "weights"]
     assert of(**{"max-bytes": 1}).status == "failed"
-
-
-def test_an_empty_package() -> None:
     verdict = of(Q, size=0)
     assert verdict.values["ratio"] == 0.0
 
 
-def test_every_weight_is_named() -> None:
+def test_every_weight_is_named_with_its_number_of_tables() -> None:
     verdict = of(DENSE, Weight("v", (17, 576), 19_584, 16))
     assert list(kinds(verdict)) == ["router_weight", "v"]
     assert len(set(kinds(verdict).values())) == 1
-
-
-def test_one_table_where_groups_were_asked_for() -> None:
     one = stored("w", (64, 64, 1, 1), LUT, 4, 1, 1, 2080)
     asked = {"method": "palettize", "nbits": 4, "group_size": 16}
     assert "4 tables or scales, but has 1" in of(one, asked=asked).reasons[0].reason
@@ -217,10 +198,17 @@ def chain(*stages: Stage, sparsity: float = 0.0, shape: tuple[int, ...] = (64, 6
     return Weight("w", shape, 1000, stages[0].nbits, stages, sparsity)
 
 
-def test_fewer_zeros_than_asked_for() -> None:
+def test_zeros_and_steps_that_must_be_there() -> None:
     few, enough = (chain(SPARSE, sparsity=share) for share in (0.3, 0.5))
     assert kinds(of(few, asked=HALF)) == {"w": "have fewer zeros than asked for"}
     assert of(enough, asked=HALF).status == "passed"
+    # It has one channel there, which n:m pruning leaves.
+    sparse = Weight("w", (64,), 100, 16, (Stage("constexpr_sparse_to_dense", 16),), 0.25)
+    asked = {"method": "prune", "n_m_ratio": [2, 4], "weight_threshold": 0}
+    assert of(sparse, asked=asked).status == "passed"
+    whole = (Stage(SCALE, 8, of_table=True), SPARSE_LUT, SPARSE)
+    asked = {**HALF, "joint": [{"method": "palettize"}, *PALETTE_OF_INT8["joint"]]}
+    assert of(chain(*whole, sparsity=0.5), asked=asked).status == "passed"
 
 
 @pytest.mark.parametrize(
@@ -272,12 +260,6 @@ def test_a_step_that_was_left_out_or_not_asked_for(
     assert len(verdict.reasons) == 1
 
 
-def test_all_steps_done() -> None:
-    whole = (Stage(SCALE, 8, of_table=True), SPARSE_LUT, SPARSE)
-    asked = {**HALF, "joint": [{"method": "palettize"}, *PALETTE_OF_INT8["joint"]]}
-    assert of(chain(*whole, sparsity=0.5), asked=asked).status == "passed"
-
-
 @pytest.mark.parametrize("asked", [FOUR_BITS, EIGHT_BITS, {"method": "prune", "threshold": 1}])
 def test_a_bias_is_compressed_by_no_method(asked: dict[str, Any]) -> None:
     verdict = of(Weight("bias", (4096,), 8192, 16), asked=asked)
@@ -285,23 +267,13 @@ def test_a_bias_is_compressed_by_no_method(asked: dict[str, Any]) -> None:
     assert verdict.tables[0].rows[0][2] == "fp16 (small)"
 
 
-def test_settings_by_operation() -> None:
-    dense = Weight("w", (64, 64), 8192, 16, op_types=("gather",))
-    asked = {**FOUR_BITS, "overrides": [{"op_type": "gather", "method": "none"}]}
-    assert of(dense, asked=asked).status == "passed"
-    assert of(dense, asked=FOUR_BITS).status == "failed"
-
-
-def test_the_lowest_ratio_is_a_figure() -> None:
+def test_the_lowest_ratio_is_a_figure_where_something_was_lost() -> None:
     losses = (Distortion("q_proj_weight", 1.0, 100.0), Distortion("down_proj_weight", 1.0, 1000.0))
     verdict = of(Q, DOWN, NORM, distortions=(*losses, Distortion("norm_weight", 0.0, 1.0)))
     assert verdict.values["min_snr_db"] == 20.0
     assert verdict.values["min_snr_weight"] == "q_proj_weight"
     assert verdict.tables[0].rows[0][-3:-1] == (1.0, pytest.approx(20.0))
     assert verdict.tables[0].rows[2][-3:-1] == (None, None)
-
-
-def test_no_ratio_where_nothing_was_lost() -> None:
     verdict = of(NORM, asked=None, distortions=(Distortion("norm_weight", 0.0, 1.0),))
     assert "min_snr_db" not in verdict.values
 
@@ -312,18 +284,6 @@ def test_weights_that_are_not_finite_fail(sse: float) -> None:
     assert kinds(verdict) == {"q_proj_weight": "hold NaN or infinity"}
 
 
-def test_a_declined_weight_has_the_reason_in_its_row() -> None:
-    (row,) = of(DENSE).tables[0].rows
-    assert row[-1] == "17 output channels are not divisible by group_size 32"
-
-
-def test_a_weight_of_one_dimension_that_was_to_be_pruned_along_another() -> None:
-    """It has one channel there, which n:m pruning leaves."""
-    sparse = Weight("w", (64,), 100, 16, (Stage("constexpr_sparse_to_dense", 16),), 0.25)
-    asked = {"method": "prune", "n_m_ratio": [2, 4], "weight_threshold": 0}
-    assert of(sparse, asked=asked).status == "passed"
-
-
 def lost(name: str, error: float, row: float, scheme: str = "6-bit k-means") -> Distortion:
     return Distortion(name, error, 1000.0, scheme, 1.0, row, (16, 31))
 
@@ -332,14 +292,11 @@ def reasons(*distortions: Distortion, **options: Any) -> list[str]:
     return [finding.reason for finding in of(Q, distortions=distortions, **options).reasons]
 
 
-def test_errors_that_the_scheme_explains_pass() -> None:
+def test_errors_beyond_what_the_scheme_explains() -> None:
     verdict = of(Q, DOWN, distortions=(lost("q_proj_weight", 1.25, 4.0),))
     assert verdict.status == "passed"
     assert verdict.values["max_weight_error"] == 1.25
     assert verdict.values["max_weight_row_error"] == 4.0
-
-
-def test_rows_that_cost_more_than_the_scheme_needs() -> None:
     assert reasons(lost("q_proj_weight", 2.0, 28.04)) == [
         "compression: q_proj_weight rows 16 to 31 cost 28 times what 6-bit k-means needs "
         "(max-weight-row-error = 4)"
@@ -350,9 +307,6 @@ def test_rows_that_cost_more_than_the_scheme_needs() -> None:
     ]
     loose = {"max-weight-row-error": 30, "max-weight-error": 2}
     assert reasons(lost("q_proj_weight", 2.0, 28.0), **loose) == []
-
-
-def test_the_worst_weight_comes_first() -> None:
     errors = (lost("a", 2, 5), lost("b", 1, 500), lost("c", 1, 50))
     assert [reason.split()[1] for reason in reasons(*errors)] == ["b", "c", "a"]
 
@@ -368,25 +322,19 @@ def test_what_is_not_compressed_is_equal() -> None:
     }
 
 
-def test_weights_that_are_missing() -> None:
+def test_weights_that_are_missing_or_of_unknown_origin() -> None:
     verdict = of(Q, distortions=(lost("q_proj_weight", 1, 1),), names={"missing": ("a", "b")})
     assert list(kinds(verdict)) == ["a", "b"]
     assert verdict.values["weights_missing"] == 2
     (finding,) = of(Q, names={"missing": ("a", "b")}).reasons
     assert "so it is another program" in finding.reason
-
-
-def test_a_weight_of_unknown_origin_is_a_warning() -> None:
     verdict = of(Q, names={"extra": ("new",)})
     assert (verdict.status, [f.severity for f in verdict.findings]) == ("passed", ["warned"])
 
 
-def test_a_package_that_its_build_did_not_measure() -> None:
+def test_packages_that_nothing_is_known_of() -> None:
     (finding,) = of(Q, against="changed").reasons
     assert "other bytes than those whose weights its build measured" in finding.reason
-
-
-def test_weights_that_nothing_is_known_of() -> None:
     bad = lost("q_proj_weight", 2.0, 28.0)
     verdict = of(Q, distortions=(bad,), against="nothing")
     (finding,) = verdict.findings

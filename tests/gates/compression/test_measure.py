@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from pytest_ane.gates.compression import judge, measure
 from pytest_ane.gates.compression.judge import figures
-from pytest_ane.gates.compression.measure import CompressionMeasurement
-from pytest_ane.make import Artifact, BuildRecord, Distortion, WeightComparison, take_census
-from pytest_ane.manifest import Shard
+from pytest_ane.gates.compression.measure import (
+    CompressionMeasurement,
+    Palette,
+    measure_palettes,
+    palettes_table,
+)
+from pytest_ane.make import Artifact, BuildRecord, Distortion, WeightComparison
+from pytest_ane.make.compress import compress
+from pytest_ane.manifest import Compression, Shard
 from pytest_ane.manifest.policy import CompressionPolicy
 from pytest_ane.mlprogram.model import read_model
-from pytest_ane.mlprogram.weights import Census, Weight
+from pytest_ane.mlprogram.records import MLModel
+from pytest_ane.mlprogram.weights import Census, Weight, take_census
+from pytest_ane.report.verdict import details
 from tests import multifunction
-from tests.make.test_distortion import package
+from tests.make.test_distortion import CASES, dense, loaded, package, palette
+from tests.make.test_optimize import network
+from tests.mlprogram.executor.test_weights import pack
+from tests.mlprogram.packages import Program
 
 ERRORS = (Distortion("u", 1.5, 25.0),)
 
@@ -65,3 +83,130 @@ def test_a_ratio_leaves_other_functions_out(limit: float, passes: bool) -> None:
     measurement = CompressionMeasurement(Census((weight,)), 3000, others=2000)
     verdict = judge(measurement, CompressionPolicy(min_ratio=limit), "m:a[f]", None)
     assert (verdict.status == "passed") is passes
+
+
+def palettized(folder: Path, indices: Any, tables: Any, *, name: str = "w") -> MLModel:
+    """A weight `[O, I]` under palettes `[G, 2^bits]`."""
+    indices, tables = np.asarray(indices), np.asarray(tables, np.float16)
+    bits, p = tables.shape[1].bit_length() - 1, Program()
+    lut = (len(tables), 1, tables.shape[1], 1)
+    p.input("x", indices.shape, "FLOAT16")
+    p.blob("indices", f"UINT{bits}", indices.shape, pack(indices, bits).data.tobytes())
+    p.blob("lut", "FLOAT16", lut, tables.tobytes())
+    p.op("constexpr_lut_to_dense", name, "FLOAT16", indices.shape, indices="indices", lut="lut")
+    p.op("mul", "y", "FLOAT16", indices.shape, x="x", y=name)
+    p.output("y")
+    return read_model(p.save(folder))
+
+
+def test_a_palette_and_how_often_each_entry_is_used(tmp_path: Path) -> None:
+    model = palettized(tmp_path, [[0, 1, 1, 3], [1, 1, 0, 3]], [[0.5, -1.0, 7.0, 2.0]])
+    assert measure_palettes(model) == (Palette("w", (-1.0, 0.5, 2.0, 7.0), (4, 2, 2, 0)),)
+
+
+def test_of_several_palettes_the_median_of_each_rank(tmp_path: Path) -> None:
+    """Rows of a palette each; the second is the first one backwards, twice as large."""
+    rows, tables = [[0, 0, 0, 1], [1, 1, 0, 1], [0, 1, 1, 1]], [[1, 3], [6, 2], [2, 9]]
+    model = palettized(tmp_path, rows, tables)
+    assert measure_palettes(model) == (Palette("w", (2.0, 6.0), (7, 5)),)
+
+
+def test_a_large_palette_comes_in_16_bins(tmp_path: Path) -> None:
+    entries = np.arange(64, dtype=np.float16)[None]
+    (found,) = measure_palettes(palettized(tmp_path, [[0, 1, 63, 63]], entries))
+    assert found.values == pytest.approx([63 / 16 * (i + 0.5) for i in range(16)], rel=1e-4)
+    assert found.counts == (2, *[0] * 14, 2)
+
+
+def test_what_is_not_finite_is_nan_and_counted(tmp_path: Path) -> None:
+    entries = np.array([[1.0, math.nan, math.inf, *[0.0] * 61]])
+    (found,) = measure_palettes(palettized(tmp_path, [[0, 1, 2, 3]], entries))
+    assert math.isnan(found.values[-1])
+    assert found.counts[-1] == 2
+    assert sum(found.counts) == 4
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [("iOS18", "uniform"), ("iOS16", "k-means"), ("iOS16", "int8"), ("iOS18", "8 bits"),
+     ("iOS18", "pairs"), ("iOS18", "scaled"), ("iOS18", "uint4 by block"),
+     ("iOS18", "pruned, palettes of int8")],
+)  # fmt: skip
+def test_what_coremltools_wrote(target: str, name: str, tmp_path: Path) -> None:
+    asked: Any = TypeAdapter(Compression).validate_python(CASES[name])
+    compress(network(target), asked, tmp_path / "m.mlpackage", "m:L00")
+    exact = dense(loaded(tmp_path / "m.mlpackage"))
+    found = measure_palettes(read_model(tmp_path / "m.mlpackage"))
+    assert [each.weight for each in found] == list(exact)
+    for each in found:
+        values = exact[each.weight].reshape(-1)
+        if len(each.values) == 16 and len(np.unique(values)) > 16:
+            counts, edges = np.histogram(values, 16)
+            assert each.values == pytest.approx((edges[1:] + edges[:-1]) / 2, abs=2e-3)
+            # A value at an edge may fall on either side of it.
+            assert np.abs(np.cumsum(each.counts) - np.cumsum(counts)).max() <= len(values) / 50
+        else:
+            used = {v: n for v, n in zip(each.values, each.counts, strict=True) if n}
+            unique, times = np.unique(values, return_counts=True)
+            assert [*used] == pytest.approx(unique, abs=1e-4)
+            assert [*used.values()] == times.tolist()
+
+
+def test_a_large_weight_without_a_palette_is_sampled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: Any = TypeAdapter(Compression).validate_python(CASES["int8"])
+    compress(network("iOS18"), asked, tmp_path / "m.mlpackage", "m:L00")
+    model = read_model(tmp_path / "m.mlpackage")
+    whole = {w.name: w.elements for w in take_census(model).weights}
+    module = sys.modules["pytest_ane.gates.compression.measure"]
+    monkeypatch.setattr(module, "_SAMPLE", 1000)
+    for each in measure_palettes(model):
+        assert 500 <= sum(each.counts) <= 1000 < whole[each.weight]
+
+
+def test_a_damaged_weight_has_none(tmp_path: Path) -> None:
+    """Its indices are of another shape than it is said to be."""
+    assert measure_palettes(read_model(palette(tmp_path / "a", rows=3))) == ()
+
+
+def test_weights_that_are_not_compressed_have_none() -> None:
+    assert measure_palettes(read_model(network("iOS18").package_path)) == ()
+
+
+def test_the_verdict_has_them_and_the_terminal_does_not(tmp_path: Path) -> None:
+    model = palettized(tmp_path, [[0, 1, 1, 3]], [[0.5, -1.0, 7.0, 2.0]])
+    census = take_census(model)
+    measurement = CompressionMeasurement(census, 1000, palettes=measure_palettes(model))
+    verdict = judge(measurement, CompressionPolicy(), "m:L00", None)
+    table = verdict.table("palettes")
+    assert table.rows == (("w", -1.0, 0.5), ("w", 0.5, 0.25), ("w", 2.0, 0.25), ("w", 7.0, 0.0))
+    assert "values of weights" not in "\n".join(details(verdict))
+    older = CompressionMeasurement(census, 1000)
+    assert judge(older, CompressionPolicy(), "m:L00", None).table("palettes") is None
+
+
+@pytest.mark.parametrize(
+    ("values", "counts"), [((1.0,), (1, 2)), ((1.0,), (-1,)), ((1.0,), (0,)), ((), ())]
+)
+def test_no_palette_has_such_elements(values: tuple[float, ...], counts: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"values with|no elements"):
+        Palette("w", values, counts)
+
+
+@given(st.data())
+@settings(max_examples=30, deadline=None)
+def test_shares_sum_to_1_and_values_ascend(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    bits, groups = data.draw(st.sampled_from([1, 2, 3, 4, 6])), data.draw(st.integers(1, 3))
+    height, width = groups * data.draw(st.integers(1, 3)), data.draw(st.integers(1, 9))
+    seed = np.random.default_rng(data.draw(st.integers(0, 999)))
+    indices = seed.integers(0, 1 << bits, (height, width))
+    tables = seed.standard_normal((groups, 1 << bits)) * data.draw(st.sampled_from([1e-4, 1, 1e4]))
+    model = palettized(tmp_path_factory.mktemp("m"), indices, tables)
+    (found,) = measure_palettes(model)
+    assert sum(found.counts) == height * width
+    assert list(found.values) == sorted(found.values)
+    shares = [row[2] for row in palettes_table((found,)).rows]
+    assert sum(map(float, shares)) == pytest.approx(1, abs=1e-4)

@@ -182,7 +182,7 @@ def edit(package: Path, name: str, key: str, change: Callable[[Array], None]) ->
     read = read_model(package)
     (weight,) = (w for w in find_weights(read) if w.weight.name == name)
     (value,) = weight.operation.inputs[key]
-    before = packed(read, value).tobytes()  # type: ignore[arg-type]
+    before = packed(read, value).tobytes()
     file = package / "Data/com.apple.CoreML/weights/weight.bin"
     content = file.read_bytes()
     assert content.count(before) == 1

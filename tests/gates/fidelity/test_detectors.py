@@ -154,15 +154,12 @@ def test_objects_are_matched_by_class_and_overlap() -> None:
     np.testing.assert_allclose(boxes[0], np.float32([6, 5, 10, 10]) * np.float32(0.9))
 
 
-def test_what_has_no_partner_is_held_against_zeros() -> None:
+def test_objects_without_partners_are_held_against_zeros() -> None:
     (mine, theirs), _ = matched(CONFIDENCE[:1], BOXES[2:] + 100)
     assert mine[-1] == CONFIDENCE[0].tolist()
     assert theirs[-1] == [0, 0]
     assert mine[:3] == [[0, 0]] * 3
     assert theirs[:3] == CONFIDENCE.tolist()
-
-
-def test_nothing_on_either_side_is_a_row_of_zeros() -> None:
     nothing = {"c": np.zeros((0, 2), np.float32), "b": np.zeros((0, 4), np.float32)}
     mine, theirs = aligned(nothing, nothing, [OBJECTS])
     assert mine["c"].tolist() == theirs["c"].tolist() == [[0, 0]]

@@ -67,7 +67,7 @@ def converted(path: Path, dtype: Any, longest: int) -> MLModel:
     length = ct.RangeDim(1, longest, default=1)
     with converter_notes():
         ct.convert(
-            torch.jit.trace(Twice(), torch.zeros(1, 2, 2, 1)),  # type: ignore[no-untyped-call]
+            torch.jit.trace(Twice(), torch.zeros(1, 2, 2, 1)),
             inputs=[ct.TensorType("x", (1, 2, length, 1), dtype=dtype)],
             outputs=[ct.TensorType("y", dtype=dtype)],
             minimum_deployment_target=ct.target.iOS18,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.gates.verdict import Verdict, Where
+from pytest_ane.gates.fidelity import Comparison
+from pytest_ane.gates.fidelity._judge import _no_values
+from pytest_ane.gates.fidelity._records import MAX_RELATIVE_L2, MIN_CONTRIBUTION, Group
+from pytest_ane.gates.verdict import Cell, Verdict, Where
+from pytest_ane.manifest.policy import FidelityPolicy
+from pytest_ane.report.verdict import details
 from tests.gates.fidelity.verdicts import BLOCK, CAPTURED, GOOD, NAN, comparison, of, passing
 
 NOT_FINITE = "give NaN or infinite values"
@@ -41,10 +47,6 @@ def test_all_close() -> None:
     assert probes(verdict) == ["gaussian T=2 #0", "captured chat T=2"]
 
 
-def test_no_probe_proves_nothing() -> None:
-    assert of().status == "unproven"
-
-
 def test_a_low_cosine_names_probe_position_and_the_threshold_that_would_pass() -> None:
     verdict = of(GOOD, comparison(0.99, 0.91238, 0.95))
     (finding,) = verdict.reasons
@@ -53,7 +55,6 @@ def test_a_low_cosine_names_probe_position_and_the_threshold_that_would_pass() -
     # A looser threshold mends nothing.
     assert finding.remedy == ""
     figure = verdict.figure("cosine.min")
-    assert figure is not None
     assert (figure.value, figure.limit, figure.passes) == (0.91238, 0.97, False)
     assert probes(verdict)[0] == "captured chat T=2"
     assert verdict.values["cosine.captured.min"] == 0.91238
@@ -64,9 +65,11 @@ def test_the_threshold_itself_passes(cosine: float, passes: bool) -> None:
     assert (of(comparison(cosine)).status == "passed") is passes
 
 
-def test_the_threshold_is_the_policy_s() -> None:
+def test_the_policy_decides_the_threshold() -> None:
     assert of(comparison(0.9), **{"min-cosine": 0.9}).status == "passed"
     assert of(comparison(0.98), **{"min-cosine": 0.99}).status == "failed"
+    for cosine in (0.8999, -0.998):
+        assert "would have passed" not in of(comparison(cosine)).reasons[0].reason
 
 
 @given(st.floats(0.9, 0.9699))
@@ -74,11 +77,6 @@ def test_the_limit_that_would_have_passed_passes(cosine: float) -> None:
     limit = passing(of(comparison(cosine)).reasons[0])
     assert of(comparison(cosine), **{"min-cosine": limit}).status == "passed"
     assert limit > cosine - 1.001e-4
-
-
-def test_no_limit_is_offered_to_a_shard_that_is_plainly_wrong() -> None:
-    for cosine in (0.8999, -0.998):
-        assert "would have passed" not in of(comparison(cosine)).reasons[0].reason
 
 
 @pytest.mark.parametrize("share", [0.75, 0.0, 1 - 1e-6])
@@ -101,32 +99,32 @@ def test_an_undefined_cosine_is_worse_than_any_number() -> None:
     assert math.isnan(float(verdict.values["cosine.min"]))
 
 
-def test_zero_on_one_side_fails() -> None:
+def test_zero_on_one_side_fails_and_on_both_is_agreement() -> None:
     verdict = of(replace(GOOD, one_zero=(3,)), replace(CAPTURED, one_zero=tuple(range(8))))
     assert [f.where.probe for f in verdict.reasons] == ["gaussian T=2 #0", "captured chat T=2"]
     assert {f.kind for f in verdict.reasons} == {"are zero on one side only"}
-
-
-def test_zero_on_both_sides_is_agreement_and_reported() -> None:
     verdict = of(GOOD, comparison(1.0, both_zero=(1, 2)))
     assert verdict.status == "passed"
     assert verdict.tables[0].rows[1][-2] == 2
 
 
-def test_probes_that_are_all_zero_compare_nothing() -> None:
+def test_too_few_live_probes() -> None:
     zero = comparison(both_zero=(0, 1))
     verdict = of(zero, replace(zero, probe="another"))
     assert verdict.status == "failed"
     assert len(verdict.reasons) == 1
     assert (verdict.values["probes"], verdict.values["probes.live"]) == (2, 0)
-
-
-def test_too_few_live_probes() -> None:
     dead = comparison(both_zero=(0, 1), probe="dead")
     verdict = of(GOOD, dead, **{"min-live-probes": 2})
     assert verdict.status == "failed"
     assert probes(verdict)[-1] == "dead"
     assert of(GOOD, CAPTURED, dead, **{"min-live-probes": 2}).status == "passed"
+    two = (GOOD, replace(GOOD, output="z"))
+    assert of(*two, **{"min-live-probes": 2}).status == "failed"
+    assert of(*two).values["probes.live"] == 1
+    alone = replace(CAPTURED, cosines=(0.99,), positions=(0,), relative=(0.1,))
+    assert of(alone).status == "failed"
+    assert of().status == "unproven"
 
 
 def test_rows_at_which_rounding_decides_the_expert_compare_nothing() -> None:
@@ -138,25 +136,13 @@ def test_rows_at_which_rounding_decides_the_expert_compare_nothing() -> None:
     assert "decides the expert" not in of(GOOD, **{"min-live-probes": 2}).reasons[0].reason
 
 
-def test_two_outputs_of_one_probe_are_one_probe() -> None:
-    two = (GOOD, replace(GOOD, output="z"))
-    assert of(*two, **{"min-live-probes": 2}).status == "failed"
-    assert of(*two).values["probes.live"] == 1
-
-
 def test_without_a_reference_only_finite_outputs_are_asked_for() -> None:
     verdict = of(comparison(0.1), compared=False)
     assert verdict.status == "passed"
     assert "cosine.min" not in verdict.values
-
-
-def test_without_a_reference_nan_fails() -> None:
     verdict = of(GOOD, replace(CAPTURED, finite=0.5), compared=False)
     assert [f.kind for f in verdict.reasons] == [NOT_FINITE]
     assert verdict.values["finite"] == 0.5
-
-
-def test_a_nan_among_the_largest_inputs_is_shown() -> None:
     verdict = of(GOOD, replace(CAPTURED, input_max=NAN))
     assert math.isnan(float(verdict.values["input.max"]))
 
@@ -178,11 +164,6 @@ def test_position_0_has_a_bound_that_follows(cosine: float) -> None:
     assert "below 0.91, which min-cosine allows there: " in finding.reason
     low = of(GOOD, replace(probe, cosines=(0.9, 0.98)), **{"min-cosine": 0.96})
     assert low.status == "passed"
-
-
-def test_position_0_alone_is_too_little() -> None:
-    alone = replace(CAPTURED, cosines=(0.99,), positions=(0,), relative=(0.1,))
-    assert of(alone).status == "failed"
 
 
 @given(st.lists(st.floats(-1, 1) | st.just(NAN), min_size=1, max_size=6), st.floats(-1, 1))
@@ -209,18 +190,14 @@ def test_the_contribution_is_shown_and_does_not_decide() -> None:
     )
 
 
-def test_the_table_has_a_column_a_metric_and_the_limits() -> None:
+def test_tables_have_a_column_a_metric_the_limits_and_a_histogram() -> None:
     table = of(GOOD, BLOCK).tables[0]
     assert [(c.title, c.limit) for c in table.columns[:4]] == [
         ("probe", None), ("cosine", 0.97), ("at", None), ("contribution", 0.8818)
     ]  # fmt: skip
     assert table.rows[1][:3] == ("captured chat T=2", 0.998, 2)
-
-
-def test_a_histogram_shows_where_the_worst_probe_s_cosines_are() -> None:
     cosines = (0.99, *(1.0,) * 15)
     histogram = of(comparison(*cosines)).table("cosines")
-    assert histogram is not None
     assert [row[2] for row in histogram.rows] == [1, 0, 0, 0, 0, 0, 0, 15]
 
 
@@ -248,5 +225,181 @@ def test_zero_on_one_side_names_the_experts(experts: tuple[Any, ...], says: str)
 )
 def test_the_largest_input_is_explained_where_it_matters(largest: float, note: str) -> None:
     figure = of(replace(GOOD, input_max=largest)).figure("input.max")
-    assert figure is not None
     assert (figure.note, figure.shown) == (note, largest > 0)
+
+
+@pytest.mark.parametrize(
+    ("key", "limit", "kept", "figure"),
+    [
+        ("min-contribution", 0.95, 0.9, "contribution.min"),
+        ("max-relative-l2", 0.05, 0.1, "relative_l2.max"),
+    ],
+)
+def test_what_is_asked_decides(key: str, limit: float, kept: float, figure: str) -> None:
+    verdict = of(BLOCK, **{key: limit})
+    (finding,) = verdict.reasons
+    assert (finding.severity, finding.figure, finding.where.probe) == (
+        "failed", figure, "captured chat T=2"
+    )  # fmt: skip
+    assert passing(finding) == pytest.approx(kept)
+    broken = verdict.figure(figure)
+    assert (broken.value, broken.limit) == (pytest.approx(kept), limit)
+    assert not broken.passes
+    assert of(BLOCK, **{key: kept}).status == "passed"
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("min-contribution", {"contributions": (0.95, NAN)}),
+        ("max-relative-l2", {"relative": (NAN, 0.1)}),
+    ],
+)
+def test_what_is_undefined_keeps_no_threshold(key: str, values: dict[str, Any]) -> None:
+    mildest = -1 if key.startswith("min-") else 1e9
+    verdict = of(replace(BLOCK, **values), **{key: mildest})
+    assert any(f.reason.endswith(f"; no {key} would have passed") for f in verdict.reasons)
+
+
+def test_no_limit_is_offered_beyond_half_of_the_signal() -> None:
+    lost = replace(BLOCK, relative=(0.0, 0.51))
+    assert "would have passed" not in of(lost, **{"max-relative-l2": 0.1}).reasons[0].reason
+
+
+@given(st.floats(1e-6, 0.2))
+def test_a_limit_of_the_error_that_would_have_passed_passes(error: float) -> None:
+    bad = replace(BLOCK, relative=(0.0, error))
+    limit = passing(of(bad, **{"max-relative-l2": 0.0}).reasons[0])
+    assert of(bad, **{"max-relative-l2": limit}).status == "passed"
+    assert limit <= error * 1.0011
+
+
+@pytest.mark.parametrize(
+    ("probe", "why"),
+    [
+        (GOOD, "no residual path of output y is known"),
+        (replace(GOOD, idle=(0, 1)), "output y is the residual path alone in every probe, so no"),
+        (replace(GOOD, kind="extreme"), "contributions are not compared on extreme inputs"),
+    ],
+)
+def test_a_contribution_that_is_asked_for_and_cannot_be_had_fails(
+    probe: Comparison, why: str
+) -> None:
+    (finding,) = of(probe, **{"min-contribution": 0.5}).reasons
+    assert finding.severity == "failed"
+    assert finding.reason.startswith(f"min-contribution is set, but {why}")
+
+
+def test_another_metric_without_values_is_called_by_its_own_name() -> None:
+    finding = _no_values(MAX_RELATIVE_L2, [GOOD])
+    assert finding.severity == "failed"
+    assert finding.reason == (
+        "max-relative-l2 is set, but no relative L2 of output y could be computed"
+    )
+
+
+def test_position_0_s_contribution_is_reported_apart() -> None:
+    probe = replace(BLOCK, positions=(0, 2), contributions=(0.1, 0.9), relative=(5.0, 0.1))
+    verdict = of(probe, **{"min-contribution": 0.9, "max-relative-l2": 0.1})
+    assert verdict.status == "passed"
+    assert verdict.values["contribution.first.min"] == 0.1
+    assert verdict.values["contribution.min"] == 0.9
+
+
+def test_outputs_have_thresholds_of_their_own() -> None:
+    two = (replace(GOOD, output="y"), replace(GOOD, output="z", cosines=(0.9, 0.8)))
+    (finding,) = of(*two).reasons
+    assert (finding.where.output, finding.where.position) == ("z", 1)
+    assert of(*two, outputs={"z": {"min-cosine": 0.8}}).status == "passed"
+    verdict = of(*two, outputs={"z": {"min-cosine": 0.8}, "y": {"max-relative-l2": 0.05}})
+    (finding,) = verdict.reasons
+    assert (finding.figure, finding.where.output) == ("relative_l2.max[y]", "y")
+    own = verdict.figure("cosine.min[z]")
+    assert (own.value, own.limit) == (0.8, 0.8)
+    assert verdict.values["cosine.min"] == 0.8
+
+
+def test_a_threshold_of_an_output_that_is_not_there_fails() -> None:
+    (finding,) = of(GOOD, outputs={"Y": {"min-cosine": 0.5}}).reasons
+    assert "'Y'" in finding.reason
+
+
+def test_values_that_may_be_infinite() -> None:
+    masked = replace(GOOD, cosines=(0.99, NAN), spoilt=(1,), finite=0.9)
+    assert of(masked).status == "failed"
+    assert of(masked, **{"max-non-finite": 0.05}).status == "failed"
+    allowed = of(masked, **{"max-non-finite": 0.2})
+    assert allowed.status == "passed"
+    cosine = allowed.figure("cosine.min")
+    assert cosine.limit is None  # What is left out keeps no limit.
+    nothing = replace(masked, cosines=(NAN, NAN), spoilt=(0, 1))
+    (finding,) = of(nothing, **{"max-non-finite": 0.2}).reasons
+    assert finding.figure == ""
+    (finding,) = of(replace(masked, cosines=(NAN, NAN)), **{"max-non-finite": 0.2}).reasons
+    assert finding.figure == "cosine.min"
+
+
+POLICY = FidelityPolicy()
+
+
+def test_another_scale_is_red_and_an_error_budget_decides_by_itself() -> None:
+    verdict = of(replace(GOOD, cosines=(1.0, 1.0), relative=(0.75, 0.75)))
+    assert [f.figure for f in verdict.reasons] == ["relative_l2.max"]
+    figure = verdict.figure("relative_l2.max")
+    assert figure.limit == pytest.approx(2 * 0.03**0.5, abs=1e-4)
+    pooled = Group((BLOCK,), pool=True, implied=False)
+    assert pooled.limit(MAX_RELATIVE_L2, POLICY) is pooled.limit(MIN_CONTRIBUTION, POLICY) is None
+    plain = Group((GOOD,), pool=False)
+    assert plain.limit(MIN_CONTRIBUTION, POLICY) is None
+
+
+@pytest.mark.parametrize("policy", [{"max-relative-l2": 1}, {"min-cosine": 0.5}])
+def test_a_policy_that_allows_it_decides(policy: dict[str, float]) -> None:
+    assert of(replace(GOOD, relative=(0.75, 0.75)), **policy).status == "passed"
+
+
+def test_a_contribution_that_the_residual_path_hides_or_doubles_is_red() -> None:
+    hidden = replace(BLOCK, contributions=(0.95, 0.47))
+    assert [f.figure for f in of(hidden).reasons] == ["contribution.min"]
+    assert of(hidden, **{"min-contribution": 0.4}).status == "passed"
+    twice = replace(BLOCK, contributions=(1.0, 1.0), relative=(0.2, 0.2))
+    (finding,) = of(twice).reasons
+    assert "off by 1 of itself, at most 0.69" in finding.reason
+    assert of(replace(twice, relative=(0.02, 0.02))).status == "passed"
+    assert of(replace(twice, residual=1000.0)).status == "passed"
+    assert of(replace(BLOCK, contributions=(0.9, -0.9)), **{"min-cosine": -1}).status == "passed"
+
+
+def errors(*relative: float) -> Sequence[Cell]:
+    """The row of a captured probe with these errors at positions 1, 2, ..."""
+    probe = replace(comparison(*(0.99,) * len(relative)), relative=relative)
+    table = of(probe).table("errors")
+    (row,) = table.rows
+    return row
+
+
+def test_statistics_and_histogram_of_every_probe() -> None:
+    probe, output, *numbers = errors(*(0.1 + 0.01 * i for i in range(11)), 0.7)
+    assert (probe, output) == ("captured chat T=2", "y")
+    assert numbers[:9] == [12, 0, 0.19583, 0.155, 0.199, 0.645, 0.7, 0.1, 0.7]
+    assert numbers[9:] == [5, 5, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1]
+    _, _, *numbers = errors(0.5, NAN, math.inf)
+    assert numbers == [3, 2, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 1, *[0] * 11]
+    assert errors(NAN)[2:] == (1, 1, *[None] * 19)
+    assert "relative L2 over positions" not in "\n".join(details(of(GOOD)))
+
+
+def test_position_0_of_captured_probes_is_left_out() -> None:
+    first = replace(CAPTURED, positions=(0, 1), relative=(9.0, 0.25))
+    table = of(GOOD, first).table("errors")
+    assert [(row[0], row[2], row[8]) for row in table.rows] == [
+        ("gaussian T=2 #0", 2, 0.1), ("captured chat T=2", 1, 0.25)
+    ]  # fmt: skip
+
+
+@given(st.lists(st.floats(0) | st.just(NAN), min_size=1, max_size=50))
+def test_every_position_is_in_the_histogram_or_undefined(relative: list[float]) -> None:
+    _, _, positions, undefined, *rest = errors(*relative)
+    counts = [count for count in rest[7:] if isinstance(count, int)]
+    assert isinstance(undefined, int)
+    assert sum(counts) + undefined == positions == len(relative)

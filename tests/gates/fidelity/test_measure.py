@@ -35,7 +35,6 @@ class FakeRunner:
     def predict(
         self, inputs: Mapping[str, np.ndarray], state: list[int] | None = None
     ) -> dict[str, np.ndarray]:
-        assert state is not None
         state.append(len(self.seen))
         self.seen.append(inputs)
         self.calls.append(len(state))
@@ -97,13 +96,6 @@ def test_several_calls_share_one_state_and_their_rows_follow_one_another() -> No
     assert found.positions == (0, 1, 2, 3, 4, 5)
 
 
-def test_the_worst_position() -> None:
-    found = compare(np.array([[1, 2], [4, -3], [5, 6]], np.float32), X)
-    assert found.worst == pytest.approx(0)
-    assert np.argmin(found.cosines) == 1
-    assert found.error_max == 7.0
-
-
 def test_zero_on_both_sides_is_agreement_and_not_compared() -> None:
     zeroed = X * np.array([[0], [1], [1]], np.float32)
     found = compare(zeroed, zeroed)
@@ -118,32 +110,29 @@ def test_zero_on_one_side_is_kept_apart(side: int) -> None:
     assert (found.both_zero, found.one_zero, found.positions) == ((), (1,), (0, 2))
 
 
-def test_positions_are_those_of_the_prompt() -> None:
+def test_positions_are_those_of_the_prompt_and_the_worst_is_found() -> None:
     later = replace(case({"y": X}), start=7)
     (found,) = measure(FakeRunner(y=X), [later], compared=True, provenance={}).comparisons
     assert found.positions == (7, 8, 9)
+    found = compare(np.array([[1, 2], [4, -3], [5, 6]], np.float32), X)
+    assert found.worst == pytest.approx(0)
+    assert np.argmin(found.cosines) == 1
+    assert found.error_max == 7.0
+    found = compare(X, np.full_like(X, np.nan))
+    assert found.finite == 1
+    assert math.isnan(found.worst)
 
 
-def test_only_captured_probes_have_a_first_position_apart() -> None:
+def test_only_captured_probes_of_decoders_have_a_first_position_apart() -> None:
     found = compare(X, X)
     assert (found.first.positions, found.rest.positions) == ((), (0, 1, 2))
     captured = replace(found, kind="captured")
     assert (captured.first.positions, captured.rest.positions) == ((0,), (1, 2))
     assert captured.first.cosines + captured.rest.cosines == captured.cosines
-
-
-def test_position_0_of_an_encoder_is_judged_as_all_others() -> None:
-    """It sees the whole text, and may be the only one that is pooled."""
+    # It sees the whole text, and may be the only one that is pooled.
     probe = replace(case({"y": X}), kind="captured", causal=False)
     (found,) = measure(FakeRunner(y=X), [probe], compared=True, provenance={}).comparisons
     assert (found.first.positions, found.rest.positions) == ((), (0, 1, 2))
-
-
-def test_nothing_live() -> None:
-    found = compare(X * 0, X * 0)
-    assert not found.live
-    assert found.both_zero == (0, 1, 2)
-    assert math.isnan(found.worst)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -158,41 +147,24 @@ def test_one_value_that_is_not_finite_is_the_worst(bad: float, position: int) ->
     assert not found.error_max <= 1e30
 
 
-def test_a_reference_that_is_not_finite_agrees_with_nothing() -> None:
-    found = compare(X, np.full_like(X, np.nan))
-    assert found.finite == 1
-    assert math.isnan(found.worst)
-
-
-def test_a_row_of_nan_is_not_a_row_of_zeros() -> None:
-    found = compare(np.array([[np.nan, 0]], np.float32), np.zeros((1, 2), np.float32))
-    assert (found.both_zero, found.one_zero) == ((), (0,))
-
-
-def test_every_output_of_the_reference_is_compared() -> None:
+def test_outputs_that_the_reference_lacks_are_seen() -> None:
     runner = FakeRunner(y=X, z=X * 2, more=X)
     found = measure(runner, [case({"y": X, "z": X})], compared=True, provenance={"seed": 1})
     assert [c.output for c in found.comparisons] == ["y", "z", "more"]
     assert [c.live for c in found.comparisons] == [True, True, False]
     assert found.provenance == {"seed": 1}
     assert runner.seen == [{"x": X}]
-
-
-def test_nan_in_an_output_the_reference_lacks_is_seen() -> None:
     runner = FakeRunner(y=X, more=np.full_like(X, np.nan))
     found = measure(runner, [case({"y": X})], compared=True, provenance={})
     assert [c.finite for c in found.comparisons] == [1.0, 0.0]
 
 
-def test_without_a_reference_outputs_are_held_against_themselves() -> None:
+def test_without_a_reference_or_a_case_nothing_is_compared() -> None:
     broken = X.copy()
     broken[0, 0] = np.inf
     found = measure(FakeRunner(y=broken), [case({})], compared=False, provenance={})
     assert not found.compared
     assert [c.finite for c in found.comparisons] == [pytest.approx(5 / 6)]
-
-
-def test_no_case_is_no_comparison() -> None:
     assert measure(FakeRunner(), [], compared=True, provenance={}) == Fidelity((), True, {})
 
 
@@ -224,16 +196,13 @@ def comparison(actual: np.ndarray, expected: np.ndarray, **changes: Any) -> Comp
     return found
 
 
-def test_a_known_residual_path_is_taken_out() -> None:
+def test_a_residual_path_that_is_known_is_taken_out() -> None:
     path = 20 * WIDE
     found = comparison(path + ADDED + WRONG / 3, path + ADDED, residual={"y": path})
     assert found.contributions == pytest.approx(compare(ADDED + WRONG / 3, ADDED).cosines, abs=1e-4)
     assert max(found.contributions) < 0.97 < 0.999 < found.worst
     assert found.contributing == found.positions
     assert found.residual == pytest.approx(20, rel=0.2)
-
-
-def test_without_a_residual_path_there_is_no_contribution() -> None:
     found = comparison(WIDE + WRONG, WIDE)
     assert (found.contributions, found.idle, found.residual) == ((), (), None)
 
@@ -289,13 +258,10 @@ def test_beside_extreme_inputs_what_is_added_is_lost_in_rounding() -> None:
     assert (found.contributions, found.residual, found.live) == ((), None, True)
 
 
-def test_who_adds_nothing_where_the_reference_does_is_undefined() -> None:
+def test_a_contribution_that_is_missing_or_not_finite_is_undefined() -> None:
     found = comparison(WIDE, WIDE + ADDED, residual={"y": WIDE})
     assert np.isnan(found.contributions).all()
     assert len(found.contributions) == 3
-
-
-def test_a_contribution_that_is_not_finite_is_undefined() -> None:
     broken = (WIDE + ADDED).copy()
     broken[1, 5] = np.nan
     found = comparison(broken, WIDE + ADDED, residual={"y": WIDE})
@@ -314,11 +280,17 @@ def test_further_metrics() -> None:
     assert found.error_max == pytest.approx(8)
 
 
-def test_near_zero_on_both_sides_is_agreement() -> None:
+def test_rows_that_are_near_zero_on_both_sides_agree_and_nan_is_no_zero() -> None:
     """A weight that the float32 reference still has and fp16 has not."""
     tiny = np.array([[1e-9, 0], [3, 4], [5, 6]], np.float32)
     found = compare(np.where(tiny < 1e-6, 0, tiny).astype(np.float32), tiny)
     assert (found.both_zero, found.one_zero, found.positions) == ((0,), (), (1, 2))
+    found = compare(np.array([[np.nan, 0]], np.float32), np.zeros((1, 2), np.float32))
+    assert (found.both_zero, found.one_zero) == ((), (0,))
+    found = compare(X * 0, X * 0)
+    assert not found.live
+    assert found.both_zero == (0, 1, 2)
+    assert math.isnan(found.worst)
 
 
 def test_the_experts_of_positions_that_are_zero_on_one_side_are_kept() -> None:

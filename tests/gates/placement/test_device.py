@@ -102,7 +102,7 @@ def test_resident(ask: Ask) -> None:
     assert asked.said == []
 
 
-def test_one_operation_on_the_cpu(ask: Ask) -> None:
+def test_one_operation_on_the_cpu_or_without_a_device(ask: Ask) -> None:
     asked = ask("conv", DeviceRule("CPU", op="relu", cost=0.25))
     verdict = judged(asked.plan)
     assert verdict.status == "failed"
@@ -110,6 +110,14 @@ def test_one_operation_on_the_cpu(ask: Ask) -> None:
     assert asked.devices() == {"ANE": 2, "CPU": 1}
     (relu,) = (one for _, one in asked.plan.walk() if one.op == "relu")
     assert relu.cost == 0.25
+    asked = ask("conv", DeviceRule("CPU", supported=("CPU", "GPU", "ANE")))
+    assert judged(asked.plan).status == "failed"
+    assert asked.devices() == {"CPU": 3}
+    asked = ask("conv", DeviceRule("none", name="second*"))
+    verdict = judged(asked.plan)
+    assert verdict.status == "failed"
+    assert [f.kind for f in verdict.reasons] == ["have no device"]
+    assert asked.devices() == {"ANE": 2}
 
 
 def test_on_the_gpu_as_soon_as_it_may(ask: Ask) -> None:
@@ -119,20 +127,6 @@ def test_on_the_gpu_as_soon_as_it_may(ask: Ask) -> None:
     assert asked.devices() == {"ANE": 1, "GPU": 2}
     assert asked.plan.compute_units == "ALL"
     assert judged(asked.plan).status == "failed"
-
-
-def test_supported_is_not_preferred(ask: Ask) -> None:
-    asked = ask("conv", DeviceRule("CPU", supported=("CPU", "GPU", "ANE")))
-    assert judged(asked.plan).status == "failed"
-    assert asked.devices() == {"CPU": 3}
-
-
-def test_a_compute_operation_without_a_device(ask: Ask) -> None:
-    asked = ask("conv", DeviceRule("none", name="second*"))
-    verdict = judged(asked.plan)
-    assert verdict.status == "failed"
-    assert [f.kind for f in verdict.reasons] == ["have no device"]
-    assert asked.devices() == {"ANE": 2}
 
 
 def test_a_broken_cache_is_read_again_from_a_copy(ask: Ask, packages: dict[str, Path]) -> None:
@@ -153,21 +147,19 @@ def test_neither_a_plan_nor_an_error(ask: Ask, monkeypatch: pytest.MonkeyPatch) 
         ask("conv")
 
 
-def test_a_disk_that_is_too_full_for_a_copy(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_without_a_device_is_inconclusive(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ask("conv", unassigned_paths=2)
+    assert len(asked.said) == 1
+    verdict = judged(asked.plan)
+    assert verdict.status == "unproven"
+    assert "nor in a copy" in verdict.reasons[0].reason
+
     def full(source: Path, target: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(shutil, "copytree", full)
     with pytest.raises(ExecutionError, match=r"\(No space left on device\); free space, or set TM"):
         ask("conv", unassigned_paths=1)
-
-
-def test_a_copy_without_a_device_is_inconclusive(ask: Ask) -> None:
-    asked = ask("conv", unassigned_paths=2)
-    assert len(asked.said) == 1
-    verdict = judged(asked.plan)
-    assert verdict.status == "unproven"
-    assert "nor in a copy" in verdict.reasons[0].reason
 
 
 def test_a_model_that_another_macos_compiled(ask: Ask, packages: dict[str, Path]) -> None:
@@ -355,20 +347,14 @@ def measured(packages: dict[str, Path], tmp_path: Path) -> Callable[..., Plan]:
     return measured
 
 
-def test_the_default_function_is_judged_by_the_plan(measured: Callable[..., Plan]) -> None:
+def test_functions_are_judged_by_plans_of_their_own(measured: Callable[..., Plan]) -> None:
     plan = measured("one")
     assert [function.name for function in plan.functions] == ["one"]
     assert judged(plan).status == "passed"
-
-
-def test_another_function_is_unproven(measured: Callable[..., Plan]) -> None:
     with pytest.raises(
         UnprovenError, match=r"and not `two`; set policy\.placement\.plan-functions"
     ):
         measured("two")
-
-
-def test_another_function_in_a_package_of_its_own(measured: Callable[..., Plan]) -> None:
     plan = measured("two", plan_functions=True)
     assert [function.name for function in plan.functions] == ["two"]
     assert judged(plan).status == "passed"

@@ -70,12 +70,9 @@ def test_a_finding_names_op_function_and_place() -> None:
     )
 
 
-def test_a_warned_op_is_still_eligible() -> None:
+def test_ops_count_once_whatever_rules_they_meet() -> None:
     found = foretell(op("topk", "y", half(1, 8), x="x"))
     assert (found.outcome, found.warned(), found.eligible("topk")) == ("eligible", 1, 1)
-
-
-def test_an_op_under_several_rules_counts_once() -> None:
     found = foretell(op("argsort", "y", full(1, 8), x="x"))
     assert [match.rule for match in found.matches] == ["R009", "R021"]
     assert (found.ineligible(), found.ineligible("argsort"), found.warned()) == (1, 1, 0)
@@ -116,9 +113,6 @@ def test_a_rule_on_the_whole_program_makes_every_op_ineligible() -> None:
     assert (small.outcome, small.ineligible(), small.eligible("conv")) == ("ineligible", 10, 0)
     assert small.matches[0].rule == "R076"
     assert found.outcome == "eligible", "the measurement itself knows no system"
-
-
-def test_an_unknown_system_is_refused() -> None:
     with pytest.raises(ManifestError, match="write it like 'macOS 26'"):
         Forecast(1, {"conv": 1}, {}).under("Windows 11")
 

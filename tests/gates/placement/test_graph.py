@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.gates.placement._graph import Depends, Graph, Origin, Site
-from pytest_ane.mlprogram.records import Block, Named, Operation, Ref, Value
+from pytest_ane.mlprogram.records import Block, Named, Operation, Ref
 from tests.gates.placement.programs import const, function, half, ints, op, value
 
 IN = {"x": half(1, 8, 1, None), "n": ints(1)}
@@ -31,43 +28,9 @@ def test_origins_of_a_slice_bounded_by_a_shape_and_by_a_value() -> None:
     assert made.origin(Ref("s")) == Origin(Depends.SHAPES)
     assert made.origin(Ref("a")) == Origin(Depends.VALUES, Depends.SHAPES)
     assert made.origin(Ref("b")) == Origin(Depends.VALUES, Depends.VALUES)
-
-
-def test_the_shape_of_a_fixed_tensor_depends_on_nothing() -> None:
     made = Graph(function(op("shape", "s", ints(2), x="x"), inputs={"x": half(1, 8)}))
     list(made.sites())
     assert made.origin(Ref("s")) == Origin()
-
-
-def test_a_name_that_nothing_defines_is_runtime_data() -> None:
-    made, _ = graph()
-    assert made.origin(Ref("ghost")).values is Depends.VALUES
-    assert made.tensor(Ref("ghost")) is None
-    assert made.producer(Ref("ghost")) is None
-
-
-def test_constants_are_found_as_values_and_behind_const_ops() -> None:
-    made, _ = graph(const("c", [1, 2]), op("relu", "r", half(1), x="x"))
-    immediate = value([3])
-    assert made.constant(immediate) is immediate
-    array = made.array(Ref("c"))
-    assert array is not None
-    assert array.tolist() == [1, 2]
-    assert made.constant(Ref("r")) is None
-    assert made.array(Ref("x")) is None
-
-
-def test_a_blob_is_read_by_the_reader_it_is_given() -> None:
-    asked: list[Value] = []
-
-    def read(one: Value) -> np.ndarray[Any, Any]:
-        asked.append(one)
-        return np.zeros(3)
-
-    stored = Value(half(3), "somewhere else")
-    assert Graph(function(), read).array(stored) is not None
-    assert asked == [stored]
-    assert Graph(function()).array(stored) is None
 
 
 def test_values_of_nested_blocks_are_known() -> None:
@@ -97,22 +60,6 @@ def test_a_cycle_in_a_hostile_program_ends() -> None:
         op("constexpr_lut_to_dense", "a", half(4), indices="b", lut="b"),
     )
     assert len(list(sites["a"].compressed_by(Ref("a")))) <= 3
-
-
-def test_boundary_casts() -> None:
-    made = Graph(
-        function(
-            op("cast", "in", half(1), x="x"),
-            op("cast", "middle", half(1), x="in"),
-            op("cast", "out", half(1), x="middle"),
-            op("relu", "also_out", half(1), x="x"),
-            inputs=IN,
-            outputs=["out", "also_out"],
-        )
-    )
-    assert {site.operation.name: site.boundary for site in made.sites()} == {
-        **{"in": "boundary cast", "middle": "", "out": "boundary cast", "also_out": ""}
-    }
 
 
 def test_the_scale_of_an_image_is_at_the_boundary_and_another_product_is_not() -> None:

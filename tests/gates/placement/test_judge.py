@@ -80,6 +80,8 @@ def test_a_package_that_is_too_large_for_the_system_fails_as_a_whole() -> None:
     assert (finding.where.op, finding.kind) == ("", "")
     assert "R076" in finding.reason
     assert verdict.values["ineligible_ops"] == 7
+    with pytest.raises(ManifestError, match="is not a system"):
+        of(Forecast(1, {"conv": 1}, {}), "Plan 9")
 
 
 def test_what_is_likely_on_the_cpu_passes_and_is_noted() -> None:
@@ -89,7 +91,6 @@ def test_what_is_likely_on_the_cpu_passes_and_is_noted() -> None:
     assert [(f.severity, f.where.op) for f in verdict.findings] == [("note", "s")]
     assert (verdict.values["likely_ane_ops"], verdict.values["warned_ops"]) == (2, 1)
     figure = verdict.figure("warned_ops")
-    assert figure is not None
     assert (figure.unit, figure.note) == ("ops likely on the CPU", "topk")
 
 
@@ -101,9 +102,6 @@ def test_an_op_comes_before_the_casts_that_are_there_for_it() -> None:
     )
     verdict = of(Forecast(1, {"cast": 2, "batch_norm": 1}, {}, found))
     assert [finding.where.op for finding in verdict.reasons] == ["o1", "o0", "o2"]
-
-
-def test_a_rule_of_a_newer_version_is_named() -> None:
     newer = Match("R999", "ineligible", "y", "conv", "It cannot.", "main", 0)
     (finding,) = of(Forecast(1, {"conv": 1}, {}, (newer,))).reasons
     assert "R999" in finding.reason
@@ -118,11 +116,6 @@ def test_no_rule_speaks_of_residency_or_of_shares() -> None:
 
 def test_a_program_without_compute_ops_is_unproven() -> None:
     assert of(Forecast(1, {}, {"const": 3})).status == "unproven"
-
-
-def test_an_unknown_system_is_refused() -> None:
-    with pytest.raises(ManifestError, match="is not a system"):
-        of(Forecast(1, {"conv": 1}, {}), "Plan 9")
 
 
 MATCHES = st.builds(

@@ -135,7 +135,7 @@ def test_a_function_has_no_shapes_of_another() -> None:
     assert "function other: its inputs are flexible; choose the function by name" in reason
 
 
-def test_the_weakest_t_of_a_flexible_input_decides() -> None:
+def test_the_weakest_t_of_a_flexible_input_decides_and_an_op_is_told_once() -> None:
     program = flexible(1, 64)
     predictions = predict_model(program)
     assert [(p.tokens, p.compute[0].unit) for p in predictions] == [(1, "CPU"), (64, "ANE")]
@@ -145,10 +145,7 @@ def test_the_weakest_t_of_a_flexible_input_decides() -> None:
     assert "(M4, macOS 27, T = 1)" in row(verdict)
     assert judged(flexible(64, 2048)).status == "passed"
     assert [p.tokens for p in predict_model(flexible(64, 2048))] == [64, 512]
-
-
-def test_an_op_is_told_once_whatever_t() -> None:
-    """Off the ANE at T = 1 and at T = 2; at T = 64 it is on it."""
+    # Off the ANE at T = 1 and at T = 2; at T = 64 it is on it.
     (reason,) = reasons(judged(flexible(1, 2)))
     assert "T = 1" in reason
     assert [f.severity for f in judged(flexible(1, 64)).reasons] == ["failed"]
@@ -164,17 +161,11 @@ def test_ops_allowed_off_are_counted_and_not_judged() -> None:
         assert "1 op allowed off the ANE" in row(verdict)
     verdict = judged(program, "forecast", ["order"])
     assert (verdict.status, verdict.values["outcome"]) == ("passed", "eligible")
-
-
-def test_a_pattern_of_no_op_is_noted() -> None:
-    """It may be for another shard of the model, so it is no warning."""
+    # It may be for another shard of the model, so it is no warning.
     verdict = judged(convs(8), allow_off=["lsmt"])
     assert (verdict.status, verdict.warnings) == ("passed", ())
     (note,) = (finding for finding in verdict.findings if finding.severity == "note")
     assert "'lsmt'" in note.reason
-
-
-def test_a_whole_program_is_never_allowed_off() -> None:
     large = replace(measured(convs(8)), size_bytes=3 * 2**30)
     policy = PlacementPolicy(allow_off=("*",))
     assert judge(large, policy, "own:m").status == "failed"
@@ -182,7 +173,7 @@ def test_a_whole_program_is_never_allowed_off() -> None:
 
 def planned(*devices: str, units: str = "CPU_AND_NE") -> Plan:
     operations = tuple(
-        PlannedOperation(f"c{i}", "conv", device, ("ANE", "CPU"))  # type: ignore[arg-type]
+        PlannedOperation(f"c{i}", "conv", device, ("ANE", "CPU"))
         for i, device in enumerate(devices)
     )
     return Plan("coremltools", (PlannedFunction("main", operations),), compute_units=units)
@@ -196,7 +187,6 @@ def test_a_plan_decides_and_what_contradicts_it_is_shown_beside_it() -> None:
     assert verdict.values["allowed_off_ops"] == 2
     title = "compute ops that the plan places elsewhere than predicted"
     table = verdict.table("contradictions")
-    assert table is not None
     assert table.title == title
     assert [row[:4] for row in table.rows] == [
         ("conv", "c6", "CPU", "ANE"),
@@ -208,13 +198,15 @@ def test_a_plan_decides_and_what_contradicts_it_is_shown_beside_it() -> None:
 def test_what_a_contradicted_prediction_has_no_data_on_is_shown_too() -> None:
     plan = beside_prediction(planned(*["CPU"] * 8, units="ALL"), convs(8))
     table = judge(plan, PlacementPolicy(), "own:m").table("assumptions")
-    assert table is not None
     assert any("M4 Pro" in str(cell) for row in table.rows for cell in row)
 
 
-def test_a_plan_that_agrees_has_no_such_table() -> None:
+def test_a_plan_that_agrees_or_is_without_the_ane_has_nothing_to_compare() -> None:
     verdict = judge(beside_prediction(planned(*["ANE"] * 8), convs(8)), PlacementPolicy(), "own:m")
     assert (verdict.status, [table.name for table in verdict.tables]) == ("passed", ["program"])
+    plan = beside_prediction(planned("CPU", units="CPU_ONLY"), convs(1))
+    assert isinstance(plan, PredictedPlan)
+    assert plan.predictions == ()
 
 
 def test_a_plan_on_the_cpu_is_right_where_too_little_work_is_predicted() -> None:
@@ -230,16 +222,9 @@ def test_a_plan_is_compared_for_its_compute_units(units: str, chip: str) -> None
     assert [p.prediction.chip for p in plan.predictions] == [chip]
 
 
-def test_a_plan_without_the_ane_has_nothing_to_compare() -> None:
-    plan = beside_prediction(planned("CPU", units="CPU_ONLY"), convs(1))
-    assert isinstance(plan, PredictedPlan)
-    assert plan.predictions == ()
-
-
 def rows(verdict: Verdict) -> list[tuple[Cell, ...]]:
     """Of each operation: name, forecast, predicted, recorded, time, why."""
     table = verdict.table("program")
-    assert table is not None
     assert not table.listed
     return [(row[0], *row[3:]) for row in table.rows]
 
@@ -255,29 +240,21 @@ def test_every_compute_op_in_program_order() -> None:
     assert (name, forecasted, predicted, recorded) == ("order", "ineligible", "CPU", None)
     assert str(why).startswith("R009; ")
     assert len(rows(verdict)) == 9
-
-
-def test_an_undecided_op_has_no_unit() -> None:
+    argsort = op("argsort", "order", ints(1, 64, 32, 32), x="c7")
+    *_, last = rows(judged(convs(8, argsort), allow_off=["order"]))
+    assert last[1] == "ineligible"
+    assert str(last[-1]).startswith("R009, allowed")
     *_, (name, _, predicted, _, _, why) = rows(judged(convs(8, op("relu", "last", IMAGE, x="c7"))))
     assert (name, predicted) == ("last", "")
     assert "too close to call" in str(why)
 
 
-def test_what_a_policy_allows_is_ineligible_all_the_same() -> None:
-    argsort = op("argsort", "order", ints(1, 64, 32, 32), x="c7")
-    *_, last = rows(judged(convs(8, argsort), allow_off=["order"]))
-    assert last[1] == "ineligible"
-    assert str(last[-1]).startswith("R009, allowed")
-
-
 def test_without_a_prediction_unit_and_time_are_unknown() -> None:
     verdict = judge(forecast(convs(1), size_bytes=1), PlacementPolicy(), "own:m")
     assert rows(verdict) == [("c0", "eligible", None, None, None, "")]
-
-
-def test_a_package_that_is_too_large_is_ineligible_throughout() -> None:
     large = replace(forecast(convs(2), size_bytes=1), size_bytes=3 * 2**30)
     assert {row[1] for row in rows(judge(large, PlacementPolicy(), "own:m"))} == {"ineligible"}
+    assert "the program:" not in list(details(judged(convs(1))))
 
 
 def test_a_plan_records_the_device() -> None:
@@ -297,7 +274,3 @@ def test_a_plan_records_the_device() -> None:
         ("c3", None, "ANE", None),
     ]
     assert [row[-1] for row in rows(verdict)] == ["too small", "", "", "left out by the compiler"]
-
-
-def test_the_terminal_does_not_print_it() -> None:
-    assert "the program:" not in list(details(judged(convs(1))))

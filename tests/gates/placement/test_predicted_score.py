@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.placement_maps import INSTALLED, maps, missing, predictions, rows
 from benchmarks.placement_predicted import Foreseen, described, foreseen, passes, table
 from benchmarks.placement_score import main
 from pytest_ane.gates.placement.segmenter import Tensor
+from tests.packages import published
 
 HEADER = "id,op_type,shapes,quant,chip,os,size_mb,instrument,label\n"
 
@@ -93,7 +95,7 @@ def test_a_description_gives_the_operation() -> None:
 def results(*units: str) -> list[Foreseen]:
     """`on-off` was predicted on, and measured off."""
     pairs = [unit.split("-") for unit in units]
-    return [Foreseen(row("relu"), t, p, "") for p, t in pairs]  # type: ignore[arg-type]
+    return [Foreseen(row("relu"), t, p, "") for p, t in pairs]
 
 
 @pytest.mark.parametrize(
@@ -136,3 +138,17 @@ def test_the_script_fails_below_a_bar(
         with pytest.raises(SystemExit, match="1"):
             main()
     assert "predicted off (argsort" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", [pytest.param("full", marks=pytest.mark.slow), "tiny"])
+def test_the_maps_of_crepe_are_those_of_the_page(name: str) -> None:
+    pairs = predictions(published(INSTALLED, name))
+    assert missing([*rows(f"{INSTALLED} {name}", pairs), *maps(pairs, set())]) == []
+
+
+def test_maps_are_shown_once_and_a_line_that_the_page_lacks_is_named() -> None:
+    pairs = predictions(published(INSTALLED, "tiny"))
+    shown: set[tuple[object, ...]] = set()
+    assert list(maps(pairs, shown))
+    assert list(maps(pairs, shown)) == []
+    assert missing(["", "| none | 1 |"]) == ["| none | 1 |"]

@@ -59,7 +59,7 @@ def rules(**given: str) -> tuple[str, ...]:
     return results[0].rules
 
 
-def test_a_row_is_a_hit_a_miss_a_false_alarm_or_right() -> None:
+def test_rows_are_scored_counted_by_instrument_and_rule_and_listed() -> None:
     results, _ = scored(rows())
     assert [(one.row["id"], one.verdict, *one.rules) for one in results] == [
         ("1", "right"),
@@ -72,28 +72,12 @@ def test_a_row_is_a_hit_a_miss_a_false_alarm_or_right() -> None:
         ("8", "false alarm", "R009"),
         ("9", "hit", "R011"),
     ]
-
-
-def test_what_cannot_be_scored_is_counted_by_reason() -> None:
-    _, left = scored(rows())
-    assert left == {
-        "label MIXED does not place the whole row": 1,
-        "op_type names no MIL op": 1,
-        "a compile-time op, its compression is not told": 1,
-        "label GPU (claimed) does not place the whole row": 1,
-    }
-
-
-def test_direct_compilation_stands_outside_the_headline() -> None:
     results, _ = scored(rows())
     lines = by_instrument(results)
     assert lines[2] == "| all | 9 | 0.86 (6/7) | 0.86 (6/7) | 1 | 1 |"
     assert lines[3] == "| all but direct compilation | 7 | 1.00 (5/5) | 0.83 (5/6) | 0 | 1 |"
     assert lines[4] == "| MLComputePlan | 5 | 1.00 (3/3) | 0.75 (3/4) | 0 | 1 |"
     assert lines[-1] == "| direct compilation | 2 | 0.50 (1/2) | 1.00 (1/1) | 1 | 0 |"
-
-
-def test_every_rule_that_fired_has_a_row() -> None:
     results, _ = scored(rows())
     assert by_rule(results)[2:] == [
         "| R001 | - | 0.00 (0/6) | 1.00 (1/1) | 1.00 (1/1) |",
@@ -103,14 +87,18 @@ def test_every_rule_that_fired_has_a_row() -> None:
         "| R064 | 1.00 (1/1) | 0.17 (1/6) | - | 0.00 (0/1) |",
         "| R076 | 1.00 (2/2) | 0.33 (2/6) | - | 0.00 (0/1) |",
     ]
-
-
-def test_every_miss_is_listed_with_what_is_warned_of() -> None:
     results, _ = scored(rows())
     assert list(listed(results, "miss")) == [
         "5 conv · 1-2 layers · fp16 · MLComputePlan: CPU",
     ]
     assert "\nmiss, 1 rows:" in list(report(rows()))
+    _, left = scored(rows())
+    assert left == {
+        "label MIXED does not place the whole row": 1,
+        "op_type names no MIL op": 1,
+        "a compile-time op, its compression is not told": 1,
+        "label GPU (claimed) does not place the whole row": 1,
+    }
 
 
 @pytest.mark.parametrize(
@@ -156,17 +144,11 @@ def test_the_op_and_shapes_of_a_row(op_type: str, shapes: str, found: tuple[str,
     assert rules(op_type=op_type, shapes=shapes) == found
 
 
-def test_a_compile_time_op_is_asked_about_where_it_is_used() -> None:
+def test_programs_and_states_are_asked_about_where_they_are_used() -> None:
     assert rules(op_type="constexpr_blockwise_shift_scale", quant="int4 per_block") == ("R064",)
-
-
-def test_a_state_of_an_odd_width_is_warned_of() -> None:
     told = {"op_type": "read_state/write_state", "label": "RUN_FAIL"}
     results, _ = scored([row(shapes=f"w={width}", **told) for width in (256, 270)])
     assert [one.warned for one in results] == [(), ("R058",)]
-
-
-def test_enumerated_shapes_are_warned_of() -> None:
     (one,), _ = scored([row(op_type="all", shapes="EnumeratedShapes", label="NOT_ANE")])
     assert (one.verdict, one.warned) == ("miss", ("R055",))
 

@@ -38,30 +38,21 @@ def test_hidden_states_have_rms_1_and_are_the_same_every_time() -> None:
     assert all(np.array_equal(a, again.inputs[name]) for name, a in call.inputs.items())
 
 
-def test_a_flexible_package_at_both_ends() -> None:
+def test_flexible_packages_and_enumerated_shapes_at_both_ends() -> None:
     features = (feature(high=16), feature("mask", (1, 1, 4, 4), high=16))
     assert package_inputs(features, FILE, "max").tokens == 16
     assert package_inputs(features, FILE, 1).inputs["x"].shape == (1, 8, 1, 1)
-
-
-def test_enumerated_shapes() -> None:
     shapes = ((1, 8, 4, 1), (1, 8, 12, 1))
     features = (Feature("x", DType.FP16, shapes[0], (), shapes),)
     assert package_inputs(features, FILE, "max").tokens == 12
     assert package_inputs(features, FILE, 4).tokens == 4
 
 
-def test_axes_of_different_lengths_tell_no_t() -> None:
+def test_shapes_that_are_fixed_or_of_different_lengths_tell_no_t() -> None:
     features = (feature(high=16), feature("y", high=12))
     assert package_inputs(features, FILE, "max").tokens == 0
-
-
-def test_fixed_shapes_tell_no_t() -> None:
     assert package_inputs((feature(),), FILE, "max").tokens == 0
     with pytest.raises(ExecutionError, match="takes inputs of fixed shapes; time 'max'"):
         package_inputs((feature(),), FILE, 1)
-
-
-def test_a_t_that_is_no_end_of_the_range() -> None:
     with pytest.raises(ExecutionError, match="cannot be timed at T=2, for it takes 1 at least"):
         package_inputs((feature(high=16),), FILE, 2)

@@ -75,7 +75,6 @@ def test_a_confirmed_regression_names_everything() -> None:
     (finding,) = verdict.reasons
     assert (finding.severity, finding.figure) == ("failed", "change")
     change = verdict.figure("change")
-    assert change is not None
     assert (change.value, change.limit, change.passes) == (pytest.approx(-0.124), -0.05, False)
     assert verdict.values["confirmed_change"] == pytest.approx(-0.2)
     assert verdict.values["baseline"] == "0003"
@@ -93,24 +92,18 @@ def test_what_the_second_run_does_not_show_is_not_confirmed(first: float, second
     verdict = judged(confirmed(speed(first), second), against(), 0.1)
     assert verdict.status == "passed"
     again = verdict.figure("confirmed_change")
-    assert again is not None
     assert again.label == "not confirmed"
     assert all(figure.passes for figure in verdict.figures)
 
 
-def test_an_improvement_is_confirmed_by_the_same_rule() -> None:
+def test_improvements_are_confirmed_by_the_same_rule() -> None:
     verdict = judged(confirmed(speed(3.2), 3.3), against(), 0.1)
     assert verdict.status == "passed"
     again = verdict.figure("confirmed_change")
-    assert again is not None
     assert (again.label, again.value) == ("confirmed", pytest.approx(4 / 3.3 - 1))
-
-
-def test_slower_then_faster_is_neither() -> None:
     verdict = judged(confirmed(speed(5.0), 3.0), against(), 0.1)
     assert verdict.status == "passed"
     again = verdict.figure("confirmed_change")
-    assert again is not None
     assert (again.label, again.value) == ("not confirmed", pytest.approx(1 / 3))
 
 
@@ -142,34 +135,29 @@ def test_by_chance_one_case_in_229_is_a_confirmed_regression() -> None:
     assert 229 * 0.9 < 200_000 / cases < 229 * 1.1
 
 
-def test_a_load_is_compared_in_seconds() -> None:
+def test_a_load_is_compared_in_seconds_and_may_take_twice_as_long() -> None:
     then = speed(1.0, what="load", subject="smollm2:L01", tokens=0)
     now = then.model_copy(update={"seconds": (1.3,)})
     verdict = judged(now, against(then), 0.2, floor=100.0)
     assert [finding.figure for finding in verdict.reasons] == ["change"]
     change = verdict.figure("change")
-    assert change is not None
     assert (change.value, change.limit, change.good) == (pytest.approx(0.3), 0.2, "below")
     assert "tok_s" not in verdict.values
     faster = then.model_copy(update={"seconds": (0.5,)})
     assert judged(faster, against(then), 0.2).status == "passed"
-
-
-@pytest.mark.parametrize(("tokens", "title"), [(1, "T=1"), (64, "T=64")])
-def test_calls_name_their_positions(tokens: int, title: str) -> None:
-    now = speed(0.5, what="call", subject="smollm2:L01", tokens=tokens)
-    figure = judged(now).figure("tok_s")
-    assert figure is not None
-    assert figure.label == title
-
-
-def test_a_load_may_take_twice_as_long_unless_the_policy_says_otherwise() -> None:
     then = speed(1.0, what="load", tokens=0)
     near, far = (speed(seconds, what="load", tokens=0) for seconds in (1.99, 2.01))
     assert judged(near, against(then), compared=True).status == "passed"
     verdict = judged(far, against(then), compared=True)
     assert (verdict.status, verdict.values["max_regression"]) == ("failed", 1.0)
     assert judged(near, against(then), 0.9).status == "failed"
+
+
+@pytest.mark.parametrize(("tokens", "title"), [(1, "T=1"), (64, "T=64")])
+def test_calls_name_their_positions(tokens: int, title: str) -> None:
+    now = speed(0.5, what="call", subject="smollm2:L01", tokens=tokens)
+    figure = judged(now).figure("tok_s")
+    assert figure.label == title
 
 
 @pytest.mark.parametrize("seconds", [5.0, 4.0])
@@ -179,7 +167,6 @@ def test_the_control_workload_is_shown_and_excuses_nothing(seconds: float, contr
     verdict = judged(now, against(then), 0.05)
     assert verdict.status == judged(speed(seconds), against(), 0.05).status
     figure = verdict.figure("control_change")
-    assert figure is not None
     assert (figure.value, figure.shown) == (pytest.approx(2e-3 / control - 1), True)
     assert "control_change" not in judged(now, against(), 0.05).values
 
@@ -232,18 +219,13 @@ def test_other_packages_are_compared_and_named() -> None:
     assert [f.where.shard for f in many.findings if f.kind] == list(digests)
 
 
-def test_the_part_that_lost_most_comes_first() -> None:
+def test_parts_of_a_token_s_time() -> None:
     then = speed(4.0, profile={"block": 0.08, "head": 0.005, "host": 0.001})
     now = speed(5.0, profile={"block": 0.08, "head": 0.03, "mixture": 0.1})
     parts = judged(now, against(then), 0.05).table("parts")
-    assert parts is not None
     assert parts.rows == (("head", 0.005, 0.03), ("block", 0.08, 0.08))
-
-
-def test_the_parts_of_a_token_s_time_for_pictures() -> None:
     now = speed(4.0, profile={"block": 0.06, "host": 0.02}, counts={"block": 30})
     table = judged(now).table("token")
-    assert table is not None
     assert not table.listed
     assert table.rows == (("block", 30, 0.06, 0.75), ("host", None, 0.02, 0.25))
     assert judged().table("token") is None
@@ -253,7 +235,6 @@ def test_the_floor_holds_always_and_is_confirmed_too() -> None:
     verdict = judged(floor=12.0)
     assert [finding.figure for finding in verdict.reasons] == ["tok_s"]
     figure = verdict.figure("tok_s")
-    assert figure is not None
     assert (figure.value, figure.limit) == (10.0, 12.0)
     assert judged(confirmed(THEN, 3.5), floor=12.0).status == "failed"
     kept = judged(confirmed(THEN, 3.0), floor=12.0)
@@ -264,9 +245,6 @@ def test_the_floor_holds_always_and_is_confirmed_too() -> None:
     assert len(both.reasons) == 2
     missing = judged(baseline=MISSING, compared=True, floor=12.0)
     assert (missing.status, len(missing.reasons)) == ("failed", 2)
-
-
-def test_a_floor_for_no_tokens_is_not_passed() -> None:
     assert judged(speed(4.0, tokens=0), floor=1.0).status == "failed"
 
 
@@ -282,9 +260,6 @@ def test_limits_and_where_they_come_from() -> None:
     loose = judged(now, against(), compared=True)
     assert (loose.status, loose.values["max_regression"]) == ("passed", DEFAULT)
     assert judged(now, against(), "calibrated").status == "unproven"
-
-
-def test_noise_that_hides_everything_proves_nothing() -> None:
     wild = QUIET.model_copy(update={"medians": (1.0, 4.0, 9.0)})
     assert judged(THEN, against(noise=wild), "calibrated").status == "unproven"
 

@@ -46,20 +46,20 @@ def mac(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("mac")
 def test_a_mac() -> None:
-    assert machine.identity(OnDevice()) == {  # type: ignore[arg-type]
+    assert machine.identity(OnDevice()) == {
         "backend": "coreml",
         "chip": "Apple M4 Max",
         "os_build": "25B78",
         "compute_units": "CPU_AND_NE",
         "model": "Mac16,5",
     }
-    state = machine.state(OnDevice())  # type: ignore[arg-type]
+    state = machine.state(OnDevice())
     assert state["power"] == "Battery Power"
     assert state["power_mode"] == "low"
     assert state["thermal"] == "CPU_Scheduler_Limit 100, CPU_Speed_Limit 70"
     assert state["host"] == "studio"
     assert state["compiler"] == "coremlcompiler 3500"
-    assert not state.keys() & machine.identity(OnDevice()).keys()  # type: ignore[arg-type]
+    assert not state.keys() & machine.identity(OnDevice()).keys()
 
 
 @pytest.mark.usefixtures("mac")
@@ -69,16 +69,13 @@ def test_the_cpu_of_a_mac() -> None:
     assert "os_build" not in found
 
 
-def test_tools_that_are_missing_or_fail_say_nothing() -> None:
+def test_tools_that_fail_say_nothing_and_a_replayed_mac_is_no_mac() -> None:
     assert machine._output("no-such-tool-of-macos") == ""
     assert machine._output("false") == ""
-
-
-def test_a_replayed_mac_is_no_mac() -> None:
     replayed = OnDevice()
     known = replayed.provenance() | {"native": "replaced"}
-    replayed.provenance = lambda: known  # type: ignore[method-assign]
-    assert machine.identity(replayed)["native"] == "replaced"  # type: ignore[arg-type]
+    replayed.provenance = lambda: known
+    assert machine.identity(replayed)["native"] == "replaced"
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_percent(share: float, text: str) -> None:
         assert percent(-share, signed=True) == f"-{text}"
 
 
-def test_figures() -> None:
+def test_figures_and_the_confirmation() -> None:
     assert speed(4.0).figure() == "10.00 tok/s"
     assert speed(4.0).figure(5.0) == "8.00 tok/s"
     assert speed(0.01, tokens=64).figure() == "6,400 tok/s"
@@ -48,9 +48,6 @@ def test_figures() -> None:
     assert (load.figure(), load.title) == ("300 ms", "load")
     assert speed(identity={"chip": "M1", "model": "", "units": "ALL"}).machine == "M1, ALL"
     assert speed(identity={}).machine == "an unknown machine"
-
-
-def test_the_confirmation_is_a_run_of_its_own() -> None:
     confirmed = speed(4.0, 5.0, 9.0, confirmation=(2.0, 3.0, 4.0))
     assert (confirmed.median, confirmed.medians) == (5.0, (5.0, 3.0))
     assert confirmed.tok_s == 8.0

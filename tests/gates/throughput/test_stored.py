@@ -24,6 +24,7 @@ from pytest_ane.gates.throughput.speed import KEY
 from pytest_ane.gates.throughput.stored import files_of, folder_of, open_storage, read_stored
 from pytest_ane.mlprogram.errors import UnprovenError
 from tests.gates.throughput.runs import run, speed, storage, store
+from tests.hostile import leaves
 
 SPEED = speed(4.0, 4.1, artifacts={"L00": "a"}, prompt=(2, 42), profile={"block": 0.08})
 WHOLE = json.dumps(run(SPEED)).encode()
@@ -131,19 +132,6 @@ def shown(file: Path) -> None:
     table.display(MagicMock(), [(None, flat)] if flat else [], report_noprogress)
 
 
-def _places(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    items = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    return [
-        place for key, inner in items for place in [(*here, key), *_places(inner, (*here, key))]
-    ]
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (
@@ -154,7 +142,7 @@ JSON = st.recursive(
 
 
 @settings(max_examples=150, deadline=None)
-@given(place=st.sampled_from(_places(json.loads(WHOLE))), value=JSON, drop=st.booleans())
+@given(place=st.sampled_from([*leaves(json.loads(WHOLE))]), value=JSON, drop=st.booleans())
 def test_any_change_is_read_or_one_sentence(
     tmp_path_factory: pytest.TempPathFactory, place: tuple[Any, ...], value: Any, drop: bool
 ) -> None:

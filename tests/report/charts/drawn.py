@@ -28,12 +28,11 @@ class Drawn:
     def at(self, kind: str) -> list[tuple[float, float]]:
         """Places of marks, x and y."""
         texts = (mark.get("transform", "")[len("translate(") : -1] for mark in self.marks(kind))
-        return [tuple(map(float, text.split(",")[:2])) for text in texts]  # type: ignore[misc]
+        return [tuple(map(float, text.split(",")[:2])) for text in texts]
 
 
 def drawn(picture: Picture | None) -> Drawn:
     """A picture rendered by vl-convert."""
-    assert picture is not None
     # Nothing is fetched.
     assert not re.search('"(url|href|src)":', json.dumps(spec(picture), allow_nan=False))
     root = ElementTree.fromstring(svg(picture))

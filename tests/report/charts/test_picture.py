@@ -72,22 +72,18 @@ def test_the_first_four_colours_differ_to_the_colour_blind(
     assert min(dist(one, other) for one, other in combinations(perceived, 2)) > 20
 
 
-def test_text_has_the_colour_of_the_text_around_it() -> None:
+def test_text_has_the_colour_of_the_text_around_it_and_values_are_not_filled_again() -> None:
     picture = history("cosine", [("abc", "2026-11-24", 0.9)])
-    assert picture is not None
     texts = drawn(picture).root.iter("{http://www.w3.org/2000/svg}text")
     assert {text.get("fill") for text in texts} == {"currentColor"}
+    table = Table("t", tuple(map(Column, ("what", "speed", "kind"))), (("$rows", 1.0, "bound"),))
+    assert "$rows" in drawn(Picture("$x", "speeds", "$y", table)).texts
 
 
 def test_rows_are_records_without_what_is_not_known_and_with_words_for_what_is_not_finite() -> None:
     columns = tuple(map(Column, "abc"))
     table = Table("t", columns, (("x", float("nan"), 1), ("y", float("-inf"), None)))
     assert records(table) == [{"a": "x", "b": "NaN", "c": 1}, {"a": "y", "b": "infinite"}]
-
-
-def test_values_are_not_filled_again() -> None:
-    table = Table("t", tuple(map(Column, ("what", "speed", "kind"))), (("$rows", 1.0, "bound"),))
-    assert "$rows" in drawn(Picture("$x", "speeds", "$y", table)).texts
 
 
 @settings(deadline=None, max_examples=10)

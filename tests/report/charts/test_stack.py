@@ -43,7 +43,6 @@ def test_drift_marks_the_steepest_shard() -> None:
     assert {"relative L2, square-root scale", "0", "0.05", "0.1", "0.2", "0.5"} <= {*found.texts}
     assert len(found.marks("line")) == 1
     assert len(found.marks("rule")) == 1
-    assert picture is not None
     assert picture.description == (
         "Relative L2 of the hidden states after 4 shards, 0.5100 at the end. "
         "It rises most at L02: 0.0200 to 0.5000."
@@ -56,31 +55,22 @@ def test_drift_of_two_runs_has_two_lines() -> None:
     found = drawn(picture)
     assert len(found.marks("line")) == 2
     assert {"this run", "the run before"} <= {*found.texts}
-    assert picture is not None
     assert "The run before had 0.0400 after L01." in picture.description
     assert picture.table.rows == (("L00", 0.01, 0.03), ("L01", 0.02, 0.04))
-
-
-def test_a_shard_that_is_new_has_no_number_of_the_run_before() -> None:
     picture = drift(behaviour(errors=(0.01, 0.02)), behaviour(errors=(0.03,)))
-    assert picture is not None
     assert picture.table.rows[1] == ("L01", 0.02, None)
+    found = drawn(drift(behaviour(errors=(0.25,))))
+    assert len(found.marks("symbol")) == 1
+    assert not found.marks("rule")
 
 
 @pytest.mark.parametrize("value", [NAN, INF])
 def test_drift_that_is_not_finite_is_above_the_frame(value: float) -> None:
     picture = drift(behaviour(errors=(0.01, value, 0.3)))
     assert min(y for _, y in drawn(picture).at("symbol")) < 0
-    assert picture is not None
     assert "Not finite, and marked above the frame: L01." in picture.description
     word = "NaN" if value is NAN else "infinite"
     assert f"It is {word} from L01 on" in picture.description
-
-
-def test_one_shard_has_no_steepest() -> None:
-    found = drawn(drift(behaviour(errors=(0.25,))))
-    assert len(found.marks("symbol")) == 1
-    assert not found.marks("rule")
 
 
 def test_the_command_s_json_is_drawn_too() -> None:
@@ -89,15 +79,7 @@ def test_the_command_s_json_is_drawn_too() -> None:
 
     last = {"shard": "head.0", "stack": {"rest": None}}
     picture = drift({"shards": [shard("L00", 0.1), shard("L01", "NaN"), last]})
-    assert picture is not None
     assert [row[0] for row in picture.table.rows] == ["L00", "L01"]
-
-
-def test_without_data_there_is_no_picture() -> None:
-    assert drift(behaviour()) is None
-    assert drift({}, behaviour(errors=(0.1,))) is None
-    assert kl({}) is None
-    assert kl({"tables": []}) is None
 
 
 def test_kl_has_a_panel_for_each_prompt() -> None:
@@ -111,7 +93,6 @@ def test_kl_has_a_panel_for_each_prompt() -> None:
     assert len(found.marks("line")) == 2
     # Each panel has the limit's line.
     assert len(found.marks("rule")) == 2
-    assert picture is not None
     assert "The first bad position of other is 3, ' time'." in picture.description
     assert picture.description.startswith(
         "KL at 7 positions of 2 prompts: 5 that the gate judges, and position 0 of each, "
@@ -123,41 +104,35 @@ def test_kl_has_a_panel_for_each_prompt() -> None:
     assert len(picture.table.rows) == 7
 
 
-def test_kl_that_is_not_finite_is_above_the_frame() -> None:
+def test_kl_that_is_not_finite_is_above_the_frame_and_one_position_is_drawn() -> None:
     undefined = Position(NAN, NAN, False, 0)
     picture = kl(behaviour((replace(GOOD, positions=(FIRST, SAME, undefined)),)))
     found = drawn(picture)
     assert min(y for _, y in found.at("symbol")) < 0
-    assert picture is not None
     assert "marked above the frame: facts at 2." in picture.description
-
-
-def test_one_position() -> None:
     found = drawn(kl(behaviour((replace(GOOD, positions=(FIRST, SAME)),))))
     assert "facts" in found.texts
 
 
-def test_long_texts_keep_their_worst_position() -> None:
+def test_long_texts_keep_their_worst_position_and_many_prompts_are_drawn_in_part() -> None:
     positions = [SAME] * 5000
     positions[3217] = Position(0.9, 7.5, False, 3)
     picture = kl(behaviour([replace(GOOD, positions=tuple(positions))]))
-    assert picture is not None
     assert len(json.dumps(spec(picture))) < 60_000
     assert '"KL": 7.5' in json.dumps(spec(picture))
     assert len(picture.table.rows) == 5000
     assert "each point is the worst of 13 positions" in picture.description
-
-
-def test_many_prompts_are_drawn_in_part_and_that_is_told() -> None:
     prompts = [replace(GOOD, name=f"p{i}") for i in range(20)]
     picture = kl(behaviour(prompts))
-    assert picture is not None
     assert "The 8 prompts of the largest KL are drawn, and 12 are not." in picture.description
     assert len(drawn(picture).marks("line")) == 8
 
 
-def test_240_shards_are_small_and_drawn() -> None:
+def test_many_shards_are_small_and_drawn_and_none_are_no_picture() -> None:
     picture = drift(*[behaviour(errors=[0.001 * i for i in range(240)])] * 2)
-    assert picture is not None
     assert len(json.dumps(spec(picture))) < 40_000
     assert len(drawn(picture).marks("symbol")) == 480
+    assert drift(behaviour()) is None
+    assert drift({}, behaviour(errors=(0.1,))) is None
+    assert kl({}) is None
+    assert kl({"tables": []}) is None

@@ -53,7 +53,7 @@ def run_of(*verdicts: Verdict) -> Run:
 
 
 def figure(value: float, *, limit: float = 0.97, **more: object) -> Figure:
-    return Figure("c", value, label="c", limit=limit, good="above", **more)  # type: ignore[arg-type]
+    return Figure("c", value, label="c", limit=limit, good="above", **more)
 
 
 FAILED = Verdict(
@@ -90,7 +90,6 @@ class Reader(HTMLParser):
 def packed_of(text: str) -> dict[str, str]:
     """The details that are packed, by subject."""
     found = re.search(r'id="packed">(.*?)</script>', text, re.DOTALL)
-    assert found is not None
     return {
         name: gzip.decompress(base64.b64decode(data)).decode()
         for name, data in json.loads(found[1]).items()
@@ -104,9 +103,6 @@ def test_what_is_red_comes_first_with_cause_and_remedy() -> None:
     assert "What is red, the worst first m:L02" in head
     assert "cosine is low Remedy: use 6 bits" in head
     assert "m:L01" not in head.partition("About this run")[2]
-
-
-def test_a_run_of_nothing_and_a_run_that_passed() -> None:
     assert "No gate was judged" in Reader(page(Run("h", ()))).text
     assert "The gate passed" in Reader(page(run_of(PASSED))).text
     assert (
@@ -123,14 +119,11 @@ def test_details_are_packed() -> None:
     assert "cosine is low" in packed_of(made)["m:L02"]
 
 
-def test_a_test_that_broke_down_has_its_sentence() -> None:
+def test_tests_that_broke_down_and_runs_that_were_stopped() -> None:
     broken = Row("", "test_mine.py::test_x", "error", "boom", place=("test_mine.py", 3))
     made = page(Run("h", (broken,)))
     assert "<h1>1 test broke down, no gate was judged</h1>" in made
     assert "boom" in made
-
-
-def test_a_run_that_was_stopped_says_what_it_did_not_reach() -> None:
     run = run_of(FAILED)
     waiting = Row("placement", "m:L02", "not run", "not reached: interrupted")
     facts = replace(run.facts, stopped="interrupted")
@@ -139,7 +132,7 @@ def test_a_run_that_was_stopped_says_what_it_did_not_reach() -> None:
     assert "not reached: interrupted" in made
 
 
-def test_verdicts_that_turned_and_limits_that_moved() -> None:
+def test_verdicts_that_turned_limits_that_moved_and_other_backends() -> None:
     then = figure(0.98, limit=0.9, shown=True)
     other = Verdict("placement", "m:L01")
     old = run_of(Verdict("fidelity", "m:L01", (then,)), other)
@@ -149,9 +142,6 @@ def test_verdicts_that_turned_and_limits_that_moved() -> None:
     assert "m:L01 fidelity: passed before, failed now" in text
     assert "fidelity c: limit 0.9 before, 0.99 now" in text
     assert "1 verdict only before: m:L01 placement" in text
-
-
-def test_figures_of_another_backend_are_not_compared_and_that_is_said() -> None:
     old, new = (
         run_of(Verdict("fidelity", "m:L01", (figure(c),), provenance={"backend": backend}))
         for c, backend in ((0.99, "cpu"), (0.98, "coreml"))
@@ -161,14 +151,11 @@ def test_figures_of_another_backend_are_not_compared_and_that_is_said() -> None:
     assert "No figure with a limit differs." in text
 
 
-def test_nothing_is_asked_of_the_network() -> None:
+def test_nothing_is_asked_of_the_network_and_no_script_runs_but_the_page_s_own() -> None:
     made = page(run_of(PASSED, FAILED))
     assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", made)
     assert "@import" not in made
     assert "default-src 'none'" in made
-
-
-def test_no_script_runs_but_the_page_s_own() -> None:
     course = Course("fidelity", "m:L01", "", "cosine.min", "cpu", (Point("a", "t", 0.98),), None)
     made = page(replace(run_of(PASSED), courses=(course,)))
     assert made.count("<svg ") == 1
@@ -197,7 +184,7 @@ def judged(*figures: Figure) -> Judged:
     return Judged(row_of(verdict), verdict)
 
 
-def test_a_cell_has_the_figure_that_decides() -> None:
+def test_a_cell_has_the_figure_that_decides_and_its_room() -> None:
     shown, near = figure(0.999, shown=True), figure(0.971)
     assert judged(near, shown).deciding == shown
     beyond = Figure("d", 2.0, limit=1.0, good="below")
@@ -205,9 +192,6 @@ def test_a_cell_has_the_figure_that_decides() -> None:
     assert judged(figure(math.nan, shown=True)).room == -math.inf
     assert judged(Figure("n", "text", limit=1.0)).brief == "text"
     assert judged().brief == "passed"
-
-
-def test_room_is_the_way_from_the_limit_to_the_best_value() -> None:
     assert math.isclose(judged(figure(0.985)).room, 0.5)
     assert judged(figure(0.97)).level == 0
     assert judged(figure(1.0)).level == 4
@@ -236,7 +220,6 @@ def test_numbers_that_json_has_no_form_for_come_back() -> None:
     infinite = Figure("i", math.inf, limit=1.0, good="below")
     verdict = Verdict("g", "m", (figure(math.nan), infinite), tables=(cells,))
     again = verdict_of(json.loads(json.dumps(to_json(verdict))))
-    assert again is not None
     assert math.isnan(float(again.figures[0].value))
     assert again.figures[1].value == math.inf
     assert not any(f.passes for f in again.figures)
@@ -249,7 +232,7 @@ def columns(*titles: str) -> tuple[Column, ...]:
     return tuple(map(Column, titles))
 
 
-def test_a_grid_marks_what_is_beyond_and_leaves_empty_columns_out() -> None:
+def test_a_grid_marks_what_is_beyond_and_is_cut() -> None:
     table = Table(
         "t",
         (Column("a"), Column("kl", "nats", 0.1, "below"), Column("n", bar=True), Column("none")),
@@ -259,9 +242,6 @@ def test_a_grid_marks_what_is_beyond_and_leaves_empty_columns_out() -> None:
     assert made.heads == ("a", "kl <= 0.1 nats", "n")
     assert [row[1].beyond for row in made.rows] == [False, True, True]
     assert [row[2].bar for row in made.rows] == [25.0, 100.0, 0.0]
-
-
-def test_long_tables_are_cut_and_say_so() -> None:
     made = grid(Table("t", columns("a"), tuple((i,) for i in range(1000))))
     assert (len(made.rows), made.more) == (400, 600)
 
@@ -328,9 +308,8 @@ def test_the_strip_joins_units_errors_and_hazards_by_name() -> None:
 
 
 def test_palettes_and_prompts() -> None:
-    (one,) = palettes(
-        Table("p", columns("weight", "value", "share"), (("w", -0.5, 0.25), ("w", 0.5, 0.75)))
-    )
+    shares = (("w", -0.5, 0.25), ("w", 0.5, 0.75))
+    (one,) = palettes(Table("p", columns("weight", "value", "share"), shares).records)
     assert (one.weight, one.entries) == ("w", (("-0.5", 33.3), ("0.5", 100.0)))
     heads = columns("prompt", "position", "text", "KL", "top-1", "bad")
     rows = (
@@ -338,7 +317,7 @@ def test_palettes_and_prompts() -> None:
         ("a", 1, " you", 0.5, "no", "yes"),
         ("a", 2, "!", 0.02, "yes", "yes"),
     )
-    (prompt,) = prompts(Table("positions", heads, rows))
+    (prompt,) = prompts(Table("positions", heads, rows).records)
     assert [token.level for token in prompt.tokens] == [0, 4, 1]
     assert [token.first for token in prompt.tokens] == [False, True, False]
     assert prompt.tokens[1].says == "position 1: KL 0.5000 nats, another token"

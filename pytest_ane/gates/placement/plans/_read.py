@@ -74,8 +74,9 @@ def parse_plan(data: bytes) -> Plan:
     elif analytics.recognises(text):
         return analytics.read(text)
     else:
-        messages = explain(text)
-        if _has_counts(text):
+        messages, forms = explain(text), (_OPERATION, _ANE, _SHARE)
+        counted = any(one.search(line) for line in text.splitlines() for one in forms)
+        if counted or _is_lines(text):
             return replace(_read_counts(text), messages=messages)
         if messages:
             return Plan("log", messages=messages)
@@ -123,12 +124,6 @@ def _is_counts(data: Any) -> bool:
     return isinstance(first, Mapping) and any(key in first for key in _KEYS)
 
 
-def _has_counts(text: str) -> bool:
-    forms = (_OPERATION, _ANE, _SHARE)
-    lines = text.splitlines()
-    return any(one.search(line) for line in lines for one in forms) or _is_lines(text)
-
-
 def _read_data(data: Any) -> Plan:
     """The plan of one JSON object of counts, or of a list of them.
 
@@ -155,7 +150,11 @@ def _read_counts(text: str) -> Plan:
     tallies: list[Tally] = []
     for number, line in enumerate(text.splitlines(), 1):
         if found := _OPERATION.match(line):
-            operations.append(_read_operation(found, number))
+            where = f"line {number}"
+            named = (fields.device(one, where) for one in found["supported"].split(","))
+            device = fields.device(found["preferred"], where)
+            supported = tuple(device for device in named if device)
+            operations.append(PlannedOperation("", fields.op_type(found["op"]), device, supported))
         else:
             tallies += (*_shares(line, number), *_pairs(line, number))
     functions = (PlannedFunction("", tuple(operations)),) if operations else ()
@@ -165,7 +164,6 @@ def _read_counts(text: str) -> Plan:
 
 
 def _is_lines(text: str) -> bool:
-    """Whether a text is one JSON object of counts a line."""
     first, _, second = text.strip().partition("\n")
     try:
         return second[:1] == "{" and _is_counts(json.loads(first))
@@ -200,17 +198,6 @@ def _by_type(entry: Mapping[str, Any], index: int) -> list[Tally]:
         placed = sum(count for device, count in found.items() if device)
         tallies.append(_read_tally(fields.op_type(kind), found["ANE"], placed, at))
     return tallies
-
-
-def _read_operation(found: re.Match[str], number: int) -> PlannedOperation:
-    where = f"line {number}"
-    named = (fields.device(one, where) for one in found["supported"].split(","))
-    return PlannedOperation(
-        "",
-        fields.op_type(found["op"]),
-        fields.device(found["preferred"], where),
-        tuple(device for device in named if device),
-    )
 
 
 def _shares(line: str, number: int) -> Iterator[Tally]:

@@ -106,7 +106,6 @@ class Plan:
         source: the format it was read from.
         functions: what is said of single operations.
         tallies: what is said of numbers of operations, by sources that name none.
-        messages: known lines of logs.
         compute_units: what Core ML was allowed to use, in the source's words; empty if unknown.
         ane_cores: `totalCoreCount` of the ANE, where told.
         unmatched: names that the plan's package does not have; set by `join`.

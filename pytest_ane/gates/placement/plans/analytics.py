@@ -147,7 +147,6 @@ def _planned(operation: Operation) -> PlannedOperation:
 
 
 def _why(selected: str, estimates: Mapping[str, float], message: str, supported: bool) -> str:
-    """Why an operation is off the ANE, as far as the file tells."""
     if selected == "ane":
         return ""
     if not supported:

@@ -351,7 +351,6 @@ class Summary:
         compile_time: `const` and `constexpr_*`, which have no device, by type.
         folded: compute ops that the compiler left out.
         added: ops that it added, by type.
-        renamed: ops that it renamed.
         boundary_casts: casts of a function's inputs and outputs, image scaling, `classify`.
         off: compute ops that are not on the ANE, those without a device included.
         outcome: `resident` only if every compute op prefers the ANE.
@@ -437,7 +436,6 @@ def summarise(plan: Plan) -> Summary:
 def _inconclusive(
     plan: Plan, assigned: int, lost: list[PlannedOperation]
 ) -> tuple[str, str] | None:
-    """Why a plan proves nothing, and what to do."""
     if plan.source == "log":
         return "A log does not say where operations run", "record a compute plan"
     if failed := next((message for message in plan.messages if message.failure), None):

@@ -4,50 +4,24 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pytest_ane.gates.placement.rules import (
-    _ops as ops,
+from pytest_ane.gates.placement.rules._base import OpRule, Outcome, ProgramRule, Rule
+from pytest_ane.gates.placement.rules._ops import RULES
+from pytest_ane.gates.placement.rules._products import ATTENTION, CONVOLUTIONS, MATMULS
+from pytest_ane.gates.placement.rules._shapes import (
+    DYNAMIC,
+    LIMITS,
+    PROGRAM_RULES,
+    SIZE_RULE,
+    STATES,
 )
-from pytest_ane.gates.placement.rules import (
-    _products as products,
-)
-from pytest_ane.gates.placement.rules import (
-    _shapes as shapes,
-)
-from pytest_ane.gates.placement.rules import (
-    _types as types,
-)
-from pytest_ane.gates.placement.rules._base import (
-    Grade,
-    OpRule,
-    Outcome,
-    ProgramRule,
-    Rule,
-    Subject,
-)
-from pytest_ane.gates.placement.rules._shapes import SIZE_RULE, limit_bytes, too_large
+from pytest_ane.gates.placement.rules._types import COMPRESSED, TYPES
 
-__all__ = [
-    "ALL_RULES",
-    "OP_RULES",
-    "PROGRAM_RULES",
-    "SIZE_RULE",
-    "Grade",
-    "OpRule",
-    "Outcome",
-    "ProgramRule",
-    "Rule",
-    "Subject",
-    "find",
-    "limit_bytes",
-    "too_large",
-]
+__all__ = ["ALL_RULES", "OP_RULES", "PROGRAM_RULES", "OpRule", "Outcome", "ProgramRule", "Rule"]
 
 OP_RULES: tuple[OpRule, ...] = (
-    *ops.RULES, *types.TYPES, *shapes.LIMITS, *products.MATMULS, *products.CONVOLUTIONS,
-    *types.COMPRESSED, *shapes.DYNAMIC, *products.ATTENTION, *shapes.STATES,
+    *RULES, *TYPES, *LIMITS, *MATMULS, *CONVOLUTIONS, *COMPRESSED, *DYNAMIC, *ATTENTION, *STATES,
 )  # fmt: skip
 """In the order in which they are told of an operation."""
-PROGRAM_RULES: tuple[ProgramRule, ...] = shapes.PROGRAM_RULES
 ALL_RULES: tuple[Rule, ...] = tuple(
     sorted((*OP_RULES, *PROGRAM_RULES, SIZE_RULE), key=lambda rule: (rule.id, rule.outcome))
 )

@@ -17,6 +17,7 @@ DISPATCH = (
 AUTHORING = (
     "apple/coreai-models@86b363d, model-authoring/references/neural_engine_rules.md (Apple's rules)"
 )
+GUIDE = "sbryngelson/ane-guide@9eb1afe, appendix A and chapter 17 (arXiv 2606.22283)"
 
 Outcome = Literal["ineligible", "warned"]
 Grade = Literal["A", "B", "C"]

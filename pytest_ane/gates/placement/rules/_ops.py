@@ -6,10 +6,9 @@ from functools import cache
 from importlib.resources import files
 
 from pytest_ane.gates.placement._graph import Depends, Site
-from pytest_ane.gates.placement.rules._base import DISPATCH, OpRule
+from pytest_ane.gates.placement.rules._base import DISPATCH, GUIDE, OpRule
 
 _SWEEP = "aneforge 0.4.0 full_mil_vocabulary_sweep.json (M5 Pro)"
-_GUIDE = "sbryngelson/ane-guide@9eb1afe, appendix A and chapter 17 (arXiv 2606.22283)"
 _NOTES = "smpanaro/more-ane-transformers, src/experiments/NOTES.md"
 _FLUID = "FluidInference/FluidAudio, Documentation/ANE_Profiler.md and ANE_Candidates.md"
 
@@ -30,17 +29,14 @@ def _custom(site: Site) -> str | None:
 
 
 def _runtime_indices(site: Site) -> str | None:
-    indices = site.argument("indices")
-    if indices is None or site.graph.origin(indices).values < Depends.VALUES:
+    if site.depends("indices") < Depends.VALUES:
         return None
     return "Its indices are known only at run time, and such a gather is placed on the CPU."
 
 
 def _runtime_begin(site: Site) -> str | None:
-    begin = site.argument("begin")
-    if begin is None or site.graph.origin(begin).values < Depends.VALUES:
-        return None
-    return "Its begin is known only at run time."
+    known = site.depends("begin") < Depends.VALUES
+    return None if known else "Its begin is known only at run time."
 
 
 RULES = (
@@ -60,7 +56,7 @@ RULES = (
         ops=frozenset({"scatter", "scatter_along_axis", "scatter_nd"}),
         consequence="falls back to CPU or GPU; a rank-5 scatter rejects the whole model",
         scope="all",
-        source=f"{_SWEEP}; {_GUIDE}; {_NOTES}; {_FLUID}",
+        source=f"{_SWEEP}; {GUIDE}; {_NOTES}; {_FLUID}",
         fix="write with a one-hot multiply-add, or with slice_update into a state",
     ),
     OpRule(
@@ -80,7 +76,7 @@ RULES = (
         ),
         consequence="runs on the CPU",
         scope="all",
-        source=f"{_SWEEP}; {_GUIDE}",
+        source=f"{_SWEEP}; {GUIDE}",
         fix="unroll the loop and concat, or keep the tensors apart",
     ),
     OpRule(
@@ -100,7 +96,7 @@ RULES = (
         ),
         consequence="runs on the CPU",
         scope="measured on M1, M2, M4, M5",
-        source=f"{_SWEEP}; {_GUIDE}; {_NOTES} (band_part); {DISPATCH}",
+        source=f"{_SWEEP}; {GUIDE}; {_NOTES} (band_part); {DISPATCH}",
         fix="compute it on the host and pass it as an input (masks, one-hot rows, lengths)",
     ),
     OpRule(
@@ -120,7 +116,7 @@ RULES = (
         ops=frozenset({"acos", "asin", "atanh", "cosh", "sinh", "tan"}),
         consequence="runs on the CPU",
         scope="M1 to M5",
-        source=f"{_SWEEP}; {_GUIDE}; ane-probe's single-op scan",
+        source=f"{_SWEEP}; {GUIDE}; ane-probe's single-op scan",
         fix="write it with exp, log, sin, cos or atan, or tabulate it",
     ),
     OpRule(
@@ -131,7 +127,7 @@ RULES = (
         ),
         consequence="runs on the CPU",
         scope="all",
-        source=f"{_SWEEP}; {_GUIDE}",
+        source=f"{_SWEEP}; {GUIDE}",
         fix="draw the numbers on the host and pass them as an input",
     ),
     OpRule(
@@ -162,7 +158,7 @@ RULES = (
         consequence="a few ops at the end of a language-model head on the CPU",
         scope="A17, A19, M series; a direct compile fails on M4 and M6",
         source="john-rocky/CoreML-LLM@72178c6, ane_residency_baseline_2026-04-19.json; "
-        f"{_GUIDE}; {DISPATCH}",
+        f"{GUIDE}; {DISPATCH}",
         fix="return the logits and take the maximum on the host",
     ),
     OpRule(
@@ -207,7 +203,7 @@ RULES = (
         grade="B",
         consequence="runs on the CPU",
         scope="all; a direct compile on M5 takes it, its values unchecked",
-        source=_GUIDE,
+        source=GUIDE,
         fix="end the program with boxes and scores, and suppress on the host",
     ),
     OpRule(

@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
-from pytest_ane.gates.placement._graph import Depends, Site
-from pytest_ane.gates.placement.rules._base import AUTHORING, DISPATCH, OpRule
-from pytest_ane.gates.placement.segmenter._support import limit, wide_kernel, wide_window
+from pytest_ane.gates.placement._graph import Site
+from pytest_ane.gates.placement.rules._base import AUTHORING, DISPATCH, GUIDE, OpRule
+from pytest_ane.gates.placement.segmenter._costs import limit, wide_kernel, wide_window
 from pytest_ane.mlprogram import fp16
-from pytest_ane.mlprogram.records import Ref, TensorType
+from pytest_ane.mlprogram.records import Ref
 
-_GUIDE = "sbryngelson/ane-guide@9eb1afe, appendix A and chapter 17 (arXiv 2606.22283)"
 _CONV = frozenset({"conv"})
 _PALETTE_OF_4_BITS = 16
 
 
-def _weight(site: Site) -> TensorType | None:
-    argument = site.argument("weight")
-    return None if argument is None else site.graph.tensor(argument)
-
-
 def _wide_kernel(site: Site) -> str | None:
-    weight = _weight(site)
+    weight = site.tensor("weight")
     reason = wide_kernel(weight.shape[2:]) if weight else ""
     return f"It has {reason}." if reason else None
 
 
-def _integers(site: Site, parameter: str) -> tuple[int, ...]:
-    argument = site.argument(parameter)
-    array = None if argument is None else site.graph.array(argument)
-    return () if array is None else tuple(int(number) for number in array.ravel())
-
-
 def _wide_window(site: Site) -> str | None:
-    sizes = _integers(site, "kernel_sizes")
+    sizes = site.integers("kernel_sizes")
     reason = wide_window(sizes[-1]) if sizes else ""
     return f"It is a {reason}." if reason else None
 
 
 def _strides(site: Site) -> str | None:
-    strides = _integers(site, "strides")
+    strides = site.integers("strides")
     written = "x".join(map(str, strides))
     if any(_rest(stride) > 1 for stride in strides):
         return f"Its strides are {written}; those of factors 2 and 3 cost least."
@@ -59,7 +47,7 @@ def _rest(number: int) -> int:
 
 
 def _pool_strides(site: Site) -> str | None:
-    strides = _integers(site, "strides")
+    strides = site.integers("strides")
     if set(strides) <= {1, 2, 4}:
         return None
     return f"Its strides are {'x'.join(map(str, strides))}; 2 and 4 cost least."
@@ -67,25 +55,19 @@ def _pool_strides(site: Site) -> str | None:
 
 def _runtime_weight(site: Site) -> str | None:
     weight = site.argument("weight")
-    if weight is None or site.graph.origin(weight).values == Depends.NOTHING:
-        return None
-    if any(site.compressed_by(weight)):
+    if weight is None or not site.depends("weight") or any(site.compressed_by(weight)):
         return None
     return "Its weight is computed at run time."
 
 
 def _palettized_depthwise(site: Site) -> str | None:
-    weight, argument = _weight(site), site.argument("weight")
+    weight, argument = site.tensor("weight"), site.argument("weight")
     if weight is None or argument is None or len(weight.shape) < 3 or weight.shape[1] != 1:
         return None
-    groups = site.argument("groups")
-    array = None if groups is None else site.graph.array(groups)
-    if array is None or array.size != 1 or int(array.ravel()[0]) < 2:
-        return None
-    for operation in site.compressed_by(argument):
-        lut = next(iter(operation.inputs.get("lut", ())), None)
-        kind = None if lut is None else site.graph.tensor(lut)
-        if kind and len(kind.shape) >= 2 and kind.shape[-2] == _PALETTE_OF_4_BITS:
+    groups = site.integers("groups")
+    for operation in site.compressed_by(argument) if len(groups) == 1 and groups[0] > 1 else ():
+        lut = Site(site.graph, operation).tensor("lut")
+        if lut and len(lut.shape) >= 2 and lut.shape[-2] == _PALETTE_OF_4_BITS:
             return f"Its depthwise weight `{operation.name}` is a 4-bit palette."
     return None
 
@@ -93,40 +75,23 @@ def _palettized_depthwise(site: Site) -> str | None:
 _CONSTANT_DEPTH = 16_384
 
 
-def _rank(site: Site) -> int:
-    return max((len(kind.shape) for kind in site.inputs()), default=0)
-
-
-def _matmul_of_rank_5(site: Site) -> str | None:
-    return f"It multiplies tensors of rank {_rank(site)}." if _rank(site) == 5 else None
-
-
-def _linear_of_rank_5(site: Site) -> str | None:
-    return (
-        f"Its input has rank {_rank(site)}; `linear` takes 4 at most." if _rank(site) == 5 else None
-    )
+def _rank_5(site: Site) -> str | None:
+    if max((len(kind.shape) for kind in site.inputs()), default=0) != 5:
+        return None
+    if site.op == "linear":
+        return "Its input has rank 5; `linear` takes 4 at most."
+    return "It multiplies tensors of rank 5."
 
 
 def _deep(site: Site, most: int, *, constant: bool) -> str | None:
-    x, y = site.argument("x"), site.argument("weight" if site.op == "linear" else "y")
-    kind = None if x is None else site.graph.tensor(x)
-    if kind is None or y is None:
+    kind, other = site.tensor("x"), "weight" if site.op == "linear" else "y"
+    if kind is None or site.argument(other) is None or constant == bool(site.depends(other)):
         return None
-    if constant != (site.graph.origin(y).values == Depends.NOTHING):
-        return None
-    across = -2 if any(site.flags("transpose_x")) and len(kind.shape) > 1 else -1
+    across = -2 if any(site.integers("transpose_x")) and len(kind.shape) > 1 else -1
     depth = kind.shape[across] if kind.shape else None
     if depth is None or depth <= most:
         return None
     return f"It sums over {depth:,} elements; the ANE takes a depth of {most:,} at most."
-
-
-def _deep_by_constant(site: Site) -> str | None:
-    return _deep(site, _CONSTANT_DEPTH, constant=True)
-
-
-def _deep_at_run_time(site: Site) -> str | None:
-    return _deep(site, limit("matmul depth"), constant=False)
 
 
 _FILLS = {
@@ -176,7 +141,7 @@ CONVOLUTIONS = (
         why=_wide_kernel,
         consequence="runs on the CPU",
         scope="M4 and M6; on M1 width 13, height 29. 16x16 takes minutes to compile",
-        source=f"{DISPATCH}; {_GUIDE}; aneforge 0.4.0, _targets.py (16 and more fail on M5)",
+        source=f"{DISPATCH}; {GUIDE}; aneforge 0.4.0, _targets.py (16 and more fail on M5)",
         fix="split the kernel into narrower ones and add, or lay it out as a matmul over frames",
     ),
     OpRule(
@@ -189,7 +154,7 @@ CONVOLUTIONS = (
         grade="B",
         consequence="the compiler crashes at a batch of 2 and more, or the weight is ignored",
         scope="M3 Max, M5; Core ML on an M4 places it on the ANE, its values unchecked",
-        source=f"skyfallsin/apple-neural-engine-field-guide; {_GUIDE}; {DISPATCH}",
+        source=f"skyfallsin/apple-neural-engine-field-guide; {GUIDE}; {DISPATCH}",
         fix="write it as a matmul of two activations",
     ),
     OpRule(
@@ -249,7 +214,7 @@ MATMULS = (
         title="A matmul of rank 5 is placed on the CPU.",
         matches="`matmul` that reads a run-time tensor of rank 5",
         ops=frozenset({"matmul"}),
-        why=_matmul_of_rank_5,
+        why=_rank_5,
         outcome="warned",
         grade="B",
         consequence="runs on the CPU",
@@ -262,12 +227,12 @@ MATMULS = (
         title="`linear` takes inputs of rank 4 at most.",
         matches="`linear` that reads a run-time tensor of rank 5",
         ops=frozenset({"linear"}),
-        why=_linear_of_rank_5,
+        why=_rank_5,
         outcome="warned",
         grade="B",
         consequence="runs on the CPU",
         scope="all",
-        source="sbryngelson/ane-guide@9eb1afe, appendix A and chapter 17 (arXiv 2606.22283)",
+        source=GUIDE,
         fix="merge the batch axes before it",
     ),
     OpRule(
@@ -275,7 +240,7 @@ MATMULS = (
         title="A product of two run-time tensors is taken up to a depth of 32,768.",
         matches="`matmul` of two run-time tensors that sums over more than 32,768 elements",
         ops=frozenset({"matmul"}),
-        why=_deep_at_run_time,
+        why=lambda site: _deep(site, limit("matmul depth"), constant=False),
         consequence="runs on the CPU",
         scope="M4: 32,768 is fine, 40,000 fails",
         source=DISPATCH,
@@ -286,7 +251,7 @@ MATMULS = (
         title="A product by a constant is taken up to a depth of 16,384.",
         matches="`linear`, or `matmul` by a constant, that sums over more than 16,384 elements",
         ops=frozenset({"linear", "matmul"}),
-        why=_deep_by_constant,
+        why=lambda site: _deep(site, _CONSTANT_DEPTH, constant=True),
         outcome="warned",
         grade="B",
         consequence="runs on the CPU",

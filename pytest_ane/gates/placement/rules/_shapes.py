@@ -15,7 +15,7 @@ from pytest_ane.gates.placement.rules._base import (
     Rule,
     Subject,
 )
-from pytest_ane.gates.placement.segmenter._support import limit
+from pytest_ane.gates.placement.segmenter._costs import limit
 from pytest_ane.mlprogram.errors import ManifestError
 from pytest_ane.mlprogram.records import DType, MLModel, StateType, TensorType
 
@@ -76,8 +76,8 @@ def _may_be_too_long(site: Site) -> str | None:
 
 
 def _wide_head(site: Site) -> str | None:
-    weight = site.argument("weight" if site.op == "linear" else "y")
-    if weight is None or site.graph.origin(weight).values > Depends.NOTHING:
+    weight = "weight" if site.op == "linear" else "y"
+    if site.argument(weight) is None or site.depends(weight):
         return None
     for kind in site.outputs():
         extent = kind.shape[-1] if kind.shape else None
@@ -131,7 +131,7 @@ def _data_dependent(site: Site) -> str | None:
     for parameter, argument in site.deciding():
         if site.graph.origin(argument).values < Depends.VALUES:
             continue
-        mask = site.flags(_MASKS[parameter]) if parameter in _MASKS else ()
+        mask = site.integers(_MASKS.get(parameter, ""))
         if mask and all(mask):
             continue
         return f"Its {parameter} derives from values that are known only at run time."
@@ -154,8 +154,7 @@ def _enumerated(model: MLModel) -> Iterator[Subject]:
 
 
 def _enumerated_with_state(model: MLModel) -> Iterator[Subject]:
-    inputs = (one for function in model.program.functions.values() for one in function.inputs)
-    if any(isinstance(one.type, StateType) for one in inputs):
+    if any(_states(model)):
         yield from _enumerated(model)
 
 
@@ -163,23 +162,24 @@ _WIDTH = 32
 """Elements of fp16 in 64 bytes, which rows of ANE tensors are aligned to."""
 
 
-def _not_half(model: MLModel) -> Iterator[Subject]:
+def _states(model: MLModel) -> Iterator[tuple[str, TensorType]]:
     for function in model.program.functions.values():
         for named in function.inputs:
-            kind = named.type.wrapped if isinstance(named.type, StateType) else None
-            if kind is not None and kind.dtype is not DType.FP16:
-                yield Subject(named.name, "state", f"State `{named.name}` is {kind}, not fp16.")
+            if isinstance(named.type, StateType):
+                yield named.name, named.type.wrapped
+
+
+def _not_half(model: MLModel) -> Iterator[Subject]:
+    for name, kind in _states(model):
+        if kind.dtype is not DType.FP16:
+            yield Subject(name, "state", f"State `{name}` is {kind}, not fp16.")
 
 
 def _odd_width(model: MLModel) -> Iterator[Subject]:
-    for function in model.program.functions.values():
-        for named in function.inputs:
-            kind = named.type.wrapped if isinstance(named.type, StateType) else None
-            if kind is not None and kind.shape and (width := kind.shape[-1] or 0) % _WIDTH:
-                yield Subject(
-                    named.name, "state",
-                    f"State `{named.name}` is {kind}; {width} is no multiple of {_WIDTH}.",
-                )  # fmt: skip
+    for name, kind in _states(model):
+        if kind.shape and (width := kind.shape[-1] or 0) % _WIDTH:
+            why = f"State `{name}` is {kind}; {width} is no multiple of {_WIDTH}."
+            yield Subject(name, "state", why)
 
 
 def _padded(model: MLModel) -> Iterator[Subject]:

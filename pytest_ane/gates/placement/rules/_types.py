@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pytest_ane.gates.placement._graph import Depends, Site
-from pytest_ane.gates.placement.rules._base import AUTHORING, DISPATCH, OpRule
+from pytest_ane.gates.placement.rules._base import AUTHORING, DISPATCH, GUIDE, OpRule
 from pytest_ane.gates.placement.rules._ops import RECURRENT
 from pytest_ane.mlprogram import fp16
 from pytest_ane.mlprogram.records import Dim, DType, Operation, TensorType
@@ -109,21 +109,12 @@ def _scaled(site: Site) -> Iterator[tuple[str, Operation, bool]]:
         palette = any(operation.op in _PALETTES for operation in behind)
         for operation in behind:
             if operation.op in _BLOCKWISE:
-                yield parameter, operation, palette and _is_float(site, operation)
+                yield parameter, operation, palette and _is_float(Site(site.graph, operation))
 
 
-def _is_float(site: Site, operation: Operation) -> bool:
-    kind = _type(site, operation, "data") or _type(site, operation, "nonzero_data")
+def _is_float(scaled: Site) -> bool:
+    kind = scaled.tensor("data") or scaled.tensor("nonzero_data")
     return kind is not None and kind.dtype in _FLOATS
-
-
-def _type(site: Site, operation: Operation, parameter: str) -> TensorType | None:
-    given = next(iter(operation.inputs.get(parameter, ())), None)
-    return None if given is None else site.graph.tensor(given)
-
-
-def _flag(site: Site, parameter: str) -> bool:
-    return any(site.flags(parameter))
 
 
 def _output_axis(site: Site, parameter: str, rank: int) -> int | None:
@@ -134,15 +125,15 @@ def _output_axis(site: Site, parameter: str, rank: int) -> int | None:
         case "conv_transpose", "weight":
             return 1
         case "matmul", "y":
-            return rank - 2 if _flag(site, "transpose_y") else rank - 1
+            return rank - 2 if any(site.integers("transpose_y")) else rank - 1
         case "matmul", "x":
-            return rank - 1 if _flag(site, "transpose_x") else rank - 2
+            return rank - 1 if any(site.integers("transpose_x")) else rank - 2
     return None
 
 
 def _per_block(site: Site) -> str | None:
     for parameter, operation, palette in _scaled(site):
-        scale = _type(site, operation, "scale")
+        scale = Site(site.graph, operation).tensor("scale")
         if palette or scale is None:
             continue
         along = {axis: count for axis, count in enumerate(scale.shape) if count != 1}
@@ -181,9 +172,7 @@ def _tables(site: Site) -> Iterator[tuple[Operation, tuple[Dim, ...], int]]:
     """
     for _, argument in site.arguments():
         for operation in site.compressed_by(argument):
-            lut = next(iter(operation.inputs.get("lut", ())), None)
-            kind = None if lut is None else site.graph.tensor(lut)
-            rank = _rank(operation)
+            kind, rank = Site(site.graph, operation).tensor("lut"), _rank(operation)
             if kind and rank and len(kind.shape) == rank + 2:
                 yield operation, kind.shape[:-2], kind.shape[-1] or 1
 
@@ -252,7 +241,7 @@ TYPES = (
         grade="B",
         consequence="runs on CPU or GPU",
         scope="all",
-        source="sbryngelson/ane-guide@9eb1afe, appendix A and chapter 17 (arXiv 2606.22283)",
+        source=GUIDE,
         fix="convert with compute_precision=FLOAT16",
     ),
     OpRule(
@@ -316,7 +305,7 @@ COMPRESSED = (
         grade="C",
         consequence="ANE compile error",
         scope="one guide",
-        source="sbryngelson/ane-guide@9eb1afe, appendix A and chapter 17 (arXiv 2606.22283)",
+        source=GUIDE,
         fix="choose cluster_dim 1, 2 or 4",
     ),
     OpRule(

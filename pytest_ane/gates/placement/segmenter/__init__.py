@@ -6,7 +6,7 @@ A prediction names chip and system. It is never a measurement: only a plan can s
 from __future__ import annotations
 
 from pytest_ane.gates.placement.segmenter._predict import predict
-from pytest_ane.gates.placement.segmenter._program import predict_model, predict_program
+from pytest_ane.gates.placement.segmenter._program import predict_model
 from pytest_ane.gates.placement.segmenter._records import (
     Off,
     Op,
@@ -29,5 +29,4 @@ __all__ = [
     "Units",
     "predict",
     "predict_model",
-    "predict_program",
 ]

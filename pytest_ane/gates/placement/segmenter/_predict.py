@@ -16,15 +16,16 @@ from operator import add
 from pytest_ane.gates.placement.segmenter._costs import (
     CostModel,
     chip_named,
+    is_measured,
     launch_bounds,
     milliseconds,
     models,
+    obstacle,
     rates_of,
 )
 from pytest_ane.gates.placement.segmenter._records import (
     BACKENDS,
     UNIT,
-    Backend,
     NoData,
     Off,
     Op,
@@ -35,7 +36,6 @@ from pytest_ane.gates.placement.segmenter._records import (
     Units,
     Work,
 )
-from pytest_ane.gates.placement.segmenter._support import is_measured, obstacle
 
 Row = Sequence[float]
 
@@ -170,20 +170,14 @@ def predict(
     missing = (*_missing(ops, no_data), *_assumed_rates(ops, units, model))
     if not estimated(ops):
         return _unestimated(ops, units, model, missing)
-    backends = BACKENDS[units]
     costs = estimates(ops, units, model)
     edges = edge_costs(units, model)
     paths = shortest(costs, edges, model.tie_ms)
     off = _reasons(ops, costs, edges, paths, units, model)
     missing += tuple(_large(ops, off))
-    placed = tuple(
-        _placed(op, row, through, backends, backend, paths.total, model, why)
-        for op, row, through, backend, why in zip(
-            ops, costs, paths.through, paths.chosen, off, strict=True
-        )
-    )
+    placed = tuple(_placed(ops, costs, paths, units, model, off))
     segments = tuple(_segments(placed))
-    ane = backends.index("ane")
+    ane = BACKENDS[units].index("ane")
     barred = [(*row[:ane], math.inf, *row[ane + 1 :]) for row in costs]
     without = best_cost(barred, edges)
     return Prediction(
@@ -305,7 +299,6 @@ def _without_costs(
 
 
 def _work(ops: Sequence[Op]) -> Work:
-    """Work of a row of supported operations, by what the ANE saves on each chip with costs."""
     saved = [
         math.fsum(
             min(cpu) - ane for ane, *cpu in estimates(ops, "CPU_AND_NE", model)
@@ -319,29 +312,16 @@ def _work(ops: Sequence[Op]) -> Work:
 
 
 def _placed(
-    op: Op,
-    row: Row,
-    through: Row,
-    backends: Sequence[Backend],
-    chosen: int,
-    total: float,
-    model: CostModel,
-    off: Off | None,
-) -> Placed:
-    unit = UNIT[backends[chosen]]
-    others = [ms for backend, ms in zip(backends, through, strict=True) if UNIT[backend] != unit]
-    margin = least if (least := min(others) - total) > model.tie_ms else 0.0
-    undecided = margin < model.undecided_ms
-    return Placed(
-        op.name,
-        op.kind,
-        unit,
-        row[chosen],
-        None if math.isinf(margin) else margin,
-        undecided,
-        off,
-        op.boundary,
-    )
+    ops: Sequence[Op], costs: Sequence[Row], paths: Paths, units: Units, model: CostModel,
+    off: Sequence[Off | None],
+) -> Iterator[Placed]:  # fmt: skip
+    on = [UNIT[backend] for backend in BACKENDS[units]]
+    for i, (op, chosen) in enumerate(zip(ops, paths.chosen, strict=True)):
+        others = [ms for unit, ms in zip(on, paths.through[i], strict=True) if unit != on[chosen]]
+        margin = least if (least := min(others) - paths.total) > model.tie_ms else 0.0
+        known, undecided = None if math.isinf(margin) else margin, margin < model.undecided_ms
+        ms = costs[i][chosen]
+        yield Placed(op.name, op.kind, on[chosen], ms, known, undecided, off[i], op.boundary)
 
 
 def _reasons(
@@ -352,7 +332,6 @@ def _reasons(
     units: Units,
     model: CostModel,
 ) -> list[Off | None]:
-    """Why each operation is off the ANE; `None` for one that is on it."""
     ane = BACKENDS[units].index("ane")
     limits = [
         obstacle(op, "ane") if math.isinf(row[ane]) else ""

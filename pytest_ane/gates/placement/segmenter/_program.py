@@ -12,13 +12,12 @@ from pytest_ane.gates.placement.segmenter._records import (
     NoData,
     Op,
     Predicted,
-    Prediction,
     Tensor,
     Units,
 )
 from pytest_ane.mlprogram.errors import AneError
 from pytest_ane.mlprogram.executor.shapes import token_range, value_shapes
-from pytest_ane.mlprogram.records import Argument, Function, MLModel, Program, Ref, TensorType
+from pytest_ane.mlprogram.records import Argument, Function, MLModel, Ref, TensorType
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -58,31 +57,6 @@ _ATTRIBUTES = {
 _STATES = frozenset({"read_state", "write_state", "coreml_update_state"})
 
 
-def predict_program(
-    program: Program,
-    units: Units = "CPU_AND_NE",
-    chip: str = "M4",
-    shapes: Shapes = MappingProxyType({}),
-) -> dict[str, Prediction]:
-    """Predicted placement of each function.
-
-    Args:
-        program: weights need not be readable.
-        units: the compute units the model is loaded with.
-        chip: as `predict` takes it.
-        shapes: of values by name, where flexible inputs have a shape; the program's types decide
-            for values left out.
-
-    Raises:
-        ManifestError: there is no such chip.
-    """
-    missing = _program_no_data(program)
-    return {
-        name: predict(function_ops(function, shapes), units, chip, missing)
-        for name, function in program.functions.items()
-    }
-
-
 def predict_model(
     model: MLModel,
     units: Units = "CPU_AND_NE",
@@ -102,29 +76,21 @@ def predict_model(
     """
     flexible = [name for name, f in model.program.functions.items() if _flexible(f)]
     lengths = (tokens,) if tokens else token_range(model, _MOST_TOKENS)
-    missing = _program_no_data(model.program)
+    missing: list[NoData] = ["several functions"] if len(model.program.functions) > 1 else []
+    missing += ["flexible shapes"] if flexible else []
     predicted: list[Predicted] = []
     for at in dict.fromkeys(lengths) if flexible else [None]:
         for name, function in model.program.functions.items():
             if name in flexible or at in (None, lengths[0]):
                 at_tokens = at if name in flexible else None
-                shapes, unknown = model_shapes(model, function, at_tokens)
+                shapes, unknown = _shapes(model, function, at_tokens)
                 ops = function_ops(function, shapes)
                 prediction = predict(ops, units, chip, missing)
                 predicted.append(Predicted(name, at_tokens, prediction, unknown, ops))
     return tuple(sorted(predicted, key=Predicted.weakness))
 
 
-def _program_no_data(program: Program) -> list[NoData]:
-    missing: list[NoData] = []
-    if len(program.functions) > 1:
-        missing.append("several functions")
-    if any(_flexible(function) for function in program.functions.values()):
-        missing.append("flexible shapes")
-    return missing
-
-
-def model_shapes(model: MLModel, function: Function, tokens: int | None) -> tuple[Shapes, str]:
+def _shapes(model: MLModel, function: Function, tokens: int | None) -> tuple[Shapes, str]:
     """Shapes of a function's values at a T, or why they are not known."""
     if tokens is None:
         return {}, ""
@@ -162,8 +128,6 @@ def _flexible(function: Function) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Reader:
-    """One operation of a program, with the shapes its values have."""
-
     site: Site
     shapes: Shapes
 
@@ -173,12 +137,9 @@ class _Reader:
         return bool(outputs) and all(self._known(Ref(named.name)) for named in outputs)
 
     def op(self, *, nested: bool) -> Op:
-        """The operation as the segmenter sees it."""
         site, inputs = self.site, tuple(self._inputs())
         attributes = {
-            name: values
-            for name in _ATTRIBUTES.get(site.op, ())
-            if (values := self._integers(name))
+            name: values for name in _ATTRIBUTES.get(site.op, ()) if (values := site.integers(name))
         }
         weight = self._operand("weight") if site.op in _WEIGHTED else None
         if weight and not weight.constant:
@@ -243,8 +204,3 @@ class _Reader:
 
     def _known(self, argument: Argument) -> bool:
         return self.site.graph.origin(argument).values < Depends.VALUES
-
-    def _integers(self, parameter: str) -> tuple[int, ...]:
-        argument = self.site.argument(parameter)
-        array = None if argument is None else self.site.graph.array(argument)
-        return () if array is None else tuple(int(number) for number in array.ravel())

@@ -71,7 +71,6 @@ class Op:
         kind: the op type, such as `conv`.
         inputs: tensors it computes with: run-time inputs, and constant operands of element-wise
             operations. Weights and parameters (axes, shapes, a norm's scale) are left out.
-        outputs: its results.
         weight: of `conv`, `conv_transpose` (MIL's layout) and `linear` ([N, K]).
         attributes: integers by MIL's parameter names, such as `strides`, `dilations`, `groups`,
             `kernel_sizes`, `perm`, `transpose_x`; besides `bias`, 1 where there is one,
@@ -193,7 +192,6 @@ class Predicted:
     Attributes:
         tokens: T of its flexible inputs; `None` where all shapes are fixed.
         unknown: why nothing is known of its shapes; empty where they are.
-        ops: the graph.
     """
 
     function: str

@@ -27,13 +27,10 @@ def test_operations_by_the_programs_own_names_without_buffers() -> None:
     assert OPS["l"].supported == ("CPU", "ANE")
 
 
-def test_costs_are_shares_of_what_is_selected() -> None:
+def test_costs_are_shares_and_why_an_op_is_off_is_told() -> None:
     total = 6.462546245913618e-06 + 0.02 + 0.01 + 0.02 + 0.03
     assert OPS["y"].cost == pytest.approx(0.03 / total)
     assert OPS["s"].extra["EstimatedRuntime"] == {"bnns": 0.02, "classic_cpu": 0.02}
-
-
-def test_why_an_op_is_off_is_the_validators_message_or_the_estimates() -> None:
     assert OPS["s"].why == 'Unsupported MIL operation "sinh".'
     assert OPS["y"].why == "0.02 ms on ane, 0.03 ms on bnns, 0.03 ms on classic_cpu"
     assert OPS["l"].why == ""
@@ -52,9 +49,6 @@ def test_the_path_has_launches_switches_and_the_end() -> None:
     # The first cast on the ANE, sinh off it, the rest on it, and out of it.
     assert most == pytest.approx(0.02 + 0.01 + 0.02 + 0.02 + 5 * 0.125)
     assert "0.4550 ms as placed" in list(explain_plan(PLAN))[-1]
-
-
-def test_no_path_without_estimates() -> None:
     text = ANALYTICS.replace('{"bnns", 0.02}, ', "")
     assert path_ms(parse_plan(text.encode())) is None
 
@@ -90,9 +84,9 @@ def _package(*names: str) -> object:
 
 
 def test_what_the_compiler_added_or_folded_is_no_other_package() -> None:
-    joined = join(PLAN, _package("folded", "x16", "s", "l", "y"))  # type: ignore[arg-type]
+    joined = join(PLAN, _package("folded", "x16", "s", "l", "y"))
     assert (joined.unmatched, joined.functions) == ((), PLAN.functions)
-    other = join(PLAN, _package("x16", "t", "u"))  # type: ignore[arg-type]
+    other = join(PLAN, _package("x16", "t", "u"))
     assert other.unmatched == ("s", "l", "a", "y")
     assert summarise(other).outcome == "inconclusive"
 

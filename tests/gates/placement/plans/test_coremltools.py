@@ -41,7 +41,6 @@ def test_coremltools_reads_what_is_written() -> None:
     from coremltools.models.ml_program.experimental.remote_device import ComputePlan
 
     theirs = ComputePlan.from_dict(write(read(json.loads(COREMLTOOLS))))
-    assert theirs is not None
     names = [p.components[-1].output_name for p in theirs.infos]
     assert names == ["x_cast_fp16", "y", "body", "z"]
     first = next(iter(theirs.infos.values()))
@@ -99,12 +98,9 @@ def test_bad_entries_are_refused(entry: dict[str, Any], words: str) -> None:
         read({"infos": [entry]})
 
 
-def test_an_operation_on_two_devices_is_refused_and_a_repetition_is_not() -> None:
+def test_an_operation_on_two_devices_is_refused_and_others_are_told_apart() -> None:
     with pytest.raises(PlanError, match="'x' of 'main' is on ANE and on CPU"):
         read({"infos": [info("x"), info("x", "CPU")]})
     assert len(read({"infos": [info("x"), info("x")]}).functions[0].operations) == 1
-
-
-def test_operations_without_outputs_are_told_apart() -> None:
     plan = read({"infos": [info("", path=path("")), info("", "CPU", path=path(""))]})
     assert [one.preferred for _, one in plan.walk()] == ["ANE", "CPU"]

@@ -22,8 +22,16 @@ from tests.gates.placement.programs import const, full, function, half, model, o
 
 
 def planned(*operations: tuple[str, str], function: str = "main") -> Plan:
-    made = (PlannedOperation(name, None, device) for name, device in operations)  # type: ignore[arg-type]
+    made = (PlannedOperation(name, None, device) for name, device in operations)
     return Plan("coremltools", (PlannedFunction(function, tuple(made)),))
+
+
+def of(*operations: PlannedOperation) -> Plan:
+    return Plan("coremltools", (PlannedFunction("main", operations),))
+
+
+def live(*operations: PlannedOperation) -> Plan:
+    return replace(of(*operations), complete=True)
 
 
 PROGRAM = model(
@@ -51,18 +59,13 @@ def test_an_op_that_the_plan_passes_over_is_without_a_device() -> None:
     assert [operation.name for _, operation in found.off] == ["y"]
 
 
-def test_a_plan_of_another_program_proves_nothing() -> None:
+def test_nothing_of_another_type_or_program_matches() -> None:
     found = join(planned(("c", "ANE"), ("y", "ANE"), ("other", "ANE")), PROGRAM)
     assert found.unmatched == ("other",)
     assert summarise(found).outcome == "inconclusive"
     elsewhere = join(planned(("c", "ANE"), function="prefill"), PROGRAM)
     assert elsewhere.unmatched == ("prefill/c",)
-
-
-def test_a_name_of_another_type_does_not_match() -> None:
-    operations = (PlannedOperation("c", "linear", "ANE"),)
-    plan = Plan("coremltools", (PlannedFunction("main", operations),))
-    assert join(plan, PROGRAM).unmatched == ("c",)
+    assert join(of(PlannedOperation("c", "linear", "ANE")), PROGRAM).unmatched == ("c",)
 
 
 def test_an_operation_of_several_outputs_is_one() -> None:
@@ -81,10 +84,7 @@ def test_nested_blocks_join_by_scope() -> None:
     cond = replace(op("cond", "y", half(1, 8), x="x"), blocks=(branch, branch))
     first = PlannedOperation("t", None, "ANE", scope=(("y", 1),))
     second = PlannedOperation("t", None, "CPU", scope=(("y", 0),))
-    plan = Plan(
-        "coremltools",
-        (PlannedFunction("main", (PlannedOperation("y", None, "CPU"), first, second)),),
-    )
+    plan = of(PlannedOperation("y", None, "CPU"), first, second)
     joined = join(plan, model(function(cond, outputs=["y"])))
     assert [(one.scope, one.preferred) for _, one in joined.walk()] == [
         ((), "CPU"), ((("y", 0),), "CPU"), ((("y", 1),), "ANE"),
@@ -105,21 +105,22 @@ def test_a_cast_that_the_package_does_not_have_is_tolerated_on_the_ane_alone() -
     """Without what it reads, nobody knows whether it is at the boundary."""
 
     def joined(device: str) -> Plan:
-        cast = PlannedOperation("z", "cast", device)  # type: ignore[arg-type]
+        cast = PlannedOperation("z", "cast", device)
         (function,) = planned(("c", "ANE"), ("y", "ANE"), ("x16", "CPU")).functions
-        operations = (*function.operations, cast)
-        return join(Plan("coremltools", (PlannedFunction("main", operations),)), PROGRAM)
+        return join(of(*function.operations, cast), PROGRAM)
 
     assert (summarise(joined("ANE")).outcome, joined("ANE").added) == ("resident", {"cast": 1})
     assert (summarise(joined("CPU")).outcome, joined("CPU").unmatched) == ("inconclusive", ("z",))
 
 
-def test_a_file_cannot_call_a_convolution_folded() -> None:
+def test_neither_a_convolution_nor_what_runs_is_folded() -> None:
     (function,) = planned(("y", "ANE"), ("x16", "CPU")).functions
     folded = PlannedOperation("c", "conv", None, folded=True)
-    functions = (PlannedFunction("main", (*function.operations, folded)),)
-    found = summarise(join(Plan("coremltools", functions), PROGRAM))
+    found = summarise(join(of(*function.operations, folded), PROGRAM))
     assert (found.outcome, found.folded) == ("not resident", 0)
+    made = replace(PlannedOperation("y", "mul", "CPU"), folded=True)
+    plan = of(PlannedOperation("c", "conv", "ANE"), made)
+    assert summarise(join(plan, PROGRAM)).outcome == "not resident"
 
 
 def test_most_of_a_program_cannot_be_folded() -> None:
@@ -133,8 +134,11 @@ def test_most_of_a_program_cannot_be_folded() -> None:
     assert (found.outcome, found.folded, found.compute) == ("resident", 1, 2)
 
 
-def wired(name: str, kind: str, *reads: str) -> PlannedOperation:
-    return PlannedOperation(name, kind, "ANE", wires=Wires(reads, (name,)))
+def placed(
+    name: str, kind: str, device: str, *reads: str, outputs: tuple[str, ...] = ()
+) -> PlannedOperation:
+    wires = Wires(reads, outputs or (name,))
+    return PlannedOperation(name, kind, device, wires=wires)
 
 
 def test_ops_of_other_names_join_by_their_inputs_and_then_by_their_consumers() -> None:
@@ -150,14 +154,13 @@ def test_ops_of_other_names_join_by_their_inputs_and_then_by_their_consumers() -
         )
     )
     compiled = (
-        wired("a", "relu", "x"),
-        wired("2", "mul", "a", "a"),
-        replace(wired("1", "mul", "a", "a"), preferred="CPU"),
-        wired("s", "sin", "1"),
-        wired("y", "cos", "2"),
+        placed("a", "relu", "ANE", "x"),
+        placed("2", "mul", "ANE", "a", "a"),
+        placed("1", "mul", "CPU", "a", "a"),
+        placed("s", "sin", "ANE", "1"),
+        placed("y", "cos", "ANE", "2"),
     )
-    plan = Plan("coremltools", (PlannedFunction("main", compiled),), complete=True)
-    joined = join(plan, program)
+    joined = join(live(*compiled), program)
     assert (joined.unmatched, joined.renamed) == ((), 2)
     assert {one.name: one.preferred for _, one in joined.walk() if one.op == "mul"} == {
         "p": "CPU", "q": "ANE",
@@ -175,24 +178,12 @@ def test_what_no_neighbour_tells_apart_is_not_guessed() -> None:
         )
     )
     compiled = (
-        wired("a", "relu", "x"),
-        wired("2", "mul", "a", "a"),
-        wired("1", "mul", "a", "a"),
-        wired("y", "add", "1", "2"),
+        placed("a", "relu", "ANE", "x"),
+        placed("2", "mul", "ANE", "a", "a"),
+        placed("1", "mul", "ANE", "a", "a"),
+        placed("y", "add", "ANE", "1", "2"),
     )
-    plan = Plan("coremltools", (PlannedFunction("main", compiled),), complete=True)
-    assert join(plan, program).unmatched == ("2", "1")
-
-
-def placed(
-    name: str, kind: str, device: str, *reads: str, outputs: tuple[str, ...] = ()
-) -> PlannedOperation:
-    wires = Wires(reads, outputs or (name,))
-    return PlannedOperation(name, kind, device, wires=wires)  # type: ignore[arg-type]
-
-
-def live(*operations: PlannedOperation) -> Plan:
-    return Plan("coremltools", (PlannedFunction("main", operations),), complete=True)
+    assert join(live(*compiled), program).unmatched == ("2", "1")
 
 
 H = half(1, 8)
@@ -251,7 +242,7 @@ IMAGE = model(
 )
 
 
-def test_an_operation_inside_with_the_name_of_one_at_the_boundary() -> None:
+def test_an_operation_inside_is_none_of_the_boundary() -> None:
     swapped = live(
         placed("m", "mul", "ANE", "x"),
         placed("c", "conv", "ANE", "m"),
@@ -259,9 +250,6 @@ def test_an_operation_inside_with_the_name_of_one_at_the_boundary() -> None:
         placed("y", "relu", "ANE", "x__scaled__"),
     )
     assert summarise(join(swapped, IMAGE)).outcome == "not resident"
-
-
-def test_an_operation_found_by_its_neighbours_is_none_of_the_boundary() -> None:
     plan = live(
         placed("squared", "mul", "CPU", "x", "x"),
         placed("c", "conv", "ANE", "squared"),
@@ -292,28 +280,13 @@ def test_what_nothing_writes_was_not_folded() -> None:
     assert summarise(join(live(*head, *middle), program)).outcome == "not resident"
 
 
-def test_what_runs_on_a_device_was_not_folded() -> None:
-    made = replace(PlannedOperation("y", "mul", "CPU"), folded=True)
-    plan = Plan(
-        "coremltools", (PlannedFunction("main", (PlannedOperation("c", "conv", "ANE"), made)),)
-    )
-    assert summarise(join(plan, PROGRAM)).outcome == "not resident"
-
-
 CONSTS = tuple(PlannedOperation(f"w{i}", "const") for i in range(44))
 LUTS = tuple(PlannedOperation(f"l{i}", "constexpr_lut_to_dense") for i in range(4))
 
 
 def ops(count: int, op: str, device: str | None = "ANE") -> tuple[PlannedOperation, ...]:
     supported = ("CPU", "ANE")
-    return tuple(
-        PlannedOperation(f"{op}_{i}", op, device, supported)  # type: ignore[arg-type]
-        for i in range(count)
-    )
-
-
-def plan(*operations: PlannedOperation) -> Plan:
-    return Plan("coremltools", (PlannedFunction("main", operations),))
+    return tuple(PlannedOperation(f"{op}_{i}", op, device, supported) for i in range(count))
 
 
 def judged(found: Plan) -> Verdict:
@@ -321,7 +294,7 @@ def judged(found: Plan) -> Verdict:
 
 
 def test_every_compute_op_on_the_ane() -> None:
-    verdict = judged(plan(*CONSTS, *LUTS, *ops(36, "conv")))
+    verdict = judged(of(*CONSTS, *LUTS, *ops(36, "conv")))
     assert (verdict.status, verdict.basis) == ("passed", "plan")
     assert verdict.values == {
         "instrument": "plan",
@@ -339,7 +312,7 @@ def test_every_compute_op_on_the_ane() -> None:
 
 
 def test_one_op_on_the_cpu_is_red_and_named() -> None:
-    verdict = judged(plan(*ops(33, "conv"), *ops(1, "norm", "CPU")))
+    verdict = judged(of(*ops(33, "conv"), *ops(1, "norm", "CPU")))
     (finding,) = verdict.reasons
     assert (finding.where.op, finding.kind) == ("norm_0", "run on the CPU instead of the ANE")
     assert (verdict.values["ane_ops"], verdict.values["cpu_ops"]) == (33, 1)
@@ -350,14 +323,14 @@ def test_one_op_on_the_cpu_is_red_and_named() -> None:
 @pytest.mark.parametrize(
     ("found", "outcome"),
     [
-        (plan(*ops(77, "mul", "CPU")), "not resident"),
-        (plan(*ops(3, "mul", None)), "inconclusive"),
-        (plan(*CONSTS), "inconclusive"),
-        (plan(), "inconclusive"),
-        (plan(*ops(2, "mul"), *ops(1, "add", None)), "not resident"),
-        (plan(PlannedOperation("a", None, "ANE")), "inconclusive"),
-        (plan(*ops(1, "conv"), PlannedOperation("a")), "inconclusive"),
-        (replace(plan(*ops(1, "conv")), unmatched=("q",)), "inconclusive"),
+        (of(*ops(77, "mul", "CPU")), "not resident"),
+        (of(*ops(3, "mul", None)), "inconclusive"),
+        (of(*CONSTS), "inconclusive"),
+        (of(), "inconclusive"),
+        (of(*ops(2, "mul"), *ops(1, "add", None)), "not resident"),
+        (of(PlannedOperation("a", None, "ANE")), "inconclusive"),
+        (of(*ops(1, "conv"), PlannedOperation("a")), "inconclusive"),
+        (replace(of(*ops(1, "conv")), unmatched=("q",)), "inconclusive"),
     ],
 )
 def test_nothing_passes_for_lack_of_evidence(found: Plan, outcome: str) -> None:
@@ -367,13 +340,13 @@ def test_nothing_passes_for_lack_of_evidence(found: Plan, outcome: str) -> None:
 
 def test_boundary_casts_are_counted_apart() -> None:
     cast = PlannedOperation("x16", "cast", "CPU", boundary=True)
-    assert summarise(plan(*ops(1, "conv"), cast)).outcome == "resident"
-    assert summarise(plan(*ops(1, "conv"), replace(cast, boundary=False))).outcome == "not resident"
+    assert summarise(of(*ops(1, "conv"), cast)).outcome == "resident"
+    assert summarise(of(*ops(1, "conv"), replace(cast, boundary=False))).outcome == "not resident"
 
 
 def test_no_name_reaches_the_terminal_raw() -> None:
     evil = PlannedOperation("\x1b[2J\n" + "a" * 500, "mul", "GPU")
-    verdict = judged(plan(evil, *ops(20, "mul", "CPU")))
+    verdict = judged(of(evil, *ops(20, "mul", "CPU")))
     assert len(verdict.reasons) == 21
     assert all(f.where.op.isprintable() and len(f.where.op) <= 200 for f in verdict.reasons)
     assert all(str(cell).isprintable() for row in verdict.tables[0].rows for cell in row)

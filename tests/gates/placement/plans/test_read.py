@@ -209,22 +209,13 @@ def test_a_failure_is_explained(text: str) -> None:
     assert parse_plan(text.encode()).source == "log"
 
 
-def test_what_only_informs_is_no_failure() -> None:
+def test_what_a_log_says() -> None:
     assert [message.failure for message in parse_plan(LOG.encode()).messages] == [True, False]
-
-
-def test_a_log_places_nothing() -> None:
     found = summarise(parse_plan(LOG.encode()))
     assert found.outcome == "inconclusive"
-
-
-def test_a_failure_beside_good_counts_leaves_them_unproven() -> None:
     plan = parse_plan(f"ANECCompile() FAILED\n{COUNTS_TEXT}\n".encode())
     assert plan.source == "counts"
     assert summarise(plan).outcome == "inconclusive"
-
-
-def test_unknown_lines_are_passed_over_and_many_are_cut() -> None:
     assert explain("all is well\n") == ()
     assert len(explain("Error plan build: -1.\n" * 5000)) == 1000
 

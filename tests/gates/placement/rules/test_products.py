@@ -8,6 +8,8 @@ import pytest
 from pytest_ane.mlprogram.records import Operation, TensorType
 from tests.gates.placement.programs import const, foretell, full, half, op, rules, value
 
+PALETTE = (1, 1, 1, 1, 16, 1)
+
 
 def conv(
     *weight: int,
@@ -32,79 +34,62 @@ def test_along_one_to_three_axes_it_is_fine() -> None:
     assert conv(8, 8, 3, 3) == conv(8, 8, 3, rank=3) == conv(8, 8, 1, 1, 1, rank=5) == []
 
 
-@pytest.mark.parametrize("kernel", [(1, 16), (32, 1), (512, 1), (17, 17), (3, 17)])
-def test_a_wide_kernel_is_ineligible(kernel: tuple[int, int]) -> None:
-    assert conv(8, 8, *kernel) == ["R035"]
+@pytest.mark.parametrize(
+    ("kernel", "found"),
+    [
+        *((wide, ["R035"]) for wide in ((1, 16), (32, 1), (512, 1), (17, 17), (3, 17), (256,))),
+        *((fine, []) for fine in ((1, 15), (31, 1), (13, 13), (16, 16))),
+    ],
+)
+def test_a_wide_kernel_is_ineligible(kernel: tuple[int, ...], found: list[str]) -> None:
+    assert conv(8, 8, *kernel, rank=2 + len(kernel)) == found
 
 
-def test_a_wide_kernel_along_one_axis_is_ineligible() -> None:
-    assert conv(8, 8, 256, rank=3) == ["R035"]
-
-
-@pytest.mark.parametrize("kernel", [(1, 15), (31, 1), (13, 13), (16, 16)])
-def test_a_kernel_within_the_limits_is_fine(kernel: tuple[int, int]) -> None:
-    assert conv(8, 8, *kernel) == []
-
-
-def test_a_weight_computed_at_run_time_is_warned_of() -> None:
+def test_a_weight_computed_at_run_time_is_warned_of_and_a_compressed_one_is_fine() -> None:
     found = rules(
         op("relu", "w", half(2, 8, 1, 1), x="v"),
         op("conv", "y", half(1, 2, 1, 4), x="x", weight="w"),
         inputs={"x": half(1, 8, 1, 4), "v": half(2, 8, 1, 1)},
     )
     assert found == [("y", "R038", "warned")]
+    assert conv(8, 8, 1, 1) == conv(8, 8, 1, 1, palette=PALETTE) == []
 
 
-def test_a_constant_or_compressed_weight_is_fine() -> None:
-    assert conv(8, 8, 1, 1) == conv(8, 8, 1, 1, palette=(1, 1, 1, 1, 16, 1)) == []
-
-
-def test_a_depthwise_palette_of_4_bits_is_warned_of() -> None:
-    assert conv(8, 1, 3, 3, palette=(1, 1, 1, 1, 16, 1), groups=8) == ["R073"]
-
-
-def test_a_depthwise_weight_in_fp16_or_8_bits_is_fine() -> None:
+def test_a_depthwise_palette_of_4_bits_is_warned_of_and_fp16_or_8_bits_are_fine() -> None:
+    assert conv(8, 1, 3, 3, palette=PALETTE, groups=8) == ["R073"]
     assert conv(8, 1, 3, 3, groups=8) == []
     assert conv(8, 1, 3, 3, palette=(1, 1, 1, 1, 256, 1), groups=8) == []
 
 
-def pool(width: int, stride: int = 2, kind: str = "max_pool") -> list[tuple[str, str, str]]:
+@pytest.mark.parametrize(
+    ("kind", "width", "stride", "found"),
+    [
+        *(("max_pool", width, 2, [("y", "R106", "ineligible")]) for width in (9, 31, 33)),
+        *(("max_pool", 3, stride, [("y", "R109", "warned")]) for stride in (3, 5)),
+        *(("max_pool", 3, stride, []) for stride in (1, 2, 4)),
+        ("max_pool", 8, 2, []),
+        ("max_pool", 32, 2, []),
+        ("avg_pool", 14, 2, []),
+    ],
+)
+def test_pools(kind: str, width: int, stride: int, found: list[tuple[str, str, str]]) -> None:
     given = {"kernel_sizes": value([9, width]), "strides": value([stride, stride])}
-    return rules(op(kind, "y", half(1, 8, 1, 4), x="x", **given))
+    assert rules(op(kind, "y", half(1, 8, 1, 4), x="x", **given)) == found
 
 
-@pytest.mark.parametrize("width", [9, 31, 33])
-def test_a_wide_max_pool_is_ineligible(width: int) -> None:
-    assert pool(width) == [("y", "R106", "ineligible")]
-
-
-def test_a_max_pool_of_8_or_32_and_other_pools_are_fine() -> None:
-    assert pool(8) == pool(32) == pool(14, kind="avg_pool") == []
-
-
-@pytest.mark.parametrize("stride", [3, 5])
-def test_a_pool_of_other_strides_is_warned_of(stride: int) -> None:
-    assert pool(3, stride) == [("y", "R109", "warned")]
-
-
-def test_a_pool_of_stride_1_2_or_4_is_fine() -> None:
-    assert pool(3, 1) == pool(3, 2) == pool(3, 4) == []
-
-
-@pytest.mark.parametrize("strides", [(5, 5), (11, 11), (7, 5), (4, 8)])
-def test_costly_strides_are_warned_of(strides: tuple[int, int]) -> None:
-    assert conv(8, 8, 3, 3, strides=strides) == ["R108"]
-
-
-@pytest.mark.parametrize("strides", [(1, 1), (2, 4), (8, 8), (12, 12), (2, 3), (4, 1)])
-def test_strides_of_twos_and_threes_are_fine(strides: tuple[int, int]) -> None:
-    assert conv(8, 8, 3, 3, strides=strides) == []
-
-
-def test_a_palette_goes_with_strides_to_2() -> None:
-    palette = (1, 1, 1, 1, 16, 1)
-    assert conv(8, 8, 3, 3, palette=palette, strides=(4, 4)) == ["R108"]
-    assert conv(8, 8, 3, 3, palette=palette, strides=(2, 2)) == []
+@pytest.mark.parametrize(
+    ("strides", "palette", "found"),
+    [
+        *((strides, (), ["R108"]) for strides in ((5, 5), (11, 11), (7, 5), (4, 8))),
+        *((strides, (), []) for strides in ((1, 1), (2, 4), (8, 8), (12, 12), (2, 3), (4, 1))),
+        ((4, 4), PALETTE, ["R108"]),
+        ((2, 2), PALETTE, []),
+    ],
+)
+def test_costly_strides_are_warned_of(
+    strides: tuple[int, int], palette: tuple[int, ...], found: list[str]
+) -> None:
+    assert conv(8, 8, 3, 3, palette=palette, strides=strides) == found
 
 
 def linear(*shape: int) -> list[str]:
@@ -119,25 +104,17 @@ def matmul(*shape: int, flip: bool = False) -> list[str]:
     return [rule for _, rule, _ in rules(made, inputs={"x": half(*shape)})]
 
 
-@pytest.mark.parametrize(("shape", "found"), [((1, 2, 2, 4, 4), ["R028"]), ((2, 2, 4, 4), [])])
-def test_a_matmul_of_rank_5_is_warned_of(shape: tuple[int, ...], found: list[str]) -> None:
-    made = op("matmul", "y", half(*shape), x="a", y="b")
-    inputs = {"a": half(*shape), "b": half(*shape)}
-    assert [rule for _, rule, _ in rules(made, inputs=inputs)] == found
+def test_products_of_rank_5_are_warned_of() -> None:
+    for shape, found in (((1, 2, 2, 4, 4), ["R028"]), ((2, 2, 4, 4), [])):
+        made = op("matmul", "y", half(*shape), x="a", y="b")
+        inputs = {"a": half(*shape), "b": half(*shape)}
+        assert [rule for _, rule, _ in rules(made, inputs=inputs)] == found
+    assert (linear(1, 1, 2, 2, 4), linear(1, 2, 2, 4)) == (["R029"], [])
 
 
-@pytest.mark.parametrize(("shape", "found"), [((1, 1, 2, 2, 4), ["R029"]), ((1, 2, 2, 4), [])])
-def test_a_linear_of_rank_5_is_warned_of(shape: tuple[int, ...], found: list[str]) -> None:
-    assert linear(*shape) == found
-
-
-def test_a_product_deeper_than_16384_is_warned_of() -> None:
-    assert "R031" in linear(1, 16_385)
-    assert "R031" in matmul(1, 16_385)
-    assert "R031" in matmul(16_385, 1, flip=True)
-
-
-def test_a_depth_of_16384_is_fine() -> None:
+def test_a_product_by_a_constant_deeper_than_16384_is_warned_of() -> None:
+    for found in (linear(1, 16_385), matmul(1, 16_385), matmul(16_385, 1, flip=True)):
+        assert "R031" in found
     assert linear(1, 16_384) == matmul(1, 16_384) == []
 
 
@@ -157,16 +134,13 @@ def attention(mask: str | None) -> Operation:
     return op("scaled_dot_product_attention", "y", result, query="q", key="q", value="q", **given)
 
 
-def test_a_mask_that_is_an_input_is_ineligible() -> None:
+def test_a_mask_that_is_an_input_is_ineligible_cast_or_not() -> None:
     (finding,) = foretell(attention("m"), inputs=QKV).matches
     assert finding.rule == "R049"
     assert finding.why == (
         "Its attn_mask is the function's input `m`; the ANE's fused attention then ignores the "
         "mask."
     )
-
-
-def test_a_cast_input_is_still_an_input() -> None:
     inputs: dict[str, TensorType] = {**QKV, "m": full(1, 1, 4, 4)}
     cast = op("cast", "m16", half(1, 1, 4, 4), x="m")
     assert rules(cast, attention("m16"), inputs=inputs) == [("y", "R049", "ineligible")]
@@ -183,15 +157,11 @@ def test_a_mask_from_an_ineligible_op_is_ineligible() -> None:
 def test_a_mask_computed_by_an_eligible_op_or_constant_or_absent_is_fine() -> None:
     scaled = op("mul", "s", half(1, 1, 4, 4), x="m", y=value(0.5))
     constant = const("c", np.zeros((1, 1, 4, 4), np.float16))
-    assert rules(scaled, attention("s"), inputs=QKV) == []
-    assert rules(constant, attention("c"), inputs=QKV) == []
-    assert rules(attention(None), inputs=QKV) == []
+    for made in ([scaled, attention("s")], [constant, attention("c")], [attention(None)]):
+        assert rules(*made, inputs=QKV) == []
 
 
-LOW = [-np.inf, -65504.0, np.finfo(np.float32).min]
-
-
-@pytest.mark.parametrize("low", LOW)
+@pytest.mark.parametrize("low", [-np.inf, -65504.0, np.finfo(np.float32).min])
 @pytest.mark.parametrize(
     ("kind", "parameter"), [("add", "y"), ("select", "a"), ("select", "b"), ("fill", "value")]
 )

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from pytest_ane.gates.placement import Forecast, forecast
-from pytest_ane.gates.placement.rules import limit_bytes, too_large
+from pytest_ane.gates.placement.rules._shapes import limit_bytes, too_large
+from pytest_ane.gates.placement.segmenter._costs import obstacle
 from pytest_ane.gates.placement.segmenter._program import function_ops
-from pytest_ane.gates.placement.segmenter._support import obstacle
 from pytest_ane.mlprogram.errors import ManifestError
 from pytest_ane.mlprogram.records import (
     DType,
@@ -39,18 +39,12 @@ def reshape(*shape: int | None) -> list[tuple[str, str, str]]:
     return rules(op("reshape", "y", half(*shape), x="x", shape=value([1])))
 
 
-def test_a_result_of_rank_6_is_ineligible() -> None:
+def test_rank_6_is_ineligible_read_or_computed_and_rank_5_is_fine() -> None:
     (finding,) = foretell(op("reshape", "y", half(1, 2, 2, 2, 2, 2), x="x")).matches
     assert finding.rule == "R027"
     assert finding.why == "fp16[1,2,2,2,2,2] has rank 6; the ANE takes rank 5 at most."
-
-
-def test_reading_rank_6_is_ineligible_too() -> None:
     found = rules(op("reshape", "y", half(32), x="x"), inputs={"x": half(1, 2, 2, 2, 2, 2)})
     assert found == [("y", "R027", "ineligible")]
-
-
-def test_rank_5_is_fine() -> None:
     assert reshape(1, 2, 2, 2, 4) == []
 
 
@@ -74,9 +68,11 @@ def test_an_axis_that_only_newer_chips_take_is_warned_of(shape: tuple[int, ...])
     assert reshape(*shape) == [("y", "R030", "warned")]
 
 
-def test_more_channels_of_a_convolution_are_warned_of_as_reports_differ() -> None:
+def test_channels_of_a_convolution_are_warned_of_and_constants_are_fine() -> None:
     conv = op("conv", "y", half(1, 262_144, 1, 2), x="x")
     assert rules(conv) == [("y", "R030", "warned")]
+    table = const("table", np.zeros((70_000, 1), np.float16))
+    assert rules(table, op("gather", "y", half(2, 1), x="table", indices=value([0, 1]))) == []
 
 
 @pytest.mark.parametrize(
@@ -95,30 +91,16 @@ def test_extents_within_the_limits_are_fine(shape: tuple[int | None, ...]) -> No
     assert reshape(*shape) == []
 
 
-def test_constants_of_any_extent_are_fine() -> None:
-    table = const("table", np.zeros((70_000, 1), np.float16))
-    assert rules(table, op("gather", "y", half(2, 1), x="table", indices=value([0, 1]))) == []
-
-
 def head(kind: str, outputs: int, **given: object) -> list[tuple[str, str, str]]:
     result = half(1, outputs)
-    return rules(op(kind, "y", result, x="x", **given), inputs={"x": half(1, 4)})  # type: ignore[arg-type]
+    return rules(op(kind, "y", result, x="x", **given), inputs={"x": half(1, 4)})
 
 
-def test_a_wide_linear_head_is_warned_of() -> None:
+def test_a_wide_head_by_a_constant_is_warned_of() -> None:
     weight = value(np.zeros((17_408, 4), np.float16))
     assert ("y", "R032", "warned") in head("linear", 17_408, weight=weight)
-
-
-def test_a_wide_matmul_by_a_constant_is_warned_of() -> None:
     assert ("y", "R032", "warned") in head("matmul", 17_408, y=value(np.zeros((4, 17_408), "f2")))
-
-
-def test_a_linear_of_13088_outputs_is_fine() -> None:
     assert head("linear", 13_088, weight=value(np.zeros((13_088, 4), np.float16))) == []
-
-
-def test_a_matmul_of_two_activations_is_no_head() -> None:
     found = rules(
         op("matmul", "y", half(1, 1, 4, 20_000), x="q", y="k"),
         inputs={"q": half(1, 1, 4, 8), "k": half(1, 1, 8, 20_000)},
@@ -296,13 +278,10 @@ def test_the_shape_of_a_data_dependent_tensor_is_data_dependent() -> None:
     ]
 
 
-def test_a_masked_end_is_not_read() -> None:
+def test_a_masked_end_is_not_read_and_a_cache_keeps_its_extents() -> None:
     mask = const("mask", np.array([True, True]))
     cut = op("slice_by_index", "y", half(1, 8), x="x", begin=value([0]), end="n", end_mask="mask")
     assert rules(mask, cut, inputs=IN) == []
-
-
-def test_a_cache_written_at_a_runtime_position_keeps_its_extents() -> None:
     write = op("slice_update", "y", half(1, 8, 1, 64), x="x", update="x", begin="n", end="n")
     assert ineligible(write) == []
 
@@ -314,12 +293,9 @@ def ranged(*ranges: tuple[int, int | None]) -> list[tuple[str, str, str]]:
     return [(finding.op, finding.rule, finding.why) for finding in found]
 
 
-def test_an_input_without_an_upper_bound_is_ineligible() -> None:
+def test_an_input_without_an_upper_bound_is_ineligible_and_a_bounded_one_is_fine() -> None:
     why = "Axis 3 of input `x` has no upper bound."
     assert ranged((1, 1), (8, 8), (1, 1), (1, None)) == [("x", "R056", why)]
-
-
-def test_a_bounded_input_is_fine() -> None:
     assert ranged((1, 1), (8, 8), (1, 1), (1, 64)) == []
     assert ranged() == []
 
@@ -338,18 +314,12 @@ def test_enumerated_shapes_are_warned_of_and_the_program_stays_eligible() -> Non
     assert (finding.rule, finding.outcome) == ("R055", "warned")
     assert finding.why == "Input `x` has 2 enumerated shapes."
     assert (found.outcome, found.warned()) == ("eligible", 0), "no single op is meant"
-
-
-def test_a_fixed_shape_is_not_enumerated() -> None:
     assert enumerated().matches == ()
 
 
 def test_enumerated_shapes_beside_a_state_are_warned_of_twice() -> None:
     found = enumerated((1, 8, 1, 4), inputs={**IN, "cache": StateType(half(1, 32))})
     assert [finding.rule for finding in found.matches] == ["R055", "R062"]
-
-
-def test_a_state_alone_is_fine() -> None:
     assert enumerated(inputs={**IN, "cache": StateType(half(1, 32))}).matches == ()
 
 
@@ -361,18 +331,15 @@ def stateful(kind: TensorType) -> list[tuple[str, str, str]]:
     return [(finding.rule, finding.type, finding.why) for finding in found]
 
 
-def test_a_state_in_fp32_is_ineligible() -> None:
+def test_a_state_in_fp32_is_ineligible_and_one_of_another_width_is_warned_of() -> None:
     assert ("R061", "state", "State `cache` is fp32[1,32], not fp16.") in stateful(full(1, 32))
+    why = "State `cache` is fp16[1,3,256,270]; 270 is no multiple of 32."
+    assert stateful(half(1, 3, 256, 270)) == [("R058", "state", why)]
 
 
 @pytest.mark.parametrize("kind", [half(1, 32), half(1, 3, 256), half(270, 2048)], ids=str)
 def test_a_state_in_fp16_whose_width_is_a_multiple_of_32_is_fine(kind: TensorType) -> None:
     assert stateful(kind) == []
-
-
-def test_a_state_of_another_width_is_warned_of() -> None:
-    why = "State `cache` is fp16[1,3,256,270]; 270 is no multiple of 32."
-    assert stateful(half(1, 3, 256, 270)) == [("R058", "state", why)]
 
 
 def update(*after: Operation) -> list[tuple[str, str, str]]:
@@ -383,16 +350,10 @@ def update(*after: Operation) -> list[tuple[str, str, str]]:
     return rules(read, new, *after, inputs={"cache": cache, "h": h}, outputs=["u"])
 
 
-def test_an_update_of_a_slice_that_reaches_no_state_is_warned_of() -> None:
+def test_only_the_last_of_a_chain_of_updates_must_reach_a_state() -> None:
     assert update() == [("u", "R059", "warned")]
     assert update(op("relu", "y", half(1, 32), x="u")) == [("u", "R059", "warned")]
-
-
-def test_an_update_that_is_written_to_its_state_is_fine() -> None:
     assert update(op("write_state", "", None, input="cache", data="u")) == []
-
-
-def test_of_a_chain_of_updates_only_the_last_must_be_written() -> None:
     more = op("slice_update", "v", half(1, 32), x="u", update="h", begin=value([0, 16]))
     assert update(more, op("write_state", "", None, input="cache", data="v")) == []
     assert update(more) == [("v", "R059", "warned")]

@@ -11,13 +11,10 @@ from tests.gates.placement.programs import const, foretell, full, half, ints, op
 IN = {"x": full(1, 8, 1, 4)}
 
 
-def test_an_op_that_computes_fp32_is_ineligible() -> None:
+def test_an_op_that_computes_or_reads_fp32_is_ineligible() -> None:
     (finding,) = foretell(op("mul", "y", full(1, 8, 1, 4), x="x", y="x"), inputs=IN).matches
     assert (finding.op, finding.rule) == ("y", "R021")
     assert finding.why == "It computes fp32, and the ANE computes in fp16 only."
-
-
-def test_an_op_that_reads_fp32_is_ineligible_whatever_it_computes() -> None:
     compare = op("greater", "y", TensorType(DType.BOOL, (1, 8, 1, 4)), x="x", y=value(0.5))
     assert rules(compare, inputs=IN) == [("y", "R021", "ineligible")]
 
@@ -132,21 +129,15 @@ def test_a_cast_from_an_input_to_an_int8_output_is_ineligible() -> None:
     assert rules(to_int8, after) == []
 
 
-def test_a_tile_of_bools_is_warned_of() -> None:
+def test_a_tile_of_bools_is_warned_of_and_one_of_fp16_is_fine() -> None:
     tile = op("tile", "y", TensorType(DType.BOOL, (2, 8)), x="x", reps=value([2, 1]))
     assert rules(tile, inputs={"x": FLAGS}) == [("y", "R024", "warned")]
-
-
-def test_a_tile_of_fp16_is_fine() -> None:
     assert rules(op("tile", "y", half(2, 8, 1, 4), x="x", reps=value([2, 1, 1, 1]))) == []
 
 
-def test_bf16_is_warned_of() -> None:
+def test_bf16_is_warned_of_and_fp16_is_fine() -> None:
     kind = TensorType(DType.BF16, (1, 8))
     assert rules(op("relu", "y", kind, x="x"), inputs={"x": kind}) == [("y", "R026", "warned")]
-
-
-def test_fp16_is_fine() -> None:
     assert rules(op("relu", "y", half(1, 8, 1, 4), x="x")) == []
 
 
@@ -168,35 +159,22 @@ def consume(kind: str, *operations: Operation, weight: str = "weight") -> list[s
 
 
 @pytest.mark.parametrize(
-    ("kind", "scale"),
+    ("kind", "scale", "found"),
     [
-        ("conv", (32, 2, 1, 1)),
-        ("conv", (1, 2, 1, 1)),
-        ("conv", (1, 64, 1, 1)),
-        ("linear", (32, 2)),
-        ("conv_transpose", (2, 32, 1, 1)),
+        # Along the inputs of a weight.
+        *(("conv", scale, ["R064"]) for scale in ((32, 2, 1, 1), (1, 2, 1, 1), (1, 64, 1, 1))),
+        ("linear", (32, 2), ["R064"]),
+        ("conv_transpose", (2, 32, 1, 1), ["R064"]),
+        # Per output channel, or per tensor.
+        *(("conv", scale, []) for scale in ((32, 1, 1, 1), (2, 1, 1, 1), (1, 1, 1, 1))),
+        ("linear", (32, 1), []),
+        ("conv_transpose", (1, 32, 1, 1), []),
     ],
 )
 def test_scales_along_the_inputs_of_a_weight_make_its_consumer_ineligible(
-    kind: str, scale: tuple[int, ...]
+    kind: str, scale: tuple[int, ...], found: list[str]
 ) -> None:
-    assert consume(kind, data(32, 64, 1, 1), scaled(*scale)) == ["R064"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "scale"),
-    [
-        ("conv", (32, 1, 1, 1)),
-        ("conv", (2, 1, 1, 1)),
-        ("conv", (1, 1, 1, 1)),
-        ("linear", (32, 1)),
-        ("conv_transpose", (1, 32, 1, 1)),
-    ],
-)
-def test_scales_per_output_channel_or_per_tensor_are_fine(
-    kind: str, scale: tuple[int, ...]
-) -> None:
-    assert consume(kind, data(32, 64, 1, 1), scaled(*scale)) == []
+    assert consume(kind, data(32, 64, 1, 1), scaled(*scale)) == found
 
 
 @pytest.mark.parametrize(
@@ -223,26 +201,20 @@ def test_an_embedding_may_be_scaled_along_one_axis_but_not_along_two() -> None:
     assert rules(data(32, 64), scaled(32, 2), gather) == [("y", "R064", "ineligible")]
 
 
-def test_the_message_names_weight_axis_and_count() -> None:
+def test_the_message_names_weight_axis_and_count_and_every_consumer() -> None:
     found = foretell(data(32, 64, 1, 1), scaled(32, 2, 1, 1), op("conv", "y", half(1), weight="w"))
     assert [finding.why for finding in found.matches] == [
         "Its weight `w` has 2 scales along axis 1; the ANE takes them per output channel or per "
         "tensor only."
     ]
-
-
-def test_every_consumer_of_one_weight_is_named() -> None:
     convs = [op("conv", name, half(1, 32, 1, 4), x="x", weight="w") for name in ("a", "b")]
     found = rules(data(32, 64, 1, 1), scaled(32, 2, 1, 1), *convs, outputs=["a", "b"])
     assert found == [("a", "R064", "ineligible"), ("b", "R064", "ineligible")]
 
 
-def test_a_palette_scaled_per_channel_makes_its_consumer_ineligible() -> None:
+def test_a_palette_or_its_table_scaled_per_channel_is_ineligible() -> None:
     palette = op("constexpr_lut_to_dense", "d", half(32, 64, 1, 1), indices="i", lut="l")
     assert consume("conv", palette, scaled(32, 1, 1, 1)) == ["R069"]
-
-
-def test_a_scaled_look_up_table_is_the_same_thing() -> None:
     table = const("d", np.zeros((2, 64, 1, 1, 16, 1), np.float16))
     scaled_table = scaled(1, 64, 1, 1, 1, 1)
     palette = op("constexpr_lut_to_dense", "p", half(32, 64, 1, 1), indices="i", lut="w")
@@ -250,56 +222,36 @@ def test_a_scaled_look_up_table_is_the_same_thing() -> None:
     assert rules(table, scaled_table, palette, conv) == [("y", "R069", "ineligible")]
 
 
-def test_a_quantized_look_up_table_is_fine() -> None:
+def test_quantized_tables_palettes_alone_and_the_forms_of_iOS_16_are_fine() -> None:
     table = const("d", np.zeros((2, 1, 1, 1, 16, 1), np.int8))
     palette = op("constexpr_lut_to_dense", "p", half(32, 64, 1, 1), indices="i", lut="w")
     conv = op("conv", "y", half(1, 32, 1, 4), x="x", weight="p")
     assert rules(table, scaled(1, 1, 1, 1, 1, 1), palette, conv) == []
-
-
-def test_a_palette_alone_and_scaled_integers_are_fine() -> None:
     palette = op("constexpr_lut_to_dense", "w", half(32, 64, 1, 1), indices="i", lut="l")
     assert consume("conv", palette) == []
     int8 = TensorType(DType.INT8, (32, 64, 1, 1))
     integers = op("constexpr_lut_to_dense", "d", int8, indices="i", lut="l")
     assert consume("conv", integers, scaled(32, 1, 1, 1)) == []
-
-
-def test_the_iOS_16_forms_are_fine() -> None:
     affine = op("constexpr_affine_dequantize", "w", half(32, 64, 1, 1))
     assert consume("conv", affine) == []
 
 
-def palette(*lut: int) -> list[str]:
-    """The rules that a convolution by a palette with a table of this shape meets."""
+@pytest.mark.parametrize(
+    ("lut", "found"),
+    [
+        ((4, 2, 1, 1, 16, 1), ["R068"]),  # Along two axes.
+        *((lut, []) for lut in ((4, 1, 1, 1, 16, 1), (1, 2, 1, 1, 16, 1), (16,))),
+        ((1, 1, 1, 1, 16, 3), ["R070"]),  # Vectors of 3.
+        *(((1, 1, 1, 1, 16, size), []) for size in (1, 2, 4, 5)),
+    ],
+)
+def test_palettes(lut: tuple[int, ...], found: list[str]) -> None:
     table, indices = value(np.zeros(lut, np.float16)), value(np.zeros((8, 8, 1, 1), np.uint8))
-    found = rules(
+    made = rules(
         op("constexpr_lut_to_dense", "w", half(8, 8, 1, 1), lut=table, indices=indices),
         op("conv", "y", half(1, 8, 1, 4), x="x", weight="w"),
     )
-    return [rule for _, rule, _ in found]
-
-
-def test_palettes_along_two_axes_are_warned_of() -> None:
-    assert palette(4, 2, 1, 1, 16, 1) == ["R068"]
-
-
-@pytest.mark.parametrize("lut", [(4, 1, 1, 1, 16, 1), (1, 2, 1, 1, 16, 1), (1, 1, 1, 1, 16, 1)])
-def test_palettes_along_one_axis_are_fine(lut: tuple[int, ...]) -> None:
-    assert palette(*lut) == []
-
-
-def test_a_table_of_the_older_form_is_fine() -> None:
-    assert palette(16) == []
-
-
-def test_vectors_of_3_are_warned_of() -> None:
-    assert palette(1, 1, 1, 1, 16, 3) == ["R070"]
-
-
-@pytest.mark.parametrize("size", [1, 2, 4, 5])
-def test_vectors_of_the_documented_sizes_are_fine(size: int) -> None:
-    assert palette(1, 1, 1, 1, 16, size) == []
+    assert [rule for _, rule, _ in made] == found
 
 
 def test_quantized_activations_are_warned_of_once() -> None:

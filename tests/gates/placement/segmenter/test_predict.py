@@ -81,13 +81,12 @@ def test_a_segment_pays_for_launch_and_switches(
     assert paths.total == pytest.approx(total)
 
 
-def test_an_empty_chain_costs_nothing() -> None:
+def test_chains_without_operations_or_without_a_path() -> None:
     assert shortest([], _EDGES, 1e-6).total == best_cost([], _EDGES) == 0.0
-
-
-def test_an_operation_no_backend_takes_has_no_path() -> None:
     paths = shortest([(math.inf,) * 3], _EDGES, 1e-6)
     assert (paths.total, paths.chosen) == (math.inf, ())
+    prediction = predict([])
+    assert (prediction.operations, prediction.segments, prediction.total_ms) == ((), (), 0.0)
 
 
 IMAGE = Tensor((1, 64, 32, 32))
@@ -207,14 +206,8 @@ def test_what_has_no_data_is_listed() -> None:
     )
     other = predict([op("relu")], chip="M4 Pro")
     assert other.no_data == ("The CPU's rates on M4 Pro are those of M4.",)
-
-
-def test_a_cost_from_one_recorded_operation_is_listed() -> None:
     lstm = Op("l", "lstm", (Tensor((4, 1, 64)),), (Tensor((4, 1, 64)),))
     assert predict([lstm]).no_data == ("The cost of lstm is from one recorded operation.",)
-
-
-def test_large_operations_that_other_plans_contradict_are_listed() -> None:
     wide = Tensor((1, 512, 512))
     (sentence,) = predict([Op("t", "transpose", (wide,), (wide,))]).no_data
     assert "as large as transpose here on the ANE" in sentence
@@ -258,8 +251,3 @@ def test_each_row_of_supported_operations_has_its_own_work() -> None:
     ops = [*[conv("a")] * 20, op("cumsum"), op("sigmoid")]
     placed = predict(ops, chip="M2").operations
     assert [placed[i].work for i in (0, 20, 21)] == ["large", None, "small"]
-
-
-def test_an_empty_graph_has_an_empty_prediction() -> None:
-    prediction = predict([])
-    assert (prediction.operations, prediction.segments, prediction.total_ms) == ((), (), 0.0)

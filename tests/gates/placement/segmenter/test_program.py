@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.gates.placement.segmenter import Op, Tensor, predict_program
+from pytest_ane.gates.placement.segmenter import Op, Tensor, predict_model
 from pytest_ane.gates.placement.segmenter._program import function_ops
-from pytest_ane.mlprogram.records import Block, Operation, Program, ValueType
-from tests.gates.placement.programs import const, function, half, ints, op, value
+from pytest_ane.mlprogram.records import Block, DType, Feature, Operation, ValueType
+from tests.gates.placement.programs import const, function, half, ints, model, op, value
 
 X: Mapping[str, ValueType] = {"x": half(1, 8, 4, 4)}
 
@@ -51,13 +51,22 @@ def test_a_weight_computed_at_run_time_is_an_input() -> None:
     assert conv.weight in conv.inputs
 
 
-def test_a_constant_operand_counts_and_a_parameter_does_not() -> None:
+def test_constant_operands_count_and_operations_on_constants_are_folded() -> None:
     added, normed = ops(
         op("add", "a", half(1, 8, 4, 4), x="x", y=value(1.0)),
         op("layer_norm", "n", half(1, 8, 4, 4), x="a", gamma=value(array(4)), axes=value([3])),
     )
     assert added.inputs == (Tensor((1, 8, 4, 4)), Tensor((), constant=True))
     assert normed.inputs == (Tensor((1, 8, 4, 4)),)
+    kinds = [
+        operation.kind
+        for operation in ops(
+            const("c", array(4)),
+            op("mul", "d", half(4), x="c", y=value(2.0)),
+            op("add", "y", half(1, 8, 4, 4), x="x", y="d"),
+        )
+    ]
+    assert kinds == ["add"]
 
 
 def test_indices_of_a_gather() -> None:
@@ -76,18 +85,6 @@ def test_indices_of_a_gather() -> None:
 def test_a_negative_axis_of_a_permutation_counts_from_the_end() -> None:
     (moved,) = ops(op("transpose", "y", half(8, 1, 4, 4), x="x", perm=value([-3, 0, -2, -1])))
     assert moved.attributes["perm"] == (1, 0, 2, 3)
-
-
-def test_operations_on_constants_are_folded() -> None:
-    kinds = [
-        operation.kind
-        for operation in ops(
-            const("c", array(4)),
-            op("mul", "d", half(4), x="c", y=value(2.0)),
-            op("add", "y", half(1, 8, 4, 4), x="x", y="d"),
-        )
-    ]
-    assert kinds == ["add"]
 
 
 def test_compressed_weights_and_states_are_marked() -> None:
@@ -111,24 +108,24 @@ def test_nested_blocks_are_in_line() -> None:
 
 def test_a_flexible_shape_is_predicted_where_it_is_given() -> None:
     flexible = function(op("relu", "y", half(1, None), x="x"), inputs={"x": half(1, None)})
-    program = Program({"main": flexible})
-    assert predict_program(program)["main"].operations[0].unit is None
-    prediction = predict_program(program, shapes={"x": (1, 64), "y": (1, 64)})["main"]
-    assert prediction.operations[0].unit == "CPU"
-    assert prediction.no_data == (
+    feature = Feature("x", DType.FP16, (1, 64), ranges=((1, 1), (1, 64)))
+    (predicted,) = predict_model(model(flexible, features=[feature]), tokens=64)
+    assert (predicted.tokens, predicted.prediction.operations[0].unit) == (64, "CPU")
+    assert predicted.prediction.no_data == (
         "No public plan has flexible shapes; each shape is predicted as if fixed.",
     )
 
 
 def test_each_function_has_its_prediction() -> None:
-    functions = {
-        name: function(op("relu", name, half(1, 8), x="x"), inputs={"x": half(1, 8)}, name=name)
+    functions = [
+        function(op("relu", name, half(1, 8), x="x"), inputs={"x": half(1, 8)}, name=name)
         for name in ("main", "verify")
-    }
-    predictions = predict_program(Program(functions))
-    assert [*predictions] == ["main", "verify"]
-    assert [p.operations[0].name for p in predictions.values()] == ["main", "verify"]
-    assert "several functions" in predictions["main"].no_data[0]
+    ]
+    predictions = predict_model(model(*functions))
+    assert {p.function: p.prediction.operations[0].name for p in predictions} == {
+        "main": "main", "verify": "verify",
+    }  # fmt: skip
+    assert "several functions" in predictions[0].prediction.no_data[0]
 
 
 @pytest.mark.slow
@@ -138,6 +135,5 @@ def test_a_program_of_16_000_operations() -> None:
     chain = [
         op(kinds[i % 4], name, shape, x=names[i - 1] if i else "x") for i, name in enumerate(names)
     ]
-    program = Program({"main": function(*chain, inputs={"x": shape})})
-    prediction = predict_program(program, "ALL")["main"]
-    assert len(prediction.operations) == 16_000
+    (predicted,) = predict_model(model(function(*chain, inputs={"x": shape})), "ALL")
+    assert len(predicted.prediction.operations) == 16_000

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pytest_ane.gates.placement.segmenter import Op, Tensor
+from pytest_ane.gates.placement.segmenter._costs import is_measured, obstacle
 from pytest_ane.gates.placement.segmenter._records import Backend
-from pytest_ane.gates.placement.segmenter._support import is_measured, obstacle
 
 
 def op(
@@ -82,17 +82,14 @@ def test_the_ane_refuses(operation: Op, limit: str) -> None:
     assert obstacle(operation, "classic") == ""
 
 
-def test_constant_indices_may_be_int32() -> None:
+def test_constant_indices_may_be_int32_and_an_operation_without_a_plan_is_told() -> None:
     table, indices = Tensor((1, 64, 32, 32)), Tensor((32,), "int32", constant=True)
     assert obstacle(Op("g", "gather", (table, indices), (table,)), "ane") == ""
+    assert not is_measured(op("read_state"))
+    assert is_measured(op("relu"))
+    assert is_measured(op("cumsum"))
 
 
 @pytest.mark.parametrize(("backend", "kind"), [("gpu", "resize"), ("bnns", "band_part")])
 def test_other_backends_lack_a_few(backend: Backend, kind: str) -> None:
     assert kind in obstacle(op(kind), backend)
-
-
-def test_an_operation_without_a_public_plan_is_told() -> None:
-    assert not is_measured(op("read_state"))
-    assert is_measured(op("relu"))
-    assert is_measured(op("cumsum"))
