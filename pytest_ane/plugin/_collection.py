@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_ane.gates.words import GATE_WORDS
-from pytest_ane.plugin import _bench as bench
-from pytest_ane.plugin import _options as options
+from pytest_ane.plugin import _bench
 from pytest_ane.plugin._items import gate_of, is_gate
-from pytest_ane.plugin._options import names_gates, wanted
+from pytest_ane.plugin._options import manifest_file, names_gates, wanted
 from pytest_ane.project.suite import FOLDER, files, load, own, shipped
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class Suite(pytest.Collector):
         named = {node.partition("::")[0] for node in self.config.stash[_JOINS]}
         for file in files():
             nodeid = f"{FOLDER}/{file.name}"
-            if (named and nodeid not in named) or bench.is_ignored(file, self.config):
+            if (named and nodeid not in named) or _bench.is_ignored(file, self.config):
                 continue
             yield GateFile.from_parent(self, path=file, name=file.name, nodeid=nodeid)
 
@@ -131,7 +130,7 @@ def wake(config: pytest.Config) -> None:
     nodes = [match for arg in config.args if (match := _NODE.fullmatch(arg))]
     # Ids of other tests may hold anything; those of shards hold a colon.
     nodes = [node for node in nodes if ":" in node["ids"] or _is_gate_file(config, node["file"])]
-    file = options.path(config, "ane_manifest") or config.rootpath / "shards.toml"
+    file = manifest_file(config)
     if wanted(config) or not nodes or not file.is_file():
         return
     from pytest_ane.manifest.ids import nearest

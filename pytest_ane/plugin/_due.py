@@ -21,10 +21,9 @@ from _pytest.mark.expression import Expression
 
 from pytest_ane.gates.base import GateTest
 from pytest_ane.gates.registry import GATES
-from pytest_ane.plugin import _bench_options as bench_options
-from pytest_ane.plugin import _collection as collection
-from pytest_ane.plugin._compare import HELD
-from pytest_ane.plugin._run import is_worker
+from pytest_ane.plugin import _collection
+from pytest_ane.plugin._bench import HELD, is_wanted
+from pytest_ane.plugin._process import is_worker
 from pytest_ane.plugin.outcome import properties_of
 from pytest_ane.project.suite import FOLDER
 
@@ -148,7 +147,7 @@ class Due:
         """Every gate of every selected shard and complete model; benchmarks where they are run."""
         if self._config.stash.get(HELD, None) is not None:
             return []
-        markers = {"gate"} | ({"bench"} if bench_options.is_wanted(self._config) else set())
+        markers = {"gate"} | ({"bench"} if is_wanted(self._config) else set())
         return [test for test in self._space.due(markers) if not self._is_of_other_kind(test)]
 
     def _is_of_other_kind(self, test: GateTest) -> bool:
@@ -188,7 +187,7 @@ class Due:
         for prefix in line.deselect or ():
             if nodeid.startswith(prefix):
                 return f"--deselect {prefix}"
-        if not collection.is_everything(self._config) and not any(
+        if not _collection.is_everything(self._config) and not any(
             self._covers(arg, nodeid) for arg in line.file_or_dir
         ):
             return "the paths named"

@@ -20,11 +20,10 @@ from pytest_ane.manifest import Policy, Shard
 from pytest_ane.manifest.evidence import WITH_ANE
 from pytest_ane.mlprogram.errors import AneError, NotRunError, UnprovenError
 from pytest_ane.mlprogram.text import LONGEST, printable
-from pytest_ane.plugin import _records as records
 from pytest_ane.plugin import _workspace as workspace
 from pytest_ane.plugin._items import asked_of, gate_of, is_gate, subject_of
 from pytest_ane.plugin._workspace import Workspace
-from pytest_ane.plugin.recording import ENVIRONMENT, RECORDED, SYSTEMS
+from pytest_ane.plugin.recording import ENVIRONMENT, RECORDED, SYSTEMS, note
 from pytest_ane.records.verify import with_origin
 from pytest_ane.report.figures import figure_text
 from pytest_ane.report.rows import StoredVerdict
@@ -172,7 +171,7 @@ class VerdictRecorder:
         digest = self.workspace.digest_of(verdict.subject)
         artifact = {"artifact": digest} if digest else {}
         provenance = machine | artifact | dict(verdict.provenance)
-        records.note(self.item, self.workspace, verdict, recorded, machine)
+        note(self.item, self.workspace, verdict, recorded, machine)
         self.item.user_properties += _properties(
             **properties(verdict),
             **({"source": synthetic} if synthetic else {}),

@@ -1,9 +1,16 @@
-"""Where a gate's measurement comes from: measured here, and recorded; or verified evidence."""
+"""Where a gate's measurement comes from: measured here, and recorded; or verified evidence.
+
+A test keeps what it measured in its stash (`note`); its report carries that as one line of JSON to
+the process that started the run, which appends it to the files of `--ane-report`.
+"""
 
 from __future__ import annotations
 
+import platform
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -14,16 +21,16 @@ from pytest_ane.backends import CoreMLBackend
 from pytest_ane.backends.coreml import without_ane
 from pytest_ane.gates.base import ShardContext, Subject
 from pytest_ane.gates.registry import GATES
-from pytest_ane.gates.verdict import Finding
+from pytest_ane.gates.verdict import Finding, Verdict
 from pytest_ane.make import Artifact
 from pytest_ane.manifest import Policy, Shard
 from pytest_ane.mlprogram.arithmetic import SIMULATED
 from pytest_ane.mlprogram.digests import file_digest
-from pytest_ane.mlprogram.errors import EvidenceError, UnprovenError
-from pytest_ane.plugin._records import MEASURED
+from pytest_ane.mlprogram.errors import AneError, EvidenceError, UnprovenError
+from pytest_ane.plugin._items import gate_of, part_of, subject_of
 from pytest_ane.project.stack import Stack
 from pytest_ane.project.suite import in_use
-from pytest_ane.records.record import Record, changes, machine, question
+from pytest_ane.records.record import Record, changes, machine, plain, question
 from pytest_ane.records.store import fetch, push, systems_of
 from pytest_ane.records.verify import Answer, EvidenceFile, answers, others, worst
 
@@ -40,6 +47,70 @@ SYSTEMS = pytest.StashKey[Sequence[Finding]]()
 """What the systems of the policy came to of which a test judges nothing."""
 NOTED = "ane.evidence.file"
 """The property of a test that says what became of a file of evidence."""
+
+MEASURED = pytest.StashKey[Record]()
+"""What a test measured, or the evidence that it judges, where it is to be kept."""
+LINE = pytest.StashKey[bytes]()
+"""A test's record, packed: reports carry it to the process that writes."""
+
+
+def note(
+    item: pytest.Item,
+    space: Workspace,
+    verdict: Verdict,
+    recorded: Record | None,
+    machine: Mapping[str, str],
+) -> None:
+    """Keep a test's record, where the run has a file for it; limits of figures are left out.
+
+    Args:
+        item: the test.
+        space: the run's workspace.
+        verdict: the gate's.
+        recorded: what was judged, if it was recorded.
+        machine: provenance of the backend that measured, if nothing was.
+    """
+    if not space.keeps_records or not isinstance(item, pytest.Function):
+        return
+    gate, name = gate_of(item), subject_of(item)
+    known = GATES.get(gate)
+    derived = known.derived if known else ()
+    figures = {f.name: f.value for f in verdict.figures if f.name not in derived}
+    measured = recorded or item.stash.get(MEASURED, None)
+    if measured is not None and (measured.gate, measured.subject) == (gate, name):
+        record = measured
+    else:
+        record = Record(
+            gate=gate,
+            subject=name,
+            time=datetime.now(timezone.utc),
+            files=space.known_files(name),
+            asked=_asked(space, gate, name),
+            commit=space.commit,
+        )
+    facts: dict[str, Any] = {**record.environment, **machine}
+    if recorded is None:
+        facts |= {**space.identity, "python": platform.python_version()}
+    # A record says of itself which arithmetic it was computed in, not what its verdict compares.
+    facts |= {k: v for k, v in verdict.provenance.items() if k != "arithmetic"}
+    runs = known is None or known.by_device or "backend" in verdict.provenance
+    environment = {key: str(value) for key, value in facts.items()
+                   if str(value) and key != "artifact" and (runs or key != "backend")}  # fmt: skip
+    record = replace(record, part=part_of(item), figures=figures, environment=environment)
+    item.stash[LINE] = zlib.compress(record.to_line())
+
+
+def _asked(space: Workspace, gate: str, name: str) -> dict[str, Any]:
+    """Empty for a gate of the user's own, and where nobody can tell."""
+    subjects: tuple[Subject, ...] = (*space.shards, *space.manifest.models)
+    subject = next((subject for subject in subjects if subject.qualified == name), None)
+    if gate not in GATES or subject is None:
+        return {}
+    model = space.manifest.model_of(name.partition(":")[0])
+    try:
+        return plain(question(gate, subject, model, lambda: space.model(model.name).identity))
+    except (AneError, OSError):
+        return {}
 
 
 def _on_ane(backend: CoreMLBackend, here: Callable[[], Any]) -> Any:

@@ -30,9 +30,7 @@ _VERDICT = TypeAdapter(Verdict)
 _FACTS = TypeAdapter(Facts)
 _ROW = TypeAdapter(Row)
 _NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_NOT_REPEATED = (
-    "--ane-shards", "--ane-package", "--ane-report", "--ane-model-explorer", "--ane-github",
-)  # fmt: skip
+_NOT_REPEATED = ("--ane-shards", "--ane-package", "--ane-report", "--ane-model-explorer")
 """Options that pick shards or only tell of a run."""
 
 

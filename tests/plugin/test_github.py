@@ -1,4 +1,4 @@
-"""`--ane-github`: job summary and annotations, written once, never in the way."""
+"""On GitHub Actions: job summary and annotations, written once, never in the way."""
 
 from __future__ import annotations
 
@@ -141,33 +141,17 @@ def test_a_fault_in_the_report_leaves_the_outcome_alone(
     result.stdout.fnmatch_lines(["ane: the report of the run failed: ZeroDivisionError(*)"])
 
 
-@pytest.mark.parametrize("options", [["--ane-github=off"], ["--co"]])
-def test_off(project: Project, summary: Path, options: list[str]) -> None:
-    assert not annotations(project.packages(good="none").gate(*options))
+def test_collected_alone_it_says_nothing(project: Project, summary: Path) -> None:
+    assert not annotations(project.packages(good="none").gate("--co"))
     assert not summary.exists()
 
 
-def test_elsewhere_nothing_is_written_unless_asked(
+def test_elsewhere_nothing_is_written(
     project: Project, summary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GITHUB_ACTIONS")
     assert not annotations(project.packages(good="none").gate())
     assert not summary.exists()
-    assert annotations(project.gate("--ane-github=on"))
-    assert summary.exists()
-
-
-def test_the_ini_twin_and_the_command_line_over_it(project: Project, summary: Path) -> None:
-    project.packages(good="none").pytester.makeini("[pytest]\nane_github = off\n")
-    assert not annotations(project.gate())
-    assert annotations(project.gate("--ane-github=auto"))
-
-
-def test_other_words_are_usage_errors(project: Project) -> None:
-    project.packages(good="none").pytester.makeini("[pytest]\nane_github = yes\n")
-    result = project.gate()
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: ane_github = yes: give 'auto', 'on' or 'off'."])
 
 
 def test_a_package_without_a_manifest_has_no_place(project: Project, summary: Path) -> None:

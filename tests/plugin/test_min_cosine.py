@@ -1,4 +1,4 @@
-"""`--ane-min-cosine`, `--ane-min-contribution` and their ini twins override fidelity policies."""
+"""`--ane-min-cosine` and its ini twin override fidelity policies."""
 
 from __future__ import annotations
 
@@ -69,16 +69,6 @@ def test_a_shard_that_is_not_there(unlike: Project) -> None:
     result = unlike.gate("--ane-min-cosine=god:0.9")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: --ane-min-cosine: 'god' matches no shard; nearest: good."])
-
-
-def test_a_contribution_that_is_asked_of_a_head_cannot_be_had(project: Project) -> None:
-    project.llama()
-    option = "--ane-min-contribution=head*:0.5"
-    result = project.gate("-k", "fidelity", option, shards="head.0")
-    result.assert_outcomes(failed=1, deselected=3)
-    result.stdout.fnmatch_lines(
-        ["ane: *min-contribution head[*]:0.5*", "*no residual path of output y is known*"]
-    )
 
 
 @pytest.mark.parametrize(

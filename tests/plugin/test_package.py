@@ -141,7 +141,7 @@ def test_something_else_than_a_package_fails_with_a_sentence(project: Project) -
 def test_an_empty_path_is_not_taken_for_no_option(project: Project) -> None:
     result = project.run("--ane-package=", "-m", "gate")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --ane-package is empty; name an .mlpackage."])
+    result.stderr.fnmatch_lines(["ERROR: --ane-package is empty; give a value or leave it out."])
 
 
 def test_shards_and_package_exclude_each_other(project: Project) -> None:

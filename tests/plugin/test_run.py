@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_ane.plugin._run import is_worker, run_id, send_id, worker
+from pytest_ane.plugin._process import is_worker, run_id, send_id, worker
 
 
 def config(**more: Any) -> pytest.Config:
