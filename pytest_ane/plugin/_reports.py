@@ -413,7 +413,7 @@ def _facts(config: pytest.Config, space: Workspace, header: str) -> Facts:
     commit, clean = checkout(_options.project_folder(config, space.manifest.path))
     return Facts(
         id=space.run_id,
-        started=f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
+        started=f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%S.%fZ}",
         header=header,
         arguments=tuple(map(str, config.invocation_params.args)),
         selection=space.selection,

@@ -37,7 +37,7 @@ FOLDER = "history"
 """The folder's name beside the manifest."""
 _MOST_BYTES = 1 << 31
 _ID = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
-_STARTED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_STARTED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
 _VERSIONS = ("pytest-ane", "numpy", "coremltools", "compiler", "python")
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 FACTS = ("chip", "machine", "os", "compute_units", "backend", "arithmetic", "versions")
@@ -71,7 +71,7 @@ class Run:
         id: in hexadecimal digits.
         commit: full id; empty outside of git.
         clean: whether the checkout was that commit.
-        time: of its start, UTC: `2026-11-21 10:00:00`.
+        started: UTC, `2026-11-21T10:00:00.123456`.
         lines: how many records it has.
         known: whether git knows the commit, so that its history gives the place.
     """
@@ -79,9 +79,14 @@ class Run:
     id: str
     commit: str
     clean: bool
-    time: str
+    started: str
     lines: int
     known: bool = False
+
+    @property
+    def time(self) -> str:
+        """Of its start, for people: `2026-11-21 10:00:00`."""
+        return self.started[:19].replace("T", " ")
 
     @property
     def label(self) -> str:
@@ -218,7 +223,7 @@ class Memory:
         # A run may have two files here: its own, and a brief one.
         found = {run.id: (run, records) for run, records in self._read(models)}
         self.commits = Commits(folder, [run.commit for run, _ in found.values()])
-        by_time = sorted((run for run, _ in found.values()), key=lambda run: run.time)
+        by_time = sorted((run for run, _ in found.values()), key=lambda run: run.started)
         self.runs = ordered(by_time, self.commits)
         pairs = ((at, r) for at, run in enumerate(self.runs) for r in found[run.id][1])
         self.lines = [
@@ -256,8 +261,8 @@ class Memory:
                 and (not models or record.subject.partition(":")[0] in models)
             ]  # fmt: skip
             if kept:
-                time = known.started.replace("T", " ").removesuffix("Z")
-                yield Run(known.id, known.commit, known.clean, time, len(kept)), kept
+                started = known.started.removesuffix("Z")
+                yield Run(known.id, known.commit, known.clean, started, len(kept)), kept
 
     def _line(self, path: Path, number: int, line: bytes, read: Callable[[bytes], T]) -> T | None:
         """What is read of a line; None, and named, where it cannot be."""
@@ -467,8 +472,8 @@ def ordered(runs: Sequence[Run], commits: Commits) -> tuple[Run, ...]:
     """
     places = commits.places
     known = sorted((r for r in runs if r.commit in places), key=lambda r: places[r.commit])
-    latest = [*accumulate((run.time for run in known), max)]
+    latest = [*accumulate((run.started for run in known), max)]
     keyed = [((i + 1, 0), replace(run, known=True)) for i, run in enumerate(known)]
     others = (run for run in runs if run.commit not in places)
-    keyed += [((bisect_right(latest, run.time), i + 1), run) for i, run in enumerate(others)]
+    keyed += [((bisect_right(latest, run.started), i + 1), run) for i, run in enumerate(others)]
     return tuple(run for _, run in sorted(keyed, key=lambda pair: pair[0]))

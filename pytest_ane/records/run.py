@@ -1,6 +1,6 @@
 """A run as a file: what was asked of what, then every record, then how it ended.
 
-    {"format": 1, "run": {"id": "77aa...", "started": "2026-11-24T16:00:00Z", ...}}
+    {"format": 1, "run": {"id": "77aa...", "started": "2026-11-24T16:00:00.123456Z", ...}}
     {"format": 1, "gate": "placement", "subject": "smollm2:L01", ..., "verdict": {...}}
     {"end": {"seconds": 76.5, "exit_code": 0, "records": 1, ...}, "sha256": "1f0c..."}
 
@@ -43,7 +43,7 @@ class Facts:
 
     Attributes:
         id: of the run, in hexadecimal digits.
-        started: UTC and whole seconds, `2026-11-24T16:00:00Z`.
+        started: UTC, `2026-11-24T16:00:00.123456Z`.
         header: what decides the verdicts, in one line.
         arguments: of pytest, as they were typed.
         selection: shards, as the option has them.
@@ -78,6 +78,11 @@ class Facts:
     stopped: str = ""
     exit_code: int | None = None
 
+    @property
+    def begun(self) -> str:
+        """`started` in whole seconds, for people: `2026-11-24T16:00:00Z`."""
+        return f"{self.started[:19]}Z" if self.started else ""
+
 
 _ENDS = ("machine", "seconds", "stopped", "exit_code")
 _FACTS = TypeAdapter(Facts)
@@ -108,7 +113,7 @@ class Writer:
 
     def __init__(self, path: Path, facts: Facts) -> None:
         self.brief = path.suffix.lower() != SUFFIX
-        day = facts.started.replace(":", "-")
+        day = facts.begun.replace(":", "-")
         self.path = path / f"{day}-{facts.id[:12]}{SUFFIX}" if self.brief else path
         self.count = 0
         self._digest = hashlib.sha256()

@@ -111,9 +111,9 @@ def against(run: Run, before: Run) -> Run:
         if row.data is not None and _asked(row) in now and comparable(row, now[_asked(row)])
     }
     facts = before.facts
-    label = f"{facts.started.replace('T', ' ').removesuffix('Z')} UTC"
+    label = f"{facts.begun.replace('T', ' ').removesuffix('Z')} UTC"
     label += f", commit {facts.commit[:9]}" if facts.commit else ""
-    earlier = Earlier(label, facts.started, facts.commit, figures)
+    earlier = Earlier(label, facts.begun, facts.commit, figures)
     return replace(run, before=before, earlier=earlier)
 
 

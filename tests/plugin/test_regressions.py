@@ -17,7 +17,7 @@ from pytest_ane.gates.throughput.speed import KEY, Speed
 from pytest_ane.gates.throughput.stored import open_storage
 from pytest_ane.gates.verdict import Verdict
 from pytest_ane.manifest import Policy
-from pytest_ane.plugin import _compare as compare
+from pytest_ane.plugin import _bench
 from pytest_ane.plugin._stopwatch import CONFIRM
 from tests.gates.throughput.runs import speed
 from tests.plugin.conftest import Project
@@ -99,7 +99,7 @@ def test_noise_that_was_measured_is_the_limit(project: Project, recorded: Path) 
 def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Verdict, Speed, int]]:
     """Judges a speed against one of 4 s, 10 % allowed: verdict, stored speed, confirmations."""
     monkeypatch.setattr(baseline, "find", lambda *_: Baseline(speed(4.0), "0001"))
-    monkeypatch.setattr(compare, "_open", lambda *_: None)
+    monkeypatch.setattr(_bench, "_open", lambda *_: None)
 
     def judged(first: float, confirmation: float | None) -> tuple[Verdict, Speed, int]:
         session = SimpleNamespace(compared_mapping={}, compare_fail=())
@@ -112,7 +112,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Verdict, Spee
         manifest = SimpleNamespace(model_of=lambda _: SimpleNamespace(baselines=None))
         space: Any = SimpleNamespace(policy_of=lambda _: policy, speeds=[], manifest=manifest)
         benchmark = SimpleNamespace(extra_info={})
-        verdict = compare.judged(item, space, speed(first), benchmark)
+        verdict = _bench.judged(item, space, speed(first), benchmark)
         kept = Speed.model_validate(benchmark.extra_info[KEY])
         assert space.speeds == [(kept, verdict)]
         return verdict, kept, len(runs)
