@@ -171,7 +171,7 @@ def check(config: pytest.Config) -> None:
         )
     if config.getoption("benchmark_compare_fail") and not is_compared(config):
         raise pytest.UsageError(
-            "--benchmark-compare-fail compares with a stored run; add --benchmark-"
+            "--benchmark-compare-fail compares with a stored run; add --benchmark-compare."
         )
     if config.getoption("benchmark_histogram") and find_spec("pygal") is None:
         raise pytest.UsageError(

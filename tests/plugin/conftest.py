@@ -5,6 +5,7 @@ from __future__ import annotations
 import pkgutil
 import shutil
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from importlib import import_module
 from pathlib import Path
 
@@ -81,6 +82,10 @@ class Project:
         shutil.copytree(self.workshop.packages[package], target)
         return target
 
+    def head(self, text: str) -> Project:
+        """Put a text before the manifest's."""
+        return self.manifest(text + (self.path / "shards.toml").read_text())
+
     def gate(self, *options: str, shards: str = "all") -> pytest.RunResult:
         """Run the gates in this process, with the workshop's cache unless another is given.
 
@@ -98,6 +103,13 @@ class Project:
         result = self.pytester.runpytest_inprocess(*cache, *device, *options)
         assert "Traceback" not in result.stdout.str() + result.stderr.str()
         return result
+
+
+def refused(result: pytest.RunResult, says: str) -> None:
+    """See that a run was a usage error of one sentence."""
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    (line,) = [line for line in result.errlines if line.startswith("ERROR: ")]
+    assert fnmatch(line, f"ERROR: {says}"), line
 
 
 @pytest.fixture

@@ -116,15 +116,6 @@ def test_the_manifest_names_it_and_the_option_overrides_it(own: Project) -> None
     fidelity(own).assert_outcomes(passed=2, deselected=5)
 
 
-@pytest.mark.parametrize("word", ["fp16", "h13", "typed,M2"])
-def test_what_is_not_known_is_refused_in_one_sentence(own: Project, word: str) -> None:
-    result = fidelity(own, f"--ane-arithmetic={word}")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    (line,) = [line for line in result.errlines if line.startswith("ERROR")]
-    assert f"--ane-arithmetic={word}: " in line
-    assert line.endswith(".")
-
-
 @pytest.mark.slow
 def test_a_device_computes_in_its_own(own: Project) -> None:
     from pytest_ane.mac.testing import Replayer, Script

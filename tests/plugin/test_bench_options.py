@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.plugin.conftest import Project
+from tests.plugin.conftest import Project, refused
 from tests.plugin.test_bench import FAST, bench, saved, settle
 
 SLOW = ("-p", "pytest_ane.mac.testing", "--ane-slow=good:50")
@@ -127,9 +127,10 @@ def test_what_would_end_in_a_traceback_is_one_line(good: Project, option: str, s
 def test_a_run_that_cannot_be_stored_is_not_begun(good: Project) -> None:
     (good.path / "file").touch()
     run = ("--ane-shards=all", "-m", "bench", "--benchmark-storage=file/below")
-    result = good.run(*run, "--benchmark-autosave")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --benchmark-storage=file/below: */file is no folder*"])
+    refused(
+        good.run(*run, "--benchmark-autosave"),
+        "--benchmark-storage=file/below: */file is no folder*",
+    )
 
 
 def test_groups_by_a_parameter_that_some_have(good: Project) -> None:
@@ -234,9 +235,10 @@ def test_another_machine_s_run_outside_the_working_folder(
     run["machine_info"]["node"] = "another"
     run["benchmarks"][0]["extra_info"]["ane"]["identity"]["chip"] = "Other"
     file.write_text(json.dumps(run))
-    result = bench(good, *stored, "--benchmark-compare")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*0001 is of another machine or backend: chip 'Other', here *"])
+    refused(
+        bench(good, *stored, "--benchmark-compare"),
+        "*0001 is of another machine or backend: chip 'Other', here *",
+    )
 
 
 @pytest.mark.slow

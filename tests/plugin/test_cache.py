@@ -43,13 +43,6 @@ def test_the_ini_value_is_relative_to_the_ini_file(
     assert (project.path / "kept/here/artifacts").is_dir()
 
 
-def test_the_command_line_wins(project: Project) -> None:
-    project.packages(good="none").pytester.makeini("[pytest]\nane_cache = other\n")
-    project.gate("--ane-cache=named").assert_outcomes(passed=3, deselected=1)
-    assert (project.path / "named").is_dir()
-    assert not (project.path / "other").exists()
-
-
 def test_the_users_cache_folder_is_the_default(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,18 +66,7 @@ def test_a_cache_that_cannot_be_written_fails_with_a_sentence(
     monkeypatch.setattr(Path, "touch", refuse)
     result = project.llama().gate("--ane-cache=cache", "-k", "placement", shards="L01")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(
-        [
-            "The cache folder *cache cannot be written (Permission denied); choose another with "
-            "--ane-cache=DIR.",
-        ]
-    )
-
-
-def test_an_empty_value_is_refused(project: Project) -> None:
-    result = project.packages(good="none").gate("--ane-cache=")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --ane-cache is empty; give a value or leave it out."])
+    result.stdout.fnmatch_lines(["The cache folder *cache cannot be written (Permission denied);*"])
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_ane.mac.testing import Mac, Replayer, Script
-from tests.plugin.conftest import Project
+from tests.plugin.conftest import Project, refused
 
 ONE = ("-k", "fidelity")
 CORE_ML = (*ONE, "--ane-backend=coreml")
@@ -37,18 +37,10 @@ def test_the_option_reaches_core_ml(good: Project, monkeypatch: pytest.MonkeyPat
     assert list(dict.fromkeys(asked)) == ["CPU_AND_NE", "CPU_ONLY"]
 
 
-def test_the_ini_twin_settles_it_and_yields_to_the_command_line(good: Project) -> None:
-    good.pytester.makeini("[pytest]\nane_compute_units = ALL\n")
-    good.gate(*CORE_ML).stdout.fnmatch_lines(["ane: * · ALL · *"])
-    found = good.gate(*CORE_ML, "--ane-compute-units=CPU_ONLY")
-    found.stdout.fnmatch_lines(["ane: * · CPU_ONLY · *"])
-
-
 def test_beside_cpu_it_is_a_usage_error(good: Project) -> None:
-    result = good.gate(*ONE, "--ane-backend=cpu", "--ane-compute-units=ALL")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(
-        ["ERROR: --ane-compute-units=ALL is for --ane-backend=coreml; leave it out with cpu."]
+    refused(
+        good.gate(*ONE, "--ane-backend=cpu", "--ane-compute-units=ALL"),
+        "--ane-compute-units=ALL is for --ane-backend=coreml; leave it out with cpu.",
     )
 
 
@@ -57,10 +49,3 @@ def test_what_holds_for_the_mac_is_passed_over_elsewhere(good: Project) -> None:
     found = good.gate(*ONE, "--ane-backend=cpu")
     found.stdout.no_fnmatch_line("*ALL*")
     found.assert_outcomes(passed=1, deselected=3)
-
-
-def test_a_wrong_ini_value_is_a_usage_error(good: Project) -> None:
-    good.pytester.makeini("[pytest]\nane_compute_units = ANE\n")
-    result = good.gate(*CORE_ML)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: ane_compute_units = ANE: give 'ALL', 'CPU_AND_GPU', *"])

