@@ -40,7 +40,7 @@ FILE = "test_throughput.py"
 """Our benchmarks among the gates."""
 HELD = pytest.StashKey[frozenset[str]]()
 """Node ids of the stored run's benchmarks, where that run selects what is measured."""
-BY_OPTION, COMPARE = "--benchmark-disable", "--benchmark-compare"
+COMPARE = "--benchmark-compare"
 _GROUPS = ("group", "name", "func", "fullname", "fullfunc", "param")
 _FIXTURES = {"ane_shard", "ane_chain"}
 _TIMED = {"ane_load_benchmark", "ane_shard_benchmark", "ane_decode_benchmark"}
@@ -97,11 +97,7 @@ def is_ignored(path: Path, config: pytest.Config) -> bool:
 
 
 def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect benchmarks that neither `-m`, an option nor a named file asks for.
-
-    A marker of this name is not ours alone: a test without our fixtures is somebody else's. Where a
-    stored run selects, everything goes that it does not hold.
-    """
+    """Deselect benchmarks that nothing asks for, and what a stored run that selects has not."""
     held = config.stash.get(HELD, None)
 
     def is_dropped(item: pytest.Item) -> bool:
@@ -118,10 +114,7 @@ def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def use_processor_time(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let the executor be timed by its one thread's processor time, unless a timer was chosen.
-
-    What else runs on the machine then costs little; on a device, wall time is all there is.
-    """
+    """Time the executor by its one thread's processor time: what else runs costs little then."""
     if not wanted(config) or is_given(config, "--benchmark-timer"):
         return
     from pytest_ane.plugin import _workspace as workspace
@@ -137,11 +130,7 @@ def use_processor_time(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def require_baseline(session: pytest.Session) -> None:
-    """Refuse a run that asks for a comparison and has nothing to compare with.
-
-    Raises:
-        UnprovenError: with the sentence.
-    """
+    """Refuse a run that asks for a comparison and has nothing to compare with."""
     config = session.config
     # Only workers of xdist know their tests, and none of them times any.
     spread = hasattr(config, "workerinput") or config.pluginmanager.hasplugin("dsession")
@@ -158,11 +147,7 @@ def require_baseline(session: pytest.Session) -> None:
 
 
 def check(config: pytest.Config) -> None:
-    """Check pytest-benchmark's options.
-
-    Raises:
-        pytest.UsageError: one is wrong.
-    """
+    """Check pytest-benchmark's options; `UsageError` where one is wrong."""
     if not is_wanted(config):
         return
     if not config.pluginmanager.hasplugin("benchmark"):
@@ -206,10 +191,7 @@ def _stopwatch(request: pytest.FixtureRequest, benchmark: Any) -> Stopwatch:
 
 
 def is_wanted(config: pytest.Config) -> bool:
-    """Whether a run is for benchmarks: with shards, and by `-m`, an option or our file.
-
-    pytest itself then sees to it that `-m "not bench"` runs none.
-    """
+    """Whether a run is for benchmarks: with shards, and by `-m`, an option or our file."""
     only = bool(config.getoption("benchmark_only", False))
     named = any(f"/{FILE}" in f"/{arg}" for arg in config.invocation_params.args)
     chosen = "bench" in config.option.markexpr or only or named or is_requested(config)
@@ -235,26 +217,6 @@ def is_given(config: pytest.Config, option: str) -> bool:
     """Whether an option was given whose default is no None."""
     given = [*map(str, config.invocation_params.args), *config.getini("addopts")]
     return any(arg.startswith(option) for arg in given)
-
-
-def rounds(config: pytest.Config) -> int | None:
-    """The rounds that `--benchmark-min-rounds` asks for; None where it was not given."""
-    if not is_given(config, "--benchmark-min-rounds"):
-        return None
-    return int(config.getoption("benchmark_min_rounds"))
-
-
-def off(config: pytest.Config) -> str:
-    """Why pytest-benchmark times nothing."""
-    by_option = config.getoption("benchmark_disable") and not config.getoption("benchmark_enable")
-    return BY_OPTION if by_option else "pytest-benchmark is off under xdist"
-
-
-def has_limit(config: pytest.Config, space: Workspace, subject: str) -> bool:
-    """Whether a benchmark is compared with a stored run, or has a floor."""
-    policy = space.policy_of(subject).throughput
-    limits = (policy.max_regression, policy.min_tok_s)
-    return is_compared(config) or any(limit is not None for limit in limits)
 
 
 def _check_options(config: pytest.Config) -> None:
@@ -302,7 +264,6 @@ def _check_timer(config: pytest.Config) -> None:
 
 
 def _check_folder(what: str, folder: Path, *, made: bool) -> None:
-    """Check that a folder can be written; `made`: missing folders are made."""
     there = folder
     while made and not there.exists() and there != there.parent:
         there = there.parent
@@ -316,10 +277,6 @@ def select(config: pytest.Config, *, named: bool) -> None:
     """Without a selection, select the shards that the newest stored run of this machine holds.
 
     A project without a manifest, and tests that are named, are pytest-benchmark's own business.
-
-    Args:
-        config: the run's.
-        named: whether paths were named that are less than the whole project.
 
     Raises:
         AneError: the manifest is wrong, or no run of this machine has any of its shards.
@@ -354,9 +311,6 @@ def refuse_damaged(config: pytest.Config) -> None:
     """Refuse a stored run that is damaged or does not exist, before pytest-benchmark loads it.
 
     It skips a run that is no JSON for an older one, and ends in a traceback over other JSON.
-
-    Raises:
-        UnprovenError: with the sentence.
     """
     if not is_compared(config):
         return
@@ -369,16 +323,7 @@ def refuse_damaged(config: pytest.Config) -> None:
 
 
 def _require_stored(config: pytest.Config, space: Workspace, subjects: Collection[str]) -> None:
-    """Refuse a run that asks for a comparison and can compare nothing, before it is measured.
-
-    Args:
-        config: the run's.
-        space: its workspace.
-        subjects: shards and models of the benchmarks that were collected.
-
-    Raises:
-        UnprovenError: there is no benchmark, or no stored run of this machine has any of them.
-    """
+    """Refuse a run that has no benchmark, or none of these subjects in a stored run."""
     if not subjects:
         raise UnprovenError(
             f"{COMPARE}: no benchmark is selected, so nothing would be compared; give -m bench, or "
@@ -388,11 +333,7 @@ def _require_stored(config: pytest.Config, space: Workspace, subjects: Collectio
 
 
 def judged(item: pytest.Item, space: Workspace, speed: Speed, benchmark: Any) -> Verdict:
-    """The verdict on a speed, which is kept for the table; a suspected change is confirmed first.
-
-    Raises:
-        UnprovenError: a stored run that would be the baseline is damaged.
-    """
+    """The verdict on a speed, kept for the table; a suspected change is confirmed first."""
     from pytest_ane.gates.throughput import THROUGHPUT, Throughput, Timing, judge
     from pytest_ane.gates.throughput.baseline import find
     from pytest_ane.gates.throughput.speed import KEY
@@ -443,11 +384,7 @@ def _newest(
     identity: Mapping[str, str],
     subjects: Collection[str],
 ) -> list[StoredRun]:
-    """The newest stored run with any of these shards and models, of each folder of runs.
-
-    Raises:
-        UnprovenError: there is none, or a damaged one.
-    """
+    """The newest stored run of each folder with any of these subjects; `UnprovenError` for none."""
     from pytest_ane.gates.throughput.baseline import Missing, newest_of
     from pytest_ane.gates.throughput.stored import RECORD
 
@@ -462,7 +399,6 @@ def _newest(
 
 
 def _open(config: pytest.Config, baselines: Path | None) -> Storage:
-    """Where runs are stored: the option's folder, else a model's, else pytest-benchmark's own."""
     from pytest_ane.gates.throughput.stored import STORAGE, open_storage
 
     uri = str(config.getoption("benchmark_storage"))
@@ -470,7 +406,6 @@ def _open(config: pytest.Config, baselines: Path | None) -> Storage:
 
 
 def _which(config: pytest.Config) -> str | None:
-    """The run that the option names; None for the newest."""
     which = config.getoption("benchmark_compare", None)
     return which if isinstance(which, str) else None
 

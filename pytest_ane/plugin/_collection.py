@@ -123,9 +123,6 @@ def wake(config: pytest.Config) -> None:
     """Select the shards that node ids on the command line name, where none are selected.
 
     So an id that pytest printed can be pasted: `gates/test_fidelity.py::test_fidelity[m:L01]`.
-
-    Raises:
-        ManifestError: the manifest is wrong, or a gate of the suite is named with no shard of it.
     """
     nodes = [match for arg in config.args if (match := _NODE.fullmatch(arg))]
     # Ids of other tests may hold anything; those of shards hold a colon.
@@ -223,12 +220,10 @@ def _has(ids: str, name: str) -> bool:
 
 
 def _names(node: str, nodeid: str) -> bool:
-    """Whether a node id on the command line names a test: the file, the function or the test."""
     return nodeid == node or nodeid.startswith((f"{node}::", f"{node}["))
 
 
 def _path(config: pytest.Config, arg: str) -> Path | None:
-    """The file or folder that an argument names, if it exists."""
     path = Path(config.invocation_params.dir, arg.partition("::")[0]).resolve()
     return path if path.exists() else None
 
@@ -245,7 +240,6 @@ def is_everything(config: pytest.Config) -> bool:
 
 
 def _is_shipped(config: pytest.Config, arg: str) -> bool:
-    """Whether an argument names tests of the shipped suite, as pytest prints them."""
     file = Path(arg.partition("::")[0])
     if _path(config, arg) is not None or file.parts[:1] != (FOLDER,):
         return False
@@ -253,7 +247,6 @@ def _is_shipped(config: pytest.Config, arg: str) -> bool:
 
 
 def _is_gate_file(config: pytest.Config, file: str) -> bool:
-    """Whether a file is one of the suite, or of the project's own gates."""
     folder, path = own(config.rootpath), _path(config, file)
     if path is None:
         return folder is None and _is_shipped(config, file)

@@ -51,11 +51,7 @@ _MOST_WORDS = 8
 
 
 def watch(config: pytest.Config, space: Workspace) -> None:
-    """Compare due and judged at the end, in the process that started the run.
-
-    Raises:
-        pytest.UsageError: `addopts` asks for a run that judges nothing.
-    """
+    """Compare due and judged at the end; `UsageError` where `addopts` asks for a run of no test."""
     line = _command_line(config)
     for name, option in _NOT_RUN.items():
         if getattr(config.option, name) and not getattr(line, name):
@@ -151,7 +147,6 @@ class Due:
         return [test for test in self._space.due(markers) if not self._is_of_other_kind(test)]
 
     def _is_of_other_kind(self, test: GateTest) -> bool:
-        """Whether `-m gate` or `-m bench` asks for the other kind."""
         kinds = {"gate", "bench"}
         return self._line.markexpr in kinds - {GATES[test.gate].marker}
 
@@ -165,7 +160,6 @@ class Due:
                 yield test, self._lacks.get(test, "no test asked it")
 
     def _is_timed(self, test: GateTest) -> bool:
-        """Whether it has several tests, of which some do not fit every shard."""
         return GATES[test.gate].marker == "bench"
 
     def _fails(self, status: str, test: GateTest) -> bool:
@@ -194,7 +188,6 @@ class Due:
         return next((text for name, text in _OPTIONS.items() if getattr(line, name, None)), "")
 
     def _covers(self, arg: str, nodeid: str) -> bool:
-        """Whether a file, folder or node id on the command line holds a test."""
         file, colons, test = str(arg).partition("::")
         root = self._config.rootpath
         path = Path(self._config.invocation_params.dir, file).absolute()
@@ -205,7 +198,6 @@ class Due:
 
 
 def _nodeid(test: GateTest) -> str:
-    """Of the shipped suite's test."""
     return f"{FOLDER}/test_{test.gate}.py::test_{test.gate}[{test.id}]"
 
 
@@ -233,7 +225,7 @@ def _must_match(expression: str, knows: Callable[[str], bool]) -> bool:
 
 
 def _owes_verdict(report: pytest.TestReport) -> bool:
-    """Whether a test is a shipped gate as it stands; one's own may judge by `assert`."""
+    """One of one's own may judge by `assert`."""
     gate: str = report.ane_gate[0]
     return bool(report.ane_shipped) and gate in GATES and GATES[gate].marker == "gate"
 
@@ -246,7 +238,6 @@ def _why_skipped(report: pytest.TestReport) -> str:
 
 
 def _missing(test: GateTest, why: str) -> pytest.TestReport:
-    """A failed test in the place of a gate that has no verdict."""
     summary = f"due, and not judged: {why}"
     report = _failed(_nodeid(test), f"{test} was {summary}")
     report.user_properties += properties_of(test.gate, test.subject, "not run", summary)

@@ -315,8 +315,7 @@ def value(config: pytest.Config, name: str) -> Any:
     """An option's value as the table reads it; None where nothing is given and it has no default.
 
     Raises:
-        pytest.UsageError: the option is empty, as from an unset variable in a script, or it or its
-            twin has a text that the table does not take.
+        pytest.UsageError: it or its twin is empty, or has a text that the table does not take.
     """
     option = _BY_NAME[name]
     given = text(config, name) or option.default
@@ -368,11 +367,7 @@ def cluster(config: pytest.Config) -> str | None:
 
 
 def refuse_with_cluster(config: pytest.Config) -> None:
-    """Refuse what a run over a cluster cannot do.
-
-    Raises:
-        pytest.UsageError: with the option that is to be left out.
-    """
+    """Refuse, by `UsageError`, what a run over a cluster cannot do."""
     if is_spread(config):
         raise pytest.UsageError(
             "--ane-cluster and -n: the cluster's workers already work side by side; leave out -n, "
@@ -450,11 +445,7 @@ def on_github() -> bool:
 
 
 def refuse_recording_nothing(config: pytest.Config) -> None:
-    """Refuse `--ane-record` without shards: no gate would run, and nothing be recorded.
-
-    Raises:
-        pytest.UsageError: with the sentence.
-    """
+    """Refuse `--ane-record` without shards: no gate would run, and nothing be recorded."""
     if config.getoption("ane_record", None) is not None:
         raise pytest.UsageError(
             "--ane-record records the gates of selected shards, and none is selected; add "
@@ -465,9 +456,8 @@ def refuse_recording_nothing(config: pytest.Config) -> None:
 def recording(config: pytest.Config) -> frozenset[str]:
     """Which evidence to record: of `missing`, `stale` and `all`; nothing without the option.
 
-    Raises:
-        pytest.UsageError: it names something else, or recording is refused: under xdist workers
-            would share one device and disturb each other, in CI evidence would record itself.
+    Refused under xdist, where workers would disturb each other on one device, and in CI, where
+    evidence would record itself.
     """
     verbs: frozenset[str] = value(config, "ane_record") or frozenset()
     if not verbs or config.getoption("ane_record_force"):
@@ -486,7 +476,6 @@ def recording(config: pytest.Config) -> frozenset[str]:
 
 
 def _named(config: pytest.Config, name: str) -> list[tuple[Path, str]]:
-    """The paths of an option that may be given several times, and each as it was written."""
     names: list[str] = config.getoption(name) or []
     if "" in names:
         raise pytest.UsageError(f"{_BY_NAME[name].flag} is empty; give a value or leave it out.")

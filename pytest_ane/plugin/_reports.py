@@ -50,13 +50,7 @@ _LONGEST = 120
 
 
 def write(folder: Path, run: Run, space: Workspace) -> Iterator[str]:
-    """A graph and its node data for every shard that a gate judged; what could not be written.
-
-    Args:
-        folder: made where it does not exist. Files of shards that were not judged stay.
-        run: with its verdicts.
-        space: knows where packages are.
-    """
+    """A graph and its node data for every shard that a gate judged; what could not be written."""
     shards = {shard.qualified: shard for shard in space.shards}
     for subject in subjects(run):
         shard = shards.get(subject.name)
@@ -87,11 +81,7 @@ def _save(file: Path, data: Any) -> None:
 
 
 def add_to(config: pytest.Config) -> None:
-    """Report this run where that was asked for, unless it is part of another or runs nothing.
-
-    Raises:
-        pytest.UsageError: a file's name has the end of no format, or it cannot be written.
-    """
+    """Report this run, unless it is part of another or runs nothing."""
     files = _options.report_files(config)
     for file in files:
         try:
@@ -110,11 +100,7 @@ def add_to(config: pytest.Config) -> None:
 
 
 def _require_writable(option: str, file: Path) -> None:
-    """Say before the run that a file of an option could not be written after it.
-
-    Raises:
-        pytest.UsageError: with the sentence.
-    """
+    """Say before the run that a file of an option could not be written after it."""
     if file.is_dir():
         raise pytest.UsageError(f"{option}={file}: a folder has this name; name another file.")
     folder = next(parent for parent in file.absolute().parents if parent.exists())
@@ -215,7 +201,6 @@ class Reports:
                 self._say(f"ane: the job summary {given} cannot be written: {why}")
 
     def _unreached(self, stopped: str) -> Iterator[Row]:
-        """Gates that a run would have asked, had it not been stopped."""
         if not stopped or _due.KEY not in self._config.stash:
             return
         rows = self._rows.values()
@@ -269,11 +254,7 @@ def _stopped(session: pytest.Session, exitstatus: int) -> str:
 
 
 def append(file: Path, rows: Sequence[Row], header: str) -> None:
-    """Add the summary to a step's file, in the room that what is there already leaves.
-
-    Raises:
-        OSError: the file cannot be written, or is full.
-    """
+    """Add the summary to a step's file, in the room that what is there already leaves."""
     before = file.stat().st_size if file.exists() else 0
     text = summary(rows, header, ROOM - before - 1)
     if not text:

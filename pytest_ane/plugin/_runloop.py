@@ -44,12 +44,7 @@ if TYPE_CHECKING:
 
 
 def begin(config: pytest.Config) -> None:
-    """Open the workspace, let all that watches a run watch it, and register these hooks.
-
-    Raises:
-        AneError: the manifest, an option or a stored run is wrong.
-        pytest.UsageError: an option is wrong.
-    """
+    """Open the workspace, let all that watches a run watch it, and register these hooks."""
     config.pluginmanager.register(sys.modules[__name__], "ane-run")
     config.stash[_workspace.KEY] = space = _workspace.open_workspace(config)
     _canary.watch(config, space)
@@ -203,7 +198,6 @@ def _note(item: pytest.Item, report: pytest.TestReport) -> None:
 
 
 def _scope(space: Workspace, items: Sequence[pytest.Item]) -> tuple[Shard, ...]:
-    """The selected shards that any test asks about."""
     params = [item.callspec.params for item in items if isinstance(item, pytest.Function)
               and hasattr(item, "callspec")]  # fmt: skip
     wanted = {shard.qualified for p in params if isinstance(shard := p.get("ane_shard"), Shard)}
@@ -212,7 +206,6 @@ def _scope(space: Workspace, items: Sequence[pytest.Item]) -> tuple[Shard, ...]:
 
 
 def _judged(items: Sequence[pytest.Item]) -> frozenset[str]:
-    """Qualified ids of the shards whose fidelity a test asks for."""
     gates = (item for item in items if isinstance(item, pytest.Function) and is_gate(item))
     return frozenset(
         subject_of(item)
@@ -254,11 +247,7 @@ def _opens(space: Workspace) -> bool:
 
 
 def _join(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item]) -> Cluster:
-    """Connect, and let workers begin with what the items will ask.
-
-    Raises:
-        ClusterError: Dask is not installed, no scheduler answers, or no worker can take part.
-    """
+    """Connect, and let workers begin with what the items will ask."""
     try:
         from pytest_ane.cluster.client import Cluster
         from pytest_ane.cluster.job import inputs

@@ -101,7 +101,6 @@ def _blames(reporter: TerminalReporter) -> None:
 
 
 def _backend_notes(reporter: TerminalReporter) -> dict[str, None]:
-    """Notes of the backend, each once."""
     reports = [r for of in reporter.stats.values() for r in of if isinstance(r, pytest.TestReport)]
     return {
         str(value): None for r in reports for name, value in r.user_properties if name == "ane.note"
@@ -109,13 +108,11 @@ def _backend_notes(reporter: TerminalReporter) -> dict[str, None]:
 
 
 def _store_counts(reporter: TerminalReporter) -> Counter[str]:
-    """Entries that the store gave and took, in all processes of the run."""
     reports = (report for group in reporter.stats.values() for report in group)
     return sum((Counter(getattr(report, "ane_store", {})) for report in reports), Counter())
 
 
 def _evidence(reporter: TerminalReporter, config: pytest.Config) -> None:
-    """What became of evidence; nothing where none was asked for or found."""
     reports = [report for group in reporter.stats.values() for report in group]
     notes = [note for report in reports for note in _notes(report)]
     space = workspace.of(config)
@@ -168,7 +165,6 @@ def _place(text: str) -> tuple[str, int] | None:
 
 
 def _canaries(space: workspace.Workspace, canaries: canary.Canaries) -> Iterator[str]:
-    """`L01 first`, or that the selection leaves a canary out."""
     for name in dict.fromkeys(shard.model for shard in space.shards):
         if first := ", ".join(shard.id for shard in canaries.of(name)):
             yield f"{first} first"

@@ -124,9 +124,7 @@ def open_workspace(config: pytest.Config) -> Workspace:
     """Read manifest and selection, and see that the backend can be used.
 
     Raises:
-        ManifestError: either is wrong, or there are both a selection and a package.
-        CacheError: the cache folder holds files that are not pytest-ane's.
-        BackendError: the backend cannot be used on this machine.
+        AneError: a file, a folder or the backend is not as it should be.
         pytest.UsageError: an option is wrong.
     """
     manifest, shards, selection = _selected(config)
@@ -186,13 +184,11 @@ def _selected(config: pytest.Config) -> tuple[Manifest, tuple[Shard, ...], str]:
 
 
 def _in_arithmetic(manifest: Manifest, config: pytest.Config) -> Manifest:
-    """The manifest, in the arithmetic that an option names."""
     arithmetic = _options.value(config, "ane_arithmetic")
     return manifest.in_arithmetic(arithmetic) if arithmetic else manifest
 
 
 def _use(space: Workspace, config: pytest.Config) -> None:
-    """Until the run ends: the budget of programs, remembered digests, temporary files."""
     budget = (_options.value(config, name) for name in ("ane_memory", "ane_time"))
     stack = ExitStack()
     config.add_cleanup(stack.close)

@@ -52,11 +52,7 @@ def is_wanted(verdict: Verdict, when: str) -> bool:
 
 
 def tell(item: pytest.Item, space: Workspace, verdict: Verdict) -> tuple[str, Verdict]:
-    """The cause of a shard's error, or one line on why it is unknown.
-
-    Returns:
-        What people read, and the verdict with the cause as a finding and tables.
-    """
+    """What people read of the cause of a shard's error, and the verdict with it."""
     done = item.config.stash.get(_COUNT, 0)
     if space.blame != "always" and done >= _AT_MOST:
         return (
@@ -87,13 +83,8 @@ def tell(item: pytest.Item, space: Workspace, verdict: Verdict) -> tuple[str, Ve
 def enforced(verdict: Verdict, space: Workspace, *, recorded: bool) -> Verdict:
     """The verdict; unproven where it passes without the device that the policy requires.
 
-    So it is where Core ML was allowed an ANE that this machine does not have.
-    A verdict of a user's own gate is failed where a figure is beyond its limit and no finding is.
-
-    Args:
-        verdict: what a gate said.
-        space: the run's workspace.
-        recorded: whether verified evidence was judged.
+    So it is where Core ML was allowed an ANE that this machine does not have. A verdict of a user's
+    own gate is failed where a figure is beyond its limit and no finding is.
     """
     gate = GATES.get(verdict.gate)
     if gate is None and verdict.status == "passed":
@@ -215,9 +206,10 @@ def record_outcome(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
 
     It failed by `assert`, crashed, or passed; a shipped gate owes a verdict to pass.
     """
-    if call.when == "teardown" or not is_gate(item) or _has_verdict(item):
+    has_verdict = any(name == "ane.gate" for name, _ in item.user_properties)
+    if call.when == "teardown" or not is_gate(item) or has_verdict:
         return
-    if not isinstance(item, pytest.Function) or not _has_subject(item):
+    if not isinstance(item, pytest.Function) or asked_of(item) is None:
         return
     if call.excinfo is None:
         if call.when == "call" and gate_of(item) not in GATES:
@@ -263,15 +255,6 @@ def properties_of(gate: str, subject: str, status: str, summary: str) -> list[tu
 
 def _record(item: pytest.Function, status: str, summary: str) -> None:
     item.user_properties += properties_of(gate_of(item), subject_of(item), status, summary)
-
-
-def _has_subject(item: pytest.Item) -> bool:
-    params = getattr(getattr(item, "callspec", None), "params", {})
-    return bool({"ane_shard", "ane_chain"} & params.keys())
-
-
-def _has_verdict(item: pytest.Item) -> bool:
-    return any(name == "ane.gate" for name, _ in item.user_properties)
 
 
 def _properties(**facts: float | str) -> list[tuple[str, object]]:

@@ -63,12 +63,7 @@ def note(
 ) -> None:
     """Keep a test's record, where the run has a file for it; limits of figures are left out.
 
-    Args:
-        item: the test.
-        space: the run's workspace.
-        verdict: the gate's.
-        recorded: what was judged, if it was recorded.
-        machine: provenance of the backend that measured, if nothing was.
+    `machine` is the provenance of the backend that measured, if nothing was recorded.
     """
     if not space.keeps_records or not isinstance(item, pytest.Function):
         return
@@ -211,7 +206,6 @@ class MeasurementSource:
         return None if getattr(self._context, "is_own", False) else self._space.cluster
 
     def _received(self, answer: WorkerAnswer) -> Any:
-        """What a worker measured; where, and what it had to tell, is kept."""
         self.environment = answer.environment
         self._space.notes += [f"{answer.label}: {note}" for note in answer.notes]
         if self._item is not None:
@@ -248,7 +242,6 @@ class MeasurementSource:
             return False
 
     def _measure_on_worker(self, gate: str, system: str) -> None:
-        """Record what a worker's Neural Engine tells."""
         assert self._cluster is not None
         answer = self._cluster.measure_on_device(gate, self._name, system)
         self._write(gate, self._received(answer), system)
@@ -328,7 +321,6 @@ class MeasurementSource:
                 self._note("verified", gate, [machine(answer.record)], answer.system)
 
     def _tell(self, findings: Sequence[Finding]) -> None:
-        """Keep on the test what other systems came to, for its verdict."""
         if self._item is not None:
             self._item.stash[SYSTEMS] = findings
 
@@ -358,12 +350,7 @@ class MeasurementSource:
         return gate.beside(measured, self._opened(self._subject))
 
     def _write(self, gate: str, measurement: Any, system: str) -> None:
-        """Keep a measurement; what changes is said before anything is overwritten.
-
-        Raises:
-            EvidenceError: an artifact changed while it was measured, so that nobody knows of which
-                bytes this is, or the folder cannot be written.
-        """
+        """Keep a measurement, unless the bytes changed meanwhile; what changes is said before."""
         if self._files_now() != self._files:
             raise EvidenceError(
                 f"{self._name} changed while its {gate} was measured, so nothing was recorded; "
@@ -406,7 +393,6 @@ class MeasurementSource:
         )
 
     def _counter(self, gate: str, system: str) -> int:
-        """One more than the record that lies there has; a damaged one starts again."""
         data = self._space.evidence.read(gate, self._name, system) or b""
         try:
             return Record.from_json(data).counter + 1
@@ -460,7 +446,6 @@ class MeasurementSource:
 
     @property
     def _asked_of(self) -> Subject:
-        """The shard or the model, as the test asks about it."""
         return self._subject if isinstance(self._subject, Shard) else self._subject.subject
 
     @property
@@ -493,7 +478,6 @@ class MeasurementSource:
         return self._subject.qualified if isinstance(self._subject, Shard) else self._subject.model
 
     def _note(self, what: str, gate: str, lines: Sequence[str] = (), system: str = "") -> None:
-        """Note on the test what became of a file, for the summary."""
         if self._item is not None:
             note = "\n".join([what, self._file(gate, system), *lines])
             self._item.user_properties.append((NOTED, note))
