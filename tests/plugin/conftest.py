@@ -86,6 +86,18 @@ class Project:
         """Put a text before the manifest's."""
         return self.manifest(text + (self.path / "shards.toml").read_text())
 
+    def replace(self, old: str, new: str) -> Project:
+        """Another text in the manifest."""
+        text = (self.path / "shards.toml").read_text()
+        assert old in text
+        return self.manifest(text.replace(old, new))
+
+    def built(self) -> list[str]:
+        """What was built, in its order, where conftest.py is `COUNT`."""
+        file = self.path / "builds.txt"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [line.split()[0] for line in lines]
+
     def gate(self, *options: str, shards: str = "all") -> pytest.RunResult:
         """Run the gates in this process, with the workshop's cache unless another is given.
 
@@ -114,7 +126,8 @@ def refused(result: pytest.RunResult, says: str) -> None:
 
 @pytest.fixture
 def genuine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a replayed Mac pass for a Mac, whose answers are the device's own."""
+    """Let a replayed Mac pass for a Mac at a desk, whose answers are the device's own."""
+    monkeypatch.delenv("CI", raising=False)
     monkeypatch.setattr("pytest_ane.backends.coreml.backend.is_replaced", lambda: False)
 
 

@@ -100,16 +100,14 @@ def test_one_of_both_is_run_by_its_id(own: Project) -> None:
 
 
 def test_a_canary_waits_for_both(own: Project) -> None:
-    text = (own.path / "shards.toml").read_text()
-    own.manifest(f'[models.own]\ncanary = ["late"]\n{text}')
+    own.head('[models.own]\ncanary = ["late"]\n')
     result = fidelity(own, "--ane-arithmetic=typed,ane")
     result.stdout.fnmatch_lines(["*not run: canary late failed fidelity*"])
     fidelity(own, "--ane-arithmetic=typed").assert_outcomes(passed=2, deselected=5)
 
 
 def test_the_manifest_names_it_and_the_option_overrides_it(own: Project) -> None:
-    text = (own.path / "shards.toml").read_text()
-    own.manifest(f'[defaults]\narithmetic = ["typed", "ane"]\n{text}')
+    own.head('[defaults]\narithmetic = ["typed", "ane"]\n')
     fidelity(own).assert_outcomes(passed=3, failed=1, deselected=7)
     fidelity(own, "--ane-arithmetic=typed").assert_outcomes(passed=2, deselected=5)
     own.pytester.makeini("[pytest]\nane_arithmetic = typed\n")

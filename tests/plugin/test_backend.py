@@ -125,9 +125,7 @@ def test_without_an_ane_a_gate_of_the_user_s_own_passes_nothing(project: Project
 @pytest.mark.slow
 @pytest.mark.parametrize("keeps", ["", "stateful = true\ncontext = 32\n"])
 def test_a_whole_model_runs_on_it_too(project: Project, keeps: str) -> None:
-    project.llama()
-    manifest = project.path / "shards.toml"
-    manifest.write_text(manifest.read_text().replace("max-tokens", f"{keeps}max-tokens"))
+    project.llama().replace("max-tokens", f"{keeps}max-tokens")
     cpu = project.gate("-k", "behaviour or (fidelity and L01)")
     with mac():
         found = project.gate("-k", "behaviour or (fidelity and L01)", CORE_ML)

@@ -26,9 +26,8 @@ def test_a_norm_that_squares_in_fp16_is_right_on_gaussian_probes_alone(project: 
     """Token 40, at position 2, overflows in every norm up to the head's, which gives zeros."""
     shutil.copy(NAIVE, project.path)
     project.llama(source=make_llama(project.path / "loud.gguf", loud=3000.0))
-    manifest = project.path / "shards.toml"
-    text = manifest.read_text().replace('family = "llama"', 'family = "naive_norm"')
-    manifest.write_text(text.replace('"gaussian", "captured"', '"gaussian"'))
+    project.replace('family = "llama"', 'family = "naive_norm"')
+    project.replace('"gaussian", "captured"', '"gaussian"')
     result = project.gate("-k", "fidelity or behaviour", "--ane-cache=cache")
     result.assert_outcomes(passed=4, failed=1, deselected=8)
     assert remarks(result) == [
@@ -52,8 +51,7 @@ def test_nan_in_the_stack(project: Project) -> None:
 @pytest.mark.slow
 def test_the_same_weights_with_the_family_s_own_norm_are_green(project: Project) -> None:
     project.llama(source=make_llama(project.path / "loud.gguf", loud=3000.0))
-    result = project.gate("-k", "behaviour", "--ane-cache=cache")
-    result.assert_outcomes(passed=1, deselected=12)
+    project.gate("-k", "behaviour", "--ane-cache=cache").assert_outcomes(passed=1, deselected=12)
 
 
 @pytest.mark.slow

@@ -17,8 +17,7 @@ def entries(cache: Path) -> list[Path]:
 
 def test_the_second_run_builds_nothing(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.llama()
-    first = project.gate("--ane-cache=cache", shards="head.0")
-    first.assert_outcomes(passed=3, deselected=1)
+    project.gate("--ane-cache=cache", shards="head.0").assert_outcomes(passed=3, deselected=1)
     before = entries(project.path / "cache")
     assert {path.parent.name for path in before} == set(KINDS)
 
@@ -27,8 +26,7 @@ def test_the_second_run_builds_nothing(project: Project, monkeypatch: pytest.Mon
 
     monkeypatch.setattr("pytest_ane.make.shard._build", build)
     monkeypatch.setattr("pytest_ane.project.models.open_source", build)
-    second = project.gate("--ane-cache=cache", shards="head.0")
-    second.assert_outcomes(passed=3, deselected=1)
+    project.gate("--ane-cache=cache", shards="head.0").assert_outcomes(passed=3, deselected=1)
     assert entries(project.path / "cache") == before
 
 

@@ -9,20 +9,8 @@ import pytest
 
 from pytest_ane.project.suite import shipped
 from tests.plugin.conftest import Project
+from tests.plugin.projects import COUNT
 
-COUNT = """
-from pathlib import Path
-from pytest_ane.make import shard
-
-build = shard._build
-
-def counted(given, *arguments):
-    with Path(__file__).with_name("builds.txt").open("a") as file:
-        file.write(given.id + "\\n")
-    build(given, *arguments)
-
-shard._build = counted
-"""
 LIMIT = '\n[models.mini.shard."{}".policy.compression]\nmax-bytes = {}\n'
 SHARDS = ("L00", "L01", "head.0", "head.1")
 
@@ -38,16 +26,11 @@ def own(project: Project, canary: str = '["L01"]', **packages: str) -> Project:
 
 def mini(project: Project, max_bytes: int) -> Project:
     """The tiny Llama, its canary L01 with a budget."""
-    project.llama(LIMIT.format("L01", max_bytes))
-    manifest = project.path / "shards.toml"
-    manifest.write_text(manifest.read_text().replace("max-tokens", 'canary = "L01"\nmax-tokens', 1))
+    project.llama(LIMIT.format("L01", max_bytes)).replace(
+        "max-tokens", 'canary = "L01"\nmax-tokens'
+    )
     project.pytester.makeconftest(COUNT)
     return project
-
-
-def built(project: Project) -> list[str]:
-    file = project.path / "builds.txt"
-    return sorted(file.read_text().split()) if file.exists() else []
 
 
 def statuses(result: pytest.RunResult) -> list[str]:
@@ -137,8 +120,7 @@ def test_the_first_failure_ends_the_run(project: Project) -> None:
 def test_last_failed_after_the_canary_was_mended(project: Project) -> None:
     own(project, L00="good", L01="ineligible")
     project.gate().assert_outcomes(passed=2, failed=1, errors=3, deselected=1)
-    again = project.gate("--lf")
-    again.assert_outcomes(failed=1, errors=3, deselected=3)
+    project.gate("--lf").assert_outcomes(failed=1, errors=3, deselected=3)
     own(project, L00="good", L01="good")
     project.gate("--lf").assert_outcomes(passed=4, deselected=3)
 
@@ -255,7 +237,7 @@ def test_changed_gates_are_asked_in_their_changed_form(project: Project) -> None
 def test_nothing_else_is_built(project: Project) -> None:
     result = mini(project, 10).gate("--ane-cache=cache")
     assert result.parseoutcomes()["passed"] == 2
-    assert built(project) == ["L01"]
+    assert project.built() == ["L01"]
     result.stdout.fnmatch_lines(
         ["NOT RUN  mini *behaviour *canary L01 failed compression"], consecutive=False
     )
@@ -270,7 +252,7 @@ def test_nothing_else_is_built_by_any_worker(project: Project, mode: str) -> Non
         "-n2", f"--dist={mode}", "--ane-shards=all", "-m", "gate", "--ane-cache=cache"
     )
     result.assert_outcomes(passed=2, failed=1, errors=10)
-    assert built(project) == ["L01"]
+    assert project.built() == ["L01"]
     result.stdout.fnmatch_lines(["not run: canary L01 failed compression"])
 
 
@@ -282,7 +264,7 @@ def test_a_canary_that_passes_lets_every_worker_build(project: Project) -> None:
         "-n2", "--ane-shards=all", "-m", "gate", "--ane-cache=cache", "-k", "not behaviour"
     )
     result.assert_outcomes(passed=12)
-    assert built(project) == sorted(SHARDS)
+    assert sorted(project.built()) == sorted(SHARDS)
     assert not list((project.path / "cache" / "tmp").iterdir())
 
 
@@ -299,4 +281,4 @@ def test_a_worker_that_dies_over_the_canary_leaves_no_one_waiting(project: Proje
     outcomes = result.parseoutcomes()
     assert (outcomes["passed"], outcomes["failed"]) == (11, 1)
     assert Path(project.path / "died").exists()
-    assert set(built(project)) == set(SHARDS)
+    assert set(project.built()) == set(SHARDS)

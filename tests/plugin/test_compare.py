@@ -24,7 +24,6 @@ def test_mine(benchmark):
     benchmark.pedantic(time.sleep, (0,), rounds=2)
 """
 HEAD = " ane throughput ".center(80, "=")
-RECORD = "pytest -m bench --ane-shards=all --benchmark-autosave"
 
 
 @pytest.fixture
@@ -101,16 +100,17 @@ def test_a_selection_is_compared_whatever_m_says(good: Project) -> None:
     assert result.ret == 0
 
 
-def test_nothing_stored(good: Project) -> None:
-    says = f"ERROR: {COMPARE}: No run is stored in */.benchmarks/*. Record one with: {RECORD}"
-    runs: list[tuple[str, ...]] = [
+@pytest.mark.parametrize(
+    "options",
+    [
         (COMPARE,),
         ("-m", "bench", "--ane-shards=all", COMPARE),
         ("--ane-shards=good", COMPARE),
         ("--ane-shards=good", "-m", "bench", COMPARE, "--benchmark-autosave"),
-    ]
-    for options in runs:
-        pytest.LineMatcher([refused(good, *options)]).fnmatch_lines([says])
+    ],
+)
+def test_nothing_stored(good: Project, options: tuple[str, ...]) -> None:
+    assert refused(good, *options).startswith(f"ERROR: {COMPARE}: No run is stored in ")
 
 
 def test_nothing_stored_where_warnings_are_errors(good: Project) -> None:
@@ -122,23 +122,19 @@ def test_nothing_stored_where_warnings_are_errors(good: Project) -> None:
 
 def test_only_other_shards_and_machines_are_stored(good: Project) -> None:
     recorded(good)
-    says = "No stored run of this machine has any of these benchmarks. Record one with: "
+    says = "No stored run of this machine has any of these benchmarks."
     assert says in refused(good, "--ane-shards=other", COMPARE)
+    text = (good.path / "shards.toml").read_text()
+    good.packages(LOOSE, other="none")
+    assert says in refused(good, COMPARE)
+    good.manifest(text)
     (file,) = good.path.glob(".benchmarks/*/*.json")
     data = json.loads(file.read_text())
     for one in data["benchmarks"]:
         one["extra_info"]["ane"]["identity"]["chip"] = "Other"
     file.write_text(json.dumps(data))
     for options in ((), ("--ane-shards=good",)):
-        assert "0001 is of another machine or backend: chip 'Other', " in refused(
-            good, COMPARE, *options
-        )
-
-
-def test_shards_that_the_manifest_has_no_more(good: Project) -> None:
-    recorded(good)
-    good.packages(LOOSE, other="none")
-    assert "No stored run of this machine has any of these" in refused(good, COMPARE)
+        assert "is of another machine or backend: " in refused(good, COMPARE, *options)
 
 
 @pytest.mark.parametrize("options", [("-m", "gate"), ("-k", "none_such"), ("-m", "not bench")])
@@ -195,33 +191,21 @@ def stored(good: Project) -> Project:
 
 @pytest.mark.parametrize("shards", [(), ("--ane-shards=all",)])
 @pytest.mark.parametrize(
-    ("option", "file", "why"),
+    ("option", "says"),
     [
-        (COMPARE, "0003_foreign.json", "machine_info: field required"),
-        (f"{COMPARE}=0002", "0002_cut.json", "invalid JSON: EOF while parsing"),
+        (COMPARE, "0003_foreign.json cannot be compared with (machine_info: field required"),
+        (f"{COMPARE}=0002", "0002_cut.json cannot be compared with (invalid JSON: EOF while"),
     ],
 )
-def test_a_damaged_run(
-    stored: Project, shards: tuple[str, ...], option: str, file: str, why: str
-) -> None:
-    line = refused(stored, *shards, option)
-    assert line.startswith("ERROR: ")
-    assert f"{file} cannot be compared with ({why}" in line
-    assert "delete it, and record it again with: pytest -m bench" in line
+def test_a_damaged_run(stored: Project, shards: tuple[str, ...], option: str, says: str) -> None:
+    assert says in refused(stored, *shards, option)
 
 
-def test_a_run_that_does_not_exist(stored: Project) -> None:
+def test_what_is_no_run_and_no_folder(stored: Project) -> None:
     line = refused(stored, "--ane-shards=all", f"{COMPARE}=0007")
-    pytest.LineMatcher([line]).fnmatch_lines(
-        ["ERROR: --benchmark-compare=0007 names no run in */.benchmarks/*"]
-    )
-
-
-def test_a_database(stored: Project) -> None:
+    assert "--benchmark-compare=0007 names no run in " in line
     line = refused(stored, COMPARE, "--benchmark-storage=elasticsearch+http://host")
-    pytest.LineMatcher([line]).fnmatch_lines(
-        ["ERROR: --benchmark-storage=* is no folder, *leave it out."]
-    )
+    assert "is no folder, " in line
 
 
 @pytest.mark.filterwarnings("ignore:Benchmark machine_info is different")

@@ -32,7 +32,6 @@ class Noon(datetime):
 def test_evidence_is_the_same_with_and_without_the_process(
     project: Project, genuine: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("CI", raising=False)
     monkeypatch.setattr("pytest_ane.plugin.recording.datetime", Noon)
     project.packages(good="float32", other="none")
     folder = project.path / "evidence"

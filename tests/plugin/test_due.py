@@ -206,9 +206,7 @@ def test_gaps_are_in_junit_and_reports(two: Project) -> None:
 
 
 def test_a_policy_of_behaviour_that_no_run_can_ask_is_an_error(project: Project) -> None:
-    project.llama()
-    file = project.path / "shards.toml"
-    file.write_text(file.read_text().replace("L00-L01, head.0-head.1", "L00-L01"))
+    project.llama().replace("L00-L01, head.0-head.1", "L00-L01")
     refused(project.gate(), "mini: policy.behaviour is never asked, *heads to 'shards'*")
 
 

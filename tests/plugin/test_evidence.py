@@ -31,11 +31,6 @@ require = "device"
 PLACEMENT, FIDELITY = "own/good.placement.json", "own/good.fidelity.json"
 
 
-@pytest.fixture(autouse=True)
-def _not_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CI", raising=False)
-
-
 @dataclass(frozen=True)
 class Recorded:
     """A project whose evidence was recorded, as another machine has it."""
@@ -242,8 +237,7 @@ def test_allowed_it_is_still_called_unproven(recorded: Recorded) -> None:
 
 
 def test_a_recorded_plan_goes_before_a_forecast(recorded: Recorded) -> None:
-    text = (recorded.project.path / "shards.toml").read_text()
-    recorded.project.manifest(text.replace('"plan"', '"forecast"'))
+    recorded.project.replace('"plan"', '"forecast"')
     recorded.verify("-k", "placement").stdout.fnmatch_lines(["evidence: 1 verified (*"])
     recorded.path(PLACEMENT).write_text("{}")
     result = recorded.verify("-k", "placement")
@@ -265,21 +259,17 @@ def test_rehash_reads_what_only_seems_unchanged(
     wrong = [[path, state, "0" * 64] for path, state, _ in lines]
     memory.write_text("\n".join(map(json.dumps, wrong)))
     red(recorded.verify("--ane-cache=cache"), "  - *is of other bytes: *")
-    result = recorded.verify("--ane-cache=cache", "--ane-rehash")
-    result.assert_outcomes(passed=3, deselected=1)
+    recorded.verify("--ane-cache=cache", "--ane-rehash").assert_outcomes(passed=3, deselected=1)
 
 
 @pytest.mark.usefixtures("genuine")
 @pytest.mark.slow
 def test_behaviour_is_verified_for_the_whole_model(project: Project) -> None:
-    project.llama()
-    text = (project.path / "shards.toml").read_text()
     policy = "[models.mini.policy.behaviour]\n"
-    project.manifest(text.replace(policy, f'{policy}require = "device"\n'))
+    project.llama().replace(policy, f'{policy}require = "device"\n')
     with Replayer(Script()):
         project.gate(CORE_ML, "--ane-record", "-k", "behaviour")
-    result = project.gate("--ane-backend=cpu", "-k", "behaviour")
-    result.assert_outcomes(passed=1, deselected=12)
+    project.gate("--ane-backend=cpu", "-k", "behaviour").assert_outcomes(passed=1, deselected=12)
     file = project.path / "evidence" / "mini" / "behaviour.json"
     assert Record.from_json(file.read_bytes()).subject == "mini"
     file.unlink()

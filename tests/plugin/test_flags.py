@@ -42,9 +42,9 @@ def test_at_most_so_many_failures(project: Project) -> None:
 
 def test_last_failed_runs_what_failed(mixed: Project) -> None:
     mixed.gate().assert_outcomes(passed=5, failed=1, deselected=1)
-    again = mixed.gate("--lf")
-    again.assert_outcomes(failed=1, deselected=6)
-    again.stdout.fnmatch_lines(["FAILED   own:nan  fidelity *", "passed: fidelity 0/1"])
+    result = mixed.gate("--lf")
+    result.assert_outcomes(failed=1, deselected=6)
+    result.stdout.fnmatch_lines(["FAILED   own:nan  fidelity *", "passed: fidelity 0/1"])
 
 
 def test_an_id_from_the_screen_can_be_deselected(mixed: Project) -> None:

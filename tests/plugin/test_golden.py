@@ -41,8 +41,7 @@ def test_golden_tensors_of_another_shard_are_red(project: Project) -> None:
     result = fidelity(project.llama(HELD.format("L01", "L00")), shards="L01")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*live probes are below min-cosine = 0.97: *"])
-    result = fidelity(project.llama(HELD.format("head.0", "L00")), shards="head.0")
-    result.assert_outcomes(failed=1)
+    fidelity(project.llama(HELD.format("head.0", "L00")), shards="head.0").assert_outcomes(failed=1)
 
 
 @pytest.mark.slow

@@ -119,8 +119,7 @@ def test_a_package_may_call_its_ports_otherwise_and_turn_their_axes(project: Pro
     project.llama(_OWN.format(reference="float32") + _PORTS.format(axes=[0, 2, 1]))
     project.gate("-k", "fidelity", shards="L00").assert_outcomes(passed=1, deselected=3)
     project.llama(_OWN.format(reference="float32"))
-    result = project.gate("-k", "fidelity", shards="L00")
-    result.assert_outcomes(failed=1, deselected=3)
+    project.gate("-k", "fidelity", shards="L00").assert_outcomes(failed=1, deselected=3)
 
 
 @pytest.mark.parametrize(

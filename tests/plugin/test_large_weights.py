@@ -36,8 +36,7 @@ def test_a_warning_fails_nothing_and_is_seen(coarse: Project) -> None:
 
 
 def test_the_action_of_the_policy_fails_it(coarse: Project) -> None:
-    manifest = coarse.path / "shards.toml"
-    manifest.write_text(manifest.read_text().replace('"warn"', '"fail"'))
+    coarse.replace('"warn"', '"fail"')
     result = coarse.gate("-k", "compression")
     result.assert_outcomes(failed=1, deselected=3)
     result.stdout.fnmatch_lines(["own:coarse: compression failed", "weight *SSE  SNR dB*"])

@@ -98,11 +98,7 @@ def test_on_a_mac_a_forecast_is_no_plan(own: Project) -> None:
 
 
 def test_a_canary_is_held_likewise(own: Project) -> None:
-    canary = "[models.own]\ncanary = ['good']\n"
-    required = f"{canary}{REQUIRED}"
-    own.packages(good="float32", other="none")
-    text = (own.path / "shards.toml").read_text()
-    own.manifest(required + text)
+    own.packages(good="float32", other="none").head(f"[models.own]\ncanary = ['good']\n{REQUIRED}")
     result = own.gate("gates", "-k", "other and fidelity", "--ane-backend=cpu")
     result.assert_outcomes(errors=1, deselected=5)
     result.stdout.fnmatch_lines(["*not run: canary good left placement unproven*"])

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from tests.plugin.conftest import Project
-from tests.plugin.test_full_disk import COMMAND, COUNT, STALL
+from tests.plugin.projects import COUNT
+from tests.plugin.test_full_disk import COMMAND, STALL
 
 GATES = [sys.executable, "-m", "pytest", "--ane-shards=all", "-m", "gate", "--ane-cache=cache"]
 

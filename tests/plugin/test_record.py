@@ -19,11 +19,6 @@ GATES = ("compression", "fidelity", "placement")
 pytestmark = pytest.mark.usefixtures("genuine")
 
 
-@pytest.fixture(autouse=True)
-def _not_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CI", raising=False)
-
-
 def record(project: Project, *options: str, script: Script | None = None) -> pytest.RunResult:
     with Replayer(script or Script()):
         return project.gate(CORE_ML, *options)
@@ -95,7 +90,9 @@ def test_valid_evidence_is_kept_and_not_measured_again(
     record(project.packages(good="none"), "--ane-record")
     before = kept(project, "own/good.placement.json")
     result = record(
-        project, "--ane-record", script=Script(devices=(DeviceRule("CPU"),), machine=Mac(os="15"))
+        project,
+        "--ane-record",
+        script=Script(devices=(DeviceRule("CPU"),), machine=Mac(os="15")),
     )
     result.assert_outcomes(passed=3, deselected=1)
     result.stdout.fnmatch_lines(["evidence: 3 kept"])

@@ -35,7 +35,7 @@ def recorded(project: Project) -> Path:
     return file
 
 
-def test_another_machines_run_is_refused(project: Project, recorded: Path) -> None:
+def test_another_machines_run_is_unproven(project: Project, recorded: Path) -> None:
     data = json.loads(recorded.read_text())
     (load,) = data["benchmarks"]
     load["extra_info"][KEY]["identity"]["chip"] = "Apple M1"
@@ -43,32 +43,20 @@ def test_another_machines_run_is_refused(project: Project, recorded: Path) -> No
     result = bench(project, "-k", "load")
     result.assert_outcomes(failed=1, deselected=7)
     result.stdout.fnmatch_lines(
-        [
-            "own:good: throughput unproven",
-            "  - The stored run 0001 is no baseline: it is of another machine or backend: chip "
-            "'Apple M1', here '*'; record a baseline of this machine with: pytest -m bench *",
-            "UNPROVEN own:good  throughput  The stored run 0001 is no baseline*",
-        ]
+        ["UNPROVEN own:good  throughput  The stored run 0001 is no baseline*"]
     )
 
 
 def test_unproven_may_be_allowed(project: Project, recorded: Path) -> None:
     recorded.unlink()
-    result = bench(project, "-k", "load", "--ane-unproven=allow")
-    result.assert_outcomes(passed=1, deselected=7)
+    bench(project, "-k", "load", "--ane-unproven=allow").assert_outcomes(passed=1, deselected=7)
 
 
 def test_half_a_run_is_one_sentence(project: Project, recorded: Path) -> None:
     recorded.write_bytes(recorded.read_bytes()[:1000])
     result = bench(project, "-k", "load")
     result.assert_outcomes(failed=1, deselected=7)
-    result.stdout.fnmatch_lines(
-        [
-            "own:good: throughput unproven",
-            "  - */0001_*.json cannot be compared with (invalid JSON: *); delete it, and record it "
-            "again with: pytest -m bench --ane-shards=all --benchmark-autosave",
-        ]
-    )
+    result.stdout.fnmatch_lines(["  - */0001_*.json cannot be compared with (invalid JSON: *); *"])
 
 
 @pytest.mark.slow

@@ -76,8 +76,7 @@ def test_own_gates_run_once_however_they_are_named(project: Project, arguments: 
 
 def test_one_own_gate_can_be_named(project: Project) -> None:
     assert main(["init", str(project.path)]) == 0
-    result = project.packages(good="none").gate("gates/test_placement.py")
-    result.assert_outcomes(passed=1)
+    project.packages(good="none").gate("gates/test_placement.py").assert_outcomes(passed=1)
 
 
 @pytest.mark.parametrize("arguments", [[], ["."]])
@@ -90,8 +89,7 @@ def test_shipped_gates_join_a_run_of_everything(project: Project, arguments: lis
 
 def test_one_shipped_gate_can_be_named(project: Project) -> None:
     named = str(suite.shipped() / "test_placement.py")
-    result = project.packages(good="none").gate(named, f"--rootdir={project.path}")
-    result.assert_outcomes(passed=1)
+    project.packages(good="none").gate(named, f"--rootdir={project.path}").assert_outcomes(passed=1)
 
 
 def test_the_projects_naming_rules_hide_no_shipped_gate(project: Project) -> None:

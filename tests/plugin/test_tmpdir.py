@@ -12,10 +12,7 @@ from tests.plugin.conftest import Project, refused
 
 
 def llama(project: Project, tmpdir: str) -> Project:
-    project.llama()
-    manifest = project.path / "shards.toml"
-    manifest.write_text(f'[run]\ntmpdir = "{tmpdir}"\n' + manifest.read_text())
-    return project
+    return project.llama().head(f'[run]\ntmpdir = "{tmpdir}"\n')
 
 
 def test_it_is_made_and_used_and_left_empty(
