@@ -46,13 +46,7 @@ FACTS = ("chip", "machine", "os", "compute_units", "backend", "arithmetic", "ver
 
 @dataclass(frozen=True)
 class Skipped:
-    """A line, or a whole file (`number` 0), that was not read.
-
-    Attributes:
-        file: its name.
-        number: of the line, from 1.
-        why: end of a sentence.
-    """
+    """A line, from 1, or a whole file (`number` 0) that was not read; `why` ends a sentence."""
 
     file: str
     number: int
@@ -65,15 +59,9 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Run:
-    """A run of pytest at one commit.
+    """A run of pytest at one commit, which is empty outside of git, and of so many records.
 
-    Attributes:
-        id: in hexadecimal digits.
-        commit: full id; empty outside of git.
-        clean: whether the checkout was that commit.
-        started: UTC, `2026-11-21T10:00:00.123456`.
-        lines: how many records it has.
-        known: whether git knows the commit, so that its history gives the place.
+    It is `clean` where the checkout was that commit, and `known` where git gives its place.
     """
 
     id: str
@@ -99,9 +87,7 @@ class Run:
 class Place(NamedTuple):
     """Where figures come from, as far as those of another place say nothing about them.
 
-    Attributes:
-        backend: `cpu` or `coreml`; empty where nothing was run, or nobody knows.
-        machine: of a benchmark; empty for gates whose figures any machine repeats.
+    The backend is empty where nothing was run, or nobody knows; the machine but of benchmarks.
     """
 
     backend: str
@@ -139,14 +125,7 @@ def machine_of(facts: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """A record of one run.
-
-    Attributes:
-        id: of the line in the memory.
-        run: the place of its run in `Memory.runs`.
-        record: what was measured.
-        facts: where, as of `facts`.
-    """
+    """A record of one run, by their places in the memory, and where it was made, as of `facts`."""
 
     id: int
     run: int
@@ -177,17 +156,9 @@ class Line:
 
 @dataclass(frozen=True)
 class Series:
-    """One figure of one subject over runs, in their order.
+    """One figure of one subject over runs, in their order; NaN and infinities are values.
 
-    Attributes:
-        gate: its name.
-        subject: shard or model.
-        test: which test of several.
-        figure: its name.
-        backend: what computed it.
-        ids: of lines, places in `Memory.lines`.
-        runs: places in `Memory.runs`.
-        values: as measured; NaN and infinities are kept.
+    `ids` and `runs` are places in `Memory.lines` and `Memory.runs`; the test is which of several.
     """
 
     gate: str
@@ -201,17 +172,9 @@ class Series:
 
 
 class Memory:
-    """All records of a folder.
+    """All records of a folder, of these models alone if there are any.
 
-    Attributes:
-        folder: of the memory.
-        runs: in git's order where it knows their commits, else by time.
-        lines: records, in the order of runs.
-        skipped: what was not read.
-
-    Args:
-        folder: of the memory.
-        models: whose records are read; all where it is empty.
+    Runs are in git's order where it knows their commits, else by time; lines in the order of runs.
 
     Raises:
         HistoryError: no record of the folder can be read.
@@ -284,11 +247,7 @@ class Memory:
         ]
 
     def check(self, *, gate: str = "", shards: str = "all") -> None:
-        """See that a gate and each term of a selection name lines; arguments as of `series`.
-
-        Raises:
-            HistoryError: one of them names none, or no line is of both.
-        """
+        """Raise `HistoryError` unless gate and each term of a selection name lines, and both do."""
         pairs = sorted({(line.record.subject, line.record.gate) for line in self.lines})
         gates = sorted({of for _, of in pairs})
         if gate and gate not in gates:
@@ -408,12 +367,7 @@ def _bytes_of(path: Path) -> bytes:
 
 
 class Commits:
-    """What git knows of commits.
-
-    Args:
-        folder: in the checkout, if there is one.
-        ids: full ids; what is none is known to nobody.
-    """
+    """What git knows of full ids of commits, in a folder of the checkout, if there is one."""
 
     def __init__(self, folder: Path, ids: Iterable[str]) -> None:
         self._folder = folder
@@ -461,14 +415,10 @@ class Commits:
 
 
 def ordered(runs: Sequence[Run], commits: Commits) -> tuple[Run, ...]:
-    """Runs in order.
+    """Runs, given by time, in order.
 
     A run of a commit that git does not know stands after those known ones that are older, and
     before the first one that is younger.
-
-    Args:
-        runs: by time.
-        commits: of all of them.
     """
     places = commits.places
     known = sorted((r for r in runs if r.commit in places), key=lambda r: places[r.commit])

@@ -130,11 +130,7 @@ class Writer:
         self._append({"format": FORMAT, "run": {k: data[k] for k in data if k not in _ENDS}})
 
     def add(self, record: Record) -> None:
-        """Append a record; `EvidenceError` where it cannot be written.
-
-        What no reader would take, such as a name with characters that a terminal would obey, is
-        left out of it.
-        """
+        """Append a record without what no reader would take, such as what a terminal would obey."""
         line = (record.brief() if self.brief else record).to_line()
         try:
             parse(line)
@@ -209,11 +205,7 @@ CUT_OFF = "the run was cut off"
 
 
 def facts_of(line: bytes) -> Facts:
-    """The facts in the first line of a run.
-
-    Raises:
-        EvidenceError: it is another line.
-    """
+    """The facts in the first line of a run; `EvidenceError` of another line."""
     data = parse(line)
     if not isinstance(data, dict) or "run" not in data:
         raise EvidenceError("it has no first line of a run")

@@ -43,14 +43,7 @@ SKEW = timedelta(minutes=10)
 
 @dataclass(frozen=True)
 class EvidenceFile:
-    """A file that may be evidence of a gate and subject.
-
-    Attributes:
-        path: where it lies.
-        gate: whose evidence it is.
-        subject: a shard, or for gates of whole models the model.
-        system: what its place is for, as `policy.systems` names it; empty where that is absent.
-    """
+    """A file that may be evidence of a gate and subject; its system as the policy's, or empty."""
 
     path: Path
     gate: str
@@ -169,7 +162,6 @@ def recording_command(subject: str, kind: UnprovenKind) -> str:
 
 
 def _edited(data: bytes) -> bool:
-    """Whether a record's own digest does not fit it."""
     try:
         top = parse(data)
         return bool(sealed(top)["sha256"] != top["sha256"])
@@ -182,7 +174,6 @@ def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
 
 
 def _file(name: str, old: Mapping[str, str], new: Mapping[str, str], count: int) -> str:
-    """What is the matter with the first file that differs."""
     if name not in new:
         says = "is gone"
     elif name not in old:
@@ -274,14 +265,7 @@ def origin(record: Record) -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one system comes to.
-
-    Attributes:
-        system: as the policy names it; empty where it names none.
-        verdict: on what was recorded there, or is measured now.
-        record: what was recorded, if it counts.
-        error: why it does not.
-    """
+    """What one system comes to: a verdict, on what was recorded there if that counts."""
 
     system: str
     verdict: Verdict
@@ -297,11 +281,7 @@ def answers(
 ) -> list[Answer]:
     """The answers of systems, of all that the policy names unless some are given.
 
-    Args:
-        gate: whose evidence is wanted.
-        subject: a shard or a model.
-        verified: gives a system's evidence if it counts, else raises `UnprovenError`.
-        systems: those that are asked.
+    `verified` gives a system's evidence if it counts, else raises `UnprovenError`.
     """
     found = []
     for system in systems_of(gate, subject) if systems is None else systems:
@@ -339,6 +319,5 @@ def combined(found: Sequence[Answer]) -> Verdict:
 
 
 def _named(finding: Finding, system: str) -> Finding:
-    """A finding of another system than the one whose figures are shown."""
     kind = f"{finding.kind} on {system}" if finding.kind else ""
     return replace(finding, reason=f"{system}: {finding.reason}", kind=kind, figure="")
