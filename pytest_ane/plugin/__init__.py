@@ -12,47 +12,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_ane.plugin import _bench, _collection, _options
-from pytest_ane.plugin._bench import (
-    ane_against_baseline,
-    ane_decode_benchmark,
-    ane_load_benchmark,
-    ane_shard_benchmark,
-)
-from pytest_ane.plugin._fixtures import (
-    ane_artifact,
-    ane_backend,
-    ane_cases,
-    ane_chain,
-    ane_evidence,
-    ane_gate,
-    ane_probes,
-    ane_program,
-    ane_reference,
-    ane_shard,
-)
+from pytest_ane.plugin import _bench, _collection, _fixtures, _options
 from pytest_ane.plugin._options import usage_errors, wanted
 from pytest_ane.project import process
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
-__all__ = [
-    "ane_against_baseline",
-    "ane_artifact",
-    "ane_backend",
-    "ane_cases",
-    "ane_chain",
-    "ane_decode_benchmark",
-    "ane_evidence",
-    "ane_gate",
-    "ane_load_benchmark",
-    "ane_probes",
-    "ane_program",
-    "ane_reference",
-    "ane_shard",
-    "ane_shard_benchmark",
-]
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Bring the fixtures along."""
+    pluginmanager.register(_fixtures, "ane-fixtures")
+    pluginmanager.register(_bench, "ane-bench-fixtures")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -23,7 +23,7 @@ import pytest
 from pytest_ane.mlprogram.errors import UnprovenError
 from pytest_ane.plugin import _options
 from pytest_ane.plugin._items import subject_of
-from pytest_ane.plugin._options import wanted
+from pytest_ane.plugin._options import COMPARE, is_compared, is_given, is_requested, wanted
 from pytest_ane.project import process, suite
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ FILE = "test_throughput.py"
 """Our benchmarks among the gates."""
 HELD = pytest.StashKey[frozenset[str]]()
 """Node ids of the stored run's benchmarks, where that run selects what is measured."""
-COMPARE = "--benchmark-compare"
 _GROUPS = ("group", "name", "func", "fullname", "fullfunc", "param")
 _FIXTURES = {"ane_shard", "ane_chain"}
 _TIMED = {"ane_load_benchmark", "ane_shard_benchmark", "ane_decode_benchmark"}
@@ -198,25 +197,9 @@ def is_wanted(config: pytest.Config) -> bool:
     return wanted(config) and chosen
 
 
-def is_compared(config: pytest.Config) -> bool:
-    """Whether `--benchmark-compare` was given, on the command line or in `addopts`."""
-    return bool(config.getoption("benchmark_compare", None))
-
-
-def is_requested(config: pytest.Config) -> bool:
-    """Whether it was given on the command line, so that a run without a comparison is an error."""
-    return any(str(a).partition("=")[0] == COMPARE for a in config.invocation_params.args)
-
-
 def is_recording(config: pytest.Config) -> bool:
     """Whether this run is stored."""
     return any(config.getoption(f"benchmark_{how}", None) for how in ("save", "autosave"))
-
-
-def is_given(config: pytest.Config, option: str) -> bool:
-    """Whether an option was given whose default is no None."""
-    given = [*map(str, config.invocation_params.args), *config.getini("addopts")]
-    return any(arg.startswith(option) for arg in given)
 
 
 def _check_options(config: pytest.Config) -> None:

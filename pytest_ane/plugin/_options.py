@@ -30,6 +30,7 @@ GATE_MARKERS = {
     "bench": "a throughput benchmark of a model shard; runs only with --ane-shards and -m bench.",
 }
 VERBS = ("missing", "stale", "all")
+COMPARE = "--benchmark-compare"
 _NONE = "none"
 """The cluster or store of who wants none, whatever ini file and manifest say."""
 
@@ -290,6 +291,22 @@ def names_gates(expression: str) -> bool:
 def wanted(config: pytest.Config) -> bool:
     """Whether shards or a package are selected."""
     return any(config.getoption(name, None) is not None for name in ("ane_shards", "ane_package"))
+
+
+def is_compared(config: pytest.Config) -> bool:
+    """Whether `--benchmark-compare` was given, on the command line or in `addopts`."""
+    return bool(config.getoption("benchmark_compare", None))
+
+
+def is_requested(config: pytest.Config) -> bool:
+    """Whether it was given on the command line, so that a run without a comparison is an error."""
+    return any(str(a).partition("=")[0] == COMPARE for a in config.invocation_params.args)
+
+
+def is_given(config: pytest.Config, option: str) -> bool:
+    """Whether an option was given whose default is no None."""
+    given = [*map(str, config.invocation_params.args), *config.getini("addopts")]
+    return any(arg.startswith(option) for arg in given)
 
 
 @contextmanager

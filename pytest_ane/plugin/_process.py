@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import uuid
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,6 +16,8 @@ from pytest_ane.project.process import TERMINATED, on_terminate
 
 _ID = "ane_run"
 _KEY = pytest.StashKey[str]()
+CLEAN = pytest.StashKey[Callable[[], None]]()
+"""Removes what the processes of a run shared."""
 
 
 def run_id(config: pytest.Config) -> str:
@@ -69,7 +70,8 @@ def run(config: pytest.Config) -> Generator[None, object, object]:
             raise
         problem = error
     finally:
-        _remove_run_folder(config)
+        # All workers have ended by now: one that was ended early may have written until then.
+        config.stash.get(CLEAN, lambda: None)()
     # What is left goes nowhere, so that the flush at exit does not fail too.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if sys.stderr is not None:
@@ -84,15 +86,6 @@ def _terminate_workers(config: pytest.Config) -> None:
     for gateway in manager.group if manager else ():
         if (popen := getattr(gateway._io, "popen", None)) is not None:
             popen.terminate()
-
-
-def _remove_run_folder(config: pytest.Config) -> None:
-    """Once all workers have ended: one that was ended early may have written to it until now."""
-    from pytest_ane.plugin import _workspace as workspace
-
-    space = config.stash.get(workspace.KEY, None)
-    if space is not None and "run" in vars(space) and not is_worker(config):
-        shutil.rmtree(space.run.folder, ignore_errors=True)
 
 
 def _of_output(trace: TracebackType | None) -> bool:

@@ -20,7 +20,7 @@ from pytest_ane.mlprogram.errors import AneError, ExecutionError, UnprovenError
 from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.models.chain import Decoding
 from pytest_ane.plugin import _workspace as workspace
-from pytest_ane.plugin._bench import is_compared, is_given, is_requested
+from pytest_ane.plugin._options import is_compared, is_given, is_requested
 from pytest_ane.probes.package import seeded_inputs
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.stack import Stack

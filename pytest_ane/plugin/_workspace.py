@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,7 +21,7 @@ from pytest_ane.mlprogram.errors import BackendError, ManifestError
 from pytest_ane.mlprogram.executor.budget import process_budget
 from pytest_ane.models.families import make_importable
 from pytest_ane.plugin import _options
-from pytest_ane.plugin._process import run_id
+from pytest_ane.plugin._process import CLEAN, is_worker, run_id
 from pytest_ane.plugin._progress import progress_of
 from pytest_ane.project.choose import check_behaviour
 from pytest_ane.project.entries import expanded, read_manifest
@@ -155,6 +156,12 @@ def open_workspace(config: pytest.Config) -> Workspace:
         evidence=Store(_options.path(config, "ane_evidence") or manifest.path.parent / FOLDER),
         cluster_url=cluster,
     )
+
+    def clean() -> None:
+        if "run" in vars(space) and not is_worker(config):
+            shutil.rmtree(space.run.folder, ignore_errors=True)
+
+    config.stash[CLEAN] = clean
     space.progress = progress_of(config, len(space.shards), lambda: space.run)
     _use(space, config)
     _check_backend(space)

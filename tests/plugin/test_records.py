@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,12 @@ from pytest_ane.project.entries import read_manifest
 from pytest_ane.records.memory import machine_of
 from pytest_ane.records.record import Record
 from pytest_ane.records.run import Facts, Writer, read_run
+from tests.ci.repository import git
 from tests.permissions import binding_permissions
 from tests.plugin.conftest import Project, refused
 from tests.records.runs import verdicts
 
+WHO = ("-c", "user.name=a", "-c", "user.email=a@b")
 MINE = """
 import pytest
 from pytest_ane.gates.verdict import Figure, Verdict, nothing
@@ -100,17 +101,18 @@ def test_a_package_alone_is_of_the_current_folder(
     """A package may lie in a cache; so the commit is that of the current folder."""
     folder = project.path / "here"
     folder.mkdir()
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
-    for command in ("init -q", "commit -q --allow-empty -m one"):
-        subprocess.run([*git, *command.split()], cwd=folder, check=True)
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True)
+    git(folder, "init", "-q")
+    git(folder, *WHO, "commit", "-q", "--allow-empty", "-m", "one")
     monkeypatch.chdir(folder)
     package = project.workshop.packages["good"]
     options = (f"--ane-package={package}", "-m", "gate", "-k", "compression")
     project.run(*options, "--ane-report=history/")
     (file,) = (folder / "history").iterdir()
     facts, (record,) = of_run(file)
-    assert (record.subject, facts.commit) == ("package:good", head.stdout.strip())
+    assert (record.subject, facts.commit) == (
+        "package:good",
+        git(folder, "rev-parse", "HEAD").strip(),
+    )
 
 
 def test_a_gate_of_ones_own(project: Project) -> None:
@@ -144,16 +146,15 @@ def test_a_comparison_is_no_measurement(project: Project) -> None:
 
 def test_a_run_s_own_file_leaves_the_checkout_clean(project: Project) -> None:
     project.packages(good="none")
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
     for command in ("init -q", "add .", "commit -qm one"):
-        subprocess.run([*git, *command.split()], cwd=project.path, check=True)
+        git(project.path, *WHO, *command.split())
     folder = project.path / "history"
     for change in ("", "", "# a change\n"):
         if change:
             project.packages(change, good="none")
         project.gate("--ane-report=history/", "-k", "compression")
-        subprocess.run([*git, "add", "history"], cwd=project.path, check=True)
-        subprocess.run([*git, "commit", "-qm", "history"], cwd=project.path, check=True)
+        git(project.path, "add", "history")
+        git(project.path, *WHO, "commit", "-qm", "history")
     facts = sorted((of_run(file)[0] for file in folder.iterdir()), key=lambda f: f.started)
     assert sorted(each.clean for each in facts) == [False, True, True]
     assert len({each.commit for each in facts}) == 3
