@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from tests.plugin.conftest import Project
+from tests.plugin.conftest import Project, refused
 
 KINDS = ("artifacts", "recordings")
 
@@ -74,3 +76,59 @@ def test_an_error_budget_is_measured_where_fidelity_is_asked(project: Project) -
     assert list(budgets.iterdir()) == []
     project.gate("--ane-cache=cache", "--ane-shards=L00").assert_outcomes(passed=3)
     assert len(list(budgets.iterdir())) == 1
+
+
+# A run touches nothing of the user's, whatever folder is named as the cache.
+
+
+def test_a_folder_with_other_content_is_refused_and_left_as_it_is(project: Project) -> None:
+    thesis = project.packages(good="none").path / "tmp" / "thesis" / "chapter.tex"
+    thesis.parent.mkdir(parents=True)
+    thesis.write_text("years of work")
+    before = sorted(project.path.rglob("*"))
+    refused(
+        project.gate("--ane-cache=."),
+        "* is no cache folder of pytest-ane: it holds shards.toml and no CACHEDIR.TAG of *",
+    )
+    assert sorted(project.path.rglob("*")) == before
+    assert thesis.read_text() == "years of work"
+
+
+def test_other_content_in_a_cache_stays(project: Project) -> None:
+    project.packages(good="none").gate("--ane-cache=cache").assert_outcomes(passed=3, deselected=1)
+    thesis = project.path / "cache" / "tmp" / "thesis"
+    thesis.mkdir()
+    project.gate("--ane-cache=cache").assert_outcomes(passed=3, deselected=1)
+    assert thesis.is_dir()
+
+
+# `[run] tmpdir`: where builds keep temporary files; those of workers, too: test_xdist.py.
+
+
+def with_tmpdir(project: Project, tmpdir: str) -> Project:
+    return project.llama().head(f'[run]\ntmpdir = "{tmpdir}"\n')
+
+
+def test_it_is_made_and_used_and_left_empty(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = tempfile.gettempdir(), os.environ.get("TMPDIR")
+    seen: list[Path] = []
+
+    def build(*_: object) -> None:
+        seen.append(Path(tempfile.gettempdir()))
+
+    monkeypatch.setattr("pytest_ane.make.shard._build", build)
+    with_tmpdir(project, "scratch/here").gate("--ane-cache=cache", "-k", "placement", shards="L01")
+    assert seen[0].parent == project.path / "scratch" / "here"
+    assert list(seen[0].parent.iterdir()) == []
+    assert (tempfile.gettempdir(), os.environ.get("TMPDIR")) == before
+
+
+def test_a_folder_that_cannot_be_made_is_a_wrong_manifest(project: Project) -> None:
+    (project.path / "file").touch()
+    refused(
+        with_tmpdir(project, "file/here").gate(shards="L01"),
+        "shards.toml: [[]run[]] tmpdir: *file/here cannot be written (Not a directory); "
+        "name another folder.",
+    )

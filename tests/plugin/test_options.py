@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from pytest_ane.mac.testing import Mac, Replayer, Script
 from pytest_ane.plugin._options import OPTIONS, Option
+from tests.mlprogram.executor.hungry import endless, fill
 from tests.plugin.conftest import Project, refused
 
 TIME, SIZE = "must be a number of seconds or a time *", "must be a number of bytes or a size *"
@@ -105,3 +109,202 @@ def test_the_command_line_wins_over_the_ini_file(
         with Replayer(Script(Mac(compiler=""))):
             result = good.pytester.runpytest_inprocess(*run, *given)
         result.stdout.fnmatch_lines([f"ane: * · {says}*"])
+
+
+# `--ane-unproven` and its ini twin: what becomes of a gate that could compare nothing.
+
+ALLOWED = '[models.own.policy]\nunproven = "allow"\n'
+
+
+@pytest.mark.parametrize(
+    ("options", "more", "passed", "header"),
+    [
+        ((), "", False, "ane: *"),
+        ((), ALLOWED, True, "ane: *"),
+        (("--ane-unproven=allow",), "", True, "ane: *unproven allowed*"),
+        (("--ane-unproven=fail",), ALLOWED, False, "ane: *unproven fails*"),
+    ],
+)
+def test_unproven_fails_unless_something_else_is_said(
+    project: Project, options: tuple[str, ...], more: str, passed: bool, header: str
+) -> None:
+    """Allowed it passes, but is never called passed."""
+    result = project.packages(more, weightless="none").gate("-k", "compression", *options)
+    result.assert_outcomes(passed=int(passed), failed=int(not passed), deselected=3)
+    row = "unproven" if passed else "UNPROVEN"
+    result.stdout.fnmatch_lines(
+        [header, f"{row} own:weightless *compression *", "passed: compression 0/1"]
+    )
+
+
+def test_allowing_unproven_allows_no_failure(project: Project) -> None:
+    result = project.packages(nan="none").gate("-k", "fidelity", "--ane-unproven=allow")
+    result.assert_outcomes(failed=1, deselected=3)
+
+
+# `--ane-memory` and `--ane-time`: a program that takes too much fails its gate with a sentence.
+
+
+@pytest.mark.parametrize("how", ["option", "ini"])
+def test_a_gate_refuses_what_takes_too_much_memory(
+    project: Project, tmp_path: Path, how: str
+) -> None:
+    package = fill().save(tmp_path)
+    options = ["--ane-memory=8 GB"] if how == "option" else ["-o", "ane_memory=8 GB"]
+    result = project.run(f"--ane-package={package}", "-m", "gate", "-k", "fidelity", *options)
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["*over the budget of 8 GB; raise --ane-memory."])
+
+
+def test_a_gate_ends_what_never_ends(project: Project, tmp_path: Path) -> None:
+    package = endless().save(tmp_path)
+    result = project.run(
+        f"--ane-package={package}", "-m", "gate", "-k", "fidelity", "--ane-time=0.2 s"
+    )
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["*still running after 0.2 s*raise --ane-time."])
+
+
+# `--ane-min-cosine` and its ini twin override fidelity policies.
+
+
+@pytest.fixture
+def unlike(project: Project) -> Project:
+    """A package held against one with other weights."""
+    return project.packages(good="other")
+
+
+def test_the_policys_own_threshold_fails(unlike: Project) -> None:
+    result = unlike.gate("-k", "fidelity")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["*live probes are below min-cosine = 0.97*"])
+    result.stdout.no_fnmatch_line("ane: *min-cosine*")
+
+
+def test_the_option_overrides_and_is_shown(unlike: Project) -> None:
+    result = unlike.gate("-k", "fidelity", "--ane-min-cosine=-1")
+    result.assert_outcomes(passed=1, deselected=3)
+    result.stdout.fnmatch_lines(["ane: all · *min-cosine -1 for all*"])
+
+
+def test_a_higher_threshold_fails_what_the_policy_lets_pass(project: Project) -> None:
+    project.packages(good="float32")
+    project.gate("-k", "fidelity").assert_outcomes(passed=1, deselected=3)
+    project.gate("-k", "fidelity", "--ane-min-cosine=1").assert_outcomes(failed=1, deselected=3)
+
+
+def test_single_shards_have_thresholds_of_their_own(project: Project) -> None:
+    project.packages(good="other", other="good")
+    result = project.gate("-k", "fidelity", "--ane-min-cosine=0.9, own:good:-1")
+    result.assert_outcomes(passed=1, failed=1, deselected=5)
+    result.stdout.fnmatch_lines(["ane: *min-cosine 0.9, own:good:-1*"])
+    result.stdout.fnmatch_lines(["*below min-cosine = 0.9:*", "passed   own:good *"])
+    result = project.gate("-k", "fidelity", "--ane-min-cosine=g*:-1,o*:-1")
+    result.assert_outcomes(passed=2, deselected=5)
+
+
+def test_the_last_term_that_names_a_shard_holds(project: Project) -> None:
+    project.packages(good="other")
+    result = project.gate("-k", "fidelity", "--ane-min-cosine=good:-1,0.99")
+    result.assert_outcomes(failed=1, deselected=3)
+
+
+def test_it_overrides_thresholds_of_outputs_too(unlike: Project) -> None:
+    manifest = unlike.path / "shards.toml"
+    names = "[models.own.policy.fidelity]\nmin-cosine = -1\noutputs.projection.min-cosine = 1\n"
+    manifest.write_text(manifest.read_text() + names)
+    unlike.gate("-k", "fidelity").assert_outcomes(failed=1, deselected=3)
+    unlike.gate("-k", "fidelity", "--ane-min-cosine=-1").assert_outcomes(passed=1, deselected=3)
+
+
+def test_a_shard_that_is_not_there(unlike: Project) -> None:
+    refused(
+        unlike.gate("--ane-min-cosine=god:0.9"),
+        "--ane-min-cosine: 'god' matches no shard; nearest: good.",
+    )
+
+
+# `--ane-compute-units` and its ini twin: where Core ML may run a model.
+
+FIDELITY = ("-k", "fidelity")
+CORE_ML = (*FIDELITY, "--ane-backend=coreml")
+
+
+@pytest.fixture
+def on_a_mac(project: Project) -> Iterator[Project]:
+    with Replayer(Script(Mac(compiler=""))):
+        yield project.packages(good="none")
+
+
+def test_the_option_reaches_core_ml(on_a_mac: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    import coremltools
+
+    asked = []
+    load = coremltools.models.CompiledMLModel
+
+    def noted(path: str, units: coremltools.ComputeUnit, function: str | None) -> object:
+        asked.append(units.name)
+        return load(path, units, function)
+
+    monkeypatch.setattr(coremltools.models, "CompiledMLModel", noted)
+    on_a_mac.gate(*CORE_ML).stdout.fnmatch_lines(["ane: * · CPU_AND_NE · *"])
+    on_a_mac.gate(*CORE_ML, "--ane-compute-units=CPU_ONLY").stdout.fnmatch_lines(
+        ["ane: * · CPU_ONLY *"]
+    )
+    assert list(dict.fromkeys(asked)) == ["CPU_AND_NE", "CPU_ONLY"]
+
+
+def test_beside_cpu_it_is_a_usage_error(on_a_mac: Project) -> None:
+    refused(
+        on_a_mac.gate(*FIDELITY, "--ane-backend=cpu", "--ane-compute-units=ALL"),
+        "--ane-compute-units=ALL is for --ane-backend=coreml; leave it out with cpu.",
+    )
+
+
+def test_what_holds_for_the_mac_is_passed_over_elsewhere(on_a_mac: Project) -> None:
+    on_a_mac.pytester.makeini("[pytest]\nane_compute_units = ALL\n")
+    found = on_a_mac.gate(*FIDELITY, "--ane-backend=cpu")
+    found.stdout.no_fnmatch_line("*ALL*")
+    found.assert_outcomes(passed=1, deselected=3)
+
+
+# `--ane-manifest` and its ini twin.
+
+
+@pytest.fixture
+def elsewhere(project: Project) -> Project:
+    """A manifest of another name in another folder."""
+    (project.path / "models").mkdir()
+    good = project.workshop.packages["good"]
+    text = f'[models.own.shard.good]\nartifact = "{good}"\nreference = "none"\n'
+    return project.manifest(text, "models/mine.toml")
+
+
+def test_the_ini_value_is_relative_to_the_ini_file(
+    elsewhere: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere.pytester.makeini("[pytest]\nane_manifest = models/mine.toml\n")
+    monkeypatch.chdir(elsewhere.path / "models")
+    elsewhere.gate().assert_outcomes(passed=3, deselected=1)
+
+
+def test_the_command_line_wins(elsewhere: Project) -> None:
+    elsewhere.pytester.makeini("[pytest]\nane_manifest = absent.toml\n")
+    elsewhere.gate("--ane-manifest=models/mine.toml").assert_outcomes(passed=3, deselected=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (None, "shards.toml does not exist; run 'pytest-ane init' to write one, *"),
+        ("nbits = = 8", "*shards.toml*: not valid TOML*"),
+        ("[models.m]\nfamly = 'llama'", "shards.toml:2: *did you mean 'family'?*"),
+        ("", "*shards.toml*models*"),
+    ],
+)
+def test_a_wrong_manifest_is_a_usage_error(
+    project: Project, text: str | None, sentence: str
+) -> None:
+    if text is not None:
+        project.manifest(text)
+    refused(project.gate(), sentence)
