@@ -13,9 +13,7 @@ time. Files of others may be damaged: what cannot be read is skipped, and named.
 from __future__ import annotations
 
 import math
-import os
 import re
-import stat
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,13 +27,12 @@ from pytest_ane.gates.words import TIMED
 from pytest_ane.manifest.ids import as_range, nearest
 from pytest_ane.mlprogram.errors import EvidenceError, HistoryError
 from pytest_ane.records.git import git
-from pytest_ane.records.record import FORMAT, Record, parse
-from pytest_ane.records.run import SUFFIX, Facts, facts_of
+from pytest_ane.records.record import FORMAT, Record, parse, read_file
+from pytest_ane.records.run import MOST_BYTES, SUFFIX, Facts, facts_of
 
 T = TypeVar("T")
 FOLDER = "history"
 """The folder's name beside the manifest."""
-_MOST_BYTES = 1 << 31
 _ID = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _STARTED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
 _VERSIONS = ("pytest-ane", "numpy", "coremltools", "compiler", "python")
@@ -204,9 +201,9 @@ class Memory:
         """Runs with figures of these models, and their records."""
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             try:
-                first, *lines = _bytes_of(path).split(b"\n")
-            except OSError as error:
-                why = f"cannot be read ({error.strerror or error})"
+                first, *lines = (read_file(path, "run", MOST_BYTES) or b"").split(b"\n")
+            except EvidenceError as error:
+                why = str(error).removeprefix(f"{path} ").removesuffix(".")
                 self.skipped.append(Skipped(path.name, 0, why))
                 continue
             known = self._line(path, 1, first, _facts)
@@ -352,18 +349,6 @@ def _patterns(shards: str) -> Iterator[str]:
             yield f"{model or '*'}:{each}"
         if not model:
             yield term
-
-
-def _bytes_of(path: Path) -> bytes:
-    # Not blocking: a pipe of this name would wait for its writer.
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    with os.fdopen(file, "rb") as stream:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError("it is no regular file")
-        if status.st_size > _MOST_BYTES:
-            raise OSError(f"it has {status.st_size:,} bytes")
-        return stream.read()
 
 
 class Commits:

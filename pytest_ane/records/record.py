@@ -342,15 +342,15 @@ def parse(data: bytes) -> Any:
     return value
 
 
-def read_file(path: Path) -> bytes | None:
+def read_file(path: Path, what: str = "evidence", most: int = MOST_BYTES) -> bytes | None:
     """A file's bytes; None where there is none, `EvidenceError` of what is no file or too large."""
     try:
         status = path.stat()
         # A link may lead to a device or a pipe, which has no end.
         if not S_ISREG(status.st_mode):
             raise EvidenceError(f"{path} is no regular file.")
-        if status.st_size > MOST_BYTES:
-            raise EvidenceError(f"{path} has more bytes than any evidence should.")
+        if status.st_size > most:
+            raise EvidenceError(f"{path} has more bytes than any {what} should.")
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -30,10 +30,11 @@ from pytest_ane.mlprogram.errors import EvidenceError
 from pytest_ane.mlprogram.strict_json import strict
 from pytest_ane.mlprogram.text import shown
 from pytest_ane.project import suite
-from pytest_ane.records.record import FORMAT, Record, parse
+from pytest_ane.records.record import FORMAT, Record, parse, read_file
 
 SUFFIX = ".jsonl"
-_MOST_BYTES = 1 << 30
+MOST_BYTES = 1 << 30
+"""Of the file of a run."""
 _PACKAGES = ("coremltools", "numpy", "torch", "pytest")
 
 
@@ -174,12 +175,9 @@ def read_run(path: Path) -> RunFile:
     """
     written = path if path.suffix == SUFFIX else f"run{SUFFIX}"
     how = f"a run writes one with --ane-report={written}"
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise EvidenceError(f"{path} has more bytes than any run should.")
-        lines = path.read_bytes().splitlines(keepends=True)
-    except OSError as error:
-        raise EvidenceError(f"{path} cannot be read ({error.strerror}); {how}.") from None
+    if (data := read_file(path, "run", MOST_BYTES)) is None:
+        raise EvidenceError(f"{path} cannot be read (No such file or directory); {how}.")
+    lines = data.splitlines(keepends=True)
     try:
         facts = facts_of(lines[0] if lines else b"")
     except EvidenceError as error:

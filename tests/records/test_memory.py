@@ -67,14 +67,14 @@ def test_two_runs_at_once_have_a_file_each(tmp_path: Path) -> None:
 
 
 def test_runs_of_one_second_are_in_their_order(tmp_path: Path) -> None:
-    for number, part in enumerate((3, 1, 2)):
-        facts, record = line(number, {"x": float(part)}, commit="")
-        facts = replace(facts, started=f"2026-01-01T10:00:00.00000{part}Z")
-        write(tmp_path, Line(facts, record))
+    for id_, part in zip("abc", (3, 1, 2), strict=True):
+        facts, record = line(0, {"x": float(part)}, commit="")
+        started = f"2026-01-01T10:00:00.00000{part}Z"
+        write(tmp_path, Line(replace(facts, id=id_ * 32, started=started), record))
     memory = Memory(tmp_path)
     assert values(memory, "x") == [1.0, 2.0, 3.0]
     assert {run.time for run in memory.runs} == {"2026-01-01 10:00:00"}
-    earlier = last_before(memory, f"{0:032x}", {("fidelity", "mini:L01", ""): Place("cpu", "")})
+    earlier = last_before(memory, "a" * 32, {("fidelity", "mini:L01", ""): Place("cpu", "")})
     assert earlier is not None
     assert earlier.figures == {("fidelity", "mini:L01", ""): {"x": 2.0}}
 
@@ -181,8 +181,8 @@ def test_what_is_no_file_is_named(folder: Path) -> None:
     os.mkfifo(folder / "pipe.jsonl")
     memory = Memory(folder)
     assert [str(skip) for skip in memory.skipped] == [
-        "pipe.jsonl cannot be read (it is no regular file)",
-        "zero.jsonl cannot be read (it is no regular file)",
+        "pipe.jsonl is no regular file",
+        "zero.jsonl is no regular file",
     ]
 
 
