@@ -93,7 +93,7 @@ class Due:
                 self._hidden[report.nodeid] = sentence
         elif statuses or (report.passed and report.when == "call" and not _owes_verdict(report)):
             self._judged.add(test)
-        elif report.skipped and report.when == "call" and self._is_timed(test):
+        elif report.skipped and report.when == "call" and GATES[test.gate].marker == "bench":
             self._judged.add(test)  # Benchmarks say so where they do not fit a shard.
         elif report.skipped:
             self._lacks[test] = _why_skipped(report)
@@ -144,11 +144,9 @@ class Due:
         if self._config.stash.get(HELD, None) is not None:
             return []
         markers = {"gate"} | ({"bench"} if is_wanted(self._config) else set())
-        return [test for test in self._space.due(markers) if not self._is_of_other_kind(test)]
-
-    def _is_of_other_kind(self, test: GateTest) -> bool:
-        kinds = {"gate", "bench"}
-        return self._line.markexpr in kinds - {GATES[test.gate].marker}
+        # `-m gate` and `-m bench` alone ask for nothing of the other kind.
+        other = {"gate": "bench", "bench": "gate"}.get(self._line.markexpr)
+        return [test for test in self._space.due(markers) if GATES[test.gate].marker != other]
 
     def gaps(self) -> Iterator[tuple[GateTest, str]]:
         """What is due and has no verdict, though no option left it out; and why."""
@@ -158,9 +156,6 @@ class Due:
             lacks = test in self._lacks or test not in self._judged
             if lacks and _nodeid(test) not in self._failed and not self._left_out(test):
                 yield test, self._lacks.get(test, "no test asked it")
-
-    def _is_timed(self, test: GateTest) -> bool:
-        return GATES[test.gate].marker == "bench"
 
     def _fails(self, status: str, test: GateTest) -> bool:
         if status == "unproven":

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import random
 import subprocess
 import tarfile
@@ -127,21 +128,15 @@ def _with_policies(model: Model, own: Model) -> Model:
 
 def _data(manifest: Manifest) -> dict[str, Any]:
     """A manifest as plain data, paths relative to its folder, shards by id."""
-    folder = str(manifest.path.absolute().parent)
+    folder = f"{manifest.path.absolute().parent}/"
     data: dict[str, Any] = {}
     for model in manifest.models:
         own = model.model_dump(mode="json", exclude={"shards"})
         own["shard"] = {s.id: s.model_dump(mode="json", exclude={"model"}) for s in model.shards}
-        data[model.name] = _relative(own, folder)
-    return data
-
-
-def _relative(value: Any, folder: str) -> Any:
-    if isinstance(value, dict):
-        return {key: _relative(inner, folder) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_relative(inner, folder) for inner in value]
-    return value.replace(f"{folder}/", "") if isinstance(value, str) else value
+        data[model.name] = own
+    # As JSON has it, paths below the folder begin with it.
+    found: dict[str, Any] = json.loads(json.dumps(data).replace(json.dumps(folder)[1:-1], ""))
+    return found
 
 
 def _sentence(path: str, old: Any, new: Any) -> str:

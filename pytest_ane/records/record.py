@@ -152,7 +152,7 @@ class Record:
             raise EvidenceError("was edited after it was recorded: its own sha256 does not fit")
         known = {name: top[name] for name in ("gate", "subject", *_OPTIONAL) if name in top}
         try:
-            return _record().validate_python({**known, "time": _time(top.get("time"))})
+            return _adapter(None).validate_python({**known, "time": _time(top.get("time"))})
         except ValidationError as error:
             place = error.errors(include_url=False, include_input=False)[0]["loc"]
             where = ".".join(map(str, place)) or "measurement"
@@ -297,13 +297,9 @@ def from_data(gate: str, data: Mapping[str, Any], provenance: Mapping[str, str])
 
 
 @cache
-def _record() -> TypeAdapter[Record]:
-    return TypeAdapter(Record)
-
-
-@cache
-def _adapter(gate: str) -> TypeAdapter[Any]:
-    return TypeAdapter(GATES[gate].measurement)
+def _adapter(gate: str | None) -> TypeAdapter[Any]:
+    """Of a gate's measurements; without one, of records."""
+    return TypeAdapter(Record if gate is None else GATES[gate].measurement)
 
 
 def _field(path: tuple[int | str, ...]) -> str:

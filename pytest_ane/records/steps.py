@@ -233,7 +233,7 @@ def turns(memory: Memory, *, figure: str = "", gate: str = "", shards: str = "al
             memory.runs[group[0].series.runs[group[0].at - 1]],
             memory.commits.titles.get(run.commit, ""),
             tuple(group),
-            tuple(_changed(*(memory.lines[i] for i in _sides(group[0])))),
+            tuple(_changed(*(memory.lines[group[0].series.ids[group[0].at - i]] for i in (1, 0)))),
         )
         for (subject, place), group in found.items()
     ]
@@ -245,7 +245,3 @@ def _changed(before: Line, after: Line) -> Iterator[str]:
     if before.record.question != after.record.question:
         yield "question"
     yield from (word for name, word in _WORDS.items() if before.facts[name] != after.facts[name])
-
-
-def _sides(step: Step) -> Sequence[int]:
-    return step.series.ids[step.at - 1], step.series.ids[step.at]

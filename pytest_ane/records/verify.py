@@ -128,8 +128,8 @@ class EvidenceFile:
         now: datetime,
     ) -> Iterator[tuple[UnprovenKind, str]]:
         """Reasons to reject a record (signatures excluded), most severe first."""
-        if count := len(names := _changed(found.files, files)):
-            yield "stale", f"is of other bytes: {_file(names[0], found.files, files, count)}"
+        if changed := list(differences(dict(found.files), dict(files))):
+            yield "stale", f"is of other bytes: {_first(changed)}"
         for path, old, new in differences(found.asked, asked):
             says = f"{path} was {_said(old)}, now is {_said(new)}"
             yield "stale", f"answers another question: {says}"
@@ -169,18 +169,14 @@ def _edited(data: bytes) -> bool:
         return False
 
 
-def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    return sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
-
-
-def _file(name: str, old: Mapping[str, str], new: Mapping[str, str], count: int) -> str:
-    if name not in new:
-        says = "is gone"
-    elif name not in old:
-        says = "is new"
+def _first(changed: Sequence[tuple[str, str | None, str | None]]) -> str:
+    """What is the matter with the first file that differs."""
+    name, old, new = changed[0]
+    if old is None or new is None:
+        says = "is new" if old is None else "is gone"
     else:
-        says = f"was {old[name][:8]}, now is {new[name][:8]}"
-    return f"{name} {says}" + (f", first of {count} files" if count > 1 else "")
+        says = f"was {old[:8]}, now is {new[:8]}"
+    return f"{name} {says}" + (f", first of {len(changed)} files" if len(changed) > 1 else "")
 
 
 def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -307,7 +303,16 @@ def others(found: Sequence[Answer]) -> tuple[Finding, ...]:
     findings: list[Finding] = []
     for answer in found:
         if answer is not decides:
-            named = [_named(finding, answer.system) for finding in answer.verdict.reasons]
+            # Their figures are not shown.
+            named = [
+                replace(
+                    finding,
+                    reason=f"{answer.system}: {finding.reason}",
+                    kind=f"{finding.kind} on {answer.system}" if finding.kind else "",
+                    figure="",
+                )
+                for finding in answer.verdict.reasons
+            ]
             findings += named or [Finding("note", f"{answer.system}: passed")]
     return tuple(findings)
 
@@ -316,8 +321,3 @@ def combined(found: Sequence[Answer]) -> Verdict:
     """The verdict of the worst system, with what the others came to."""
     verdict = worst(found).verdict
     return replace(verdict, findings=(*verdict.findings, *others(found)))
-
-
-def _named(finding: Finding, system: str) -> Finding:
-    kind = f"{finding.kind} on {system}" if finding.kind else ""
-    return replace(finding, reason=f"{system}: {finding.reason}", kind=kind, figure="")
