@@ -76,6 +76,12 @@ class Project:
     def llama(self, more: str = "", source: Path | None = None) -> Project:
         return self.manifest(LLAMA.format(source=source or self.workshop.llama) + more)
 
+    def own_gate(self, text: str, name: str = "test_fidelity.py") -> Project:
+        """A file among the project's own gates."""
+        (self.path / "gates").mkdir(exist_ok=True)
+        (self.path / "gates" / name).write_text(f"import pytest\n{text}")
+        return self
+
     def copy(self, package: str) -> Path:
         """A package of the workshop, to be damaged."""
         target = self.path / f"{package}.mlpackage"

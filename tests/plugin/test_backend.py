@@ -26,7 +26,6 @@ from tests.plugin.conftest import Project, refused
 
 CORE_ML = "--ane-backend=coreml"
 OWN = """\
-import pytest
 from pytest_ane.gates.verdict import Verdict
 
 
@@ -116,8 +115,7 @@ def test_without_an_ane_it_compares_on_the_cpu(project: Project, machine: Mac, k
 
 def test_without_an_ane_a_gate_of_the_user_s_own_passes_nothing(project: Project) -> None:
     project.packages(good="float32")
-    (project.path / "gates").mkdir(exist_ok=True)
-    (project.path / "gates" / "test_fidelity.py").write_text(OWN)
+    project.own_gate(OWN)
     with Replayer(Script(VIRTUAL)):
         found = project.gate(CORE_ML, "-k", "fidelity")
     found.assert_outcomes(failed=1, deselected=3)

@@ -164,54 +164,42 @@ def test_canaries_do_not_wait_for_one_another_nor_for_other_models(project: Proj
     assert all("L02" not in line for line in first)
 
 
-def test_a_gate_of_the_project_s_own_counts(project: Project) -> None:
+PLAIN = "def test_taste(ane_shard):\n    assert ane_shard.id != 'L01'\n"
+SEVERAL = (
+    "@pytest.mark.parametrize('least', [1, 10**9])\n"
+    "def test_taste(ane_shard, ane_artifact, least):\n    assert ane_artifact.size > least\n"
+)
+FIXTURE = "def test_taste(ane_shard, tmp_path):\n    pass\n"
+
+
+@pytest.mark.parametrize(
+    ("test", "options", "outcomes", "complaint"),
+    [
+        (PLAIN, (), {"passed": 4, "failed": 1, "errors": 3, "deselected": 1}, "failed taste"),
+        (SEVERAL, ("-k", "L00 and placement"), {"errors": 1, "deselected": 10}, "failed taste"),
+        (
+            FIXTURE,
+            ("-k", "L00 and placement"),
+            {"errors": 1, "deselected": 8},
+            "has no verdict on taste: its test wants the fixture 'tmp_path'*",
+        ),
+        (FIXTURE, (), {"passed": 8, "deselected": 1}, ""),
+    ],
+)
+def test_a_gate_of_the_project_s_own_counts(
+    project: Project,
+    test: str,
+    options: tuple[str, ...],
+    outcomes: dict[str, int],
+    complaint: str,
+) -> None:
+    """Though it is not selected; a fixture that only pytest can give is an error then."""
     own(project, L00="good", L01="good")
-    project.pytester.makepyfile(
-        test_more="""
-        import pytest
-
-        @pytest.mark.gate
-        def test_taste(ane_shard):
-            assert ane_shard.id != "L01"
-        """
-    )
-    result = project.gate()
-    result.assert_outcomes(passed=4, failed=1, errors=3, deselected=1)
-    result.stdout.fnmatch_lines(["not run: canary L01 failed taste"])
-
-
-def test_a_gate_in_a_test_file_is_asked_though_it_is_not_selected(project: Project) -> None:
-    own(project, L00="good", L01="good")
-    project.pytester.makepyfile(
-        test_more="""
-        import pytest
-
-        @pytest.mark.gate
-        @pytest.mark.parametrize("least", [1, 10**9])
-        def test_taste(ane_shard, ane_artifact, least):
-            assert ane_artifact.size > least
-        """
-    )
-    result = project.gate("-k", "L00 and placement")
-    result.assert_outcomes(errors=1, deselected=10)
-    result.stdout.fnmatch_lines(["not run: canary L01 failed taste"])
-
-
-def test_a_fixture_that_only_pytest_can_give_is_an_error(project: Project) -> None:
-    own(project, L00="good", L01="good")
-    project.pytester.makepyfile(
-        test_more="""
-        import pytest
-
-        @pytest.mark.gate
-        def test_taste(ane_shard, tmp_path):
-            pass
-        """
-    )
-    result = project.gate("-k", "L00 and placement")
-    result.assert_outcomes(errors=1, deselected=8)
-    result.stdout.fnmatch_lines(["*no verdict on taste: its test wants the fixture 'tmp_path'*"])
-    project.gate().assert_outcomes(passed=8, deselected=1)
+    (project.path / "test_more.py").write_text(f"import pytest\n@pytest.mark.gate\n{test}")
+    result = project.gate(*options)
+    result.assert_outcomes(**outcomes)
+    if complaint:
+        result.stdout.fnmatch_lines([f"not run: canary L01 {complaint}"])
 
 
 def test_a_gate_that_the_project_does_not_have_is_asked_in_the_shipped_form(

@@ -81,11 +81,7 @@ def test_what_is_allowed_is_a_warning(project: Project, summary: Path) -> None:
 
 
 def test_what_broke_without_a_verdict_is_not_left_out(project: Project, summary: Path) -> None:
-    gates = project.path / "gates"
-    gates.mkdir()
-    (gates / "test_fidelity.py").write_text(
-        "import pytest\n\n@pytest.mark.gate\ndef test_fidelity(ane_shard):\n    1 / 0\n"
-    )
+    project.own_gate("\n@pytest.mark.gate\ndef test_fidelity(ane_shard):\n    1 / 0\n")
     result = project.packages(good="none").gate()
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
@@ -156,11 +152,8 @@ def test_a_package_without_a_manifest_has_no_place(project: Project, summary: Pa
 @pytest.mark.drawn
 @pytest.mark.slow
 def test_a_worker_that_dies_is_not_left_out(project: Project, summary: Path) -> None:
-    gates = project.path / "gates"
-    gates.mkdir()
-    (gates / "test_fidelity.py").write_text(
-        "import os\nimport pytest\n"
-        "@pytest.mark.gate\ndef test_fidelity(ane_shard):\n    os._exit(1)\n"
+    project.own_gate(
+        "import os\n@pytest.mark.gate\ndef test_fidelity(ane_shard):\n    os._exit(1)\n"
     )
     result = project.packages(good="none").pytester.runpytest_subprocess(
         "-n1", "--max-worker-restart=0", "--ane-shards=all", "-m", "gate", "--ane-cache=cache"
@@ -170,9 +163,7 @@ def test_a_worker_that_dies_is_not_left_out(project: Project, summary: Path) -> 
 
 
 def test_what_cannot_be_collected_is_not_left_out(project: Project, summary: Path) -> None:
-    gates = project.path / "gates"
-    gates.mkdir()
-    (gates / "test_fidelity.py").write_text("import nothing_of_this_name\n")
+    project.own_gate("import nothing_of_this_name\n")
     result = project.packages(good="none").pytester.runpytest_inprocess("--ane-shards=all")
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.fnmatch_lines(

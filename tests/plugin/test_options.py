@@ -168,60 +168,35 @@ def test_a_gate_ends_what_never_ends(project: Project, tmp_path: Path) -> None:
 # `--ane-min-cosine` and its ini twin override fidelity policies.
 
 
-@pytest.fixture
-def unlike(project: Project) -> Project:
-    """A package held against one with other weights."""
-    return project.packages(good="other")
+OUTPUTS = "[models.own.policy.fidelity]\nmin-cosine = -1\noutputs.projection.min-cosine = 1\n"
 
 
-def test_the_policys_own_threshold_fails(unlike: Project) -> None:
-    result = unlike.gate("-k", "fidelity")
-    result.assert_outcomes(failed=1, deselected=3)
-    result.stdout.fnmatch_lines(["*live probes are below min-cosine = 0.97*"])
-    result.stdout.no_fnmatch_line("ane: *min-cosine*")
+@pytest.mark.parametrize(
+    ("reference", "policy", "value", "passed"),
+    [
+        ("other", "", "", False),
+        ("other", "", "-1", True),
+        ("other", "", "0.99,good:-1", True),
+        ("other", "", "good:-1,0.99", False),  # The last term that names a shard holds.
+        ("other", "", "g*:-1", True),
+        ("float32", "", "", True),
+        ("float32", "", "1", False),
+        ("other", OUTPUTS, "", False),
+        ("other", OUTPUTS, "-1", True),
+    ],
+)
+def test_thresholds_in_place_of_the_policys(
+    project: Project, reference: str, policy: str, value: str, passed: bool
+) -> None:
+    options = (f"--ane-min-cosine={value}",) if value else ()
+    result = project.packages(policy, good=reference).gate("-k", "fidelity", *options)
+    result.assert_outcomes(passed=int(passed), failed=int(not passed), deselected=3)
+    result.stdout.fnmatch_lines([f"ane: all · *min-cosine {value}*" if value else "ane: all · *"])
 
 
-def test_the_option_overrides_and_is_shown(unlike: Project) -> None:
-    result = unlike.gate("-k", "fidelity", "--ane-min-cosine=-1")
-    result.assert_outcomes(passed=1, deselected=3)
-    result.stdout.fnmatch_lines(["ane: all · *min-cosine -1 for all*"])
-
-
-def test_a_higher_threshold_fails_what_the_policy_lets_pass(project: Project) -> None:
-    project.packages(good="float32")
-    project.gate("-k", "fidelity").assert_outcomes(passed=1, deselected=3)
-    project.gate("-k", "fidelity", "--ane-min-cosine=1").assert_outcomes(failed=1, deselected=3)
-
-
-def test_single_shards_have_thresholds_of_their_own(project: Project) -> None:
-    project.packages(good="other", other="good")
-    result = project.gate("-k", "fidelity", "--ane-min-cosine=0.9, own:good:-1")
-    result.assert_outcomes(passed=1, failed=1, deselected=5)
-    result.stdout.fnmatch_lines(["ane: *min-cosine 0.9, own:good:-1*"])
-    result.stdout.fnmatch_lines(["*below min-cosine = 0.9:*", "passed   own:good *"])
-    result = project.gate("-k", "fidelity", "--ane-min-cosine=g*:-1,o*:-1")
-    result.assert_outcomes(passed=2, deselected=5)
-
-
-def test_the_last_term_that_names_a_shard_holds(project: Project) -> None:
-    project.packages(good="other")
-    result = project.gate("-k", "fidelity", "--ane-min-cosine=good:-1,0.99")
-    result.assert_outcomes(failed=1, deselected=3)
-
-
-def test_it_overrides_thresholds_of_outputs_too(unlike: Project) -> None:
-    manifest = unlike.path / "shards.toml"
-    names = "[models.own.policy.fidelity]\nmin-cosine = -1\noutputs.projection.min-cosine = 1\n"
-    manifest.write_text(manifest.read_text() + names)
-    unlike.gate("-k", "fidelity").assert_outcomes(failed=1, deselected=3)
-    unlike.gate("-k", "fidelity", "--ane-min-cosine=-1").assert_outcomes(passed=1, deselected=3)
-
-
-def test_a_shard_that_is_not_there(unlike: Project) -> None:
-    refused(
-        unlike.gate("--ane-min-cosine=god:0.9"),
-        "--ane-min-cosine: 'god' matches no shard; nearest: good.",
-    )
+def test_a_threshold_of_a_shard_that_is_not_there(good: Project) -> None:
+    says = "--ane-min-cosine: 'god' matches no shard; nearest: good."
+    refused(good.gate("--ane-min-cosine=god:0.9"), says)
 
 
 # `--ane-compute-units` and its ini twin: where Core ML may run a model.

@@ -56,13 +56,9 @@ REQUIRED = "[models.own.policy]\nplacement.require = 'plan'\nfidelity.require = 
 @pytest.fixture
 def own(project: Project) -> Project:
     """A project with its own gates."""
-    gates = project.path / "gates"
-    gates.mkdir()
-    for name, text in {
-        "placement": PLACEMENT, "compression": COMPRESSION, "fidelity": FIDELITY
-    }.items():  # fmt: skip
-        (gates / f"test_{name}.py").write_text(text)
-    return project
+    project.own_gate(PLACEMENT, "test_placement.py")
+    project.own_gate(COMPRESSION, "test_compression.py")
+    return project.own_gate(FIDELITY)
 
 
 def test_they_work(own: Project) -> None:

@@ -51,32 +51,26 @@ def test_workers_send_their_verdicts(project: Project) -> None:
     assert all(verdict["figures"] for verdict in found)
 
 
-def test_another_format_is_a_usage_error(project: Project) -> None:
-    refused(
-        project.packages(good="none").gate("--ane-report=all.pdf"),
-        "*--ane-report=all.pdf: there is no such format; end *",
-    )
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("all.pdf", "--ane-report=all.pdf: there is no such format; end *"),
+        ("all.html", "--ane-report=*all.html: a folder has this name; name *"),
+        ("file/all.md", "--ane-report=*file cannot be written (Not a directory)*"),
+        ("file/", "--ane-report: *file* cannot be written (File exists)*"),
+        ("r.jsonl", "--ane-report: *r.jsonl is no file of a run and is not *"),
+    ],
+)
+def test_what_cannot_be_written_is_a_usage_error(project: Project, name: str, says: str) -> None:
+    (project.path / "all.html").mkdir()
+    (project.path / "file").write_text("")
+    (project.path / "r.jsonl").write_text("{}")
+    refused(project.packages(good="none").gate(f"--ane-report={name}"), says)
 
 
 def test_the_end_of_a_file_s_name_may_be_in_capitals(project: Project) -> None:
     project.packages(good="none").gate("--ane-report=ALL.JSONL")
     assert verdicts(project.path / "ALL.JSONL")
-
-
-def test_a_folder_of_that_name_is_a_usage_error(project: Project) -> None:
-    (project.path / "all.html").mkdir()
-    refused(
-        project.packages(good="none").gate("--ane-report=all.html"),
-        "--ane-report=*all.html: a folder has this name; name *",
-    )
-
-
-def test_a_file_that_cannot_be_written_is_a_usage_error(project: Project) -> None:
-    (project.path / "file").write_text("")
-    refused(
-        project.packages(good="none").gate("--ane-report=file/all.md"),
-        "--ane-report=*file cannot be written (Not a directory)*",
-    )
 
 
 @pytest.mark.slow
@@ -113,14 +107,6 @@ def test_the_page_compares_with_the_run_whose_file_is_replaced(project: Project)
     result = project.run("--ane-shards=all", *more)
     says = "ane: the report compares with no earlier run: *r.jsonl:2 the JSON is damaged*"
     result.stdout.fnmatch_lines([says])
-
-
-def test_another_file_is_not_replaced(project: Project) -> None:
-    (project.path / "r.jsonl").write_text("{}")
-    refused(
-        project.packages(good="none").gate("--ane-report=r.jsonl"),
-        "--ane-report: *r.jsonl is no file of a run and is not *",
-    )
 
 
 def test_a_stopped_run_names_what_it_did_not_reach(project: Project) -> None:
@@ -278,20 +264,11 @@ def test_a_run_s_own_file_leaves_the_checkout_clean(project: Project) -> None:
     assert len({each.commit for each in facts}) == 3
 
 
-def test_a_folder_that_is_a_file_is_a_usage_error(project: Project) -> None:
-    (project.path / "file").write_text("")
-    refused(
-        project.packages(good="none").gate("--ane-report=file/"),
-        "--ane-report: *file* cannot be written (File exists)*",
-    )
-
-
 def test_a_folder_without_permission_is_a_usage_error(project: Project) -> None:
     (project.path / "locked").mkdir(mode=0o500)
     with binding_permissions():
         result = project.packages(good="none").gate("--ane-report=locked/")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --ane-report: *cannot be written (Permission denied)*"])
+    refused(result, "--ane-report: *cannot be written (Permission denied)*")
 
 
 def test_a_record_that_is_lost_fails_no_test(
