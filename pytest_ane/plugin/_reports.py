@@ -133,17 +133,13 @@ class Reports:
             raise pytest.UsageError(f"--ane-report: {error}") from None
         self._facts = self._records.facts
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep a test's verdict, or that it broke down before it came to one."""
+    def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        """Keep a test's verdict, that it broke down before, or what could not be collected."""
         if (row := row_of(report) or broken(report, self._config.rootpath)) is not None:
             self._rows[report.nodeid] = row
             self._records.add(of_report(report, row))
 
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Keep what could not be collected."""
-        if (row := broken(report, self._config.rootpath)) is not None:
-            self._rows[report.nodeid] = row
-            self._records.add(of_report(report, row))
+    pytest_collectreport = pytest_runtest_logreport
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(

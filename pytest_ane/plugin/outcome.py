@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -30,10 +30,6 @@ from pytest_ane.report.rows import StoredVerdict
 from pytest_ane.report.terminal import brief
 from pytest_ane.report.verdict import details, failure, properties, to_json
 from pytest_ane.tools.blame.words import blame_shard, cause, lines, tables
-
-if TYPE_CHECKING:
-    from pytest_ane.plugin._workspace import Workspace
-
 
 # The cause of a shard's error, beside its verdict.
 

@@ -143,6 +143,13 @@ def test_evidence_that_is_not_whole_proves_nothing(
 
 
 @pytest.mark.slow
+def test_evidence_of_another_package_is_not_found(recorded: Project) -> None:
+    recorded.packages(DEVICE, nan="none")
+    result = recorded.gate("--ane-cache=here", "--ane-store=store", "-k", "placement")
+    result.assert_outcomes(failed=1, deselected=3)
+
+
+@pytest.mark.slow
 @pytest.mark.drawn
 @pytest.mark.parametrize("where", ["ini", "manifest"])
 def test_the_store_of_the_ini_file_and_of_the_manifest(
