@@ -6,6 +6,7 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from tests.ci.repository import git
 from tests.permissions import binding_permissions
 from tests.plugin.conftest import Project, refused
 from tests.records.runs import verdicts
+from tests.report.explorer import check, check_data
 
 
 def test_records_and_markdown(project: Project) -> None:
@@ -344,3 +346,42 @@ def test_declared_limits_of_a_family(project: Project) -> None:
     assert found["behaviour"] >= {"top1", "kl.mean", "centred_cosine.min", "positions"}
     assert found["fidelity"] >= {"algebra.max", "rounding.rms", "cosine.min"}
     assert found["throughput"] == {"tok_s"}
+
+
+# `--ane-model-explorer`: graphs of the judged shards.
+
+
+def graphs(folder: Path) -> dict[str, Any]:
+    return {file.name: json.loads(file.read_text()) for file in folder.iterdir()}
+
+
+@pytest.mark.slow
+@pytest.mark.drawn
+def test_a_graph_and_its_data_for_every_judged_shard(project: Project) -> None:
+    project.packages(good="float32", absent="none")
+    project.gate("--ane-model-explorer=out/graphs", "--ane-blame=always", "-k", "not compression")
+    found = graphs(project.path / "out" / "graphs")
+    assert {"own_good.json", "own_good.unit.json", "own_good.error.json"} <= {*found}
+    assert "own_absent.json" not in found
+    nodes = check(found["own_good.json"])
+    assert [*nodes] == ["own:good"]
+    for word in ("unit", "error"):
+        check_data(found[f"own_good.{word}.json"], nodes)
+
+
+@pytest.mark.drawn
+@pytest.mark.heavy
+def test_workers(project: Project) -> None:
+    project.packages(good="float32", other="float32").pytester.runpytest_subprocess(
+        "-n2", "--ane-shards=all", "-m", "gate", "--ane-cache=cache", "--ane-model-explorer=graphs"
+    )
+    found = graphs(project.path / "graphs")
+    assert {"own_good.json", "own_other.json", "own_good.unit.json"} <= {*found}
+
+
+def test_a_folder_that_cannot_be_made_is_a_usage_error(project: Project) -> None:
+    (project.path / "file").write_text("")
+    refused(
+        project.packages(good="none").gate("--ane-model-explorer=file/graphs"),
+        "--ane-model-explorer=*file cannot be written (*",
+    )
