@@ -270,7 +270,7 @@ def add(parser: pytest.Parser) -> None:
         group.addoption(option.flag, help=option.meaning, **how)
         if option.has_twin:
             relative = ", relative to the ini file" if option.metavar in ("FILE", "DIR") else ""
-            parser.addini(option.name, f"as {option.flag}, which wins{relative}", default="")
+            parser.addini(option.name, f"as {option.flag}{relative}; the option wins", default="")
 
 
 def add_markers(config: pytest.Config) -> None:
