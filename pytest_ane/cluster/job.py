@@ -50,7 +50,6 @@ class Job:
         device_timeout: seconds of one call of Core ML, as in `Project`.
         memory: bytes that running a program may take; None for half of what is free there.
         seconds: of one call of a program; None for the usual time.
-        max_cache: bytes that a worker's cache may hold, as in `Project`.
     """
 
     manifest: Manifest
@@ -62,7 +61,6 @@ class Job:
     device_timeout: float | None
     memory: int | None
     seconds: float | None
-    max_cache: int | None = None
 
     def packed(self) -> bytes:
         """Pickled; paths below the manifest's folder are relative to it."""

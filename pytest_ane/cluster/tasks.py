@@ -380,7 +380,6 @@ def _project(token: str, device: bool, own: bool) -> _Opened:
         manifest=job.manifest,
         shards=job.shards,
         cache_root=worker.cache,
-        max_cache=job.max_cache,
         store=job.store if worker.store is None else worker.store,
         backend_name="coreml" if device else "cpu",
         units=job.units,

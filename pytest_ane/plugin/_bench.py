@@ -1,36 +1,46 @@
-"""Benchmarks of shards: their fixtures, when they run, and what pytest-benchmark's options mean.
+"""Benchmarks of shards: their fixtures, when they run, what pytest-benchmark's options mean.
 
-Like the entry point, this imports the standard library and pytest alone. Fixtures request
-`benchmark` last: it complains if it is not used, as where a shard cannot be built.
+`--benchmark-compare` on the command line asks for a comparison: without shards it selects those of
+the newest stored run of this machine, and a run that compares nothing is a usage error. Like the
+entry point, this imports the standard library and pytest alone. Fixtures request `benchmark` last:
+it complains if it is not used, as where a shard cannot be built.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_ane.plugin import _bench_options as bench_options
-from pytest_ane.plugin import _compare as compare
-from pytest_ane.plugin._bench_options import FILE, is_recording, is_requested, is_wanted
+from pytest_ane.mlprogram.errors import UnprovenError
+from pytest_ane.plugin import _options
 from pytest_ane.plugin._items import subject_of
-from pytest_ane.plugin._options import wanted
-from pytest_ane.project import suite
+from pytest_ane.plugin._options import COMPARE, is_compared, is_given, is_requested, wanted
+from pytest_ane.project import process, suite
 
 if TYPE_CHECKING:
     from pytest_ane.gates.throughput.speed import Speed
+    from pytest_ane.gates.throughput.stored import Storage, StoredRun
     from pytest_ane.gates.verdict import Verdict
     from pytest_ane.make import Artifact
-    from pytest_ane.manifest import Shard
+    from pytest_ane.manifest import Manifest, Shard
     from pytest_ane.plugin._stopwatch import Stopwatch
     from pytest_ane.plugin._workspace import Workspace
     from pytest_ane.project.stack import Stack
 
+FILE = "test_throughput.py"
+"""Our benchmarks among the gates."""
+HELD = pytest.StashKey[frozenset[str]]()
+"""Node ids of the stored run's benchmarks, where that run selects what is measured."""
+_GROUPS = ("group", "name", "func", "fullname", "fullfunc", "param")
 _FIXTURES = {"ane_shard", "ane_chain"}
 _TIMED = {"ane_load_benchmark", "ane_shard_benchmark", "ane_decode_benchmark"}
 
@@ -70,12 +80,12 @@ def ane_against_baseline(
     from pytest_ane.plugin import _workspace as workspace
 
     space = workspace.of(request.config)
-    return lambda speed: compare.judged(request.node, space, speed, benchmark)
+    return lambda speed: judged(request.node, space, speed, benchmark)
 
 
 def is_ignored(path: Path, config: pytest.Config) -> bool:
     """Whether a path has no benchmark that this run is for."""
-    if (held := config.stash.get(compare.HELD, None)) is not None:
+    if (held := config.stash.get(HELD, None)) is not None:
         if path.parent == suite.shipped():
             path = config.rootpath / suite.FOLDER / path.name
         files = (config.rootpath / name.partition("::")[0] for name in held)
@@ -86,12 +96,8 @@ def is_ignored(path: Path, config: pytest.Config) -> bool:
 
 
 def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect benchmarks that neither `-m`, an option nor a named file asks for.
-
-    A marker of this name is not ours alone: a test without our fixtures is somebody else's. Where a
-    stored run selects, everything goes that it does not hold.
-    """
-    held = config.stash.get(compare.HELD, None)
+    """Deselect benchmarks that nothing asks for, and what a stored run that selects has not."""
+    held = config.stash.get(HELD, None)
 
     def is_dropped(item: pytest.Item) -> bool:
         if held is not None:
@@ -107,11 +113,8 @@ def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def use_processor_time(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let the executor be timed by its one thread's processor time, unless a timer was chosen.
-
-    What else runs on the machine then costs little; on a device, wall time is all there is.
-    """
-    if not wanted(config) or bench_options.is_given(config, "--benchmark-timer"):
+    """Time the executor by its one thread's processor time: what else runs costs little then."""
+    if not wanted(config) or is_given(config, "--benchmark-timer"):
         return
     from pytest_ane.plugin import _workspace as workspace
 
@@ -126,11 +129,7 @@ def use_processor_time(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def require_baseline(session: pytest.Session) -> None:
-    """Refuse a run that asks for a comparison and has nothing to compare with.
-
-    Raises:
-        UnprovenError: with the sentence.
-    """
+    """Refuse a run that asks for a comparison and has nothing to compare with."""
     config = session.config
     # Only workers of xdist know their tests, and none of them times any.
     spread = hasattr(config, "workerinput") or config.pluginmanager.hasplugin("dsession")
@@ -143,22 +142,18 @@ def require_baseline(session: pytest.Session) -> None:
         if any("benchmark" in _fixtures(item) for item in session.items if item not in timed):
             return  # pytest-benchmark compares others.
         subjects = {subject_of(i) for i in timed if isinstance(i, pytest.Function)}
-        compare.require_baseline(config, workspace.of(config), subjects)
+        _require_stored(config, workspace.of(config), subjects)
 
 
 def check(config: pytest.Config) -> None:
-    """Check pytest-benchmark's options.
-
-    Raises:
-        pytest.UsageError: one is wrong.
-    """
+    """Check pytest-benchmark's options; `UsageError` where one is wrong."""
     if not is_wanted(config):
         return
     if not config.pluginmanager.hasplugin("benchmark"):
         raise pytest.UsageError(
             "-m bench: pytest-benchmark, which times, is switched off; leave -p no:benchmark out."
         )
-    if config.getoption("benchmark_compare_fail") and not bench_options.is_compared(config):
+    if config.getoption("benchmark_compare_fail") and not is_compared(config):
         raise pytest.UsageError(
             "--benchmark-compare-fail compares with a stored run; add --benchmark-compare."
         )
@@ -167,7 +162,7 @@ def check(config: pytest.Config) -> None:
             "--benchmark-histogram draws with pygal, which is not installed: "
             "pip install 'pytest-benchmark[histogram]'."
         )
-    bench_options.check(config)
+    _check_options(config)
 
 
 def prepare(config: pytest.Config, space: Workspace) -> None:
@@ -176,9 +171,9 @@ def prepare(config: pytest.Config, space: Workspace) -> None:
         return
     from pytest_ane.plugin._stopwatch import BenchReport
 
-    compare.quiet_warnings(config)
-    compare.use_baselines(config, space)
-    bench_options.check_storage(config, recording=is_recording(config))
+    quiet_warnings(config)
+    use_baselines(config, space)
+    _check_storage(config)
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(BenchReport(config), "ane-bench")
 
@@ -192,3 +187,217 @@ def _stopwatch(request: pytest.FixtureRequest, benchmark: Any) -> Stopwatch:
     from pytest_ane.plugin._stopwatch import Stopwatch
 
     return Stopwatch(benchmark, request.node, workspace.of(request.config))
+
+
+def is_wanted(config: pytest.Config) -> bool:
+    """Whether a run is for benchmarks: with shards, and by `-m`, an option or our file."""
+    only = bool(config.getoption("benchmark_only", False))
+    named = any(f"/{FILE}" in f"/{arg}" for arg in config.invocation_params.args)
+    chosen = "bench" in config.option.markexpr or only or named or is_requested(config)
+    return wanted(config) and chosen
+
+
+def is_recording(config: pytest.Config) -> bool:
+    """Whether this run is stored."""
+    return any(config.getoption(f"benchmark_{how}", None) for how in ("save", "autosave"))
+
+
+def _check_options(config: pytest.Config) -> None:
+    """Check groups, clock and JSON file."""
+    groups = str(config.getoption("benchmark_group_by")).split(",")
+    if wrong := [g for g in groups if g not in _GROUPS and not g.startswith("param:")]:
+        raise pytest.UsageError(
+            f"--benchmark-group-by={wrong[0]}: there are: {', '.join(_GROUPS)}, param:NAME."
+        )
+    _check_timer(config)
+    if (file := config.getoption("benchmark_json")) is not None:
+        _check_folder(f"--benchmark-json={file}", Path(file).absolute().parent, made=False)
+        if Path(file).is_dir():
+            raise pytest.UsageError(f"--benchmark-json={file}: is a folder; name a file.")
+
+
+def _check_storage(config: pytest.Config) -> None:
+    """Check where runs are stored, and of a run that is stored that it can be written."""
+    uri = str(config.getoption("benchmark_storage"))
+    if uri.startswith("elasticsearch+"):
+        return
+    if "://" in uri and not uri.startswith("file://"):
+        raise pytest.UsageError(
+            f"--benchmark-storage={uri}: is no folder; give a path, or file:// and a path."
+        )
+    if is_recording(config):
+        folder = Path(uri.removeprefix("file://")).absolute()
+        _check_folder(f"--benchmark-storage={uri}", folder, made=True)
+
+
+def _check_timer(config: pytest.Config) -> None:
+    """Check that the clock returns seconds; one of nanoseconds returns integers."""
+    name = str(config.getoption("benchmark_timer"))
+    module, _, attribute = name.rpartition(".")
+    try:
+        now = getattr(import_module(module), attribute)()
+        wrong = "" if isinstance(now, float) else f"gives {now!r}"
+    except Exception as error:
+        wrong = f"cannot be read ({error})"
+    if wrong:
+        raise pytest.UsageError(
+            f"--benchmark-timer={name}: {wrong}; give a clock of seconds, such as "
+            "time.process_time."
+        )
+
+
+def _check_folder(what: str, folder: Path, *, made: bool) -> None:
+    there = folder
+    while made and not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        raise pytest.UsageError(f"{what}: {there} is no folder; name another place.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise pytest.UsageError(f"{what}: {there} cannot be written; name another place.")
+
+
+def select(config: pytest.Config, *, named: bool) -> None:
+    """Without a selection, select the shards that the newest stored run of this machine holds.
+
+    A project without a manifest, and tests that are named, are pytest-benchmark's own business.
+
+    Raises:
+        AneError: the manifest is wrong, or no run of this machine has any of its shards.
+    """
+    file = _options.manifest_file(config)
+    if not is_compared(config) or not file.is_file():
+        return
+    quiet_warnings(config)
+    if wanted(config) or not is_requested(config) or named:
+        return
+    process.choose()
+    from pytest_ane.backends import get_backend
+    from pytest_ane.gates.throughput.machine import identity
+    from pytest_ane.make import Cache
+    from pytest_ane.project.entries import read_manifest
+
+    manifest = read_manifest(file)
+    backend = get_backend(
+        _options.backend(config),
+        cache=Cache(_options.path(config, "ane_cache")),
+        units=_options.compute_units(config),
+    )
+    every = {shard.qualified for shard in manifest.shards} | {m.name for m in manifest.models}
+    runs = _newest(config, manifest, identity(backend), every)
+    held = {speed.subject for run in runs for speed in run.speeds.values()}
+    chosen = [s.qualified for s in manifest.shards if {s.qualified, s.model} & held]
+    config.option.ane_shards = "all" if len(chosen) == len(manifest.shards) else ",".join(chosen)
+    config.stash[HELD] = frozenset(name for run in runs for name in run.names)
+
+
+def refuse_damaged(config: pytest.Config) -> None:
+    """Refuse a stored run that is damaged or does not exist, before pytest-benchmark loads it.
+
+    It skips a run that is no JSON for an older one, and ends in a traceback over other JSON.
+    """
+    if not is_compared(config):
+        return
+    from pytest_ane.gates.throughput.stored import files_of, open_storage, read_stored
+
+    which = _which(config)
+    files = files_of(open_storage(config.getoption("benchmark_storage")), which)
+    for file in files if which else files[-1:]:
+        read_stored(file)
+
+
+def _require_stored(config: pytest.Config, space: Workspace, subjects: Collection[str]) -> None:
+    """Refuse a run that has no benchmark, or none of these subjects in a stored run."""
+    if not subjects:
+        raise UnprovenError(
+            f"{COMPARE}: no benchmark is selected, so nothing would be compared; give -m bench, or "
+            "leave -m and -k out."
+        )
+    _newest(config, space.manifest, space.identity, subjects)
+
+
+def judged(item: pytest.Item, space: Workspace, speed: Speed, benchmark: Any) -> Verdict:
+    """The verdict on a speed, kept for the table; a suspected change is confirmed first."""
+    from pytest_ane.gates.throughput import THROUGHPUT, Throughput, Timing, judge
+    from pytest_ane.gates.throughput.baseline import find
+    from pytest_ane.gates.throughput.speed import KEY
+    from pytest_ane.gates.verdict import Finding
+    from pytest_ane.plugin._stopwatch import CONFIRM
+
+    config, policy = item.config, space.policy_of(speed.subject).throughput
+    wanted = is_compared(config) or policy.max_regression is not None
+    baselines = space.manifest.model_of(speed.subject.partition(":")[0]).baselines
+    baseline = find(_open(config, baselines), speed, _which(config)) if wanted else None
+    timed = Throughput(speed, baseline, is_recording(config), is_compared(config))
+    measurement = THROUGHPUT.measure(Timing(timed, policy, item.stash.get(CONFIRM, None)))
+    speed = measurement.speed
+    verdict = judge(measurement, policy, speed.subject)
+    worse = tuple(Finding("failed", reason) for reason in _compare_fail(config, benchmark))
+    verdict = replace(verdict, findings=(*worse, *verdict.findings))
+    benchmark.extra_info[KEY] = speed.to_json() | {"status": verdict.status}
+    space.speeds.append((speed, verdict))
+    return verdict
+
+
+def use_baselines(config: pytest.Config, space: Workspace) -> None:
+    """Let pytest-benchmark store runs where the manifest says, if that is one place."""
+    from pytest_ane.gates.throughput.stored import STORAGE
+
+    models = {shard.model for shard in space.shards}
+    folders = {space.manifest.model_of(name).baselines for name in models}
+    folder = folders.pop() if len(folders) == 1 else None
+    if folder is not None and config.getoption("benchmark_storage") == STORAGE:
+        config.option.benchmark_storage = f"file://{folder}"
+
+
+def quiet_warnings(config: pytest.Config) -> None:
+    """Let pytest-benchmark warn, such as of no stored run, where a project makes errors of that.
+
+    It does so while pytest is set up, where an error is a traceback; the verdict says it anyway.
+    """
+    from pytest_benchmark.logger import PytestBenchmarkWarning
+
+    warnings.filterwarnings("default", category=PytestBenchmarkWarning)
+    name = f"{PytestBenchmarkWarning.__module__}.{PytestBenchmarkWarning.__qualname__}"
+    config.addinivalue_line("filterwarnings", f"default::{name}")
+
+
+def _newest(
+    config: pytest.Config,
+    manifest: Manifest,
+    identity: Mapping[str, str],
+    subjects: Collection[str],
+) -> list[StoredRun]:
+    """The newest stored run of each folder with any of these subjects; `UnprovenError` for none."""
+    from pytest_ane.gates.throughput.baseline import Missing, newest_of
+    from pytest_ane.gates.throughput.stored import RECORD
+
+    folders = {manifest.model_of(name.partition(":")[0]).baselines for name in subjects}
+    newest = [
+        newest_of(_open(config, folder), identity, subjects, _which(config)) for folder in folders
+    ]
+    if runs := [run for run in newest if not isinstance(run, Missing)]:
+        return runs
+    why = next(run.why for run in newest if isinstance(run, Missing))
+    raise UnprovenError(f"{COMPARE}: {why} Record one with: {RECORD}")
+
+
+def _open(config: pytest.Config, baselines: Path | None) -> Storage:
+    from pytest_ane.gates.throughput.stored import STORAGE, open_storage
+
+    uri = str(config.getoption("benchmark_storage"))
+    return open_storage(uri, baselines if uri == STORAGE else None)
+
+
+def _which(config: pytest.Config) -> str | None:
+    which = config.getoption("benchmark_compare", None)
+    return which if isinstance(which, str) else None
+
+
+def _compare_fail(config: pytest.Config, benchmark: Any) -> Iterator[str]:
+    """The sentences of `--benchmark-compare-fail`, as pytest-benchmark finds at the end."""
+    session = config._benchmarksession  # type: ignore[attr-defined]
+    for path, stored in session.compared_mapping.items():
+        for limit in session.compare_fail or ():
+            then = stored.get(benchmark.fullname)
+            if then is not None and (why := limit.fails(benchmark.stats, then["stats"])):
+                yield f"--benchmark-compare-fail: {why}, against {path}"

@@ -67,11 +67,7 @@ class Canaries:
         return any(canary.id == shard.id for canary in self.of(shard.model))
 
     def require(self, shard: Shard) -> None:
-        """Let a canary pass, and others if their canaries have.
-
-        Raises:
-            NotRunError: a canary failed, or has no verdict.
-        """
+        """Raise `NotRunError` unless the canaries of a shard, which is none itself, have passed."""
         if self.has(shard):
             return
         for canary in self.of(shard.model):
@@ -231,7 +227,6 @@ def _parameters(test: pytest.Function) -> Mapping[str, Any]:
 
 
 def _function(gate: str, file: Path) -> Callable[..., None]:
-    """The test of a gate in the suite in use."""
     function: Callable[..., None] | None = getattr(load(file), f"test_{gate}", None)
     if function is None:
         raise NotRunError(f"{file} has no test_{gate}")

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_ane.gates.words import GATE_WORDS
-from pytest_ane.plugin import _bench as bench
-from pytest_ane.plugin import _options as options
+from pytest_ane.plugin import _bench
 from pytest_ane.plugin._items import gate_of, is_gate
-from pytest_ane.plugin._options import names_gates, wanted
+from pytest_ane.plugin._options import manifest_file, names_gates, wanted
 from pytest_ane.project.suite import FOLDER, files, load, own, shipped
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ class Suite(pytest.Collector):
         named = {node.partition("::")[0] for node in self.config.stash[_JOINS]}
         for file in files():
             nodeid = f"{FOLDER}/{file.name}"
-            if (named and nodeid not in named) or bench.is_ignored(file, self.config):
+            if (named and nodeid not in named) or _bench.is_ignored(file, self.config):
                 continue
             yield GateFile.from_parent(self, path=file, name=file.name, nodeid=nodeid)
 
@@ -124,14 +123,11 @@ def wake(config: pytest.Config) -> None:
     """Select the shards that node ids on the command line name, where none are selected.
 
     So an id that pytest printed can be pasted: `gates/test_fidelity.py::test_fidelity[m:L01]`.
-
-    Raises:
-        ManifestError: the manifest is wrong, or a gate of the suite is named with no shard of it.
     """
     nodes = [match for arg in config.args if (match := _NODE.fullmatch(arg))]
     # Ids of other tests may hold anything; those of shards hold a colon.
     nodes = [node for node in nodes if ":" in node["ids"] or _is_gate_file(config, node["file"])]
-    file = options.path(config, "ane_manifest") or config.rootpath / "shards.toml"
+    file = manifest_file(config)
     if wanted(config) or not nodes or not file.is_file():
         return
     from pytest_ane.manifest.ids import nearest
@@ -224,12 +220,10 @@ def _has(ids: str, name: str) -> bool:
 
 
 def _names(node: str, nodeid: str) -> bool:
-    """Whether a node id on the command line names a test: the file, the function or the test."""
     return nodeid == node or nodeid.startswith((f"{node}::", f"{node}["))
 
 
 def _path(config: pytest.Config, arg: str) -> Path | None:
-    """The file or folder that an argument names, if it exists."""
     path = Path(config.invocation_params.dir, arg.partition("::")[0]).resolve()
     return path if path.exists() else None
 
@@ -246,7 +240,6 @@ def is_everything(config: pytest.Config) -> bool:
 
 
 def _is_shipped(config: pytest.Config, arg: str) -> bool:
-    """Whether an argument names tests of the shipped suite, as pytest prints them."""
     file = Path(arg.partition("::")[0])
     if _path(config, arg) is not None or file.parts[:1] != (FOLDER,):
         return False
@@ -254,7 +247,6 @@ def _is_shipped(config: pytest.Config, arg: str) -> bool:
 
 
 def _is_gate_file(config: pytest.Config, file: str) -> bool:
-    """Whether a file is one of the suite, or of the project's own gates."""
     folder, path = own(config.rootpath), _path(config, file)
     if path is None:
         return folder is None and _is_shipped(config, file)

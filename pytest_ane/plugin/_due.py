@@ -21,10 +21,9 @@ from _pytest.mark.expression import Expression
 
 from pytest_ane.gates.base import GateTest
 from pytest_ane.gates.registry import GATES
-from pytest_ane.plugin import _bench_options as bench_options
-from pytest_ane.plugin import _collection as collection
-from pytest_ane.plugin._compare import HELD
-from pytest_ane.plugin._run import is_worker
+from pytest_ane.plugin import _collection
+from pytest_ane.plugin._bench import HELD, is_wanted
+from pytest_ane.plugin._process import is_worker
 from pytest_ane.plugin.outcome import properties_of
 from pytest_ane.project.suite import FOLDER
 
@@ -52,11 +51,7 @@ _MOST_WORDS = 8
 
 
 def watch(config: pytest.Config, space: Workspace) -> None:
-    """Compare due and judged at the end, in the process that started the run.
-
-    Raises:
-        pytest.UsageError: `addopts` asks for a run that judges nothing.
-    """
+    """Compare due and judged at the end; `UsageError` where `addopts` asks for a run of no test."""
     line = _command_line(config)
     for name, option in _NOT_RUN.items():
         if getattr(config.option, name) and not getattr(line, name):
@@ -98,7 +93,7 @@ class Due:
                 self._hidden[report.nodeid] = sentence
         elif statuses or (report.passed and report.when == "call" and not _owes_verdict(report)):
             self._judged.add(test)
-        elif report.skipped and report.when == "call" and self._is_timed(test):
+        elif report.skipped and report.when == "call" and GATES[test.gate].marker == "bench":
             self._judged.add(test)  # Benchmarks say so where they do not fit a shard.
         elif report.skipped:
             self._lacks[test] = _why_skipped(report)
@@ -148,13 +143,10 @@ class Due:
         """Every gate of every selected shard and complete model; benchmarks where they are run."""
         if self._config.stash.get(HELD, None) is not None:
             return []
-        markers = {"gate"} | ({"bench"} if bench_options.is_wanted(self._config) else set())
-        return [test for test in self._space.due(markers) if not self._is_of_other_kind(test)]
-
-    def _is_of_other_kind(self, test: GateTest) -> bool:
-        """Whether `-m gate` or `-m bench` asks for the other kind."""
-        kinds = {"gate", "bench"}
-        return self._line.markexpr in kinds - {GATES[test.gate].marker}
+        markers = {"gate"} | ({"bench"} if is_wanted(self._config) else set())
+        # `-m gate` and `-m bench` alone ask for nothing of the other kind.
+        other = {"gate": "bench", "bench": "gate"}.get(self._line.markexpr)
+        return [test for test in self._space.due(markers) if GATES[test.gate].marker != other]
 
     def gaps(self) -> Iterator[tuple[GateTest, str]]:
         """What is due and has no verdict, though no option left it out; and why."""
@@ -164,10 +156,6 @@ class Due:
             lacks = test in self._lacks or test not in self._judged
             if lacks and _nodeid(test) not in self._failed and not self._left_out(test):
                 yield test, self._lacks.get(test, "no test asked it")
-
-    def _is_timed(self, test: GateTest) -> bool:
-        """Whether it has several tests, of which some do not fit every shard."""
-        return GATES[test.gate].marker == "bench"
 
     def _fails(self, status: str, test: GateTest) -> bool:
         if status == "unproven":
@@ -188,14 +176,13 @@ class Due:
         for prefix in line.deselect or ():
             if nodeid.startswith(prefix):
                 return f"--deselect {prefix}"
-        if not collection.is_everything(self._config) and not any(
+        if not _collection.is_everything(self._config) and not any(
             self._covers(arg, nodeid) for arg in line.file_or_dir
         ):
             return "the paths named"
         return next((text for name, text in _OPTIONS.items() if getattr(line, name, None)), "")
 
     def _covers(self, arg: str, nodeid: str) -> bool:
-        """Whether a file, folder or node id on the command line holds a test."""
         file, colons, test = str(arg).partition("::")
         root = self._config.rootpath
         path = Path(self._config.invocation_params.dir, file).absolute()
@@ -206,7 +193,6 @@ class Due:
 
 
 def _nodeid(test: GateTest) -> str:
-    """Of the shipped suite's test."""
     return f"{FOLDER}/test_{test.gate}.py::test_{test.gate}[{test.id}]"
 
 
@@ -234,7 +220,7 @@ def _must_match(expression: str, knows: Callable[[str], bool]) -> bool:
 
 
 def _owes_verdict(report: pytest.TestReport) -> bool:
-    """Whether a test is a shipped gate as it stands; one's own may judge by `assert`."""
+    """One of one's own may judge by `assert`."""
     gate: str = report.ane_gate[0]
     return bool(report.ane_shipped) and gate in GATES and GATES[gate].marker == "gate"
 
@@ -247,7 +233,6 @@ def _why_skipped(report: pytest.TestReport) -> str:
 
 
 def _missing(test: GateTest, why: str) -> pytest.TestReport:
-    """A failed test in the place of a gate that has no verdict."""
     summary = f"due, and not judged: {why}"
     report = _failed(_nodeid(test), f"{test} was {summary}")
     report.user_properties += properties_of(test.gate, test.subject, "not run", summary)

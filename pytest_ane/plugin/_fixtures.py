@@ -142,7 +142,6 @@ _MEASURED = ("ane_artifact", "ane_backend", "ane_cases")
 
 
 def _is_own(request: pytest.FixtureRequest, name: str) -> bool:
-    """Whether a project has put a fixture of its own in the place of one of these."""
     fixture = request._get_active_fixturedef(name)
     return getattr(fixture.func, "__module__", "") != __name__
 

@@ -1,18 +1,44 @@
-"""The process of a run: its standard output may be closed or full, and SIGTERM may end it."""
+"""The processes of a run, with xdist and without; one's standard output may be closed or full."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-from collections.abc import Generator
+import uuid
+from collections.abc import Callable, Generator
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import pytest
 
-from pytest_ane.plugin._run import is_worker
 from pytest_ane.project.process import TERMINATED, on_terminate
+
+_ID = "ane_run"
+_KEY = pytest.StashKey[str]()
+CLEAN = pytest.StashKey[Callable[[], None]]()
+"""Removes what the processes of a run shared."""
+
+
+def run_id(config: pytest.Config) -> str:
+    """The run's id: the same in the process that started it and in all xdist workers."""
+    received = getattr(config, "workerinput", {}).get(_ID)
+    return str(received or config.stash.setdefault(_KEY, uuid.uuid4().hex))
+
+
+def send_id(workerinput: dict[str, Any], config: pytest.Config) -> None:
+    """Give a worker that is about to start the run's id."""
+    workerinput[_ID] = run_id(config)
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """Whether this process is an xdist worker."""
+    return hasattr(config, "workerinput")
+
+
+def worker(config: pytest.Config) -> str:
+    """`gw0`, or `main` without xdist."""
+    return str(getattr(config, "workerinput", {}).get("workerid", "main"))
 
 
 def provide_output() -> None:
@@ -44,7 +70,8 @@ def run(config: pytest.Config) -> Generator[None, object, object]:
             raise
         problem = error
     finally:
-        _remove_run_folder(config)
+        # All workers have ended by now: one that was ended early may have written until then.
+        config.stash.get(CLEAN, lambda: None)()
     # What is left goes nowhere, so that the flush at exit does not fail too.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if sys.stderr is not None:
@@ -59,15 +86,6 @@ def _terminate_workers(config: pytest.Config) -> None:
     for gateway in manager.group if manager else ():
         if (popen := getattr(gateway._io, "popen", None)) is not None:
             popen.terminate()
-
-
-def _remove_run_folder(config: pytest.Config) -> None:
-    """Once all workers have ended: one that was ended early may have written to it until now."""
-    from pytest_ane.plugin import _workspace as workspace
-
-    space = config.stash.get(workspace.KEY, None)
-    if space is not None and "run" in vars(space) and not is_worker(config):
-        shutil.rmtree(space.run.folder, ignore_errors=True)
 
 
 def _of_output(trace: TracebackType | None) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.plugin._run import is_worker, worker
+from pytest_ane.plugin._process import is_worker, worker
 from pytest_ane.project.progress import Progress, RunFolder, words
 
 _ROOM = 12
@@ -74,7 +74,7 @@ def progress_of(config: pytest.Config, total: int, run: Callable[[], RunFolder])
 
 
 class Watcher(threading.Thread):
-    """Shows where all workers are, in one line, until stopped."""
+    """Shows where all workers are, in one line, while its context lasts."""
 
     def __init__(self, config: pytest.Config, total: int, run: RunFolder) -> None:
         super().__init__(name="ane-progress", daemon=True)
@@ -96,7 +96,11 @@ class Watcher(threading.Thread):
         if shown:
             self._screen.write("")
 
-    def stop(self) -> None:
+    def __enter__(self) -> None:
+        """Begin."""
+        self.start()
+
+    def __exit__(self, *_: object) -> None:
         """Erase the line and end."""
         self._stop_now.set()
         self.join()

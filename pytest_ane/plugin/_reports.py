@@ -7,8 +7,11 @@ import os
 import re
 import sys
 import time
+import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime, timezone
+from hashlib import sha256
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -22,29 +25,21 @@ from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.mlprogram.errors import AneError, EvidenceError, HistoryError, ReportError
 from pytest_ane.mlprogram.model import read_any
 from pytest_ane.mlprogram.text import LONGEST, printable
-from pytest_ane.plugin import (
-    _due as due,
-)
-from pytest_ane.plugin import (
-    _options as options,
-)
-from pytest_ane.plugin import (
-    _records as records,
-)
-from pytest_ane.plugin import (
-    _workspace as workspace,
-)
-from pytest_ane.plugin._run import is_worker
+from pytest_ane.plugin import _due, _options, _workspace
+from pytest_ane.plugin._process import is_worker
 from pytest_ane.plugin._summary import header_line, row_of
 from pytest_ane.plugin._workspace import Workspace
+from pytest_ane.records.git import checkout
 from pytest_ane.records.history import courses, last_before
 from pytest_ane.records.memory import Memory
+from pytest_ane.records.record import Record
+from pytest_ane.records.run import Facts, Writer, gate_files, plugin_digest, versions
 from pytest_ane.report.formats import format_of
 from pytest_ane.report.github import ROOM, Place, commands, summary
 from pytest_ane.report.html.subjects import Subject, subjects
 from pytest_ane.report.model_explorer import collection, node_data
 from pytest_ane.report.rows import Row
-from pytest_ane.report.run import Run, against, places_of
+from pytest_ane.report.run import Run, against, places_of, read_run, verdict_data
 from pytest_ane.report.writeups import FOLDER, writeups
 
 # Writes the judged shards' programs as graphs for Google's Model Explorer.
@@ -55,13 +50,7 @@ _LONGEST = 120
 
 
 def write(folder: Path, run: Run, space: Workspace) -> Iterator[str]:
-    """A graph and its node data for every shard that a gate judged; what could not be written.
-
-    Args:
-        folder: made where it does not exist. Files of shards that were not judged stay.
-        run: with its verdicts.
-        space: knows where packages are.
-    """
+    """A graph and its node data for every shard that a gate judged; what could not be written."""
     shards = {shard.qualified: shard for shard in space.shards}
     for subject in subjects(run):
         shard = shards.get(subject.name)
@@ -92,12 +81,8 @@ def _save(file: Path, data: Any) -> None:
 
 
 def add_to(config: pytest.Config) -> None:
-    """Report this run where that was asked for, unless it is part of another or runs nothing.
-
-    Raises:
-        pytest.UsageError: a file's name has the end of no format, or it cannot be written.
-    """
-    files = options.report_files(config)
+    """Report this run, unless it is part of another or runs nothing."""
+    files = _options.report_files(config)
     for file in files:
         try:
             format_of(file)
@@ -107,7 +92,7 @@ def add_to(config: pytest.Config) -> None:
                 ".html, .md or .jsonl, or a folder's with a slash."
             ) from None
         _require_writable("--ane-report", file)
-    graphs = options.model_explorer(config)
+    graphs = _options.path(config, "ane_model_explorer")
     if graphs is not None:
         _require_writable("--ane-model-explorer", graphs / "graph.json")
     if not is_worker(config) and not config.option.collectonly:
@@ -115,11 +100,7 @@ def add_to(config: pytest.Config) -> None:
 
 
 def _require_writable(option: str, file: Path) -> None:
-    """Say before the run that a file of an option could not be written after it.
-
-    Raises:
-        pytest.UsageError: with the sentence.
-    """
+    """Say before the run that a file of an option could not be written after it."""
     if file.is_dir():
         raise pytest.UsageError(f"{option}={file}: a folder has this name; name another file.")
     folder = next(parent for parent in file.absolute().parents if parent.exists())
@@ -145,24 +126,20 @@ class Reports:
         self._started = time.monotonic()
         self._said: list[str] = []
         # What is tested is what was there at the start.
-        space, header = workspace.of(config), header_line(config)
+        space, header = _workspace.of(config), header_line(config)
         try:
-            self._records = records.RecordFiles(config, space, header, self._said.append)
+            self._records = RecordFiles(config, space, header, self._said.append)
         except EvidenceError as error:
             raise pytest.UsageError(f"--ane-report: {error}") from None
         self._facts = self._records.facts
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep a test's verdict, or that it broke down before it came to one."""
+    def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        """Keep a test's verdict, that it broke down before, or what could not be collected."""
         if (row := row_of(report) or broken(report, self._config.rootpath)) is not None:
             self._rows[report.nodeid] = row
-            self._records.add(records.of_report(report, row))
+            self._records.add(of_report(report, row))
 
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Keep what could not be collected."""
-        if (row := broken(report, self._config.rootpath)) is not None:
-            self._rows[report.nodeid] = row
-            self._records.add(records.of_report(report, row))
+    pytest_collectreport = pytest_runtest_logreport
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(
@@ -190,10 +167,10 @@ class Reports:
             self._say(line)
 
     def _write(self, stopped: str) -> None:
-        space = workspace.of(self._config)
+        space = _workspace.of(self._config)
         unreached = tuple(self._unreached(stopped))
         for row in unreached:
-            self._records.add(records.of_row(row))
+            self._records.add(of_row(row))
         self._facts = replace(
             self._facts,
             machine={key: str(value) for key, value in space.backend.provenance().items()},
@@ -208,7 +185,7 @@ class Reports:
         if self._graphs is not None:
             for line in write(self._graphs, run, space):
                 self._say(line)
-        if not options.github(self._config):
+        if not _options.on_github():
             return
         for line in commands(run.rows, run.header, places(space.manifest, self._config.rootpath)):
             self._say(line)
@@ -220,12 +197,11 @@ class Reports:
                 self._say(f"ane: the job summary {given} cannot be written: {why}")
 
     def _unreached(self, stopped: str) -> Iterator[Row]:
-        """Gates that a run would have asked, had it not been stopped."""
-        if not stopped or due.KEY not in self._config.stash:
+        if not stopped or _due.KEY not in self._config.stash:
             return
         rows = self._rows.values()
         known = {(row.gate, row.subject, row.part == "[ane]") for row in rows}
-        for test, _ in self._config.stash[due.KEY].gaps():
+        for test, _ in self._config.stash[_due.KEY].gaps():
             if (test.gate, test.subject, test.part == "[ane]") not in known:
                 why = f"not reached: {stopped}"
                 yield Row(test.gate, test.subject, "not run", why, part=test.part)
@@ -274,11 +250,7 @@ def _stopped(session: pytest.Session, exitstatus: int) -> str:
 
 
 def append(file: Path, rows: Sequence[Row], header: str) -> None:
-    """Add the summary to a step's file, in the room that what is there already leaves.
-
-    Raises:
-        OSError: the file cannot be written, or is full.
-    """
+    """Add the summary to a step's file, in the room that what is there already leaves."""
     before = file.stat().st_size if file.exists() else 0
     text = summary(rows, header, ROOM - before - 1)
     if not text:
@@ -331,3 +303,103 @@ def places(manifest: Manifest, rootdir: Path) -> Callable[[Row], Place | None]:
         return Place(file, line_of(lines, table)) if row.gate else None
 
     return place
+
+
+# The records of a run, and the files that they are written to.
+
+
+def of_report(report: pytest.TestReport | pytest.CollectReport, row: Row) -> Record:
+    """The record of a test's report, with the verdict that its row shows."""
+    line = getattr(report, "ane_record", None)
+    if line is not None and row.gate:
+        record = Record.from_data(json.loads(zlib.decompress(line)))
+    else:
+        record = of_row(row)
+    verdict = {**verdict_data(row), "outcome": report.outcome}
+    return replace(record, verdict=verdict)
+
+
+def of_row(row: Row) -> Record:
+    """The record of a row without a test, or of a test that came to no measurement."""
+    now = datetime.now(timezone.utc)
+    subject, part = printable(row.subject, LONGEST), printable(row.part, LONGEST)
+    return Record(gate=row.gate, subject=subject, time=now, part=part, verdict=verdict_data(row))
+
+
+class RecordFiles:
+    """The files of a run, and the run whose file one of them replaces.
+
+    Attributes:
+        facts: of the run, before it ended.
+        history: the folder of the memory that one of them lies in; None where there is none.
+        before: what was in the file that is replaced; None for nothing, or for another format.
+        lost: why records were not written; empty where all were.
+
+    Raises:
+        EvidenceError: another file lies in the place of one, or it cannot be written.
+    """
+
+    def __init__(
+        self, config: pytest.Config, space: Workspace, header: str, say: Callable[[str], None]
+    ) -> None:
+        self.facts = _facts(config, space, header)
+        self.before: Run | None = None
+        self.lost = ""
+        paths = _options.record_files(config)
+        for path in paths:
+            if path.is_file():
+                try:
+                    self.before = read_run(path)
+                except ReportError as error:
+                    say(f"ane: the report compares with no earlier run: {error}")
+        self._writers = [Writer(path, self.facts) for path in paths]
+        folders = [writer.path.parent for writer in self._writers if writer.brief]
+        self.history: Path | None = next(iter(folders), None)
+
+    def add(self, record: Record) -> None:
+        """Append a record to each file; one that is lost fails no test."""
+        for writer in self._writers:
+            if not writer.brief or record.figures:
+                self._write(lambda writer=writer: writer.add(record))  # type: ignore[misc]
+
+    def close(self, facts: Facts) -> None:
+        """Append the end to each file."""
+        for writer in self._writers:
+            self._write(lambda writer=writer: writer.close(facts))  # type: ignore[misc]
+
+    def lines(self, verbosity: int) -> Sequence[str]:
+        """That records were lost; under `-v` how many the memory got."""
+        if self.lost:
+            return [printable(f"ane: the records of the run: {self.lost}", LONGEST)]
+        written = [writer for writer in self._writers if writer.brief and verbosity > 0]
+        return [
+            printable(f"ane: {each.count} record{'' if each.count == 1 else 's'} in {each.path}")
+            for each in written
+        ]
+
+    def _write(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except EvidenceError as error:
+            self.lost = str(error)
+
+
+def _facts(config: pytest.Config, space: Workspace, header: str) -> Facts:
+    root, path = config.rootpath, space.manifest.path.absolute()
+    text = path.read_bytes() if path.is_file() else b""
+    commit, clean = checkout(_options.project_folder(config, space.manifest.path))
+    return Facts(
+        id=space.run_id,
+        started=f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%S.%fZ}",
+        header=header,
+        arguments=tuple(map(str, config.invocation_params.args)),
+        selection=space.selection,
+        manifest=path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name,
+        digest=sha256(text).hexdigest() if text else "",
+        manifest_text=tuple(text.decode("utf-8-sig", errors="replace").expandtabs(4).splitlines()),
+        gates=gate_files(root) if space.keeps_records else {},
+        plugin=plugin_digest() if space.keeps_records else "",
+        commit=commit,
+        clean=clean,
+        versions=versions(),
+    )

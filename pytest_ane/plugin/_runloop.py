@@ -1,43 +1,159 @@
-"""What is done once for a whole run, in the process that started it."""
+"""The hooks of a run with shards, and what is done once for it: progress, a cluster, what is due.
+
+A run over a cluster tells its workers what the collected tests will ask.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any
+import sys
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import pytest
 
+from pytest_ane.gates.base import GateTest
+from pytest_ane.gates.registry import GATES
 from pytest_ane.manifest import Model, Shard
-from pytest_ane.mlprogram.errors import AneError, CacheError
+from pytest_ane.mlprogram.errors import AneError, CacheError, ClusterError, UnprovenError
+from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.plugin import (
-    _canary as canary,
-)
-from pytest_ane.plugin import (
-    _cluster as cluster,
-)
-from pytest_ane.plugin import (
-    _collection as collection,
-)
-from pytest_ane.plugin import (
-    _due as due,
-)
-from pytest_ane.plugin import (
-    _workspace as workspace,
+    _bench,
+    _canary,
+    _collection,
+    _due,
+    _options,
+    _process,
+    _summary,
+    _workspace,
+    outcome,
 )
 from pytest_ane.plugin._items import gate_of, is_gate, part_of, subject_of, test_of
+from pytest_ane.plugin._options import usage_errors
 from pytest_ane.plugin._progress import Watcher
-from pytest_ane.plugin._records import LINE
-from pytest_ane.plugin._run import is_worker
-from pytest_ane.plugin.outcome import VERDICT, record_outcome
+from pytest_ane.plugin._workspace import Workspace
+from pytest_ane.plugin.recording import LINE, MeasurementSource
 from pytest_ane.project.suite import files
+
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+
+    from pytest_ane.cluster.assignment import Plan
+    from pytest_ane.cluster.client import Cluster
+    from pytest_ane.cluster.job import Job
+
+
+def begin(config: pytest.Config) -> None:
+    """Open the workspace, let all that watches a run watch it, and register these hooks."""
+    config.pluginmanager.register(sys.modules[__name__], "ane-run")
+    config.stash[_workspace.KEY] = space = _workspace.open_workspace(config)
+    _canary.watch(config, space)
+    _bench.prepare(config, space)
+    _due.watch(config, space)
+    _collection.add_to(config)
+    _bench.refuse_damaged(config)
+    if _options.on_github() or _options.is_reporting(config):
+        from pytest_ane.plugin import _reports
+
+        _reports.add_to(config)  # Last, so that it sees the exit code that all others came to.
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """One line with what decides the verdicts."""
+    return [_summary.header_line(config)]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Remember the gates of canaries as they were collected, before any is deselected."""
+    for item in items:
+        if isinstance(item, pytest.Function) and _collection.is_canary(config, item):
+            _canary.of(config).collected(test_of(item), item)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse a comparison with nothing, before anything is built."""
+    with usage_errors():
+        _bench.require_baseline(session)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """What is done once for a whole run, all workers included."""
+    if session.config.option.collectonly:
+        return (yield)
+    with _running(session):
+        return (yield)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker of xdist which run it belongs to."""
+    _process.send_id(node.workerinput, node.config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[Any]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keep with a test's report what the backend said and the verdict; note it of a canary."""
+    notes = _workspace.of(item.config).notes
+    item.user_properties += [("ane.note", text) for text in notes]
+    notes.clear()
+    outcome.record_outcome(item, call)
+    report = yield
+    _note(item, report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(request: pytest.FixtureRequest) -> Generator[None, object, object]:
+    """Turn our own errors into one sentence instead of a traceback."""
+    __tracebackhide__ = True
+    return (yield from _sentence(request.node))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Likewise for errors raised by the gate itself."""
+    __tracebackhide__ = True
+    return (yield from _sentence(pyfuncitem))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
+    """The table of verdicts, worst first."""
+    if config.getoption("no_summary", False):
+        return
+    # The tests have their outcome by now; a fault in the table must not bury it in a traceback.
+    try:
+        _summary.write(terminalreporter, config)
+    except Exception as error:
+        text = printable(f"ane: the table of verdicts failed: {error!r}")
+        terminalreporter.write_line(text, yellow=True)
+
+
+def _sentence(node: pytest.Item | pytest.Collector) -> Generator[None, object, object]:
+    __tracebackhide__ = True
+    try:
+        return (yield)
+    except AneError as error:
+        problem = error
+    # Outside of the handler, or pytest would print both exceptions.
+    if isinstance(problem, UnprovenError) and isinstance(node, pytest.Function):
+        outcome.unproven(node, problem)
+        return True
+    outcome.record_error(node, problem)
+    # pytest remarks on a traceback that is hidden altogether.
+    __tracebackhide__ = False
+    pytest.fail(str(problem), pytrace=False)
 
 
 @contextmanager
-def running(session: pytest.Session) -> Iterator[None]:
+def _running(session: pytest.Session) -> Iterator[None]:
     """Keep the folder that workers share, and show where they are."""
     config = session.config
-    space = workspace.of(config)
+    space = _workspace.of(config)
     # Models that are refused keep nobody from judging the others; the run stays red.
     if session.testsfailed == len(space.refused) and not session.shouldfail:
         config.option.continue_on_collection_errors = True
@@ -47,70 +163,41 @@ def running(session: pytest.Session) -> Iterator[None]:
         space.scope = _scope(space, session.items)
         judged = _judged(session.items)
         space.judged = lambda shard: shard.qualified in judged
-    if is_worker(config) or not _opens(space):
+    if _process.is_worker(config) or not _opens(space):
         yield
-        _settle(session)
-        return
-    space.cache.sweep()
-    with space.run.kept(), _spread(session, space):
-        _report(config, space)
-        if not controls:
-            yield
-            _settle(session)
-            return
-        watcher = Watcher(config, len(space.shards), space.run)
-        watcher.start()
-        try:
-            yield
-        finally:
-            watcher.stop()
-        _settle(session)
+    else:
+        space.cache.sweep()
+        watcher = Watcher(config, len(space.shards), space.run) if controls else nullcontext()
+        with space.run.kept(), _spread(session, space):
+            _report(config, space)
+            with watcher:
+                yield
+    if (due := config.stash.get(_due.KEY, None)) is not None:
+        due.settle(session)
 
 
-def keep(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
-    """Attach backend notes to the test item for the terminal summary; an outcome gets its row."""
-    notes = workspace.of(item.config).notes
-    item.user_properties += [("ane.note", text) for text in notes]
-    notes.clear()
-    record_outcome(item, call)
-
-
-def note(item: pytest.Item, report: pytest.TestReport) -> None:
+def _note(item: pytest.Item, report: pytest.TestReport) -> None:
     """Keep the verdict with the report, and note what a gate says of a canary: others wait."""
     if isinstance(item, pytest.Function) and is_gate(item) and hasattr(item, "callspec"):
         report.ane_gate = tuple(test_of(item))  # type: ignore[attr-defined]
         report.ane_part = part_of(item)  # type: ignore[attr-defined]
         report.ane_shipped = item.path in files()  # type: ignore[attr-defined]
-    if (data := item.stash.get(VERDICT, None)) is not None and report.when == "call":
+    if (data := item.stash.get(outcome.VERDICT, None)) is not None and report.when == "call":
         report.ane_verdict = data  # type: ignore[attr-defined]
-    if exchanged := workspace.of(item.config).exchanged:
+    if exchanged := _workspace.of(item.config).exchanged:
         report.ane_store = dict(exchanged)  # type: ignore[attr-defined]
         exchanged.clear()
     if (line := item.stash.get(LINE, None)) is not None and report.when == "call":
         report.ane_record = line  # type: ignore[attr-defined]
     if (
         isinstance(item, pytest.Function)
-        and collection.is_canary(item.config, item)
-        and (complaint := canary.noted(report, gate_of(item))) is not None
+        and _collection.is_canary(item.config, item)
+        and (complaint := _canary.noted(report, gate_of(item))) is not None
     ):
-        canary.of(item.config).note(test_of(item), complaint)
+        _canary.of(item.config).note(test_of(item), complaint)
 
 
-def note_canaries(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Remember the gates of canaries as they were collected, before any is deselected."""
-    for item in items:
-        if isinstance(item, pytest.Function) and collection.is_canary(config, item):
-            canary.of(config).collected(test_of(item), item)
-
-
-def _settle(session: pytest.Session) -> None:
-    """Report gates that are due and were not judged, unless the run is no whole one."""
-    if (gates := session.config.stash.get(due.KEY, None)) is not None:
-        gates.settle(session)
-
-
-def _scope(space: workspace.Workspace, items: Sequence[pytest.Item]) -> tuple[Shard, ...]:
-    """The selected shards that any test asks about."""
+def _scope(space: Workspace, items: Sequence[pytest.Item]) -> tuple[Shard, ...]:
     params = [item.callspec.params for item in items if isinstance(item, pytest.Function)
               and hasattr(item, "callspec")]  # fmt: skip
     wanted = {shard.qualified for p in params if isinstance(shard := p.get("ane_shard"), Shard)}
@@ -119,7 +206,6 @@ def _scope(space: workspace.Workspace, items: Sequence[pytest.Item]) -> tuple[Sh
 
 
 def _judged(items: Sequence[pytest.Item]) -> frozenset[str]:
-    """Qualified ids of the shards whose fidelity a test asks for."""
     gates = (item for item in items if isinstance(item, pytest.Function) and is_gate(item))
     return frozenset(
         subject_of(item)
@@ -128,7 +214,7 @@ def _judged(items: Sequence[pytest.Item]) -> frozenset[str]:
     )
 
 
-def _report(config: pytest.Config, space: workspace.Workspace) -> None:
+def _report(config: pytest.Config, space: Workspace) -> None:
     """Say what will be built; where that cannot be found out, the gates will say why."""
     reporter = config.pluginmanager.getplugin("terminalreporter")
     if space.cluster is None and reporter is not None and config.get_verbosity() >= 0:
@@ -138,19 +224,13 @@ def _report(config: pytest.Config, space: workspace.Workspace) -> None:
 
 
 @contextmanager
-def _spread(session: pytest.Session, space: workspace.Workspace) -> Iterator[None]:
-    """Let a cluster's workers build and measure, if the run is spread over one.
-
-    Raises:
-        pytest.UsageError: it cannot be joined.
-    """
+def _spread(session: pytest.Session, space: Workspace) -> Iterator[None]:
+    """Let a cluster's workers build and measure, if the run is spread over one."""
     if not space.cluster_url:
         yield
         return
-    try:
-        joined = cluster.join(session.config, space, session.items)
-    except AneError as error:
-        raise pytest.UsageError(str(error)) from None
+    with usage_errors():
+        joined = _join(session.config, space, session.items)
     try:
         yield
     finally:
@@ -158,9 +238,114 @@ def _spread(session: pytest.Session, space: workspace.Workspace) -> Iterator[Non
         joined.close()
 
 
-def _opens(space: workspace.Workspace) -> bool:
+def _opens(space: Workspace) -> bool:
     """Whether the cache can be written; the gates will say why it cannot."""
     try:
         return bool(space.cache)
     except CacheError:
         return False
+
+
+def _join(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item]) -> Cluster:
+    """Connect, and let workers begin with what the items will ask."""
+    try:
+        from pytest_ane.cluster.client import Cluster
+        from pytest_ane.cluster.job import inputs
+        from pytest_ane.cluster.workers import Workers
+    except ImportError as error:
+        raise ClusterError(
+            f"--ane-cluster needs {error.name or 'Dask'}; run: pip install 'pytest-ane[cluster]'"
+        ) from None
+    if any(mark.name == "bench" for item in items for mark in item.iter_markers()):
+        raise ClusterError(
+            "--ane-cluster: benchmarks time the machine that pytest runs on; run them with "
+            "--ane-cluster=none."
+        )
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+
+    def say(text: str) -> None:
+        if space.cluster is not None:  # While a test runs; the summary has it.
+            space.notes.append(text)
+        elif reporter is not None and config.get_verbosity() >= 0:
+            reporter.ensure_newline()
+            reporter.write_line(printable(f"ane: {text}", LONGEST))
+
+    workers = Workers(space.cluster_url, _options.value(config, "ane_cluster_timeout"), say)
+    try:
+        with space.progress.showing("waiting for workers"):
+            job = _job(config, space, items)
+            workers.join(job, inputs(space))
+        say(workers.sentence)
+        plan, show = _plan(config, space, items), space.progress.elsewhere
+        cluster = Cluster(workers, job, space.cache, plan, say, show)
+    except BaseException:
+        workers.close()
+        raise
+    space.cluster, space.elsewhere = cluster, cluster.artifact
+    return cluster
+
+
+def _job(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item]) -> Job:
+    from pytest_ane.cluster.job import Job
+
+    fidelity = (item for item in filter(_is_shipped, items) if gate_of(item) == "fidelity")
+    return Job(
+        manifest=space.manifest,
+        shards=space.shards,
+        identities=_identities(space),
+        judged=frozenset(map(subject_of, fidelity)),
+        store=space.store_url,
+        units=space.units,
+        device_timeout=space.device_timeout,
+        memory=_options.value(config, "ane_memory"),
+        seconds=_options.value(config, "ane_time"),
+    )
+
+
+def _identities(space: Workspace) -> dict[str, dict[str, object]]:
+    """Of models from which something is built or compared with."""
+    from pytest_ane.cluster.job import needs_weights
+
+    needing = {shard.model for shard in space.shards if needs_weights(shard)}
+    return {name: space.model(name).identity for name in sorted(needing)}
+
+
+def _is_shipped(item: pytest.Item) -> TypeGuard[pytest.Function]:
+    return (
+        isinstance(item, pytest.Function)
+        and is_gate(item)
+        and hasattr(item, "callspec")
+        and gate_of(item) in GATES
+        and item.path in files()
+    )
+
+
+def _plan(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item]) -> Plan:
+    """What shipped gates will ask; a user's own may turn out to need less, or more."""
+    from pytest_ane.cluster.assignment import Plan
+
+    asked: dict[str, list[GateTest]] = {}
+    on_device: dict[str, list[str]] = {}
+    compared = set()
+    for item in filter(_is_shipped, items):
+        test = test_of(item)
+        gate, subject = GATES[test.gate], test.subject
+        if gate.scope == "model":
+            continue
+        tests = asked.setdefault(subject, [])
+        if not gate.static:
+            compared.add(subject)
+        if space.policy_of(subject).requires_evidence(gate.name):
+            on_device.setdefault(subject, []).append(gate.name)
+        else:
+            tests.append(test)
+    canaries = _canary.of(config)
+    first = {s.qualified for s in space.shards if canaries.has(s) or not canaries.of(s.model)}
+    shards = {shard.qualified: shard for shard in space.shards}
+
+    def lacking(subject: str, files: Mapping[str, str]) -> list[tuple[str, str]]:
+        source = MeasurementSource(space, shards[subject], files=files)
+        gates = on_device.get(subject, ())
+        return [(gate, system) for gate in gates for system in source.lacking(gate)]
+
+    return Plan(asked, frozenset(compared), frozenset(first), lacking)

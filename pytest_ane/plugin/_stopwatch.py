@@ -20,7 +20,7 @@ from pytest_ane.mlprogram.errors import AneError, ExecutionError, UnprovenError
 from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.models.chain import Decoding
 from pytest_ane.plugin import _workspace as workspace
-from pytest_ane.plugin._bench_options import BY_OPTION, has_limit, is_requested, off, rounds
+from pytest_ane.plugin._options import is_compared, is_given, is_requested
 from pytest_ane.probes.package import seeded_inputs
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.stack import Stack
@@ -131,7 +131,7 @@ class Stopwatch:
         kinds = {wire.shard: wire.kind for wire in opened.wiring} if opened else {}
         return self._timed(
             lambda: call,
-            rounds(self.node.config) or ROUNDS[what],
+            self._rounds or ROUNDS[what],
             f"T={tokens}" if tokens else what,
             what=what,
             subject=shard.qualified,
@@ -183,15 +183,21 @@ class Stopwatch:
         return speed
 
     def _not_timed(self, subject: str) -> None:
-        """Skip; unproven where a limit was asked for, unless an option switched timing off.
-
-        Raises:
-            UnprovenError: a limit was asked for, and nobody asked not to measure.
-        """
-        why = off(self.node.config)
-        if why == BY_OPTION or not has_limit(self.node.config, self.space, subject):
+        """Skip; unproven where a limit was asked for, unless an option switched timing off."""
+        option, policy = self.node.config.getoption, self.space.policy_of(subject).throughput
+        if option("benchmark_disable") and not option("benchmark_enable"):
+            pytest.skip("run once and not timed: --benchmark-disable")
+        why = "pytest-benchmark is off under xdist"
+        limits = policy.max_regression, policy.min_tok_s
+        if not is_compared(self.node.config) and all(limit is None for limit in limits):
             pytest.skip(f"run once and not timed: {why}")
         raise UnprovenError(f"{subject} was not timed: {why}; leave -n out.")
+
+    @property
+    def _rounds(self) -> int | None:
+        if not is_given(self.node.config, "--benchmark-min-rounds"):
+            return None
+        return int(self.node.config.getoption("benchmark_min_rounds"))
 
     def _inputs(
         self, shard: Shard, artifact: Artifact, runner: Runner, tokens: Tokens
@@ -208,7 +214,6 @@ class Stopwatch:
         return hidden_inputs(model.layout(shard), shard.max_tokens if tokens == "max" else tokens)
 
     def _opened(self, shard: Shard) -> OpenModel | None:
-        """The model of a family's shard, which knows its host side."""
         model = self.space.model(shard.model) if shard.family else None
         return model if isinstance(model, OpenModel) else None
 
@@ -289,7 +294,6 @@ class BenchReport:
         return result
 
     def _compared_nothing(self) -> bool:
-        """Whether a comparison was asked for, and no benchmark had one."""
         config = self._config
         if not is_requested(config) or config.option.collectonly:
             return False

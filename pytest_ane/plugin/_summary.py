@@ -68,70 +68,39 @@ def _device(space: Workspace) -> str:
 
 def write(reporter: TerminalReporter, config: pytest.Config) -> None:
     """Write the table; without verdicts, what was left out."""
-    rows = [row for reports in reporter.stats.values() for row in map(row_of, reports) if row]
+    reports = [r for of in reporter.stats.values() for r in of if isinstance(r, pytest.TestReport)]
+    rows = [row for row in map(row_of, reports) if row]
     sentence = config.stash[due.KEY].sentence() if due.KEY in config.stash else ""
     if not rows or config.get_verbosity() < -1:
         if sentence:
             reporter.write_line(f"ane: {sentence}")
         return
     reporter.write_sep("=", "ane gates")
-    width = terminal_width(config)
-    for note in _backend_notes(reporter):
+    width, space = terminal_width(config), workspace.of(config)
+    said = [(r, name, str(value)) for r in reports for name, value in r.user_properties]
+    for note in dict.fromkeys(value for _, name, value in said if name == "ane.note"):
         reporter.write_line(printable(f"note: {note}", LONGEST))
-    if counts := _store_counts(reporter):
-        store = without_credentials(workspace.of(config).store_url)
-        said = f"{counts['fetched']} entries fetched, {counts['stored']} stored"
-        reporter.write_line(printable(f"store {store}: {said}", LONGEST))
+    if counts := sum((Counter(getattr(r, "ane_store", {})) for r in reports), Counter[str]()):
+        store = without_credentials(space.store_url)
+        exchanged = f"{counts['fetched']} entries fetched, {counts['stored']} stored"
+        reporter.write_line(printable(f"store {store}: {exchanged}", LONGEST))
     for line in table(rows, width=width, everything=config.get_verbosity() > 0):
         color = _COLORS.get(line.status, "")
         reporter.write_line(line.text, **({color: True} if color else {}))
     if sentence:
         reporter.write_line(sentence)
-    _blames(reporter)
-    _evidence(reporter, config)
-
-
-def _blames(reporter: TerminalReporter) -> None:
-    """What was found of shards that passed; of others it stands with their failures."""
-    for report in reporter.stats.get("passed", ()):
-        facts = dict(getattr(report, "user_properties", ()))
-        if TOLD in facts and report.when == "call":
-            reporter.write_sep("=", f"ane blame: {facts['ane.subject']}")
-            reporter.write_line(str(facts[TOLD]))
-
-
-def _backend_notes(reporter: TerminalReporter) -> dict[str, None]:
-    """Notes of the backend, each once."""
-    reports = [r for of in reporter.stats.values() for r in of if isinstance(r, pytest.TestReport)]
-    return {
-        str(value): None for r in reports for name, value in r.user_properties if name == "ane.note"
-    }
-
-
-def _store_counts(reporter: TerminalReporter) -> Counter[str]:
-    """Entries that the store gave and took, in all processes of the run."""
-    reports = (report for group in reporter.stats.values() for report in group)
-    return sum((Counter(getattr(report, "ane_store", {})) for report in reports), Counter())
-
-
-def _evidence(reporter: TerminalReporter, config: pytest.Config) -> None:
-    """What became of evidence; nothing where none was asked for or found."""
-    reports = [report for group in reporter.stats.values() for report in group]
-    notes = [note for report in reports for note in _notes(report)]
-    space = workspace.of(config)
-    shown = list(note_lines(notes, space.unused_evidence(), space.evidence.folder.name))
-    if shown:
+    # What was found of shards that passed; of others it stands with their failures.
+    for report, name, value in said:
+        if name == TOLD and report.passed and report.when == "call":
+            subject = dict(report.user_properties)["ane.subject"]
+            reporter.write_sep("=", f"ane blame: {subject}")
+            reporter.write_line(value)
+    noted = (value.split("\n") for r, name, value in said if name == NOTED and r.when == "call")
+    notes = [Note(what, file, tuple(more)) for what, file, *more in noted]
+    if shown := [*note_lines(notes, space.unused_evidence(), space.evidence.folder.name)]:
         reporter.write_sep("=", "ane evidence")
-        for line in shown:
-            reporter.write_line(printable(line, LONGEST))
-
-
-def _notes(report: Any) -> Iterator[Note]:
-    if isinstance(report, pytest.TestReport) and report.when == "call":
-        for name, value in report.user_properties:
-            if name == NOTED:
-                what, file, *more = str(value).split("\n")
-                yield Note(what, file, tuple(more))
+        for text in shown:
+            reporter.write_line(printable(text, LONGEST))
 
 
 def row_of(report: Any) -> Row | None:
@@ -143,6 +112,7 @@ def row_of(report: Any) -> Row | None:
     facts = dict(report.user_properties)
     if "ane.gate" not in facts:
         return None
+    file, _, line = str(facts.get(PLACE, "")).rpartition(":")
     return Row(
         gate=str(facts["ane.gate"]),
         subject=str(facts["ane.subject"]),
@@ -151,7 +121,7 @@ def row_of(report: Any) -> Row | None:
         warned=facts["ane.status"] == "passed" and "ane.warnings" in facts,
         allowed=facts["ane.status"] == "unproven" and report.passed,
         reasons=tuple(filter(None, str(facts.get("ane.reasons", "")).split("\n"))),
-        place=_place(str(facts.get(PLACE, ""))),
+        place=(file, int(line)) if file else None,
         data=StoredVerdict(packed) if (packed := getattr(report, "ane_verdict", None)) else None,
         marks=(
             *([str(facts["ane.variant"])] if "ane.variant" in facts else []),
@@ -162,13 +132,7 @@ def row_of(report: Any) -> Row | None:
     )
 
 
-def _place(text: str) -> tuple[str, int] | None:
-    file, _, line = text.rpartition(":")
-    return (file, int(line)) if file else None
-
-
 def _canaries(space: workspace.Workspace, canaries: canary.Canaries) -> Iterator[str]:
-    """`L01 first`, or that the selection leaves a canary out."""
     for name in dict.fromkeys(shard.model for shard in space.shards):
         if first := ", ".join(shard.id for shard in canaries.of(name)):
             yield f"{first} first"

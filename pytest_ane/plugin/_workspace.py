@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,9 +20,9 @@ from pytest_ane.manifest import Manifest, Shard, package_manifest, select
 from pytest_ane.mlprogram.errors import BackendError, ManifestError
 from pytest_ane.mlprogram.executor.budget import process_budget
 from pytest_ane.models.families.own import make_importable
-from pytest_ane.plugin import _options as options
+from pytest_ane.plugin import _options
+from pytest_ane.plugin._process import CLEAN, is_worker, run_id
 from pytest_ane.plugin._progress import progress_of
-from pytest_ane.plugin._run import run_id
 from pytest_ane.project.choose import check_behaviour
 from pytest_ane.project.entries import expanded, read_manifest
 from pytest_ane.project.progress import RunFolder
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from pytest_ane.cluster.client import Cluster
 
 KEY = pytest.StashKey["Workspace"]()
-_THRESHOLDS = {"ane_min_cosine": "min_cosine", "ane_min_contribution": "min_contribution"}
-"""Options, and the key of the fidelity policy that each overrides."""
 
 
 def of(config: pytest.Config) -> Workspace:
@@ -126,42 +125,43 @@ def open_workspace(config: pytest.Config) -> Workspace:
     """Read manifest and selection, and see that the backend can be used.
 
     Raises:
-        ManifestError: either is wrong, or there are both a selection and a package.
-        CacheError: the cache folder holds files that are not pytest-ane's.
-        BackendError: the backend cannot be used on this machine.
+        AneError: a file, a folder or the backend is not as it should be.
         pytest.UsageError: an option is wrong.
     """
     manifest, shards, selection = _selected(config)
-    cluster = options.cluster(config)
+    cluster = _options.cluster(config)
     cluster = manifest.cluster if cluster is None else cluster
     if cluster:
-        options.refuse_with_cluster(config)
-        options.cluster_timeout(config)
-    thresholds = tuple(
-        read_threshold(manifest, field, text, options.origin(config, name))
-        for name, field in _THRESHOLDS.items()
-        if (text := options.text(config, name))
-    )
+        _options.refuse_with_cluster(config)
+        _options.value(config, "ane_cluster_timeout")
+    cosine = _options.value(config, "ane_min_cosine")
+    how = _options.origin(config, "ane_min_cosine")
+    thresholds = (read_threshold(manifest, "min_cosine", cosine, how),) if cosine else ()
     space = Workspace(
         manifest=manifest,
         shards=tuple(overridden(shard, thresholds) for shard in shards),
-        cache_root=options.path(config, "ane_cache"),
-        store=options.store(config),
-        max_cache=options.max_cache(config),
-        builds=options.builds(config) or default_builds(),
-        backend_name="cpu" if cluster else options.backend(config),
-        units=options.compute_units(config),
-        device_timeout=options.device_timeout(config),
+        cache_root=_options.path(config, "ane_cache"),
+        store=_options.store(config),
+        builds=_options.value(config, "ane_builds") or default_builds(),
+        backend_name="cpu" if cluster else _options.backend(config),
+        units=_options.compute_units(config),
+        device_timeout=_options.value(config, "ane_device_timeout"),
         selection=selection,
         thresholds=thresholds,
-        unproven=options.unproven(config),
-        blame=options.blame(config),
+        unproven=_options.value(config, "ane_unproven") or "",
+        blame=_options.value(config, "ane_blame"),
         run_id=run_id(config),
-        recording=options.recording(config),
-        keeps_records=bool(options.record_files(config)),
-        evidence=Store(options.path(config, "ane_evidence") or manifest.path.parent / FOLDER),
+        recording=_options.recording(config),
+        keeps_records=bool(_options.record_files(config)),
+        evidence=Store(_options.path(config, "ane_evidence") or manifest.path.parent / FOLDER),
         cluster_url=cluster,
     )
+
+    def clean() -> None:
+        if "run" in vars(space) and not is_worker(config):
+            shutil.rmtree(space.run.folder, ignore_errors=True)
+
+    config.stash[CLEAN] = clean
     space.progress = progress_of(config, len(space.shards), lambda: space.run)
     _use(space, config)
     _check_backend(space)
@@ -178,32 +178,28 @@ def open_workspace(config: pytest.Config) -> Workspace:
 
 def _selected(config: pytest.Config) -> tuple[Manifest, tuple[Shard, ...], str]:
     """The manifest, the shards selected of it, and the selection as it was written."""
-    packages, selection = options.packages(config), config.getoption("ane_shards")
+    packages, selection = _options.packages(config), config.getoption("ane_shards")
     if packages and selection is not None:
         raise ManifestError("Give either --ane-shards or --ane-package, not both.")
     if packages:
         manifest = _in_arithmetic(expanded(package_manifest(*packages)), config)
         return manifest, manifest.shards, ", ".join(package.name for package in packages)
-    manifest = read_manifest(
-        options.path(config, "ane_manifest") or config.rootpath / "shards.toml"
-    )
-    manifest = _in_arithmetic(manifest, config)
+    manifest = _in_arithmetic(read_manifest(_options.manifest_file(config)), config)
     shards = select(manifest, selection)
     make_importable(manifest)
     return manifest, shards, selection
 
 
 def _in_arithmetic(manifest: Manifest, config: pytest.Config) -> Manifest:
-    """The manifest, in the arithmetic that an option names."""
-    arithmetic = options.arithmetic(config)
+    arithmetic = _options.value(config, "ane_arithmetic")
     return manifest.in_arithmetic(arithmetic) if arithmetic else manifest
 
 
 def _use(space: Workspace, config: pytest.Config) -> None:
-    """Until the run ends: the budget of programs, remembered digests, temporary files."""
+    budget = (_options.value(config, name) for name in ("ane_memory", "ane_time"))
     stack = ExitStack()
     config.add_cleanup(stack.close)
-    stack.enter_context(process_budget(options.memory(config), options.seconds(config)))
+    stack.enter_context(process_budget(*budget))
     stack.enter_context(space.use(rehash=bool(config.getoption("ane_rehash"))))
 
 

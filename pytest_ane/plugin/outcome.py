@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -20,21 +20,16 @@ from pytest_ane.manifest import Policy, Shard
 from pytest_ane.manifest.evidence import WITH_ANE
 from pytest_ane.mlprogram.errors import AneError, NotRunError, UnprovenError
 from pytest_ane.mlprogram.text import LONGEST, printable
-from pytest_ane.plugin import _records as records
 from pytest_ane.plugin import _workspace as workspace
 from pytest_ane.plugin._items import asked_of, gate_of, is_gate, subject_of
 from pytest_ane.plugin._workspace import Workspace
-from pytest_ane.plugin.recording import ENVIRONMENT, RECORDED, SYSTEMS
+from pytest_ane.plugin.recording import ENVIRONMENT, RECORDED, SYSTEMS, note
 from pytest_ane.records.verify import with_origin
 from pytest_ane.report.figures import figure_text
 from pytest_ane.report.rows import StoredVerdict
 from pytest_ane.report.terminal import brief
 from pytest_ane.report.verdict import details, failure, properties, to_json
 from pytest_ane.tools.blame.words import blame_shard, cause, lines, tables
-
-if TYPE_CHECKING:
-    from pytest_ane.plugin._workspace import Workspace
-
 
 # The cause of a shard's error, beside its verdict.
 
@@ -53,11 +48,7 @@ def is_wanted(verdict: Verdict, when: str) -> bool:
 
 
 def tell(item: pytest.Item, space: Workspace, verdict: Verdict) -> tuple[str, Verdict]:
-    """The cause of a shard's error, or one line on why it is unknown.
-
-    Returns:
-        What people read, and the verdict with the cause as a finding and tables.
-    """
+    """What people read of the cause of a shard's error, and the verdict with it."""
     done = item.config.stash.get(_COUNT, 0)
     if space.blame != "always" and done >= _AT_MOST:
         return (
@@ -88,13 +79,8 @@ def tell(item: pytest.Item, space: Workspace, verdict: Verdict) -> tuple[str, Ve
 def enforced(verdict: Verdict, space: Workspace, *, recorded: bool) -> Verdict:
     """The verdict; unproven where it passes without the device that the policy requires.
 
-    So it is where Core ML was allowed an ANE that this machine does not have.
-    A verdict of a user's own gate is failed where a figure is beyond its limit and no finding is.
-
-    Args:
-        verdict: what a gate said.
-        space: the run's workspace.
-        recorded: whether verified evidence was judged.
+    So it is where Core ML was allowed an ANE that this machine does not have. A verdict of a user's
+    own gate is failed where a figure is beyond its limit and no finding is.
     """
     gate = GATES.get(verdict.gate)
     if gate is None and verdict.status == "passed":
@@ -172,7 +158,7 @@ class VerdictRecorder:
         digest = self.workspace.digest_of(verdict.subject)
         artifact = {"artifact": digest} if digest else {}
         provenance = machine | artifact | dict(verdict.provenance)
-        records.note(self.item, self.workspace, verdict, recorded, machine)
+        note(self.item, self.workspace, verdict, recorded, machine)
         self.item.user_properties += _properties(
             **properties(verdict),
             **({"source": synthetic} if synthetic else {}),
@@ -216,9 +202,10 @@ def record_outcome(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
 
     It failed by `assert`, crashed, or passed; a shipped gate owes a verdict to pass.
     """
-    if call.when == "teardown" or not is_gate(item) or _has_verdict(item):
+    has_verdict = any(name == "ane.gate" for name, _ in item.user_properties)
+    if call.when == "teardown" or not is_gate(item) or has_verdict:
         return
-    if not isinstance(item, pytest.Function) or not _has_subject(item):
+    if not isinstance(item, pytest.Function) or asked_of(item) is None:
         return
     if call.excinfo is None:
         if call.when == "call" and gate_of(item) not in GATES:
@@ -264,15 +251,6 @@ def properties_of(gate: str, subject: str, status: str, summary: str) -> list[tu
 
 def _record(item: pytest.Function, status: str, summary: str) -> None:
     item.user_properties += properties_of(gate_of(item), subject_of(item), status, summary)
-
-
-def _has_subject(item: pytest.Item) -> bool:
-    params = getattr(getattr(item, "callspec", None), "params", {})
-    return bool({"ane_shard", "ane_chain"} & params.keys())
-
-
-def _has_verdict(item: pytest.Item) -> bool:
-    return any(name == "ane.gate" for name, _ in item.user_properties)
 
 
 def _properties(**facts: float | str) -> list[tuple[str, object]]:

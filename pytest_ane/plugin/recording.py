@@ -1,9 +1,16 @@
-"""Where a gate's measurement comes from: measured here, and recorded; or verified evidence."""
+"""Where a gate's measurement comes from: measured here, and recorded; or verified evidence.
+
+A test keeps what it measured in its stash (`note`); its report carries that as one line of JSON to
+the process that started the run, which appends it to the files of `--ane-report`.
+"""
 
 from __future__ import annotations
 
+import platform
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -14,16 +21,16 @@ from pytest_ane.backends import CoreMLBackend
 from pytest_ane.backends.coreml import without_ane
 from pytest_ane.gates.base import ShardContext, Subject
 from pytest_ane.gates.registry import GATES
-from pytest_ane.gates.verdict import Finding
+from pytest_ane.gates.verdict import Finding, Verdict
 from pytest_ane.make import Artifact
 from pytest_ane.manifest import Policy, Shard
 from pytest_ane.mlprogram.arithmetic import SIMULATED
 from pytest_ane.mlprogram.digests import file_digest
-from pytest_ane.mlprogram.errors import EvidenceError, UnprovenError
-from pytest_ane.plugin._records import MEASURED
+from pytest_ane.mlprogram.errors import AneError, EvidenceError, UnprovenError
+from pytest_ane.plugin._items import gate_of, part_of, subject_of
 from pytest_ane.project.stack import Stack
 from pytest_ane.project.suite import in_use
-from pytest_ane.records.record import Record, changes, machine, question
+from pytest_ane.records.record import Record, changes, machine, plain, question
 from pytest_ane.records.store import fetch, push, systems_of
 from pytest_ane.records.verify import Answer, EvidenceFile, answers, others, worst
 
@@ -41,42 +48,93 @@ SYSTEMS = pytest.StashKey[Sequence[Finding]]()
 NOTED = "ane.evidence.file"
 """The property of a test that says what became of a file of evidence."""
 
+MEASURED = pytest.StashKey[Record]()
+"""What a test measured, or the evidence that it judges, where it is to be kept."""
+LINE = pytest.StashKey[bytes]()
+"""A test's record, packed: reports carry it to the process that writes."""
+
+
+def note(
+    item: pytest.Item,
+    space: Workspace,
+    verdict: Verdict,
+    recorded: Record | None,
+    machine: Mapping[str, str],
+) -> None:
+    """Keep a test's record, where the run has a file for it; limits of figures are left out.
+
+    `machine` is the provenance of the backend that measured, if nothing was recorded.
+    """
+    if not space.keeps_records or not isinstance(item, pytest.Function):
+        return
+    gate, name = gate_of(item), subject_of(item)
+    known = GATES.get(gate)
+    derived = known.derived if known else ()
+    figures = {f.name: f.value for f in verdict.figures if f.name not in derived}
+    measured = recorded or item.stash.get(MEASURED, None)
+    if measured is not None and (measured.gate, measured.subject) == (gate, name):
+        record = measured
+    else:
+        record = Record(
+            gate=gate,
+            subject=name,
+            time=datetime.now(timezone.utc),
+            files=space.known_files(name),
+            asked=_asked(space, gate, name),
+            commit=space.commit,
+        )
+    facts: dict[str, Any] = {**record.environment, **machine}
+    if recorded is None:
+        facts |= {**space.identity, "python": platform.python_version()}
+    # A record says of itself which arithmetic it was computed in, not what its verdict compares.
+    facts |= {k: v for k, v in verdict.provenance.items() if k != "arithmetic"}
+    runs = known is None or known.by_device or "backend" in verdict.provenance
+    environment = {key: str(value) for key, value in facts.items()
+                   if str(value) and key != "artifact" and (runs or key != "backend")}  # fmt: skip
+    record = replace(record, part=part_of(item), figures=figures, environment=environment)
+    item.stash[LINE] = zlib.compress(record.to_line())
+
+
+def _asked(space: Workspace, gate: str, name: str) -> dict[str, Any]:
+    """Empty for a gate of the user's own, and where nobody can tell."""
+    subjects: tuple[Subject, ...] = (*space.shards, *space.manifest.models)
+    subject = next((subject for subject in subjects if subject.qualified == name), None)
+    if gate not in GATES or subject is None:
+        return {}
+    model = space.manifest.model_of(name.partition(":")[0])
+    try:
+        return plain(question(gate, subject, model, lambda: space.model(model.name).identity))
+    except (AneError, OSError):
+        return {}
+
 
 def _on_ane(backend: CoreMLBackend, here: Callable[[], Any]) -> Any:
     backend.require_ane()
     return here()
 
 
+@dataclass(eq=False)
 class MeasurementSource:
     """Measurements of one shard, or of one model's stack.
 
-    Args:
+    Attributes:
         space: the run's workspace.
         subject: a shard, or a whole model.
         item: the test that asks; what was recorded, or not used, is noted on it.
         context: what measuring takes; None for what the run opens.
         files: digests of the shard's package, where it is not to be opened: then evidence that
             has to be compared with the package counts.
-
-    Attributes:
         record: the recorded evidence that is judged, if any is.
         environment: the backend's provenance where the last measurement was made.
     """
 
-    def __init__(
-        self,
-        space: Workspace,
-        subject: Shard | Stack,
-        item: pytest.Item | None = None,
-        context: ShardContext | None = None,
-        files: Mapping[str, str] | None = None,
-    ) -> None:
-        self._context, self._known_files = context, files
-        self._space = space
-        self._subject = subject
-        self._item = item
-        self.record: Record | None = None
-        self.environment: dict[str, str] = {}
+    space: Workspace
+    subject: Shard | Stack
+    item: pytest.Item | None = None
+    context: ShardContext | None = None
+    files: Mapping[str, str] | None = None
+    record: Record | None = field(default=None, init=False)
+    environment: dict[str, str] = field(default_factory=dict, init=False)
 
     def of(self, gate: str, here: Callable[[], Any] | None = None) -> Any:
         """A gate's measurement.
@@ -93,16 +151,16 @@ class MeasurementSource:
             UnprovenError: the policy requires evidence, and there is none that counts.
         """
         measurement = self._measurement(gate, here or self._measure(gate))
-        if self._item is not None and self._space.keeps_records:
+        if self.item is not None and self.space.keeps_records:
             known = GATES[gate]
             if self.record is not None:
-                self._item.stash[MEASURED] = self.record
+                self.item.stash[MEASURED] = self.record
             elif known.recordable and isinstance(measurement, known.measurement):
-                self._item.stash[MEASURED] = self._stated(gate, measurement)
+                self.item.stash[MEASURED] = self._stated(gate, measurement)
         return measurement
 
     def _measurement(self, gate: str, here: Callable[[], Any]) -> Any:
-        known, backend, recording = GATES[gate], self._space.backend, self._space.recording
+        known, backend, recording = GATES[gate], self.space.backend, self.space.recording
         if known.by_device and isinstance(backend, CoreMLBackend):
             here = partial(_on_ane, backend, here)
         if not known.recordable:
@@ -126,7 +184,7 @@ class MeasurementSource:
         return here()
 
     def _measure(self, gate: str) -> Callable[[], Any]:
-        subject = self._subject
+        subject = self.subject
         if (cluster := self._cluster) is not None:
             return lambda: self._received(cluster.measure(GATES[gate].test(self._asked_of)))
         if isinstance(subject, Shard):
@@ -137,14 +195,13 @@ class MeasurementSource:
     @property
     def _cluster(self) -> Cluster | None:
         """Whose workers measure; a project's own fixtures are here alone."""
-        return None if getattr(self._context, "is_own", False) else self._space.cluster
+        return None if getattr(self.context, "is_own", False) else self.space.cluster
 
     def _received(self, answer: WorkerAnswer) -> Any:
-        """What a worker measured; where, and what it had to tell, is kept."""
         self.environment = answer.environment
-        self._space.notes += [f"{answer.label}: {note}" for note in answer.notes]
-        if self._item is not None:
-            self._item.stash[ENVIRONMENT] = answer.environment
+        self.space.notes += [f"{answer.label}: {note}" for note in answer.notes]
+        if self.item is not None:
+            self.item.stash[ENVIRONMENT] = answer.environment
         return answer.measurement
 
     def _proven_on_worker(self, gate: str) -> Any:
@@ -177,13 +234,12 @@ class MeasurementSource:
             return False
 
     def _measure_on_worker(self, gate: str, system: str) -> None:
-        """Record what a worker's Neural Engine tells."""
         assert self._cluster is not None
         answer = self._cluster.measure_on_device(gate, self._name, system)
         self._write(gate, self._received(answer), system)
 
     def _opened(self, shard: Shard) -> ShardContext:
-        return self._context or self._space.open_shard(shard)
+        return self.context or self.space.open_shard(shard)
 
     def _recording(self, gate: str, here: Callable[[], Any]) -> Any:
         """Measure, and write what `--ane-record` names; what is valid need not be done again."""
@@ -198,12 +254,12 @@ class MeasurementSource:
         except UnprovenError as error:
             state = "missing" if error.kind == "missing" else "stale"
         else:
-            if "all" not in self._space.recording:
+            if "all" not in self.space.recording:
                 self._note("kept", gate, system=system)
                 return self._judged(valid)
             state = "all"
         measurement = here()
-        if {state, "all"} & self._space.recording:
+        if {state, "all"} & self.space.recording:
             self._write(gate, measurement, system)
         else:
             self._note(f"left {state}", gate, system=system)
@@ -248,8 +304,8 @@ class MeasurementSource:
     def _forget(self) -> None:
         """Nothing that was recorded is judged, though this system's own evidence counts."""
         self.record = None
-        if self._item is not None:
-            self._item.stash[RECORDED] = None
+        if self.item is not None:
+            self.item.stash[RECORDED] = None
 
     def _note_verified(self, gate: str, found: Sequence[Answer]) -> None:
         for answer in found:
@@ -257,9 +313,8 @@ class MeasurementSource:
                 self._note("verified", gate, [machine(answer.record)], answer.system)
 
     def _tell(self, findings: Sequence[Finding]) -> None:
-        """Keep on the test what other systems came to, for its verdict."""
-        if self._item is not None:
-            self._item.stash[SYSTEMS] = findings
+        if self.item is not None:
+            self.item.stash[SYSTEMS] = findings
 
     def _system(self, gate: str) -> str | None:
         """The one of the policy's systems that this machine stands for; '' where it names none.
@@ -272,33 +327,28 @@ class MeasurementSource:
 
     @property
     def _os(self) -> str:
-        return str(self._space.backend.provenance().get("os", "unknown system"))
+        return str(self.space.backend.provenance().get("os", "unknown system"))
 
     def _judged(self, record: Record) -> Any:
         """The recorded measurement; its verdict will name where and when it was recorded."""
         self.record = record
-        if self._item is not None:
-            self._item.stash[RECORDED] = record
-        if not isinstance(self._subject, Shard):
+        if self.item is not None:
+            self.item.stash[RECORDED] = record
+        if not isinstance(self.subject, Shard):
             return record.measurement
         gate, measured = GATES[record.gate], record.measurement
         if self._cluster is not None:
             return self._cluster.beside(gate.name, self._name, measured)
-        return gate.beside(measured, self._opened(self._subject))
+        return gate.beside(measured, self._opened(self.subject))
 
     def _write(self, gate: str, measurement: Any, system: str) -> None:
-        """Keep a measurement; what changes is said before anything is overwritten.
-
-        Raises:
-            EvidenceError: an artifact changed while it was measured, so that nobody knows of which
-                bytes this is, or the folder cannot be written.
-        """
+        """Keep a measurement, unless the bytes changed meanwhile; what changes is said before."""
         if self._files_now() != self._files:
             raise EvidenceError(
                 f"{self._name} changed while its {gate} was measured, so nothing was recorded; "
                 "run again when nothing else writes it."
             )
-        store = self._space.evidence
+        store = self.space.evidence
         new = self._stated(gate, measurement)
         what, lines = "recorded", list[str]()
         if store.path(gate, self._name, system).exists():
@@ -307,7 +357,7 @@ class MeasurementSource:
             if lines and self._say([f"recording again {file}", *(f"  {line}" for line in lines)]):
                 lines = []
         store.write(new, system)
-        if (shared := self._space.cache.store) is not None:
+        if (shared := self.space.cache.store) is not None:
             push(shared, store, new, system)
         self._note(what, gate, lines, system)
         try:
@@ -317,8 +367,8 @@ class MeasurementSource:
 
     def _stated(self, gate: str, measurement: Any) -> Record:
         """A measurement made now, with what else a record holds."""
-        root = self._space.manifest.path.absolute().parent
-        environment = self.environment or self._space.backend.provenance()
+        root = self.space.manifest.path.absolute().parent
+        environment = self.environment or self.space.backend.provenance()
         if getattr(measurement, "arithmetic", "typed") == "ane":
             environment = {**environment, "arithmetic": SIMULATED}
         return Record(
@@ -329,14 +379,13 @@ class MeasurementSource:
             asked=self._asked(gate),
             time=datetime.now(timezone.utc).replace(microsecond=0),
             measurement=measurement,
-            commit=self._space.commit,
+            commit=self.space.commit,
             gate_file=file_digest(in_use(root, f"test_{gate}.py")),
             counter=self._counter(gate, self._system(gate) or ""),
         )
 
     def _counter(self, gate: str, system: str) -> int:
-        """One more than the record that lies there has; a damaged one starts again."""
-        data = self._space.evidence.read(gate, self._name, system) or b""
+        data = self.space.evidence.read(gate, self._name, system) or b""
         try:
             return Record.from_json(data).counter + 1
         except EvidenceError:
@@ -344,7 +393,7 @@ class MeasurementSource:
 
     def _changes(self, gate: str, new: Record, system: str) -> Iterator[str]:
         try:
-            old = Record.from_json(self._space.evidence.read(gate, self._name, system) or b"")
+            old = Record.from_json(self.space.evidence.read(gate, self._name, system) or b"")
         except EvidenceError as error:
             yield f"what was there could not be read: {error}"
         else:
@@ -360,7 +409,7 @@ class MeasurementSource:
         return self._verify(gate, system, signed=signed)
 
     def _fetched(self, gate: str, system: str) -> bool:
-        store, shared = self._space.evidence, self._space.cache.store
+        store, shared = self.space.evidence, self.space.cache.store
         if shared is None or store.path(gate, self._name, system).exists():
             return False
         asked = self._asked(gate)
@@ -374,7 +423,7 @@ class MeasurementSource:
         if not signed:
             # Signatures are made of what was recorded.
             policy = policy.model_copy(update={"signers": ()})
-        file = EvidenceFile.at(self._space.evidence, gate, self._asked_of, system)
+        file = EvidenceFile.at(self.space.evidence, gate, self._asked_of, system)
         return file.verified(
             policy=policy,
             now=datetime.now(timezone.utc),
@@ -384,20 +433,19 @@ class MeasurementSource:
         )
 
     def _asked(self, gate: str) -> dict[str, Any]:
-        model = self._space.manifest.model_of(self._name.partition(":")[0])
-        return question(gate, self._asked_of, model, lambda: self._space.model(model.name).identity)
+        model = self.space.manifest.model_of(self._name.partition(":")[0])
+        return question(gate, self._asked_of, model, lambda: self.space.model(model.name).identity)
 
     @property
     def _asked_of(self) -> Subject:
-        """The shard or the model, as the test asks about it."""
-        return self._subject if isinstance(self._subject, Shard) else self._subject.subject
+        return self.subject if isinstance(self.subject, Shard) else self.subject.subject
 
     @property
     def _artifact(self) -> Artifact | None:
-        subject = self._subject
-        if self._known_files is not None or not isinstance(subject, Shard):
+        subject = self.subject
+        if self.files is not None or not isinstance(subject, Shard):
             return None
-        return self._space.artifact(subject)
+        return self.space.artifact(subject)
 
     @cached_property
     def _files(self) -> dict[str, str]:
@@ -405,12 +453,12 @@ class MeasurementSource:
         return self._files_now()
 
     def _files_now(self) -> dict[str, str]:
-        if isinstance(self._subject, Shard):
-            shard = self._subject
-            if (known := self._known_files) is not None:
+        if isinstance(self.subject, Shard):
+            shard = self.subject
+            if (known := self.files) is not None:
                 return {f"{shard.id}/{name}": digest for name, digest in known.items()}
-            return self._space.files_of(shard)
-        files = (self._space.files_of(shard) for shard, _ in self._subject.artifacts)
+            return self.space.files_of(shard)
+        files = (self.space.files_of(shard) for shard, _ in self.subject.artifacts)
         return {name: digest for each in files for name, digest in each.items()}
 
     @property
@@ -419,19 +467,18 @@ class MeasurementSource:
 
     @property
     def _name(self) -> str:
-        return self._subject.qualified if isinstance(self._subject, Shard) else self._subject.model
+        return self.subject.qualified if isinstance(self.subject, Shard) else self.subject.model
 
     def _note(self, what: str, gate: str, lines: Sequence[str] = (), system: str = "") -> None:
-        """Note on the test what became of a file, for the summary."""
-        if self._item is not None:
+        if self.item is not None:
             note = "\n".join([what, self._file(gate, system), *lines])
-            self._item.user_properties.append((NOTED, note))
+            self.item.user_properties.append((NOTED, note))
 
     def _say(self, lines: Sequence[str]) -> bool:
         """Say something at once; not under `-q`, in a worker, or where nobody listens."""
-        if self._item is None or self._item.config.get_verbosity() < 0:
+        if self.item is None or self.item.config.get_verbosity() < 0:
             return False
-        plugins = self._item.config.pluginmanager
+        plugins = self.item.config.pluginmanager
         reporter, capture = map(plugins.getplugin, ("terminalreporter", "capturemanager"))
         if reporter is None:
             return False
@@ -442,5 +489,5 @@ class MeasurementSource:
         return True
 
     def _file(self, gate: str, system: str) -> str:
-        store = self._space.evidence
+        store = self.space.evidence
         return store.path(gate, self._name, system).relative_to(store.folder).as_posix()

@@ -66,7 +66,6 @@ class Project:
         cache_root: the cache folder; None for the user's own.
         store: URL or folder of the store that machines share; empty for none, None for the
             manifest's.
-        max_cache: bytes that the cache folder may hold; None for what the manifest says.
         builds: how many shards are built at once, over all processes that share the cache.
         backend_name: what runs artifacts.
         units: where Core ML may run them.
@@ -97,7 +96,6 @@ class Project:
     scope: tuple[Shard, ...] | None = None
     judged: Callable[[Shard], bool] = lambda shard: True
     store: str | None = None
-    max_cache: int | None = None
     progress: Progress = field(default_factory=Progress)
     notify: Callable[[str], None] = to_stderr
     before_build: Callable[[Shard], None] = lambda shard: None
@@ -149,7 +147,7 @@ class Project:
             self.builds,
             self._notify,
             SharedStore(url, self._notify, self.exchanged) if url else None,
-            self.manifest.max_cache if self.max_cache is None else self.max_cache,
+            self.manifest.max_cache,
         )
 
     @cached_property

@@ -45,12 +45,7 @@ def signature(path: Path, suffix: str) -> Path:
 
 
 def signed_payloads(record: Path, signers: Sequence[Path]) -> tuple[bytes, ...]:
-    """What signers signed, from the envelopes beside an evidence file; at least one.
-
-    Args:
-        record: the evidence file; its signature is `L01.placement.json.dsse.json` or
-            `L01.placement.json.sigstore.json`.
-        signers: PEM files of public keys.
+    """What signers (PEM files) signed, from the envelopes beside an evidence file; at least one.
 
     Raises:
         ManifestError: a signer is no public key of a kind we know.
@@ -75,11 +70,7 @@ def signs(payload: bytes, record: bytes) -> bool:
 
 
 def record_of(payload: bytes) -> bytes:
-    """The predicate of a statement of a record, as JSON.
-
-    Raises:
-        EvidenceError: it is no JSON, or another statement.
-    """
+    """The predicate of a statement of a record, as JSON; `EvidenceError` where it is none."""
     top = parse(payload)
     if not isinstance(top, dict) or top.get("predicateType") != PREDICATE_TYPE:
         raise EvidenceError(f"signs no statement of the predicateType {PREDICATE_TYPE}")
@@ -87,11 +78,7 @@ def record_of(payload: bytes) -> bytes:
 
 
 def read_key(file: Path) -> SSlibKey:
-    """A public key from its PEM file.
-
-    Raises:
-        ManifestError: it cannot be read, or is no public key of a kind we know.
-    """
+    """A public key from its PEM file; `ManifestError` where it is none of a kind we know."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -119,12 +106,7 @@ def read_key(file: Path) -> SSlibKey:
 class Envelope:
     """A DSSE envelope, read but not believed.
 
-    Attributes:
-        file: where it was read.
-        payload: the bytes that were signed.
-        signatures: their bytes.
-        named: ids by which the envelope calls its keys.
-        keyless: whether it brings a certificate in place of a key.
+    `named` are ids by which it calls its keys; `keyless` brings a certificate in place of a key.
     """
 
     file: Path
@@ -137,8 +119,7 @@ class Envelope:
 def read_envelope(file: Path) -> Envelope:
     """An envelope from `*.dsse.json`, or from the sigstore bundle `*.sigstore.json`.
 
-    Raises:
-        UnprovenError: it is damaged, too large, or signs something else than a statement.
+    `UnprovenError` where it is damaged, too large, or signs something else than a statement.
     """
     try:
         return _envelope(file, parse(read_file(file) or b""))

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import random
 import subprocess
 import tarfile
@@ -57,34 +58,21 @@ _SHARE, _LEAST = 0.01, 1e-3
 
 @dataclass(frozen=True)
 class Base:
-    """A manifest in a checkout of the base branch, and the same in the pull request's.
-
-    Attributes:
-        path: the base's manifest.
-        head: the pull request's.
-    """
+    """A manifest in a checkout of the base branch, and the same in the pull request's, the head."""
 
     path: Path
     head: Path
 
     @cached_property
     def manifest(self) -> Manifest:
-        """The base's manifest over the pull request's files; keys of signers are the base's.
-
-        Raises:
-            ManifestError: it is wrong, or a file that it names is gone.
-        """
+        """The base's manifest over the pull request's files; keys of signers are the base's."""
         own = load(self.path)
         over = parse(self.path.read_text(encoding="utf-8-sig"), self.head)
         models = tuple(_with_policies(model, own.model_of(model.name)) for model in over.models)
         return over.model_copy(update={"models": models})
 
     def changes(self) -> list[str]:
-        """What a pull request changes of what judges it: the manifest, and the files it names.
-
-        Raises:
-            ManifestError: a manifest is wrong.
-        """
+        """What a pull request changes of what judges it: the manifest, and the files it names."""
         own, theirs = load(self.path), load(self.head)
         lines = [_sentence(*changed) for changed in differences(_data(own), _data(theirs))]
         before, after = _files(own), _files(theirs)
@@ -104,9 +92,6 @@ def base_of(where: str, head: Path) -> Iterator[Base]:
     Args:
         where: a folder with a checkout of the base branch, or what git calls the commit.
         head: the pull request's manifest, in a checkout of it.
-
-    Raises:
-        ManifestError: there is no such folder, and git knows no such commit.
     """
     head = head.absolute()
     if (folder := Path(where)).is_dir():
@@ -131,13 +116,11 @@ def base_of(where: str, head: Path) -> Iterator[Base]:
 
 
 def _root(manifest: Path) -> Path | None:
-    """The checkout that a manifest lies in."""
     folders = (folder for folder in manifest.parents if (folder / ".git").exists())
     return next(folders, None)
 
 
 def _with_policies(model: Model, own: Model) -> Model:
-    """A model with the policies, and so the keys of signers, of the base's folder."""
     policies = {shard.id: shard.policy for shard in own.shards}
     shards = tuple(s.model_copy(update={"policy": policies[s.id]}) for s in model.shards)
     return model.model_copy(update={"shards": shards, "policy": own.policy})
@@ -145,25 +128,18 @@ def _with_policies(model: Model, own: Model) -> Model:
 
 def _data(manifest: Manifest) -> dict[str, Any]:
     """A manifest as plain data, paths relative to its folder, shards by id."""
-    folder = str(manifest.path.absolute().parent)
+    folder = f"{manifest.path.absolute().parent}/"
     data: dict[str, Any] = {}
     for model in manifest.models:
         own = model.model_dump(mode="json", exclude={"shards"})
         own["shard"] = {s.id: s.model_dump(mode="json", exclude={"model"}) for s in model.shards}
-        data[model.name] = _relative(own, folder)
-    return data
-
-
-def _relative(value: Any, folder: str) -> Any:
-    if isinstance(value, dict):
-        return {key: _relative(inner, folder) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_relative(inner, folder) for inner in value]
-    return value.replace(f"{folder}/", "") if isinstance(value, str) else value
+        data[model.name] = own
+    # As JSON has it, paths below the folder begin with it.
+    found: dict[str, Any] = json.loads(json.dumps(data).replace(json.dumps(folder)[1:-1], ""))
+    return found
 
 
 def _sentence(path: str, old: Any, new: Any) -> str:
-    """`mini.shard.L00.policy.fidelity.min_cosine 0.97 -> 0.5`."""
     if old is None or new is None:
         return f"{path} {'added' if old is None else 'removed'}"
     return f"{path} {str(old)[:_LONGEST]} -> {str(new)[:_LONGEST]}"
@@ -210,13 +186,9 @@ def _modules(model: Model, folder: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Audit:
-    """What came of it.
+    """What came of it: sentences on the run as a whole, and a verdict of each gate that is due.
 
-    Attributes:
-        problems: sentences of what is wrong with the run as a whole.
-        verdicts: one for each gate that is due, derived again.
-        changes: what the pull request changes of what judges it.
-        rechecked: what was measured again, `fidelity m:L01`.
+    `changes` are the pull request's of what judges it; `rechecked` was measured again.
     """
 
     problems: tuple[str, ...]
@@ -232,8 +204,7 @@ class Auditor:
         run: its file, whole.
         base: of the pull request.
         cache: where shards are built; None for the user's own.
-        reviewed: whether a person has agreed to the changes, so that the pull request's own
-            manifest judges.
+        reviewed: whether a person has agreed, so that the pull request's own manifest judges.
         recheck: how many measurements are made again; below 1 the share of them.
     """
 
@@ -260,11 +231,7 @@ class Auditor:
         )
 
     def audit(self) -> Audit:
-        """Judge everything that is due.
-
-        Raises:
-            AneError: a manifest is wrong, a source is missing, or the run was cut off.
-        """
+        """Judge everything that is due; `AneError` of a run cut off, or a wrong manifest."""
         if self._run.facts.exit_code is None:
             raise EvidenceError(f"The run has no end: {CUT_OFF}.")
         changes = self._base.changes()
@@ -309,7 +276,7 @@ class Auditor:
         return record.environment.get("backend", "cpu") != "cpu"
 
     def _picked(self) -> list[GateTest]:
-        """What is measured again: drawn by the commit, the same ones in every run of the check."""
+        """Drawn by the commit: the same ones in every run of the check."""
         costly = [test for test in self._due if self._is_believed(test)]
         share = self._recheck if self._recheck >= 1 else self._recheck * len(costly)
         seed = hashlib.sha256(self._run.facts.commit.encode()).hexdigest()
@@ -317,7 +284,6 @@ class Auditor:
         return random.Random(seed).sample(costly, count)
 
     def _is_believed(self, test: GateTest) -> bool:
-        """Whether a verdict rests on what the run measured."""
         gate, subject = GATES[test.gate], self._subject(test.subject)
         believed = gate.recordable and not gate.static
         return believed and not subject.policy.requires_evidence(gate.name)
@@ -385,7 +351,6 @@ class Auditor:
         return record
 
     def _answers(self, gate: Gate[Any], subject: Subject) -> list[Answer]:
-        """What evidence comes to, on each system that the policy names."""
         return answers(gate.name, subject, partial(self._recorded, gate, subject))
 
     def _recorded(self, gate: Gate[Any], subject: Subject, system: str) -> Record:
@@ -435,7 +400,6 @@ class Auditor:
 
 
 def _far(told: Sequence[Figure], measured: Sequence[Figure]) -> Iterator[str]:
-    """Figures that are further apart than two processors' rounding."""
     values = {figure.name: figure.value for figure in measured}
     for figure in told:
         then, now = figure.value, values.get(figure.name)

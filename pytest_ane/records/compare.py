@@ -34,12 +34,7 @@ _SAME = 1e-6
 class Recorded:
     """Evidence that may be compared: it counts, whatever the policy says of systems, chips and age.
 
-    Attributes:
-        file: where it lies.
-        digest: of the file; equal ones are one record.
-        record: what it holds.
-        subject: its shard or model, whose policy judges it.
-        is_held: whether it fits the package that is built here; else nobody knows.
+    Files of one `digest` are one record. Only where `is_held` it fits the package built here.
     """
 
     file: Path
@@ -85,11 +80,8 @@ class Skipped:
 class Side:
     """What one system, or chip, has of a gate and subject.
 
-    Attributes:
-        name: the system or chip.
-        machine: the chip where systems are compared, the system where chips are.
-        verdict: by today's policy; the worst of several records.
-        records: how many there are.
+    `machine` is the chip where systems are compared, the system where chips are; the verdict is by
+    today's policy, the worst of several records.
     """
 
     name: str
@@ -102,10 +94,7 @@ class Side:
 class FigureChange:
     """A figure that differs beyond the noise; of several records the nearest values.
 
-    Attributes:
-        name, label, unit: as of a `Figure`.
-        old, new: the values; None for a figure that a side does not have.
-        noise: the difference that would have been none; None for words.
+    None is the value of a side that does not have it, and the noise of words.
     """
 
     name: str
@@ -140,14 +129,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What became of all evidence: compared, or skipped with the reason.
-
-    Attributes:
-        by: what is compared.
-        compared: one for each gate and subject of two systems, or chips.
-        skipped: files that are not compared.
-        unheld: subjects whose evidence was compared, but not held against a package.
-    """
+    """What became of all evidence. Of `unheld` subjects no package was there to hold it against."""
 
     by: By
     compared: tuple[Difference, ...]
@@ -198,7 +180,6 @@ def difference(old: Sequence[Recorded], new: Sequence[Recorded], by: By) -> Diff
 
 
 def _pairs(alike: Sequence[Recorded], by: By) -> Iterator[tuple[list[Recorded], list[Recorded]]]:
-    """Neighbouring sides on the same machine, else whatever the machine."""
     other: By = "chip" if by == "os" else "os"
     same = [
         pair
@@ -209,13 +190,12 @@ def _pairs(alike: Sequence[Recorded], by: By) -> Iterator[tuple[list[Recorded], 
 
 
 def _sides(recorded: Sequence[Recorded], by: By) -> list[list[Recorded]]:
-    """Records by system or chip, in the order of versions; unknown ones are left out."""
+    """In the order of versions; unknown ones are left out."""
     known = (one for one in recorded if one.side(by))
     return sorted(_grouped(known, lambda one: one.side(by)), key=lambda s: _order(s[0].side(by)))
 
 
 def _order(text: str) -> list[tuple[int, str]]:
-    """A key that puts `macOS 26.2` before `macOS 26.10`."""
     return [(len(part), part) if part.isdecimal() else (0, part)
             for part in re.split("([0-9]+)", text)]  # fmt: skip
 

@@ -7,12 +7,7 @@ from pathlib import Path
 
 
 def checkout(folder: Path, but: Path | None = None) -> tuple[str, bool]:
-    """The commit that a folder is a checkout of, and whether nothing tracked was changed.
-
-    Args:
-        folder: in the checkout.
-        but: a folder whose changes do not count.
-    """
+    """The commit of a checkout, and whether nothing tracked was changed, below `but` excepted."""
     commit, _, top = git(folder, "rev-parse", "HEAD", "--show-toplevel").partition("\n")
     top = top.removesuffix("\n")
     leave_out = []
@@ -24,13 +19,7 @@ def checkout(folder: Path, but: Path | None = None) -> tuple[str, bool]:
 
 
 def git(folder: Path, *arguments: str, given: str | None = None) -> str:
-    """What git prints in a folder; empty where it fails, or is not there.
-
-    Args:
-        folder: where it runs.
-        arguments: of git.
-        given: its standard input.
-    """
+    """What git prints, `given` its standard input; empty where it fails, or is not there."""
     try:
         done = subprocess.run(
             ["git", *arguments], cwd=folder, capture_output=True, text=True, errors="replace",

@@ -30,13 +30,9 @@ Asked: TypeAlias = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Earlier:
-    """What a run measured, as far as it may be compared.
+    """What a run measured, as far as it may be compared; texts are left out.
 
-    Attributes:
-        label: of its commit, `1a2b3c4d5`, or of the run outside of git.
-        time: UTC, `2026-11-21 10:00:00`.
-        commit: full id; empty outside of git.
-        figures: values by name, of each gate, subject and test; texts are left out.
+    The label is of its commit, or of the run outside of git; the time `2026-11-21 10:00:00`.
     """
 
     label: str
@@ -54,13 +50,7 @@ _DRAWN = (("behaviour", "kl.mean"), ("throughput", "tok_s"))
 
 
 class Point(NamedTuple):
-    """A figure in one run.
-
-    Attributes:
-        label: as of `Earlier`.
-        time: UTC, `2026-11-21 10:00:00`.
-        value: as measured.
-    """
+    """A figure in one run; label and time as of `Earlier`."""
 
     label: str
     time: str
@@ -73,10 +63,7 @@ def last_before(memory: Memory, run: str, places: Mapping[Asked, Place]) -> Earl
     Args:
         memory: what is asked.
         run: its id. A run that has no line yet is the newest one.
-        places: what it measured, and where.
-
-    Returns:
-        The last run before it, in git's order or by time, that may be compared; None without one.
+        places: what it measured, and where; None is given where nothing may be compared.
     """
     at = next((i for i, one in enumerate(memory.runs) if one.id == run), len(memory.runs))
     figures: dict[Asked, dict[str, float]] = {}
@@ -95,14 +82,7 @@ def last_before(memory: Memory, run: str, places: Mapping[Asked, Place]) -> Earl
 
 @dataclass(frozen=True)
 class Course:
-    """One figure over runs.
-
-    Attributes:
-        gate, subject, test, figure: what was measured.
-        backend: what computed it; empty where nothing was run.
-        points: in git's order or by time.
-        step: index of the first point after its last step; None where it has none.
-    """
+    """One figure over runs; `step` is the index of the first point after its last step, if any."""
 
     gate: str
     subject: str
@@ -133,13 +113,7 @@ def _course(memory: Memory, of: Series) -> Course:
 class Red:
     """Runs, one after another, in which a figure is beyond today's limit.
 
-    Attributes:
-        series: the figure over all runs.
-        bound: today's limit.
-        first: the first of these runs, as an index into the series.
-        last: the last one.
-        since: the first run.
-        until: the last run; None where all later ones are red too.
+    `first` and `last` are indices into the series; `until` is None where all later ones are red.
     """
 
     series: Series
@@ -157,13 +131,10 @@ class Red:
 
 @dataclass(frozen=True)
 class Judged:
-    """Today's policy over a memory.
+    """Today's policy over a memory: what is red still, then what was, each by its first run.
 
-    Attributes:
-        red: what would be red still, then what would have been, each by its first run.
-        figures: how many series were judged.
-        subjects: shards and models of the memory that the manifest has no more, or not yet.
-        silent: gates with lines and without any limit on a figure.
+    `figures` counts the series judged; `subjects` are in the memory and not in the manifest, and
+    `silent` gates have lines and no limit on a figure.
     """
 
     red: tuple[Red, ...]
@@ -195,7 +166,6 @@ def judge(memory: Memory, manifest: Manifest, *, gate: str = "", shards: str = "
 
 
 def _limits(manifest: Manifest) -> Iterator[tuple[tuple[str, str], Limits]]:
-    """Of each subject and gate."""
     scopes: dict[str, tuple[Subject, ...]] = {"shard": manifest.shards, "model": manifest.models}
     for gate in GATES.values():
         for scope, subjects in scopes.items():
@@ -206,7 +176,6 @@ def _limits(manifest: Manifest) -> Iterator[tuple[tuple[str, str], Limits]]:
 
 
 def _red(memory: Memory, series: Series, bound: Bound) -> Iterator[Red]:
-    """Groups of runs that are red."""
     passes = [bound.passes(value) for value in series.values]
     for good, group in groupby(range(len(passes)), key=lambda i: passes[i]):
         if good:
@@ -224,17 +193,7 @@ _MOST = 4
 
 
 class Difference(NamedTuple):
-    """A figure that differs.
-
-    Attributes:
-        subject: shard or model.
-        gate: its name.
-        test: which test of several.
-        figure: its name.
-        before: of the first side: a number, or a text.
-        after: of the second.
-        size: as `steps.change` has it; 1 of texts.
-    """
+    """A figure that differs between two sides: numbers, or texts; its size as of `steps.change`."""
 
     subject: str
     gate: str
@@ -247,17 +206,10 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two sides, measurement by measurement.
+    """Two sides, such as `run 1a2b` and `Apple M4`, measurement by measurement.
 
-    Attributes:
-        sides: what the two words mean: `run 1a2b`, `commit 1a2b3c4d5`, `Apple M4`.
-        facts: what differs besides figures, such as `os`: its values on both sides.
-        packages: measurements whose packages differ.
-        questions: measurements whose questions differ.
-        differences: the largest first.
-        same: figures that are equal.
-        only: measurements that one side alone has, by side.
-        apart: measurements that different backends made, which are not compared, by the two.
+    `facts` are what differs besides figures; `packages` and `questions` count measurements of
+    others; `only` those that one side alone has; those of two backends are counted `apart`.
     """
 
     sides: tuple[str, str]
@@ -273,16 +225,9 @@ class Comparison:
 def compare(memory: Memory, a: str, b: str, *, gate: str = "", shards: str = "all") -> Comparison:
     """Hold two sides against each other.
 
-    Of a measurement that a side has several times the newest one counts: of the same package and
-    question on both sides, if there are such.
-
-    Args:
-        memory: what is asked.
-        a: a run's id, a commit, a name that git knows, or a part of a machine's, chip's or
-            system's name.
-        b: the same.
-        gate: its name; all where it is empty.
-        shards: as of `Memory.series`.
+    A side is a run's id, a commit, a name that git knows, or a part of a machine's, chip's or
+    system's name. Of what it has several times the newest counts: of the same package and question
+    on both sides, if there are such.
 
     Raises:
         HistoryError: a word means nothing here, or several things; or both words select the same
@@ -335,7 +280,6 @@ _Pair: TypeAlias = tuple[_Key, Line, Line]
 
 
 def _side(memory: Memory, word: str) -> tuple[str, dict[_Key, list[Line]]]:
-    """What a word means, and its lines by subject, gate and test, the newest first."""
     label, selects = _meaning(memory, word)
     found: dict[_Key, list[Line]] = {}
     for line in reversed(memory.lines):
@@ -346,11 +290,7 @@ def _side(memory: Memory, word: str) -> tuple[str, dict[_Key, list[Line]]]:
 
 
 def _meaning(memory: Memory, word: str) -> tuple[str, Callable[[Line], bool]]:
-    """A label, and which lines are meant.
-
-    Raises:
-        HistoryError: there is none, or several.
-    """
+    """A label, and which lines are meant; `HistoryError` for none, or several."""
     runs = sorted({run.id for run in memory.runs if run.id.startswith(word)})
     commits = sorted({run.commit for run in memory.runs if run.commit.startswith(word)})
     prefix = _PREFIX.fullmatch(word)
@@ -386,7 +326,7 @@ def _one(word: str, what: str, found: Sequence[str]) -> str:
 
 
 def _pair(ours: Sequence[Line], theirs: Sequence[Line]) -> tuple[Line, Line] | None:
-    """The newest measurement of each side: of one backend, and if possible of the same bytes."""
+    """Of one backend, and if possible of the same bytes."""
     for count in (3, 2, 1):
         newest: dict[tuple[str, ...], Line] = {}
         for line in theirs:

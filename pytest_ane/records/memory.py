@@ -13,9 +13,7 @@ time. Files of others may be damaged: what cannot be read is skipped, and named.
 from __future__ import annotations
 
 import math
-import os
 import re
-import stat
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,15 +27,14 @@ from pytest_ane.gates.words import TIMED
 from pytest_ane.manifest.ids import as_range, nearest
 from pytest_ane.mlprogram.errors import EvidenceError, HistoryError
 from pytest_ane.records.git import git
-from pytest_ane.records.record import FORMAT, Record, parse
-from pytest_ane.records.run import SUFFIX, Facts, facts_of
+from pytest_ane.records.record import FORMAT, Record, parse, read_file
+from pytest_ane.records.run import MOST_BYTES, SUFFIX, Facts, facts_of
 
 T = TypeVar("T")
 FOLDER = "history"
 """The folder's name beside the manifest."""
-_MOST_BYTES = 1 << 31
 _ID = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
-_STARTED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_STARTED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
 _VERSIONS = ("pytest-ane", "numpy", "coremltools", "compiler", "python")
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 FACTS = ("chip", "machine", "os", "compute_units", "backend", "arithmetic", "versions")
@@ -46,13 +43,7 @@ FACTS = ("chip", "machine", "os", "compute_units", "backend", "arithmetic", "ver
 
 @dataclass(frozen=True)
 class Skipped:
-    """A line, or a whole file (`number` 0), that was not read.
-
-    Attributes:
-        file: its name.
-        number: of the line, from 1.
-        why: end of a sentence.
-    """
+    """A line, from 1, or a whole file (`number` 0) that was not read; `why` ends a sentence."""
 
     file: str
     number: int
@@ -65,23 +56,22 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Run:
-    """A run of pytest at one commit.
+    """A run of pytest at one commit, which is empty outside of git, and of so many records.
 
-    Attributes:
-        id: in hexadecimal digits.
-        commit: full id; empty outside of git.
-        clean: whether the checkout was that commit.
-        time: of its start, UTC: `2026-11-21 10:00:00`.
-        lines: how many records it has.
-        known: whether git knows the commit, so that its history gives the place.
+    It is `clean` where the checkout was that commit, and `known` where git gives its place.
     """
 
     id: str
     commit: str
     clean: bool
-    time: str
+    started: str
     lines: int
     known: bool = False
+
+    @property
+    def time(self) -> str:
+        """Of its start, for people: `2026-11-21 10:00:00`."""
+        return self.started[:19].replace("T", " ")
 
     @property
     def label(self) -> str:
@@ -94,9 +84,7 @@ class Run:
 class Place(NamedTuple):
     """Where figures come from, as far as those of another place say nothing about them.
 
-    Attributes:
-        backend: `cpu` or `coreml`; empty where nothing was run, or nobody knows.
-        machine: of a benchmark; empty for gates whose figures any machine repeats.
+    The backend is empty where nothing was run, or nobody knows; the machine but of benchmarks.
     """
 
     backend: str
@@ -134,14 +122,7 @@ def machine_of(facts: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """A record of one run.
-
-    Attributes:
-        id: of the line in the memory.
-        run: the place of its run in `Memory.runs`.
-        record: what was measured.
-        facts: where, as of `facts`.
-    """
+    """A record of one run, by their places in the memory, and where it was made, as of `facts`."""
 
     id: int
     run: int
@@ -172,17 +153,9 @@ class Line:
 
 @dataclass(frozen=True)
 class Series:
-    """One figure of one subject over runs, in their order.
+    """One figure of one subject over runs, in their order; NaN and infinities are values.
 
-    Attributes:
-        gate: its name.
-        subject: shard or model.
-        test: which test of several.
-        figure: its name.
-        backend: what computed it.
-        ids: of lines, places in `Memory.lines`.
-        runs: places in `Memory.runs`.
-        values: as measured; NaN and infinities are kept.
+    `ids` and `runs` are places in `Memory.lines` and `Memory.runs`; the test is which of several.
     """
 
     gate: str
@@ -196,17 +169,9 @@ class Series:
 
 
 class Memory:
-    """All records of a folder.
+    """All records of a folder, of these models alone if there are any.
 
-    Attributes:
-        folder: of the memory.
-        runs: in git's order where it knows their commits, else by time.
-        lines: records, in the order of runs.
-        skipped: what was not read.
-
-    Args:
-        folder: of the memory.
-        models: whose records are read; all where it is empty.
+    Runs are in git's order where it knows their commits, else by time; lines in the order of runs.
 
     Raises:
         HistoryError: no record of the folder can be read.
@@ -218,7 +183,7 @@ class Memory:
         # A run may have two files here: its own, and a brief one.
         found = {run.id: (run, records) for run, records in self._read(models)}
         self.commits = Commits(folder, [run.commit for run, _ in found.values()])
-        by_time = sorted((run for run, _ in found.values()), key=lambda run: run.time)
+        by_time = sorted((run for run, _ in found.values()), key=lambda run: run.started)
         self.runs = ordered(by_time, self.commits)
         pairs = ((at, r) for at, run in enumerate(self.runs) for r in found[run.id][1])
         self.lines = [
@@ -236,9 +201,9 @@ class Memory:
         """Runs with figures of these models, and their records."""
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             try:
-                first, *lines = _bytes_of(path).split(b"\n")
-            except OSError as error:
-                why = f"cannot be read ({error.strerror or error})"
+                first, *lines = (read_file(path, "run", MOST_BYTES) or b"").split(b"\n")
+            except EvidenceError as error:
+                why = str(error).removeprefix(f"{path} ").removesuffix(".")
                 self.skipped.append(Skipped(path.name, 0, why))
                 continue
             known = self._line(path, 1, first, _facts)
@@ -256,8 +221,8 @@ class Memory:
                 and (not models or record.subject.partition(":")[0] in models)
             ]  # fmt: skip
             if kept:
-                time = known.started.replace("T", " ").removesuffix("Z")
-                yield Run(known.id, known.commit, known.clean, time, len(kept)), kept
+                started = known.started.removesuffix("Z")
+                yield Run(known.id, known.commit, known.clean, started, len(kept)), kept
 
     def _line(self, path: Path, number: int, line: bytes, read: Callable[[bytes], T]) -> T | None:
         """What is read of a line; None, and named, where it cannot be."""
@@ -279,11 +244,7 @@ class Memory:
         ]
 
     def check(self, *, gate: str = "", shards: str = "all") -> None:
-        """See that a gate and each term of a selection name lines; arguments as of `series`.
-
-        Raises:
-            HistoryError: one of them names none, or no line is of both.
-        """
+        """Raise `HistoryError` unless gate and each term of a selection name lines, and both do."""
         pairs = sorted({(line.record.subject, line.record.gate) for line in self.lines})
         gates = sorted({of for _, of in pairs})
         if gate and gate not in gates:
@@ -390,25 +351,8 @@ def _patterns(shards: str) -> Iterator[str]:
             yield term
 
 
-def _bytes_of(path: Path) -> bytes:
-    # Not blocking: a pipe of this name would wait for its writer.
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    with os.fdopen(file, "rb") as stream:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError("it is no regular file")
-        if status.st_size > _MOST_BYTES:
-            raise OSError(f"it has {status.st_size:,} bytes")
-        return stream.read()
-
-
 class Commits:
-    """What git knows of commits.
-
-    Args:
-        folder: in the checkout, if there is one.
-        ids: full ids; what is none is known to nobody.
-    """
+    """What git knows of full ids of commits, in a folder of the checkout, if there is one."""
 
     def __init__(self, folder: Path, ids: Iterable[str]) -> None:
         self._folder = folder
@@ -456,19 +400,15 @@ class Commits:
 
 
 def ordered(runs: Sequence[Run], commits: Commits) -> tuple[Run, ...]:
-    """Runs in order.
+    """Runs, given by time, in order.
 
     A run of a commit that git does not know stands after those known ones that are older, and
     before the first one that is younger.
-
-    Args:
-        runs: by time.
-        commits: of all of them.
     """
     places = commits.places
     known = sorted((r for r in runs if r.commit in places), key=lambda r: places[r.commit])
-    latest = [*accumulate((run.time for run in known), max)]
+    latest = [*accumulate((run.started for run in known), max)]
     keyed = [((i + 1, 0), replace(run, known=True)) for i, run in enumerate(known)]
     others = (run for run in runs if run.commit not in places)
-    keyed += [((bisect_right(latest, run.time), i + 1), run) for i, run in enumerate(others)]
+    keyed += [((bisect_right(latest, run.started), i + 1), run) for i, run in enumerate(others)]
     return tuple(run for _, run in sorted(keyed, key=lambda pair: pair[0]))

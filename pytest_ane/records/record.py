@@ -24,9 +24,9 @@ from datetime import datetime, timezone
 from functools import cache
 from pathlib import Path
 from stat import S_ISREG
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from pytest_ane.gates.base import GateTest, Subject
 from pytest_ane.gates.registry import GATES
@@ -50,9 +50,12 @@ _OBEYED = re.compile("[\0-\b\v-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\ud
 _FREE = ("text", "expected_text")
 """What a model said is shown quoted, whatever it holds."""
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
-_SHA256 = re.compile("[0-9a-f]{64}")
 _OF_MACHINE = ("versions",)
 """What a model's identity says of the machine it is read on, not of the model."""
+
+
+Sha256: TypeAlias = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Digest: TypeAlias = Annotated[str, Field(pattern="^[0-9a-f]{0,64}$")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,19 +84,19 @@ class Record:
     subject: str
     time: datetime
     part: str = ""
-    files: Mapping[str, str] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, Sha256] = field(default_factory=dict)
+    environment: Mapping[str, Annotated[str, Field(min_length=1)]] = field(default_factory=dict)
     asked: Mapping[str, Any] = field(default_factory=dict)
-    commit: str = ""
-    gate_file: str = ""
-    counter: int = 1
-    figures: Mapping[str, float | int | str] = field(default_factory=dict)
+    commit: Digest = ""
+    gate_file: Digest = ""
+    counter: Annotated[int, Field(ge=1, strict=True)] = 1
+    figures: Mapping[str, Any] = field(default_factory=dict)
     measurement: Any = None
     verdict: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.measurement is None or isinstance(self.measurement, dict):
-            return
+            return  # What was read and is not typed yet.
         gate = GATES.get(self.gate)
         if gate is None or not isinstance(self.measurement, gate.measurement):
             raise ValueError(f"a {type(self.measurement).__name__} answers no {self.gate} gate")
@@ -147,33 +150,16 @@ class Record:
             raise EvidenceError(f"is no record of format {FORMAT}")
         if sealed(top)["sha256"] != top.get("sha256"):
             raise EvidenceError("was edited after it was recorded: its own sha256 does not fit")
-        measured, verdict = top.get("measurement"), top.get("verdict")
-        return cls(
-            gate=_text_or_empty(top.get("gate"), "gate"),
-            subject=_text_or_empty(top.get("subject"), "subject"),
-            time=_time(_text(top.get("time"), "time")),
-            part=_text_or_empty(top.get("part", ""), "part"),
-            files=_files(_object(top.get("files", {}), "files")),
-            environment={
-                key: _text(value, f"environment.{key}")
-                for key, value in _object(top.get("environment", {}), "environment").items()
-            },
-            asked=_object(top.get("asked", {}), "asked"),
-            commit=_hex(top.get("commit", ""), "commit"),
-            gate_file=_hex(top.get("gate_file", ""), "gate_file"),
-            counter=_counter(top.get("counter", 1)),
-            figures=_object(top.get("figures", {}), "figures"),
-            measurement=None if measured is None else _object(measured, "measurement"),
-            verdict=None if verdict is None else _object(verdict, "verdict"),
-        )
+        known = {name: top[name] for name in ("gate", "subject", *_OPTIONAL) if name in top}
+        try:
+            return _adapter(None).validate_python({**known, "time": _time(top.get("time"))})
+        except ValidationError as error:
+            place = error.errors(include_url=False, include_input=False)[0]["loc"]
+            where = ".".join(map(str, place)) or "measurement"
+            raise EvidenceError(f"{where} is damaged") from None
 
     def typed(self) -> Record:
-        """The same with its measurement as the gate's own record.
-
-        Raises:
-            EvidenceError: there is none, or a field of it is missing, of another kind, or
-                contradicts another.
-        """
+        """The same with its measurement as the gate's own record; `EvidenceError` for none."""
         data = _object(self.measurement, "measurement")
         return replace(self, measurement=from_data(self.gate, data, self.environment))
 
@@ -204,11 +190,7 @@ _OPTIONAL = (
 
 
 def files_of(artifacts: Mapping[str, Artifact]) -> dict[str, str]:
-    """SHA-256 of all files of artifacts by name: `L01/Manifest.json`.
-
-    Args:
-        artifacts: by shard id: the one of a shard, or all of a model's.
-    """
+    """SHA-256 of all files of artifacts, given by shard id, by name: `L01/Manifest.json`."""
     return {
         f"{shard}/{name}": digest
         for shard, artifact in artifacts.items()
@@ -221,15 +203,9 @@ def question(
 ) -> dict[str, Any]:
     """What decides a gate's measurement besides artifact and machine, as JSON data.
 
-    Recorder and verifier call this one function, so both mean the same.
-
-    Args:
-        gate: its name.
-        subject: a shard, or for gates of whole models the model.
-        model: the shard's model, or the model itself.
-        identity: what the model's weights and code depend on; called where its float32 modules are
-            the reference. Versions of packages and folders are left out of it, for they differ
-            between a Mac and the machine that verifies.
+    Recorder and verifier call this one function, so both mean the same. The identity of the model's
+    weights and code is asked where its float32 modules are the reference; versions of packages and
+    folders are left out of it, for they differ between a Mac and the machine that verifies.
     """
     function = subject.function if isinstance(subject, Shard) else None
     return {
@@ -321,12 +297,12 @@ def from_data(gate: str, data: Mapping[str, Any], provenance: Mapping[str, str])
 
 
 @cache
-def _adapter(gate: str) -> TypeAdapter[Any]:
-    return TypeAdapter(GATES[gate].measurement)
+def _adapter(gate: str | None) -> TypeAdapter[Any]:
+    """Of a gate's measurements; without one, of records."""
+    return TypeAdapter(Record if gate is None else GATES[gate].measurement)
 
 
 def _field(path: tuple[int | str, ...]) -> str:
-    """`measurement.comparisons[0].cosines`."""
     parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return "".join(["measurement", *parts])
 
@@ -349,11 +325,7 @@ def utc(time: datetime) -> str:
 
 
 def parse(data: bytes) -> Any:
-    """The JSON value in the bytes of a stranger.
-
-    Raises:
-        EvidenceError: too large, nested too deeply, or no strict JSON.
-    """
+    """The JSON value in the bytes of a stranger; `EvidenceError` where it is not strict."""
     if len(data) > MOST_BYTES:
         raise EvidenceError(f"has {len(data):,} bytes, more than any evidence should")
     try:
@@ -366,19 +338,15 @@ def parse(data: bytes) -> Any:
     return value
 
 
-def read_file(path: Path) -> bytes | None:
-    """A file's bytes, at most as many as evidence may have; None where there is none.
-
-    Raises:
-        EvidenceError: it cannot be read, or is larger than any evidence.
-    """
+def read_file(path: Path, what: str = "evidence", most: int = MOST_BYTES) -> bytes | None:
+    """A file's bytes; None where there is none, `EvidenceError` of what is no file or too large."""
     try:
         status = path.stat()
         # A link may lead to a device or a pipe, which has no end.
         if not S_ISREG(status.st_mode):
             raise EvidenceError(f"{path} is no regular file.")
-        if status.st_size > MOST_BYTES:
-            raise EvidenceError(f"{path} has more bytes than any evidence should.")
+        if status.st_size > most:
+            raise EvidenceError(f"{path} has more bytes than any {what} should.")
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -440,16 +408,9 @@ def _check_plain(key: str, value: Any) -> None:
         raise EvidenceError(f"{key} has a number of {len(str(abs(value)))} digits")
 
 
-def _files(value: Mapping[str, Any]) -> dict[str, str]:
-    for name, digest in value.items():
-        if not isinstance(digest, str) or not _SHA256.fullmatch(digest):
-            raise EvidenceError(f"the sha256 of {name or 'a file'} is not 64 hexadecimal digits")
-    return dict(value)
-
-
-def _time(text: str) -> datetime:
+def _time(text: Any) -> datetime:
     try:
-        if _TIME.fullmatch(text):
+        if isinstance(text, str) and _TIME.fullmatch(text):
             return datetime.fromisoformat(text.removesuffix("Z")).replace(tzinfo=timezone.utc)
     except ValueError:
         pass
@@ -459,26 +420,4 @@ def _time(text: str) -> datetime:
 def _object(value: Any, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise EvidenceError(f"{what} is no JSON object")
-    return value
-
-
-def _text(value: Any, what: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise EvidenceError(f"{what} is no text")
-    return value
-
-
-def _text_or_empty(value: Any, what: str) -> str:
-    return "" if value == "" else _text(value, what)
-
-
-def _hex(value: Any, what: str) -> str:
-    if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{0,64}", value):
-        raise EvidenceError(f"{what} is no digest")
-    return value
-
-
-def _counter(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise EvidenceError("counter is no whole number from 1 on")
     return value

@@ -1,6 +1,6 @@
 """A run as a file: what was asked of what, then every record, then how it ended.
 
-    {"format": 1, "run": {"id": "77aa...", "started": "2026-11-24T16:00:00Z", ...}}
+    {"format": 1, "run": {"id": "77aa...", "started": "2026-11-24T16:00:00.123456Z", ...}}
     {"format": 1, "gate": "placement", "subject": "smollm2:L01", ..., "verdict": {...}}
     {"end": {"seconds": 76.5, "exit_code": 0, "records": 1, ...}, "sha256": "1f0c..."}
 
@@ -30,10 +30,11 @@ from pytest_ane.mlprogram.errors import EvidenceError
 from pytest_ane.mlprogram.strict_json import strict
 from pytest_ane.mlprogram.text import shown
 from pytest_ane.project import suite
-from pytest_ane.records.record import FORMAT, Record, parse
+from pytest_ane.records.record import FORMAT, Record, parse, read_file
 
 SUFFIX = ".jsonl"
-_MOST_BYTES = 1 << 30
+MOST_BYTES = 1 << 30
+"""Of the file of a run."""
 _PACKAGES = ("coremltools", "numpy", "torch", "pytest")
 
 
@@ -43,7 +44,7 @@ class Facts:
 
     Attributes:
         id: of the run, in hexadecimal digits.
-        started: UTC and whole seconds, `2026-11-24T16:00:00Z`.
+        started: UTC, `2026-11-24T16:00:00.123456Z`.
         header: what decides the verdicts, in one line.
         arguments: of pytest, as they were typed.
         selection: shards, as the option has them.
@@ -78,6 +79,11 @@ class Facts:
     stopped: str = ""
     exit_code: int | None = None
 
+    @property
+    def begun(self) -> str:
+        """`started` in whole seconds, for people: `2026-11-24T16:00:00Z`."""
+        return f"{self.started[:19]}Z" if self.started else ""
+
 
 _ENDS = ("machine", "seconds", "stopped", "exit_code")
 _FACTS = TypeAdapter(Facts)
@@ -108,7 +114,7 @@ class Writer:
 
     def __init__(self, path: Path, facts: Facts) -> None:
         self.brief = path.suffix.lower() != SUFFIX
-        day = facts.started.replace(":", "-")
+        day = facts.begun.replace(":", "-")
         self.path = path / f"{day}-{facts.id[:12]}{SUFFIX}" if self.brief else path
         self.count = 0
         self._digest = hashlib.sha256()
@@ -125,11 +131,7 @@ class Writer:
         self._append({"format": FORMAT, "run": {k: data[k] for k in data if k not in _ENDS}})
 
     def add(self, record: Record) -> None:
-        """Append a record; `EvidenceError` where it cannot be written.
-
-        What no reader would take, such as a name with characters that a terminal would obey, is
-        left out of it.
-        """
+        """Append a record without what no reader would take, such as what a terminal would obey."""
         line = (record.brief() if self.brief else record).to_line()
         try:
             parse(line)
@@ -173,12 +175,9 @@ def read_run(path: Path) -> RunFile:
     """
     written = path if path.suffix == SUFFIX else f"run{SUFFIX}"
     how = f"a run writes one with --ane-report={written}"
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise EvidenceError(f"{path} has more bytes than any run should.")
-        lines = path.read_bytes().splitlines(keepends=True)
-    except OSError as error:
-        raise EvidenceError(f"{path} cannot be read ({error.strerror}); {how}.") from None
+    if (data := read_file(path, "run", MOST_BYTES)) is None:
+        raise EvidenceError(f"{path} cannot be read (No such file or directory); {how}.")
+    lines = data.splitlines(keepends=True)
     try:
         facts = facts_of(lines[0] if lines else b"")
     except EvidenceError as error:
@@ -204,11 +203,7 @@ CUT_OFF = "the run was cut off"
 
 
 def facts_of(line: bytes) -> Facts:
-    """The facts in the first line of a run.
-
-    Raises:
-        EvidenceError: it is another line.
-    """
+    """The facts in the first line of a run; `EvidenceError` of another line."""
     data = parse(line)
     if not isinstance(data, dict) or "run" not in data:
         raise EvidenceError("it has no first line of a run")

@@ -43,13 +43,9 @@ _DECIBELS = "snr"
 
 @dataclass(frozen=True)
 class Step:
-    """A change of a figure that noise does not explain.
+    """A change of a figure that noise does not explain: `at` is the first run after it.
 
-    Attributes:
-        series: the figure over all runs.
-        at: the first run after it, as an index into the series.
-        before: median of the runs since the step before it, or the start.
-        after: median of the runs up to the next step, or the end.
+    Before and after are medians of the runs since the step before it, and up to the next.
     """
 
     series: Series
@@ -90,7 +86,6 @@ def _is_agreement(figure: str) -> bool:
 
 
 def _ratio(decibels: float) -> float:
-    """Error over signal."""
     with np.errstate(over="ignore"):
         return float(np.float64(10.0) ** (-decibels / 20))
 
@@ -149,7 +144,6 @@ def _segmented(values: NDArray[np.float64], start: int, noise: float) -> Iterato
 
 
 def _best_split(values: NDArray[np.float64]) -> int:
-    """Where the parts differ most in their ranks."""
     count = len(values)
     order = np.argsort(values, kind="stable")
     ranks = np.empty(count)
@@ -176,17 +170,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """What a memory holds of one model.
-
-    Attributes:
-        model: its name.
-        lines: measurements.
-        runs: of pytest.
-        commits: of git, those that git does not know included.
-        first: time of the first line, UTC.
-        last: of the last.
-        machines: chip and system of each.
-    """
+    """What a memory holds of one model, with the times of its first and last line, UTC."""
 
     model: str
     lines: int
@@ -199,15 +183,9 @@ class ModelSummary:
 
 @dataclass(frozen=True)
 class Turn:
-    """Steps of one subject in one run.
+    """Steps of one subject in one run, the largest first, and the last run before it.
 
-    Attributes:
-        subject: shard or model.
-        run: the first with the new values.
-        before: the last with the old ones.
-        title: of the run's commit.
-        steps: the largest first.
-        changed: what else is different from then on: `package`, `versions`.
+    `changed` is what else is different from then on: `package`, `versions`.
     """
 
     subject: str
@@ -255,21 +233,15 @@ def turns(memory: Memory, *, figure: str = "", gate: str = "", shards: str = "al
             memory.runs[group[0].series.runs[group[0].at - 1]],
             memory.commits.titles.get(run.commit, ""),
             tuple(group),
-            tuple(_changed(*(memory.lines[i] for i in _sides(group[0])))),
+            tuple(_changed(*(memory.lines[group[0].series.ids[group[0].at - i]] for i in (1, 0)))),
         )
         for (subject, place), group in found.items()
     ]
 
 
 def _changed(before: Line, after: Line) -> Iterator[str]:
-    """What else two lines differ in, in words."""
     if before.record.artifact != after.record.artifact:
         yield "package"
     if before.record.question != after.record.question:
         yield "question"
     yield from (word for name, word in _WORDS.items() if before.facts[name] != after.facts[name])
-
-
-def _sides(step: Step) -> Sequence[int]:
-    """Ids of the lines on both sides of a step."""
-    return step.series.ids[step.at - 1], step.series.ids[step.at]

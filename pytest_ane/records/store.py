@@ -45,11 +45,7 @@ class Store:
         self.folder = folder
 
     def path(self, gate: str, subject: str, system: str = "") -> Path:
-        """Where evidence of a shard, or of a model, is kept; `system` as the policy names it.
-
-        Raises:
-            EvidenceError: the subject is none, so that it could lead out of the folder.
-        """
+        """Where evidence is kept; `EvidenceError` of a subject that could lead out of it."""
         model, colon, shard = subject.partition(":")
         if not re.fullmatch(MODEL, model) or (colon and not is_subject(shard)):
             raise EvidenceError(f"{subject!r} is neither a model nor a shard.")
@@ -64,11 +60,7 @@ class Store:
         return [path for path in (plain, *named) if path.exists()]
 
     def read(self, gate: str, subject: str, system: str = "") -> bytes | None:
-        """A file's bytes; None where there is none.
-
-        Raises:
-            EvidenceError: it cannot be read, or is larger than any evidence.
-        """
+        """A file's bytes; None where there is none, `EvidenceError` where it cannot be read."""
         return read_file(self.path(gate, subject, system))
 
     def write(self, record: Record, system: str = "") -> Path:
@@ -90,11 +82,7 @@ class Store:
         return path
 
     def require_writable(self) -> None:
-        """Make the folder, and a file in it for a moment.
-
-        Raises:
-            EvidenceError: it cannot be made or written.
-        """
+        """Make the folder, and a file in it for a moment; `EvidenceError` where it fails."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with NamedTemporaryFile(dir=self.folder):
@@ -148,7 +136,7 @@ def systems_of(gate: str, subject: Subject) -> tuple[str, ...]:
 
 
 def _is_foreign(data: bytes) -> bool:
-    """Whether a file is JSON, and yet no record: what is damaged may be replaced."""
+    """What is damaged may be replaced."""
     try:
         top = parse(data)
     except EvidenceError:
@@ -204,17 +192,7 @@ def fetch(
 ) -> bool:
     """Write the shared store's evidence to a folder; whether it has any that is whole.
 
-    Args:
-        shared: the store.
-        folder: where evidence is kept.
-        gate: whose evidence is wanted.
-        subject: a qualified shard id, or a model's name.
-        files: SHA-256 of the artifact's files as they are now, `files_of`.
-        asked: what is asked now, `question`.
-        system: as the policy names it; empty where it names none.
-
-    Raises:
-        EvidenceError: the folder cannot be written.
+    Files and what is asked are today's; the system is as the policy names it, or empty.
     """
     data = shared.read(_name(gate, subject, files, asked, system), MOST_BYTES)
     if data is None:

@@ -43,14 +43,7 @@ SKEW = timedelta(minutes=10)
 
 @dataclass(frozen=True)
 class EvidenceFile:
-    """A file that may be evidence of a gate and subject.
-
-    Attributes:
-        path: where it lies.
-        gate: whose evidence it is.
-        subject: a shard, or for gates of whole models the model.
-        system: what its place is for, as `policy.systems` names it; empty where that is absent.
-    """
+    """A file that may be evidence of a gate and subject; its system as the policy's, or empty."""
 
     path: Path
     gate: str
@@ -135,8 +128,8 @@ class EvidenceFile:
         now: datetime,
     ) -> Iterator[tuple[UnprovenKind, str]]:
         """Reasons to reject a record (signatures excluded), most severe first."""
-        if count := len(names := _changed(found.files, files)):
-            yield "stale", f"is of other bytes: {_file(names[0], found.files, files, count)}"
+        if changed := list(differences(dict(found.files), dict(files))):
+            yield "stale", f"is of other bytes: {_first(changed)}"
         for path, old, new in differences(found.asked, asked):
             says = f"{path} was {_said(old)}, now is {_said(new)}"
             yield "stale", f"answers another question: {says}"
@@ -169,7 +162,6 @@ def recording_command(subject: str, kind: UnprovenKind) -> str:
 
 
 def _edited(data: bytes) -> bool:
-    """Whether a record's own digest does not fit it."""
     try:
         top = parse(data)
         return bool(sealed(top)["sha256"] != top["sha256"])
@@ -177,19 +169,14 @@ def _edited(data: bytes) -> bool:
         return False
 
 
-def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    return sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
-
-
-def _file(name: str, old: Mapping[str, str], new: Mapping[str, str], count: int) -> str:
+def _first(changed: Sequence[tuple[str, str | None, str | None]]) -> str:
     """What is the matter with the first file that differs."""
-    if name not in new:
-        says = "is gone"
-    elif name not in old:
-        says = "is new"
+    name, old, new = changed[0]
+    if old is None or new is None:
+        says = "is new" if old is None else "is gone"
     else:
-        says = f"was {old[name][:8]}, now is {new[name][:8]}"
-    return f"{name} {says}" + (f", first of {count} files" if count > 1 else "")
+        says = f"was {old[:8]}, now is {new[:8]}"
+    return f"{name} {says}" + (f", first of {len(changed)} files" if len(changed) > 1 else "")
 
 
 def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -274,14 +261,7 @@ def origin(record: Record) -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one system comes to.
-
-    Attributes:
-        system: as the policy names it; empty where it names none.
-        verdict: on what was recorded there, or is measured now.
-        record: what was recorded, if it counts.
-        error: why it does not.
-    """
+    """What one system comes to: a verdict, on what was recorded there if that counts."""
 
     system: str
     verdict: Verdict
@@ -297,11 +277,7 @@ def answers(
 ) -> list[Answer]:
     """The answers of systems, of all that the policy names unless some are given.
 
-    Args:
-        gate: whose evidence is wanted.
-        subject: a shard or a model.
-        verified: gives a system's evidence if it counts, else raises `UnprovenError`.
-        systems: those that are asked.
+    `verified` gives a system's evidence if it counts, else raises `UnprovenError`.
     """
     found = []
     for system in systems_of(gate, subject) if systems is None else systems:
@@ -327,7 +303,16 @@ def others(found: Sequence[Answer]) -> tuple[Finding, ...]:
     findings: list[Finding] = []
     for answer in found:
         if answer is not decides:
-            named = [_named(finding, answer.system) for finding in answer.verdict.reasons]
+            # Their figures are not shown.
+            named = [
+                replace(
+                    finding,
+                    reason=f"{answer.system}: {finding.reason}",
+                    kind=f"{finding.kind} on {answer.system}" if finding.kind else "",
+                    figure="",
+                )
+                for finding in answer.verdict.reasons
+            ]
             findings += named or [Finding("note", f"{answer.system}: passed")]
     return tuple(findings)
 
@@ -336,9 +321,3 @@ def combined(found: Sequence[Answer]) -> Verdict:
     """The verdict of the worst system, with what the others came to."""
     verdict = worst(found).verdict
     return replace(verdict, findings=(*verdict.findings, *others(found)))
-
-
-def _named(finding: Finding, system: str) -> Finding:
-    """A finding of another system than the one whose figures are shown."""
-    kind = f"{finding.kind} on {system}" if finding.kind else ""
-    return replace(finding, reason=f"{system}: {finding.reason}", kind=kind, figure="")

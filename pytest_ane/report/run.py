@@ -30,9 +30,7 @@ _VERDICT = TypeAdapter(Verdict)
 _FACTS = TypeAdapter(Facts)
 _ROW = TypeAdapter(Row)
 _NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_NOT_REPEATED = (
-    "--ane-shards", "--ane-package", "--ane-report", "--ane-model-explorer", "--ane-github",
-)  # fmt: skip
+_NOT_REPEATED = ("--ane-shards", "--ane-package", "--ane-report", "--ane-model-explorer")
 """Options that pick shards or only tell of a run."""
 
 
@@ -113,9 +111,9 @@ def against(run: Run, before: Run) -> Run:
         if row.data is not None and _asked(row) in now and comparable(row, now[_asked(row)])
     }
     facts = before.facts
-    label = f"{facts.started.replace('T', ' ').removesuffix('Z')} UTC"
+    label = f"{facts.begun.replace('T', ' ').removesuffix('Z')} UTC"
     label += f", commit {facts.commit[:9]}" if facts.commit else ""
-    earlier = Earlier(label, facts.started, facts.commit, figures)
+    earlier = Earlier(label, facts.begun, facts.commit, figures)
     return replace(run, before=before, earlier=earlier)
 
 

@@ -181,7 +181,7 @@ def caveats(answer: Answer) -> Iterator[str]:
         yield "The intent was changed after it was recorded."
     if not facts.started:
         yield "The run does not say when it began, so the intent may be younger than the result."
-    elif facts.started < head.recorded:
+    elif facts.begun < head.recorded:
         yield "The intent was written after the result."
     if answer.changed:
         yield f"The manifest was changed after the intent was recorded{_changed_keys(answer)}."

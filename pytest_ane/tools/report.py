@@ -95,8 +95,8 @@ def _remembered(found: Run, folder: Path, models: list[str]) -> Run:
 
     memory = Memory(folder, models)
     # The run's own place; of one that has no file there, before all that are not older.
-    started = found.facts.started.replace("T", " ").removesuffix("Z")
-    since = [one for one in memory.runs if one.id == found.facts.id or one.time >= started]
-    own = min(since, key=lambda one: (one.id != found.facts.id, one.time)).id if since else ""
+    started = found.facts.started.removesuffix("Z")
+    since = [one for one in memory.runs if one.id == found.facts.id or one.started >= started]
+    own = min(since, key=lambda one: (one.id != found.facts.id, one.started)).id if since else ""
     earlier = last_before(memory, own, places_of(found))
     return replace(found, earlier=earlier, courses=tuple(courses(memory)))

@@ -135,7 +135,7 @@ def _finish(options: argparse.Namespace) -> Output:
         _write(copy, f"{json.dumps(document)}\n".encode())
     charts, without = _charts(answer, documents.values())
     answer = replace(answer, charts=charts)
-    head = replace(writeup.head, run=answered.facts.started or "unknown")
+    head = replace(writeup.head, run=answered.facts.begun or "unknown")
     new = replace(writeup, head=head).with_sections(sections(answer))
     new.save()
     result, warnings = outcome(answer), list(caveats(answer))

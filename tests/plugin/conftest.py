@@ -5,6 +5,7 @@ from __future__ import annotations
 import pkgutil
 import shutil
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from importlib import import_module
 from pathlib import Path
 
@@ -75,11 +76,33 @@ class Project:
     def llama(self, more: str = "", source: Path | None = None) -> Project:
         return self.manifest(LLAMA.format(source=source or self.workshop.llama) + more)
 
+    def own_gate(self, text: str, name: str = "test_fidelity.py") -> Project:
+        """A file among the project's own gates."""
+        (self.path / "gates").mkdir(exist_ok=True)
+        (self.path / "gates" / name).write_text(f"import pytest\n{text}")
+        return self
+
     def copy(self, package: str) -> Path:
         """A package of the workshop, to be damaged."""
         target = self.path / f"{package}.mlpackage"
         shutil.copytree(self.workshop.packages[package], target)
         return target
+
+    def head(self, text: str) -> Project:
+        """Put a text before the manifest's."""
+        return self.manifest(text + (self.path / "shards.toml").read_text())
+
+    def replace(self, old: str, new: str) -> Project:
+        """Another text in the manifest."""
+        text = (self.path / "shards.toml").read_text()
+        assert old in text
+        return self.manifest(text.replace(old, new))
+
+    def built(self) -> list[str]:
+        """What was built, in its order, where conftest.py is `COUNT`."""
+        file = self.path / "builds.txt"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [line.split()[0] for line in lines]
 
     def gate(self, *options: str, shards: str = "all") -> pytest.RunResult:
         """Run the gates in this process, with the workshop's cache unless another is given.
@@ -100,9 +123,17 @@ class Project:
         return result
 
 
+def refused(result: pytest.RunResult, says: str) -> None:
+    """See that a run was a usage error of one sentence."""
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    (line,) = [line for line in result.errlines if line.startswith("ERROR: ")]
+    assert fnmatch(line, f"ERROR: {says}"), line
+
+
 @pytest.fixture
 def genuine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a replayed Mac pass for a Mac, whose answers are the device's own."""
+    """Let a replayed Mac pass for a Mac at a desk, whose answers are the device's own."""
+    monkeypatch.delenv("CI", raising=False)
     monkeypatch.setattr("pytest_ane.backends.coreml.backend.is_replaced", lambda: False)
 
 

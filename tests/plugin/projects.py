@@ -34,6 +34,22 @@ ids = [5, 17, 40, 3, 22]
 greedy = 3
 """
 
+COUNT = """
+import tempfile
+from pathlib import Path
+from pytest_ane.make import shard
+
+build = shard._build
+
+def counted(given, *arguments):
+    with Path(__file__).with_name("builds.txt").open("a") as file:
+        print(given.id, tempfile.gettempdir(), file=file)
+    build(given, *arguments)
+
+shard._build = counted
+"""
+"""A conftest that writes down what is built, and the temporary folder of that."""
+
 Build = Callable[[Any], Any]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, tzinfo
 from pathlib import Path
 
 import pytest
@@ -20,11 +22,10 @@ from pytest_ane.mac.testing import (
     Script,
     code_14,
 )
-from tests.plugin.conftest import Project
+from tests.plugin.conftest import Project, refused
 
 CORE_ML = "--ane-backend=coreml"
 OWN = """\
-import pytest
 from pytest_ane.gates.verdict import Verdict
 
 
@@ -114,8 +115,7 @@ def test_without_an_ane_it_compares_on_the_cpu(project: Project, machine: Mac, k
 
 def test_without_an_ane_a_gate_of_the_user_s_own_passes_nothing(project: Project) -> None:
     project.packages(good="float32")
-    (project.path / "gates").mkdir(exist_ok=True)
-    (project.path / "gates" / "test_fidelity.py").write_text(OWN)
+    project.own_gate(OWN)
     with Replayer(Script(VIRTUAL)):
         found = project.gate(CORE_ML, "-k", "fidelity")
     found.assert_outcomes(failed=1, deselected=3)
@@ -125,9 +125,7 @@ def test_without_an_ane_a_gate_of_the_user_s_own_passes_nothing(project: Project
 @pytest.mark.slow
 @pytest.mark.parametrize("keeps", ["", "stateful = true\ncontext = 32\n"])
 def test_a_whole_model_runs_on_it_too(project: Project, keeps: str) -> None:
-    project.llama()
-    manifest = project.path / "shards.toml"
-    manifest.write_text(manifest.read_text().replace("max-tokens", f"{keeps}max-tokens"))
+    project.llama().replace("max-tokens", f"{keeps}max-tokens")
     cpu = project.gate("-k", "behaviour or (fidelity and L01)")
     with mac():
         found = project.gate("-k", "behaviour or (fidelity and L01)", CORE_ML)
@@ -185,12 +183,11 @@ def test_without_core_ml_it_is_a_usage_error(mixed: Project) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "darwin", reason="macOS has its tools")
 def test_a_native_module_without_a_mac_is_a_usage_error(mixed: Project) -> None:
-    result = mixed.pytester.runpytest_subprocess(
-        "-p", "pytest_ane.mac.predict", "--ane-shards=all", "-m", "gate", CORE_ML
-    )
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(
-        ["ERROR: *there is no sw_vers here; it runs on macOS, elsewhere use *"]
+    refused(
+        mixed.pytester.runpytest_subprocess(
+            "-p", "pytest_ane.mac.predict", "--ane-shards=all", "-m", "gate", CORE_ML
+        ),
+        "*there is no sw_vers here; it runs on macOS, elsewhere use *",
     )
 
 
@@ -203,28 +200,6 @@ def test_by_default_the_system_settles_it(
         for auto in ((), ("--ane-backend=auto",)):
             found = mixed.gate("-k", "weightless and fidelity", *auto)
             found.stdout.fnmatch_lines([f"ane: all · * · backend {backend} · *"])
-
-
-def test_the_ini_twin_settles_it_and_yields_to_the_command_line(mixed: Project) -> None:
-    mixed.pytester.makeini("[pytest]\nane_backend = coreml\n")
-    with mac():
-        found = mixed.gate("-k", "weightless and fidelity")
-        found.stdout.fnmatch_lines(["ane: * · backend coreml · *"])
-        found = mixed.gate("-k", "weightless and fidelity", "--ane-backend=cpu")
-        found.stdout.fnmatch_lines(["ane: * · backend cpu · placement by forecast · *"])
-
-
-def test_a_wrong_ini_value_is_a_usage_error(mixed: Project) -> None:
-    mixed.pytester.makeini("[pytest]\nane_backend = gpu\n")
-    result = mixed.gate()
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: ane_backend = gpu: give 'auto', 'cpu' or 'coreml'."])
-
-
-def test_a_wrong_option_is_a_usage_error(mixed: Project) -> None:
-    result = mixed.gate("--ane-backend=gpu")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--ane-backend: invalid choice: 'gpu' *"])
 
 
 @pytest.mark.drawn
@@ -241,3 +216,61 @@ def test_workers_run_it_and_their_notes_arrive(project: Project) -> None:
     result.stdout.fnmatch_lines(
         ["note: own:good: Core ML refused its compiled model (-14); it is compiled again."]
     )
+
+
+# `--ane-device-timeout` and its ini twin: Core ML in a process of its own, through whole runs.
+
+CHILD = "--ane-device-timeout=60"
+
+
+def replayed(project: Project, *options: str, failure: Failure | None = None) -> pytest.RunResult:
+    script = Script(Mac(compiler=""), failures=(failure,) if failure else ())
+    with Replayer(script):
+        return project.gate(CORE_ML, "--ane-cache=cache", *options)
+
+
+class Noon(datetime):
+    """One moment, which evidence states to the second."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Noon:
+        return cls(2026, 1, 1, 12, tzinfo=tz)
+
+
+@pytest.mark.slow
+def test_evidence_is_the_same_with_and_without_the_process(
+    project: Project, genuine: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_ane.plugin.recording.datetime", Noon)
+    project.packages(good="float32", other="none")
+    folder = project.path / "evidence"
+
+    def recorded(option: str) -> dict[str, bytes]:
+        shutil.rmtree(folder, ignore_errors=True)
+        replayed(project, "--ane-record", option)
+        return {file.name: file.read_bytes() for file in folder.rglob("*.json")}
+
+    here = recorded("--ane-device-timeout=0")
+    assert len(here) == 6
+    assert recorded(CHILD) == here
+
+
+@pytest.mark.drawn
+@pytest.mark.slow
+def test_a_crash_is_one_red_gate_and_the_next_shard_runs(project: Project) -> None:
+    project.packages(good="float32", other="none")
+    failure = Failure("predict", effect="abort")
+    result = replayed(project, CHILD, "-k", "fidelity", failure=failure)
+    result.assert_outcomes(passed=1, failed=1, deselected=5)
+    result.stdout.fnmatch_lines(["*Core ML crashed while predicting (SIGABRT)*"])
+
+
+@pytest.mark.drawn
+@pytest.mark.slow
+def test_a_hang_is_one_red_gate_and_the_next_shard_runs(project: Project) -> None:
+    project.packages(good="float32", other="none")
+    project.pytester.makeini("[pytest]\nane_device_timeout = 3 s\n")
+    failure = Failure("load", effect="hang")
+    result = replayed(project, "--ane-device-timeout=2s", "-k", "fidelity", failure=failure)
+    result.assert_outcomes(passed=1, failed=1, deselected=5)
+    result.stdout.fnmatch_lines(["*Core ML had not finished loading after 2 seconds*"])

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.plugin.conftest import Project
+from tests.plugin.conftest import Project, refused
 from tests.plugin.test_bench import FAST, bench, saved, settle
 
 SLOW = ("-p", "pytest_ane.mac.testing", "--ane-slow=good:50")
@@ -27,22 +27,19 @@ def good(project: Project) -> Project:
     return project.packages(good="none")
 
 
-def test_a_slow_shard_is_one_failed_test_that_names_everything(project: Project) -> None:
+def test_a_slow_shard_is_one_failed_test(project: Project) -> None:
     project.packages(LIMIT, good="none")
-    bench(project, "-k", "call", "--benchmark-autosave").assert_outcomes(
-        passed=1, skipped=1, deselected=6
-    )
+    call = ("-k", "call")
+    bench(project, *call, "--benchmark-autosave").assert_outcomes(passed=1, skipped=1, deselected=6)
     settle(project)
-    result = bench(project, "-k", "call", "--benchmark-compare", *SLOW)
+    result = bench(project, *call, "--benchmark-compare", *SLOW)
     result.assert_outcomes(failed=1, skipped=1, deselected=6)
     result.stdout.fnmatch_lines(
         [
             "good slowed by 50 ms a call",
             "own:good: throughput failed",
-            "  - Call: * ms is +* % (+* % when confirmed) on the baseline's * ms (run 0001 of *), "
-            "and 90 % is allowed (policy.throughput.max-regression), on cpu, *core*",
+            "  - Call: *(+* % when confirmed) on the baseline's * ms (run 0001 of *)*",
             "FAILED   own:good  throughput  change on run 0001 * > 90%*",
-            "passed: throughput 0/1",
             "own:good  call  * ms *",
         ]
     )
@@ -93,21 +90,6 @@ def test_compare_fail_of_other_tests_is_an_exit_code(good: Project) -> None:
         ("--benchmark-compare-fail=min:5%", "*add --benchmark-compare."),
         ("--benchmark-histogram", "*pip install 'pytest-benchmark[[]histogram[]]'."),
         ("-pno:benchmark", "*leave -p no:benchmark out."),
-    ],
-)
-def test_what_cannot_be_had_is_one_line(
-    good: Project, option: str, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pytest_ane.plugin._bench.find_spec", lambda name: None)
-    result = good.run("--ane-shards=all", "-m", "bench", option)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    (line,) = [line for line in result.errlines if line]
-    assert pytest.LineMatcher([line]).fnmatch_lines([says]) is None
-
-
-@pytest.mark.parametrize(
-    ("option", "says"),
-    [
         ("--benchmark-timer=time.sleep", "*cannot be read (*); give a clock*"),
         ("--benchmark-timer=time.ctime", "*gives '*'; give a clock of seconds*"),
         ("--benchmark-timer=time.time_ns", "*gives *; give a clock of seconds*"),
@@ -117,19 +99,20 @@ def test_what_cannot_be_had_is_one_line(
         ("--benchmark-storage=http://x", "*=http://x: is no folder; give a path*"),
     ],
 )
-def test_what_would_end_in_a_traceback_is_one_line(good: Project, option: str, says: str) -> None:
-    result = good.run("--ane-shards=all", "-m", "bench", option)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    (line,) = [line for line in result.errlines if line]
-    pytest.LineMatcher([line]).fnmatch_lines([says])
+def test_what_would_end_in_a_traceback_is_one_line(
+    good: Project, option: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_ane.plugin._bench.find_spec", lambda name: None)
+    refused(good.run("--ane-shards=all", "-m", "bench", option), says)
 
 
 def test_a_run_that_cannot_be_stored_is_not_begun(good: Project) -> None:
     (good.path / "file").touch()
     run = ("--ane-shards=all", "-m", "bench", "--benchmark-storage=file/below")
-    result = good.run(*run, "--benchmark-autosave")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --benchmark-storage=file/below: */file is no folder*"])
+    refused(
+        good.run(*run, "--benchmark-autosave"),
+        "--benchmark-storage=file/below: */file is no folder*",
+    )
 
 
 def test_groups_by_a_parameter_that_some_have(good: Project) -> None:
@@ -159,8 +142,7 @@ def test_json(good: Project) -> None:
 def test_a_histogram(good: Project) -> None:
     """In a process of its own: pygal's importlib_metadata switches off finders of entry points."""
     options = ("--ane-shards=all", "-m", "bench", "-k", "load", "--benchmark-histogram=drawn")
-    result = good.pytester.runpytest_subprocess(*options, *FAST)
-    result.assert_outcomes(passed=1, deselected=7)
+    good.pytester.runpytest_subprocess(*options, *FAST).assert_outcomes(passed=1, deselected=7)
     assert [path.name for path in good.path.glob("drawn*.svg")] == ["drawn-own_load.svg"]
 
 
@@ -176,6 +158,8 @@ def test_disabled_they_run_once_and_are_skipped(good: Project) -> None:
     result.assert_outcomes(skipped=3, deselected=5)
     result.stdout.fnmatch_lines(["SKIPPED [[]2[]] * run once and not timed: --benchmark-disable"])
     assert not list(good.path.glob(".benchmarks/*/*"))
+    result = bench(good, "-k", "load", "--benchmark-disable", "--benchmark-enable")
+    result.assert_outcomes(passed=1, deselected=7)
 
 
 def test_disabled_a_shard_that_fails_still_fails(project: Project) -> None:
@@ -185,11 +169,6 @@ def test_disabled_a_shard_that_fails_still_fails(project: Project) -> None:
     text = (project.path / "shards.toml").read_text()
     project.manifest(text.replace(str(project.workshop.packages["good"]), str(broken)))
     bench(project, "--benchmark-disable").assert_outcomes(failed=3, deselected=5)
-
-
-def test_enable_wins_over_disable(good: Project) -> None:
-    result = bench(good, "-k", "load", "--benchmark-disable", "--benchmark-enable")
-    result.assert_outcomes(passed=1, deselected=7)
 
 
 def test_only_and_skip(good: Project) -> None:
@@ -234,9 +213,10 @@ def test_another_machine_s_run_outside_the_working_folder(
     run["machine_info"]["node"] = "another"
     run["benchmarks"][0]["extra_info"]["ane"]["identity"]["chip"] = "Other"
     file.write_text(json.dumps(run))
-    result = bench(good, *stored, "--benchmark-compare")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*0001 is of another machine or backend: chip 'Other', here *"])
+    refused(
+        bench(good, *stored, "--benchmark-compare"),
+        "*0001 is of another machine or backend: chip 'Other', here *",
+    )
 
 
 @pytest.mark.slow
@@ -262,8 +242,3 @@ def test_seconds_of_another_timer_are_not_compared(
     result = bench(good, "-k", "load", "--benchmark-compare", timer)
     result.assert_outcomes(failed=1, deselected=7)
     result.stdout.fnmatch_lines(["*is of another machine or backend: timer 'time.process_time*"])
-
-
-def test_saved_and_read_again(good: Project) -> None:
-    bench(good, "-k", "load", "--benchmark-save=x")
-    assert list(saved(good)) == ["test_load[own:good]"]

@@ -66,12 +66,6 @@ def test_never(project: Project) -> None:
     result.stdout.fnmatch_lines(["mini:L00: fidelity failed"])
 
 
-def test_the_ini_twin_and_the_command_line_over_it(project: Project) -> None:
-    project.pytester.makeini("[pytest]\nane_blame = never\n")
-    spoilt(project).stdout.no_fnmatch_line("* ane blame*")
-    spoilt(project, "--ane-blame=failed").stdout.fnmatch_lines(SECTION)
-
-
 def test_always_explains_what_passed_at_the_end(project: Project) -> None:
     result = project.packages(good="float32").gate(
         "-k", "fidelity", "--ane-blame", "--junitxml=out.xml"
@@ -137,17 +131,6 @@ def test_three_shards_are_explained(project: Project) -> None:
     again.stdout.no_fnmatch_line("*explained already*")
 
 
-@pytest.mark.parametrize("given", ["yes", "Always"])
-def test_other_values(project: Project, given: str) -> None:
-    told = f"{given}: give 'always', 'failed' or 'never'."
-    result = project.packages(good="none").gate(f"--ane-blame={given}")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: --ane-blame={told}"])
-    project.pytester.makeini(f"[pytest]\nane_blame = {given}\n")
-    result = project.gate()
-    result.stderr.fnmatch_lines([f"ERROR: ane_blame = {told}"])
-
-
 @pytest.mark.drawn
 @pytest.mark.heavy
 def test_a_real_block_with_a_spoilt_value_projection(project: Project) -> None:
@@ -161,8 +144,5 @@ def test_a_real_block_with_a_spoilt_value_projection(project: Project) -> None:
     result = project.manifest(text.replace(good, bad)).gate("-k", "fidelity", shards="L01")
     result.assert_outcomes(failed=1, deselected=4)
     result.stdout.fnmatch_lines(
-        [
-            "weight *",
-            "v_proj_weight_to_fp16 *, 2 bits *-bit kmeans, groups of 32: *, +* bytes",
-        ]
+        ["weight *", "v_proj_weight_to_fp16 *, 2 bits *-bit kmeans, groups of 32: *, +* bytes"]
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from tests.plugin.conftest import Project
+from tests.plugin.conftest import Project, refused
 
 KINDS = ("artifacts", "recordings")
 
@@ -17,8 +19,7 @@ def entries(cache: Path) -> list[Path]:
 
 def test_the_second_run_builds_nothing(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.llama()
-    first = project.gate("--ane-cache=cache", shards="head.0")
-    first.assert_outcomes(passed=3, deselected=1)
+    project.gate("--ane-cache=cache", shards="head.0").assert_outcomes(passed=3, deselected=1)
     before = entries(project.path / "cache")
     assert {path.parent.name for path in before} == set(KINDS)
 
@@ -27,8 +28,7 @@ def test_the_second_run_builds_nothing(project: Project, monkeypatch: pytest.Mon
 
     monkeypatch.setattr("pytest_ane.make.shard._build", build)
     monkeypatch.setattr("pytest_ane.project.models.open_source", build)
-    second = project.gate("--ane-cache=cache", shards="head.0")
-    second.assert_outcomes(passed=3, deselected=1)
+    project.gate("--ane-cache=cache", shards="head.0").assert_outcomes(passed=3, deselected=1)
     assert entries(project.path / "cache") == before
 
 
@@ -41,13 +41,6 @@ def test_the_ini_value_is_relative_to_the_ini_file(
     result = project.pytester.runpytest_inprocess("--ane-shards=all", "-m", "gate")
     result.assert_outcomes(passed=3, deselected=1)
     assert (project.path / "kept/here/artifacts").is_dir()
-
-
-def test_the_command_line_wins(project: Project) -> None:
-    project.packages(good="none").pytester.makeini("[pytest]\nane_cache = other\n")
-    project.gate("--ane-cache=named").assert_outcomes(passed=3, deselected=1)
-    assert (project.path / "named").is_dir()
-    assert not (project.path / "other").exists()
 
 
 def test_the_users_cache_folder_is_the_default(
@@ -73,18 +66,7 @@ def test_a_cache_that_cannot_be_written_fails_with_a_sentence(
     monkeypatch.setattr(Path, "touch", refuse)
     result = project.llama().gate("--ane-cache=cache", "-k", "placement", shards="L01")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(
-        [
-            "The cache folder *cache cannot be written (Permission denied); choose another with "
-            "--ane-cache=DIR.",
-        ]
-    )
-
-
-def test_an_empty_value_is_refused(project: Project) -> None:
-    result = project.packages(good="none").gate("--ane-cache=")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --ane-cache is empty; give a value or leave it out."])
+    result.stdout.fnmatch_lines(["The cache folder *cache cannot be written (Permission denied);*"])
 
 
 @pytest.mark.slow
@@ -94,3 +76,59 @@ def test_an_error_budget_is_measured_where_fidelity_is_asked(project: Project) -
     assert list(budgets.iterdir()) == []
     project.gate("--ane-cache=cache", "--ane-shards=L00").assert_outcomes(passed=3)
     assert len(list(budgets.iterdir())) == 1
+
+
+# A run touches nothing of the user's, whatever folder is named as the cache.
+
+
+def test_a_folder_with_other_content_is_refused_and_left_as_it_is(project: Project) -> None:
+    thesis = project.packages(good="none").path / "tmp" / "thesis" / "chapter.tex"
+    thesis.parent.mkdir(parents=True)
+    thesis.write_text("years of work")
+    before = sorted(project.path.rglob("*"))
+    refused(
+        project.gate("--ane-cache=."),
+        "* is no cache folder of pytest-ane: it holds shards.toml and no CACHEDIR.TAG of *",
+    )
+    assert sorted(project.path.rglob("*")) == before
+    assert thesis.read_text() == "years of work"
+
+
+def test_other_content_in_a_cache_stays(project: Project) -> None:
+    project.packages(good="none").gate("--ane-cache=cache").assert_outcomes(passed=3, deselected=1)
+    thesis = project.path / "cache" / "tmp" / "thesis"
+    thesis.mkdir()
+    project.gate("--ane-cache=cache").assert_outcomes(passed=3, deselected=1)
+    assert thesis.is_dir()
+
+
+# `[run] tmpdir`: where builds keep temporary files; those of workers, too: test_xdist.py.
+
+
+def with_tmpdir(project: Project, tmpdir: str) -> Project:
+    return project.llama().head(f'[run]\ntmpdir = "{tmpdir}"\n')
+
+
+def test_it_is_made_and_used_and_left_empty(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = tempfile.gettempdir(), os.environ.get("TMPDIR")
+    seen: list[Path] = []
+
+    def build(*_: object) -> None:
+        seen.append(Path(tempfile.gettempdir()))
+
+    monkeypatch.setattr("pytest_ane.make.shard._build", build)
+    with_tmpdir(project, "scratch/here").gate("--ane-cache=cache", "-k", "placement", shards="L01")
+    assert seen[0].parent == project.path / "scratch" / "here"
+    assert list(seen[0].parent.iterdir()) == []
+    assert (tempfile.gettempdir(), os.environ.get("TMPDIR")) == before
+
+
+def test_a_folder_that_cannot_be_made_is_a_wrong_manifest(project: Project) -> None:
+    (project.path / "file").touch()
+    refused(
+        with_tmpdir(project, "file/here").gate(shards="L01"),
+        "shards.toml: [[]run[]] tmpdir: *file/here cannot be written (Not a directory); "
+        "name another folder.",
+    )

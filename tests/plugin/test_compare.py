@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from pytest_ane.gates.throughput import baseline
+from pytest_ane.gates.throughput.baseline import Baseline
+from pytest_ane.gates.throughput.noise import Calibration, Noise, write
+from pytest_ane.gates.throughput.speed import KEY, Speed
 from pytest_ane.gates.throughput.stored import folder_of, open_storage
+from pytest_ane.gates.verdict import Verdict
+from pytest_ane.manifest import Policy
+from pytest_ane.plugin import _bench
+from pytest_ane.plugin._stopwatch import CONFIRM
 from tests.gates.throughput.runs import run, speed
 from tests.plugin.conftest import Project
 from tests.plugin.test_bench import FAST, bench, settle
@@ -24,7 +35,6 @@ def test_mine(benchmark):
     benchmark.pedantic(time.sleep, (0,), rounds=2)
 """
 HEAD = " ane throughput ".center(80, "=")
-RECORD = "pytest -m bench --ane-shards=all --benchmark-autosave"
 
 
 @pytest.fixture
@@ -101,16 +111,17 @@ def test_a_selection_is_compared_whatever_m_says(good: Project) -> None:
     assert result.ret == 0
 
 
-def test_nothing_stored(good: Project) -> None:
-    says = f"ERROR: {COMPARE}: No run is stored in */.benchmarks/*. Record one with: {RECORD}"
-    runs: list[tuple[str, ...]] = [
+@pytest.mark.parametrize(
+    "options",
+    [
         (COMPARE,),
         ("-m", "bench", "--ane-shards=all", COMPARE),
         ("--ane-shards=good", COMPARE),
         ("--ane-shards=good", "-m", "bench", COMPARE, "--benchmark-autosave"),
-    ]
-    for options in runs:
-        pytest.LineMatcher([refused(good, *options)]).fnmatch_lines([says])
+    ],
+)
+def test_nothing_stored(good: Project, options: tuple[str, ...]) -> None:
+    assert refused(good, *options).startswith(f"ERROR: {COMPARE}: No run is stored in ")
 
 
 def test_nothing_stored_where_warnings_are_errors(good: Project) -> None:
@@ -122,23 +133,19 @@ def test_nothing_stored_where_warnings_are_errors(good: Project) -> None:
 
 def test_only_other_shards_and_machines_are_stored(good: Project) -> None:
     recorded(good)
-    says = "No stored run of this machine has any of these benchmarks. Record one with: "
+    says = "No stored run of this machine has any of these benchmarks."
     assert says in refused(good, "--ane-shards=other", COMPARE)
+    text = (good.path / "shards.toml").read_text()
+    good.packages(LOOSE, other="none")
+    assert says in refused(good, COMPARE)
+    good.manifest(text)
     (file,) = good.path.glob(".benchmarks/*/*.json")
     data = json.loads(file.read_text())
     for one in data["benchmarks"]:
         one["extra_info"]["ane"]["identity"]["chip"] = "Other"
     file.write_text(json.dumps(data))
     for options in ((), ("--ane-shards=good",)):
-        assert "0001 is of another machine or backend: chip 'Other', " in refused(
-            good, COMPARE, *options
-        )
-
-
-def test_shards_that_the_manifest_has_no_more(good: Project) -> None:
-    recorded(good)
-    good.packages(LOOSE, other="none")
-    assert "No stored run of this machine has any of these" in refused(good, COMPARE)
+        assert "is of another machine or backend: " in refused(good, COMPARE, *options)
 
 
 @pytest.mark.parametrize("options", [("-m", "gate"), ("-k", "none_such"), ("-m", "not bench")])
@@ -195,33 +202,21 @@ def stored(good: Project) -> Project:
 
 @pytest.mark.parametrize("shards", [(), ("--ane-shards=all",)])
 @pytest.mark.parametrize(
-    ("option", "file", "why"),
+    ("option", "says"),
     [
-        (COMPARE, "0003_foreign.json", "machine_info: field required"),
-        (f"{COMPARE}=0002", "0002_cut.json", "invalid JSON: EOF while parsing"),
+        (COMPARE, "0003_foreign.json cannot be compared with (machine_info: field required"),
+        (f"{COMPARE}=0002", "0002_cut.json cannot be compared with (invalid JSON: EOF while"),
     ],
 )
-def test_a_damaged_run(
-    stored: Project, shards: tuple[str, ...], option: str, file: str, why: str
-) -> None:
-    line = refused(stored, *shards, option)
-    assert line.startswith("ERROR: ")
-    assert f"{file} cannot be compared with ({why}" in line
-    assert "delete it, and record it again with: pytest -m bench" in line
+def test_a_damaged_run(stored: Project, shards: tuple[str, ...], option: str, says: str) -> None:
+    assert says in refused(stored, *shards, option)
 
 
-def test_a_run_that_does_not_exist(stored: Project) -> None:
+def test_what_is_no_run_and_no_folder(stored: Project) -> None:
     line = refused(stored, "--ane-shards=all", f"{COMPARE}=0007")
-    pytest.LineMatcher([line]).fnmatch_lines(
-        ["ERROR: --benchmark-compare=0007 names no run in */.benchmarks/*"]
-    )
-
-
-def test_a_database(stored: Project) -> None:
+    assert "--benchmark-compare=0007 names no run in " in line
     line = refused(stored, COMPARE, "--benchmark-storage=elasticsearch+http://host")
-    pytest.LineMatcher([line]).fnmatch_lines(
-        ["ERROR: --benchmark-storage=* is no folder, *leave it out."]
-    )
+    assert "is no folder, " in line
 
 
 @pytest.mark.filterwarnings("ignore:Benchmark machine_info is different")
@@ -243,3 +238,116 @@ def test_a_model_s_own_folder(project: Project, tmp_path: Path) -> None:
         one["extra_info"]["ane"]["seconds"] = [100.0]
     file.write_text(json.dumps(data))
     assert compared(project.run(*FAST, COMPARE)) == {"own:good load", "own:good call"}
+
+
+# Throughput against stored runs: baselines that are none, limits made of noise, confirmations.
+
+LIMIT = "[models.own.policy.throughput]\nmax-regression = {}\n"
+
+
+@pytest.fixture
+def of_a_load(project: Project) -> Path:
+    """The file of a run that timed a load; the policy asks for a comparison."""
+    project.packages(LIMIT.format('"90%"'), good="none")
+    bench(project, "-k", "load", "--benchmark-autosave").assert_outcomes(passed=1, deselected=7)
+    (file,) = project.path.glob(".benchmarks/*/0001_*.json")
+    return file
+
+
+def test_another_machines_run_is_unproven(project: Project, of_a_load: Path) -> None:
+    data = json.loads(of_a_load.read_text())
+    (load,) = data["benchmarks"]
+    load["extra_info"][KEY]["identity"]["chip"] = "Apple M1"
+    of_a_load.write_text(json.dumps(data))
+    result = bench(project, "-k", "load")
+    result.assert_outcomes(failed=1, deselected=7)
+    result.stdout.fnmatch_lines(
+        ["UNPROVEN own:good  throughput  The stored run 0001 is no baseline*"]
+    )
+
+
+def test_unproven_may_be_allowed(project: Project, of_a_load: Path) -> None:
+    of_a_load.unlink()
+    bench(project, "-k", "load", "--ane-unproven=allow").assert_outcomes(passed=1, deselected=7)
+
+
+def test_half_a_run_is_one_sentence(project: Project, of_a_load: Path) -> None:
+    of_a_load.write_bytes(of_a_load.read_bytes()[:1000])
+    result = bench(project, "-k", "load")
+    result.assert_outcomes(failed=1, deselected=7)
+    result.stdout.fnmatch_lines(["  - */0001_*.json cannot be compared with (invalid JSON: *); *"])
+
+
+@pytest.mark.slow
+def test_noise_that_was_measured_is_the_limit(project: Project, of_a_load: Path) -> None:
+    project.packages(LIMIT.format('"calibrated"'), good="none")
+    result = bench(project, "-k", "load")
+    result.assert_outcomes(failed=1, deselected=7)
+    result.stdout.fnmatch_lines(["  - *this machine's noise is not known; * pytest-ane calibrate"])
+    settle(project)
+    (found,) = json.loads(of_a_load.read_text())["benchmarks"]
+    load = Speed.model_validate(found["extra_info"][KEY])
+    # Sigma is 17 % of 1: a load many times as long is none.
+    noise = Noise(what="load", subject="own:good", tokens=0, medians=(0.88, 1.12))
+    storage = open_storage(str(project.path / ".benchmarks"))
+    write(storage, Calibration(identity=load.identity, noises=(noise,)))
+    slow = ("-p", "pytest_ane.mac.testing", "--ane-slow=good:300")
+    result = bench(project, "-k", "load", *slow)
+    result.assert_outcomes(failed=1, deselected=7)
+    result.stdout.fnmatch_lines(
+        [
+            "  - Load: * (* when confirmed) * and 47.5 % is allowed (2.8 sigma of 2 unchanged "
+            "runs, pytest-ane calibrate)*"
+        ]
+    )
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Verdict, Speed, int]]:
+    """Judges a speed against one of 4 s, 10 % allowed: verdict, stored speed, confirmations."""
+    monkeypatch.setattr(baseline, "find", lambda *_: Baseline(speed(4.0), "0001"))
+    monkeypatch.setattr(_bench, "_open", lambda *_: None)
+
+    def judged(first: float, confirmation: float | None) -> tuple[Verdict, Speed, int]:
+        session = SimpleNamespace(compared_mapping={}, compare_fail=())
+        config = SimpleNamespace(getoption=lambda *_: None, _benchmarksession=session)
+        item: Any = SimpleNamespace(config=config, stash=pytest.Stash())
+        runs = list[float]()
+        if confirmation is not None:
+            item.stash[CONFIRM] = lambda: runs.append(confirmation) or (confirmation,)
+        policy = Policy(throughput={"max-regression": 0.1})
+        manifest = SimpleNamespace(model_of=lambda _: SimpleNamespace(baselines=None))
+        space: Any = SimpleNamespace(policy_of=lambda _: policy, speeds=[], manifest=manifest)
+        benchmark = SimpleNamespace(extra_info={})
+        verdict = _bench.judged(item, space, speed(first), benchmark)
+        kept = Speed.model_validate(benchmark.extra_info[KEY])
+        assert space.speeds == [(kept, verdict)]
+        return verdict, kept, len(runs)
+
+    return judged
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "status"),
+    [(5.0, 6.0, "failed"), (5.0, 4.1, "passed"), (3.0, 9.0, "passed")],
+)
+def test_a_suspected_change_is_confirmed_once(
+    judged: Callable[..., tuple[Verdict, Speed, int]], first: float, second: float, status: str
+) -> None:
+    """Slower or faster; the first run stays the one that is stored as a baseline."""
+    verdict, kept, runs = judged(first, second)
+    assert (verdict.status, runs) == (status, 1)
+    assert (kept.seconds, kept.confirmation) == ((first,), (second,))
+
+
+def test_within_the_limit_nothing_is_run_again(
+    judged: Callable[..., tuple[Verdict, Speed, int]],
+) -> None:
+    verdict, kept, runs = judged(4.2, 9.0)
+    assert (verdict.status, kept.confirmation, runs) == ("passed", (), 0)
+
+
+def test_a_speed_that_cannot_be_timed_again_is_judged_as_it_is(
+    judged: Callable[..., tuple[Verdict, Speed, int]],
+) -> None:
+    assert judged(5.0, None)[0].status == "failed"

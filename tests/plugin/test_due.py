@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.plugin.conftest import Project
+from tests.plugin.conftest import Project, refused
 
 MODIFY = "def pytest_collection_modifyitems(config, items):\n"
 MARK_ALL = MODIFY + "    import pytest\n    for item in items:\n        item.add_marker({})\n"
@@ -69,35 +69,33 @@ def test_a_conftest_that_lets_gates_go_missing_is_red(
     assert reason in " ".join(lines(result).split())
 
 
-def test_a_test_that_hands_over_no_verdict_is_red(two: Project) -> None:
-    plugin(
-        two,
-        "import pytest\n@pytest.hookimpl(tryfirst=True)\ndef pytest_pyfunc_call(pyfuncitem):\n"
-        "    return True\n",
-    )
-    result = two.gate()
-    assert result.ret == 1
-    assert "its test passed without a verdict" in " ".join(lines(result).split())
-
-
-def test_xfail_does_not_hide_a_red_verdict(project: Project) -> None:
-    project.packages(nan="none")
-    project.pytester.makeconftest(MARK_ALL.format("pytest.mark.xfail"))
+@pytest.mark.parametrize(
+    ("package", "hook", "says"),
+    [
+        (
+            "good",
+            "@pytest.hookimpl(tryfirst=True)\ndef pytest_pyfunc_call(pyfuncitem):\n"
+            "    return True\n",
+            "its test passed without a verdict",
+        ),
+        (
+            "nan",
+            MARK_ALL.format("pytest.mark.xfail"),
+            "its verdict is failed, and its test is marked xfail",
+        ),
+        (
+            "nan",
+            "@pytest.hookimpl(wrapper=True)\ndef pytest_runtest_makereport(call):\n"
+            "    report = yield\n    report.outcome = 'passed'\n    return report\n",
+            "its verdict is failed, and its test passed",
+        ),
+    ],
+)
+def test_no_hook_hides_a_red_verdict(project: Project, package: str, hook: str, says: str) -> None:
+    plugin(project.packages(**{package: "none"}), f"import pytest\n{hook}")
     result = project.gate()
     assert result.ret == 1
-    assert "its verdict is failed, and its test is marked xfail" in " ".join(lines(result).split())
-
-
-def test_a_verdict_that_was_caught_is_red(project: Project) -> None:
-    project.packages(nan="none")
-    plugin(
-        project,
-        "import pytest\n@pytest.hookimpl(wrapper=True)\ndef pytest_runtest_makereport(call):\n"
-        "    report = yield\n    report.outcome = 'passed'\n    return report\n",
-    )
-    result = project.gate()
-    assert result.ret == 1
-    assert "its verdict is failed, and its test passed" in " ".join(lines(result).split())
+    assert says in " ".join(lines(result).split())
 
 
 @pytest.mark.parametrize(
@@ -113,9 +111,7 @@ def test_what_addopts_leaves_out_is_red(two: Project, options: str) -> None:
 
 def test_collect_only_of_addopts_is_a_usage_error(two: Project) -> None:
     two.pytester.makeini("[pytest]\naddopts = --collect-only\n")
-    result = two.gate()
-    assert result.ret == 4
-    result.stderr.fnmatch_lines(["ERROR: --collect-only stands in addopts*command line*"])
+    refused(two.gate(), "--collect-only stands in addopts*command line*")
 
 
 @pytest.mark.parametrize(
@@ -173,10 +169,9 @@ def test_an_exit_with_0_is_red(two: Project, where: str) -> None:
 def test_a_lone_gate_of_ones_own_takes_the_place_of_that_one_only(two: Project) -> None:
     from pytest_ane.project.suite import shipped
 
-    folder = two.path / "gates"
-    folder.mkdir()
     text = (shipped() / "test_fidelity.py").read_text()
-    (folder / "test_fidelity.py").write_text(text.replace("def test_", "print('mine')\ndef test_"))
+    (two.path / "gates").mkdir()
+    (two.path / "gates" / "test_fidelity.py").write_text(text)
     result = two.gate()
     assert result.ret == 0
     result.assert_outcomes(passed=6, deselected=1)
@@ -208,23 +203,10 @@ def test_gaps_are_in_junit_and_reports(two: Project) -> None:
 
 
 def test_a_policy_of_behaviour_that_no_run_can_ask_is_an_error(project: Project) -> None:
-    project.llama()
-    file = project.path / "shards.toml"
-    file.write_text(file.read_text().replace("L00-L01, head.0-head.1", "L00-L01"))
-    result = project.gate()
-    assert result.ret == 4
-    result.stderr.fnmatch_lines(
-        ["ERROR: mini: policy.behaviour is never asked, *heads to 'shards'*"]
-    )
-
-
-def test_a_policy_of_behaviour_over_packages_is_an_error(project: Project) -> None:
+    project.llama().replace("L00-L01, head.0-head.1", "L00-L01")
+    refused(project.gate(), "mini: policy.behaviour is never asked, *heads to 'shards'*")
     project.packages("[models.own.policy.behaviour]\nmin-top1 = 0.9\n", good="none")
-    result = project.gate()
-    assert result.ret == 4
-    result.stderr.fnmatch_lines(
-        ["*[[]models.own.policy.behaviour[]] is never asked: nothing says how*"]
-    )
+    refused(project.gate(), "*policy.behaviour[]] is never asked: nothing says how*")
 
 
 def test_what_is_no_verdict_is_one_sentence(two: Project) -> None:

@@ -63,9 +63,7 @@ def test_a_test_that_takes_shards_is_told_to_be_a_gate(project: Project) -> None
     result = project.run("--ane-shards=all", "-k", "test_own")
     result.assert_outcomes(errors=1, deselected=4)
     result.stdout.fnmatch_lines(
-        [
-            "The fixture 'ane_shard' is for gates; mark this test with @pytest.mark.gate.",
-        ]
+        ["The fixture 'ane_shard' is for gates; mark this test with @pytest.mark.gate."]
     )
 
 

@@ -13,22 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.plugin.conftest import Project
+from tests.plugin.projects import COUNT
 
 pytestmark = [pytest.mark.heavy, pytest.mark.drawn]
 
-COUNT = """
-from pathlib import Path
-from pytest_ane.make import shard
-
-build = shard._build
-
-def counted(given, *arguments):
-    with Path(__file__).with_name("builds.txt").open("a") as file:
-        file.write(given.id + "\\n")
-    build(given, *arguments)
-
-shard._build = counted
-"""
 FILL = """
 import shutil
 
@@ -63,10 +51,6 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, resource.RLIM_INFINITY))
 COMMAND = ("--ane-shards=L00-L01", "-m", "gate", "--ane-cache=cache", "-k", "not fidelity")
 
 
-def built(project: Project) -> list[str]:
-    return (project.path / "builds.txt").read_text().split()
-
-
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own with room for some shards of 100 to 200 kB."""
@@ -86,29 +70,26 @@ def test_a_full_cache_fails_what_it_must_and_the_next_run_goes_on(
 ) -> None:
     project.llama().pytester.makeconftest(COUNT + FILL.format(folder=small_disk))
     command = [*COMMAND, f"--ane-cache={small_disk}"]
-    first = project.pytester.runpytest_subprocess(*command)
-    first.assert_outcomes(passed=2, errors=2)
-    first.stdout.fnmatch_lines(
+    result = project.pytester.runpytest_subprocess(*command)
+    result.assert_outcomes(passed=2, errors=2)
+    result.stdout.fnmatch_lines(
         [
             f"Building into {small_disk} failed: No space left on device* (0.0 GB "
             "free there, * GB in the temporary folder *); * What was finished before is kept.",
             "The disk is too small for 1 shard still to be built: *",
         ]
     )
-    assert built(project) == ["L00", "L01"]
+    assert project.built() == ["L00", "L01"]
     assert [path.name for path in (small_disk / "tmp").iterdir()] == []
     (small_disk / "of-others").unlink()
     (project.path / "conftest.py").write_text(COUNT)
-    second = project.pytester.runpytest_subprocess(*command)
-    second.assert_outcomes(passed=4)
-    assert built(project)[2:] == ["L01"]
+    project.pytester.runpytest_subprocess(*command).assert_outcomes(passed=4)
+    assert project.built()[2:] == ["L01"]
 
 
 def test_a_full_temporary_folder_is_the_same_sentence(project: Project, small_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,size=40k", str(small_disk)], check=True)
-    project.llama()
-    manifest = project.path / "shards.toml"
-    manifest.write_text(f'[run]\ntmpdir = "{small_disk}"\n' + manifest.read_text())
+    project.llama().head(f'[run]\ntmpdir = "{small_disk}"\n')
     result = project.pytester.runpytest_subprocess(*COMMAND)
     result.assert_outcomes(errors=4)
     result.stdout.fnmatch_lines(
@@ -129,9 +110,7 @@ def test_a_file_that_may_not_grow(project: Project) -> None:
 
 @pytest.mark.parametrize("workers", ["-n0", "-n2"])
 def test_a_run_that_was_killed_is_taken_up_again(project: Project, workers: str) -> None:
-    project.llama().pytester.makeconftest(COUNT + STALL)
-    manifest = project.path / "shards.toml"
-    manifest.write_text('[run]\ntmpdir = "scratch"\n' + manifest.read_text())
+    project.llama().head('[run]\ntmpdir = "scratch"\n').pytester.makeconftest(COUNT + STALL)
     command = [sys.executable, "-m", "pytest", workers, *COMMAND]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + 120
@@ -146,10 +125,9 @@ def test_a_run_that_was_killed_is_taken_up_again(project: Project, workers: str)
     assert any((project.path / "cache" / "tmp").iterdir())
 
     (project.path / "conftest.py").write_text(COUNT)
-    before = len(built(project))
-    again = project.pytester.runpytest_subprocess(workers, *COMMAND)
-    again.assert_outcomes(passed=4)
-    assert "L01" in built(project)[before:]
-    assert built(project).count("L00") == 1
+    before = len(project.built())
+    project.pytester.runpytest_subprocess(workers, *COMMAND).assert_outcomes(passed=4)
+    assert "L01" in project.built()[before:]
+    assert project.built().count("L00") == 1
     assert not any((project.path / "scratch").iterdir())
     assert not any((project.path / "cache" / "tmp").iterdir())

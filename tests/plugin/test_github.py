@@ -1,12 +1,16 @@
-"""`--ane-github`: job summary and annotations, written once, never in the way."""
+"""On GitHub Actions: job summary and annotations, written once, never in the way."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
+from pytest_ane.report.run import read_run
+from tests.hostile import check_lines
 from tests.plugin.conftest import Project
+from tests.tools.test_hostile import NAMES, hostile_package
 
 
 @pytest.fixture
@@ -81,11 +85,7 @@ def test_what_is_allowed_is_a_warning(project: Project, summary: Path) -> None:
 
 
 def test_what_broke_without_a_verdict_is_not_left_out(project: Project, summary: Path) -> None:
-    gates = project.path / "gates"
-    gates.mkdir()
-    (gates / "test_fidelity.py").write_text(
-        "import pytest\n\n@pytest.mark.gate\ndef test_fidelity(ane_shard):\n    1 / 0\n"
-    )
+    project.own_gate("\n@pytest.mark.gate\ndef test_fidelity(ane_shard):\n    1 / 0\n")
     result = project.packages(good="none").gate()
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
@@ -115,18 +115,15 @@ def test_an_assertion_is_annotated_where_it_stands(project: Project, summary: Pa
 def test_a_summary_that_cannot_be_written_fails_nothing(
     project: Project, summary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary / "below" / "nothing.md"))
-    result = project.packages(good="none").gate()
-    assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["ane: the job summary * cannot be written: No such file*"])
-
-
-def test_a_full_summary_is_left_as_it_is(project: Project, summary: Path) -> None:
     summary.write_text("x" * 999_990)
     result = project.packages(good="none").gate()
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(["ane: the job summary * cannot be written: it has 999,990 bytes*"])
     assert summary.stat().st_size == 999_990
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary / "below" / "nothing.md"))
+    result = project.gate()
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["ane: the job summary * cannot be written: *"])
 
 
 def test_a_fault_in_the_report_leaves_the_outcome_alone(
@@ -141,33 +138,13 @@ def test_a_fault_in_the_report_leaves_the_outcome_alone(
     result.stdout.fnmatch_lines(["ane: the report of the run failed: ZeroDivisionError(*)"])
 
 
-@pytest.mark.parametrize("options", [["--ane-github=off"], ["--co"]])
-def test_off(project: Project, summary: Path, options: list[str]) -> None:
-    assert not annotations(project.packages(good="none").gate(*options))
-    assert not summary.exists()
-
-
-def test_elsewhere_nothing_is_written_unless_asked(
+def test_collected_alone_and_elsewhere_it_says_nothing(
     project: Project, summary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert not annotations(project.packages(good="none").gate("--co"))
     monkeypatch.delenv("GITHUB_ACTIONS")
-    assert not annotations(project.packages(good="none").gate())
-    assert not summary.exists()
-    assert annotations(project.gate("--ane-github=on"))
-    assert summary.exists()
-
-
-def test_the_ini_twin_and_the_command_line_over_it(project: Project, summary: Path) -> None:
-    project.packages(good="none").pytester.makeini("[pytest]\nane_github = off\n")
     assert not annotations(project.gate())
-    assert annotations(project.gate("--ane-github=auto"))
-
-
-def test_other_words_are_usage_errors(project: Project) -> None:
-    project.packages(good="none").pytester.makeini("[pytest]\nane_github = yes\n")
-    result = project.gate()
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: ane_github = yes: give 'auto', 'on' or 'off'."])
+    assert not summary.exists()
 
 
 def test_a_package_without_a_manifest_has_no_place(project: Project, summary: Path) -> None:
@@ -179,11 +156,8 @@ def test_a_package_without_a_manifest_has_no_place(project: Project, summary: Pa
 @pytest.mark.drawn
 @pytest.mark.slow
 def test_a_worker_that_dies_is_not_left_out(project: Project, summary: Path) -> None:
-    gates = project.path / "gates"
-    gates.mkdir()
-    (gates / "test_fidelity.py").write_text(
-        "import os\nimport pytest\n"
-        "@pytest.mark.gate\ndef test_fidelity(ane_shard):\n    os._exit(1)\n"
+    project.own_gate(
+        "import os\n@pytest.mark.gate\ndef test_fidelity(ane_shard):\n    os._exit(1)\n"
     )
     result = project.packages(good="none").pytester.runpytest_subprocess(
         "-n1", "--max-worker-restart=0", "--ane-shards=all", "-m", "gate", "--ane-cache=cache"
@@ -193,9 +167,7 @@ def test_a_worker_that_dies_is_not_left_out(project: Project, summary: Path) -> 
 
 
 def test_what_cannot_be_collected_is_not_left_out(project: Project, summary: Path) -> None:
-    gates = project.path / "gates"
-    gates.mkdir()
-    (gates / "test_fidelity.py").write_text("import nothing_of_this_name\n")
+    project.own_gate("import nothing_of_this_name\n")
     result = project.packages(good="none").pytester.runpytest_inprocess("--ane-shards=all")
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.fnmatch_lines(
@@ -211,3 +183,34 @@ def test_without_a_file_there_are_annotations_alone(
     result = project.packages(good="none").gate()
     assert len(annotations(result)) == 1
     result.stdout.no_fnmatch_line("ane: *GitHub*")
+
+
+# A package whose names are commands to a terminal or a CI: a run on GitHub obeys none of them.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [("-v",), ("-n1",)])
+@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+def test_names_of_a_package(
+    project: Project, name: str, more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(project.path / "summary.md"))
+    package = hostile_package(project.path / "one", name)
+    other = hostile_package(project.path / "other", "sound")
+    project.manifest(
+        f'[models.own.shard.a]\nartifact = "{package}"\nreference = "{other}"\n'
+        f'[models.own.shard.b]\nartifact = "{package}"\nreference = "none"\n'
+        "[models.own.policy.compression]\nmax-bytes = 1\n"
+    )
+    result = project.gate("--junitxml=out.xml", "--ane-report=out.jsonl", "-rA", *more)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.no_fnmatch_line("*INTERNAL*")
+    lines = [*result.outlines, *result.errlines]
+    ours = [line for line in lines if line.startswith(("::error ", "::notice ", "::warning "))]
+    assert ours
+    check_lines(line for line in lines if line not in ours)
+    assert max(map(len, ours)) < 13_000
+    check_lines((project.path / "summary.md").read_text().split("\n"), longest=10_000)
+    ElementTree.parse(project.path / "out.xml")
+    assert read_run(project.path / "out.jsonl").rows

@@ -41,8 +41,7 @@ def test_golden_tensors_of_another_shard_are_red(project: Project) -> None:
     result = fidelity(project.llama(HELD.format("L01", "L00")), shards="L01")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*live probes are below min-cosine = 0.97: *"])
-    result = fidelity(project.llama(HELD.format("head.0", "L00")), shards="head.0")
-    result.assert_outcomes(failed=1)
+    fidelity(project.llama(HELD.format("head.0", "L00")), shards="head.0").assert_outcomes(failed=1)
 
 
 @pytest.mark.slow
@@ -72,26 +71,14 @@ def test_a_package(project: Project) -> None:
 def test_a_reference_that_cannot_be_had_is_an_error(project: Project) -> None:
     result = fidelity(project.packages(good="absent.safetensors"))
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        ["*absent.safetensors: there are no golden tensors; record them: pytest-ane golden record."]
-    )
-    x = np.ones((1, 8, 1, 4), np.float32)
-    save_file(
-        {"0.in.x": x, "0.out.projection": x * np.float32(np.nan)}, project.path / "nan.safetensors"
-    )
-    result = fidelity(project.packages(good="nan.safetensors"))
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*0.out.projection is nan at *0, 0, 0, 0*: nothing agrees *"])
-
-
-def test_outputs_the_package_does_not_have(project: Project) -> None:
-    save_file({"0.in.x": X, "0.out.logits": X}, project.path / "g.safetensors")
-    result = fidelity(project.packages(good="g.safetensors"))
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["golden #0: the reference gives logits *, the artifact proj*"])
-    save_file({"0.in.x": X[:, :4], "0.out.projection": X}, project.path / "g.safetensors")
-    result = fidelity(project.packages(good="g.safetensors"))
-    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*absent.safetensors: there are no golden tensors; *"])
+    for tensors in (
+        {"0.in.x": X, "0.out.projection": X * np.float32(np.nan)},
+        {"0.in.x": X, "0.out.logits": X},
+        {"0.in.x": X[:, :4], "0.out.projection": X},
+    ):
+        save_file(tensors, project.path / "g.safetensors")
+        fidelity(project.packages(good="g.safetensors")).assert_outcomes(failed=1)
 
 
 @pytest.mark.parametrize(
@@ -99,10 +86,7 @@ def test_outputs_the_package_does_not_have(project: Project) -> None:
     [
         (("L00-L01", "--out", "a.safetensors"), "L00-L01 names 2 shards; record one at a time."),
         (("L09", "--out", "a.safetensors"), "--ane-shards: 'L09' matches no shard; "),
-        (
-            ("L00", "--out", "a.txt"),
-            "--out a.txt: golden tensors are a .safetensors or an .npz file.",
-        ),
+        (("L00", "--out", "a.txt"), "--out a.txt: golden tensors are a .safetensors or an .npz"),
         (("a.mlpackage", "--out", "a.safetensors"), "a.mlpackage"),
         (
             ("a.mlpackage", "--package", "b.mlpackage", "--out", "a.safetensors"),
@@ -130,3 +114,60 @@ def test_a_package_of_unknown_making_has_no_module(
     project.packages(good="none")
     assert record(project, "good", "--out", "a.safetensors") == 1
     assert "own:good: has no float32 module; name a package to run" in capsys.readouterr().err
+
+
+# Golden prompts that do not fit: too long, one token alone, tokens the model does not have.
+
+PROMPT = """
+[[models.mini.prompts]]
+name = "{name}"
+{form}
+greedy = {greedy}
+"""
+
+
+def prompted(project: Project, name: str, form: str, greedy: int = 0, kinds: str = "") -> Project:
+    """The tiny Llama with this one prompt."""
+    text = (project.llama().path / "shards.toml").read_text()
+    text = text[: text.index("[[models.mini.prompts]]")]
+    if kinds:
+        text = text.replace('kinds = ["gaussian", "captured"]', f"kinds = {kinds}")
+    return project.manifest(text + PROMPT.format(name=name, form=form, greedy=greedy))
+
+
+@pytest.mark.parametrize("kind", ["captured", "outlier", "extreme"])
+def test_a_prompt_longer_than_the_shards_take(project: Project, kind: str) -> None:
+    prompted(project, "long", f"ids = {[3] * 15}", greedy=2, kinds=f'["{kind}"]')
+    result = project.gate("-k", "fidelity", shards="L01")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(["Golden prompt 'long' of mini has 15 tokens; *"])
+
+
+@pytest.mark.parametrize(
+    ("form", "sentence"),
+    [
+        ("ids = [3, 64, 5]", "'alien' of mini has token 64, and *; give ids below that."),
+        ('text = "abc"', "'alien' of mini has token 66, and *; the tokenizer is not this model's*"),
+    ],
+)
+def test_tokens_beyond_the_vocabulary(
+    project: Project, monkeypatch: pytest.MonkeyPatch, form: str, sentence: str
+) -> None:
+    from pytest_ane.models.sources.tokenizer import SourceTokenizer
+
+    monkeypatch.setattr(SourceTokenizer, "encode", lambda self, text: [1, 66, 2])
+    result = prompted(project, "alien", form).gate("-k", "fidelity or behaviour")
+    result.assert_outcomes(failed=5, deselected=8)
+    result.stdout.fnmatch_lines([f"Golden prompt {sentence}"])
+
+
+@pytest.mark.slow
+def test_a_prompt_of_one_token_is_compared_where_it_can_be(project: Project) -> None:
+    """Its only position is the first, apart from the others: behaviour has nothing to judge."""
+    kinds = '["captured", "outlier", "extreme"]'
+    result = prompted(project, "bos", "ids = [0]", kinds=kinds).gate("-k", "fidelity", "-rA")
+    result.assert_outcomes(passed=4, deselected=9)
+    result.stdout.fnmatch_lines(["captured bos T=1 * 1.0000 *"])
+    result = project.gate("-k", "behaviour")
+    result.assert_outcomes(failed=1, deselected=12)
+    result.stdout.fnmatch_lines(["UNPROVEN mini *No golden prompt has a second position*"])

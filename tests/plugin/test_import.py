@@ -50,5 +50,4 @@ def test_own_gates_are_left_out_where_the_plugin_is_switched_off(pytester: pytes
 
     assert main(["init", str(pytester.path)]) == 0
     pytester.makepyfile("def test_own(): pass")
-    result = pytester.runpytest_subprocess("-p", "no:ane")
-    result.assert_outcomes(passed=1)
+    pytester.runpytest_subprocess("-p", "no:ane").assert_outcomes(passed=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -119,8 +120,7 @@ def test_a_package_may_call_its_ports_otherwise_and_turn_their_axes(project: Pro
     project.llama(_OWN.format(reference="float32") + _PORTS.format(axes=[0, 2, 1]))
     project.gate("-k", "fidelity", shards="L00").assert_outcomes(passed=1, deselected=3)
     project.llama(_OWN.format(reference="float32"))
-    result = project.gate("-k", "fidelity", shards="L00")
-    result.assert_outcomes(failed=1, deselected=3)
+    project.gate("-k", "fidelity", shards="L00").assert_outcomes(failed=1, deselected=3)
 
 
 @pytest.mark.parametrize(
@@ -137,3 +137,27 @@ def test_ports_that_the_family_has_not(project: Project, ports: str, sentence: s
     shutil.copytree(project.workshop.packages["good"], project.path / "own.mlpackage")
     result = project.gate("-k", "fidelity", shards="L00")
     assert sentence in " ".join((result.stdout.str() + result.stderr.str()).split())
+
+
+# `[models.NAME.inputs.INPUT]` in a run: what own packages are probed at.
+
+TABLE = '[models.own.inputs.{name}]\nkind = "uniform"\nlow = 1.0\nhigh = 2.0\n'
+FIDELITY = ("--ane-shards=all", "-m", "gate", "-k", "fidelity")
+
+
+def test_a_verdict_lists_what_an_input_was_drawn_from(project: Project) -> None:
+    project.packages(TABLE.format(name="x"), good="none")
+    project.run(*FIDELITY, "--ane-report=report.jsonl").assert_outcomes(passed=1, deselected=3)
+    report = (project.path / "report.jsonl").read_text()
+    assert "uniform: as the manifest says" in report
+    assert all(map(json.loads, report.splitlines()))
+
+
+def test_an_input_that_the_package_does_not_have_is_one_sentence(project: Project) -> None:
+    project.packages(TABLE.format(name="xs"), good="none")
+    result = project.run(*FIDELITY)
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        ["*good.mlpackage: has no input 'xs', which the manifest names; inputs: x; did you mean*"]
+    )
+    result.stdout.no_fnmatch_line("*Traceback*")

@@ -56,13 +56,9 @@ REQUIRED = "[models.own.policy]\nplacement.require = 'plan'\nfidelity.require = 
 @pytest.fixture
 def own(project: Project) -> Project:
     """A project with its own gates."""
-    gates = project.path / "gates"
-    gates.mkdir()
-    for name, text in {
-        "placement": PLACEMENT, "compression": COMPRESSION, "fidelity": FIDELITY
-    }.items():  # fmt: skip
-        (gates / f"test_{name}.py").write_text(text)
-    return project
+    project.own_gate(PLACEMENT, "test_placement.py")
+    project.own_gate(COMPRESSION, "test_compression.py")
+    return project.own_gate(FIDELITY)
 
 
 def test_they_work(own: Project) -> None:
@@ -98,11 +94,7 @@ def test_on_a_mac_a_forecast_is_no_plan(own: Project) -> None:
 
 
 def test_a_canary_is_held_likewise(own: Project) -> None:
-    canary = "[models.own]\ncanary = ['good']\n"
-    required = f"{canary}{REQUIRED}"
-    own.packages(good="float32", other="none")
-    text = (own.path / "shards.toml").read_text()
-    own.manifest(required + text)
+    own.packages(good="float32", other="none").head(f"[models.own]\ncanary = ['good']\n{REQUIRED}")
     result = own.gate("gates", "-k", "other and fidelity", "--ane-backend=cpu")
     result.assert_outcomes(errors=1, deselected=5)
     result.stdout.fnmatch_lines(["*not run: canary good left placement unproven*"])

@@ -171,94 +171,38 @@ def test_another_reference_is_what_the_shard_is_held_against(project: Project) -
 @pytest.mark.parametrize(
     ("change", "more", "said"),
     [
-        (
-            "raise ValueError('no weights for ' + shard)",
-            "",
-            "own:ffn.0: builder 'small_model:build' failed: ValueError: no weights for ffn.0 "
-            "(small_model.py:11).",
-        ),
-        (
-            "return module",
-            "",
-            "own:ffn.0: builder 'small_model:build' gave a Conv2d; return a "
-            "pytest_ane.models.families.Conversion.",
-        ),
-        (
-            "module = build",
-            "",
-            "own:ffn.0: the Conversion of builder 'small_model:build' has a function for a module; "
-            "give a torch.nn.Module.",
-        ),
-        (
-            "return Conversion(module, (), ())",
-            "",
-            "the Conversion of builder 'small_model:build' names no inputs or no outputs; give a "
-            "Port for each.",
-        ),
-        (
-            "x = Port('x', (1, -16, 'T', 1))",
-            "",
-            "gives 'x' the shape (1, -16, 'T', 1); use sizes and 'T'.",
-        ),
+        ("raise ValueError('none for ' + shard)", "", "ValueError: none for ffn.0 (small_model.py"),
+        ("return module", "", "gave a Conv2d; return a pytest_ane.models.families.Conversion."),
+        ("module = build", "", "has a function for a module; give a torch.nn.Module."),
+        ("return Conversion(module, (), ())", "", "names no inputs or no outputs; give a Port"),
+        ("x = Port('x', (1, -16, 'T', 1))", "", "gives 'x' the shape (1, -16, 'T', 1); use sizes"),
         ("x = Port('y', x.shape)", "", "names a port twice among y, y."),
-        (
-            "",
-            ", reference=3",
-            "has an int for a reference; give a callable or None.",
-        ),
+        ("", ", reference=3", "has an int for a reference; give a callable or None."),
         (
             "",
             ", reference=lambda x: x[:, :8]",
-            "own:ffn.0: at T = 1 its reference gives [1, 8, 1, 1], and its output ports say "
-            "[1, 16, 1, 1].",
+            "at T = 1 its reference gives [1, 8, 1, 1], and",
         ),
-        (
-            "",
-            ", reference=lambda x: 1 / 0",
-            "own:ffn.0: its float32 reference failed: ZeroDivisionError: division by zero",
-        ),
-        (
-            "raise SystemExit(3)",
-            "",
-            "own:ffn.0: builder 'small_model:build' failed: SystemExit: 3 (small_model.py:",
-        ),
-        (
-            "module.forward = lambda x: x.nothing()",
-            "",
-            "own:ffn.0 could not be converted: 'Tensor' object has no attribute 'nothing'",
-        ),
+        ("", ", reference=lambda x: 1 / 0", "its float32 reference failed: ZeroDivisionError"),
+        ("raise SystemExit(3)", "", "failed: SystemExit: 3 (small_model.py:"),
+        ("module.forward = lambda x: x.nothing()", "", "ffn.0 could not be converted: 'Tensor'"),
     ],
 )
 def test_what_a_builder_can_get_wrong(project: Project, change: str, more: str, said: str) -> None:
-    assert said in complaint(small(project, change, more))
+    complaints = complaint(small(project, change, more))
+    assert "own:ffn.0" in complaints or "Conversion of builder" in complaints
+    assert said in complaints
 
 
 @pytest.mark.parametrize(
     ("manifest", "said"),
     [
-        (
-            MANIFEST.replace(":build", ":make"),
-            "own: builder 'small_model:make': small_model has no function 'make'.",
-        ),
-        (
-            MANIFEST.replace("small_model:", "small_model.inner:"),
-            "own: builder 'small_model.inner:build': small_model.inner cannot be imported: "
-            "ModuleNotFoundError: No module named 'small_model.inner'; 'small_model' is not a "
-            "package.",
-        ),
+        (MANIFEST.replace(":build", ":make"), "small_model has no function 'make'."),
+        (MANIFEST.replace("model:", "model.inner:"), "small_model.inner cannot be imported: Modul"),
         (MANIFEST + 'depends = ["absent.bin"]\n', "which is not there; check the path."),
-        (
-            MANIFEST + 'family = "llama"\n',
-            "'builder' stands in place of a family; give one of them.",
-        ),
-        (
-            MANIFEST + "source = { seeded = 1 }\n",
-            "'source' needs a family; a builder brings its weights.",
-        ),
-        (
-            MANIFEST + 'prompts = [{ name = "p", ids = [1] }]\n',
-            "'prompts' needs a family, which knows how shards follow.",
-        ),
+        (MANIFEST + 'family = "llama"\n', "'builder' stands in place of a family; give one of"),
+        (MANIFEST + "source = { seeded = 1 }\n", "'source' needs a family; a builder brings its"),
+        (MANIFEST + 'prompts = [{ name = "p", ids = [1] }]\n', "'prompts' needs a family, which"),
     ],
 )
 def test_what_a_manifest_can_get_wrong_about_a_builder(
@@ -270,10 +214,8 @@ def test_what_a_manifest_can_get_wrong_about_a_builder(
 def test_a_module_that_fails_as_it_is_imported(project: Project) -> None:
     small(project)
     (project.path / "small_model.py").write_text("import torch\nraise SystemExit(3)\n")
-    assert (
-        "own: builder 'small_model:build': small_model cannot be imported: SystemExit: 3 "
-        "(small_model.py:2)."
-    ) in complaint(project)
+    said = "small_model cannot be imported: SystemExit: 3 (small_model.py:2)."
+    assert f"own: builder 'small_model:build': {said}" in complaint(project)
 
 
 def family(project: Project, source: str, text: str = FAMILY) -> Project:
@@ -306,23 +248,16 @@ def test_a_checkpoint_gives_the_same_shard_as_the_weights_in_memory(project: Pro
     [
         (
             FAMILY.replace("def spread", "def spreads"),
-            "Family 'linear_family' has no function spread(); a family has open_model, layout, "
-            "wiring, starts_whole, spread and a VERSION; or its module has a FAMILY, such as a "
-            "DecoderFamily.",
+            "has no function spread(); a family has",
         ),
-        (
-            FAMILY.replace("VERSION =", "EDITION ="),
-            "Family 'linear_family' has no VERSION, a text that every cache key holds.",
-        ),
-        (
-            "import nothing_such",
-            "Family 'linear_family': linear_family cannot be imported: ModuleNotFoundError: No "
-            "module named 'nothing_such' (linear_family.py:1).",
-        ),
+        (FAMILY.replace("VERSION =", "EDITION ="), "has no VERSION, a text that every cache key"),
+        ("import nothing_such", "linear_family cannot be imported: ModuleNotFoundError: No module"),
     ],
 )
 def test_what_a_family_can_get_wrong(project: Project, text: str, said: str) -> None:
-    assert said in complaint(family(project, "{ seeded = 7, config.width = 32 }", text))
+    told = complaint(family(project, "{ seeded = 7, config.width = 32 }", text))
+    assert "Family 'linear_family'" in told
+    assert said in told
 
 
 STATEFUL = """

@@ -94,8 +94,7 @@ def test_of_a_compiled_detector_the_program_is_gated(project: Project, plain: Pa
 
 
 def test_a_package_alone(project: Project, plain: Path) -> None:
-    result = project.run(f"--ane-package={plain}", "-m", "gate")
-    result.assert_outcomes(passed=4, deselected=1)
+    project.run(f"--ane-package={plain}", "-m", "gate").assert_outcomes(passed=4, deselected=1)
 
 
 def test_each_program_is_timed_and_the_whole(project: Project, plain: Path) -> None:

@@ -8,12 +8,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from pytest_ane.plugin._process import is_worker, run_id, send_id, worker
 from tests.plugin.conftest import Project
-from tests.plugin.test_full_disk import COMMAND, COUNT, STALL
+from tests.plugin.projects import COUNT
+from tests.plugin.test_full_disk import COMMAND, STALL
 
 GATES = [sys.executable, "-m", "pytest", "--ane-shards=all", "-m", "gate", "--ane-cache=cache"]
 
@@ -107,3 +110,47 @@ def test_sigterm_leaves_no_temporary_files(
     assert "Traceback" not in text
     assert [path.name for path in temporary.iterdir() if path.name != "pytest-of-root"] == []
     assert [path.name for path in (project.path / "cache" / "tmp").iterdir()] == []
+
+
+# A run has one BLAS thread, whatever a conftest imports first.
+
+NAMES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "GOMP_SPINCOUNT")
+
+
+@pytest.mark.slow
+def test_a_conftest_that_imports_numpy_is_not_too_early(project: Project) -> None:
+    """In a process of its own, for how many threads numpy has is said once."""
+    for name in NAMES:
+        os.environ.pop(name, None)
+    pytester = project.packages(good="none").pytester
+    pytester.makeconftest("import numpy")
+    pytester.makepyfile(
+        """
+        import os
+        from threadpoolctl import threadpool_info
+
+        def test_threads():
+            assert {one["num_threads"] for one in threadpool_info()} == {1}
+            assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
+        """
+    )
+    result = pytester.runpytest_subprocess("--ane-shards=all", "-k", "test_threads")
+    result.assert_outcomes(passed=1, deselected=4)
+
+
+# The id that all processes of a run share.
+
+
+def config(**more: Any) -> pytest.Config:
+    return cast("pytest.Config", SimpleNamespace(stash=pytest.Stash(), **more))
+
+
+def test_workers_have_the_name_of_the_run_that_started_them() -> None:
+    controller = config()
+    given: dict[str, Any] = {"workerid": "gw3"}
+    send_id(given, controller)
+    started = config(workerinput=given)
+    assert run_id(started) == run_id(controller) == run_id(controller)
+    assert (is_worker(controller), is_worker(started)) == (False, True)
+    assert (worker(controller), worker(started)) == ("main", "gw3")
+    assert run_id(config()) != run_id(controller)

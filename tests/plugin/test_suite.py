@@ -11,7 +11,7 @@ import pytest
 
 from pytest_ane.cli import main
 from pytest_ane.project import suite
-from tests.plugin.conftest import Project
+from tests.plugin.conftest import Project, refused
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -74,12 +74,6 @@ def test_own_gates_run_once_however_they_are_named(project: Project, arguments: 
     project.packages(good="none").gate(*arguments).assert_outcomes(passed=3, deselected=1)
 
 
-def test_one_own_gate_can_be_named(project: Project) -> None:
-    assert main(["init", str(project.path)]) == 0
-    result = project.packages(good="none").gate("gates/test_placement.py")
-    result.assert_outcomes(passed=1)
-
-
 @pytest.mark.parametrize("arguments", [[], ["."]])
 def test_shipped_gates_join_a_run_of_everything(project: Project, arguments: list[str]) -> None:
     (project.path / "tests").mkdir()
@@ -90,8 +84,7 @@ def test_shipped_gates_join_a_run_of_everything(project: Project, arguments: lis
 
 def test_one_shipped_gate_can_be_named(project: Project) -> None:
     named = str(suite.shipped() / "test_placement.py")
-    result = project.packages(good="none").gate(named, f"--rootdir={project.path}")
-    result.assert_outcomes(passed=1)
+    project.packages(good="none").gate(named, f"--rootdir={project.path}").assert_outcomes(passed=1)
 
 
 def test_the_projects_naming_rules_hide_no_shipped_gate(project: Project) -> None:
@@ -116,3 +109,133 @@ def test_a_conftest_of_the_project_reaches_shipped_gates(project: Project) -> No
 def test_the_shipped_suite_is_found_beside_or_inside_the_package() -> None:
     assert suite.shipped() == ROOT / "gates"
     assert os.access(suite.shipped() / "test_fidelity.py", os.R_OK)
+
+
+# `--co`: lists the gates at once; of sources it reads headers, and of packages nothing.
+
+IDS = """\
+gates/test_compression.py::test_compression[mini:L00]
+gates/test_compression.py::test_compression[mini:L01]
+gates/test_compression.py::test_compression[mini:head.0]
+gates/test_compression.py::test_compression[mini:head.1]
+gates/test_fidelity.py::test_fidelity[mini:L00]
+gates/test_fidelity.py::test_fidelity[mini:L01]
+gates/test_fidelity.py::test_fidelity[mini:head.0]
+gates/test_fidelity.py::test_fidelity[mini:head.1]
+gates/test_placement.py::test_placement[mini:L00]
+gates/test_placement.py::test_placement[mini:L01]
+gates/test_placement.py::test_placement[mini:head.0]
+gates/test_placement.py::test_placement[mini:head.1]
+gates/test_behaviour.py::test_behaviour[mini]
+
+13 tests collected in *
+"""
+
+
+def test_ids_are_short_and_no_weights_are_read(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object) -> None:
+        raise AssertionError("weights were read")
+
+    monkeypatch.setattr("pytest_ane.models.sources._gguf.GGUFSource._dequantize", read)
+    project.llama()
+    result = project.gate("--co", "-q", "--ane-cache=cache")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(
+        [line.replace("[", "[[]") for line in IDS.splitlines()], consecutive=True
+    )
+    assert not (project.path / "cache").exists()
+
+
+def test_packages_are_not_opened(project: Project) -> None:
+    result = project.packages(absent="none").gate("--co", "-q")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["gates/test_placement.py::test_placement[[]own:absent[]]"])
+
+
+def test_behaviour_is_asked_of_complete_chains_only(project: Project) -> None:
+    result = project.llama().gate("--co", "-q", shards="L0*")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.no_fnmatch_line("*test_behaviour*")
+    result.stdout.fnmatch_lines(["6/7 tests collected (1 deselected) in *"])
+
+
+def test_two_models_have_ids_of_their_own(project: Project) -> None:
+    own = f'[models.own.shard.L00]\nartifact = "{project.workshop.packages["good"]}"\n'
+    project.llama(own + 'reference = "none"\n')
+    result = project.gate("--co", "-q", "-k", "placement", shards="L00")
+    result.stdout.fnmatch_lines(
+        [
+            "gates/test_placement.py::test_placement[[]mini:L00[]]",
+            "gates/test_placement.py::test_placement[[]own:L00[]]",
+        ]
+    )
+
+
+# `--ane-shards`: which gates run.
+
+
+def listed(project: Project, selection: str) -> list[str]:
+    """Ids of shards whose placement would be asked; the source is not opened."""
+    result = project.llama().gate("--co", "-q", shards=selection)
+    assert result.ret == 0
+    lines = [line for line in result.outlines if "test_placement[" in line]
+    return [line.partition("[")[2].rstrip("]") for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("selection", "shards"),
+    [
+        ("L01", ["mini:L01"]),
+        ("L00-L01", ["mini:L00", "mini:L01"]),
+        ("head*", ["mini:head.0", "mini:head.1"]),
+        ("head*,L00", ["mini:L00", "mini:head.0", "mini:head.1"]),
+        ("mini:L01", ["mini:L01"]),
+        ("mini:head.0-head.1", ["mini:head.0", "mini:head.1"]),
+        ("all", ["mini:L00", "mini:L01", "mini:head.0", "mini:head.1"]),
+        ("sample:2", ["mini:L00", "mini:head.1"]),
+        ("L01,L01", ["mini:L01"]),
+    ],
+)
+def test_a_selection_names_shards(project: Project, selection: str, shards: list[str]) -> None:
+    assert listed(project, selection) == shards
+
+
+def test_three_gates_of_one_shard_pass(project: Project) -> None:
+    result = project.llama().gate(shards="L01")
+    result.assert_outcomes(passed=3, deselected=1)
+    result.stdout.fnmatch_lines(["ane: L01 · shards 1 of 4 · backend cpu · *"])
+
+
+def test_the_whole_chain_is_also_asked_for_its_behaviour(project: Project) -> None:
+    result = project.llama().gate()
+    result.assert_outcomes(passed=13)
+    result.stdout.fnmatch_lines(["gates/test_behaviour.py . *", "passed   mini  *behaviour *"])
+
+
+@pytest.mark.parametrize("selection", ["L1", "tiny:L00", "L01-L00", "sample:none", "", " , "])
+def test_a_wrong_selection_is_one_line(project: Project, selection: str) -> None:
+    """Their sentences are the business of `tests/manifest/test_selection.py`."""
+    refused(project.llama().gate(shards=selection), "*[.']")
+
+
+def test_without_the_option_only_the_projects_own_tests_run(project: Project) -> None:
+    project.llama().pytester.makepyfile("def test_own(): pass")
+    result = project.pytester.runpytest_inprocess()
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("ane: *")
+
+
+def test_the_projects_own_tests_run_beside_the_gates(project: Project) -> None:
+    project.packages(good="none").pytester.makepyfile("def test_own(): pass")
+    project.run("--ane-shards=good").assert_outcomes(passed=4, deselected=1)
+
+
+def test_own_gates_without_the_option_are_deselected_not_skipped(project: Project) -> None:
+    from pytest_ane.cli import main
+
+    assert main(["init", str(project.path)]) == 0
+    result = project.pytester.runpytest_inprocess()
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    result.assert_outcomes(deselected=9)

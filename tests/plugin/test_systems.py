@@ -22,11 +22,6 @@ MOVED = (
 )
 
 
-@pytest.fixture(autouse=True)
-def _not_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CI", raising=False)
-
-
 @pytest.fixture
 def five(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A package of four convolutions and a SiLU, without a reference."""

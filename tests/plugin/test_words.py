@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_ane.cli import main
-from tests.plugin.conftest import Project
+from tests.plugin.conftest import Project, refused
 
 ASLEEP = "ane: gates are asleep; wake them with --ane-shards=all (or L01, sample:5)"
 
@@ -69,9 +69,10 @@ def test_a_node_id_of_a_gate_of_the_project_s_own(project: Project) -> None:
 
 def test_a_shard_that_a_node_id_does_not_name(project: Project) -> None:
     project.packages(good="none")
-    result = project.run("gates/test_placement.py::test_placement[own:goof]")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: *test_placement[[]own:goof[]]: shards.toml * own:good*"])
+    refused(
+        project.run("gates/test_placement.py::test_placement[own:goof]"),
+        "*test_placement[[]own:goof[]]: shards.toml * own:good*",
+    )
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -116,3 +117,28 @@ def test_the_shipped_gates_can_be_named(project: Project, named: str) -> None:
     )
     alone = "placement" in named
     result.assert_outcomes(passed=1 if alone else 3, deselected=0 if alone else 1)
+
+
+# The markers `gate` and `bench`.
+
+
+def test_strict_markers_know_them(project: Project) -> None:
+    project.pytester.makeini("[pytest]\naddopts = --strict-markers\n")
+    project.pytester.makepyfile(
+        "import pytest\n"
+        "@pytest.mark.gate\n"
+        "def test_gate(): pass\n"
+        "@pytest.mark.bench\n"
+        "def test_bench(): pass\n"
+    )
+    project.pytester.runpytest_inprocess().assert_outcomes(passed=2)
+
+
+def test_they_are_listed_with_their_meaning(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest_inprocess("--markers")
+    result.stdout.fnmatch_lines(
+        [
+            "@pytest.mark.gate: a quality gate of a model shard; runs only with --ane-shards or *",
+            "@pytest.mark.bench: a throughput benchmark of a model shard; runs only with --ane-*",
+        ]
+    )

@@ -8,28 +8,12 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.plugin.conftest import Project
-
-COUNT = """
-import tempfile
-from pathlib import Path
-from pytest_ane.make import shard
-
-build = shard._build
-
-def counted(given, *arguments):
-    with Path(__file__).with_name("builds.txt").open("a") as file:
-        print(given.id, tempfile.gettempdir(), file=file)
-    build(given, *arguments)
-
-shard._build = counted
-"""
+from tests.plugin.projects import COUNT
 
 
 @pytest.mark.slow
 def test_table_and_properties_arrive_and_nothing_is_built_twice(project: Project) -> None:
-    project.llama().pytester.makeconftest(COUNT)
-    manifest = project.path / "shards.toml"
-    manifest.write_text('[run]\ntmpdir = "scratch"\n' + manifest.read_text())
+    project.llama().head('[run]\ntmpdir = "scratch"\n').pytester.makeconftest(COUNT)
     result = project.pytester.runpytest_subprocess(
         "-n2", "--ane-shards=head*", "-m", "gate", "--ane-cache=cache", "--junitxml=out.xml"
     )

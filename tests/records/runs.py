@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from pytest_ane.plugin._records import of_row
+from pytest_ane.plugin._reports import of_row
 from pytest_ane.records.record import Record
 from pytest_ane.records.run import Facts, Writer
 from pytest_ane.report.run import Run, read_run, verdict_data

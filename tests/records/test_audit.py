@@ -20,14 +20,17 @@ import pytest
 import pytest_ane
 from pytest_ane.gates.fidelity import FIDELITY
 from pytest_ane.gates.verdict import Verdict
+from pytest_ane.mac._replay import Replayer
+from pytest_ane.mac._script import Script
 from pytest_ane.mlprogram.errors import AneError
 from pytest_ane.plugin._workspace import Workspace
 from pytest_ane.records.audit import Audit, Auditor, base_of
 from pytest_ane.records.record import sealed
 from pytest_ane.records.run import read_run
 from tests.ci.repository import git
-from tests.plugin.conftest import Project
+from tests.plugin.conftest import Project, genuine
 
+__all__ = ["genuine"]
 Edit = Callable[[Path], object]
 CONFTEST = """\
 import pytest
@@ -473,3 +476,57 @@ def test_hazards_are_never_believed(checkout: Checkout) -> None:
     git(checkout.path, "tag", "--force", "base")
     checkout.run().assert_outcomes(passed=4, deselected=1)
     assert checkout.complaints() == []
+
+
+# An older record in a newer one's place: still of these bytes, and no longer the latest.
+
+RECORD = ("--ane-backend=coreml", "--ane-record=all", "-k", "placement")
+
+
+@pytest.fixture
+def recorded(
+    checkout: Checkout,
+    genuine: None,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> Checkout:
+    """Two records of a plan, the second one in the base; a parameter adds to the policy."""
+    (checkout.path / ".gitignore").write_text("run.jsonl\n__pycache__\n.pytest_cache\n")
+    add(checkout.path / "shards.toml", '[models.own.policy.placement]\nrequire = "plan"\n')
+    add(checkout.path / "shards.toml", getattr(request, "param", ""))
+    with Replayer(Script()):
+        checkout.project.gate(*RECORD)
+        shutil.copytree(checkout.path / "evidence", checkout.path / "older")
+        checkout.project.gate(*RECORD)
+    checkout.commit("evidence")
+    git(checkout.path, "tag", "--force", "base")
+    return checkout
+
+
+@pytest.mark.slow
+def test_the_latest_record_passes(recorded: Checkout) -> None:
+    assert recorded.run("--ane-backend=cpu").ret == 0
+    assert recorded.complaints() == []
+
+
+def test_an_older_record_is_named(recorded: Checkout) -> None:
+    name = "own/good.placement.json"
+    shutil.copy(recorded.path / "older" / name, recorded.path / "evidence" / name)
+    recorded.commit("older")
+    assert recorded.run("--ane-backend=cpu").ret == 0
+    assert recorded.complaints() == [
+        "placement: its evidence was rolled back: record 1 stands in place of record 2"
+    ]
+
+
+@pytest.mark.parametrize(
+    "recorded", ['[models.own.policy.evidence]\nsystems = ["macOS 26"]\n'], indirect=True
+)
+def test_an_older_record_of_one_of_several_systems_is_named(recorded: Checkout) -> None:
+    name = "own/good.placement@macos-26.json"
+    shutil.copy(recorded.path / "older" / name, recorded.path / "evidence" / name)
+    recorded.commit("older")
+    assert recorded.run("--ane-backend=cpu").ret == 0
+    assert recorded.complaints() == [
+        "placement: its evidence was rolled back: record 1 stands in place of record 2"
+    ]

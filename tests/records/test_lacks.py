@@ -14,7 +14,7 @@ from pytest_ane.gates.behaviour._embeddings import Embeddings, Ranking, TextResu
 from pytest_ane.gates.behaviour.measure import PromptResult
 from pytest_ane.gates.fidelity import Comparison, Fidelity
 from pytest_ane.gates.fidelity._records import Covered
-from pytest_ane.gates.placement.plans import Message, Plan, PlannedFunction, PlannedOperation, Tally
+from pytest_ane.gates.placement.plans import Message, PlannedFunction, PlannedOperation, Tally
 from pytest_ane.gates.registry import GATES
 from pytest_ane.make import Artifact
 from pytest_ane.manifest import Model, Probes, Prompt, Shard
@@ -37,10 +37,6 @@ def lack(gate: str, measurement: Any, subject: Subject, package: Path | None = N
     return next(GATES[gate].lacks(measurement, subject, FOUND.environment, artifact), "")
 
 
-def of_plan(plan: Plan) -> str:
-    return lack("placement", plan, SHARD)
-
-
 def of_fidelity(
     *found: Comparison, compared: bool = True, shard: Shard = SHARD, **more: Any
 ) -> str:
@@ -48,43 +44,32 @@ def of_fidelity(
     return lack("fidelity", measured, shard)
 
 
-def of_behaviour(*found: PromptResult, asked: Prompt) -> str:
-    model = Model(name="m", shards=(SHARD,), prompts=(asked,))
-    return lack("behaviour", Behaviour(found, (), {}, 9), model)
-
-
-def test_whole_measurements() -> None:
-    assert of_plan(PLAN) == ""
-    assert of_fidelity(SEEDED, CAPTURED) == ""
-    assert of_behaviour(PROMPT, asked=Prompt(name="p", ids=(1, 2), greedy=1)) == ""
+NAMELESS = PlannedFunction("main", (PlannedOperation("", "conv", "ANE"),))
+LOG = "holds counts or a log, not Core ML's plan alone"
 
 
 @pytest.mark.parametrize(
-    "plan",
+    ("changes", "says"),
     [
-        replace(PLAN, source="counts"),
-        replace(PLAN, tallies=(Tally(None, 9, 9),)),
-        replace(PLAN, messages=(Message("a", "b", False, 1),)),
+        ({}, ""),
+        ({"source": "counts"}, LOG),
+        ({"tallies": (Tally(None, 9, 9),)}, LOG),
+        ({"messages": (Message("a", "b", False, 1),)}, LOG),
+        ({"functions": (NAMELESS,)}, "holds a plan that names no operation"),
+        ({"functions": ()}, "holds a plan that names no operation"),
+        ({"compute_units": "ALL"}, "holds a plan for ALL, and was recorded with CPU_AND_NE"),
+        (
+            {"compute_units": ""},
+            "holds a plan for unknown compute units, and was recorded with CPU_AND_NE",
+        ),
     ],
 )
-def test_counts_and_logs(plan: Plan) -> None:
-    assert of_plan(plan) == "holds counts or a log, not Core ML's plan alone"
-
-
-def test_a_plan_without_names() -> None:
-    functions = (PlannedFunction("main", (PlannedOperation("", "conv", "ANE"),)),)
-    for found in (functions, ()):
-        assert of_plan(replace(PLAN, functions=found)) == "holds a plan that names no operation"
-
-
-def test_a_plan_for_other_compute_units() -> None:
-    assert of_plan(replace(PLAN, compute_units="ALL")) == (
-        "holds a plan for ALL, and was recorded with CPU_AND_NE"
-    )
-    assert "unknown compute units" in of_plan(replace(PLAN, compute_units=""))
+def test_a_plan(changes: dict[str, Any], says: str) -> None:
+    assert lack("placement", replace(PLAN, **changes), SHARD) == says
 
 
 def test_fidelity_without_a_reference() -> None:
+    assert of_fidelity(SEEDED, CAPTURED) == ""
     assert of_fidelity(SEEDED, compared=False) == "compares with no reference"
     alone = SHARD.model_copy(update={"reference": "none"})
     says = "does not say whether outputs depend on the input"
@@ -120,11 +105,20 @@ def test_fewer_probes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cosines", "positions"), [((0.9,), (0,)), ((0.9,), (2,)), ((), ()), ((0.9, 0.9), (2, 4))]
+    ("changes", "says"),
+    [
+        ({"cosines": (0.9,), "positions": (0,)}, "leaves out positions of g"),
+        ({"cosines": (0.9,), "positions": (2,)}, "leaves out positions of g"),
+        ({"cosines": (), "positions": ()}, "leaves out positions of g"),
+        ({"cosines": (0.9, 0.9), "positions": (2, 4)}, "leaves out positions of g"),
+        # One row, and positions at which rounding chooses.
+        ({"cosines": (0.9,), "positions": (0,), "both_zero": ()}, ""),
+        ({"both_zero": (), "undecided": (1,)}, ""),
+    ],
 )
-def test_fewer_positions(cosines: tuple[float, ...], positions: tuple[int, ...]) -> None:
-    fewer = replace(SEEDED, cosines=cosines, positions=positions, relative=cosines)
-    assert of_fidelity(fewer) == "leaves out positions of g"
+def test_fewer_positions(changes: dict[str, Any], says: str) -> None:
+    relative = changes.get("cosines", SEEDED.relative)
+    assert of_fidelity(replace(SEEDED, **changes, relative=relative)) == says
     # An output that the reference does not have stands beside one that it has.
     other = replace(SEEDED, output="z", cosines=(), positions=(), relative=(), both_zero=())
     assert of_fidelity(SEEDED, other) == ""
@@ -136,24 +130,18 @@ def test_golden_tensors_are_counted_as_what_they_are(tmp_path: Path) -> None:
     assert "leaves out positions" in of_fidelity(replace(SEEDED, both_zero=()), shard=golden)
 
 
-def test_positions_at_which_rounding_chooses_are_not_left_out() -> None:
-    undecided = replace(SEEDED, both_zero=(), undecided=(1,))
-    assert of_fidelity(undecided, CAPTURED) == ""
-
-
-def test_an_output_of_one_row() -> None:
-    row = replace(SEEDED, cosines=(0.9,), positions=(0,), relative=(0.1,), both_zero=())
-    assert of_fidelity(row) == ""
-
-
-def test_fewer_prompts_tokens_or_positions() -> None:
-    assert of_behaviour(PROMPT, asked=Prompt(name="q", text="x")) == "leaves out q"
-    assert (
-        of_behaviour(PROMPT, asked=Prompt(name="p", text="x")) == "has 1 of 10 greedy tokens of p"
-    )
-    assert of_behaviour(PROMPT, asked=Prompt(name="p", ids=(1, 2, 3), greedy=1)) == (
-        "has 2 of 3 positions of p"
-    )
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (Prompt(name="p", ids=(1, 2), greedy=1), ""),
+        (Prompt(name="q", text="x"), "leaves out q"),
+        (Prompt(name="p", text="x"), "has 1 of 10 greedy tokens of p"),
+        (Prompt(name="p", ids=(1, 2, 3), greedy=1), "has 2 of 3 positions of p"),
+    ],
+)
+def test_fewer_prompts_tokens_or_positions(asked: Prompt, says: str) -> None:
+    model = Model(name="m", shards=(SHARD,), prompts=(asked,))
+    assert lack("behaviour", Behaviour((PROMPT,), (), {}, 9), model) == says
 
 
 def test_a_plan_with_fewer_operations_than_its_package(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from pytest_ane.records.memory import Memory, Place, matches
 from pytest_ane.records.record import sealed
 from pytest_ane.records.run import Writer
 from pytest_ane.records.steps import summaries, turns
+from tests.ci.repository import git
 from tests.records.runs import Line, file_of, line, write
 
 COSINES = (0.99, 0.98, float("nan"))
@@ -64,6 +64,19 @@ def test_two_runs_at_once_have_a_file_each(tmp_path: Path) -> None:
     write(tmp_path, one, Line(facts, other.record), one)
     assert len(list(tmp_path.iterdir())) == 2
     assert sorted(values(Memory(tmp_path), "x")) == [1.0, 1.0, 2.0]
+
+
+def test_runs_of_one_second_are_in_their_order(tmp_path: Path) -> None:
+    for id_, part in zip("abc", (3, 1, 2), strict=True):
+        facts, record = line(0, {"x": float(part)}, commit="")
+        started = f"2026-01-01T10:00:00.00000{part}Z"
+        write(tmp_path, Line(replace(facts, id=id_ * 32, started=started), record))
+    memory = Memory(tmp_path)
+    assert values(memory, "x") == [1.0, 2.0, 3.0]
+    assert {run.time for run in memory.runs} == {"2026-01-01 10:00:00"}
+    earlier = last_before(memory, "a" * 32, {("fidelity", "mini:L01", ""): Place("cpu", "")})
+    assert earlier is not None
+    assert earlier.figures == {("fidelity", "mini:L01", ""): {"x": 2.0}}
 
 
 def test_a_run_s_own_file_is_a_memory_too(tmp_path: Path) -> None:
@@ -168,8 +181,8 @@ def test_what_is_no_file_is_named(folder: Path) -> None:
     os.mkfifo(folder / "pipe.jsonl")
     memory = Memory(folder)
     assert [str(skip) for skip in memory.skipped] == [
-        "pipe.jsonl cannot be read (it is no regular file)",
-        "zero.jsonl cannot be read (it is no regular file)",
+        "pipe.jsonl is no regular file",
+        "zero.jsonl is no regular file",
     ]
 
 
@@ -260,13 +273,12 @@ def test_the_points_of_a_chart(folder: Path) -> None:
 
 def test_git_gives_the_order(tmp_path: Path) -> None:
     """A commit that was measured late stands where it belongs; an unknown one stands by time."""
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
-    subprocess.run([*git, "init", "-q"], check=True)
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    git(tmp_path, "init", "-q")
     ids = []
     for title in ("one", "two", "three"):
-        subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", title], check=True)
-        done = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, check=True)
-        ids.append(done.stdout.decode().strip())
+        git(tmp_path, *who, "commit", "-q", "--allow-empty", "-m", title)
+        ids.append(git(tmp_path, "rev-parse", "HEAD").strip())
     folder = tmp_path / "history"
     measured = (ids[2], ids[0], "f" * 40, ids[1])
     write(folder, *(line(i, {"x": i}, commit=id_) for i, id_ in enumerate(measured)))

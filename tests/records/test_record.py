@@ -1,4 +1,4 @@
-"""Evidence files: written and read again, and what is refused."""
+"""Evidence files: written and read again, and what is refused of their JSON."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_ane.mlprogram.errors import EvidenceError
-from pytest_ane.records.record import Record, parse, plain, pretty, sealed
+from pytest_ane.records.record import MOST_BYTES, Record, parse, plain, pretty, sealed
 from tests.records.makers import MEASURED, judged, record
 
 GATES = list(MEASURED)
@@ -131,16 +133,19 @@ def test_a_measurement_of_another_gate_is_a_mistake() -> None:
         (edited("fidelity", "predicateType", to="x"), "is a statement of an older version"),
         (edited("fidelity", "gate", to="hazards"), "the gate 'hazards', which has no evidence"),
         (edited("fidelity", "gate", to="mine"), "the gate 'mine', which has no evidence"),
-        (edited("fidelity", "files", to=[]), "files is no JSON object"),
+        (edited("fidelity", "files", to=[]), "files is damaged"),
         (edited("fidelity", "files", to={}), "files names no file"),
-        (edited("fidelity", "files", "L01/Manifest.json", to=None), "64 hexadecimal"),
-        (edited("fidelity", "files", "L01/Manifest.json", to="F" * 64), "64 hexadecimal"),
+        (
+            edited("fidelity", "files", "L01/Manifest.json", to=None),
+            r"files\.L01/Manifest\.js",
+        ),
+        (edited("fidelity", "files", "L01/Manifest.json", to="F" * 64), "json is damaged"),
         (edited("fidelity", "time", to="yesterday"), "'yesterday' is no time"),
-        (edited("fidelity", "subject", to=7), "subject is no text"),
-        (edited("fidelity", "environment", "chip", to=7), r"environment\.chip is no"),
-        (edited("fidelity", "counter", to=0), "counter is no whole number"),
-        (edited("fidelity", "commit", to="x"), "commit is no digest"),
-        (edited("fidelity", "asked", to=[]), "asked is no JSON object"),
+        (edited("fidelity", "subject", to=7), "subject is damaged"),
+        (edited("fidelity", "environment", "chip", to=7), r"environment\.chip is damaged"),
+        (edited("fidelity", "counter", to=0), "counter is damaged"),
+        (edited("fidelity", "commit", to="x"), "commit is damaged"),
+        (edited("fidelity", "asked", to=[]), "asked is damaged"),
         (edited("fidelity", "measurement", to=None), "measurement is no JSON object"),
     ],
 )
@@ -155,3 +160,75 @@ def test_the_example_in_the_docs() -> None:
     assert found.to_json() == example
     (verdict,) = judged(found.measurement)
     assert (found.subject, verdict.status) == ("smollm2:L01", "passed")
+
+
+# JSON text: its layout, and what is refused before it is looked at.
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**64), 2**64) | st.floats(allow_nan=False,
+                                                                           allow_infinity=False),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text("abc", max_size=60), inner),
+    max_leaves=40,
+)  # fmt: skip
+
+
+def test_what_fits_a_line_takes_one() -> None:
+    assert pretty({"b": [1, {"c": None}], "a": "x"}) == '{"a": "x", "b": [1, {"c": null}]}'
+
+
+def test_numbers_take_one_line_however_many_and_objects_one_each() -> None:
+    value = {"cosines": [0.125] * 50 + ["NaN"], "notes": ["n" * 100, "m" * 100]}
+    assert pretty(value).splitlines() == [
+        "{",
+        f' "cosines": {json.dumps(value["cosines"])},',
+        ' "notes": [',
+        f'  "{"n" * 100}",',
+        f'  "{"m" * 100}"',
+        " ]",
+        "}",
+    ]
+
+
+def test_one_number_more_is_one_line_of_a_diff() -> None:
+    before: dict[str, Any] = {"a": [0.5] * 80, "b": [0.25] * 80, "c": [{"d": "e" * 99}] * 3}
+    after = {**before, "b": [0.25] * 79 + [0.75]}
+    pairs = zip(pretty(before).splitlines(), pretty(after).splitlines(), strict=True)
+    assert sum(a != b for a, b in pairs) == 1
+
+
+@given(VALUES)
+def test_it_is_the_same_value_in_strict_json(value: Any) -> None:
+    text = pretty(value)
+    assert json.loads(text) == value
+    assert parse(text.encode()) == value
+
+
+def test_nan_is_no_json() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        pretty([float("nan")])
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b" " * (MOST_BYTES + 1), "16,777,217 bytes"),
+        (b"[" * 33 + b"]" * 33, "nested more than 32 deep"),
+        (b"[" * 200_000, "nested too deeply"),
+        (b"[" * 5000 + b"]" * 5000, "nested"),
+        (b'{"a": NaN}', "holds NaN"),
+        (b'{"a": 1, "a": 2}', "'a' twice"),
+        (b'{"a": 99999999999999999999}', "a has a number of 20 digits"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "damaged"),
+        (b'{"a": "\\u001b[2J"}', "a holds characters that a terminal would obey"),
+        (b'{"\\u001b[2J": 1}', "a name holds characters"),
+        (b'{"a": ["\\u202e"]}', "a holds characters"),
+        (b'{"a": "\\ud800"}', "a holds characters"),
+    ],
+)
+def test_what_is_refused(data: bytes, words: str) -> None:
+    with pytest.raises(EvidenceError, match=words):
+        parse(data)
+
+
+def test_what_a_model_said_may_hold_anything() -> None:
+    assert parse(b'{"text": "\\u001b[2J\\n"}') == {"text": "\x1b[2J\n"}

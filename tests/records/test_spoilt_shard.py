@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 
 import pytest
 
 from pytest_ane.cli import main
+from tests.ci.repository import git
 from tests.plugin.conftest import Project, Workshop, _loaded, project, workshop
 from tests.plugin.projects import LLAMA, make_llama
 
@@ -18,13 +18,8 @@ SPOILT = """
 [models.mini.shard.L11]
 compression = { method = "palettize", nbits = 1 }
 """
+WHO = ("-c", "user.name=a", "-c", "user.email=a@b")
 COMMITS, FAULT = 20, 13
-
-
-def git(project: Project, *arguments: str) -> str:
-    command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
-    done = subprocess.run(command, cwd=project.path, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
 
 
 @pytest.mark.drawn
@@ -34,16 +29,16 @@ def test_the_commit_and_the_shard_are_named(
 ) -> None:
     source = make_llama(project.path / "mini.gguf", blocks=12)
     manifest = LLAMA.format(source=source.name).replace("L00-L01, head.0-head.1", "L00-L11, head.0")
-    git(project, "init", "-q")
+    git(project.path, "init", "-q")
     for number in range(COMMITS):
         project.manifest(manifest + (SPOILT if number >= FAULT else ""))
         (project.path / "notes.txt").write_text(f"{number}\n")
-        git(project, "add", "shards.toml", "notes.txt")
+        git(project.path, "add", "shards.toml", "notes.txt")
         title = "Smaller weights" if number == FAULT else f"Notes {number}"
-        git(project, "commit", "-qm", title)
+        git(project.path, *WHO, "commit", "-qm", title)
         result = project.gate("--ane-report=history/", "-q", shards=SHARDS)
         assert result.ret in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-    fault = git(project, "log", "--format=%H", "--grep=Smaller weights")
+    fault = git(project.path, "log", "--format=%H", "--grep=Smaller weights").strip()
     capsys.readouterr()
 
     asked = ["history", "--manifest", str(project.path / "shards.toml")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -22,10 +23,17 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "evidence")
 
 
-def test_where_evidence_is_kept(store: Store) -> None:
-    assert store.path("placement", "smollm2:L01") == store.folder / "smollm2/L01.placement.json"
-    assert store.path("fidelity", "g:L00.p7") == store.folder / "g/L00.p7.fidelity.json"
-    assert store.path("behaviour", "smollm2") == store.folder / "smollm2/behaviour.json"
+@pytest.mark.parametrize(
+    ("gate", "subject", "path"),
+    [
+        ("placement", "smollm2:L01", "smollm2/L01.placement.json"),
+        ("fidelity", "g:L00.p7", "g/L00.p7.fidelity.json"),
+        ("behaviour", "smollm2", "smollm2/behaviour.json"),
+        ("placement", "7b-it.v2:L00.p1", "7b-it.v2/L00.p1.placement.json"),
+    ],
+)
+def test_where_evidence_is_kept(store: Store, gate: str, subject: str, path: str) -> None:
+    assert store.path(gate, subject) == store.folder / path
 
 
 @pytest.mark.parametrize(
@@ -94,36 +102,27 @@ def test_a_write_that_fails_leaves_the_old_file(
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_what_is_no_file_cannot_be_read(store: Store) -> None:
-    store.path("placement", "m:L01").mkdir(parents=True)
-    with pytest.raises(EvidenceError, match="is no regular file"):
-        store.read("placement", "m:L01")
-
-
-def test_a_file_too_large_is_not_read(store: Store) -> None:
-    path = store.path("placement", "m:L01")
-    path.parent.mkdir(parents=True)
+def _large(path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(EvidenceError, match="more bytes than any evidence"):
-        store.read("placement", "m:L01")
 
 
-def test_every_name_that_a_manifest_gives_a_model(tmp_path: Path) -> None:
-    path = Store(tmp_path).path("placement", "7b-it.v2:L00.p1")
-    assert path == tmp_path / "7b-it.v2" / "L00.p1.placement.json"
-
-
-def test_what_has_no_end_is_not_read(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (Path.mkdir, "is no regular file"),
+        (_large, "more bytes than any evidence"),
+        (lambda path: path.symlink_to("/dev/zero"), r"L01\.placement\.json is no regular file"),
+        (lambda path: path.symlink_to(path), "cannot be read"),
+    ],
+)
+def test_what_is_no_file_is_not_read(
+    store: Store, make: Callable[[Path], object], says: str
+) -> None:
     path = store.path("placement", "m:L01")
-    path.parent.mkdir()
-    path.symlink_to("/dev/zero")
-    with pytest.raises(EvidenceError, match=r"L01\.placement\.json is no regular file"):
-        store.read("placement", "m:L01")
-    path.unlink()
-    path.symlink_to(path)
-    with pytest.raises(EvidenceError, match="cannot be read"):
+    path.parent.mkdir(parents=True)
+    make(path)
+    with pytest.raises(EvidenceError, match=says):
         store.read("placement", "m:L01")
 
 

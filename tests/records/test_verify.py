@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation, Tally
-from pytest_ane.manifest import ComputeUnits, EvidencePolicy, Model, Shard
+from pytest_ane.manifest import EvidencePolicy, Model, Shard
 from pytest_ane.mlprogram.errors import UnprovenError
 from pytest_ane.records.record import Record, sealed
 from pytest_ane.records.store import Store
@@ -137,120 +137,68 @@ def test_edited(store: Store, old: str, new: str) -> None:
     assert refusal(store) == ("edited", f"{FILE} was edited after it was recorded; {STALE}")
 
 
+def where(**changes: str | None) -> dict[str, Any]:
+    """A record of another environment; what is None is not in it."""
+    environment = {**FOUND.environment, **changes}
+    return {"environment": {key: value for key, value in environment.items() if value is not None}}
+
+
+NO_ANE = "which proves nothing of the ANE"
+SIMULATED = "was computed by the CPU executor as simulated ANE (h16+), and no device ran it"
+UNKNOWN = "a machine whose devices are not listed (by macOS 13, or by an older pytest-ane)"
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], str, str]] = [
+    # What is changed of the record, of the policy and of today; the kind and the sentence.
+    ({}, {}, {"files": {**FILES, "L01/Data/weight.bin": "c" * 64}}, "stale",
+     "is of other bytes: L01/Data/weight.bin was bbbbbbbb, now is cccccccc"),
+    ({}, {}, {"files": {"L01/Manifest.json": "a" * 64}}, "stale",
+     "is of other bytes: L01/Data/weight.bin is gone"),
+    ({}, {}, {"files": {**FILES, "L01/x": "d" * 64}}, "stale", "is of other bytes: L01/x is new"),
+    ({}, {"chips": ("Apple M1",), "max_age": timedelta(hours=1)}, {"files": {}}, "stale",
+     "is of other bytes: L01/Data/weight.bin is gone, first of 2 files"),
+    ({}, {}, {"asked": {**ASKED, "probes": {"seed": 1, "kinds": ["gaussian"]}}}, "stale",
+     "answers another question: probes.seed was 0, now is 1"),
+    ({}, {}, {"asked": {**ASKED, "prompts": []}}, "stale",
+     "answers another question: prompts was absent, now is []"),
+    ({}, {}, {"asked": {"reference": "float32"}}, "stale",
+     'answers another question: probes was { kinds = ["gaussian"], seed = 0 }, now is absent'),
+    ({}, {"chips": ("Apple M3*", "Apple M5"), "max_age": timedelta(hours=1)}, {}, "chip",
+     "was recorded on Apple M4 Max, and the policy takes 'Apple M3*', 'Apple M5'"),
+    ({}, {"os": ("macOS 27",)}, {}, "os",
+     "was recorded on macOS 26.1, and the policy takes 'macOS 27'"),
+    ({}, {"compute_units": ("ALL",)}, {}, "compute-units",
+     "was recorded with CPU_AND_NE, and the policy takes 'ALL'"),
+    ({}, {"max_age": timedelta(hours=71)}, {}, "age",
+     "was recorded 3 days ago, on 2026-11-18, and the policy takes 2 days at most"),
+    (where(backend="cpu"), {}, {}, "backend", "was measured by the backend cpu, not on a device"),
+    (where(backend=None), {}, {}, "backend",
+     "was measured by the backend unknown, not on a device"),
+    (where(backend="cpu", arithmetic="simulated ANE (h16+)"), {}, {}, "simulated", SIMULATED),
+    (where(arithmetic="simulated ANE (h16+)"), {"chips": ("*",)}, {}, "simulated", SIMULATED),
+    (where(virtual="yes", mac="VirtualMac2,1"), {}, {}, "device",
+     f"was recorded on a virtual machine (VirtualMac2,1), {NO_ANE}"),
+    (where(translated="yes", compute_units="CPU_ONLY"), {"compute_units": ("CPU_ONLY",)}, {},
+     "device", f"was recorded on a Mac whose Python runs under Rosetta, {NO_ANE}"),
+    (where(devices="CPU, GPU", ane_cores="0"), {"chips": ("*",)}, {}, "device",
+     f"was recorded on a Mac for which Core ML lists no Neural Engine, {NO_ANE}"),
+    (where(**dict.fromkeys(DEVICE)), {}, {}, "device", f"was recorded on {UNKNOWN}, {NO_ANE}"),
+    (where(compute_units="CPU_ONLY"), {}, {}, "compute-units",
+     "was recorded with CPU_ONLY, and the policy takes 'ALL', 'CPU_AND_NE'"),
+    ({"measurement": Plan("counts", tallies=(Tally(None, 9, 9),))}, {}, {}, "incomplete",
+     "holds counts or a log, not Core ML's plan alone"),
+    ({}, {}, {"now": FOUND.time - timedelta(minutes=11)}, "future",
+     "was recorded at 2026-11-18 16:00 UTC, which is still to come"),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("files", "says"),
-    [
-        (
-            {**FILES, "L01/Data/weight.bin": "c" * 64},
-            "L01/Data/weight.bin was bbbbbbbb, now is cccccccc",
-        ),
-        ({"L01/Manifest.json": "a" * 64}, "L01/Data/weight.bin is gone"),
-        ({**FILES, "L01/x": "d" * 64}, "L01/x is new"),
-        ({}, "L01/Data/weight.bin is gone, first of 2 files"),
-    ],
+    ("record", "policy", "given", "kind", "says"), REFUSED, ids=range(len(REFUSED))
 )
-def test_other_bytes(store: Store, files: dict[str, str], says: str) -> None:
-    assert refusal(store, files=files) == ("stale", f"{FILE} is of other bytes: {says}; {STALE}")
-
-
-@pytest.mark.parametrize(
-    ("asked", "says"),
-    [
-        ({**ASKED, "probes": {"seed": 1, "kinds": ["gaussian"]}}, "probes.seed was 0, now is 1"),
-        ({**ASKED, "prompts": []}, "prompts was absent, now is []"),
-        ({"reference": "float32"}, 'probes was { kinds = ["gaussian"], seed = 0 }, now is absent'),
-    ],
-)
-def test_another_question(store: Store, asked: dict[str, Any], says: str) -> None:
-    assert refusal(store, asked=asked) == (
-        "stale", f"{FILE} answers another question: {says}; {STALE}",
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("policy", "kind", "says"),
-    [
-        (
-            {"chips": ("Apple M3*", "Apple M5")},
-            "chip",
-            "was recorded on Apple M4 Max, and the policy takes 'Apple M3*', 'Apple M5'",
-        ),
-        (
-            {"os": ("macOS 27",)},
-            "os",
-            "was recorded on macOS 26.1, and the policy takes 'macOS 27'",
-        ),
-        (
-            {"compute_units": ("ALL",)},
-            "compute-units",
-            "was recorded with CPU_AND_NE, and the policy takes 'ALL'",
-        ),
-        (
-            {"max_age": timedelta(hours=71)},
-            "age",
-            "was recorded 3 days ago, on 2026-11-18, and the policy takes 2 days at most",
-        ),
-    ],
-)
-def test_policies(store: Store, policy: dict[str, Any], kind: str, says: str) -> None:
-    assert refusal(store, EvidencePolicy(**policy)) == (kind, f"{FILE} {says}; {STALE}")
-
-
-@pytest.mark.parametrize(
-    ("backend", "says"),
-    [("cpu", "the backend cpu"), (None, "the backend unknown")],
-)
-def test_what_no_device_measured(store: Store, backend: str | None, says: str) -> None:
-    env = {k: v for k, v in FOUND.environment.items() if k != "backend"}
-    store.write(replace(FOUND, environment={**env, **({"backend": backend} if backend else {})}))
-    assert refusal(store) == (
-        "backend", f"{FILE} was measured by {says}, not on a device; {STALE}",
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("backend", ["cpu", "coreml"])
-def test_what_was_simulated(store: Store, backend: str) -> None:
-    """Refused by a sentence of its own, whatever else the file says."""
-    simulated = {"backend": backend, "arithmetic": "simulated ANE (h16+)"}
-    store.write(replace(FOUND, environment={**FOUND.environment, **simulated}))
-    for policy in (EvidencePolicy(), EvidencePolicy(chips=("*",), compute_units=("CPU_AND_NE",))):
-        assert refusal(store, policy) == (
-            "simulated",
-            f"{FILE} was computed by the CPU executor as simulated ANE (h16+), and no device ran "
-            f"it; {STALE}",
-        )
-
-
-@pytest.mark.parametrize(
-    ("changes", "kind"),
-    [
-        ({"virtual": "yes", "mac": "VirtualMac2,1"}, "a virtual machine (VirtualMac2,1)"),
-        ({"translated": "yes"}, "a Mac whose Python runs under Rosetta"),
-        ({"devices": "CPU, GPU", "ane_cores": "0"},
-         "a Mac for which Core ML lists no Neural Engine"),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("units", ["CPU_AND_NE", "CPU_ONLY"])
-def test_what_no_ane_measured(
-    store: Store, changes: dict[str, str], kind: str, units: ComputeUnits
+def test_what_proves_nothing(
+    store: Store, record: Any, policy: Any, given: Any, kind: str, says: str
 ) -> None:
-    environment = {**FOUND.environment, **changes, "compute_units": units}
-    store.write(replace(FOUND, environment=environment))
-    for policy in (EvidencePolicy(), EvidencePolicy(chips=("*",), compute_units=(units,))):
-        assert refusal(store, policy) == (
-            "device",
-            f"{FILE} was recorded on {kind}, which proves nothing of the ANE; {STALE}",
-        )
-
-
-def test_old_evidence_does_not_say_that_there_was_an_ane(store: Store) -> None:
-    environment = {k: v for k, v in FOUND.environment.items() if k not in DEVICE}
-    store.write(replace(FOUND, environment=environment))
-    assert refusal(store) == (
-        "device",
-        f"{FILE} was recorded on a machine whose devices are not listed (by macOS 13, or by an "
-        f"older pytest-ane), which proves nothing of the ANE; {STALE}",
-    )
+    store.write(replace(FOUND, **record))
+    found = refusal(store, EvidencePolicy(**policy), **given)
+    assert found == (kind, f"{FILE} {says}; {STALE}")
 
 
 def test_unknown_machines_are_not_taken(store: Store) -> None:
@@ -265,37 +213,17 @@ def test_unknown_machines_are_not_taken(store: Store) -> None:
 
 
 def test_what_was_kept_off_the_ane_counts_where_a_policy_names_it(store: Store) -> None:
-    units = {"compute_units": "CPU_ONLY"}
-    measurement = replace(PLAN, **units)  # type: ignore[arg-type]
-    environment = {**FOUND.environment, **units}
-    found = replace(FOUND, environment=environment, measurement=measurement)
-    store.write(found)
-    assert refusal(store) == (
-        "compute-units",
-        f"{FILE} was recorded with CPU_ONLY, and the policy takes 'ALL', 'CPU_AND_NE'; {STALE}",
+    found = replace(
+        FOUND,
+        **where(compute_units="CPU_ONLY"),
+        measurement=replace(PLAN, compute_units="CPU_ONLY"),
     )
+    store.write(found)
     assert look(store, EvidencePolicy(compute_units=("CPU_ONLY",))) == found
 
 
-def test_what_leaves_something_out(store: Store) -> None:
-    store.write(replace(FOUND, measurement=Plan("counts", tallies=(Tally(None, 9, 9),))))
-    assert refusal(store) == (
-        "incomplete", f"{FILE} holds counts or a log, not Core ML's plan alone; {STALE}",
-    )  # fmt: skip
-
-
-def test_from_the_future(store: Store) -> None:
-    now = FOUND.time - timedelta(minutes=9)
-    assert look(store, now=now) == FOUND
-    now = FOUND.time - timedelta(minutes=11)
-    says = f"{FILE} was recorded at 2026-11-18 16:00 UTC, which is still to come; {STALE}"
-    assert refusal(store, now=now) == ("future", says)
-
-
-def test_bytes_are_looked_at_first(store: Store) -> None:
-    policy = EvidencePolicy(chips=("Apple M1",), max_age=timedelta(hours=1))
-    assert refusal(store, policy, files={})[0] == "stale"
-    assert refusal(store, policy)[0] == "chip"
+def test_clocks_may_be_minutes_apart(store: Store) -> None:
+    assert look(store, now=FOUND.time - timedelta(minutes=9)) == FOUND
 
 
 def test_signed(store: Store, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_ane.gates.verdict import Column, Figure, Finding, Table, Verdict, Where
 from pytest_ane.mlprogram.text import LONGEST
-from pytest_ane.plugin._records import of_row
+from pytest_ane.plugin._reports import of_row
 from pytest_ane.report.formats import FORMATS
 from pytest_ane.report.github import ROOM, Place, commands
 from pytest_ane.report.rows import Row
