@@ -1,4 +1,4 @@
-"""A model's shards and the shapes of their weights, of which none is read."""
+"""A model's shards: the shapes of their weights, of which none is read, and what they will take."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.make.compress import stored_bytes
-from pytest_ane.manifest import Compression, Palettize, SourceTable, Uncompressed
+from pytest_ane.make.disk import Estimate, Volume, temporary_folder, volumes
+from pytest_ane.manifest import Compression, Model, Palettize, SourceTable, Uncompressed
+from pytest_ane.manifest.ids import as_range
 from pytest_ane.manifest.tables import ENCODERS
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import ManifestError, SourceError
@@ -31,164 +33,10 @@ from pytest_ane.models.families import (
     ports_of,
 )
 from pytest_ane.models.families.bert.config import POOLING
-from pytest_ane.models.sources import Source, Tokenizer, open_source
+from pytest_ane.models.sources import Source, open_source
 from pytest_ane.models.sources.base import MAX_DIMENSION, architecture_of, whole
 
-# A compression to begin with, valid for every weight, and what it makes of each shard.
-#
-# Palettes of 8 bits by k-means: of all that was measured on the default model, those keep closest
-# to fp16 at half of its bytes (docs/explanations/compression.md); `pytest-ane recommend` goes on
-# from there.
-
-NBITS = 8
-_THRESHOLD = 2048
-"""Weights with at most this many elements stay as they are: the default `weight_threshold`."""
-_GROUPS = (32, 16, 8, 4)
-"""Output channels that share a palette, the fewest bytes first."""
-_WORTH = 4 * 2**NBITS
-"""Elements of a group from which its palette, of 2^nbits values of 2 bytes, takes at most half of
-the bytes that it saves."""
-_BLOCK, _HEAD, _NORM, _MAP = 17_700, 1_700, 3_250, 500
-"""Bytes of a package besides its weights: of a block or a head without its maps and norms, and what
-the text of each of these adds. From packages that were built: 27,474 bytes of a Llama's block with
-states, 4,858 of a head, 40,120 of Gemma 3's block."""
-_ATTENTION = ("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj")
-"""Maps before a router. An error of theirs moves its near ties, so that other experts run; they are
-a few percent of a mixture: 3 % of Mixtral 8x7B, 4 % of Gemma-4-26B-A4B."""
-_ALIGNED = 64
-"""What begins at a multiple of so many bytes has as many for its header: a weight, and a table."""
-
-Grouping = int | None
-"""Output channels that share a palette; None for one palette for the whole weight."""
-
-
-@dataclass(frozen=True)
-class Scheme:
-    """Palettes for a model's weights.
-
-    Attributes:
-        grouping: of most weights.
-        head: of the head's slices.
-        overrides: of weights whose channels do not divide so, by glob.
-        keep: globs of what stays fp16.
-    """
-
-    grouping: Grouping
-    head: Grouping
-    overrides: Mapping[str, Grouping]
-    keep: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Size:
-    """Bytes of a shard's package, uncompressed and compressed."""
-
-    fp16: int
-    compressed: int
-
-    def __str__(self) -> str:
-        return f"{bytes_text(self.fp16)} in fp16, {bytes_text(self.compressed)} compressed"
-
-    @property
-    def both(self) -> int:
-        """Of the temporary files of its build."""
-        return self.fp16 + self.compressed
-
-
-def choose_compression(shards: Sequence[ShardShapes]) -> Scheme:
-    """Palettes of the largest groups that divide most weights, and of other groups for others.
-
-    The converter may fold a head's soft cap into its weight, which then has no name of its own: so
-    the head is told by its shards.
-    """
-    if any("router" in weight.name for shard in shards for weight in shard.weights):
-        shards = [_attention_kept(shard) for shard in shards]
-    heads = [shard for shard in shards if shard.kind == "head"]
-    blocks = [shard for shard in shards if shard.kind != "head"]
-    groupings: dict[str, Grouping] = {}
-    elements: Counter[Grouping] = Counter()
-    for name, alike in _by_name(_large(blocks)).items():
-        groupings[name] = _common(alike)
-        elements[groupings[name]] += alike[0].elements
-    main = max(elements, key=lambda grouping: elements[grouping], default=None)
-    head = _common(weights) if (weights := [*_large(heads)]) else main
-    main = main if blocks else head
-    others = {_glob(name): own for name, own in sorted(groupings.items()) if own != main}
-    kept = [w.name for w in _large(shards, compressible=False) if len(w.shape) > 1]
-    return Scheme(main, head, others, tuple(_kept(kept)))
-
-
-def _attention_kept(shard: ShardShapes) -> ShardShapes:
-    weights = (
-        replace(w, compressible=w.compressible and not w.name.startswith(_ATTENTION))
-        for w in shard.weights
-    )
-    return replace(shard, weights=tuple(weights))
-
-
-def size_of(shard: ShardShapes, compression: Compression) -> Size:
-    """What a shard's package takes on disk, within some percent.
-
-    Args:
-        shard: its weights.
-        compression: as the manifest has it.
-    """
-    text = _HEAD if shard.kind == "head" else _BLOCK
-    for weight in shard.weights:
-        text += _ALIGNED + (_NORM if "norm" in weight.name else _MAP)
-    compressed = sum(_stored(weight, compression) for weight in shard.weights)
-    return Size(2 * shard.elements + text, compressed + text)
-
-
-def _stored(weight: Weight, compression: Compression) -> int:
-    settings = compression.for_weight(weight.name, ("conv",))
-    small = isinstance(settings, Palettize) and weight.elements <= settings.weight_threshold
-    if small or len(weight.shape) < 2:
-        settings = Uncompressed()
-    return stored_bytes(weight.shape, settings)
-
-
-def _large(shards: Iterable[ShardShapes], *, compressible: bool = True) -> Iterator[Weight]:
-    """Weights that are compressed unless `keep` names them."""
-    for shard in shards:
-        for weight in shard.weights:
-            if weight.elements > _THRESHOLD and weight.compressible == compressible:
-                yield weight
-
-
-def _by_name(weights: Iterable[Weight]) -> dict[str, list[Weight]]:
-    named: dict[str, list[Weight]] = {}
-    for weight in weights:
-        named.setdefault(weight.name, []).append(weight)
-    return named
-
-
-def _common(weights: Iterable[Weight]) -> Grouping:
-    """The largest groups that divide the channels of all these weights, where that is worth it."""
-    shapes = {weight.shape for weight in weights}
-    fits = (
-        group
-        for group in _GROUPS
-        if all(rows % group == 0 and group * math.prod(rest) >= _WORTH for rows, *rest in shapes)
-    )
-    return next(fits, None)
-
-
-def _glob(name: str) -> str:
-    """`head_weight` as `head*`, which fits the converted program's names too."""
-    return f"{name.removesuffix('_weight')}*"
-
-
-def _kept(names: Sequence[str]) -> Iterator[str]:
-    """Globs of names, by the words that families use for what is no map."""
-    words = ("norm", "router", "scale", "order")
-    for word in words:
-        if any(word in name for name in names):
-            yield f"*{word}*"
-    yield from sorted({_glob(n) for n in names if not any(word in n for word in words)})
-
-
-# A model's shards and the shapes of their weights, of which none is read.
+# The shapes.
 
 MAX_ROWS = 16_384
 """Rows of a head's slice: more outputs of a product by a constant may exceed the ANE's limit (rule
@@ -201,7 +49,6 @@ _TEXT = 128
 _CONTEXTS = (512, 384, 256, 192, 128, 96, 64, 32)
 """Positions of states to begin with, the most that serve: probes fill them to the end, so each
 costs time. The last axis of a state is a multiple of 32 on the ANE (rule R058)."""
-_GROUPS_shapes = (32, 16, 8, 4, 2)
 _LAYER = re.compile(r"\.(\d+)\.")
 _SHARD_LAYER = re.compile(r"L(\d+)")
 _STATE_SHARE = 8
@@ -223,7 +70,6 @@ class Weight:
 
     @property
     def elements(self) -> int:
-        """How many numbers it has."""
         return math.prod(self.shape)
 
 
@@ -243,7 +89,6 @@ class ShardShapes:
 
     @property
     def elements(self) -> int:
-        """Numbers of all its weights."""
         return sum(weight.elements for weight in self.weights)
 
 
@@ -268,17 +113,14 @@ class Described:
 
     @property
     def has_states(self) -> bool:
-        """Whether some shard keeps states."""
         return any(shard.states for shard in self.shards)
 
     @property
     def is_encoder(self) -> bool:
-        """Whether it gives a text's embedding, and no logits."""
         return is_encoder(self.family, self.cut.shards)
 
     @property
     def heads(self) -> int:
-        """Slices of the head."""
         return sum(shard.kind == "head" for shard in self.shards)
 
 
@@ -343,7 +185,7 @@ def slices_of(vocabulary: int) -> int:
 
 def _group(vocabulary: int, slices: int) -> int:
     rows = vocabulary // slices if vocabulary % slices == 0 else 1
-    return next((group for group in _GROUPS_shapes if rows % group == 0), 1)
+    return next((group for group in (*_GROUPS, 2) if rows % group == 0), 1)
 
 
 def _last(family: Family, vocabulary: object) -> Sequence[str]:
@@ -359,7 +201,6 @@ def _last(family: Family, vocabulary: object) -> Sequence[str]:
 
 
 def _trained(source: Source) -> int | None:
-    """Positions that a model was trained for."""
     key, said = architecture_of(source.value)
     keys = ["text_config.max_position_embeddings", "max_position_embeddings"]
     for name in [f"{said}.context_length"] if key == "general.architecture" else keys:
@@ -389,22 +230,9 @@ class _Shapes:
 
     def __init__(self, source: StoredSource) -> None:
         self._source = source
-        self.synthetic = source.synthetic
 
-    @property
-    def label(self) -> str:
-        return self._source.label
-
-    @property
-    def names(self) -> Collection[str]:
-        return self._source.names
-
-    @property
-    def keys(self) -> Collection[str]:
-        return self._source.keys
-
-    def value(self, key: str) -> Any:
-        return self._source.value(key)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._source, name)
 
     def tensor(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
         if self._source.shape(name) != tuple(shape):
@@ -421,10 +249,6 @@ class _Shapes:
     ) -> Array:
         self._source.rows(name, index[:1], width, height, dtype)
         return _hollow((len(index), width), dtype)
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self._source.tokenizer
 
     @cached_property
     def layers(self) -> dict[int | None, frozenset[tuple[str, tuple[int, ...]]]]:
@@ -461,7 +285,6 @@ def _shapes(family: Family, source: StoredSource, cut: Cut) -> tuple[ShardShapes
 
 
 def _converted(model: LanguageModel, shard: str, kind: str) -> ShardShapes:
-    """The weights of a shard's module."""
     from torch import nn
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -470,18 +293,322 @@ def _converted(model: LanguageModel, shard: str, kind: str) -> ShardShapes:
     maps = (nn.Conv1d, nn.Conv2d, nn.Linear)
     modules = dict(conversion.module.named_modules())
     states = {port.name for port in conversion.states}
-    tensors = {
-        **dict(conversion.module.named_parameters()),
-        **dict(conversion.module.named_buffers()),
-    }
+    tensors = (*conversion.module.named_parameters(), *conversion.module.named_buffers())
     weights = tuple(
         Weight(
             name.replace(".", "_"),
             tuple(tensor.shape),
             isinstance(modules[name.rpartition(".")[0]], maps) and "router" not in name,
         )
-        for name, tensor in tensors.items()
+        for name, tensor in tensors
         if name not in states
     )
     held = sum(2 * math.prod(map(int, port.shape)) for port in conversion.states)
     return ShardShapes(shard, kind, weights, held)
+
+
+# A compression to begin with, valid for every weight, and what it makes of each shard.
+#
+# Palettes of 8 bits by k-means: of all that was measured on the default model, those keep closest
+# to fp16 at half of its bytes (docs/explanations/compression.md); `pytest-ane recommend` goes on
+# from there.
+
+NBITS = 8
+_THRESHOLD = 2048
+"""Weights with at most this many elements stay as they are: the default `weight_threshold`."""
+_GROUPS = (32, 16, 8, 4)
+"""Output channels that share a palette, the fewest bytes first."""
+_WORTH = 4 * 2**NBITS
+"""Elements of a group from which its palette, of 2^nbits values of 2 bytes, takes at most half of
+the bytes that it saves."""
+_BLOCK, _HEAD, _NORM, _MAP = 17_700, 1_700, 3_250, 500
+"""Bytes of a package besides its weights: of a block or a head without its maps and norms, and what
+the text of each of these adds. From packages that were built: 27,474 bytes of a Llama's block with
+states, 4,858 of a head, 40,120 of Gemma 3's block."""
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj")
+"""Maps before a router. An error of theirs moves its near ties, so that other experts run; they are
+a few percent of a mixture: 3 % of Mixtral 8x7B, 4 % of Gemma-4-26B-A4B."""
+_ALIGNED = 64
+"""What begins at a multiple of so many bytes has as many for its header: a weight, and a table."""
+
+Grouping = int | None
+"""Output channels that share a palette; None for one palette for the whole weight."""
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """Palettes for a model's weights.
+
+    Attributes:
+        grouping: of most weights.
+        head: of the head's slices.
+        overrides: of weights whose channels do not divide so, by glob.
+        keep: globs of what stays fp16.
+    """
+
+    grouping: Grouping
+    head: Grouping
+    overrides: Mapping[str, Grouping]
+    keep: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Size:
+    """Bytes of a shard's package, uncompressed and compressed."""
+
+    fp16: int
+    compressed: int
+
+    def __str__(self) -> str:
+        return f"{bytes_text(self.fp16)} in fp16, {bytes_text(self.compressed)} compressed"
+
+    @property
+    def both(self) -> int:
+        return self.fp16 + self.compressed
+
+
+def choose_compression(shards: Sequence[ShardShapes]) -> Scheme:
+    """Palettes of the largest groups that divide most weights, and of other groups for others.
+
+    The converter may fold a head's soft cap into its weight, which then has no name of its own: so
+    the head is told by its shards.
+    """
+    if any("router" in weight.name for shard in shards for weight in shard.weights):
+        shards = [
+            replace(shard, weights=tuple(
+                replace(w, compressible=w.compressible and not w.name.startswith(_ATTENTION))
+                for w in shard.weights
+            ))
+            for shard in shards
+        ]  # fmt: skip
+    heads = [shard for shard in shards if shard.kind == "head"]
+    blocks = [shard for shard in shards if shard.kind != "head"]
+    named: dict[str, list[Weight]] = {}
+    for weight in _large(blocks):
+        named.setdefault(weight.name, []).append(weight)
+    groupings = {name: _common(alike) for name, alike in named.items()}
+    elements: Counter[Grouping] = Counter()
+    for name, grouping in groupings.items():
+        elements[grouping] += named[name][0].elements
+    main = max(elements, key=lambda grouping: elements[grouping], default=None)
+    head = _common(weights) if (weights := [*_large(heads)]) else main
+    main = main if blocks else head
+    others = {_glob(name): own for name, own in sorted(groupings.items()) if own != main}
+    kept = [w.name for w in _large(shards, compressible=False) if len(w.shape) > 1]
+    return Scheme(main, head, others, tuple(_kept(kept)))
+
+
+def size_of(shard: ShardShapes, compression: Compression) -> Size:
+    """What a shard's package takes on disk, within some percent."""
+    text = _HEAD if shard.kind == "head" else _BLOCK
+    for weight in shard.weights:
+        text += _ALIGNED + (_NORM if "norm" in weight.name else _MAP)
+    compressed = sum(_stored(weight, compression) for weight in shard.weights)
+    return Size(2 * shard.elements + text, compressed + text)
+
+
+def _stored(weight: Weight, compression: Compression) -> int:
+    settings = compression.for_weight(weight.name, ("conv",))
+    small = isinstance(settings, Palettize) and weight.elements <= settings.weight_threshold
+    if small or len(weight.shape) < 2:
+        settings = Uncompressed()
+    return stored_bytes(weight.shape, settings)
+
+
+def _large(shards: Iterable[ShardShapes], *, compressible: bool = True) -> Iterator[Weight]:
+    """Weights that are compressed unless `keep` names them."""
+    for shard in shards:
+        for weight in shard.weights:
+            if weight.elements > _THRESHOLD and weight.compressible == compressible:
+                yield weight
+
+
+def _common(weights: Iterable[Weight]) -> Grouping:
+    """The largest groups that divide the channels of all these weights, where that is worth it."""
+    shapes = {weight.shape for weight in weights}
+    fits = (
+        group
+        for group in _GROUPS
+        if all(rows % group == 0 and group * math.prod(rest) >= _WORTH for rows, *rest in shapes)
+    )
+    return next(fits, None)
+
+
+def _glob(name: str) -> str:
+    """`head_weight` as `head*`, which fits the converted program's names too."""
+    return f"{name.removesuffix('_weight')}*"
+
+
+def _kept(names: Sequence[str]) -> Iterator[str]:
+    """Globs of names, by the words that families use for what is no map."""
+    words = ("norm", "router", "scale", "order")
+    yield from (f"*{word}*" for word in words if any(word in name for name in names))
+    yield from sorted({_glob(n) for n in names if not any(word in n for word in words)})
+
+
+# What a model takes: bytes of its packages, disk and memory, and whether there is as much.
+
+_PROCESS, _ELEMENT, _LARGEST = 600 * 10**6, 10, 44
+"""Bytes that building and judging a shard takes: of a process that has loaded torch and
+coremltools, for each of a shard's numbers, and for each of its largest weight's, whose palettes are
+found at once. The sum is at or above what was measured, by 20 % at most: 675 MB of a block of
+SmolLM2-135M, 950 MB of a third of its head, 1.73 GB of a block of 61 million numbers, 2.33 GB of a
+head's slice of 34 million."""
+_FLOAT32 = 8
+"""Bytes for each number of a shard's float32 reference: as it is read, and as it is used."""
+_SLACK, _MORE = 1.05, 50_000
+"""A budget is so many times what is expected, and bytes more for a longer program."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of memory that the largest shard takes, which one that is, and what is free."""
+
+    shard: str
+    build: int
+    reference: int
+    free: int
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a model takes.
+
+    Attributes:
+        by_shard: of each package.
+        states: bytes of the states of all shards.
+        disk: the volumes that builds write to.
+        memory: of the shard that takes most.
+    """
+
+    shards: tuple[ShardShapes, ...]
+    by_shard: Mapping[str, Size]
+    states: int
+    disk: tuple[Volume, ...]
+    memory: Memory
+
+    def lines(self) -> Iterator[str]:
+        """What to know before hours of building."""
+        for alike in _alike(self.shards, self.by_shard):
+            each = "each " if len(alike) > 1 else ""
+            size = self.by_shard[alike[0].id]
+            yield f"{ranges([shard.id for shard in alike])}: {each}{size}"
+        sizes = self.by_shard.values()
+        whole = Size(sum(size.fp16 for size in sizes), sum(size.compressed for size in sizes))
+        held = f"; states of {bytes_text(self.states)}" if self.states else ""
+        yield f"all {len(self.shards)} shards: {whole}{held}"
+        yield f"disk: {' · '.join(map(str, self.disk))}"
+        m = self.memory
+        yield (
+            f"memory: about {bytes_text(m.build)} to build and judge {m.shard}, the largest shard, "
+            f"{bytes_text(m.reference)} for its float32 reference; {bytes_text(m.free)} free"
+        )
+        yield from self._short()
+
+    def _short(self) -> Iterator[str]:
+        """What will not suffice, and what to do."""
+        smallest = min(self.shards, key=lambda shard: self.by_shard[shard.id].both)
+        for volume in self.disk:
+            if (volume.needed or 0) > volume.free:
+                yield (
+                    f"the disk will not hold all of it ({volume}): begin with {smallest.id}, "
+                    "free some space (pytest-ane cache prune), or name "
+                    "another folder with --ane-cache=DIR"
+                )
+        if self.memory.build > self.memory.free:
+            fit = [s.id for s in self.shards if _memory(s) <= self.memory.free]
+            what = f"select others, such as {fit[0]}" if fit else "use a machine with more"
+            yield (
+                f"memory will not suffice for {self.memory.shard}, which takes about "
+                f"{bytes_text(self.memory.build)}: {what}, or close other programs"
+            )
+
+
+def measure(shards: Sequence[ShardShapes], model: Model, cache: Path) -> Sizes:
+    """Sizes of a model's shards, compressed as the manifest has it; `cache` need not be there."""
+    by_shard = {
+        shape.id: size_of(shape, shard.requested)
+        for shape, shard in zip(shards, model.shards, strict=True)
+    }
+    total = sum(size.compressed for size in by_shard.values())
+    largest = max(size.both for size in by_shard.values())
+    folder = next(path for path in (cache, *cache.parents) if path.is_dir())
+    disk = volumes(folder, temporary_folder(), Estimate(len(shards), total, largest, total), 1)
+    heaviest = max(shards, key=_memory)
+    memory = Memory(
+        heaviest.id,
+        _memory(heaviest),
+        _PROCESS + _FLOAT32 * max(shard.elements for shard in shards),
+        free_memory(),
+    )
+    states = sum(shard.states for shard in shards)
+    return Sizes(tuple(shards), by_shard, states, disk, memory)
+
+
+def budgets(
+    shards: Sequence[ShardShapes], by_shard: Mapping[str, Size]
+) -> Iterator[tuple[str, int, float | None]]:
+    """Limits that follow from sizes, of shards by a glob such as `L*.p*`: bytes, least ratio."""
+    groups: dict[str, list[ShardShapes]] = {}
+    for shard in shards:
+        groups.setdefault(re.sub(r"\d+", "*", shard.id), []).append(shard)
+    for glob, group in groups.items():
+        most = {shard.id: int(_SLACK * by_shard[shard.id].compressed) + _MORE for shard in group}
+        ratio = min(2 * shard.elements / most[shard.id] for shard in group)
+        least = math.floor(100 * ratio) / 100
+        yield glob, max(most.values()), least if least > 1 else None
+
+
+def _alike(shards: Sequence[ShardShapes], by_shard: Mapping[str, Size]) -> list[list[ShardShapes]]:
+    """Shards of one kind and size."""
+    groups: dict[tuple[str, Size], list[ShardShapes]] = {}
+    for shard in shards:
+        size = by_shard[shard.id]
+        near = Size(round(size.fp16, -4), round(size.compressed, -4))
+        groups.setdefault((shard.kind, near), []).append(shard)
+    return list(groups.values())
+
+
+def _memory(shard: ShardShapes) -> int:
+    largest = max((weight.elements for weight in shard.weights), default=0)
+    return _PROCESS + _ELEMENT * shard.elements + _LARGEST * largest
+
+
+def ranges(ids: Sequence[str]) -> str:
+    """Ids as the manifest has them: `L00-L29, head.0-head.3`, `L{00-29}.attn, L{00-29}.p{0-7}`."""
+    heads = [shard for shard in ids if shard.startswith("head.")]
+    layers = [shard for shard in ids if re.match(r"L\d", shard)]
+    last = [shard for shard in ids if shard not in {*layers, *heads}]
+    parts: dict[str, list[str]] = {}
+    for shard in layers:
+        layer, _, part = shard.partition(".")
+        parts.setdefault(part, []).append(layer)
+    # Parts such as p0 to p7 that the same layers have.
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for part, layers in parts.items():
+        alike.setdefault((part.rstrip("0123456789"), *layers), []).append(part)
+    terms = [_range(of, numbered) for (_, *of), numbered in alike.items()]
+    return ", ".join([*terms, *([_range(heads, [""])] if heads else []), *last])
+
+
+def _range(layers: Sequence[str], parts: Sequence[str]) -> str:
+    """Layers in a row as a range, with each of their parts; others one by one."""
+    whole, part = _braces(layers), _braces(parts)
+    if parts == [""]:
+        plain = f"{layers[0]}-{layers[-1]}" if whole and len(layers) > 1 else None
+        return plain or ", ".join(layers)
+    if whole and part:
+        return f"{whole}.{part}"
+    return ", ".join(f"{layer}.{part}" for layer in layers for part in parts)
+
+
+def _braces(names: Sequence[str]) -> str | None:
+    """`L00`, `L01`... as `L{00-29}`; one name as it is; None where they are no range."""
+    if len(names) == 1:
+        return names[0]
+    stem = names[0].rstrip("0123456789")
+    braces = f"{stem}{{{names[0].removeprefix(stem)}-{names[-1].removeprefix(stem)}}}"
+    try:
+        return braces if as_range(braces) == list(names) else None
+    except ValueError:  # It would count backwards.
+        return None

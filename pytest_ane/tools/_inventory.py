@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from functools import cached_property, partial
 from hashlib import sha256
@@ -113,7 +114,9 @@ class Inventory:
             if not GATES[gate].by_device:  # It would be the same on any machine.
                 continue
             paths = [path for store in stores for path in store.all(gate, subject.qualified)]
-            today = self._today_if_known(gate, subject) if paths else None
+            today: Today | None = None
+            with suppress(AneError):
+                today = self._today(gate, subject) if paths else None
             for path in paths:
                 try:
                     yield self._trusted(EvidenceFile(path, gate, subject), today)
@@ -133,27 +136,16 @@ class Inventory:
         digest = sha256(found.to_json().encode()).hexdigest()
         return Recorded(file.path, digest, found, file.subject, is_held=today is not None)
 
-    def _today_if_known(self, gate: str, subject: Subject) -> Today | None:
-        try:
-            return self._today(gate, subject)
-        except AneError:
-            return None
-
     def proven(self, gate: str, subject: Subject) -> Verdict:
-        """The verdict on what is recorded; `unproven` with the sentence where it proves nothing."""
+        """Today's policy applied to what was recorded, on the worst of the policy's systems.
+
+        `unproven` with the sentence where it proves nothing.
+        """
         try:
-            return self.verdict(gate, subject)
+            return combined(answers(gate, subject, partial(self.verified, gate, subject)))
         except AneError as error:
             reason, _, remedy = str(error).partition("; ")
             return nothing(gate, subject.qualified, reason, remedy)
-
-    def verdict(self, gate: str, subject: Subject) -> Verdict:
-        """Today's policy applied to what was recorded, on the worst of the policy's systems.
-
-        Raises:
-            AneError: the shard is not built, or its source is missing.
-        """
-        return combined(answers(gate, subject, partial(self.verified, gate, subject)))
 
     def verified(self, gate: str, subject: Subject, system: str = "") -> Record:
         """The evidence of a gate, if it is of what is built and the policy takes it.

@@ -1,4 +1,17 @@
-"""Speculative decoding in words: the break-even, the counters, and the speed reached."""
+"""Speculative decoding: prompt lookup drafts tokens, one call of the chain verifies them.
+
+A verifier of width w takes the last token and w - 1 drafts in one call. Greedy and exact: a draft
+counts only where it is the chain's own likeliest token. Sources: Leviathan, Kalman and Matias,
+"Fast Inference from Transformers via Speculative Decoding", arXiv 2211.17192, with drafts that are
+certain; Saxena, "Prompt Lookup Decoding" (2023), n-gram speculation in vLLM and transformers.
+
+When it pays: a call yields 1 to w tokens, the drafts up to the first that is wrong, and one token
+of its own. With t1 the seconds of a plain step and tv those of a call, it pays where it yields more
+than E = tv / t1 tokens: no guess about drafts is in that. The expected yield under independent
+acceptance, each draft being right with probability a given that those before it are, is
+1 + a + ... + a^(w-1) = (1 - a^w) / (1 - a) (Leviathan et al., equation 1). No call yields more than
+w, so that the best speed-up is w t1 / tv, and where that is below 1 no acceptance is enough.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +25,7 @@ from typing import TypeAlias
 import numpy as np
 
 from pytest_ane.mlprogram.arrays import FloatArray
-from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.errors import ExecutionError, ManifestError
 from pytest_ane.models.chain import (
     Chain,
     Decoder,
@@ -23,16 +36,8 @@ from pytest_ane.models.chain import (
     lead,
     next_token,
 )
-
-# When speculative decoding pays: pure functions of what its calls cost and yield.
-#
-# A verifier call of width w takes the last token and w - 1 drafts, and yields 1 to w tokens: the
-# drafts up to the first that is wrong, and one token of its own. With t1 the seconds of a plain
-# step and tv those of a call, it pays where it yields more than E = tv / t1 tokens: no guess
-# about drafts is in that. The expected yield under independent acceptance, each draft being right
-# with probability a given that those before it are, is 1 + a + ... + a^(w-1) = (1 - a^w) / (1 -
-# a) (Leviathan, Kalman and Matias, arXiv 2211.17192, equation 1). No call yields more than w, so
-# that the best speed-up is w t1 / tv, and where that is below 1 no acceptance is enough.
+from pytest_ane.probes.recording import TokenPrompt
+from pytest_ane.project.models import OpenModel
 
 
 @dataclass(frozen=True)
@@ -58,23 +63,13 @@ class BreakEven:
 
     @property
     def tokens_needed(self) -> float:
-        """Tokens that a call must yield on average to be as fast as plain steps: E = tv / t1."""
+        """E, which a call must yield on average to be as fast as plain steps."""
         return self.tv / self.t1
 
     @property
     def best(self) -> float:
-        """Speed-up where every draft is right: w t1 / tv."""
+        """Speed-up where every draft is right; below 1 no acceptance is enough."""
         return self.width / self.tokens_needed
-
-    @property
-    def reachable(self) -> bool:
-        """Whether there is an acceptance at which it is as fast as plain steps."""
-        return self.best >= 1
-
-    @property
-    def most_tv(self) -> float:
-        """Seconds of a call above which it cannot pay: w t1."""
-        return self.width * self.t1
 
     @property
     def share_needed(self) -> float | None:
@@ -82,16 +77,12 @@ class BreakEven:
 
         This is `accepted / drafted` as it is counted, of any drafts, independent or not.
         """
-        if not self.reachable:
-            return None
-        return max(0.0, (self.tokens_needed - 1) / (self.width - 1))
+        return max(0.0, (self.tokens_needed - 1) / (self.width - 1)) if self.best >= 1 else None
 
     @property
     def acceptance_needed(self) -> float | None:
         """The a at which independent drafts yield E tokens a call; None: unreachable."""
-        if not self.reachable:
-            return None
-        return acceptance(self.tokens_needed, self.width)
+        return acceptance(self.tokens_needed, self.width) if self.best >= 1 else None
 
     def tok_s(self, calls: int, accepted: int, steps: int, again: int = 0) -> float:
         """Tokens a second of a run of calls and plain steps.
@@ -107,7 +98,7 @@ class BreakEven:
 
 
 def expected_tokens(a: float, width: int) -> float:
-    """Tokens of a call at independent acceptance `a`: 1 + a + ... + a^(w-1)."""
+    """Tokens of a call at independent acceptance `a`."""
     return sum(a**i for i in range(width))
 
 
@@ -125,14 +116,6 @@ def acceptance(tokens: float, width: int) -> float:
             high = middle
     return high
 
-
-# Speculative decoding: prompt lookup drafts tokens, one call of the chain verifies them.
-#
-# A verifier of width w takes the last token and w - 1 drafts in one call. Greedy and exact: a
-# draft counts only where it is the chain's own likeliest token. Sources: Leviathan, Kalman and
-# Matias, "Fast Inference from Transformers via Speculative Decoding", arXiv 2211.17192, with
-# drafts that are certain; Saxena, "Prompt Lookup Decoding" (2023), n-gram speculation in vLLM and
-# transformers.
 
 MARGIN = 0.0625
 """Leads below this are near ties; see docs/explanations/speculative.md for what was measured."""
@@ -188,7 +171,7 @@ class Speculated:
     """A greedy continuation and its counters.
 
     Every token but the first comes from a call with drafts (that it accepts, or the one after
-    them) or from a step without: `len(tokens) - 1 == verifier_calls + accepted + fallbacks`.
+    them) or from a step without: `len(tokens) - 1 == len(calls) + accepted + len(steps)`.
 
     Attributes:
         tokens: the continuation; the first comes from the prompt's own last position.
@@ -207,23 +190,11 @@ class Speculated:
     accepted: int = 0
 
     @property
-    def verifier_calls(self) -> int:
-        """Number of calls with drafts."""
-        return len(self.calls)
-
-    @property
-    def fallbacks(self) -> int:
-        """Number of steps for lack of a draft."""
-        return len(self.steps)
-
-    @property
     def acceptance(self) -> float | None:
-        """Share of drafts that became tokens; None where nothing was drafted."""
         return self.accepted / self.drafted if self.drafted else None
 
     @property
     def seconds(self) -> float:
-        """Time of all tokens but the first."""
         return sum(self.calls) + sum(self.steps) + sum(self.replays)
 
 
@@ -250,20 +221,18 @@ class Verifier:
         self._positions, self._margin, self._timer = chain.positions, margin, timer
         # Position up to which every token was decoded without drafts; None if all were.
         self._plain: tuple[int, Marks] | None = None
-        self._take(self._next(self._decoder.logits()[0]))
+        self._take(self._decoder.logits()[0])
 
     def room(self, width: int) -> int:
-        """Positions that the next call may have, at most `width`."""
         ends = self._positions
         return width if ends is None else min(width, ends - len(self.ids) + 1)
 
     def step(self) -> None:
-        """Decode one token without a draft."""
         start = self._timer()
         (row,) = self._decoder.logits()
         decided = self._is_decided(row)
         self.counted.steps.append(self._timer() - start)
-        self._take(self._next(row) if decided else self._replayed())
+        self._take(row if decided else self._replayed())
 
     def verify(self, drafts: Sequence[int], most: int) -> None:
         """Decode one to `most` tokens by one call: the drafts it agrees with, and its own next."""
@@ -277,7 +246,7 @@ class Verifier:
         for row, drafted in zip(rows[:most], (*drafts, None), strict=False):
             if not (decided := self._is_decided(row)):
                 break
-            self._take(self._next(row))
+            self._take(row)
             if self.ids[-1] != drafted:
                 break
         if decided and len(self.ids) - known < len(rows):
@@ -292,8 +261,8 @@ class Verifier:
         """Whether plain decoding gives the same: it is plain, or the lead is no near tie."""
         return self._plain is None or not lead(row) < self._margin
 
-    def _replayed(self) -> int:
-        """The next token, after repeating in plain steps what drafts have led to."""
+    def _replayed(self) -> FloatArray:
+        """The next logits, after repeating in plain steps what drafts have led to."""
         assert self._plain is not None
         position, marks = self._plain
         self._decoder.back(marks, position)
@@ -303,14 +272,12 @@ class Verifier:
         for token in tokens:
             self.ids.append(token)
             start = self._timer()
-            (row,) = self._decoder.logits()
+            row: FloatArray = self._decoder.logits()[0]
             self.counted.replays.append(self._timer() - start)
-        return self._next(row)
+        return row
 
-    def _next(self, row: FloatArray) -> int:
-        return next_token(row, len(self.ids))
-
-    def _take(self, token: int) -> None:
+    def _take(self, row: FloatArray) -> None:
+        token = next_token(row, len(self.ids))
         self.ids.append(token)
         self.counted.tokens.append(token)
 
@@ -372,14 +339,7 @@ class Yield:
 
 
 def yield_of(ids: Sequence[int], tokens: Sequence[int], width: int, draft: Drafter) -> Yield:
-    """How far drafts agree with a text that is known already; no model runs.
-
-    Args:
-        ids: the prompt.
-        tokens: its continuation.
-        width: positions of a call: the last token and `width - 1` drafts.
-        draft: where drafts come from.
-    """
+    """How far drafts agree with a prompt's known continuation; no model runs."""
     text, rest = [*ids, *tokens[:1]], list(tokens[1:])
     calls = accepted = 0
     while rest:
@@ -395,16 +355,7 @@ def yield_of(ids: Sequence[int], tokens: Sequence[int], width: int, draft: Draft
 
 
 def check_width(width: int, widest: int | None, *, goes_on: bool) -> None:
-    """Whether a chain can verify drafts.
-
-    Args:
-        width: positions of a call.
-        widest: `Chain.widest`.
-        goes_on: `Chain.goes_on`.
-
-    Raises:
-        ExecutionError: it cannot.
-    """
+    """`ExecutionError` where a chain of this `widest` and `goes_on` cannot verify drafts."""
     if width < 2:
         raise ExecutionError(
             f"A verifier of width {width} takes no draft: it takes the last token and width - 1 "
@@ -481,16 +432,9 @@ class Trial:
     @property
     def predicted(self) -> float:
         """Tokens a second that the counters and the cost of calls and steps give."""
-        return self._tok_s(len(self.speculated.replays))
-
-    @property
-    def without_ties(self) -> float:
-        """Speed-up that the counters give if no step had been repeated for a near tie."""
-        return self._tok_s(0) * self.cost.t1
-
-    def _tok_s(self, replays: int) -> float:
         counted = self.speculated
-        return self.cost.tok_s(counted.verifier_calls, counted.accepted, counted.fallbacks, replays)
+        again = len(counted.replays)
+        return self.cost.tok_s(len(counted.calls), counted.accepted, len(counted.steps), again)
 
     @property
     def differs(self) -> int | None:
@@ -536,7 +480,60 @@ def run_trial(
     return Trial(tuple(plain.tokens), plain.seconds, tuple(calls), drafted, width)
 
 
-# Speculative decoding in words: the break-even, the counters, and the speed reached.
+# What the command asks of its options, and what it says.
+
+_WIDEST = 1 << 16
+
+
+def check_options(
+    width: int,
+    tokens: int,
+    margin: float | None,
+    prompt: str | None,
+    prompt_ids: tuple[int, ...] | None,
+) -> None:
+    """Refuse options that no model could take.
+
+    Raises:
+        ExecutionError: a number is too small or too large.
+        ManifestError: there are two prompts.
+    """
+    check_width(width, None, goes_on=True)
+    if width > _WIDEST:
+        raise ExecutionError(f"--width {width}: no call has so many positions; give at most 65536.")
+    if tokens < 2:
+        raise ExecutionError(
+            f"--tokens {tokens}: the first token comes from the prompt; give a number from 2 on."
+        )
+    if margin is not None and not (isfinite(margin) and margin >= 0):
+        raise ExecutionError(f"--margin {margin}: give a difference of logits, 0 or above.")
+    if prompt is not None and prompt_ids is not None:
+        raise ManifestError("Give either --prompt or --prompt-ids, not both.")
+
+
+def check_model(opened: OpenModel, prompt: str | None, width: int, tokens: int) -> None:
+    """Check the options against the model, before anything is built.
+
+    Raises:
+        ExecutionError: the width or the number of tokens does not fit the shards.
+        ManifestError: there is no such prompt.
+    """
+    model = opened.model
+    names = [each.name for each in model.prompts]
+    if prompt is not None and prompt not in names:
+        raise ManifestError(
+            f"--prompt {prompt}: {model.name} has no such golden prompt; there is: "
+            f"{', '.join(names)}."
+        )
+    layouts = (opened.language_model.layout(wire.shard) for wire in opened.wiring)
+    goes_on = all(layout.sees != "call" for layout in layouts)
+    check_width(width, model.max_tokens, goes_on=goes_on)
+    check_fits(opened.language_model.positions, chosen(opened.prompts, prompt).ids, tokens)
+
+
+def chosen(prompts: Sequence[TokenPrompt], name: str | None) -> TokenPrompt:
+    """The prompt of a name, or the first."""
+    return next(prompt for prompt in prompts if name in (prompt.name, None))
 
 
 def break_even(cost: BreakEven) -> str:
@@ -545,7 +542,8 @@ def break_even(cost: BreakEven) -> str:
     if cost.share_needed is None or cost.acceptance_needed is None:
         return (
             f"{needs}, and one of width {cost.width} yields at most {cost.width}: unreachable, "
-            f"at best {cost.best:.2f}x; below {_ms(cost.most_tv)} a call it would be reachable"
+            f"at best {cost.best:.2f}x; below {_ms(cost.width * cost.t1)} a call it would be "
+            "reachable"
         )
     if cost.tokens_needed <= 1:
         return (
@@ -558,34 +556,25 @@ def break_even(cost: BreakEven) -> str:
     )
 
 
-def costs(trial: Trial) -> str:
-    """The cost of a plain step and of a call."""
-    cost = trial.cost
+def lines(trial: Trial) -> tuple[str, ...]:
+    """The cost of a step and a call, the break-even, the counters, and the speed reached."""
+    cost, counted = trial.cost, trial.speculated
+    share = "none" if counted.acceptance is None else f"{counted.acceptance:.1%}"
+    a_call = f"{_ms(float(np.median(counted.calls)))} a call, " if counted.calls else ""
+    ties, again = "", len(counted.replays)
+    if again:
+        without = cost.tok_s(len(counted.calls), counted.accepted, len(counted.steps)) * cost.t1
+        ties = f"; without {again} steps again {without:.2f}x"
     return (
         f"plain: {_ms(cost.t1)} a token, {1 / cost.t1:.2f} tok/s "
         f"({_times(len(trial.steps), 'step')}) · verifier of width {cost.width}: "
-        f"{_ms(cost.tv)} a call ({_times(len(trial.calls), 'call')})"
-    )
-
-
-def counters(counted: Speculated) -> str:
-    """The counters in one line, as published logs have them."""
-    share = "none" if counted.acceptance is None else f"{counted.acceptance:.1%}"
-    return (
-        f"verifier_calls={counted.verifier_calls} drafted={counted.drafted} "
-        f"accepted={counted.accepted} fallbacks={counted.fallbacks} acceptance={share} "
-        f"replayed={len(counted.replays)}"
-    )
-
-
-def outcome(trial: Trial) -> str:
-    """The speed reached, against plain steps, and against the prediction of its counters."""
-    calls, replays = trial.speculated.calls, len(trial.speculated.replays)
-    ties = f"; without {replays} steps again {trial.without_ties:.2f}x" if replays else ""
-    a_call = f"{_ms(float(np.median(calls)))} a call, " if calls else ""
-    return (
+        f"{_ms(cost.tv)} a call ({_times(len(trial.calls), 'call')})",
+        break_even(cost),
+        f"verifier_calls={len(counted.calls)} drafted={counted.drafted} "
+        f"accepted={counted.accepted} fallbacks={len(counted.steps)} acceptance={share} "
+        f"replayed={again}",
         f"speculative: {a_call}{trial.tok_s:.2f} tok/s, {trial.speedup:.2f}x plain; "
-        f"predicted {trial.predicted:.2f} tok/s ({trial.predicted / trial.tok_s - 1:+.1%}){ties}"
+        f"predicted {trial.predicted:.2f} tok/s ({trial.predicted / trial.tok_s - 1:+.1%}){ties}",
     )
 
 

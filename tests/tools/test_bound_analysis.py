@@ -11,16 +11,8 @@ from hypothesis import strategies as st
 
 from pytest_ane.manifest import Linear, Shard
 from pytest_ane.mlprogram.errors import ProgramError
-from pytest_ane.tools._bound import (
-    Costs,
-    Group,
-    OpCost,
-    bound_call,
-    costs_of,
-    counted,
-    roofline,
-    same_costs,
-)
+from pytest_ane.tools._bound import Group, KindBound, bound_call, counted, roofline, same_costs
+from pytest_ane.tools._costs import Costs, OpCost, costs_of
 from pytest_ane.tools._devices import Device, published
 from tests.packages import save_conv
 
@@ -46,32 +38,28 @@ def simple(weights: int, macs: int, **others: int) -> Costs:
     return Costs(1, (op,), 0, 0, 0)
 
 
+def one(costs: Costs, device: Device = DEVICE, **scale: float) -> KindBound:
+    return roofline("y", [(1, costs)], device, **scale)
+
+
 def test_the_longer_of_the_two_binds() -> None:
-    found = roofline(simple(10_000_000, 100_000_000), DEVICE)
+    found = one(simple(10_000_000, 100_000_000))
     assert (found.streaming, found.computing) == (1e-3, 2e-4)
-    assert (found.seconds, found.binds) == (1e-3, "bandwidth")
-    found = roofline(simple(1_000_000, 100_000_000), DEVICE)
-    assert (found.seconds, found.binds) == (2e-4, "compute")
+    assert (found.seconds, found.bound_by) == (1e-3, "bandwidth")
+    found = one(simple(1_000_000, 100_000_000))
+    assert (found.seconds, found.bound_by) == (2e-4, "compute")
 
 
-def test_states_and_what_the_host_moves_are_streamed() -> None:
+def test_what_is_streamed_and_what_is_computed() -> None:
+    """States and the host's tensors are streamed too, and are not halved with the weights."""
     costs = Costs(1, (OpCost("s", "read_state", states=4_000_000),), 2_000_000, 1_000_000, 9)
-    assert roofline(costs, DEVICE).streaming == 7e-4
-
-
-def test_halving_weights_leaves_states_as_they_are() -> None:
-    costs = simple(8_000_000, 1, states=2_000_000)
-    assert roofline(costs, DEVICE, weights=0.5).streaming == pytest.approx(6e-4)
-
-
-def test_a_device_may_hold_weights_wider_than_they_are_stored() -> None:
+    assert one(costs).streaming == 7e-4
+    states = simple(8_000_000, 1, states=2_000_000)
+    assert one(states, weights=0.5).streaming == pytest.approx(6e-4)
     held = DEVICE.model_copy(update={"held": 4})
-    assert roofline(simple(1_000_000, 1), held).streaming == 4e-4
-
-
-def test_a_device_may_fill_up_the_last_axis() -> None:
+    assert one(simple(1_000_000, 1), held).streaming == 4e-4
     filled = DEVICE.model_copy(update={"lanes": 32})
-    assert roofline(simple(1, 1_000_000), filled).computing == pytest.approx(32 * 2e-6)
+    assert one(simple(1, 1_000_000), filled).computing == pytest.approx(32 * 2e-6)
 
 
 def test_a_mixture_is_bound_by_bandwidth_at_1_and_by_compute_at_4() -> None:
@@ -211,7 +199,7 @@ def conv(tmp_path: Path) -> Path:
 
 
 def test_costs_are_counted_once(conv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_ane.tools import _bound as module
+    from pytest_ane.tools import _costs as module
 
     reads: list[Path] = []
     read: Callable[..., object] = module.read_model

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_ane.tools._bound import Costs, Group, OpCost, bound_call
-from pytest_ane.tools._bound_words import Measured, lines
+from pytest_ane.tools._bound import Group, Measured, bound_call, lines
+from pytest_ane.tools._costs import Costs, OpCost
 from pytest_ane.tools._devices import Device
 
 DEVICE = Device(name="M0", bandwidth=100, peak=10, lanes=4)

@@ -47,7 +47,7 @@ class Runs:
         self._found = list(found)
         self._code, self._says = code, says
 
-    def __call__(self, command: list[str]) -> SimpleNamespace:
+    def __call__(self, command: list[str], **options: object) -> SimpleNamespace:
         self.calls.append(command[1:])
         (file,) = (Path(a.partition("=")[2]) for a in command if a.startswith("--benchmark-json="))
         if self._found:
@@ -62,7 +62,7 @@ def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fake(monkeypatch: pytest.MonkeyPatch, runs: Runs) -> Runs:
-    monkeypatch.setattr("pytest_ane.tools.calibrate._call", runs)
+    monkeypatch.setattr("pytest_ane.tools.calibrate.subprocess", SimpleNamespace(run=runs))
     return runs
 
 

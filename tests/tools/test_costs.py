@@ -22,7 +22,7 @@ from pytest_ane.mlprogram.records import (
     TensorType,
     Value,
 )
-from pytest_ane.tools._bound import Costs, OpCost, Size, Weights, count_costs
+from pytest_ane.tools._costs import Costs, OpCost, Size, Weights, count_costs
 from tests.mlprogram.executor.programs import build
 from tests.packages import save_conv
 

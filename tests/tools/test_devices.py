@@ -117,7 +117,7 @@ def test_the_best_of_reading_and_copying_counts(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(devices, "_BYTES", 100_000_000)
     monkeypatch.setattr(devices, "_ROWS", 2000)
     monkeypatch.setattr(devices, "_best", lambda _: next(seconds))
-    device = calibrate_device()
+    device = calibrate_device(lambda _: None)
     assert device.bandwidth == 0.4
     assert device.peak == round(2 * 2000**3 / 2 / 1e12, 4)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from pytest_ane.cli import main
 from pytest_ane.manifest import load
+from pytest_ane.manifest.base import loads
 from pytest_ane.project.suite import shipped
 from tests.docs.pages import ROOT
 from tests.plugin.projects import make_llama
@@ -53,6 +56,24 @@ def test_the_commented_part_of_the_manifest_loads_too(tmp_path: Path) -> None:
     manifest.write_text(head + uncommented)
     mine = load(manifest).model_of("mine")
     assert [shard.id for shard in mine.shards] == ["encoder"]
+
+
+def test_its_schema_is_what_both_manifests_keep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], as_json: AsJson
+) -> None:
+    assert main(["init", "--schema", str(tmp_path / "none")]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert not list(tmp_path.iterdir())
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    Draft202012Validator.check_schema(schema)
+    assert as_json("init", "--schema") == schema
+    assert main(["init", str(tmp_path), "--no-gates"]) == 0
+    validator = Draft202012Validator(schema)
+    text = (tmp_path / "shards.toml").read_text()
+    for right in (text, (ROOT / "shards.toml").read_text()):
+        assert list(validator.iter_errors(loads(right))) == []
+    wrong = text.replace("min-cosine", "min-cosin")
+    assert len(list(validator.iter_errors(loads(wrong)))) == 1
 
 
 def test_the_current_folder_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from pytest_ane.tools._bound import macs
+from pytest_ane.tools._costs import macs
 
 
 def ones(*shape: int) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_ane.mlprogram.errors import AneError, ManifestError
-from pytest_ane.tools._bound_words import read_measured
+from pytest_ane.tools._bound import read_measured
 from pytest_ane.tools._devices import Device, published
 from tests.gates.throughput.runs import run
 from tests.gates.throughput.runs import speed as timed
@@ -29,7 +29,7 @@ def store(path: Path, *speeds: Any) -> Path:
 
 
 def tok_s(file: Path, device: Device) -> float:
-    return read_measured(file, "zaya1-8b", device).tok_s
+    return read_measured(str(file), "zaya1-8b", device).tok_s
 
 
 def test_the_median_of_decoding_the_model(tmp_path: Path) -> None:
@@ -72,10 +72,10 @@ def test_a_run_without_the_model_is_refused(tmp_path: Path) -> None:
 def test_another_runtime_with_its_energy(tmp_path: Path) -> None:
     file = tmp_path / "mlx.json"
     file.write_text(json.dumps(OTHER | {"joules_per_token": 0.35}))
-    measured = read_measured(file, "zaya1-8b", M4_MAX)
+    measured = read_measured(str(file), "zaya1-8b", M4_MAX)
     assert (measured.tok_s, measured.tokens, measured.joules_per_token) == (31.5, 1, 0.35)
     with pytest.raises(ManifestError, match=r"is of zaya1-8b, and the bound of smollm2\.$"):
-        read_measured(file, "smollm2", M4_MAX)
+        read_measured(str(file), "smollm2", M4_MAX)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pytest_ane.tools._recommend_evaluate import line, pareto, table
+from pytest_ane.tools._recommend import line, pareto, table
 from pytest_ane.tools._recommend_search import Candidate
 
 FACTS = {"cosine": 0.98, "top1": 0.95, "centred_cosine.min": 0.97}

@@ -17,7 +17,6 @@ from pytest_ane.tools._speculate import (
     Lookup,
     Speculated,
     Trial,
-    check_width,
     run_trial,
     speculate,
     time_calls,
@@ -50,7 +49,7 @@ def counting(ids: Sequence[int], count: int) -> list[int]:
 
 
 def check_sum(found: Speculated) -> None:
-    assert len(found.tokens) - 1 == found.verifier_calls + found.accepted + found.fallbacks
+    assert len(found.tokens) - 1 == len(found.calls) + found.accepted + len(found.steps)
     assert 0 <= found.accepted <= found.drafted
 
 
@@ -60,7 +59,7 @@ def test_drafts_that_are_right_cost_one_call() -> None:
     found = speculate(chaotic(calls=calls), PROMPT, 9, 4, draft=knowing(text, [3, 3]), margin=0)
     assert found.tokens == text[8:]
     assert calls == [(0, 8), (8, 4), (12, 4)]
-    assert (found.verifier_calls, found.drafted, found.accepted, found.fallbacks) == (2, 6, 6, 0)
+    assert (len(found.calls), found.drafted, found.accepted, len(found.steps)) == (2, 6, 6, 0)
     assert found.acceptance == 1
 
 
@@ -71,7 +70,7 @@ def test_a_draft_that_is_wrong_ends_a_call_and_the_next_goes_on_behind_it() -> N
     found = speculate(chaotic(calls=calls), PROMPT, 8, 4, draft=drafts, margin=0)
     assert found.tokens == text[8:]
     assert calls == [(0, 8), (8, 4), (9, 4), (12, 1), (13, 4)]
-    assert (found.verifier_calls, found.drafted, found.accepted, found.fallbacks) == (3, 9, 3, 1)
+    assert (len(found.calls), found.drafted, found.accepted, len(found.steps)) == (3, 9, 3, 1)
     assert found.acceptance == pytest.approx(1 / 3)
 
 
@@ -79,7 +78,7 @@ def test_no_more_tokens_than_asked_for() -> None:
     text = [*PROMPT, *decode(chaotic(), PROMPT, 20).tokens]
     found = speculate(chaotic(), PROMPT, 3, 4, draft=knowing(text, [3]), margin=0)
     assert found.tokens == text[8:11]
-    assert (found.verifier_calls, found.drafted, found.accepted) == (1, 3, 1)
+    assert (len(found.calls), found.drafted, found.accepted) == (1, 3, 1)
 
 
 def test_near_the_end_of_the_positions_calls_are_narrower() -> None:
@@ -100,14 +99,14 @@ def test_a_near_tie_is_decided_by_plain_steps() -> None:
     """`COUNTED` leads by 2: at a margin above that every token is one."""
     found = speculate(COUNTED, [4], 4, 3, draft=counting, margin=2.5)
     assert found.tokens == [5, 6, 0, 1]
-    assert (found.verifier_calls, found.accepted, len(found.replays)) == (3, 0, 3)
+    assert (len(found.calls), found.accepted, len(found.replays)) == (3, 0, 3)
     assert not speculate(COUNTED, [4], 4, 3, draft=counting, margin=2).replays
 
 
 def test_plain_steps_are_not_run_again() -> None:
     """Without a call with drafts before it, a step is plain, however near the tie."""
     found = speculate(COUNTED, [4], 6, 3, draft=lambda *_: (), margin=9)
-    assert (found.tokens, found.fallbacks, found.replays) == ([5, 6, 0, 1, 2, 3], 5, [])
+    assert (found.tokens, len(found.steps), found.replays) == ([5, 6, 0, 1, 2, 3], 5, [])
 
 
 def test_only_what_no_plain_step_has_led_to_is_run_again() -> None:
@@ -166,7 +165,9 @@ def test_without_the_margin_rounding_shows() -> None:
     assert any(map(differs, range(10)))
 
 
-def test_a_shard_that_cannot_go_back() -> None:
+def test_a_chain_without_states_and_a_shard_that_cannot_go_back() -> None:
+    with pytest.raises(ExecutionError, match="Shards without states"):
+        run_trial(COUNTING, [1], 3, 4)
     steps = (ChainStep(Wire("L07"), lambda: lambda x: x, "state"), head("head.0", following))
     with pytest.raises(ExecutionError, match="L07 cannot go back in a sequence"):
         speculate(Chain(embed, steps), [4], 4, 2, draft=counting)
@@ -203,7 +204,7 @@ def test_the_yield_of_a_known_text_is_that_of_decoding_it(
     text = decode(chaotic(seed), PROMPT, count).tokens
     found = speculate(chaotic(seed), PROMPT, count, width, margin=0)
     known = yield_of(PROMPT, text, width, Lookup())
-    assert known.calls == found.verifier_calls
+    assert known.calls == len(found.calls)
     assert (known.tokens_per_call - 1) * known.calls == pytest.approx(found.accepted)
 
 
@@ -228,27 +229,6 @@ def test_what_is_drafted_has_followed_before(text: list[int], count: int) -> Non
     assert bool(drafts) == ((*text[-2:],) in [pair[:2] for pair in pairs])
     if drafts:
         assert (*text[-2:], drafts[0]) in pairs
-
-
-def test_a_width_that_fits() -> None:
-    check_width(4, 4, goes_on=True)
-    check_width(2, None, goes_on=True)
-
-
-@pytest.mark.parametrize("width", [1, 0, -3])
-def test_a_width_without_drafts(width: int) -> None:
-    with pytest.raises(ExecutionError, match=f"width {width} takes no draft: .* from 2 on"):
-        check_width(width, None, goes_on=True)
-
-
-def test_a_width_that_the_shards_do_not_take() -> None:
-    with pytest.raises(ExecutionError, match=r"width 5 does not fit .* take 1 to 4 positions"):
-        check_width(5, 4, goes_on=True)
-
-
-def test_a_chain_without_states() -> None:
-    with pytest.raises(ExecutionError, match=r"Shards without states .* stateful = true"):
-        check_width(2, None, goes_on=COUNTING.goes_on)
 
 
 def test_calls_of_a_text_over_and_over() -> None:
@@ -296,8 +276,3 @@ def test_speed_and_prediction() -> None:
 
 def test_where_they_differ() -> None:
     assert Trial(TOKENS, STEPS, (0.2,), Speculated([1, 2, 9, 4], calls=[1.0]), 4).differs == 2
-
-
-def test_a_chain_that_takes_no_drafts_is_not_run() -> None:
-    with pytest.raises(ExecutionError, match="Shards without states"):
-        run_trial(COUNTING, [1], 3, 4)

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_ane.tools._speculate import (
-    BreakEven,
-    Speculated,
-    Trial,
-    break_even,
-    costs,
-    counters,
-    outcome,
-)
+from pytest_ane.tools._speculate import BreakEven, Speculated, Trial, break_even, lines
 
 
 @pytest.mark.parametrize(
@@ -42,29 +34,25 @@ def test_the_break_even(t1: float, tv: float, says: str) -> None:
     assert break_even(BreakEven(t1, tv, 4)) == says
 
 
-def trial(counted: Speculated, t1: float, tv: float) -> Trial:
-    return Trial((0,) * 4, (t1,) * 3, (tv,), counted, 4)
+def told(counted: Speculated, t1: float, tv: float) -> list[str]:
+    plain, _, *others = lines(Trial((0,) * 4, (t1,) * 3, (tv,), counted, 4))
+    return [plain, *others]
 
 
 def test_the_notes_counters() -> None:
     counted = Speculated([0] * 40, calls=[0.483] * 32, drafted=96, accepted=7)
-    assert counters(counted) == (
-        "verifier_calls=32 drafted=96 accepted=7 fallbacks=0 acceptance=7.3% replayed=0"
-    )
-    measured = trial(counted, 0.109, 0.483)
-    assert costs(measured) == (
+    assert told(counted, 0.109, 0.483) == [
         "plain: 109 ms a token, 9.17 tok/s (median of 3 steps) · verifier of width 4: 483 ms a "
-        "call (1 call)"
-    )
-    assert outcome(measured) == (
-        "speculative: 483 ms a call, 2.52 tok/s, 0.28x plain; predicted 2.52 tok/s (+0.0%)"
-    )
+        "call (1 call)",
+        "verifier_calls=32 drafted=96 accepted=7 fallbacks=0 acceptance=7.3% replayed=0",
+        "speculative: 483 ms a call, 2.52 tok/s, 0.28x plain; predicted 2.52 tok/s (+0.0%)",
+    ]
 
 
 def test_a_text_without_drafts_and_a_near_tie() -> None:
-    counted = Speculated([0] * 5, steps=[0.1] * 4, replays=[0.1] * 4)
-    assert counters(counted).endswith("fallbacks=4 acceptance=none replayed=4")
-    assert outcome(trial(counted, 0.1, 0.2)) == (
+    _, counters, outcome = told(Speculated([0] * 5, steps=[0.1] * 4, replays=[0.1] * 4), 0.1, 0.2)
+    assert counters.endswith("fallbacks=4 acceptance=none replayed=4")
+    assert outcome == (
         "speculative: 5.00 tok/s, 0.50x plain; predicted 5.00 tok/s (+0.0%); without 4 steps "
         "again 1.00x"
     )

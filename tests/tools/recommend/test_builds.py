@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.tools._recommend_builds import LoadedBackend
+from pytest_ane.tools._recommend import LoadedBackend
 
 A, B = Path("a"), Path("b")
 

@@ -11,7 +11,7 @@ from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.metrics.logits import compare_logits
 from pytest_ane.models.chain import Chain, ChainStep
 from pytest_ane.probes.exact_chain import GoldenPrompt
-from pytest_ane.tools._recommend_evaluate import ExactStack, filled, lowest
+from pytest_ane.tools._recommend import ExactStack, filled, lowest
 from tests.models.test_chain import block, embed, following, head
 from tests.tools.recommend.simulated import unit
 

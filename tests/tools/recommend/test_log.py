@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.mlprogram.errors import CacheError
-from pytest_ane.tools._recommend_evaluate import Log
+from pytest_ane.tools._recommend import Log
 
 
 def test_what_was_put_is_there_again(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_ane.manifest import Linear, Palettize, load
 from pytest_ane.mlprogram.errors import ManifestError
-from pytest_ane.tools._recommend_builds import DEFAULT, menu_of
+from pytest_ane.tools._recommend import DEFAULT, menu_of
 
 TWO = {"six": Palettize(nbits=6), "eight": Linear()}
 FILE = """

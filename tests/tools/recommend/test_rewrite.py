@@ -8,7 +8,7 @@ import pytest
 
 from pytest_ane.manifest import Linear, Palettize, Settings, Shard, load
 from pytest_ane.mlprogram.errors import ManifestError
-from pytest_ane.tools._recommend_builds import diff, rewritten, save
+from pytest_ane.tools._recommend_manifest import diff, rewritten, save
 
 HEAD = """\
 # Ours, do not touch.

