@@ -39,13 +39,9 @@ _ALL = "all"
 
 @dataclass(frozen=True)
 class Group:
-    """Shards of one kind that cost the same.
+    """Shards of one kind (`mixture`, `attention`, `head`...) that cost the same, at a T.
 
-    Attributes:
-        kind: `mixture`, `attention`, `head`...
-        subject: the shard whose program was counted.
-        count: how many there are, itself included.
-        at: its costs at a T.
+    `subject` is the one whose program was counted, for `count` of them, itself included.
     """
 
     kind: str
@@ -57,12 +53,7 @@ class Group:
 def model_groups(path: Path, name: str | None, cache: Path | None) -> tuple[str, list[Group], int]:
     """A manifest's model: its name, its groups of shards, and the largest T that all of them take.
 
-    What is needed and not built is built.
-
-    Args:
-        path: the manifest.
-        name: of the model; None for the only one.
-        cache: the cache folder; None for the user's own.
+    Of what is not built, one of each group is.
 
     Raises:
         AneError: the manifest, the model or a package cannot be used.
@@ -238,11 +229,7 @@ class CallBound:
 
 
 def bound_call(groups: Sequence[Group], device: Device, tokens: int) -> CallBound:
-    """The bound of one call of all shards.
-
-    Raises:
-        ExecutionError: a shard does not take so many tokens.
-    """
+    """The bound of one call of all shards; `ExecutionError` if one takes no such T."""
     costs = [(group.kind, (group.count, group.at(tokens))) for group in groups]
     every = [each for _, each in costs]
     kinds = dict.fromkeys(kind for kind, _ in costs)
@@ -299,12 +286,9 @@ class Measured(BaseModel):
 def read_measured(text: str, model: str, device: Device) -> Measured:
     """A model's speed as `--measured` names it.
 
-    Args:
-        text: tokens a second, perhaps after `T=`; or a `.json` file: a run of pytest-benchmark
-            (`--benchmark-json`, `--benchmark-autosave`), of which the decoding is taken, or an
-            object as `Measured` has it.
-        model: the model's name.
-        device: of the bound; a run of ours on another one is refused.
+    That is tokens a second, perhaps after `T=`; or a `.json` file: a run of pytest-benchmark
+    (`--benchmark-json`, `--benchmark-autosave`), of which the decoding is taken, or an object as
+    `Measured` has it.
 
     Raises:
         ManifestError: it is neither, cannot be read, or is of another model or device.
@@ -373,7 +357,6 @@ def _decoding(file: Path, model: str, device: Device) -> Measured:
 
 
 def _ran_on(speed: Speed) -> str | None:
-    """The profile's name of the device that a run was on."""
     if speed.identity.get("backend") == "cpu":
         return THIS_MACHINE
     return speed.identity.get("chip", "").removeprefix("Apple ") or None
@@ -395,15 +378,7 @@ def lines(
     calls: Sequence[CallBound],
     measured: Sequence[Measured],
 ) -> Iterator[str]:
-    """The whole report.
-
-    Args:
-        name: of the model or the package.
-        device: the profile that the bound is of.
-        groups: which shards were counted for how many.
-        calls: one for each T.
-        measured: speeds to show at their T.
-    """
+    """The whole report, with measured speeds at their T; `name` is of the model or package."""
     lanes = f", axes of {device.lanes}" if device.lanes > 1 else ""
     weights = f", weights of {device.held} bytes" if device.held else ""
     yield (

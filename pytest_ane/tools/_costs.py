@@ -32,10 +32,7 @@ from pytest_ane.mlprogram.values import bits
 def macs(op: str, parameters: Parameters, result: Shape) -> int:
     """Multiply-accumulates of one call; 0 for an operation that multiplies no matrices.
 
-    Args:
-        op: its type.
-        parameters: arrays and constants by MIL's names; of arrays only the shapes count.
-        result: shape of its first result.
+    `parameters` are by MIL's names, of arrays only the shapes count; `result` is of its first one.
     """
     count = _COUNTS.get(op)
     return count(parameters, result) if count else 0
@@ -173,11 +170,7 @@ class Costs:
 
 
 def costs_of(package: Path, function: str | None = None) -> Callable[[int], Costs]:
-    """Costs of a package, or of one of its functions, by T.
-
-    Raises:
-        ProgramError: when called, where it cannot be read.
-    """
+    """Costs of a package, or of one of its functions, by T; `ProgramError` when called."""
 
     @lru_cache
     def at(tokens: int) -> Costs:
@@ -187,11 +180,7 @@ def costs_of(package: Path, function: str | None = None) -> Callable[[int], Cost
 
 
 def count_costs(model: MLModel, tokens: int = 1) -> Costs:
-    """The costs of one call.
-
-    Args:
-        model: as `mil.read_model` gives it; `weights=False` suffices.
-        tokens: T of the inputs' flexible axes; ignored where there are none.
+    """The costs of one call; `model` needs no weights, and one of fixed shapes ignores `tokens`.
 
     Raises:
         ExecutionError: the inputs take no such T, an operation is unknown, or how often one runs

@@ -78,11 +78,7 @@ def published() -> dict[str, Device]:
 
 
 def choose_device(name: str | None, root: Path, figures: Mapping[str, float | None]) -> Device:
-    """A device by name, or this Mac's chip if its figures are known; `figures` replace its own.
-
-    Raises:
-        ManifestError: as `find_device`.
-    """
+    """A device by name, or this Mac's chip if its figures are known; `figures` replace its own."""
     device = find_device(name or _chip(), root)
     changes = {key: value for key, value in figures.items() if value is not None}
     if changes:
@@ -102,11 +98,7 @@ def _chip() -> str:
 
 
 def find_device(name: str, root: Path) -> Device:
-    """A published chip, `this machine`, or the profile in a TOML file.
-
-    Args:
-        name: as above; chips in any case.
-        root: the cache folder, where this machine's profile is.
+    """A published chip in any case, `this machine` as the cache folder has it, or a TOML file.
 
     Raises:
         ManifestError: there is none such, or the file is no profile.

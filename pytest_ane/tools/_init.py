@@ -43,14 +43,11 @@ _NAME_ONE = (
 
 
 def scaffold(source: str, manifest: Path, cache: Path | None = None) -> Made:
-    """A manifest of a model: a folder or file of safetensors, a GGUF file, or a hub's repository.
+    """A manifest of a model; nothing is written.
 
-    Args:
-        source: its path, or `Qwen/Qwen3-0.6B`, or a file of such a repository,
-            `ggml-org/gemma-3-270m-GGUF/gemma-3-270m-Q8_0.gguf`; of the local Hugging Face cache,
-            the branch `main` unless `@` and a revision follow the repository.
-        manifest: where the manifest will be; nothing is written.
-        cache: the cache folder; None for the user's own.
+    `source` is a folder or file of safetensors, a GGUF file, or a repository of the local Hugging
+    Face cache: `Qwen/Qwen3-0.6B`, at another revision than `main` `Qwen/Qwen3-0.6B@v2`, or a file
+    of one, `ggml-org/gemma-3-270m-GGUF/gemma-3-270m-Q8_0.gguf`.
 
     Raises:
         SourceError: the source is missing, broken, of no family of ours, or of a variant that its
@@ -173,10 +170,9 @@ _ALIKE = 0.1
 
 @dataclass(frozen=True)
 class Prompts:
-    """Golden prompts.
+    """Golden prompts, and how many positions of them behaviour judges.
 
     Attributes:
-        positions: that behaviour judges.
         without: why they are random ids; None where a tokenizer makes them of text.
         untrained: whether they are texts, and the model is untrained, to which no text is likely.
         no_chat: why none is a chat message, though there is a chat template.
@@ -189,7 +185,6 @@ class Prompts:
     no_chat: str | None = None
 
     def notes(self) -> Iterator[str]:
-        """What is unusual about them, for people."""
         if self.without:
             yield f"the prompts are random ids: {self.without}"
             return

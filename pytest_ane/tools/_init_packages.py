@@ -38,12 +38,7 @@ _MOST_CALLS = 200
 
 
 def of_packages(packages: Sequence[Path], references: Sequence[str], manifest: Path) -> Made:
-    """A manifest, with a line on each package and what to run next.
-
-    Args:
-        packages: a shard each, whose id comes from the file's name.
-        references: what each is compared with, in their order; empty for nothing.
-        manifest: where it will be; paths in it are relative to that.
+    """A manifest of packages, a shard each, with a line on each and what to run next.
 
     Raises:
         ManifestError: references are not as many as packages, or are none of theirs.

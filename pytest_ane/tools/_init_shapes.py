@@ -57,12 +57,7 @@ _STATE_SHARE = 8
 
 @dataclass(frozen=True)
 class Weight:
-    """A weight of a shard's program.
-
-    Attributes:
-        name: as the converted program has it.
-        compressible: whether it is a map's; norms, routers and tables are not compressed.
-    """
+    """A weight of a shard's program; norms, routers and tables are not compressible."""
 
     name: str
     shape: tuple[int, ...]
@@ -75,12 +70,7 @@ class Weight:
 
 @dataclass(frozen=True)
 class ShardShapes:
-    """One shard.
-
-    Attributes:
-        kind: what shards that cost alike are counted under, such as `block`.
-        states: bytes of its states.
-    """
+    """One shard: its weights, and bytes of its states; `kind` is such as `block`."""
 
     id: str
     kind: str
@@ -94,11 +84,9 @@ class ShardShapes:
 
 @dataclass(frozen=True)
 class Described:
-    """What a source holds, and how it is cut.
+    """What a source is called and holds, and how it is cut: all shards, in running order.
 
     Attributes:
-        path: what the source is called.
-        cut: all shards of the model, in running order.
         vocabulary: tokens that there are; None where the family tells none.
         trained: positions that the model was trained for; None where the file tells none.
     """
@@ -125,11 +113,7 @@ class Described:
 
 
 def describe(table: SourceTable, path: Path) -> Described:
-    """Open a source, find its family and cut it into shards.
-
-    Args:
-        table: where it is.
-        path: what it is called.
+    """Open a source, find its family and cut it into shards; `path` is what it is called.
 
     Raises:
         SourceError: it is missing, broken, of no family of ours or of a variant that its family
@@ -156,11 +140,7 @@ def describe(table: SourceTable, path: Path) -> Described:
 
 
 def _opening(family: Family, source: Source, contexts: Sequence[int]) -> Sequence[int]:
-    """The contexts from the longest that the family takes: angles may change with the length.
-
-    Raises:
-        SourceError: what the family refuses is not the length.
-    """
+    """The contexts from the longest that the family takes: angles may change with the length."""
     first: SourceError | None = None
     for i, context in enumerate(contexts):
         try:
@@ -337,11 +317,9 @@ Grouping = int | None
 
 @dataclass(frozen=True)
 class Scheme:
-    """Palettes for a model's weights.
+    """Palettes for most weights and for the head's slices.
 
     Attributes:
-        grouping: of most weights.
-        head: of the head's slices.
         overrides: of weights whose channels do not divide so, by glob.
         keep: globs of what stays fp16.
     """
@@ -472,14 +450,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a model takes.
-
-    Attributes:
-        by_shard: of each package.
-        states: bytes of the states of all shards.
-        disk: the volumes that builds write to.
-        memory: of the shard that takes most.
-    """
+    """What a model takes: bytes of packages and states, volumes, memory of the largest shard."""
 
     shards: tuple[ShardShapes, ...]
     by_shard: Mapping[str, Size]
@@ -488,7 +459,6 @@ class Sizes:
     memory: Memory
 
     def lines(self) -> Iterator[str]:
-        """What to know before hours of building."""
         for alike in _alike(self.shards, self.by_shard):
             each = "each " if len(alike) > 1 else ""
             size = self.by_shard[alike[0].id]

@@ -51,11 +51,7 @@ class Inventory:
         return self.store.unused(self.manifest)
 
     def paths(self, what: str) -> list[Path]:
-        """The evidence files that a file's name, a shard or a model means.
-
-        Raises:
-            EvidenceError: it means none.
-        """
+        """The evidence files that a file's name, a shard or a model means, or `EvidenceError`."""
         if (path := Path(what)).is_file():
             return [next((used for used in self.used if _same(used, path)), path)]
         files = [p for p, (_, s, _) in self.used.items() if what in _names(s) and p.is_file()]
@@ -161,11 +157,7 @@ class Inventory:
         )
 
     def _today(self, gate: str, subject: Subject) -> Today:
-        """What is built and what is asked, which evidence has to fit, and a shard's package.
-
-        Raises:
-            AneError: the shard is not built, or its source is missing.
-        """
+        """What is built and what is asked, which evidence has to fit, and a shard's package."""
         model = self.manifest.model_of(subject.qualified.partition(":")[0])
         shards = model.shards if isinstance(subject, Model) else (subject,)
         artifacts = {shard.id: self._artifact(shard) for shard in shards}

@@ -115,12 +115,7 @@ def _setting(file: Path, name: str, table: object) -> Settings:
 
 
 def check_searchable(model: Model) -> None:
-    """Say why nothing can be recommended for a model, if so.
-
-    Raises:
-        ManifestError: it has no family, no prompts, a package of its own, or a policy that asks for
-            a device's evidence.
-    """
+    """`ManifestError` with the sentence why nothing can be recommended for a model, if so."""
     if model.family is None:
         raise ManifestError(
             f"{model.name} has no family, so its shards are not compressed here; recommend needs a "
@@ -188,13 +183,9 @@ class LoadedBackend:
 
 
 class Log:
-    """Measurements by key, kept in a file as they come.
+    """Measurements by key, kept in a file as they come; those of another context are left alone.
 
     A last line that a killed process cut short is skipped, and so is whatever else is no entry.
-
-    Args:
-        file: made if need be, its folder too.
-        context: what all measurements depend on; entries of another context are left alone.
     """
 
     def __init__(self, file: Path, context: object) -> None:
@@ -231,11 +222,7 @@ class Log:
         return self.put(kind, subject, measure())
 
     def put(self, kind: str, subject: object, measured: dict[str, Any]) -> dict[str, Any]:
-        """Keep a measurement, with its subject for people; returns it as the log has it.
-
-        Raises:
-            CacheError: the log cannot be written.
-        """
+        """Keep a measurement, with its subject for people; returns it as the log has it."""
         key, measured = _key(kind, subject), strict(measured)
         self._entries[key] = measured
         entry = {"context": self._context, "kind": kind, "key": key}
@@ -307,18 +294,8 @@ _BROKEN = 1e3
 class ModelEvaluator:
     """Measures candidates of one model, and keeps every number.
 
-    Args:
-        opened: the model.
-        cache: where shards are built; what a killed search built is found there again.
-        backend: runs them.
-        menu: the settings.
-        log: keeps every number.
-        minutes: how long to go on measuring; a measurement that has begun is finished.
-        evaluations: whole stacks to measure at most.
-        progress: shows the work at hand, a short text.
-
-    Attributes:
-        measured: whole stacks that were run, not read from the log.
+    A measurement that has begun is finished when the `minutes` are over; `evaluations` are whole
+    stacks, of which `measured` were run and not read from the log.
     """
 
     def __init__(
@@ -345,7 +322,6 @@ class ModelEvaluator:
 
     @property
     def spent(self) -> bool:
-        """Whether time or evaluations are used up."""
         return time.monotonic() > self._until or self.measured >= self._most
 
     def units(self) -> tuple[Unit, ...]:

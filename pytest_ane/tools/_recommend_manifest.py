@@ -27,15 +27,9 @@ _COMPRESSION = "compression"
 
 
 def rewritten(text: str, file: Path, model: str, wanted: Mapping[str, Settings]) -> str:
-    """A manifest's text with other compression for a model's shards.
+    """A manifest's text with other compression for a model's shards, by id.
 
     The compression that most shards have becomes the model's, others get a table of their own.
-
-    Args:
-        text: the manifest.
-        file: where it is; paths in it are relative to that.
-        model: the model's name.
-        wanted: the compression of every shard, by id.
 
     Raises:
         ManifestError: the file's layout leaves no place for it, or the result would say
@@ -71,11 +65,7 @@ def diff(old: str, new: str, file: Path) -> Iterator[str]:
 
 
 def save(file: Path, text: str) -> None:
-    """Replace a manifest's text at once; a link stays one.
-
-    Raises:
-        ManifestError: it cannot be written.
-    """
+    """Replace a manifest's text at once, or `ManifestError`; a link stays one."""
     try:
         write_atomically(file.resolve(), text.encode())
     except OSError as error:
@@ -117,8 +107,7 @@ def _keys(setting: Settings, below: Mapping[str, Any]) -> dict[str, Any]:
 def _save_comments(document: TOMLDocument, model: Any) -> str:
     """Hang the comments below each compression table, which are of what follows, on that.
 
-    Returns:
-        Those that nothing follows: the end of the file.
+    Those that nothing follows, at the end of the file, are returned.
     """
     tables = (model, *model.get("shard", {}).values())
     replaced = {id(part) for table in tables for part in _headed(table.get(_COMPRESSION))}

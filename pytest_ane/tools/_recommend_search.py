@@ -33,12 +33,7 @@ _NUMBERS = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class Option:
-    """A setting for a unit.
-
-    Attributes:
-        size: bytes of the unit's weights as stored.
-        sse: sum of squared differences from the uncompressed weights.
-    """
+    """A setting for a unit: bytes as stored, and the sum of squared differences from fp16."""
 
     setting: str
     size: int
@@ -49,9 +44,8 @@ class Option:
 class Unit:
     """Weights of one shard that are alike but for numbers in their names.
 
-    Attributes:
-        glob: names them, and no others of the shard.
-        options: smallest first; settings that do not fit the weights are not among them.
+    `glob` names them and no others of the shard; settings that do not fit them are no options, and
+    the smallest comes first.
     """
 
     shard: str
@@ -163,7 +157,6 @@ class Candidate:
     """A measured model.
 
     Attributes:
-        name: what it is, for the table.
         size: bytes of all packages.
         kl: measured mean KL in nats; NaN where a shard's gate failed before.
         status: the worst of every gate of every shard and of the whole stack.
@@ -188,9 +181,7 @@ class Candidate:
 class ShardFailure:
     """The gate that a shard fails under a choice, and why.
 
-    Attributes:
-        gate: the gate that failed.
-        blame: for fidelity, the error that each unit causes alone; empty for other gates.
+    For fidelity, `blame` is the error that each unit causes alone; it is empty for other gates.
     """
 
     gate: str
@@ -222,11 +213,7 @@ def recommend(evaluator: Evaluator, limit: float) -> Iterator[Candidate]:
     """Measured candidates, as they come; `best` of them is the recommendation.
 
     Single settings come first, smallest first up to the first that passes, since a mixture's saving
-    is reported relative to it.
-
-    Args:
-        evaluator: measures.
-        limit: the most mean KL that behaviour allows, in nats.
+    is reported relative to it. `limit` is the most mean KL that behaviour allows, in nats.
     """
     units = evaluator.units()
     for name, choice in singles(units):
@@ -265,13 +252,8 @@ def search(
     """Measured candidates, as they come; the smallest that passed is the result.
 
     First bisection on the predicted loss, whose scale the measured KL corrects, between what passed
-    and what failed; then variants near the border, with losses varied at random (seeded).
-
-    Args:
-        units: what gets a setting.
-        losses: KL per squared error by unit.
-        evaluator: measures.
-        limit: the most mean KL that behaviour allows, in nats; where the search starts.
+    and what failed, from `limit` on; then variants near the border, with losses varied at random
+    (seeded). `losses` are KL per squared error.
     """
     caps: dict[Unit, float] = {}
     seen: dict[tuple[str, ...], Candidate] = {}

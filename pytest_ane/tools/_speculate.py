@@ -42,12 +42,7 @@ from pytest_ane.project.models import OpenModel
 
 @dataclass(frozen=True)
 class BreakEven:
-    """A verifier against plain steps.
-
-    Attributes:
-        t1: seconds of a plain step.
-        tv: seconds of a call.
-        width: its positions.
+    """Plain steps of `t1` seconds against a verifier's calls of `tv`, of `width` positions.
 
     Raises:
         ValueError: a time is not above 0, or the width is below 2.
@@ -85,14 +80,7 @@ class BreakEven:
         return acceptance(self.tokens_needed, self.width) if self.best >= 1 else None
 
     def tok_s(self, calls: int, accepted: int, steps: int, again: int = 0) -> float:
-        """Tokens a second of a run of calls and plain steps.
-
-        Args:
-            calls: verifier calls, each of one token and those accepted.
-            accepted: drafts of all calls that became tokens.
-            steps: for lack of a draft, each of one token.
-            again: steps run again, which add none.
-        """
+        """Tokens a second of calls, of drafts accepted, and of steps, some run `again` for none."""
         seconds = calls * self.tv + (steps + again) * self.t1
         return (calls + accepted + steps) / seconds
 
@@ -131,11 +119,7 @@ Drafter: TypeAlias = Callable[[Sequence[int], int], Sequence[int]]
 class Lookup:
     """Drafts for one growing text: the tokens that followed the last time it ended like this.
 
-    Only what is new since the last draft is indexed.
-
-    Args:
-        shortest: smallest n-gram at the end of the text to look up, 1 or more; the largest is 3
-            if that is no smaller, and is looked up first.
+    N-grams of 3 down to `shortest` tokens at its end are looked up; only what is new is indexed.
     """
 
     def __init__(self, shortest: int = SHORTEST) -> None:
@@ -170,16 +154,13 @@ class Lookup:
 class Speculated:
     """A greedy continuation and its counters.
 
-    Every token but the first comes from a call with drafts (that it accepts, or the one after
-    them) or from a step without: `len(tokens) - 1 == len(calls) + accepted + len(steps)`.
+    Every token but the first, which is the prompt's, comes from a call with drafts (that it
+    accepts, or the one after them) or from a step for lack of any:
+    `len(tokens) - 1 == len(calls) + accepted + len(steps)`.
 
     Attributes:
-        tokens: the continuation; the first comes from the prompt's own last position.
-        calls: seconds of every call with drafts.
-        steps: seconds of every step without, for lack of a draft.
-        replays: seconds of every step that was run again for a near tie.
-        drafted: tokens given to calls as drafts.
-        accepted: drafts that became tokens.
+        calls, steps, replays: seconds of each; a replay is a step run again for a near tie.
+        drafted, accepted: tokens given to calls, and those of them that became tokens.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -295,16 +276,7 @@ def speculate(
     """The `count` likeliest next tokens, by calls of up to `width` positions.
 
     The tokens are those of `decode` if no lead moves by `margin` or more between a call of `width`
-    positions and calls of one.
-
-    Args:
-        chain: with states, or of shards that see their own position only.
-        ids: the prompt.
-        count: tokens to decode.
-        width: positions of a call: the last token and `width - 1` drafts.
-        margin: leads below it are decided by plain steps.
-        draft: where drafts come from; default: `Lookup`.
-        timer: the clock.
+    positions and calls of one: smaller leads are decided by plain steps.
 
     Raises:
         ExecutionError: as `decode` and `check_width`; or the chain cannot go back in a sequence.
@@ -328,8 +300,7 @@ class Yield:
     """What drafts for a known text yield in calls of a width; near ties are left out.
 
     Attributes:
-        width: positions of a call.
-        calls: verifier calls; steps without a draft are none.
+        calls: with drafts.
         tokens_per_call: mean of a call; 1 without calls.
     """
 
@@ -401,11 +372,8 @@ class Trial:
     """Plain and speculative decoding of one prompt.
 
     Attributes:
-        tokens: of plain decoding.
-        steps: seconds of every plain step.
+        tokens, steps: of plain decoding, and seconds of every step.
         calls: seconds of verifier calls on the same text, timed apart.
-        speculated: decoding with drafts.
-        width: positions of a verifier call.
     """
 
     tokens: tuple[int, ...]
@@ -453,17 +421,7 @@ def run_trial(
     say: Callable[[str], None] = lambda _: None,
     timer: Timer = time.perf_counter,
 ) -> Trial:
-    """Decode `count` tokens after a prompt both ways, and time calls of `width` between them.
-
-    Args:
-        chain: with states.
-        ids: the prompt.
-        count: tokens, at least 2: what is timed comes after the first.
-        width: positions of a call.
-        margin: as `speculate` takes it.
-        ngram_min: smallest n-gram that drafts come from.
-        say: called with what is about to be timed.
-        timer: the clock of all three.
+    """Decode two tokens or more after a prompt both ways, and time calls between them.
 
     Raises:
         ExecutionError: as `speculate`.
@@ -492,12 +450,7 @@ def check_options(
     prompt: str | None,
     prompt_ids: tuple[int, ...] | None,
 ) -> None:
-    """Refuse options that no model could take.
-
-    Raises:
-        ExecutionError: a number is too small or too large.
-        ManifestError: there are two prompts.
-    """
+    """`ExecutionError` or `ManifestError` for options that no model could take."""
     check_width(width, None, goes_on=True)
     if width > _WIDEST:
         raise ExecutionError(f"--width {width}: no call has so many positions; give at most 65536.")
@@ -512,12 +465,7 @@ def check_options(
 
 
 def check_model(opened: OpenModel, prompt: str | None, width: int, tokens: int) -> None:
-    """Check the options against the model, before anything is built.
-
-    Raises:
-        ExecutionError: the width or the number of tokens does not fit the shards.
-        ManifestError: there is no such prompt.
-    """
+    """Check the options against the model: `ExecutionError` or `ManifestError` before a build."""
     model = opened.model
     names = [each.name for each in model.prompts]
     if prompt is not None and prompt not in names:
