@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.cli import main
+from pytest_ane.make import Cache
 from pytest_ane.tools._devices import Device, save_device
 from tests.packages import save_conv
 from tests.tools.conftest import AsJson
@@ -74,8 +75,8 @@ def test_as_json(as_json: AsJson, package: Path, tmp_path: Path) -> None:
 
 
 def test_this_machine_once_it_is_measured(run: Run, package: Path, tmp_path: Path) -> None:
-    (tmp_path / "cache").mkdir()
-    save_device(Device(name="this machine", bandwidth=40, peak=0.1, held=4), tmp_path / "cache")
+    device = Device(name="this machine", bandwidth=40, peak=0.1, held=4)
+    save_device(device, Cache(tmp_path / "cache").root)
     assert "this machine: 40 GB/s" in run(str(package), "--device", "this machine")[0]
 
 
