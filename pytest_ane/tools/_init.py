@@ -65,8 +65,8 @@ def scaffold(source: str, manifest: Path, cache: Path | None = None) -> Made:
     )  # fmt: skip
     # The limits follow from sizes, and these from the compression as the manifest has it.
     unlimited = parse(text(limits=()), manifest).models[0]
-    sizes = measure(model.shards, unlimited, cache or default_root())
-    limits = budgets(model.shards, sizes.by_shard)
+    facts, sizes = measure(model.shards, unlimited, cache or default_root())
+    limits = budgets(model.shards, facts["shards"])
     limited = text(limits=[(glob, _megabytes(most), ratio) for glob, most, ratio in limits])
     parse(limited, manifest)
     texts, positions, notes = len(golden.prompts), golden.positions, tuple(golden.notes())
@@ -75,20 +75,12 @@ def scaffold(source: str, manifest: Path, cache: Path | None = None) -> Made:
     lines = (
         f"family {model.family}, {len(shards)} shards; behaviour judges {judged}",
         *notes,
-        *sizes.lines(),
+        *sizes,
         f"next: pytest --ane-shards={shards[0]} -m gate",
         "then: pytest --ane-shards=all -m gate",
     )
-    facts = {
-        "family": model.family,
-        "positions": positions,
-        "notes": notes,
-        "shards": sizes.by_shard,
-        "states": sizes.states,
-        "disk": sizes.disk,
-        "memory": sizes.memory,
-    }
-    return Made(limited, lines, facts)
+    about = {"family": model.family, "positions": positions, "notes": notes}
+    return Made(limited, lines, about | facts)
 
 
 def _find(source: str) -> tuple[SourceTable, Path]:

@@ -160,12 +160,12 @@ def slices_of(vocabulary: int) -> int:
     a palette.
     """
     least = -(-vocabulary // MAX_ROWS)
-    return min(range(least, 2 * least), key=lambda n: (-_group(vocabulary, n), n))
 
+    def group(slices: int) -> int:
+        rows = vocabulary // slices if vocabulary % slices == 0 else 1
+        return next((group for group in (*_GROUPS, 2) if rows % group == 0), 1)
 
-def _group(vocabulary: int, slices: int) -> int:
-    rows = vocabulary // slices if vocabulary % slices == 0 else 1
-    return next((group for group in (*_GROUPS, 2) if rows % group == 0), 1)
+    return min(range(least, 2 * least), key=lambda n: (-group(n), n))
 
 
 def _last(family: Family, vocabulary: object) -> Sequence[str]:
@@ -381,16 +381,13 @@ def size_of(shard: ShardShapes, compression: Compression) -> Size:
     text = _HEAD if shard.kind == "head" else _BLOCK
     for weight in shard.weights:
         text += _ALIGNED + (_NORM if "norm" in weight.name else _MAP)
-    compressed = sum(_stored(weight, compression) for weight in shard.weights)
-    return Size(2 * shard.elements + text, compressed + text)
-
-
-def _stored(weight: Weight, compression: Compression) -> int:
-    settings = compression.for_weight(weight.name, ("conv",))
-    small = isinstance(settings, Palettize) and weight.elements <= settings.weight_threshold
-    if small or len(weight.shape) < 2:
-        settings = Uncompressed()
-    return stored_bytes(weight.shape, settings)
+    compressed = text
+    for weight in shard.weights:
+        settings = compression.for_weight(weight.name, ("conv",))
+        small = isinstance(settings, Palettize) and weight.elements <= settings.weight_threshold
+        plain = small or len(weight.shape) < 2
+        compressed += stored_bytes(weight.shape, Uncompressed() if plain else settings)
+    return Size(2 * shard.elements + text, compressed)
 
 
 def _large(shards: Iterable[ShardShapes], *, compressible: bool = True) -> Iterator[Weight]:
@@ -438,81 +435,79 @@ _SLACK, _MORE = 1.05, 50_000
 """A budget is so many times what is expected, and bytes more for a longer program."""
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Bytes of memory that the largest shard takes, which one that is, and what is free."""
+def measure(
+    shards: Sequence[ShardShapes], model: Model, cache: Path
+) -> tuple[dict[str, Any], Iterator[str]]:
+    """What a model takes, compressed as the manifest has it; `cache` need not be there.
 
-    shard: str
-    build: int
-    reference: int
-    free: int
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What a model takes: bytes of packages and states, volumes, memory of the largest shard."""
-
-    shards: tuple[ShardShapes, ...]
-    by_shard: Mapping[str, Size]
-    states: int
-    disk: tuple[Volume, ...]
-    memory: Memory
-
-    def lines(self) -> Iterator[str]:
-        for alike in _alike(self.shards, self.by_shard):
-            each = "each " if len(alike) > 1 else ""
-            size = self.by_shard[alike[0].id]
-            yield f"{ranges([shard.id for shard in alike])}: {each}{size}"
-        sizes = self.by_shard.values()
-        whole = Size(sum(size.fp16 for size in sizes), sum(size.compressed for size in sizes))
-        held = f"; states of {bytes_text(self.states)}" if self.states else ""
-        yield f"all {len(self.shards)} shards: {whole}{held}"
-        yield f"disk: {' · '.join(map(str, self.disk))}"
-        m = self.memory
-        yield (
-            f"memory: about {bytes_text(m.build)} to build and judge {m.shard}, the largest shard, "
-            f"{bytes_text(m.reference)} for its float32 reference; {bytes_text(m.free)} free"
-        )
-        yield from self._short()
-
-    def _short(self) -> Iterator[str]:
-        """What will not suffice, and what to do."""
-        smallest = min(self.shards, key=lambda shard: self.by_shard[shard.id].both)
-        for volume in self.disk:
-            if (volume.needed or 0) > volume.free:
-                yield (
-                    f"the disk will not hold all of it ({volume}): begin with {smallest.id}, "
-                    "free some space (pytest-ane cache prune), or name "
-                    "another folder with --ane-cache=DIR"
-                )
-        if self.memory.build > self.memory.free:
-            fit = [s.id for s in self.shards if _memory(s) <= self.memory.free]
-            what = f"select others, such as {fit[0]}" if fit else "use a machine with more"
-            yield (
-                f"memory will not suffice for {self.memory.shard}, which takes about "
-                f"{bytes_text(self.memory.build)}: {what}, or close other programs"
-            )
-
-
-def measure(shards: Sequence[ShardShapes], model: Model, cache: Path) -> Sizes:
-    """Sizes of a model's shards, compressed as the manifest has it; `cache` need not be there."""
-    by_shard = {
+    Returns:
+        Bytes of the packages by shard, of the states, on volumes, and of memory for the largest
+        shard; and lines on them, with what will not suffice.
+    """
+    sizes = {
         shape.id: size_of(shape, shard.requested)
         for shape, shard in zip(shards, model.shards, strict=True)
     }
-    total = sum(size.compressed for size in by_shard.values())
-    largest = max(size.both for size in by_shard.values())
+    total = sum(size.compressed for size in sizes.values())
+    largest = max(size.both for size in sizes.values())
     folder = next(path for path in (cache, *cache.parents) if path.is_dir())
-    disk = volumes(folder, temporary_folder(), Estimate(len(shards), total, largest, total), 1)
     heaviest = max(shards, key=_memory)
-    memory = Memory(
-        heaviest.id,
-        _memory(heaviest),
-        _PROCESS + _FLOAT32 * max(shard.elements for shard in shards),
-        free_memory(),
+    facts: dict[str, Any] = {
+        "shards": sizes,
+        "states": sum(shard.states for shard in shards),
+        "disk": volumes(folder, temporary_folder(), Estimate(len(sizes), total, largest, total), 1),
+        "memory": {
+            "shard": heaviest.id,
+            "build": _memory(heaviest),
+            "reference": _PROCESS + _FLOAT32 * max(shard.elements for shard in shards),
+            "free": free_memory(),
+        },
+    }
+    return facts, _told(shards, **facts)
+
+
+def _memory(shard: ShardShapes) -> int:
+    largest = max((weight.elements for weight in shard.weights), default=0)
+    return _PROCESS + _ELEMENT * shard.elements + _LARGEST * largest
+
+
+def _told(
+    kinds: Sequence[ShardShapes],
+    shards: Mapping[str, Size],
+    states: int,
+    disk: Sequence[Volume],
+    memory: Mapping[str, Any],
+) -> Iterator[str]:
+    alike: dict[object, list[str]] = {}
+    for shard in kinds:
+        size = shards[shard.id]
+        near = round(size.fp16, -4), round(size.compressed, -4)
+        alike.setdefault((shard.kind, near), []).append(shard.id)
+    for ids in alike.values():
+        yield f"{ranges(ids)}: {'each ' if len(ids) > 1 else ''}{shards[ids[0]]}"
+    fp16, compressed = (sum(getattr(s, k) for s in shards.values()) for k in ("fp16", "compressed"))
+    held = f"; states of {bytes_text(states)}" if states else ""
+    yield f"all {len(shards)} shards: {Size(fp16, compressed)}{held}"
+    yield f"disk: {' · '.join(map(str, disk))}"
+    build, reference, free = (bytes_text(memory[key]) for key in ("build", "reference", "free"))
+    yield (
+        f"memory: about {build} to build and judge {memory['shard']}, the largest shard, "
+        f"{reference} for its float32 reference; {free} free"
     )
-    states = sum(shard.states for shard in shards)
-    return Sizes(tuple(shards), by_shard, states, disk, memory)
+    smallest = min(shards, key=lambda id: shards[id].both)
+    for volume in disk:
+        if (volume.needed or 0) > volume.free:
+            yield (
+                f"the disk will not hold all of it ({volume}): begin with {smallest}, free some "
+                "space (pytest-ane cache prune), or name another folder with --ane-cache=DIR"
+            )
+    if memory["build"] > memory["free"]:
+        fit = [shard.id for shard in kinds if _memory(shard) <= memory["free"]]
+        what = f"select others, such as {fit[0]}" if fit else "use a machine with more"
+        yield (
+            f"memory will not suffice for {memory['shard']}, which takes about {build}: {what}, or "
+            "close other programs"
+        )
 
 
 def budgets(
@@ -527,21 +522,6 @@ def budgets(
         ratio = min(2 * shard.elements / most[shard.id] for shard in group)
         least = math.floor(100 * ratio) / 100
         yield glob, max(most.values()), least if least > 1 else None
-
-
-def _alike(shards: Sequence[ShardShapes], by_shard: Mapping[str, Size]) -> list[list[ShardShapes]]:
-    """Shards of one kind and size."""
-    groups: dict[tuple[str, Size], list[ShardShapes]] = {}
-    for shard in shards:
-        size = by_shard[shard.id]
-        near = Size(round(size.fp16, -4), round(size.compressed, -4))
-        groups.setdefault((shard.kind, near), []).append(shard)
-    return list(groups.values())
-
-
-def _memory(shard: ShardShapes) -> int:
-    largest = max((weight.elements for weight in shard.weights), default=0)
-    return _PROCESS + _ELEMENT * shard.elements + _LARGEST * largest
 
 
 def ranges(ids: Sequence[str]) -> str:

@@ -32,7 +32,7 @@ from pytest_ane.make.shard import BUILD_VERSION
 from pytest_ane.manifest import Compression, Linear, Model, Palettize, Settings, Shard, Uncompressed
 from pytest_ane.manifest.compression import setting_keys
 from pytest_ane.manifest.policy import BehaviourPolicy
-from pytest_ane.mlprogram.arithmetic import RuleShares
+from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.digests import key_digest
 from pytest_ane.mlprogram.errors import BuildError, CacheError, ManifestError
 from pytest_ane.mlprogram.metrics.logits import kl
@@ -368,9 +368,13 @@ class ModelEvaluator:
             entry = self._log.get("alone", what)
             if entry is None and time.monotonic() < self._half:
                 self._progress(f"sensitivity of {unit} ({i + 1} of {len(units)})")
-                exact = exact or self._exact()
+                if exact is None:
+                    self._backend.keep(self._uncompressed(id).path for id in self._shards)
+                    plain = self._plain_stack({})
+                    exact = ExactStack(plain.chain, plain.golden)
                 with self._only(unit, pivot.setting) as artifact:
-                    alone = exact.kl(self._step(unit.shard, artifact))
+                    steps = self._plain_stack({unit.shard: artifact}).chain.steps
+                    alone = exact.kl(next(step for step in steps if step.shard == unit.shard))
                 entry = {"kl": alone, "sse": pivot.sse, "bytes": pivot.size}
                 self._log.put("alone", what, entry)
             if entry is not None:
@@ -494,18 +498,26 @@ class ModelEvaluator:
     def _run_stack(self, asked: Mapping[str, Settings]) -> dict[str, Any]:
         """Behaviour of the whole model; without greedy text where it fails without."""
         self.measured += 1
-        policy = self._opened.model.policy.behaviour
+        model = self._opened.model
         artifacts = [(s, self._build(id, asked[id])) for id, s in self._shards.items()]
         self._backend.keep(artifact.path for _, artifact in artifacts)
+
+        def judged(
+            arithmetic: Arithmetic, golden: Sequence[GoldenPrompt], policy: BehaviourPolicy
+        ) -> Verdict:
+            stack = Stack(self._opened, artifacts, self._backend, arithmetic)
+            measurement = measure(
+                stack.chain, golden, stack.states, stack.decode, stack.provenance,
+                stack.typed if arithmetic == "ane" else None, lambda: stack.rules,
+            )  # fmt: skip
+            return BEHAVIOUR.judge(measurement, policy, model)
+
         # Greedy text costs most of the time.
         short = [replace(g, greedy=(), leads=(), text="") for g in self._opened.golden]
-        quick = policy.model_copy(update={"min_greedy": 0})
+        quick = model.policy.behaviour.model_copy(update={"min_greedy": 0})
         verdicts: list[Verdict] = []
-        for golden, asked_for in ((short, quick), (self._opened.golden, policy)):
-            verdicts = [
-                self._behaviour(Stack(self._opened, artifacts, self._backend, a), golden, asked_for)
-                for a in self._opened.model.arithmetic
-            ]
+        for golden, policy in ((short, quick), (self._opened.golden, model.policy.behaviour)):
+            verdicts = [judged(arithmetic, golden, policy) for arithmetic in model.arithmetic]
             if any(verdict.status != "passed" for verdict in verdicts):
                 break
         return {
@@ -513,16 +525,6 @@ class ModelEvaluator:
             "reasons": [f"{f.reason}." for verdict in verdicts for f in verdict.reasons],
             "facts": {k: v for k, v in verdicts[0].values.items() if not isinstance(v, str)},
         }
-
-    def _behaviour(
-        self, stack: Stack, golden: Sequence[GoldenPrompt], policy: BehaviourPolicy
-    ) -> Verdict:
-        typed = stack.typed if stack.arithmetic == "ane" else None
-        measurement = measure(
-            stack.chain, golden, stack.states, stack.decode, stack.provenance, typed,
-            lambda: stack.rules,
-        )  # fmt: skip
-        return BEHAVIOUR.judge(measurement, policy, self._opened.model)
 
     def _blame(self, unit: Unit, setting: str) -> float:
         """1 - the lowest cosine of the shard's probes with only this unit compressed; 2: none."""
@@ -537,18 +539,13 @@ class ModelEvaluator:
         entry = self._log.kept("blame", [unit.shard, unit.glob, setting], measured)
         return 1 - float(entry["cosine"])
 
-    def _exact(self) -> ExactStack:
-        plain = [(shard, self._uncompressed(id)) for id, shard in self._shards.items()]
-        self._backend.keep(artifact.path for _, artifact in plain)
-        stack = Stack(self._opened, plain, self._backend)
-        return ExactStack(stack.chain, stack.golden)
-
-    def _step(self, shard: str, artifact: Artifact) -> ChainStep:
-        """The step of one artifact in a chain of uncompressed ones."""
-        by_id = {id: self._uncompressed(id) for id in self._shards} | {shard: artifact}
-        mixed = [(each, by_id[id]) for id, each in self._shards.items()]
-        steps = Stack(self._opened, mixed, self._backend).chain.steps
-        return next(step for step in steps if step.shard == shard)
+    def _plain_stack(self, replaced: Mapping[str, Artifact]) -> Stack:
+        """All shards uncompressed but these."""
+        artifacts = [
+            (shard, replaced.get(id) or self._uncompressed(id))
+            for id, shard in self._shards.items()
+        ]
+        return Stack(self._opened, artifacts, self._backend)
 
 
 def _worst(statuses: Sequence[Any]) -> Any:

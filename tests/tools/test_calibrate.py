@@ -73,15 +73,8 @@ def own(*seconds: float, subject: str = "own:L01", what: str = "call") -> Speed:
 def test_a_table_and_a_file(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs = fake(
-        monkeypatch,
-        Runs(
-            *(
-                [own(s), own(t, what="load")]
-                for s, t in [(1 / 0.9, 2.0), (1 / 1.1, 2.02), (1.0, 1.98)]
-            ),
-        ),
-    )
+    seconds = [(1 / 0.9, 2.0), (1 / 1.1, 2.02), (1.0, 1.98)]
+    runs = fake(monkeypatch, Runs(*([own(s), own(t, what="load")] for s, t in seconds)))
     assert main(["calibrate", "--runs=3", "--ane-cache=c", "-k", "L01 and not T64"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert [line.rpartition(",")[0] for line in out[:3]] == [
