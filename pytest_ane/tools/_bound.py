@@ -16,7 +16,6 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from pytest_ane.cli.output import tell
-from pytest_ane.gates.throughput.speed import Speed
 from pytest_ane.gates.throughput.stored import read_stored
 from pytest_ane.manifest import Model, Shard
 from pytest_ane.mlprogram.errors import ManifestError
@@ -219,6 +218,10 @@ class CallBound:
     unpadded: float
 
     @property
+    def unit(self) -> str:
+        return "call" if self.tokens is None else "tok"
+
+    @property
     def rate(self) -> float:
         """The most tokens a second, or calls where shapes are fixed."""
         return self.rate_of(self.total.seconds)
@@ -347,19 +350,14 @@ def _decoding(file: Path, model: str, device: Device) -> Measured:
     if not decoding:
         raise ManifestError(f"--measured {file}: holds no decoding of {model}.")
     speed, name = decoding[-1], _plain_name(device)
-    ran_on = _ran_on(speed)
-    if ran_on not in (None, name):
+    chip = speed.identity.get("chip", "").removeprefix("Apple ")
+    ran_on = THIS_MACHINE if speed.identity.get("backend") == "cpu" else chip
+    if ran_on not in ("", name):
         raise ManifestError(
             f"--measured {file}: was measured on {ran_on}, and the bound is of {device.name}; "
             f"give --device '{ran_on}'."
         )
     return Measured(runtime="measured", device=name, model=model, tok_s=speed.tok_s or 0.0)
-
-
-def _ran_on(speed: Speed) -> str | None:
-    if speed.identity.get("backend") == "cpu":
-        return THIS_MACHINE
-    return speed.identity.get("chip", "").removeprefix("Apple ") or None
 
 
 # The report: a table for each T, and what would help.
@@ -400,7 +398,7 @@ def lines(
 
 
 def _call(call: CallBound, device: Device) -> Iterator[str]:
-    unit, total = _unit(call), call.total.seconds
+    unit, total = call.unit, call.total.seconds
     yield "fixed shapes" if call.tokens is None else f"T = {call.tokens}"
     rows = [_COLUMNS, *map(_row, call.kinds)]
     if len(call.kinds) > 1:
@@ -426,11 +424,7 @@ def _measured(measured: Measured, call: CallBound, device: Device) -> str:
     joules = measured.joules_per_token
     energy = "" if joules is None else f", {joules:.3g} J a token"
     where = "" if here else f" on {measured.device}"
-    return f"  {measured.runtime}{where}: {_rate(measured.tok_s)} {_unit(call)}/s{share}{energy}"
-
-
-def _unit(call: CallBound) -> str:
-    return "call" if call.tokens is None else "tok"
+    return f"  {measured.runtime}{where}: {_rate(measured.tok_s)} {call.unit}/s{share}{energy}"
 
 
 def _row(kind: KindBound) -> tuple[str, ...]:

@@ -39,17 +39,13 @@ def macs(op: str, parameters: Parameters, result: Shape) -> int:
 
 
 def _conv_macs(parameters: Parameters, result: Shape) -> int:
-    """Every element of the result sums over the kernel of its channel, `[C / groups, *K]`."""
+    """Every element of the result sums over its channel's weights, `[C / groups, *K]` or `[I]`."""
     return math.prod(result) * math.prod(_extents(parameters["weight"])[1:])
 
 
 def _conv_transpose(parameters: Parameters, result: Shape) -> int:
     """Every element of the input meets the kernels of its channel, `[O / groups, *K]`."""
     return math.prod(_extents(parameters["x"])) * math.prod(_extents(parameters["weight"])[1:])
-
-
-def _linear_macs(parameters: Parameters, result: Shape) -> int:
-    return math.prod(result) * int(parameters["weight"].shape[1])
 
 
 def _matmul_macs(parameters: Parameters, result: Shape) -> int:
@@ -89,7 +85,7 @@ _COUNTS: dict[str, Callable[[Parameters, Shape], int]] = {
     "conv_transpose": _conv_transpose,
     "einsum": _einsum,
     "gru": _recurrent,
-    "linear": _linear_macs,
+    "linear": _conv_macs,
     "lstm": _recurrent,
     "matmul": _matmul_macs,
     "rnn": _recurrent,

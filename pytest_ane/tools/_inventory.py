@@ -53,7 +53,8 @@ class Inventory:
     def paths(self, what: str) -> list[Path]:
         """The evidence files that a file's name, a shard or a model means, or `EvidenceError`."""
         if (path := Path(what)).is_file():
-            return [next((used for used in self.used if _same(used, path)), path)]
+            same = (used for used in self.used if used.exists() and used.samefile(path))
+            return [next(same, path)]
         files = [p for p, (_, s, _) in self.used.items() if what in _names(s) and p.is_file()]
         if not files:
             raise EvidenceError(
@@ -85,8 +86,7 @@ class Inventory:
 
     def required(self, selection: str) -> list[tuple[str, Subject]]:
         """Gates of selected shards, and of whole models, that pass only on a device's evidence."""
-        asked = self._recordable(selection)
-        return [pair for pair in asked if pair[1].policy.requires_evidence(pair[0])]
+        return [(g, s) for g, s in self._recordable(selection) if s.policy.requires_evidence(g)]
 
     def _recordable(self, selection: str) -> list[tuple[str, Subject]]:
         """Gates of selected shards, and of whole models, that recorded evidence may answer."""
@@ -184,7 +184,3 @@ def _names(subject: Subject) -> tuple[str, ...]:
     if not isinstance(subject, Shard):
         return (name,)
     return (name, subject.id, *(without_function(each)[0] for each in (name, subject.id)))
-
-
-def _same(one: Path, other: Path) -> bool:
-    return one.exists() and one.samefile(other)

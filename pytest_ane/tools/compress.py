@@ -146,7 +146,12 @@ _REMEDIES = {
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
     """The keys of a compression table: the file's, and the options before them."""
-    table = _config(options.config) if options.config else {}
+    table = read_table("--config", options.config) if options.config else {}
+    table, whole = table.get("compression", table), table
+    if not isinstance(table, dict) or "models" in whole:
+        raise ManifestError(
+            f"--config {options.config}: must hold a compression table, and nothing else."
+        )
     given = {key: getattr(options, key) for key, *_ in _SETTINGS}
     given |= {"keep": options.keep, "overrides": [*map(_override, options.override or ())] or None}
     return table | {key: x for key, x in given.items() if x is not None}
@@ -189,14 +194,6 @@ def read_table(option: str, file: Path) -> dict[str, Any]:
         raise ManifestError(f"{option} {file} cannot be read: {error.strerror}.") from None
     except (TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ManifestError(f"{option} {file}: not valid TOML: {error}.") from None
-
-
-def _config(file: Path) -> dict[str, Any]:
-    table = read_table("--config", file)
-    inner = table.get("compression", table)
-    if not isinstance(inner, dict) or "models" in table:
-        raise ManifestError(f"--config {file}: must hold a compression table, and nothing else.")
-    return inner
 
 
 def _override(text: str) -> dict[str, Any]:
