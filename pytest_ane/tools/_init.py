@@ -31,7 +31,7 @@ from pytest_ane.tools._init_shapes import (
     measure,
     ranges,
 )
-from pytest_ane.tools.init import Made, quoted, render
+from pytest_ane.tools._init_text import Made, quoted, render
 
 _REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w.-]+))?(?:/([\w./-]+\.gguf))?")
 """A repository, `@` a branch, tag or commit, and a file, as in the paths of `HfFileSystem`:

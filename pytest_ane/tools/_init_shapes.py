@@ -126,31 +126,26 @@ def describe(table: SourceTable, path: Path) -> Described:
     family, trained = get_family(name), _trained(source)
     contexts = [c for c in _CONTEXTS if c <= (trained or c)] or list(_CONTEXTS[-1:])
     most = _TEXT if name in ENCODERS else MAX_TOKENS
-    for context in _opening(family, source, contexts):
+    described: Described | None = None
+    refused: SourceError | None = None
+    for context in contexts:
         tokens = min(most, context)
-        # Every layer is missing from an empty cut.
-        empty = family.open_model(source, Cut((), tokens, context, True))
+        try:
+            # Every layer is missing from an empty cut.
+            empty = family.open_model(source, Cut((), tokens, context, True))
+        except SourceError as error:  # The angles of so many positions may be others.
+            refused = refused or error
+            continue
         vocabulary = empty.description.get("vocabulary")
-        ids = (*empty.missing, *_last(family, vocabulary))
-        cut = Cut(ids, tokens, context, True)
+        cut = Cut((*empty.missing, *_last(family, vocabulary)), tokens, context, True)
         shards = _shapes(family, source, cut)
+        described = Described(path, name, source, cut, shards, vocabulary, trained)
         if sum(shard.states for shard in shards) * _STATE_SHARE <= free_memory():
             break
-    return Described(path, name, source, cut, shards, vocabulary, trained)
-
-
-def _opening(family: Family, source: Source, contexts: Sequence[int]) -> Sequence[int]:
-    """The contexts from the longest that the family takes: angles may change with the length."""
-    first: SourceError | None = None
-    for i, context in enumerate(contexts):
-        try:
-            family.open_model(source, Cut((), min(MAX_TOKENS, context), context, True))
-        except SourceError as error:
-            first = first or error
-        else:
-            return contexts[i:]
-    assert first is not None
-    raise first
+    if described is None:
+        assert refused is not None
+        raise refused
+    return described
 
 
 def slices_of(vocabulary: int) -> int:
@@ -259,8 +254,7 @@ def _shapes(family: Family, source: StoredSource, cut: Cut) -> tuple[ShardShapes
         key = (wire.kind, ports_of(model, wire.shard), tensors)
         if key not in known:
             known[key] = _converted(model, wire.shard, wire.kind)
-        alike = known[key]
-        shards.append(ShardShapes(wire.shard, wire.kind, alike.weights, alike.states))
+        shards.append(replace(known[key], id=wire.shard))
     return tuple(shards)
 
 

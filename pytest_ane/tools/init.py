@@ -6,24 +6,17 @@ import argparse
 import json
 import shlex
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from pytest_ane.cli.output import Output
 from pytest_ane.mlprogram.errors import ManifestError
-from pytest_ane.mlprogram.text import printable
+
+if TYPE_CHECKING:
+    from pytest_ane.tools._init_text import Made
 
 HELP = "write a commented shards.toml, of a model that you have, and own gates"
 EXAMPLE = "pytest-ane init --from Qwen3-0.6B --no-gates"
-
-
-class Made(NamedTuple):
-    """A manifest to be written, lines for the person, and the same as data."""
-
-    text: str
-    lines: tuple[str, ...]
-    facts: Mapping[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,6 +100,8 @@ def run(options: argparse.Namespace) -> Output:
 
 
 def _made(options: argparse.Namespace, manifest: Path) -> Made:
+    from pytest_ane.tools._init_text import Made, render
+
     if options.source is not None and (options.package or options.reference):
         raise ManifestError(
             "--from and --package were both given; a manifest is of one or the other."
@@ -120,32 +115,3 @@ def _made(options: argparse.Namespace, manifest: Path) -> Made:
 
         return of_packages(options.package, options.reference, manifest)
     return Made(render("example"), ("next: pytest --ane-shards=L01 -m gate",), {})
-
-
-def render(template: str, **values: object) -> str:
-    """A manifest of `templates`."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader(__package__), trim_blocks=True, lstrip_blocks=True,
-        keep_trailing_newline=True, autoescape=False, undefined=StrictUndefined,
-    )  # fmt: skip
-    environment.filters |= {"printable": printable, "quoted": quoted}
-    return environment.get_template(f"{template}.toml").render(values)
-
-
-def quoted(text: str) -> str:
-    """A TOML string.
-
-    Raises:
-        ManifestError: a character that no TOML file can hold.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ManifestError(
-            f"{printable(text)}: its name is no valid text, which shards.toml could not hold; "
-            "rename it."
-        ) from None
-    escaped = json.dumps(text, ensure_ascii=False)
-    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped)

@@ -27,7 +27,7 @@ from pytest_ane.tools._init_shapes import (
     ranges,
     slices_of,
 )
-from pytest_ane.tools.init import Made, quoted
+from pytest_ane.tools._init_text import Made, quoted
 from tests.models.families.bert import oracle as bert
 from tests.models.families.decoder.cases import CASES
 from tests.models.families.decoder.oracle import Case
