@@ -60,8 +60,8 @@ def scaffold(source: str, manifest: Path, cache: Path | None = None) -> Made:
     golden = choose_prompts(model)
     scheme = choose_compression(model.shards)
     text = partial(
-        render, "model", model=model, name=model_name(model.path), where=where, scheme=scheme,
-        prompts=golden, nbits=NBITS, ranges=ranges(model.cut.shards),
+        render, "model.toml.jinja", model=model, name=model_name(model.path), where=where,
+        scheme=scheme, prompts=golden, nbits=NBITS, ranges=ranges(model.cut.shards),
     )  # fmt: skip
     # The limits follow from sizes, and these from the compression as the manifest has it.
     unlimited = parse(text(limits=()), manifest).models[0]

@@ -57,7 +57,7 @@ def of_packages(packages: Sequence[Path], references: Sequence[str], manifest: P
         _Own(shard, path, _reference(path, text), manifest.absolute().parent)
         for shard, path, text in zip(package_ids(packages), packages, texts, strict=True)
     ]
-    text = render("packages", shards=shards, golden=GOLDEN)
+    text = render("packages.toml.jinja", shards=shards, golden=GOLDEN)
     parse(text, manifest)
     lines = tuple(shard.line for shard in shards)
     return Made(text, (*lines, "next: pytest --ane-shards=all -m gate"), {"packages": lines})

@@ -21,13 +21,13 @@ class Made(NamedTuple):
 
 
 def render(template: str, **values: object) -> str:
-    """A manifest of `templates`."""
+    """A file of `templates`."""
     environment = Environment(
         loader=PackageLoader(__package__), trim_blocks=True, lstrip_blocks=True,
         keep_trailing_newline=True, autoescape=False, undefined=StrictUndefined,
     )  # fmt: skip
     environment.filters |= {"printable": printable, "quoted": quoted}
-    return environment.get_template(f"{template}.toml").render(values)
+    return environment.get_template(template).render(values)
 
 
 def quoted(text: str) -> str:

@@ -114,4 +114,4 @@ def _made(options: argparse.Namespace, manifest: Path) -> Made:
         from pytest_ane.tools._init_packages import of_packages
 
         return of_packages(options.package, options.reference, manifest)
-    return Made(render("example"), ("next: pytest --ane-shards=L01 -m gate",), {})
+    return Made(render("example.toml"), ("next: pytest --ane-shards=L01 -m gate",), {})
