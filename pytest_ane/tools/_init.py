@@ -231,16 +231,11 @@ def _spoken(model: Described, tokenizer: Tokenizer, limit: int) -> Prompts:
 
 
 def _random(vocabulary: int, limit: int, least: int, why: str) -> Prompts:
-    length = min(_IDS, limit)
-    rng = np.random.default_rng(_SEED)
-
-    def drawn() -> Iterator[Prompt]:
-        for i in range(max(least, -(-MIN_POSITIONS // (length - 1)))):
-            ids = rng.integers(0, vocabulary, length).tolist()
-            yield Prompt(name=f"ids{i}", ids=tuple(ids))
-
-    prompts = tuple(drawn())
-    return Prompts(prompts, len(prompts) * (length - 1), why)
+    length, rng = min(_IDS, limit), np.random.default_rng(_SEED)
+    count = max(least, -(-MIN_POSITIONS // (length - 1)))
+    ids = rng.integers(0, vocabulary, (count, length)).tolist()
+    prompts = tuple(Prompt(name=f"ids{i}", ids=tuple(row)) for i, row in enumerate(ids))
+    return Prompts(prompts, count * (length - 1), why)
 
 
 def _is_trained(source: StoredSource) -> bool:

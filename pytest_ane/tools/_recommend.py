@@ -267,7 +267,6 @@ class CandidateShard:
 
     @cached_property
     def program(self) -> MLModel:
-        """The package's program."""
         return read_model(self.artifact.path)
 
 

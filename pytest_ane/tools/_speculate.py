@@ -124,6 +124,7 @@ class Lookup:
 
     def __init__(self, shortest: int = SHORTEST) -> None:
         self._sizes = range(max(_LONGEST, shortest), shortest - 1, -1)
+        # Where each n-gram was last followed by another token.
         self._after: dict[tuple[int, ...], int] = {}
         self._indexed = 0
 
@@ -133,21 +134,17 @@ class Lookup:
         Where that is so near that they run into the end, they go on into themselves: a text with a
         period is drafted with that period.
         """
-        self._index(ids)
+        for end in range(self._indexed, len(ids)):
+            for size in self._sizes:
+                if end >= size:
+                    self._after[tuple(ids[end - size : end])] = end
+        self._indexed = len(ids)
         for size in self._sizes:
             start = self._after.get(tuple(ids[-size:])) if len(ids) >= size else None
             if start is not None:
                 period = len(ids) - start
                 return [ids[start + i % period] for i in range(count)]
         return []
-
-    def _index(self, ids: Sequence[int]) -> None:
-        """Where each n-gram was last followed by another token."""
-        for end in range(self._indexed, len(ids)):
-            for size in self._sizes:
-                if end >= size:
-                    self._after[tuple(ids[end - size : end])] = end
-        self._indexed = len(ids)
 
 
 @dataclass

@@ -312,6 +312,7 @@ def test_the_median_of_decoding_the_model(tmp_path: Path) -> None:
     )
     assert tok_s(file, M4_MAX) == 8
     assert tok_s(file, M4_MAX.model_copy(update={"name": "M4 Max with another peak"})) == 8
+    assert tok_s(store(file, decoded(backend="cpu", chip="EPYC")), CPU) == 8
 
 
 @pytest.mark.parametrize(
@@ -330,14 +331,12 @@ def test_another_device_is_refused(
         tok_s(file, device)
 
 
-def test_the_executor_s_run_belongs_to_this_machine(tmp_path: Path) -> None:
-    assert tok_s(store(tmp_path / "run.json", decoded(backend="cpu", chip="EPYC")), CPU) == 8
-
-
 def test_a_run_without_the_model_is_refused(tmp_path: Path) -> None:
     file = store(tmp_path / "run.json", decoded("call"), decoded(subject="other"))
     with pytest.raises(ManifestError, match="holds no decoding of zaya1-8b"):
         tok_s(file, M4_MAX)
+    with pytest.raises(ManifestError, match="cannot be read"):
+        tok_s(tmp_path / "none.json", M4_MAX)
 
 
 def test_another_runtime_with_its_energy(tmp_path: Path) -> None:
@@ -372,8 +371,3 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path, text: str, says: str) ->
     with pytest.raises(AneError, match=says) as caught:
         tok_s(file, M4_MAX)
     assert "\n" not in str(caught.value)
-
-
-def test_no_file_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match="cannot be read"):
-        tok_s(tmp_path / "none.json", M4_MAX)
