@@ -84,8 +84,8 @@ def row(
         f"{'-' if accepted is None else f'{accepted:.0%}':>8}  {shown.speedup:6.2f}x  "
         f"{statistics.median(t.predicted * t.cost.t1 for t in trials):8.2f}x  "
         f"{statistics.median(off):4.1%} {max(off):5.1%}  "
-        f"{'yes' if same else 'NO'}  calls {counted.verifier_calls}, "
-        f"fallbacks {counted.fallbacks}, replayed {len(counted.replays)}"
+        f"{'yes' if same else 'NO'}  calls {len(counted.calls)}, "
+        f"fallbacks {len(counted.steps)}, replayed {len(counted.replays)}"
     )
 
 

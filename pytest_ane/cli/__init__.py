@@ -1,4 +1,4 @@
-"""The command line: `pytest-ane init | schema | doctor | cache | explain | evidence | ...`."""
+"""The command line: `pytest-ane init | doctor | cache | explain | evidence | ...`."""
 
 from __future__ import annotations
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import platform
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -13,23 +14,24 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pytest_ane.backends.coreml.machine import chip_name
 from pytest_ane.manifest.base import TOMLDecodeError, loads
 from pytest_ane.manifest.ids import nearest
 from pytest_ane.mlprogram.atomic import write_atomically
-from pytest_ane.mlprogram.errors import ManifestError
+from pytest_ane.mlprogram.errors import BackendError, ManifestError
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 THIS_MACHINE = "this machine"
 """The profile that `pytest-ane calibrate --device` measures."""
+_DEFAULT = "M4 Max"
+"""The chip of the published ZAYA1 runs."""
 _SAVED = "device.toml"
 _LARGEST = 1 << 20
 """Bytes of a profile."""
 _BYTES = 1 << 28
 """256 MiB an array: beyond any cache."""
 _ROWS, _ROUNDS = 1536, 5
-_FLOAT, _HALF = 4, 2
-"""Bytes of a float32 and of an fp16."""
 
 
 class Device(BaseModel):
@@ -75,12 +77,28 @@ def published() -> dict[str, Device]:
     return chips
 
 
-def find_device(name: str, root: Path) -> Device:
-    """A published chip, `this machine`, or the profile in a TOML file.
+def choose_device(name: str | None, root: Path, figures: Mapping[str, float | None]) -> Device:
+    """A device by name, or this Mac's chip if its figures are known; `figures` replace its own."""
+    device = find_device(name or _chip(), root)
+    changes = {key: value for key, value in figures.items() if value is not None}
+    if changes:
+        changed = f"{device.name} with another {', '.join(changes)}"
+        device = device.model_copy(update=changes | {"name": changed})
+    return device
 
-    Args:
-        name: as above; chips in any case.
-        root: the cache folder, where this machine's profile is.
+
+def _chip() -> str:
+    if sys.platform != "darwin":
+        return _DEFAULT
+    try:
+        chip = chip_name().removeprefix("Apple ")
+    except BackendError:
+        return _DEFAULT
+    return chip if chip in published() else _DEFAULT
+
+
+def find_device(name: str, root: Path) -> Device:
+    """A published chip in any case, `this machine` as the cache folder has it, or a TOML file.
 
     Raises:
         ManifestError: there is none such, or the file is no profile.
@@ -88,11 +106,11 @@ def find_device(name: str, root: Path) -> Device:
     if name.endswith(".toml"):
         return _read(Path(name))
     if name == THIS_MACHINE:
-        if not (root / _SAVED).is_file():
-            raise ManifestError(
-                "--device: this machine has not been measured; run: pytest-ane calibrate --device"
-            )
-        return _read(root / _SAVED)
+        if (root / _SAVED).is_file():
+            return _read(root / _SAVED)
+        raise ManifestError(
+            "--device: this machine has not been measured; run: pytest-ane calibrate --device"
+        )
     chips = {chip.casefold(): device for chip, device in published().items()}
     wanted = name.casefold().removeprefix("apple ")
     if wanted not in chips:
@@ -117,18 +135,15 @@ def save_device(device: Device, root: Path) -> Path:
     return path
 
 
-def calibrate_device(say: Callable[[str], None] = lambda _: None) -> Device:
+def calibrate_device(say: Callable[[str], None]) -> Device:
     """Measure bandwidth and peak rate with numpy, as it is configured to use threads.
 
     Bandwidth is the best of reading one array (a dot product with itself) and copying one to
     another, as STREAM counts it: bytes read plus bytes written. The rate is that of a product of
     square float32 matrices. The executor holds weights as fp16, so 2 bytes each.
-
-    Args:
-        say: called with what is about to be measured.
     """
     say("memory bandwidth")
-    source = np.ones(_BYTES // _FLOAT, np.float32)
+    source = np.ones(_BYTES // 4, np.float32)
     target = np.empty_like(source)
     read = _BYTES / _best(lambda: source @ source)
     copied = 2 * _BYTES / _best(lambda: np.copyto(target, source))
@@ -140,7 +155,7 @@ def calibrate_device(say: Callable[[str], None] = lambda _: None) -> Device:
         name=THIS_MACHINE,
         bandwidth=round(max(read, copied) / 1e9, 2),
         peak=round(rate / 1e12, 4),
-        held=_HALF,
+        held=2,
         sources=(
             f"measured with numpy {np.__version__} on {platform.machine()}: read {read / 1e9:.1f}, "
             f"copy {copied / 1e9:.1f} GB/s, float32 product of {_ROWS} rows",

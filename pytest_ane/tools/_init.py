@@ -4,169 +4,34 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Literal
+
+import numpy as np
 
 from pytest_ane.make.cache import default_root
-from pytest_ane.make.disk import Estimate, Volume, temporary_folder, volumes
-from pytest_ane.manifest import Model, SourceTable, parse
+from pytest_ane.manifest import Prompt, SourceTable, parse
 from pytest_ane.mlprogram.digests import file_digest
 from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.mlprogram.memory import bytes_text, free_memory
 from pytest_ane.mlprogram.text import printable
-from pytest_ane.models.sources import source_path
+from pytest_ane.models.sources import Tokenizer, source_path
+from pytest_ane.models.sources.chat_template import TemplateError
 from pytest_ane.models.sources.files import OnlyGGUFError, locate_snapshot
-from pytest_ane.tools._init_shapes import ShardShapes, Size, choose_compression, describe, size_of
-from pytest_ane.tools._init_text import Budget, choose_prompts, manifest_text, quoted, ranges
-
-# What a model takes: bytes of its packages, disk and memory, and whether there is as much.
-
-_PROCESS, _ELEMENT, _LARGEST = 600 * 10**6, 10, 44
-"""Bytes that building and judging a shard takes: of a process that has loaded torch and
-coremltools, for each of a shard's numbers, and for each of its largest weight's, whose palettes are
-found at once. The sum is at or above what was measured, by 20 % at most: 675 MB of a block of
-SmolLM2-135M, 950 MB of a third of its head, 1.73 GB of a block of 61 million numbers, 2.33 GB of a
-head's slice of 34 million."""
-_FLOAT32 = 8
-"""Bytes for each number of a shard's float32 reference: as it is read, and as it is used."""
-_SLACK, _MORE = 1.05, 50_000
-"""A budget is so many times what is expected, and bytes more for a longer program."""
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Bytes of memory that the largest shard takes, which one that is, and what is free."""
-
-    shard: str
-    build: int
-    reference: int
-    free: int
-
-    @property
-    def too_small(self) -> bool:
-        """Whether the build will not fit."""
-        return self.build > self.free
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """A model's sizes.
-
-    Attributes:
-        by_shard: of each package.
-        states: bytes of the states of all shards.
-        disk: the volumes that builds write to.
-        memory: of the shard that takes most.
-    """
-
-    shards: tuple[ShardShapes, ...]
-    by_shard: Mapping[str, Size]
-    states: int
-    disk: tuple[Volume, ...]
-    memory: Memory
-
-    def lines(self) -> Iterator[str]:
-        """What to know before hours of building."""
-        for alike in _alike(self.shards, self.by_shard):
-            each = "each " if len(alike) > 1 else ""
-            size = self.by_shard[alike[0].id]
-            yield f"{ranges([shard.id for shard in alike])}: {each}{size}"
-        sizes = self.by_shard.values()
-        whole = Size(sum(size.fp16 for size in sizes), sum(size.compressed for size in sizes))
-        held = f"; states of {bytes_text(self.states)}" if self.states else ""
-        yield f"all {len(self.shards)} shards: {whole}{held}"
-        yield f"disk: {' · '.join(map(str, self.disk))}"
-        m = self.memory
-        yield (
-            f"memory: about {bytes_text(m.build)} to build and judge {m.shard}, the largest shard, "
-            f"{bytes_text(m.reference)} for its float32 reference; {bytes_text(m.free)} free"
-        )
-        yield from self._short()
-
-    def _short(self) -> Iterator[str]:
-        """What will not suffice, and what to do."""
-        for volume in self.disk:
-            if (volume.needed or 0) > volume.free:
-                yield (
-                    f"the disk will not hold all of it ({volume}): begin with "
-                    f"{self._smallest()}, free some space (pytest-ane cache prune), or name "
-                    "another folder with --ane-cache=DIR"
-                )
-        if self.memory.too_small:
-            fit = [s.id for s in self.shards if _memory(s) <= self.memory.free]
-            what = f"select others, such as {fit[0]}" if fit else "use a machine with more"
-            yield (
-                f"memory will not suffice for {self.memory.shard}, which takes about "
-                f"{bytes_text(self.memory.build)}: {what}, or close other programs"
-            )
-
-    def _smallest(self) -> str:
-        return min(self.shards, key=lambda shard: self.by_shard[shard.id].both).id
-
-
-def measure(shards: Sequence[ShardShapes], model: Model, cache: Path) -> Sizes:
-    """Sizes of a model's shards.
-
-    Args:
-        shards: their weights.
-        model: the manifest's, for each shard's compression.
-        cache: the cache folder; it may not be there yet.
-    """
-    by_shard = {
-        shape.id: size_of(shape, shard.requested)
-        for shape, shard in zip(shards, model.shards, strict=True)
-    }
-    total = sum(size.compressed for size in by_shard.values())
-    largest = max(size.both for size in by_shard.values())
-    folder = next(path for path in (cache, *cache.parents) if path.is_dir())
-    disk = volumes(folder, temporary_folder(), Estimate(len(shards), total, largest, total), 1)
-    heaviest = max(shards, key=_memory)
-    memory = Memory(
-        heaviest.id,
-        _memory(heaviest),
-        _PROCESS + _FLOAT32 * max(shard.elements for shard in shards),
-        free_memory(),
-    )
-    states = sum(shard.states for shard in shards)
-    return Sizes(tuple(shards), by_shard, states, disk, memory)
-
-
-def budgets(shards: Sequence[ShardShapes], by_shard: Mapping[str, Size]) -> Iterator[Budget]:
-    """Limits that follow from the sizes: one for the blocks, one for the head's slices."""
-    for glob, group in _globs(shards).items():
-        most = {shard.id: int(_SLACK * by_shard[shard.id].compressed) + _MORE for shard in group}
-        ratio = min(2 * shard.elements / most[shard.id] for shard in group)
-        least = math.floor(100 * ratio) / 100
-        yield Budget(glob, max(most.values()), least if least > 1 else None)
-
-
-def _globs(shards: Sequence[ShardShapes]) -> dict[str, list[ShardShapes]]:
-    """Shards by a glob of their ids: `L*`, `L*.p*`, `head.*`."""
-    groups: dict[str, list[ShardShapes]] = {}
-    for shard in shards:
-        groups.setdefault(re.sub(r"\d+", "*", shard.id), []).append(shard)
-    return groups
-
-
-def _alike(shards: Sequence[ShardShapes], by_shard: Mapping[str, Size]) -> list[list[ShardShapes]]:
-    """Shards of one kind and size."""
-    groups: dict[tuple[str, Size], list[ShardShapes]] = {}
-    for shard in shards:
-        size = by_shard[shard.id]
-        near = Size(round(size.fp16, -4), round(size.compressed, -4))
-        groups.setdefault((shard.kind, near), []).append(shard)
-    return list(groups.values())
-
-
-def _memory(shard: ShardShapes) -> int:
-    largest = max((weight.elements for weight in shard.weights), default=0)
-    return _PROCESS + _ELEMENT * shard.elements + _LARGEST * largest
-
-
-# `pytest-ane init --from`: a manifest of a model that somebody has, right the first time.
+from pytest_ane.tools._init_shapes import (
+    NBITS,
+    Described,
+    StoredSource,
+    budgets,
+    choose_compression,
+    describe,
+    measure,
+    ranges,
+)
+from pytest_ane.tools._init_text import Made, quoted, render
 
 _REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w.-]+))?(?:/([\w./-]+\.gguf))?")
 """A repository, `@` a branch, tag or commit, and a file, as in the paths of `HfFileSystem`:
@@ -177,59 +42,12 @@ _NAME_ONE = (
 )
 
 
-@dataclass(frozen=True)
-class Scaffold:
-    """A manifest to be written.
+def scaffold(source: str, manifest: Path, cache: Path | None = None) -> Made:
+    """A manifest of a model; nothing is written.
 
-    Attributes:
-        text: of `shards.toml`.
-        shards: their ids, in running order.
-        positions: that behaviour judges.
-        judged: the same in words; of an encoder, texts.
-        notes: what is unusual about the prompts.
-        sizes: what it takes.
-    """
-
-    text: str
-    family: str
-    shards: tuple[str, ...]
-    positions: int
-    judged: str
-    notes: tuple[str, ...]
-    sizes: Sizes
-
-    def lines(self) -> Iterator[str]:
-        """What a reader wants to know of it, and what to run."""
-        count = len(self.shards)
-        yield f"family {self.family}, {count} shards; behaviour judges {self.judged}"
-        yield from self.notes
-        yield from self.sizes.lines()
-        yield f"next: pytest --ane-shards={self.shards[0]} -m gate"
-        yield "then: pytest --ane-shards=all -m gate"
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The same as data."""
-        return {
-            "family": self.family,
-            "positions": self.positions,
-            "notes": self.notes,
-            "shards": self.sizes.by_shard,
-            "states": self.sizes.states,
-            "disk": self.sizes.disk,
-            "memory": self.sizes.memory,
-        }
-
-
-def scaffold(source: str, manifest: Path, cache: Path | None = None) -> Scaffold:
-    """A manifest of a model: a folder or file of safetensors, a GGUF file, or a hub's repository.
-
-    Args:
-        source: its path, or `Qwen/Qwen3-0.6B`, or a file of such a repository,
-            `ggml-org/gemma-3-270m-GGUF/gemma-3-270m-Q8_0.gguf`; of the local Hugging Face cache,
-            the branch `main` unless `@` and a revision follow the repository.
-        manifest: where the manifest will be; nothing is written.
-        cache: the cache folder; None for the user's own.
+    `source` is a folder or file of safetensors, a GGUF file, or a repository of the local Hugging
+    Face cache: `Qwen/Qwen3-0.6B`, at another revision than `main` `Qwen/Qwen3-0.6B@v2`, or a file
+    of one, `ggml-org/gemma-3-270m-GGUF/gemma-3-270m-Q8_0.gguf`.
 
     Raises:
         SourceError: the source is missing, broken, of no family of ours, or of a variant that its
@@ -241,16 +59,28 @@ def scaffold(source: str, manifest: Path, cache: Path | None = None) -> Scaffold
     model = describe(table, name)
     golden = choose_prompts(model)
     scheme = choose_compression(model.shards)
-    text = partial(manifest_text, model, where, scheme, golden)
+    text = partial(
+        render, "model.toml.jinja", model=model, name=model_name(model.path), where=where,
+        scheme=scheme, prompts=golden, nbits=NBITS, ranges=ranges(model.cut.shards),
+    )  # fmt: skip
     # The limits follow from sizes, and these from the compression as the manifest has it.
-    unlimited = parse(text(()), manifest).models[0]
-    sizes = measure(model.shards, unlimited, cache or default_root())
-    limited = text(budgets(model.shards, sizes.by_shard))
+    unlimited = parse(text(limits=()), manifest).models[0]
+    facts, sizes = measure(model.shards, unlimited, cache or default_root())
+    limits = budgets(model.shards, facts["shards"])
+    limited = text(limits=[(glob, _megabytes(most), ratio) for glob, most, ratio in limits])
     parse(limited, manifest)
-    texts, positions = len(golden.prompts), golden.positions
+    texts, positions, notes = len(golden.prompts), golden.positions, tuple(golden.notes())
     judged = f"{texts} texts" if model.is_encoder else f"{positions} positions"
-    notes = tuple(golden.notes())
-    return Scaffold(limited, model.family, model.cut.shards, positions, judged, notes, sizes)
+    shards = model.cut.shards
+    lines = (
+        f"family {model.family}, {len(shards)} shards; behaviour judges {judged}",
+        *notes,
+        *sizes,
+        f"next: pytest --ane-shards={shards[0]} -m gate",
+        "then: pytest --ane-shards=all -m gate",
+    )
+    about = {"family": model.family, "positions": positions, "notes": notes}
+    return Made(limited, lines, about | facts)
 
 
 def _find(source: str) -> tuple[SourceTable, Path]:
@@ -294,3 +124,159 @@ def _toml(table: SourceTable, folder: Path) -> str:
     if file.is_file() and file.suffix != ".json":
         keys["sha256"] = file_digest(file)
     return f"{{ {', '.join(f'{key} = {quoted(value)}' for key, value in keys.items())} }}"
+
+
+# Golden prompts to begin with: as many that behaviour judges at least 60 positions.
+
+MIN_POSITIONS = 60
+"""Positions that behaviour judges, the first of each prompt left out: one near tie among them is
+less than 2 % of top-1."""
+_GREEDY = 10
+_IDS = 24
+"""Tokens of a prompt of random ids."""
+_SEED = 20260101
+
+Form = Literal["text", "chat"]
+_PROMPTS: tuple[tuple[str, Form, str], ...] = (
+    ("facts", "text", "The capital of France is Paris. The Seine runs through the city, and the "
+     "Louvre holds the Mona Lisa."),
+    ("chat", "chat", "What is the capital of Japan?"),
+    ("prose", "text", "Once upon a time, there was a little girl named Lily who loved to play "
+     "outside with her friends."),
+    ("code", "text", "def add(a, b):\n    return a + b\n\nprint(add(2, 3))"),
+    ("question", "chat", "Explain in one sentence why the sky is blue."),
+    ("science", "text", "Water boils at 100 degrees Celsius at sea level. At higher altitudes it "
+     "boils sooner, because the air is thinner."),
+    ("history", "text", "In 1969 two astronauts landed on the Moon, while a third one stayed in "
+     "orbit around it."),
+)  # fmt: skip
+_LEAST = 4
+"""Prompts of a model with a tokenizer, of different kinds, though fewer had enough positions."""
+_MATRICES, _LEAST_MATRICES = 16, 4
+"""Matrices that are looked at, and the fewest that tell."""
+_LARGE, _NUMBERS = 1024, 16_384
+"""Numbers of a matrix that counts, and how many of it are read, in whole rows."""
+_ALIKE = 0.1
+"""Share by which a deviation may differ from the median: over four times the chance of `_LARGE`."""
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Golden prompts, and how many positions of them behaviour judges.
+
+    Attributes:
+        without: why they are random ids; None where a tokenizer makes them of text.
+        untrained: whether they are texts, and the model is untrained, to which no text is likely.
+        no_chat: why none is a chat message, though there is a chat template.
+    """
+
+    prompts: tuple[Prompt, ...]
+    positions: int
+    without: str | None = None
+    untrained: bool = False
+    no_chat: str | None = None
+
+    def notes(self) -> Iterator[str]:
+        if self.without:
+            yield f"the prompts are random ids: {self.without}"
+            return
+        if self.no_chat:
+            yield f"no prompt is a chat message: {self.no_chat}"
+        if self.untrained:
+            yield (
+                "the weights are untrained, for every matrix has the same standard deviation: "
+                "shards.toml sets no limit on the reference's perplexity"
+            )
+
+
+def choose_prompts(model: Described) -> Prompts:
+    """Texts, and messages where there is a chat template; random ids where there is no tokenizer.
+
+    Texts of which the tokenizer lacks something, or which the shards do not take, are left out.
+    """
+    limit = (model.cut.context if model.has_states else model.cut.max_tokens) - _GREEDY
+    try:
+        chosen = _spoken(model, model.source.tokenizer, limit)
+        why = "its tokenizer makes nothing of the texts that init has"
+    except SourceError as error:
+        chosen, why = Prompts((), 0), str(error).removeprefix(f"{model.path}: ")
+    if chosen.positions >= MIN_POSITIONS:
+        untrained = not model.is_encoder and not _is_trained(model.source)
+        return replace(chosen, untrained=untrained)
+    # An encoder's rank one another.
+    least = len(_PROMPTS) if model.is_encoder else 1
+    return _random(model.vocabulary or 1, limit, least, why)
+
+
+def _spoken(model: Described, tokenizer: Tokenizer, limit: int) -> Prompts:
+    """An encoder's prompts rank one another, so it has all of them, as texts."""
+    chosen: list[Prompt] = []
+    positions, no_chat = 0, None
+    for name, usual, text in _PROMPTS:
+        if positions >= MIN_POSITIONS and len(chosen) >= _LEAST and not model.is_encoder:
+            break
+        form: Form = "text" if model.is_encoder else usual
+        try:
+            ids = tokenizer.chat(text) if form == "chat" else tokenizer.encode(text)
+        except SourceError as error:
+            if isinstance(error.__cause__, TemplateError):
+                no_chat = str(error)
+            continue
+        # A vocabulary that lacks the words has one token for all of them.
+        spelled = 2 * len(set(ids)) >= len(ids) > 1
+        if spelled and len(ids) <= limit and max(ids) < (model.vocabulary or np.inf):
+            chosen.append(Prompt.model_validate({"name": name, form: text}))
+            positions += len(ids) - 1
+    return Prompts(tuple(chosen), positions, no_chat=no_chat)
+
+
+def _random(vocabulary: int, limit: int, least: int, why: str) -> Prompts:
+    length, rng = min(_IDS, limit), np.random.default_rng(_SEED)
+    count = max(least, -(-MIN_POSITIONS // (length - 1)))
+    ids = rng.integers(0, vocabulary, (count, length)).tolist()
+    prompts = tuple(Prompt(name=f"ids{i}", ids=tuple(row)) for i, row in enumerate(ids))
+    return Prompts(prompts, count * (length - 1), why)
+
+
+def _is_trained(source: StoredSource) -> bool:
+    """Whether the deviations of some matrices differ, or too few matrices are there to tell.
+
+    transformers draws all matrices with one standard deviation, `initializer_range`. Training gives
+    each a deviation of its own: those of SmolLM2-135M lie between 0.63 and 2.2 of their median,
+    those of MiniLM between 0.14 and 1.4. Of untrained models of all families, each is within 4 % of
+    it.
+    """
+    shapes = {name: source.shape(name) for name in sorted(source.names)}
+    names = [n for n, shape in shapes.items() if len(shape) == 2 and math.prod(shape) >= _LARGE]
+    chosen = names[:: -(-len(names) // _MATRICES) or 1]
+    deviations = []
+    for name in chosen:
+        height, width = shapes[name]
+        count = min(height, -(-_NUMBERS // width))
+        first = (height - count) // 2  # The row of a padding token is zero, and is often the first.
+        with suppress(SourceError), np.errstate(all="ignore"):
+            rows = source.rows(name, range(first, first + count), width, height)
+            deviations.append(float(np.std(rows)))
+    if len(deviations) < _LEAST_MATRICES:
+        return True
+    middle = float(np.median(deviations))
+    return any(not abs(each - middle) <= _ALIKE * middle for each in deviations)
+
+
+_LONGEST = 64
+
+
+def model_name(path: Path) -> str:
+    """A model's name in the manifest, of its file's or folder's."""
+    stem = path.stem if path.suffix in (".gguf", ".safetensors", ".json") else path.name
+    generic = (stem.startswith("model") and path.is_file()) or (stem == "model" and path.is_dir())
+    stem = path.absolute().parent.name if generic else stem
+    name = re.sub(r"[^a-z0-9_]+", "-", stem.lower()).strip("-_")
+    return name[:_LONGEST].rstrip("-_") or "model"
+
+
+def _megabytes(size: int) -> str:
+    """Rounded up to three digits."""
+    digits = max(0, 3 - len(str(size // 10**6)))
+    scale = 10 ** (6 - digits)
+    return f"{-(-size // scale) / 10**digits:.{digits}f}"

@@ -23,10 +23,11 @@ from pytest_ane.mlprogram.digests import tree_bytes, tree_digest
 from pytest_ane.mlprogram.errors import ManifestError
 from pytest_ane.mlprogram.model import counterpart, entry_points, read_any, read_model
 from pytest_ane.mlprogram.records import Feature, MLModel, Pipeline
-from pytest_ane.mlprogram.text import printable, size_ratio
+from pytest_ane.mlprogram.text import size_ratio
 from pytest_ane.probes.domains import domains
 from pytest_ane.probes.golden import read_golden
 from pytest_ane.probes.inputs import COVERED, Domain
+from pytest_ane.tools._init_text import Made, render
 
 MODEL = "mine"
 """The model's name in the manifest."""
@@ -34,31 +35,10 @@ _INPUT = re.compile(r"(?:\d+\.)?in\.(.+)")
 """A probe's golden input, perhaps of one of several calls."""
 _MOST_CALLS = 200
 """Calls over which probes surely draw every id of an input."""
-_HEAD = """\
-# Packages of yours, for pytest-ane. Check it with: pytest --co -q --ane-shards=all -m gate
-# Complete it in your editor with the schema that 'pytest-ane schema' prints.
-"""
-_TAIL = f"""\
-# Accept only what Core ML itself said on a Mac, then or now; pytest --ane-record keeps it:
-# [models.{MODEL}.policy.placement]
-# require = "plan"                    # in place of "forecast"
-# evidence = {{ os = ["macOS 26"], max-age = "90 days" }}
-"""
-_NO_REFERENCE = """\
-# reference = "none" asks only that a package runs, with finite output that the input changes. Name
-# the package before compression, or golden tensors such as of 'pytest-ane golden record', instead.
-"""
 
 
-def of_packages(
-    packages: Sequence[Path], references: Sequence[str], manifest: Path
-) -> tuple[str, tuple[str, ...], str]:
-    """The text of a manifest, lines on each package, and what to run next.
-
-    Args:
-        packages: a shard each, whose id comes from the file's name.
-        references: what each is compared with, in their order; empty for nothing.
-        manifest: where it will be; paths in it are relative to that.
+def of_packages(packages: Sequence[Path], references: Sequence[str], manifest: Path) -> Made:
+    """A manifest of packages, a shard each, with a line on each and what to run next.
 
     Raises:
         ManifestError: references are not as many as packages, or are none of theirs.
@@ -72,18 +52,15 @@ def of_packages(
     for package in packages:
         if not package.exists():
             raise ManifestError(f"--package {package}: no such package; check the path.")
-    folder, ids = manifest.absolute().parent, package_ids(packages)
+    texts = references or ["none"] * len(packages)
     shards = [
-        _Own(shard, path, _reference(path, text), folder)
-        for shard, path, text in zip(
-            ids, packages, references or ["none"] * len(packages), strict=True
-        )
+        _Own(shard, path, _reference(path, text), manifest.absolute().parent)
+        for shard, path, text in zip(package_ids(packages), packages, texts, strict=True)
     ]
-    unproven = _NO_REFERENCE if any(shard.reference is None for shard in shards) else ""
-    parts = ("\n".join(shard.lines()) for shard in shards)
-    text = "\n".join([_HEAD + unproven, *parts, _TAIL])
+    text = render("packages.toml.jinja", shards=shards, golden=GOLDEN)
     parse(text, manifest)
-    return text, tuple(shard.line for shard in shards), "next: pytest --ane-shards=all -m gate"
+    lines = tuple(shard.line for shard in shards)
+    return Made(text, (*lines, "next: pytest --ane-shards=all -m gate"), {"packages": lines})
 
 
 def _reference(package: Path, text: str) -> Path | None:
@@ -142,14 +119,7 @@ def _check_golden(path: Path, package: Path) -> None:
 
 @dataclass(frozen=True)
 class _Own:
-    """A shard's part of the manifest.
-
-    Attributes:
-        id: of the shard.
-        package: as it was given.
-        reference: what it is compared with; None for nothing.
-        folder: the manifest's.
-    """
+    """A shard's part of the manifest, which lies in `folder`; `reference` None for nothing."""
 
     id: str
     package: Path
@@ -168,15 +138,23 @@ class _Own:
         names = entry_points(self.package)
         return tuple(read_model(self.package, function=name) for name in names) or (self.model,)
 
+    @property
+    def entries(self) -> tuple[MLModel | Pipeline, ...]:
+        """What is called, with inputs and outputs of its own."""
+        return (self.model,) if isinstance(self.model, Pipeline) else self.functions
+
     @cached_property
     def measurements(self) -> tuple[CompressionMeasurement, ...]:
         """The census of each function; none of a pipeline."""
         if isinstance(self.model, Pipeline):
             return ()
         shard = Shard(model=MODEL, id=self.id, artifact=self.package, reference="none")
-        of = (shard.model_copy(update={"function": f.function or None}) for f in self.functions)
-        artifact = Artifact(self.package)
-        return tuple(measure(each, artifact, f) for each, f in zip(of, self.functions, strict=True))
+        return tuple(
+            measure(
+                shard.model_copy(update={"function": f.function or None}), Artifact(self.package), f
+            )
+            for f in self.functions
+        )
 
     @cached_property
     def compression(self) -> Compression | None:
@@ -186,8 +164,8 @@ class _Own:
         assert isinstance(self.model, MLModel)
         found = claim(self.model)
         verdicts = (judge(m, CompressionPolicy(), "", found) for m in self.measurements)
-        findings = (finding for verdict in verdicts for finding in verdict.findings)
-        return None if any(f.severity == "failed" for f in findings) else found
+        failed = any(f.severity == "failed" for verdict in verdicts for f in verdict.findings)
+        return None if failed else found
 
     @property
     def ratio(self) -> float:
@@ -197,7 +175,6 @@ class _Own:
 
     @property
     def line(self) -> str:
-        """What was found, for people."""
         ops = sum(op.op != "const" for each in self.functions for op in each.main.walk())
         size = tree_bytes(self.package)
         how = size_ratio(self.ratio) if self.kinds else "nothing compressed"
@@ -211,74 +188,45 @@ class _Own:
         counts = Counter(f"{w.nbits} bits ({w.storage})" for w in weights)
         return ", ".join(f"{number} weights of {kind}" for kind, number in counts.items())
 
-    def lines(self) -> Iterator[str]:
-        """The shard's tables, with comments on what was found."""
-        here = ("models", MODEL, "shard", self.id)
-        version = self.model.specification_version
-        yield f"# {self._shown(self.line.partition(': ')[2])}, for iOS {_IOS.get(version, '26')}"
-        yield from (f"# {self._shown(line)}" for line in self._interface())
-        yield f"[{dotted(here)}]"
-        yield f"artifact = {toml_text(self._relative(self.package))}"
-        if self.reference is None:
-            yield 'reference = "none"  # its numbers are compared with nothing'
-        else:
-            yield f"reference = {toml_text(self._relative(self.reference))}"
-            if self.kinds and self.reference.suffix in GOLDEN:
-                yield '# uncompressed = "..."  # the package before compression shows each error'
-        yield ""
-        yield from self._inputs(here)
-        yield from self._compressed(here)
+    @property
+    def system(self) -> str:
+        """The iOS that it is for."""
+        return _IOS.get(self.model.specification_version, "26")
 
-    def _shown(self, text: str) -> str:
-        return printable(text)
+    def table(self, *keys: str) -> str:
+        return dotted(("models", MODEL, "shard", self.id, *keys))
 
-    def _relative(self, path: Path) -> str:
-        return Path(os.path.relpath(path.absolute(), self.folder)).as_posix()
+    def relative(self, path: Path) -> str:
+        return toml_text(Path(os.path.relpath(path.absolute(), self.folder)).as_posix())
 
-    def _interface(self) -> Iterator[str]:
-        for each in self.functions if not isinstance(self.model, Pipeline) else (self.model,):
+    def interface(self) -> Iterator[str]:
+        for each in self.entries:
             name = each.function if isinstance(each, MLModel) else ""
             yield from ([f"function {name}:"] if name else [])
             for what in ("inputs", "outputs", "states"):
                 for feature in getattr(each, what):
                     yield f"  {what[:-1]} {feature.name}: {_form(feature)}"
 
-    def _inputs(self, here: tuple[str, ...]) -> Iterator[str]:
-        """Tables of inputs whose ids are too many to draw, and what to say of those unknown."""
+    def ids(self) -> Iterator[tuple[str, Domain, bool]]:
+        """Inputs of ids that are too many to draw, and of integers of which nothing is known."""
         known: dict[str, tuple[Feature, Domain]] = {}
-        for each in self.functions if not isinstance(self.model, Pipeline) else (self.model,):
+        for each in self.entries:
             function = each.function or None if isinstance(each, MLModel) else None
             found = domains(each.inputs, {}, self.package, function=function)
             known = {f.name: (f, found[f.name]) for f in each.inputs} | known
         for name, (feature, domain) in known.items():
-            table = dotted((*here, "inputs", name))
             if domain.count and domain.source == "derived" and _too_many(feature, domain.count):
-                yield f"[{table}]  # {self._shown(domain.sentence)}"
-                yield f'kind = "ids"\ncount = {domain.count}'
-                yield "sample = true  # too many for probes to draw each of them\n"
+                yield name, domain, True
             elif domain.count and domain.source == "default":
-                yield "# Nothing in the program says what these integers may be. Until a table says"
-                yield "# it they are drawn as 0 and 1, and a shard with a reference is unproven:"
-                yield f'# [{table}]\n# kind = "ids"\n# count = 2\n'
+                yield name, domain, False
 
-    def _compressed(self, here: tuple[str, ...]) -> Iterator[str]:
-        if not self.kinds:
-            return
-        table = dotted((*here, "compression"))
-        if self.compression is None:
-            yield f"# Found compressed: {self._shown(self.kinds)}."
-            yield f"# No table says all of it, so there is no [{table}].\n"
-        else:
-            yield f"# As found: {self._shown(self.kinds)}"
-            yield f"[{table}]"
-            keys = setting_keys(self.compression)
-            if keys.get("granularity") == "per_tensor":
-                keys.pop("group_size", None)
-            yield from (f"{key} = {toml_text(value)}" for key, value in keys.items())
-            yield ""
-        if self.ratio > 1:
-            yield f"[{dotted((*here, 'policy', 'compression'))}]"
-            yield f"min-ratio = {self.ratio:.2f}  # as found: times smaller than fp16\n"
+    def compression_keys(self) -> list[tuple[str, str]]:
+        """The keys of the table of compression, as TOML writes them."""
+        assert self.compression is not None
+        keys = setting_keys(self.compression)
+        if keys.get("granularity") == "per_tensor":
+            keys.pop("group_size", None)
+        return [(key, toml_text(value)) for key, value in keys.items()]
 
 
 _IOS = {6: "15", 7: "16", 8: "17", 9: "18"}
@@ -301,7 +249,6 @@ def _form(feature: Feature) -> str:
 
 def _too_many(feature: Feature, ids: int) -> bool:
     """Whether the probes will not draw every id."""
-    extents = [high or default for (_, high), default in zip(
-        feature.ranges, feature.shape or (1,) * len(feature.ranges), strict=False
-    )] or feature.shape  # fmt: skip
-    return ids > COVERED or ids > _MOST_CALLS * math.prod(extents)
+    defaults = feature.shape or (1,) * len(feature.ranges)
+    extents = [high or d for (_, high), d in zip(feature.ranges, defaults, strict=False)]
+    return ids > COVERED or ids > _MOST_CALLS * math.prod(extents or feature.shape)

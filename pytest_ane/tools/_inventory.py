@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from functools import cached_property, partial
 from hashlib import sha256
@@ -50,13 +51,10 @@ class Inventory:
         return self.store.unused(self.manifest)
 
     def paths(self, what: str) -> list[Path]:
-        """The evidence files that a file's name, a shard or a model means.
-
-        Raises:
-            EvidenceError: it means none.
-        """
+        """The evidence files that a file's name, a shard or a model means, or `EvidenceError`."""
         if (path := Path(what)).is_file():
-            return [next((used for used in self.used if _same(used, path)), path)]
+            same = (used for used in self.used if used.exists() and used.samefile(path))
+            return [next(same, path)]
         files = [p for p, (_, s, _) in self.used.items() if what in _names(s) and p.is_file()]
         if not files:
             raise EvidenceError(
@@ -88,8 +86,7 @@ class Inventory:
 
     def required(self, selection: str) -> list[tuple[str, Subject]]:
         """Gates of selected shards, and of whole models, that pass only on a device's evidence."""
-        asked = self._recordable(selection)
-        return [pair for pair in asked if pair[1].policy.requires_evidence(pair[0])]
+        return [(g, s) for g, s in self._recordable(selection) if s.policy.requires_evidence(g)]
 
     def _recordable(self, selection: str) -> list[tuple[str, Subject]]:
         """Gates of selected shards, and of whole models, that recorded evidence may answer."""
@@ -113,7 +110,9 @@ class Inventory:
             if not GATES[gate].by_device:  # It would be the same on any machine.
                 continue
             paths = [path for store in stores for path in store.all(gate, subject.qualified)]
-            today = self._today_if_known(gate, subject) if paths else None
+            today: Today | None = None
+            with suppress(AneError):
+                today = self._today(gate, subject) if paths else None
             for path in paths:
                 try:
                     yield self._trusted(EvidenceFile(path, gate, subject), today)
@@ -133,27 +132,16 @@ class Inventory:
         digest = sha256(found.to_json().encode()).hexdigest()
         return Recorded(file.path, digest, found, file.subject, is_held=today is not None)
 
-    def _today_if_known(self, gate: str, subject: Subject) -> Today | None:
-        try:
-            return self._today(gate, subject)
-        except AneError:
-            return None
-
     def proven(self, gate: str, subject: Subject) -> Verdict:
-        """The verdict on what is recorded; `unproven` with the sentence where it proves nothing."""
+        """Today's policy applied to what was recorded, on the worst of the policy's systems.
+
+        `unproven` with the sentence where it proves nothing.
+        """
         try:
-            return self.verdict(gate, subject)
+            return combined(answers(gate, subject, partial(self.verified, gate, subject)))
         except AneError as error:
             reason, _, remedy = str(error).partition("; ")
             return nothing(gate, subject.qualified, reason, remedy)
-
-    def verdict(self, gate: str, subject: Subject) -> Verdict:
-        """Today's policy applied to what was recorded, on the worst of the policy's systems.
-
-        Raises:
-            AneError: the shard is not built, or its source is missing.
-        """
-        return combined(answers(gate, subject, partial(self.verified, gate, subject)))
 
     def verified(self, gate: str, subject: Subject, system: str = "") -> Record:
         """The evidence of a gate, if it is of what is built and the policy takes it.
@@ -169,11 +157,7 @@ class Inventory:
         )
 
     def _today(self, gate: str, subject: Subject) -> Today:
-        """What is built and what is asked, which evidence has to fit, and a shard's package.
-
-        Raises:
-            AneError: the shard is not built, or its source is missing.
-        """
+        """What is built and what is asked, which evidence has to fit, and a shard's package."""
         model = self.manifest.model_of(subject.qualified.partition(":")[0])
         shards = model.shards if isinstance(subject, Model) else (subject,)
         artifacts = {shard.id: self._artifact(shard) for shard in shards}
@@ -200,7 +184,3 @@ def _names(subject: Subject) -> tuple[str, ...]:
     if not isinstance(subject, Shard):
         return (name,)
     return (name, subject.id, *(without_function(each)[0] for each in (name, subject.id)))
-
-
-def _same(one: Path, other: Path) -> bool:
-    return one.exists() and one.samefile(other)

@@ -33,12 +33,7 @@ _NUMBERS = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class Option:
-    """A setting for a unit.
-
-    Attributes:
-        size: bytes of the unit's weights as stored.
-        sse: sum of squared differences from the uncompressed weights.
-    """
+    """A setting for a unit: bytes as stored, and the sum of squared differences from fp16."""
 
     setting: str
     size: int
@@ -49,9 +44,8 @@ class Option:
 class Unit:
     """Weights of one shard that are alike but for numbers in their names.
 
-    Attributes:
-        glob: names them, and no others of the shard.
-        options: smallest first; settings that do not fit the weights are not among them.
+    `glob` names them and no others of the shard; settings that do not fit them are no options, and
+    the smallest comes first.
     """
 
     shard: str
@@ -142,15 +136,7 @@ def shard_settings(
     return type(menu[main]).model_validate(table)
 
 
-# The search: allocate, repair shards that fail their gates, measure the whole stack, go on.
-#
-# Pure: measurements come from an `Evaluator`, and only what it measured is ever called passed.
-#
-# The prediction: KL is second order in a small perturbation of the weights, so a unit's loss is
-# the KL measured at one of its settings, scaled by the squared error of another; losses of units
-# add up. What falls between them is one factor, fitted to measured whole stacks by the search.
-# With it, the best choice for a price of loss is each unit's own best: the Lagrangian relaxation
-# of a knapsack (Everett 1963, "Generalized Lagrange multiplier method", Operations Research 11).
+# The search.
 
 _CLOSE = 1.02
 """A passing and a failing loss as near as this: bisection has nothing more to find."""
@@ -171,7 +157,6 @@ class Candidate:
     """A measured model.
 
     Attributes:
-        name: what it is, for the table.
         size: bytes of all packages.
         kl: measured mean KL in nats; NaN where a shard's gate failed before.
         status: the worst of every gate of every shard and of the whole stack.
@@ -189,7 +174,6 @@ class Candidate:
 
     @property
     def passed(self) -> bool:
-        """Whether every gate passed."""
         return self.status == "passed"
 
 
@@ -197,9 +181,7 @@ class Candidate:
 class ShardFailure:
     """The gate that a shard fails under a choice, and why.
 
-    Attributes:
-        gate: the gate that failed.
-        blame: for fidelity, the error that each unit causes alone; empty for other gates.
+    For fidelity, `blame` is the error that each unit causes alone; it is empty for other gates.
     """
 
     gate: str
@@ -231,11 +213,7 @@ def recommend(evaluator: Evaluator, limit: float) -> Iterator[Candidate]:
     """Measured candidates, as they come; `best` of them is the recommendation.
 
     Single settings come first, smallest first up to the first that passes, since a mixture's saving
-    is reported relative to it.
-
-    Args:
-        evaluator: measures.
-        limit: the most mean KL that behaviour allows, in nats.
+    is reported relative to it. `limit` is the most mean KL that behaviour allows, in nats.
     """
     units = evaluator.units()
     for name, choice in singles(units):
@@ -249,15 +227,13 @@ def recommend(evaluator: Evaluator, limit: float) -> Iterator[Candidate]:
         yield from search(units, losses, limit, evaluator)
 
 
-def singles(units: tuple[Unit, ...]) -> list[tuple[str, Mapping[Unit, str]]]:
+def singles(units: tuple[Unit, ...]) -> list[tuple[str, Choice]]:
     """Every setting that fits all units, smallest first."""
-    names = dict.fromkeys(option.setting for unit in units for option in unit.options)
-    sized = []
-    for name in names:
-        if all(any(o.setting == name for o in unit.options) for unit in units):
-            size = sum(unit.option(name).size for unit in units)
-            sized.append((size, name, {unit: name for unit in units}))
-    return [(name, choice) for _, name, choice in sorted(sized, key=lambda each: each[0])]
+    fitting = [{option.setting for option in unit.options} for unit in units]
+    names = [n for n in dict.fromkeys(o.setting for unit in units for o in unit.options)
+             if all(n in settings for settings in fitting)]  # fmt: skip
+    names.sort(key=lambda name: sum(unit.option(name).size for unit in units))
+    return [(name, dict.fromkeys(units, name)) for name in names]
 
 
 def best(candidates: list[Candidate]) -> Candidate | None:
@@ -276,45 +252,43 @@ def search(
     """Measured candidates, as they come; the smallest that passed is the result.
 
     First bisection on the predicted loss, whose scale the measured KL corrects, between what passed
-    and what failed; then variants near the border, with losses varied at random (seeded).
-
-    Args:
-        units: what gets a setting.
-        losses: KL per squared error by unit.
-        evaluator: measures.
-        limit: the most mean KL that behaviour allows, in nats; where the search starts.
+    and what failed, from `limit` on; then variants near the border, with losses varied at random
+    (seeded). `losses` are KL per squared error.
     """
     caps: dict[Unit, float] = {}
-    low, high, budget, idle = 0.0, math.inf, limit, 0
     seen: dict[tuple[str, ...], Candidate] = {}
+
+    def choose(losses: Mapping[Unit, float], budget: float) -> tuple[dict[Unit, str], bool]:
+        """A repaired choice, and whether it was measured before."""
+        made = repaired(allocate(units, losses, budget, caps), losses, caps, evaluator)
+        return made, tuple(made.values()) in seen
+
+    def measured(choice: Choice) -> Candidate:
+        candidate = evaluator.candidate(f"mixed {len(seen) + 1}", choice)
+        seen[tuple(choice.values())] = candidate
+        return candidate
+
+    low, high, budget, idle = 0.0, math.inf, limit, 0
     while not evaluator.spent and idle < _IDLE and not (low and high / low < _CLOSE):
-        choice = repaired(allocate(units, losses, budget, caps), losses, caps, evaluator)
+        choice, known = choose(losses, budget)
         if evaluator.spent:
             return
-        idle += 1
-        if (candidate := seen.get(choice_key(choice))) is None:
-            candidate, idle = evaluator.candidate(f"mixed {len(seen) + 1}", choice), 0
-            seen[choice_key(choice)] = candidate
+        idle = idle + 1 if known else 0
+        candidate = seen[tuple(choice.values())] if known else measured(choice)
+        if not known:
             yield candidate
         low, high = (max(low, budget), high) if candidate.passed else (low, min(high, budget))
         budget = _next(low, high, budget, limit, candidate, predicted(choice, losses))
     # Sensitivities are estimates: other choices of about the loss that passed may do better.
     draw, edge, idle = Random(0), low, 0
     while low and idle < _IDLE and not evaluator.spent:
-        idle += 1
         varied = {unit: loss * draw.lognormvariate(0, _SPREAD) for unit, loss in losses.items()}
-        choice = repaired(allocate(units, varied, edge * 1.1, caps), varied, caps, evaluator)
-        if choice_key(choice) in seen or evaluator.spent:
+        choice, known = choose(varied, edge * 1.1)
+        idle = idle + 1 if known else 0
+        if known or evaluator.spent:
             continue
-        candidate, idle = evaluator.candidate(f"mixed {len(seen) + 1}", choice), 0
-        seen[choice_key(choice)] = candidate
-        yield candidate
+        yield (candidate := measured(choice))
         edge = edge * 1.05 if candidate.passed else max(low * 0.9, edge * 0.98)
-
-
-def choice_key(choice: Choice) -> tuple[str, ...]:
-    """A choice as a hashable key: its settings in the units' order."""
-    return tuple(choice.values())
 
 
 def _next(
@@ -364,27 +338,28 @@ def repaired(
 def _finer(
     units: Sequence[Unit], choice: Choice, blame: Mapping[Unit, float]
 ) -> tuple[Unit, Option] | None:
-    steps: list[tuple[float, int, Unit, Option]] = []
-    for i, unit in enumerate(units):
-        now = unit.option(choice[unit])
-        for option in unit.options:
-            if option.sse < now.sse / 2:
-                gain = blame.get(unit, 0.0) * (1 - option.sse / now.sse)
-                steps.append((gain / max(option.size - now.size, 1), -i, unit, option))
-    return max(steps, key=lambda step: step[:2])[2:] if steps else None
+    now = {unit: unit.option(choice[unit]) for unit in units}
+
+    def gain(step: tuple[Unit, Option]) -> float:
+        unit, option = step
+        less = blame.get(unit, 0.0) * (1 - option.sse / now[unit].sse)
+        return less / max(option.size - now[unit].size, 1)
+
+    steps = ((u, option) for u in units for option in u.options if option.sse < now[u].sse / 2)
+    return max(steps, key=gain, default=None)
 
 
 def _smaller(
     units: Sequence[Unit], choice: Choice, losses: Mapping[Unit, float], caps: Caps
 ) -> tuple[Unit, Option] | None:
-    steps: list[tuple[float, int, Unit, Option]] = []
-    for i, unit in enumerate(units):
-        now = unit.option(choice[unit])
-        for option in allowed(unit, caps):
-            if option.size < now.size:
-                lost = losses[unit] * (option.sse - now.sse)
-                steps.append((lost / (now.size - option.size), i, unit, option))
-    return min(steps, key=lambda step: step[:2])[2:] if steps else None
+    now = {unit: unit.option(choice[unit]) for unit in units}
+
+    def loss(step: tuple[Unit, Option]) -> float:
+        unit, option = step
+        return losses[unit] * (option.sse - now[unit].sse) / (now[unit].size - option.size)
+
+    steps = ((u, option) for u in units for option in allowed(u, caps) if option.size < now[u].size)
+    return min(steps, key=loss, default=None)
 
 
 def predicted(choice: Choice, losses: Mapping[Unit, float]) -> float:

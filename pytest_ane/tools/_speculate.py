@@ -1,4 +1,17 @@
-"""Speculative decoding in words: the break-even, the counters, and the speed reached."""
+"""Speculative decoding: prompt lookup drafts tokens, one call of the chain verifies them.
+
+A verifier of width w takes the last token and w - 1 drafts in one call. Greedy and exact: a draft
+counts only where it is the chain's own likeliest token. Sources: Leviathan, Kalman and Matias,
+"Fast Inference from Transformers via Speculative Decoding", arXiv 2211.17192, with drafts that are
+certain; Saxena, "Prompt Lookup Decoding" (2023), n-gram speculation in vLLM and transformers.
+
+When it pays: a call yields 1 to w tokens, the drafts up to the first that is wrong, and one token
+of its own. With t1 the seconds of a plain step and tv those of a call, it pays where it yields more
+than E = tv / t1 tokens: no guess about drafts is in that. The expected yield under independent
+acceptance, each draft being right with probability a given that those before it are, is
+1 + a + ... + a^(w-1) = (1 - a^w) / (1 - a) (Leviathan et al., equation 1). No call yields more than
+w, so that the best speed-up is w t1 / tv, and where that is below 1 no acceptance is enough.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +25,7 @@ from typing import TypeAlias
 import numpy as np
 
 from pytest_ane.mlprogram.arrays import FloatArray
-from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.errors import ExecutionError, ManifestError
 from pytest_ane.models.chain import (
     Chain,
     Decoder,
@@ -23,26 +36,13 @@ from pytest_ane.models.chain import (
     lead,
     next_token,
 )
-
-# When speculative decoding pays: pure functions of what its calls cost and yield.
-#
-# A verifier call of width w takes the last token and w - 1 drafts, and yields 1 to w tokens: the
-# drafts up to the first that is wrong, and one token of its own. With t1 the seconds of a plain
-# step and tv those of a call, it pays where it yields more than E = tv / t1 tokens: no guess
-# about drafts is in that. The expected yield under independent acceptance, each draft being right
-# with probability a given that those before it are, is 1 + a + ... + a^(w-1) = (1 - a^w) / (1 -
-# a) (Leviathan, Kalman and Matias, arXiv 2211.17192, equation 1). No call yields more than w, so
-# that the best speed-up is w t1 / tv, and where that is below 1 no acceptance is enough.
+from pytest_ane.probes.recording import TokenPrompt
+from pytest_ane.project.models import OpenModel
 
 
 @dataclass(frozen=True)
 class BreakEven:
-    """A verifier against plain steps.
-
-    Attributes:
-        t1: seconds of a plain step.
-        tv: seconds of a call.
-        width: its positions.
+    """Plain steps of `t1` seconds against a verifier's calls of `tv`, of `width` positions.
 
     Raises:
         ValueError: a time is not above 0, or the width is below 2.
@@ -58,23 +58,13 @@ class BreakEven:
 
     @property
     def tokens_needed(self) -> float:
-        """Tokens that a call must yield on average to be as fast as plain steps: E = tv / t1."""
+        """E, which a call must yield on average to be as fast as plain steps."""
         return self.tv / self.t1
 
     @property
     def best(self) -> float:
-        """Speed-up where every draft is right: w t1 / tv."""
+        """Speed-up where every draft is right; below 1 no acceptance is enough."""
         return self.width / self.tokens_needed
-
-    @property
-    def reachable(self) -> bool:
-        """Whether there is an acceptance at which it is as fast as plain steps."""
-        return self.best >= 1
-
-    @property
-    def most_tv(self) -> float:
-        """Seconds of a call above which it cannot pay: w t1."""
-        return self.width * self.t1
 
     @property
     def share_needed(self) -> float | None:
@@ -82,32 +72,21 @@ class BreakEven:
 
         This is `accepted / drafted` as it is counted, of any drafts, independent or not.
         """
-        if not self.reachable:
-            return None
-        return max(0.0, (self.tokens_needed - 1) / (self.width - 1))
+        return max(0.0, (self.tokens_needed - 1) / (self.width - 1)) if self.best >= 1 else None
 
     @property
     def acceptance_needed(self) -> float | None:
         """The a at which independent drafts yield E tokens a call; None: unreachable."""
-        if not self.reachable:
-            return None
-        return acceptance(self.tokens_needed, self.width)
+        return acceptance(self.tokens_needed, self.width) if self.best >= 1 else None
 
     def tok_s(self, calls: int, accepted: int, steps: int, again: int = 0) -> float:
-        """Tokens a second of a run of calls and plain steps.
-
-        Args:
-            calls: verifier calls, each of one token and those accepted.
-            accepted: drafts of all calls that became tokens.
-            steps: for lack of a draft, each of one token.
-            again: steps run again, which add none.
-        """
+        """Tokens a second of calls, of drafts accepted, and of steps, some run `again` for none."""
         seconds = calls * self.tv + (steps + again) * self.t1
         return (calls + accepted + steps) / seconds
 
 
 def expected_tokens(a: float, width: int) -> float:
-    """Tokens of a call at independent acceptance `a`: 1 + a + ... + a^(w-1)."""
+    """Tokens of a call at independent acceptance `a`."""
     return sum(a**i for i in range(width))
 
 
@@ -126,14 +105,6 @@ def acceptance(tokens: float, width: int) -> float:
     return high
 
 
-# Speculative decoding: prompt lookup drafts tokens, one call of the chain verifies them.
-#
-# A verifier of width w takes the last token and w - 1 drafts in one call. Greedy and exact: a
-# draft counts only where it is the chain's own likeliest token. Sources: Leviathan, Kalman and
-# Matias, "Fast Inference from Transformers via Speculative Decoding", arXiv 2211.17192, with
-# drafts that are certain; Saxena, "Prompt Lookup Decoding" (2023), n-gram speculation in vLLM and
-# transformers.
-
 MARGIN = 0.0625
 """Leads below this are near ties; see docs/explanations/speculative.md for what was measured."""
 _LONGEST, SHORTEST = 3, 2
@@ -148,15 +119,12 @@ Drafter: TypeAlias = Callable[[Sequence[int], int], Sequence[int]]
 class Lookup:
     """Drafts for one growing text: the tokens that followed the last time it ended like this.
 
-    Only what is new since the last draft is indexed.
-
-    Args:
-        shortest: smallest n-gram at the end of the text to look up, 1 or more; the largest is 3
-            if that is no smaller, and is looked up first.
+    N-grams of 3 down to `shortest` tokens at its end are looked up; only what is new is indexed.
     """
 
     def __init__(self, shortest: int = SHORTEST) -> None:
         self._sizes = range(max(_LONGEST, shortest), shortest - 1, -1)
+        # Where each n-gram was last followed by another token.
         self._after: dict[tuple[int, ...], int] = {}
         self._indexed = 0
 
@@ -166,7 +134,11 @@ class Lookup:
         Where that is so near that they run into the end, they go on into themselves: a text with a
         period is drafted with that period.
         """
-        self._index(ids)
+        for end in range(self._indexed, len(ids)):
+            for size in self._sizes:
+                if end >= size:
+                    self._after[tuple(ids[end - size : end])] = end
+        self._indexed = len(ids)
         for size in self._sizes:
             start = self._after.get(tuple(ids[-size:])) if len(ids) >= size else None
             if start is not None:
@@ -174,29 +146,18 @@ class Lookup:
                 return [ids[start + i % period] for i in range(count)]
         return []
 
-    def _index(self, ids: Sequence[int]) -> None:
-        """Where each n-gram was last followed by another token."""
-        for end in range(self._indexed, len(ids)):
-            for size in self._sizes:
-                if end >= size:
-                    self._after[tuple(ids[end - size : end])] = end
-        self._indexed = len(ids)
-
 
 @dataclass
 class Speculated:
     """A greedy continuation and its counters.
 
-    Every token but the first comes from a call with drafts (that it accepts, or the one after
-    them) or from a step without: `len(tokens) - 1 == verifier_calls + accepted + fallbacks`.
+    Every token but the first, which is the prompt's, comes from a call with drafts (that it
+    accepts, or the one after them) or from a step for lack of any:
+    `len(tokens) - 1 == len(calls) + accepted + len(steps)`.
 
     Attributes:
-        tokens: the continuation; the first comes from the prompt's own last position.
-        calls: seconds of every call with drafts.
-        steps: seconds of every step without, for lack of a draft.
-        replays: seconds of every step that was run again for a near tie.
-        drafted: tokens given to calls as drafts.
-        accepted: drafts that became tokens.
+        calls, steps, replays: seconds of each; a replay is a step run again for a near tie.
+        drafted, accepted: tokens given to calls, and those of them that became tokens.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -207,23 +168,11 @@ class Speculated:
     accepted: int = 0
 
     @property
-    def verifier_calls(self) -> int:
-        """Number of calls with drafts."""
-        return len(self.calls)
-
-    @property
-    def fallbacks(self) -> int:
-        """Number of steps for lack of a draft."""
-        return len(self.steps)
-
-    @property
     def acceptance(self) -> float | None:
-        """Share of drafts that became tokens; None where nothing was drafted."""
         return self.accepted / self.drafted if self.drafted else None
 
     @property
     def seconds(self) -> float:
-        """Time of all tokens but the first."""
         return sum(self.calls) + sum(self.steps) + sum(self.replays)
 
 
@@ -250,20 +199,18 @@ class Verifier:
         self._positions, self._margin, self._timer = chain.positions, margin, timer
         # Position up to which every token was decoded without drafts; None if all were.
         self._plain: tuple[int, Marks] | None = None
-        self._take(self._next(self._decoder.logits()[0]))
+        self._take(self._decoder.logits()[0])
 
     def room(self, width: int) -> int:
-        """Positions that the next call may have, at most `width`."""
         ends = self._positions
         return width if ends is None else min(width, ends - len(self.ids) + 1)
 
     def step(self) -> None:
-        """Decode one token without a draft."""
         start = self._timer()
         (row,) = self._decoder.logits()
         decided = self._is_decided(row)
         self.counted.steps.append(self._timer() - start)
-        self._take(self._next(row) if decided else self._replayed())
+        self._take(row if decided else self._replayed())
 
     def verify(self, drafts: Sequence[int], most: int) -> None:
         """Decode one to `most` tokens by one call: the drafts it agrees with, and its own next."""
@@ -277,7 +224,7 @@ class Verifier:
         for row, drafted in zip(rows[:most], (*drafts, None), strict=False):
             if not (decided := self._is_decided(row)):
                 break
-            self._take(self._next(row))
+            self._take(row)
             if self.ids[-1] != drafted:
                 break
         if decided and len(self.ids) - known < len(rows):
@@ -292,8 +239,8 @@ class Verifier:
         """Whether plain decoding gives the same: it is plain, or the lead is no near tie."""
         return self._plain is None or not lead(row) < self._margin
 
-    def _replayed(self) -> int:
-        """The next token, after repeating in plain steps what drafts have led to."""
+    def _replayed(self) -> FloatArray:
+        """The next logits, after repeating in plain steps what drafts have led to."""
         assert self._plain is not None
         position, marks = self._plain
         self._decoder.back(marks, position)
@@ -303,14 +250,12 @@ class Verifier:
         for token in tokens:
             self.ids.append(token)
             start = self._timer()
-            (row,) = self._decoder.logits()
+            row: FloatArray = self._decoder.logits()[0]
             self.counted.replays.append(self._timer() - start)
-        return self._next(row)
+        return row
 
-    def _next(self, row: FloatArray) -> int:
-        return next_token(row, len(self.ids))
-
-    def _take(self, token: int) -> None:
+    def _take(self, row: FloatArray) -> None:
+        token = next_token(row, len(self.ids))
         self.ids.append(token)
         self.counted.tokens.append(token)
 
@@ -328,16 +273,7 @@ def speculate(
     """The `count` likeliest next tokens, by calls of up to `width` positions.
 
     The tokens are those of `decode` if no lead moves by `margin` or more between a call of `width`
-    positions and calls of one.
-
-    Args:
-        chain: with states, or of shards that see their own position only.
-        ids: the prompt.
-        count: tokens to decode.
-        width: positions of a call: the last token and `width - 1` drafts.
-        margin: leads below it are decided by plain steps.
-        draft: where drafts come from; default: `Lookup`.
-        timer: the clock.
+    positions and calls of one: smaller leads are decided by plain steps.
 
     Raises:
         ExecutionError: as `decode` and `check_width`; or the chain cannot go back in a sequence.
@@ -361,8 +297,7 @@ class Yield:
     """What drafts for a known text yield in calls of a width; near ties are left out.
 
     Attributes:
-        width: positions of a call.
-        calls: verifier calls; steps without a draft are none.
+        calls: with drafts.
         tokens_per_call: mean of a call; 1 without calls.
     """
 
@@ -372,14 +307,7 @@ class Yield:
 
 
 def yield_of(ids: Sequence[int], tokens: Sequence[int], width: int, draft: Drafter) -> Yield:
-    """How far drafts agree with a text that is known already; no model runs.
-
-    Args:
-        ids: the prompt.
-        tokens: its continuation.
-        width: positions of a call: the last token and `width - 1` drafts.
-        draft: where drafts come from.
-    """
+    """How far drafts agree with a prompt's known continuation; no model runs."""
     text, rest = [*ids, *tokens[:1]], list(tokens[1:])
     calls = accepted = 0
     while rest:
@@ -395,16 +323,7 @@ def yield_of(ids: Sequence[int], tokens: Sequence[int], width: int, draft: Draft
 
 
 def check_width(width: int, widest: int | None, *, goes_on: bool) -> None:
-    """Whether a chain can verify drafts.
-
-    Args:
-        width: positions of a call.
-        widest: `Chain.widest`.
-        goes_on: `Chain.goes_on`.
-
-    Raises:
-        ExecutionError: it cannot.
-    """
+    """`ExecutionError` where a chain of this `widest` and `goes_on` cannot verify drafts."""
     if width < 2:
         raise ExecutionError(
             f"A verifier of width {width} takes no draft: it takes the last token and width - 1 "
@@ -450,11 +369,8 @@ class Trial:
     """Plain and speculative decoding of one prompt.
 
     Attributes:
-        tokens: of plain decoding.
-        steps: seconds of every plain step.
+        tokens, steps: of plain decoding, and seconds of every step.
         calls: seconds of verifier calls on the same text, timed apart.
-        speculated: decoding with drafts.
-        width: positions of a verifier call.
     """
 
     tokens: tuple[int, ...]
@@ -481,16 +397,9 @@ class Trial:
     @property
     def predicted(self) -> float:
         """Tokens a second that the counters and the cost of calls and steps give."""
-        return self._tok_s(len(self.speculated.replays))
-
-    @property
-    def without_ties(self) -> float:
-        """Speed-up that the counters give if no step had been repeated for a near tie."""
-        return self._tok_s(0) * self.cost.t1
-
-    def _tok_s(self, replays: int) -> float:
         counted = self.speculated
-        return self.cost.tok_s(counted.verifier_calls, counted.accepted, counted.fallbacks, replays)
+        again = len(counted.replays)
+        return self.cost.tok_s(len(counted.calls), counted.accepted, len(counted.steps), again)
 
     @property
     def differs(self) -> int | None:
@@ -509,17 +418,7 @@ def run_trial(
     say: Callable[[str], None] = lambda _: None,
     timer: Timer = time.perf_counter,
 ) -> Trial:
-    """Decode `count` tokens after a prompt both ways, and time calls of `width` between them.
-
-    Args:
-        chain: with states.
-        ids: the prompt.
-        count: tokens, at least 2: what is timed comes after the first.
-        width: positions of a call.
-        margin: as `speculate` takes it.
-        ngram_min: smallest n-gram that drafts come from.
-        say: called with what is about to be timed.
-        timer: the clock of all three.
+    """Decode two tokens or more after a prompt both ways, and time calls between them.
 
     Raises:
         ExecutionError: as `speculate`.
@@ -536,7 +435,50 @@ def run_trial(
     return Trial(tuple(plain.tokens), plain.seconds, tuple(calls), drafted, width)
 
 
-# Speculative decoding in words: the break-even, the counters, and the speed reached.
+# What the command asks of its options, and what it says.
+
+_WIDEST = 1 << 16
+
+
+def check_options(
+    width: int,
+    tokens: int,
+    margin: float | None,
+    prompt: str | None,
+    prompt_ids: tuple[int, ...] | None,
+) -> None:
+    """`ExecutionError` or `ManifestError` for options that no model could take."""
+    check_width(width, None, goes_on=True)
+    if width > _WIDEST:
+        raise ExecutionError(f"--width {width}: no call has so many positions; give at most 65536.")
+    if tokens < 2:
+        raise ExecutionError(
+            f"--tokens {tokens}: the first token comes from the prompt; give a number from 2 on."
+        )
+    if margin is not None and not (isfinite(margin) and margin >= 0):
+        raise ExecutionError(f"--margin {margin}: give a difference of logits, 0 or above.")
+    if prompt is not None and prompt_ids is not None:
+        raise ManifestError("Give either --prompt or --prompt-ids, not both.")
+
+
+def check_model(opened: OpenModel, prompt: str | None, width: int, tokens: int) -> None:
+    """Check the options against the model: `ExecutionError` or `ManifestError` before a build."""
+    model = opened.model
+    names = [each.name for each in model.prompts]
+    if prompt is not None and prompt not in names:
+        raise ManifestError(
+            f"--prompt {prompt}: {model.name} has no such golden prompt; there is: "
+            f"{', '.join(names)}."
+        )
+    layouts = (opened.language_model.layout(wire.shard) for wire in opened.wiring)
+    goes_on = all(layout.sees != "call" for layout in layouts)
+    check_width(width, model.max_tokens, goes_on=goes_on)
+    check_fits(opened.language_model.positions, chosen(opened.prompts, prompt).ids, tokens)
+
+
+def chosen(prompts: Sequence[TokenPrompt], name: str | None) -> TokenPrompt:
+    """The prompt of a name, or the first."""
+    return next(prompt for prompt in prompts if name in (prompt.name, None))
 
 
 def break_even(cost: BreakEven) -> str:
@@ -545,7 +487,8 @@ def break_even(cost: BreakEven) -> str:
     if cost.share_needed is None or cost.acceptance_needed is None:
         return (
             f"{needs}, and one of width {cost.width} yields at most {cost.width}: unreachable, "
-            f"at best {cost.best:.2f}x; below {_ms(cost.most_tv)} a call it would be reachable"
+            f"at best {cost.best:.2f}x; below {_ms(cost.width * cost.t1)} a call it would be "
+            "reachable"
         )
     if cost.tokens_needed <= 1:
         return (
@@ -558,34 +501,25 @@ def break_even(cost: BreakEven) -> str:
     )
 
 
-def costs(trial: Trial) -> str:
-    """The cost of a plain step and of a call."""
-    cost = trial.cost
+def lines(trial: Trial) -> tuple[str, ...]:
+    """The cost of a step and a call, the break-even, the counters, and the speed reached."""
+    cost, counted = trial.cost, trial.speculated
+    share = "none" if counted.acceptance is None else f"{counted.acceptance:.1%}"
+    a_call = f"{_ms(float(np.median(counted.calls)))} a call, " if counted.calls else ""
+    ties, again = "", len(counted.replays)
+    if again:
+        without = cost.tok_s(len(counted.calls), counted.accepted, len(counted.steps)) * cost.t1
+        ties = f"; without {again} steps again {without:.2f}x"
     return (
         f"plain: {_ms(cost.t1)} a token, {1 / cost.t1:.2f} tok/s "
         f"({_times(len(trial.steps), 'step')}) · verifier of width {cost.width}: "
-        f"{_ms(cost.tv)} a call ({_times(len(trial.calls), 'call')})"
-    )
-
-
-def counters(counted: Speculated) -> str:
-    """The counters in one line, as published logs have them."""
-    share = "none" if counted.acceptance is None else f"{counted.acceptance:.1%}"
-    return (
-        f"verifier_calls={counted.verifier_calls} drafted={counted.drafted} "
-        f"accepted={counted.accepted} fallbacks={counted.fallbacks} acceptance={share} "
-        f"replayed={len(counted.replays)}"
-    )
-
-
-def outcome(trial: Trial) -> str:
-    """The speed reached, against plain steps, and against the prediction of its counters."""
-    calls, replays = trial.speculated.calls, len(trial.speculated.replays)
-    ties = f"; without {replays} steps again {trial.without_ties:.2f}x" if replays else ""
-    a_call = f"{_ms(float(np.median(calls)))} a call, " if calls else ""
-    return (
+        f"{_ms(cost.tv)} a call ({_times(len(trial.calls), 'call')})",
+        break_even(cost),
+        f"verifier_calls={len(counted.calls)} drafted={counted.drafted} "
+        f"accepted={counted.accepted} fallbacks={len(counted.steps)} acceptance={share} "
+        f"replayed={again}",
         f"speculative: {a_call}{trial.tok_s:.2f} tok/s, {trial.speedup:.2f}x plain; "
-        f"predicted {trial.predicted:.2f} tok/s ({trial.predicted / trial.tok_s - 1:+.1%}){ties}"
+        f"predicted {trial.predicted:.2f} tok/s ({trial.predicted / trial.tok_s - 1:+.1%}){ties}",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pytest_ane.cli.options import add_cache, add_yes
 from pytest_ane.cli.output import Output, confirmed
@@ -50,12 +50,18 @@ def run(options: argparse.Namespace) -> Output:
             cannot be used.
     """
     from pytest_ane.make import Cache
+    from pytest_ane.manifest.policy import size
 
     if options.action == "push":
         return (yield from _push(options))
     cache = Cache(options.cache)
     if options.action == "prune":
-        return (yield from _prune(cache, _bytes(options.keep), options))
+        try:
+            keep = options.keep
+            budget = size(int(keep) if keep.isdecimal() else keep)
+        except ValueError as error:
+            raise CacheError(f"--keep={options.keep}: {error}.") from None
+        return (yield from _prune(cache, cast(int, budget), options))
     entries = cache.entries()
     yield from map(_line, entries)
     yield f"{len(entries)} entries, {_megabytes(entries)} in {cache.root}"
@@ -114,14 +120,8 @@ def _line(entry: Entry) -> str:
 
 def _data(entries: Iterable[Entry]) -> list[dict[str, Any]]:
     return [
-        {
-            "kind": entry.kind,
-            "key": entry.key,
-            "shard": _shard(entry) or None,
-            "bytes": entry.size,
-            "used": entry.used,
-        }
-        for entry in entries
+        {"kind": e.kind, "key": e.key, "shard": _shard(e) or None, "bytes": e.size, "used": e.used}
+        for e in entries
     ]
 
 
@@ -142,14 +142,3 @@ def _shard(entry: Entry) -> str:
 
 def _megabytes(entries: list[Entry]) -> str:
     return f"{sum(entry.size for entry in entries) / 1e6:.1f} MB"
-
-
-def _bytes(text: str) -> int:
-    from pytest_ane.manifest.policy import size
-
-    try:
-        value = size(text) if not text.isdecimal() else int(text)
-    except ValueError as error:
-        raise CacheError(f"--keep={text}: {error}.") from None
-    assert isinstance(value, int)
-    return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,8 +16,6 @@ from pytest_ane.cli.output import Output, tell
 from pytest_ane.mlprogram.errors import UnprovenError
 
 if TYPE_CHECKING:
-    from subprocess import CompletedProcess
-
     from pytest_ane.gates.throughput.noise import Calibration
     from pytest_ane.gates.throughput.speed import Speed
     from pytest_ane.gates.throughput.stored import Storage
@@ -83,9 +82,10 @@ def run(options: argparse.Namespace) -> Output:
             yield f"run {number} of {options.runs}: {len(speeds)} benchmarks, {took:.0f} s"
             timed.append(speeds)
     machines = calibrations(timed)
+    files: list[Path] = []
     for calibration in machines:
         yield from noise(calibration)
-    files = list(_written(machines, storages))
+        files += _written(calibration, storages)
     yield from (f"stored in {file}" for file in files)
     return {"calibrations": machines, "files": files}
 
@@ -99,22 +99,19 @@ def _bench(options: argparse.Namespace, file: Path, number: int) -> Sequence[Spe
         word for option, value in values if value is not None for word in (option, str(value))
     ]
     bench = ["pytest", "-m", "bench", f"--ane-shards={options.shards}", *passed_on]
-    command = [sys.executable, "-m", *bench]
-    command += [f"--benchmark-json={file}", "--ane-unproven=allow", "-q", "-p", "no:cacheprovider"]
-    done = _call(command)
+    quietly = [f"--benchmark-json={file}", "--ane-unproven=allow", "-q", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", *bench, *quietly]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     # 0 and 1: all were run, and some may be red.
     if done.returncode in (0, 1) and file.exists() and (speeds := read_stored(file).speeds):
         return tuple(speeds.values())
+    printed = (line.strip("= ") for line in (done.stderr + done.stdout).splitlines())
+    said = [line for line in printed if line] or ["silent"]
+    last = next((line for line in said if line.startswith("ERROR")), said[-1])
     raise UnprovenError(
-        f"Run {number} timed nothing (exit code {done.returncode}: "
-        f"{_last(done.stderr + done.stdout)}); see why with: " + shlex.join(bench)
+        f"Run {number} timed nothing (exit code {done.returncode}: {last}); see why with: "
+        + shlex.join(bench)
     )
-
-
-def _call(command: Sequence[str]) -> CompletedProcess[str]:
-    import subprocess
-
-    return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
 
 
 def _storages(uri: str | None, manifest: Path | None) -> dict[str, Storage]:
@@ -143,18 +140,16 @@ def _storages(uri: str | None, manifest: Path | None) -> dict[str, Storage]:
     return storages
 
 
-def _written(machines: Sequence[Calibration], storages: Mapping[str, Storage]) -> Iterator[Path]:
+def _written(calibration: Calibration, storages: Mapping[str, Storage]) -> Iterator[Path]:
     """Write noise where each model's runs are stored."""
     from pytest_ane.gates.throughput.noise import write
 
-    by_path = {storage.path: storage for storage in storages.values()}
-    for calibration in machines:
-        for path, storage in by_path.items():
-            models = {name for name, other in storages.items() if other.path == path}
-            noises = (n for n in calibration.noises if n.subject.partition(":")[0] in models)
-            part = calibration.model_copy(update={"noises": tuple(noises)})
-            if part.noises:
-                yield write(storage, part)
+    for path, storage in {each.path: each for each in storages.values()}.items():
+        models = {name for name, other in storages.items() if other.path == path}
+        noises = (n for n in calibration.noises if n.subject.partition(":")[0] in models)
+        part = calibration.model_copy(update={"noises": tuple(noises)})
+        if part.noises:
+            yield write(storage, part)
 
 
 def _device(cache: Path | None) -> Output:
@@ -169,10 +164,3 @@ def _device(cache: Path | None) -> Output:
     file = devices.save_device(device, root)
     yield f"stored in {file}"
     return {"device": device, "file": file}
-
-
-def _last(output: str) -> str:
-    """The error that pytest printed, or its last line."""
-    lines = [line.strip("= ") for line in output.splitlines() if line.strip("= ")]
-    errors = (line for line in lines if line.startswith("ERROR"))
-    return next(errors, lines[-1] if lines else "silent")

@@ -79,7 +79,9 @@ def run(options: argparse.Namespace) -> Output:
     source, out = options.package, options.out
     _check(source, out, overwrite=options.overwrite)
     keys, plain = _settings(options), read_model(source)
-    if _needs_one_palette(keys, plain.specification_version):
+    asked = "granularity" in keys or "group_size" in keys
+    palettes = keys.get("method", "palettize") == "palettize" and not asked
+    if palettes and plain.specification_version < _IOS18:
         keys["granularity"] = "per_tensor"
         yield "one palette for each weight: palettes in groups need a package for iOS 18"
     try:
@@ -93,20 +95,20 @@ def run(options: argparse.Namespace) -> Output:
             tell("comparing weights")
             weights = outcomes(plain, read_model(new), compression, notes)
             tell("")
-            yield from table(_table(weights, several=len(plain.program.functions) > 1),
-                             terminal_width())  # fmt: skip
+            several = len(plain.program.functions) > 1
+            yield from table(_table(weights, several=several), terminal_width())
             yield from (useless := [*_unmatched(plain, options)])
-            reasons = [each.reason for each in weights]
             data = {"compression": compression, "notes": notes, "weights": [*map(_data, weights)],
                     "unmatched": useless}  # fmt: skip
             if not any(each.compressed for each in weights):
-                raise _Nothing(reasons, data)
+                raise _Nothing
             sizes = tree_bytes(source), tree_bytes(new)
-    except _Nothing as nothing:
+    except _Nothing:
+        remedies = (do for said, do in _REMEDIES.items() if any(said in w.reason for w in weights))
         return Failed(
             f"{source}: no weight was compressed, each for the reason given, so {out} was not "
-            f"written; {nothing.remedy}.",
-            nothing.data,
+            f"written; {next(remedies, 'choose settings that fit')}.",
+            data,
         )
     except BuildError as error:
         told = str(error).replace("name it in compression.keep", "name it with --keep")
@@ -115,18 +117,21 @@ def run(options: argparse.Namespace) -> Output:
         raise BuildError(f"{out} cannot be written: {error.strerror or error}.") from None
     finally:
         tell("")
-    yield from _summary(weights, sizes)
+    done, (before, after) = [each for each in weights if each.compressed], sizes
+    yield (
+        f"{len(done)} of {len(weights)} weights compressed; the package has {after:,} bytes, "
+        f"{before:,} before ({before / after:.2f}x smaller)"
+    )
+    lossy = [(e.error.snr, e.name) for e in done if e.error and e.error.snr < math.inf]
+    if lossy:
+        snr, worst = min(lossy)
+        yield f"lowest SNR: {snr:.1f} dB, {worst}"
     yield f"wrote {out}"
-    return {**data, "written": out, "bytes_before": sizes[0], "bytes": sizes[1]}
+    return {**data, "written": out, "bytes_before": before, "bytes": after}
 
 
 class _Nothing(Exception):
-    """No weight was compressed; `data` is the census, `remedy` what to do."""
-
-    def __init__(self, reasons: Sequence[str], data: dict[str, Any]) -> None:
-        self.data = data
-        remedies = (do for said, do in _REMEDIES.items() if any(said in why for why in reasons))
-        self.remedy = next(remedies, "choose settings that fit")
+    """No weight was compressed, so that nothing is written."""
 
 
 _REMEDIES = {
@@ -141,7 +146,12 @@ _REMEDIES = {
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
     """The keys of a compression table: the file's, and the options before them."""
-    table = _config(options.config) if options.config else {}
+    table = read_table("--config", options.config) if options.config else {}
+    table, whole = table.get("compression", table), table
+    if not isinstance(table, dict) or "models" in whole:
+        raise ManifestError(
+            f"--config {options.config}: must hold a compression table, and nothing else."
+        )
     given = {key: getattr(options, key) for key, *_ in _SETTINGS}
     given |= {"keep": options.keep, "overrides": [*map(_override, options.override or ())] or None}
     return table | {key: x for key, x in given.items() if x is not None}
@@ -170,25 +180,20 @@ def _unmatched(model: MLModel, options: argparse.Namespace) -> Iterator[str]:
             yield f"{option} {glob}: no weight in the list has such a name"
 
 
-def _needs_one_palette(keys: dict[str, Any], version: int) -> bool:
-    """Whether palettes in groups are the default, which the package's target does not have."""
-    asked = "granularity" in keys or "group_size" in keys
-    return version < _IOS18 and not asked and keys.get("method", "palettize") == "palettize"
+def read_table(option: str, file: Path) -> dict[str, Any]:
+    """The TOML file that an option names.
 
-
-def _config(file: Path) -> dict[str, Any]:
+    Raises:
+        ManifestError: it cannot be read.
+    """
     from pytest_ane.manifest.base import TOMLDecodeError, loads
 
     try:
-        table = loads(file.read_bytes().decode("utf-8-sig"))
+        return loads(file.read_bytes().decode("utf-8-sig"))
     except OSError as error:
-        raise ManifestError(f"--config {file} cannot be read: {error.strerror}.") from None
+        raise ManifestError(f"{option} {file} cannot be read: {error.strerror}.") from None
     except (TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ManifestError(f"--config {file}: not valid TOML: {error}.") from None
-    inner = table.get("compression", table)
-    if not isinstance(inner, dict) or "models" in table:
-        raise ManifestError(f"--config {file}: must hold a compression table, and nothing else.")
-    return inner
+        raise ManifestError(f"{option} {file}: not valid TOML: {error}.") from None
 
 
 def _override(text: str) -> dict[str, Any]:
@@ -268,30 +273,19 @@ def _form(weight: Weight) -> str:
     return ", ".join(words) or weight.storage
 
 
-def _summary(weights: Sequence[Outcome], sizes: tuple[int, int]) -> Output:
-    done = [each for each in weights if each.compressed]
-    before, after = sizes
-    yield (
-        f"{len(done)} of {len(weights)} weights compressed; the package has {after:,} bytes, "
-        f"{before:,} before ({before / after:.2f}x smaller)"
-    )
-    lossy = [each for each in done if each.error and each.error.snr < math.inf]
-    if worst := min(lossy, key=lambda each: each.error.snr if each.error else 0, default=None):
-        assert worst.error is not None
-        yield f"lowest SNR: {worst.error.snr:.1f} dB, {worst.name}"
-
-
 def _data(each: Outcome) -> dict[str, Any]:
+    def stored(weight: Weight) -> dict[str, Any]:
+        size = weight.compressed_bytes
+        return {"stored": weight.storage, "nbits": weight.nbits, "bytes": size}
+
     errors = {"sse": each.error.sse, "snr_db": each.error.snr} if each.error else {}
     return {
         "name": each.name,
         "functions": each.functions,
         "shape": each.before.shape,
         "compressed": each.compressed,
-        "before": {"stored": each.before.storage, "nbits": each.before.nbits,
-                   "bytes": each.before.compressed_bytes},
-        "after": {"stored": each.after.storage, "nbits": each.after.nbits,
-                  "bytes": each.after.compressed_bytes},
+        "before": stored(each.before),
+        "after": stored(each.after),
         **errors,
         "reason": each.reason,
-    }  # fmt: skip
+    }

@@ -8,6 +8,7 @@ import platform
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,9 @@ def run(options: argparse.Namespace) -> Output:
     from pytest_ane.make.disk import plan_caches
 
     problems = [
-        f"{name} is not installed; run: pip install pytest-ane" for name in _NEEDED if _lacks(name)
+        f"{name} is not installed; run: pip install pytest-ane"
+        for name in _NEEDED
+        if find_spec(name) is None
     ]
     checks, models = dict(_machine()), dict[str, str]()
     yield from map(_line, checks.items())
@@ -64,15 +67,6 @@ def _line(check: tuple[str, str]) -> str:
     return f"{check[0]}: {check[1]}"
 
 
-def _lacks(distribution: str) -> bool:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return not version(distribution)
-    except PackageNotFoundError:
-        return True
-
-
 def _machine() -> Iterator[tuple[str, str]]:
     from pytest_ane.make.disk import amount, default_builds
     from pytest_ane.mlprogram.memory import available_memory
@@ -80,11 +74,10 @@ def _machine() -> Iterator[tuple[str, str]]:
 
     yield "versions", f"pytest-ane {__version__}, {versions()}"
     system = f"macOS {platform.mac_ver()[0]}" if platform.mac_ver()[0] else platform.system()
-    memory, builds = amount(available_memory()), default_builds()
     yield (
         "machine",
-        f"{system} {platform.machine()}, {os.cpu_count()} cores, {memory} of memory, "
-        f"{builds} builds at once unless --ane-builds says",
+        f"{system} {platform.machine()}, {os.cpu_count()} cores, {amount(available_memory())} of "
+        f"memory, {default_builds()} builds at once unless --ane-builds says",
     )
     yield "Core ML", _core_ml()
     yield "threads", ", ".join(f"{name} {os.environ.get(name, 'not set')}" for name in _THREADS)

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_ane.cli.options import add_arithmetics, add_budget, add_project, positive
 from pytest_ane.cli.output import Failed, Output, tell
-from pytest_ane.mlprogram.errors import ManifestError
 
 if TYPE_CHECKING:
-    from pytest_ane.manifest import Model
     from pytest_ane.tools._recommend_search import Candidate
 
 HELP = "search the smallest compression that passes every gate"
@@ -47,28 +45,25 @@ def run(options: argparse.Namespace) -> Output:
     from pytest_ane.project.choose import choose_model
     from pytest_ane.project.models import OpenModel
     from pytest_ane.project.project import read_project
-    from pytest_ane.tools._recommend_builds import diff, menu_of, rewritten, save
-    from pytest_ane.tools._recommend_evaluate import Log, ModelEvaluator, line, table
+    from pytest_ane.tools import _recommend as found
+    from pytest_ane.tools._recommend_manifest import diff, rewritten, save
     from pytest_ane.tools._recommend_search import best, best_single, recommend
 
     file = options.manifest or Path("shards.toml")
     project = read_project(file, options.cache, backend_name="cpu", arithmetic=options.arithmetic)
     model = choose_model(project.manifest, options.model)
-    _check(model)
-    settings = menu_of(model.menu, options.menu)
-    store, backend = project.cache, project.backend
+    found.check_searchable(model)
+    settings = found.menu_of(model.menu, options.menu)
+    cache, backend = project.cache, project.backend
     with project.use():
         opened = project.model(model.name)
         assert isinstance(opened, OpenModel)  # It has a family.
         opened.check_logits()
         opened.check_compared()
-        log = Log(
-            options.log or store.root / "recommend" / f"{model.name}.jsonl",
-            _context(opened, backend),
-        )
+        log = found.log_of(options.log, opened, cache, backend)
         yield f"log: {log.file}" + (f" ({len(log)} measurements in it already)" if len(log) else "")
-        evaluator = ModelEvaluator(
-            opened, store, backend, settings, log, minutes=options.minutes or math.inf,
+        evaluator = found.ModelEvaluator(
+            opened, cache, backend, settings, log, minutes=options.minutes or math.inf,
             evaluations=options.evaluations or math.inf, progress=tell,
         )  # fmt: skip
         start = time.monotonic()
@@ -76,18 +71,14 @@ def run(options: argparse.Namespace) -> Output:
         for candidate in recommend(evaluator, model.policy.behaviour.max_kl):
             tell("")
             candidates.append(candidate)
-            yield line(candidate)
+            yield found.line(candidate)
         tell("")
-        winner, single = best(candidates), best_single(candidates)
-        yield ""
-        yield from table(candidates, winner)
-        yield ""
-        seconds = time.monotonic() - start
+        winner, seconds = best(candidates), time.monotonic() - start
+        yield from ("", *found.table(candidates, winner), "")
         old = len(candidates) - evaluator.measured
-        logged = f"; {old} more were in the log" if old > 0 else ""
         yield (
             f"{evaluator.measured} whole models measured in {seconds / 60:.1f} minutes "
-            f"({backend.name}){logged}"
+            f"({backend.name})" + (f"; {old} more were in the log" if old > 0 else "")
         )
         data = {
             "command": "recommend", "model": model.name, "max_kl": model.policy.behaviour.max_kl,
@@ -99,7 +90,7 @@ def run(options: argparse.Namespace) -> Output:
                 "bits to the menu, or give the search more time.",
                 data,
             )
-        yield _saved(winner, single)
+        yield found.saved(winner, best_single(candidates))
         compression = evaluator.compression(winner.choice)
         text = file.read_bytes().decode("utf-8-sig")
         new = rewritten(text, file, model.name, compression)
@@ -122,60 +113,3 @@ def _data(candidate: Candidate) -> dict[str, Any]:
         sizes[setting] += unit.option(setting).size
     data = {key: value for key, value in vars(candidate).items() if key != "choice"}
     return {**data, "passed": candidate.passed, "settings": dict(sizes)}
-
-
-def _check(model: Model) -> None:
-    """Say why nothing can be recommended for a model, if so."""
-    from pytest_ane.gates.registry import GATES
-
-    if model.family is None:
-        raise ManifestError(
-            f"{model.name} has no family, so its shards are not compressed here; recommend needs a "
-            "family and a source."
-        )
-    if not model.prompts:
-        raise ManifestError(
-            f"{model.name} has no golden prompts, and without them nobody knows what compression "
-            "does to the whole stack; add [[models.NAME.prompts]]."
-        )
-    for shard in model.shards:
-        if shard.artifact is not None:
-            raise ManifestError(
-                f"{shard.qualified} is a package of your own, which is not compressed here; "
-                "recommend needs shards that are all built from the source."
-            )
-        for gate in (gate.name for gate in GATES.values() if gate.recordable):
-            if shard.policy.requires_evidence(gate):
-                raise ManifestError(
-                    f"{shard.qualified}: policy.{gate} asks for what a device measured, which "
-                    "candidates do not have; search without that requirement, and record evidence "
-                    "of the result."
-                )
-
-
-def _context(opened: Any, backend: Any) -> dict[str, Any]:
-    """What decides a measurement besides the candidate: the log is valid for these alone."""
-    from pytest_ane.make.shard import BUILD_VERSION
-    from pytest_ane.probes.recording import RECORDING_VERSION
-    from pytest_ane.tools._recommend_evaluate import GATES_VERSION
-
-    model = opened.model
-    return {
-        "identity": opened.identity,
-        "backend": backend.provenance(),
-        "versions": [BUILD_VERSION, RECORDING_VERSION, GATES_VERSION],
-        "prompts": opened.prompt_spec,
-        "policy": model.policy.model_dump(mode="json"),
-        "shards": [s.model_dump(mode="json", exclude={"compression"}) for s in model.shards],
-        "keep": [list(shard.requested.keep) for shard in model.shards],
-    }
-
-
-def _saved(winner: Any, single: Any) -> str:
-    head = f"recommended: {winner.name}, {winner.size / 1e6:.1f} MB, passed every gate here"
-    if single is None:
-        return f"{head}; no single setting of the menu that was measured did"
-    if winner is single:
-        return f"{head}; no mixture that was measured is smaller"
-    less = 1 - winner.size / single.size
-    return f"{head}; {less:.1%} smaller than {single.name} for all ({single.size / 1e6:.1f} MB)"

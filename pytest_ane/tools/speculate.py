@@ -5,22 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Sequence
-from math import isfinite
 from typing import TYPE_CHECKING
 
 from pytest_ane.cli.options import add_stack, count, positive
 from pytest_ane.cli.output import Output, tell
-from pytest_ane.mlprogram.errors import ExecutionError, ManifestError
+from pytest_ane.mlprogram.errors import ExecutionError
 
 if TYPE_CHECKING:
-    from pytest_ane.probes.recording import TokenPrompt
     from pytest_ane.project.models import OpenModel
-    from pytest_ane.tools._speculate import Trial
 
 HELP = "measure whether drafts by prompt lookup make decoding faster"
 EXAMPLE = "pytest-ane speculate --prompt facts --width 4 --tokens 40"
-_WIDEST = 1 << 16
 _CHARTED = 32
 """Widest call whose yield is told beside the measured one."""
 
@@ -80,114 +75,58 @@ def run(options: argparse.Namespace) -> Output:
     from pytest_ane.project import process as threads
 
     threads.choose()
-    from pytest_ane.tools import _speculate as report
-    from pytest_ane.tools._speculate import BreakEven
-
-    width, tokens, margin = options.width, options.tokens, options.margin
-    _check(width, tokens, margin, options.prompt, options.prompt_ids)
-    if options.times is not None:
-        t1, tv = (ms / 1000 for ms in options.times)
-        cost = BreakEven(t1, tv, width)
-        yield report.break_even(cost)
-        return {"command": "speculate", "cost": cost}
     from pytest_ane.manifest import Prompt
-    from pytest_ane.tools._speculate import MARGIN, Lookup, run_trial, yield_of
+    from pytest_ane.tools import _speculate as analysis
     from pytest_ane.tools._stack import open_stack
 
-    def check(opened: OpenModel) -> None:
-        _check_model(opened, options.prompt, width, tokens)
-
-    ids, limit = options.prompt_ids, MARGIN if margin is None else margin
+    width, tokens, name, ids = options.width, options.tokens, options.prompt, options.prompt_ids
+    analysis.check_options(width, tokens, options.margin, name, ids)
+    if options.times is not None:
+        t1, tv = (ms / 1000 for ms in options.times)
+        cost = analysis.BreakEven(t1, tv, width)
+        yield analysis.break_even(cost)
+        return {"command": "speculate", "cost": cost}
+    margin = analysis.MARGIN if options.margin is None else options.margin
     own = Prompt(name="prompt-ids", ids=ids, greedy=0) if ids else None
+
+    def check(opened: OpenModel) -> None:
+        analysis.check_model(opened, name, width, tokens)
+
     with open_stack(options.manifest, options.model, options.cache, check, own) as stack:
-        chosen = _chosen(stack.prompts, options.prompt)
+        prompt = analysis.chosen(stack.prompts, name)
         backend = stack.provenance["backend"]
         # Of one thread, so that seconds of the processor are its own, whoever else runs.
         alone = backend == "cpu" and os.environ.get("OPENBLAS_NUM_THREADS") == "1"
         timer = time.process_time if alone else time.perf_counter
-        trial = run_trial(
-            stack.chain, chosen.ids, tokens, width, limit, options.ngram_min, tell, timer
+        trial = analysis.run_trial(
+            stack.chain, prompt.ids, tokens, width, margin, options.ngram_min, tell, timer
         )
         tell("")
         yield (
-            f"{stack.model}, prompt {chosen.name!r}: {len(chosen.ids)} tokens, then {tokens} "
+            f"{stack.model}, prompt {prompt.name!r}: {len(prompt.ids)} tokens, then {tokens} "
             f"greedy ones · backend {backend}, {'processor' if alone else 'wall'} time"
         )
-        yield report.costs(trial)
-        yield report.break_even(trial.cost)
-        yield report.counters(trial.speculated)
-        yield report.outcome(trial)
-        yield _same(trial, limit)
-    about = {"command": "speculate", "model": stack.model, "prompt": chosen.name}
+        yield from analysis.lines(trial)
+        if (at := trial.differs) is not None:
+            raise ExecutionError(
+                f"Token {at + 1} is {trial.speculated.tokens[at]}, and {trial.tokens[at]} in plain "
+                f"decoding: a wide call moved a lead by more than {margin:g}; give a larger "
+                "--margin."
+            )
+        yield f"the same {len(trial.tokens)} tokens as plain decoding"
+    # As many widths again as the one that was measured.
     widths = [
-        yield_of(chosen.ids, trial.tokens, each, Lookup(options.ngram_min))
-        for each in _widths(width)
+        analysis.yield_of(prompt.ids, trial.tokens, each, analysis.Lookup(options.ngram_min))
+        for each in range(2, min(2 * width, _CHARTED) + 1)
     ]
-    figures = {
+    return {
+        "command": "speculate",
+        "model": stack.model,
+        "prompt": prompt.name,
+        **vars(trial),
         "provenance": stack.provenance,
         "widths": widths,
         "cost": trial.cost,
         "tok_s": trial.tok_s,
         "speedup": trial.speedup,
     }
-    return {**about, **vars(trial), **figures}
-
-
-def _widths(width: int) -> Sequence[int]:
-    """Widths of which the yield is told: as many again as the one that was measured."""
-    return range(2, min(2 * width, _CHARTED) + 1)
-
-
-def _same(trial: Trial, margin: float) -> str:
-    """That both gave the same tokens; `ExecutionError` where they did not."""
-    if (at := trial.differs) is not None:
-        raise ExecutionError(
-            f"Token {at + 1} is {trial.speculated.tokens[at]}, and {trial.tokens[at]} in plain "
-            f"decoding: a wide call moved a lead by more than {margin:g}; give a larger --margin."
-        )
-    return f"the same {len(trial.tokens)} tokens as plain decoding"
-
-
-def _check(
-    width: int,
-    tokens: int,
-    margin: float | None,
-    prompt: str | None,
-    prompt_ids: tuple[int, ...] | None,
-) -> None:
-    """Check the options that need no model."""
-    from pytest_ane.tools._speculate import check_width
-
-    check_width(width, None, goes_on=True)
-    if width > _WIDEST:
-        raise ExecutionError(f"--width {width}: no call has so many positions; give at most 65536.")
-    if tokens < 2:
-        raise ExecutionError(
-            f"--tokens {tokens}: the first token comes from the prompt; give a number from 2 on."
-        )
-    if margin is not None and not (isfinite(margin) and margin >= 0):
-        raise ExecutionError(f"--margin {margin}: give a difference of logits, 0 or above.")
-    if prompt is not None and prompt_ids is not None:
-        raise ManifestError("Give either --prompt or --prompt-ids, not both.")
-
-
-def _check_model(opened: OpenModel, name: str | None, width: int, tokens: int) -> None:
-    """Check the options against the model, before anything is built."""
-    from pytest_ane.models.chain import check_fits
-    from pytest_ane.tools._speculate import check_width
-
-    model = opened.model
-    names = [prompt.name for prompt in model.prompts]
-    if name is not None and name not in names:
-        raise ManifestError(
-            f"--prompt {name}: {model.name} has no such golden prompt; there is: "
-            f"{', '.join(names)}."
-        )
-    layouts = (opened.language_model.layout(wire.shard) for wire in opened.wiring)
-    goes_on = all(layout.sees != "call" for layout in layouts)
-    check_width(width, model.max_tokens, goes_on=goes_on)
-    check_fits(opened.language_model.positions, _chosen(opened.prompts, name).ids, tokens)
-
-
-def _chosen(prompts: Sequence[TokenPrompt], name: str | None) -> TokenPrompt:
-    return next(prompt for prompt in prompts if name in (prompt.name, None))

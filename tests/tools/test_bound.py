@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pytest_ane.cli import main
+from pytest_ane.make import Cache
 from pytest_ane.tools._devices import Device, save_device
 from tests.packages import save_conv
 from tests.tools.conftest import AsJson
@@ -51,15 +51,6 @@ def test_another_t_and_what_was_measured(run: Run, package: Path) -> None:
     ]
 
 
-def test_another_runtime_stands_next_to_ours(run: Run, package: Path, tmp_path: Path) -> None:
-    other = {"runtime": "mlx", "device": "GPU", "model": package.name, "tok_s": 7, "tokens": 3}
-    file = tmp_path / "mlx.json"
-    file.write_text(json.dumps(other | {"joules_per_token": 0.5}))
-    lines = run(str(package), "--measured", "1000", "--measured", str(file))
-    assert [line for line in lines if "mlx" in line] == ["  mlx on GPU: 7 tok/s, 0.5 J a token"]
-    assert lines.index("T = 3") < lines.index("  mlx on GPU: 7 tok/s, 0.5 J a token")
-
-
 def test_the_device_s_figures_may_be_replaced(run: Run, package: Path) -> None:
     found = run(str(package), "--bandwidth", "10", "--peak", "2", "--lanes", "1")
     assert found[0] == (
@@ -84,9 +75,8 @@ def test_as_json(as_json: AsJson, package: Path, tmp_path: Path) -> None:
 
 
 def test_this_machine_once_it_is_measured(run: Run, package: Path, tmp_path: Path) -> None:
-    (sentence,) = run(str(package), "--device", "this machine", status=1)
-    assert "run: pytest-ane calibrate --device" in sentence
-    save_device(Device(name="this machine", bandwidth=40, peak=0.1, held=4), tmp_path / "cache")
+    device = Device(name="this machine", bandwidth=40, peak=0.1, held=4)
+    save_device(device, Cache(tmp_path / "cache").root)
     assert "this machine: 40 GB/s" in run(str(package), "--device", "this machine")[0]
 
 
@@ -94,6 +84,7 @@ def test_this_machine_once_it_is_measured(run: Run, package: Path, tmp_path: Pat
     ("arguments", "says"),
     [
         (["--device", "M9"], "no such chip; there are: M1,"),
+        (["--device", "this machine"], "run: pytest-ane calibrate --device"),
         (["--tokens", "9"], "T is 9, and input 'x' takes 1 to 4"),
         (["--measured", "fast"], "--measured fast: give tokens a second"),
         (["--measured", "0=5"], "--measured 0=5: give tokens a second"),
@@ -109,26 +100,22 @@ def test_bad_options_are_one_sentence(
     assert says in sentence
 
 
-def test_the_manifest_may_be_an_option(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "shards.toml does not exist; name a manifest, an .mlpackage or an .mlmodelc."),
+        (["--ane-manifest=shards.toml"], "shards.toml does not exist; name"),
+        (["--manifest", "."], ". is a folder; name a manifest"),
+        (["a.toml", "--manifest", "b.toml"], "Give a.toml or --manifest b.toml, not both."),
+        (["none.mlpackage"], "none.mlpackage"),
+    ],
+)
+def test_what_is_not_there_is_one_sentence(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for arguments in ([], ["--manifest", "shards.toml"], ["--ane-manifest=shards.toml"]):
-        (sentence,) = run(*arguments, status=1)
-        assert "shards.toml does not exist" in sentence
-    (sentence,) = run("shards.toml", "--manifest", "other.toml", status=1)
-    assert sentence == "pytest-ane: Give shards.toml or --manifest other.toml, not both."
-
-
-def test_what_is_not_there_is_one_sentence(run: Run, tmp_path: Path) -> None:
-    (sentence,) = run(str(tmp_path / "none.mlpackage"), status=1)
-    assert "none.mlpackage" in sentence
-    (sentence,) = run(str(tmp_path / "none.toml"), status=1)
-    assert sentence.endswith(
-        "none.toml does not exist; name a manifest, an .mlpackage or an .mlmodelc."
-    )
-    (sentence,) = run(str(tmp_path), status=1)
-    assert "is a folder; name a manifest" in sentence
+    (sentence,) = run(*arguments, status=1)
+    assert says in sentence
 
 
 @pytest.mark.parametrize(
@@ -162,13 +149,6 @@ def test_a_manifest_builds_one_of_each_kind(run: Run, stacks: Stacks, tmp_path: 
     assert (block[:2], head[:2], both[:2]) == (["block", "6"], ["head", "2"], ["all", "8"])
     # All that is built counts for itself, and nothing more is built.
     assert run(str(manifest), f"--ane-cache={cache}") == found
-
-
-def test_a_model_must_be_one_of_the_manifest(run: Run, stacks: Stacks, tmp_path: Path) -> None:
-    manifest = tmp_path / "shards.toml"
-    stacks.write(manifest)
-    (sentence,) = run(str(manifest), "--model", "dep", status=1)
-    assert sentence == ("pytest-ane: shards.toml has no model 'dep'; nearest: deep.")
 
 
 def test_packages_of_one_s_own_say_which_t_they_take(

@@ -46,13 +46,11 @@ def call(cache: Path, capsys: pytest.CaptureFixture[str]) -> Call:
 
 
 def test_list_shows_the_least_recently_used_first(call: Call, cache: Path) -> None:
-    lines = call("list")
-    assert [line[:37] for line in lines[:-1]] == [
-        "artifacts  aaaaaaaaaaaaaaaa      1.00",
-        "recordings bbbbbbbbbbbbbbbb      2.00",
-        "artifacts  cccccccccccccccc      3.00",
-    ]
-    assert lines[-1] == f"3 entries, 6.0 MB in {cache}"
+    *lines, total = call("list")
+    assert [(line[:12], line[28:37]) for line in lines] == [
+        ("artifacts  a", "     1.00"), ("recordings b", "     2.00"), ("artifacts  c", "     3.00"),
+    ]  # fmt: skip
+    assert total == f"3 entries, 6.0 MB in {cache}"
 
 
 def test_entries_name_the_shard_they_were_made_for(call: Call, cache: Path) -> None:
@@ -116,17 +114,13 @@ def test_prune_keeps_what_a_running_process_uses(call: Call, cache: Path) -> Non
     assert list((cache / "locks").glob("use-*")) == []
 
 
-def test_prune_removes_everything_by_default(call: Call, cache: Path) -> None:
-    assert call("prune", "--yes")[-1] == f"3 of 3 entries removed, 0.0 MB kept in {cache}"
-    assert call("list") == [f"0 entries, 0.0 MB in {cache}"]
-
-
 @pytest.mark.parametrize(
     ("keep", "left"),
-    [("3 MB", "c"), ("4.9MB", "c"), ("5 MB", "bc"), ("1 GB", "abc"), ("5000000", "bc")],
+    [("0", ""), ("3 MB", "c"), ("4.9MB", "c"), ("5 MB", "bc"), ("1 GB", "abc"), ("5000000", "bc")],
 )
 def test_prune_keeps_the_most_recently_used(call: Call, cache: Path, keep: str, left: str) -> None:
-    call("prune", f"--keep={keep}", "--yes")
+    said = call("prune", "--yes", *([f"--keep={keep}"] if keep != "0" else []))
+    assert said[-1].startswith(f"{3 - len(left)} of 3 entries removed, ")
     kept = sorted(
         path.name[0] for kind in ("artifacts", "recordings") for path in (cache / kind).iterdir()
     )
@@ -140,15 +134,6 @@ def test_what_is_no_size_is_one_sentence_and_removes_nothing(call: Call, keep: s
     assert line.startswith(f"pytest-ane: --keep={keep}: ")
     assert line.endswith(".")
     assert len(call("list")) == 4
-
-
-def test_a_cache_that_cannot_be_written_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").touch()
-    assert main(["cache", "list", "--ane-cache", str(tmp_path / "file")]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"pytest-ane: The cache folder {tmp_path / 'file'} cannot be written")
 
 
 def test_other_content_is_refused_and_left_as_it_is(
@@ -168,14 +153,11 @@ def test_push_gives_a_store_what_it_lacks(tmp_path: Path, call: Call, cache: Pat
     for folder in sorted(cache.glob("*/" + "[abc]" * 64)):
         write_seal(folder, folder.parent.name, folder.name)
     (cache / "artifacts" / ("c" * 64) / "content").write_bytes(b"edited")
+    (line,) = call("push", code=1)
+    assert line.startswith("pytest-ane: cache push needs --store=URL")
     store = tmp_path / "store"
     for _ in range(2):
         damaged, last = call("push", f"--store={store}", code=1)
         assert damaged.endswith("was damaged or edited: content has other bytes; it is not stored.")
         assert last == "pytest-ane: 1 of 3 entries are not stored, as said above."
     assert sorted(path.name[0] for path in store.glob("*/*.tar")) == ["a", "b"]
-
-
-def test_push_needs_a_store(call: Call) -> None:
-    (line,) = call("push", code=1)
-    assert line.startswith("pytest-ane: cache push needs --store=URL")

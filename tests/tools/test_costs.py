@@ -1,4 +1,4 @@
-"""Costs of small programs: written op by op, converted, compressed, with states."""
+"""Costs of small programs, and multiply-accumulates as torch counts them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_ane.mlprogram.compiled import write_compiled
 from pytest_ane.mlprogram.errors import ExecutionError
@@ -22,7 +27,7 @@ from pytest_ane.mlprogram.records import (
     TensorType,
     Value,
 )
-from pytest_ane.tools._bound import Costs, OpCost, Size, Weights, count_costs
+from pytest_ane.tools._costs import Costs, OpCost, Size, Weights, count_costs, macs
 from tests.mlprogram.executor.programs import build
 from tests.packages import save_conv
 
@@ -47,6 +52,7 @@ def test_a_convolution_at_any_t(conv: Path, tokens: int) -> None:
     assert (costs.inputs, costs.outputs) == (2 * 8 * tokens, 2 * 16 * tokens)
     assert (costs.states, costs.held) == (0, 0)
     assert costs.padded(32) == 32 * costs.macs
+    assert value_shapes(read_model(conv, weights=False), tokens)["x"] == (1, 8, tokens, 1)
 
 
 def test_weights_need_not_be_there_and_the_compiled_model_costs_the_same(
@@ -63,13 +69,6 @@ def test_weights_need_not_be_there_and_the_compiled_model_costs_the_same(
 def test_another_t_than_the_program_takes_is_refused(conv: Path) -> None:
     with pytest.raises(ExecutionError, match="T is 9, and input 'x' takes 1 to 4"):
         count_costs(read_model(conv), 9)
-
-
-def test_values_have_the_shapes_of_a_t(conv: Path) -> None:
-    model = read_model(conv, weights=False)
-    (output,) = model.output_names
-    shapes = value_shapes(model, 3)
-    assert (shapes["x"], shapes[output]) == ((1, 8, 3, 1), (1, 16, 3, 1))
 
 
 def test_a_weight_counts_for_its_first_reader_and_gathered_rows_alone(tmp_path: Path) -> None:
@@ -192,10 +191,6 @@ def test_what_follows_from_a_weight_is_read_as_the_weight() -> None:
     assert weights.take(op("matmul", "z", x=Ref("x"), y=Ref("w"))) == Size(0, 0)
 
 
-def test_what_is_computed_has_no_weights() -> None:
-    assert Weights().take(op("add", "y", x=Ref("a"), y=Ref("b"))) == Size(0, 0)
-
-
 @pytest.mark.parametrize(("lanes", "macs"), [(1, 96), (2, 128), (3, 96), (4, 128), (32, 1024)])
 def test_the_last_axis_is_padded(lanes: int, macs: int) -> None:
     conv = OpCost("y", "conv", macs=96, width=3, weights=40)
@@ -203,3 +198,77 @@ def test_the_last_axis_is_padded(lanes: int, macs: int) -> None:
     costs = Costs(tokens=3, operations=(conv, write), inputs=6, outputs=10, held=64)
     assert conv.padded(lanes) == costs.padded(lanes) == macs
     assert (costs.macs, costs.weights, costs.states) == (96, 40, 64)
+
+
+def ones(*shape: int) -> Any:
+    return np.ones(shape, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("op", "parameters", "result", "expected"),
+    [
+        ("conv", {"x": ones(1, 8, 4, 1), "weight": ones(16, 8, 1, 1)}, (1, 16, 4, 1), 512),
+        ("conv", {"x": ones(1, 8, 5, 1), "weight": ones(8, 1, 2, 1)}, (1, 8, 4, 1), 64),
+        ("conv_transpose", {"x": ones(1, 3, 5), "weight": ones(3, 4, 2)}, (1, 4, 6), 120),
+        ("linear", {"x": ones(2, 3), "weight": ones(5, 3)}, (2, 5), 30),
+        ("matmul", {"x": ones(2, 3), "y": ones(3, 4)}, (2, 4), 24),
+        ("matmul", {"x": ones(3, 2), "y": ones(3, 4), "transpose_x": True}, (2, 4), 24),
+        ("matmul", {"x": ones(3), "y": ones(3, 4), "transpose_x": True}, (4,), 12),
+        (
+            "einsum",
+            {"values": [ones(1, 2, 3, 4), ones(1, 4, 3, 5)], "equation": "nchw, nwhu -> nchu"},
+            (1, 2, 3, 5),
+            120,
+        ),
+        (
+            "scaled_dot_product_attention",
+            {"query": ones(1, 2, 3, 8), "key": ones(1, 2, 5, 8), "value": ones(1, 2, 5, 4)},
+            (1, 2, 3, 4),
+            2 * 3 * 5 * (8 + 4),
+        ),
+        (
+            "lstm",
+            {"x": ones(7, 2, 3), "weight_ih": ones(16, 3), "weight_hh": ones(16, 4), "bias": None},
+            (7, 2, 4),
+            7 * 2 * (16 * 3 + 16 * 4),
+        ),
+        ("softmax", {"x": ones(9, 9)}, (9, 9), 0),
+    ],
+)
+def test_examples(
+    op: str, parameters: dict[str, Any], result: tuple[int, ...], expected: int
+) -> None:
+    assert macs(op, parameters, result) == expected
+
+
+def flops(call: Any) -> tuple[int, tuple[int, ...]]:
+    counter = FlopCounterMode(display=False)
+    with counter, torch.inference_mode():
+        shape = tuple(call().shape)
+    return counter.get_total_flops(), shape
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_convolutions_as_torch_counts_them(data: st.DataObject) -> None:
+    draw = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
+    groups, each, kernel = draw(1, 3), draw(1, 3), draw(1, 3)
+    x = ones(draw(1, 2), groups * each, draw(3, 6), draw(3, 6))
+    weight = ones(groups * draw(1, 3), each, kernel, draw(1, 3))
+    total, shape = flops(
+        lambda: F.conv2d(
+            torch.from_numpy(x), torch.from_numpy(weight), stride=draw(1, 2), groups=groups
+        )
+    )
+    assert 2 * macs("conv", {"x": x, "weight": weight}, shape) == total
+
+
+@settings(max_examples=25, deadline=None)
+@given(*[st.integers(1, 5)] * 4)
+def test_products_as_torch_counts_them(batch: int, rows: int, inner: int, columns: int) -> None:
+    x, y = ones(batch, rows, inner), ones(batch, inner, columns)
+    total, shape = flops(lambda: torch.bmm(torch.from_numpy(x), torch.from_numpy(y)))
+    assert 2 * macs("matmul", {"x": x, "y": y}, shape) == total
+    weight = ones(columns, inner)
+    total, shape = flops(lambda: F.linear(torch.from_numpy(x), torch.from_numpy(weight)))
+    assert 2 * macs("linear", {"x": x, "weight": weight}, shape) == total

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from pytest_ane.make.coremltools_quiet import converter_notes
 from pytest_ane.make.shard import convert
 from pytest_ane.mlprogram.model import read_model
-from pytest_ane.tools._bound import Costs, count_costs
+from pytest_ane.tools._costs import Costs, count_costs
 from tests.models.families.gemma4.tiny import tiny_model as gemma4
 from tests.models.families.llama.tiny import tiny_model as llama
 from tests.models.families.zaya.tiny import tiny_model as zaya

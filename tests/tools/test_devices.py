@@ -18,6 +18,7 @@ MINE = Device(name="this machine", bandwidth=37.25, peak=0.0825, held=4, sources
 def test_published_chips_have_sources_and_hold_together() -> None:
     chips = published()
     assert {"M1", "M2", "M3", "M4", "M4 Max"} <= set(chips)
+    assert Device(name="x", bandwidth=100, peak=20).ridge == 200
     for chip in chips.values():
         assert len(chip.sources) == 3
         assert all(chip.sources)
@@ -30,10 +31,6 @@ def test_published_chips_have_sources_and_hold_together() -> None:
         assert chip.tops / 2 <= chip.peak <= chip.tops
 
 
-def test_the_ridge_is_operations_a_byte() -> None:
-    assert Device(name="x", bandwidth=100, peak=20).ridge == 200
-
-
 @pytest.mark.parametrize("name", ["M4 Max", "m4 max", "Apple M4 Max"])
 def test_a_chip_is_found_in_any_case(tmp_path: Path, name: str) -> None:
     assert find_device(name, tmp_path).name == "M4 Max"
@@ -42,17 +39,16 @@ def test_a_chip_is_found_in_any_case(tmp_path: Path, name: str) -> None:
 def test_an_unknown_chip_names_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match=r"--device M9: no such chip; there are: M1, .*M4 Max"):
         find_device("M9", tmp_path)
+    with pytest.raises(ManifestError, match=r"none\.toml: cannot be read \(No such file"):
+        find_device(str(tmp_path / "none.toml"), tmp_path)
 
 
 def test_this_machine_is_saved_and_found(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match="run: pytest-ane calibrate --device"):
+        find_device("this machine", tmp_path)
     assert save_device(MINE, tmp_path) == tmp_path / "device.toml"
     assert find_device("this machine", tmp_path) == MINE
     assert [path.name for path in tmp_path.iterdir()] == ["device.toml"]
-
-
-def test_this_machine_unmeasured_says_how(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match="run: pytest-ane calibrate --device"):
-        find_device("this machine", tmp_path)
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
@@ -84,11 +80,6 @@ def test_a_bad_file_is_one_sentence(tmp_path: Path, text: str, says: str) -> Non
     assert "\n" not in str(error.value)
 
 
-def test_no_file_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match=r"none\.toml: cannot be read \(No such file"):
-        find_device(str(tmp_path / "none.toml"), tmp_path)
-
-
 @given(name=st.text(min_size=1, max_size=20), peak=st.floats(1e-9, 1e9))
 def test_what_is_saved_is_read(
     tmp_path_factory: pytest.TempPathFactory, name: str, peak: float
@@ -117,7 +108,7 @@ def test_the_best_of_reading_and_copying_counts(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(devices, "_BYTES", 100_000_000)
     monkeypatch.setattr(devices, "_ROWS", 2000)
     monkeypatch.setattr(devices, "_best", lambda _: next(seconds))
-    device = calibrate_device()
+    device = calibrate_device(lambda _: None)
     assert device.bandwidth == 0.4
     assert device.peak == round(2 * 2000**3 / 2 / 1e12, 4)
 

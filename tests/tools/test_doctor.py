@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +17,7 @@ from tests.permissions import permitted, tree
 from tests.plugin.projects import LLAMA, make_llama
 from tests.tools.conftest import AsJson
 
+Doctor = Callable[..., tuple[int, list[str], list[str]]]
 OWN = '[models.own.shard.{name}]\nartifact = "{name}.mlpackage"\nreference = "none"\n'
 
 
@@ -24,10 +27,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def doctor(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, list[str], list[str]]:
-    code = main(["doctor", "--ane-cache=cache", *options])
-    out, err = capsys.readouterr()
-    return code, out.splitlines(), err.splitlines()
+@pytest.fixture
+def doctor(capsys: pytest.CaptureFixture[str]) -> Doctor:
+    def call(*options: str) -> tuple[int, list[str], list[str]]:
+        code = main(["doctor", "--ane-cache=cache", *options])
+        out, err = capsys.readouterr()
+        return code, out.splitlines(), err.splitlines()
+
+    return call
 
 
 def line(lines: list[str], start: str) -> str:
@@ -36,10 +43,10 @@ def line(lines: list[str], start: str) -> str:
 
 
 def test_a_machine_without_a_manifest(
-    capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+    doctor: Doctor, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    code, out, err = doctor(capsys)
+    code, out, err = doctor()
     assert (code, err) == (0, [])
     for name in ("pytest-ane", "python", "coremltools", "torch", "numpy", "pytest-xdist"):
         assert f"{name} " in line(out, "versions")
@@ -51,51 +58,49 @@ def test_a_machine_without_a_manifest(
     assert out[-1] == "no problems found"
 
 
-def test_the_mac_is_named_where_there_is_one(
-    capsys: pytest.CaptureFixture[str], folder: Path
-) -> None:
-    with Replayer(Script(Mac("Apple M2", "26.1", "25B78", compiler="3500.32.1"))):
-        _, out, _ = doctor(capsys)
-    assert line(out, "Core ML") == (
-        "Apple M2, macOS 26.1 (25B78), Mac16,5, compiler coremlcompiler 3500.32.1, devices CPU, "
-        "GPU, ANE (16 cores)"
-    )
-
-
-def test_a_mac_without_an_ane_is_named_as_such(
-    capsys: pytest.CaptureFixture[str], folder: Path
-) -> None:
-    with Replayer(Script(INTEL)):
-        _, out, _ = doctor(capsys)
-    assert line(out, "Core ML").endswith(
-        "devices CPU, GPU, which is a Mac for which Core ML lists no Neural Engine (Macmini8,1) "
-        "and proves nothing of the ANE"
-    )
+@pytest.mark.parametrize(
+    ("mac", "said"),
+    [
+        (
+            Mac("Apple M2", "26.1", "25B78", compiler="3500.32.1"),
+            "Apple M2, macOS 26.1 (25B78), Mac16,5, compiler coremlcompiler 3500.32.1, devices "
+            "CPU, GPU, ANE (16 cores)",
+        ),
+        (
+            INTEL,
+            "devices CPU, GPU, which is a Mac for which Core ML lists no Neural Engine "
+            "(Macmini8,1) and proves nothing of the ANE",
+        ),
+    ],
+    ids=["ane", "intel"],
+)
+def test_the_mac_is_named_where_there_is_one(mac: Mac, said: str, doctor: Doctor) -> None:
+    with Replayer(Script(mac)):
+        _, out, _ = doctor()
+    assert line(out, "Core ML").endswith(said)
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="macOS has Core ML")
-def test_elsewhere_there_is_no_core_ml(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-    _, out, _ = doctor(capsys)
+def test_elsewhere_there_is_no_core_ml(doctor: Doctor, folder: Path) -> None:
+    _, out, _ = doctor()
     assert line(out, "Core ML").startswith("none here; ")
 
 
-def test_a_package_that_is_not_installed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_that_is_not_installed(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_ane.tools.doctor._NEEDED", ("numpy", "no-such-package"))
-    code, _, err = doctor(capsys)
+    code, _, err = doctor()
     assert code == 1
     assert err[1:] == ["  - no-such-package is not installed; run: pip install pytest-ane"]
 
 
-def test_models_built_and_to_build(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_models_built_and_to_build(doctor: Doctor, folder: Path) -> None:
     make_llama(folder / "mini.gguf")
     (folder / "a.mlpackage").mkdir()
     text = LLAMA.format(source="mini.gguf").replace("max-tokens", 'canary = "L01"\nmax-tokens', 1)
     (folder / "shards.toml").write_text(
         f'[run]\ntmpdir = "scratch"\n{text}\n{OWN.format(name="a")}'
     )
-    code, out, err = doctor(capsys)
+    code, out, err = doctor()
     assert (code, err) == (0, [])
     assert line(out, "manifest") == "shards.toml, models 2"
     assert line(out, "mini").startswith("4 shards, canary L01, 0 built, 4 to build, cache ")
@@ -106,7 +111,7 @@ def test_models_built_and_to_build(capsys: pytest.CaptureFixture[str], folder: P
 
 
 def test_a_builder_in_the_manifest_s_folder(
-    capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+    doctor: Doctor, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As in the installed script, which has no current folder among its modules.
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(folder))])
@@ -114,19 +119,17 @@ def test_a_builder_in_the_manifest_s_folder(
     (folder / "shards.toml").write_text(
         '[models.mine]\nbuilder = "doctor_blocks:build"\nshards = "L00-L01"\nmax-tokens = 4\n'
     )
-    code, out, err = doctor(capsys)
+    code, out, err = doctor()
     assert (code, err) == (0, [])
     assert line(out, "mine").startswith("2 shards, 0 built, 2 to build, ")
 
 
-def test_a_model_that_its_family_refuses_is_one_problem(
-    capsys: pytest.CaptureFixture[str], folder: Path
-) -> None:
+def test_a_model_that_its_family_refuses_is_one_problem(doctor: Doctor, folder: Path) -> None:
     whole = make_llama(folder / "mini.gguf").read_bytes()
     refused = whole.replace(b"llama.context_length", b"llama.clamp_anything")
     (folder / "mini.gguf").write_bytes(refused)
     (folder / "shards.toml").write_text(LLAMA.format(source="mini.gguf"))
-    code, out, err = doctor(capsys)
+    code, out, err = doctor()
     assert (code, line(out, "mini")) == (1, "4 shards, source cannot be used")
     assert err[0] == "pytest-ane: 1 problem"
     assert err[1].endswith(
@@ -136,12 +139,12 @@ def test_a_model_that_its_family_refuses_is_one_problem(
     assert len(err) == 2
 
 
-def test_every_problem_is_a_line(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_every_problem_is_a_line(doctor: Doctor, folder: Path) -> None:
     (folder / "file").touch()
     (folder / "shards.toml").write_text(
         '[run]\ntmpdir = "file/x"\n' + LLAMA.format(source="gone.gguf") + OWN.format(name="a")
     )
-    code, out, err = doctor(capsys)
+    code, out, err = doctor()
     assert code == 1
     assert "source cannot be used" in line(out, "mini")
     assert err[0] == "pytest-ane: 3 problems"
@@ -162,13 +165,13 @@ def test_as_json(as_json: AsJson, folder: Path) -> None:
 
 
 def test_a_disk_that_is_too_small(
-    capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+    doctor: Doctor, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_llama(folder / "mini.gguf")
     budget = '\n[models.mini.policy.compression]\nmax-bytes = "1 GB"\n'
     (folder / "shards.toml").write_text(LLAMA.format(source="mini.gguf") + budget)
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10**9))
-    code, _, err = doctor(capsys)
+    code, _, err = doctor()
     assert code == 1
     assert err[1].startswith("  - mini: the disk is too small: cache ")
 
@@ -178,49 +181,47 @@ def test_a_disk_that_is_too_small(
     [(None, "no.toml does not exist"), ("[models", "no.toml:1: not valid TOML")],
 )
 def test_a_named_manifest_has_to_be_good(
-    capsys: pytest.CaptureFixture[str], folder: Path, text: str | None, says: str
+    doctor: Doctor, folder: Path, text: str | None, says: str
 ) -> None:
     if text is not None:
         (folder / "no.toml").write_text(text)
-    code, out, err = doctor(capsys, "--ane-manifest=no.toml")
+    code, out, err = doctor("--ane-manifest=no.toml")
     assert code == 1
     assert line(out, "manifest") == "no.toml, which cannot be used"
     assert err[1].startswith(f"  - {says}")
 
 
-def test_a_cache_that_cannot_be_written(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_a_cache_that_cannot_be_written_or_only_read(doctor: Doctor, folder: Path) -> None:
+    doctor()
+    with permitted(0o555, *tree(folder / "cache")):
+        code, out, err = doctor()
+    assert (code, err[0]) == (1, "pytest-ane: 1 problem")
+    assert "cannot be written (Permission denied): what it holds is used" in err[1]
+    assert line(out, "cache").startswith(f"{folder / 'cache'}, 0 entries, ")
+    shutil.rmtree(folder / "cache")
     (folder / "cache").touch()
-    code, _, err = doctor(capsys)
+    code, _, err = doctor()
     assert (code, err[0]) == (1, "pytest-ane: 1 problem")
     assert "cannot be written" in err[1]
 
 
-def test_a_cache_that_can_only_be_read(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-    doctor(capsys)
-    with permitted(0o555, *tree(folder / "cache")):
-        code, out, err = doctor(capsys)
-    assert (code, err[0]) == (1, "pytest-ane: 1 problem")
-    assert "cannot be written (Permission denied): what it holds is used" in err[1]
-    assert line(out, "cache").startswith(f"{folder / 'cache'}, 0 entries, ")
-
-
 def test_plans_of_core_ml_are_listed(
-    capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch
+    doctor: Doctor, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [
         PlanCache(folder / "24G84", 86 * 10**9, True),
         PlanCache(folder / "25B78", 10**9, False),
     ]
     monkeypatch.setattr("pytest_ane.make.disk.plan_caches", lambda: found)
-    _, out, _ = doctor(capsys)
+    _, out, _ = doctor()
     assert line(out, "Core ML plan caches").startswith("87.0 GB, 86.0 GB of them of another macOS")
     assert f"  86.0 GB stale  {folder / '24G84'}" in out
     assert f"  1.0 GB  {folder / '25B78'}" in out
 
 
-def test_a_policy_that_no_run_can_ask(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_a_policy_that_no_run_can_ask(doctor: Doctor, folder: Path) -> None:
     text = LLAMA.format(source=make_llama(folder / "mini.gguf"))
     (folder / "shards.toml").write_text(text.replace("L00-L01, head.0-head.1", "L00-L01"))
-    code, _, problems = doctor(capsys)
+    code, _, problems = doctor()
     assert code == 1
     assert any("mini: policy.behaviour is never asked" in problem for problem in problems)

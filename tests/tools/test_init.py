@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from pytest_ane.cli import main
 from pytest_ane.manifest import load
+from pytest_ane.manifest.base import loads
 from pytest_ane.project.suite import shipped
 from tests.docs.pages import ROOT
 from tests.plugin.projects import make_llama
@@ -55,10 +58,22 @@ def test_the_commented_part_of_the_manifest_loads_too(tmp_path: Path) -> None:
     assert [shard.id for shard in mine.shards] == ["encoder"]
 
 
-def test_the_current_folder_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["init"]) == 0
-    assert (tmp_path / "shards.toml").is_file()
+def test_its_schema_is_what_both_manifests_keep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], as_json: AsJson
+) -> None:
+    assert main(["init", "--schema", str(tmp_path / "none")]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert not list(tmp_path.iterdir())
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    Draft202012Validator.check_schema(schema)
+    assert as_json("init", "--schema") == schema
+    assert main(["init", str(tmp_path), "--no-gates"]) == 0
+    validator = Draft202012Validator(schema)
+    text = (tmp_path / "shards.toml").read_text()
+    for right in (text, (ROOT / "shards.toml").read_text()):
+        assert list(validator.iter_errors(loads(right))) == []
+    wrong = text.replace("min-cosine", "min-cosin")
+    assert len(list(validator.iter_errors(loads(wrong)))) == 1
 
 
 @pytest.mark.parametrize("existing", ["shards.toml", "gates"])
@@ -90,18 +105,11 @@ def test_the_next_command_runs_in_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "here").mkdir()
-    for folder, cd in (("my project", "next: cd 'my project'"), (str(tmp_path), None)):
-        assert main(["init", "--no-gates", folder]) == 0
+    for folder, cd in ((["my project"], "next: cd 'my project'"), ([], None)):
+        assert main(["init", "--no-gates", *folder]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert [line for line in lines if "cd " in line] == ([cd] if cd else [])
         assert lines[-1] == "next: pytest --ane-shards=L01 -m gate"
-
-
-def test_no_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["init", "--from", "", str(tmp_path / "project")]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("pytest-ane: --from names nothing; name a folder of safetensors with ")
 
 
 @pytest.fixture
@@ -145,10 +153,3 @@ def test_from_what_cannot_be_used_nothing_is_written(
     (line,) = capsys.readouterr().err.splitlines()
     assert "neither model.safetensors.index.json nor model.safetensors" in line
     assert not (tmp_path / "project").exists()
-
-
-def test_from_a_model_overwrites_nothing(mini: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (mini.parent / "shards.toml").write_text("mine")
-    assert main(["init", "--from", str(mini), str(mini.parent)]) == 1
-    assert "shards.toml exists; nothing was written." in capsys.readouterr().err
-    assert (mini.parent / "shards.toml").read_text() == "mine"

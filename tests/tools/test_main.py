@@ -114,14 +114,14 @@ def test_help_on_a_full_disk_is_one_sentence(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("more", [(), ("--json",)])
 def test_a_full_disk_is_one_sentence(more: tuple[str, ...]) -> None:
     with Path("/dev/full").open("w") as full:
-        code, err = _run("schema", *more, stdout=full)
+        code, err = _run("init", "--schema", *more, stdout=full)
     said = "pytest-ane: Standard output cannot be written: No space left on device.\n"
     assert (code, err) == (1, said)
 
 
 @pytest.mark.parametrize("more", [(), ("--json",)])
 def test_no_standard_output_is_no_error(more: tuple[str, ...]) -> None:
-    assert _run("schema", *more, stdout=None, preexec_fn=lambda: os.close(1)) == (0, "")
+    assert _run("init", "--schema", *more, stdout=None, preexec_fn=lambda: os.close(1)) == (0, "")
 
 
 def test_letters_that_the_terminal_lacks_are_escapes(tmp_path: Path) -> None:
@@ -129,7 +129,9 @@ def test_letters_that_the_terminal_lacks_are_escapes(tmp_path: Path) -> None:
     assert _run("init", str(tmp_path / "größe"), env=environment) == (0, "")
 
 
-@pytest.mark.parametrize("arguments", [["schema"], ["cache", "list", "--ane-cache", "cache"]])
+@pytest.mark.parametrize(
+    "arguments", [["init", "--schema"], ["cache", "list", "--ane-cache", "cache"]]
+)
 def test_a_reader_that_has_seen_enough_is_no_error(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,8 +158,8 @@ def test_the_command_line_starts_without_heavy_modules() -> None:
 
 def test_a_command_imports_its_own_module_alone() -> None:
     code = (
-        "import sys\nfrom pytest_ane.cli import parser\nparser('schema')\n"
-        "print('pytest_ane.tools.schema' in sys.modules, 'pytest_ane.tools.drift' in sys.modules)"
+        "import sys\nfrom pytest_ane.cli import parser\nparser('init')\n"
+        "print('pytest_ane.tools.init' in sys.modules, 'pytest_ane.tools.drift' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True False\n"
@@ -184,7 +186,7 @@ def test_sigterm_ends_a_command_cleanly(tmp_path: Path) -> None:
         "        print(folder, flush=True)\n"
         "        time.sleep(60)\n"
         "cli.execute = execute\n"
-        "sys.exit(cli.main(['schema']))\n"
+        "sys.exit(cli.main(['init', '--schema']))\n"
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(

@@ -112,13 +112,10 @@ def test_as_json(manifest: Path, stacks: Stacks, as_json: AsJson) -> None:
     assert (picture is None) == (not found["speculated"]["calls"])
 
 
-def test_the_break_even_alone_as_json(as_json: AsJson) -> None:
-    assert as_json("speculate", "--times", "100", "400")["cost"]["t1"] == 0.1
-
-
-def test_the_break_even_alone(capsys: Capture) -> None:
+def test_the_break_even_alone(capsys: Capture, as_json: AsJson) -> None:
     assert main(["speculate", "--times", "109", "483"]) == 0
     assert "unreachable, at best 0.90x" in capsys.readouterr().out
+    assert as_json("speculate", "--times", "100", "400")["cost"]["t1"] == 0.1
 
 
 @pytest.mark.parametrize(

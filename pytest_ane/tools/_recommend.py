@@ -1,0 +1,662 @@
+"""What a search measures: candidates of one model, built, judged by every gate, and logged."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
+from itertools import dropwhile
+from pathlib import Path
+from statistics import fmean
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from pytest_ane import make
+from pytest_ane.backends import Backend, Runner
+from pytest_ane.gates import compression
+from pytest_ane.gates.behaviour import BEHAVIOUR, measure
+from pytest_ane.gates.fidelity import FIDELITY
+from pytest_ane.gates.registry import GATES
+from pytest_ane.gates.verdict import STATUSES, Verdict
+from pytest_ane.make import Artifact, Cache
+from pytest_ane.make.disk import temporary_files_in
+from pytest_ane.make.shard import BUILD_VERSION
+from pytest_ane.manifest import Compression, Linear, Model, Palettize, Settings, Shard, Uncompressed
+from pytest_ane.manifest.compression import setting_keys
+from pytest_ane.manifest.policy import BehaviourPolicy
+from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
+from pytest_ane.mlprogram.digests import key_digest
+from pytest_ane.mlprogram.errors import BuildError, CacheError, ManifestError
+from pytest_ane.mlprogram.metrics.logits import kl
+from pytest_ane.mlprogram.model import read_model
+from pytest_ane.mlprogram.records import MLModel
+from pytest_ane.mlprogram.strict_json import strict
+from pytest_ane.models.chain import Chain, ChainStep
+from pytest_ane.models.families import Streams
+from pytest_ane.probes.cases import Case
+from pytest_ane.probes.exact_chain import GoldenPrompt, run_all
+from pytest_ane.probes.recording import RECORDING_VERSION
+from pytest_ane.project.models import OpenModel
+from pytest_ane.project.stack import Stack
+from pytest_ane.report.table import columns
+from pytest_ane.tools._recommend_search import (
+    Candidate,
+    Choice,
+    ShardFailure,
+    Unit,
+    shard_settings,
+    units_of,
+)
+from pytest_ane.tools.compress import read_table
+
+# The menu: named settings a weight may get, from the manifest, a file, or the default here.
+
+Menu: TypeAlias = Mapping[str, Settings]
+
+
+def _kmeans(nbits: int, group: int) -> Palettize:
+    return Palettize.model_validate(
+        {"nbits": nbits, "granularity": "per_grouped_channel", "group_size": group}
+    )
+
+
+DEFAULT: Menu = MappingProxyType(
+    {
+        "4-bit k-means g16": _kmeans(4, 16),
+        "4-bit k-means g4": _kmeans(4, 4),
+        "6-bit k-means g16": _kmeans(6, 16),
+        "6-bit k-means g4": _kmeans(6, 4),
+        "int8 per channel": Linear(),
+        "8-bit k-means g16": _kmeans(8, 16),
+    }
+)
+"""What is tried unless the manifest or `--menu` says otherwise."""
+
+
+def menu_of(own: Menu, file: Path | None) -> Menu:
+    """The settings to choose from: the file's, else the manifest's own, else the default.
+
+    Raises:
+        ManifestError: the file cannot be read, or a setting in it is wrong; or the menu has
+            fewer than two settings, or one with exceptions of its own.
+    """
+    menu, where = own or DEFAULT, str(file or "menu")
+    if file:
+        menu = {n: _setting(file, n, table) for n, table in read_table("--menu", file).items()}
+    if len(menu) < 2:
+        raise ManifestError(f"{where}: a menu needs at least two settings to choose from; add one.")
+    for name, setting in menu.items():
+        if setting.keep or setting.overrides:
+            raise ManifestError(
+                f"{where}: {name!r} has keep or overrides; a setting of a menu is for any weight, "
+                "so leave them out (the model's own compression.keep is kept)."
+            )
+    return menu
+
+
+def _setting(file: Path, name: str, table: object) -> Settings:
+    adapter: TypeAdapter[Settings] = TypeAdapter(Compression)
+    try:
+        return adapter.validate_python(table)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        raise ManifestError(
+            f"--menu {file}: {name!r}: {f'{key}: ' if key else ''}{first['msg']}."
+        ) from None
+
+
+def check_searchable(model: Model) -> None:
+    """`ManifestError` with the sentence why nothing can be recommended for a model, if so."""
+    if model.family is None:
+        raise ManifestError(
+            f"{model.name} has no family, so its shards are not compressed here; recommend needs a "
+            "family and a source."
+        )
+    if not model.prompts:
+        raise ManifestError(
+            f"{model.name} has no golden prompts, and without them nobody knows what compression "
+            "does to the whole stack; add [[models.NAME.prompts]]."
+        )
+    for shard in model.shards:
+        if shard.artifact is not None:
+            raise ManifestError(
+                f"{shard.qualified} is a package of your own, which is not compressed here; "
+                "recommend needs shards that are all built from the source."
+            )
+        for gate in (gate.name for gate in GATES.values() if gate.recordable):
+            if shard.policy.requires_evidence(gate):
+                raise ManifestError(
+                    f"{shard.qualified}: policy.{gate} asks for what a device measured, which "
+                    "candidates do not have; search without that requirement, and record evidence "
+                    "of the result."
+                )
+
+
+class LoadedBackend:
+    """A backend in which the runners of some artifacts stay loaded: stacks share most shards."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.name, self.on_device = backend.name, backend.on_device
+        self.provenance = backend.provenance
+        self._backend = backend
+        self._kept: frozenset[Path] = frozenset()
+        self._runners: dict[tuple[Path, str | None], Runner] = {}
+
+    def keep(self, artifacts: Iterable[Path]) -> None:
+        """Let the runners of these artifacts stay from now on; all others are dropped."""
+        self._kept = frozenset(artifacts)
+        self._runners = {key: run for key, run in self._runners.items() if key[0] in self._kept}
+
+    def load(self, artifact: Path, function: str | None = None) -> Runner:
+        key = artifact, function
+        runner = self._runners.get(key) or self._backend.load(artifact, function)
+        if artifact in self._kept:
+            self._runners[key] = runner
+        return runner
+
+    @cached_property
+    def _simulated(self) -> LoadedBackend | None:
+        backend = self._backend.simulated()
+        return None if backend is None else LoadedBackend(backend)
+
+    def simulated(self) -> LoadedBackend | None:
+        if self._simulated is not None:
+            self._simulated.keep(self._kept)
+        return self._simulated
+
+    @property
+    def rule_shares(self) -> RuleShares:
+        shares: RuleShares = getattr(self._backend, "rule_shares", RuleShares())
+        return shares
+
+
+# The log: every number that was measured, one JSON object a line, from which a search resumes.
+
+
+class Log:
+    """Measurements by key, kept in a file as they come; those of another context are left alone.
+
+    A last line that a killed process cut short is skipped, and so is whatever else is no entry.
+    """
+
+    def __init__(self, file: Path, context: object) -> None:
+        self.file = file
+        self._context = key_digest(context)[:16]
+        self._entries: dict[str, dict[str, Any]] = {}
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            text = file.read_bytes() if file.exists() else b""
+        except OSError as error:
+            raise CacheError(
+                f"The log {file} cannot be read: {error.strerror}; choose another with --log."
+            ) from None
+        for line in text.splitlines():
+            try:
+                entry = json.loads(line)
+                if entry["context"] == self._context:
+                    self._entries[entry["key"]] = dict(entry["found"])
+            except (ValueError, TypeError, KeyError, RecursionError):
+                continue
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, kind: str, subject: object) -> dict[str, Any] | None:
+        return self._entries.get(_key(kind, subject))
+
+    def kept(
+        self, kind: str, subject: object, measure: Callable[[], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """A measurement by its kind and subject, made and kept if there is none."""
+        if (entry := self.get(kind, subject)) is not None:
+            return entry
+        return self.put(kind, subject, measure())
+
+    def put(self, kind: str, subject: object, measured: dict[str, Any]) -> dict[str, Any]:
+        """Keep a measurement, with its subject for people; returns it as the log has it."""
+        key, measured = _key(kind, subject), strict(measured)
+        self._entries[key] = measured
+        entry = {"context": self._context, "kind": kind, "key": key}
+        line = json.dumps(entry | {"of": subject, "found": measured})
+        try:
+            with self.file.open("ab", buffering=0) as file:
+                # The break comes first: the line before may have been cut short.
+                file.write(f"\n{line}".encode())
+        except OSError as error:
+            raise CacheError(
+                f"The log {self.file} cannot be written: {error.strerror}; choose another with "
+                "--log."
+            ) from None
+        return measured
+
+
+def _key(kind: str, subject: object) -> str:
+    return key_digest([kind, subject])[:16]
+
+
+# Gates asked of candidates: measured and judged by the gates of the registry, and logged.
+
+GATES_VERSION = 4
+"""Raised when a gate measures or judges otherwise: what a log calls passed is asked again."""
+
+
+@dataclass(frozen=True)
+class CandidateShard:
+    """A shard with one of its packages (`gates.ShardContext`)."""
+
+    shard: Shard
+    artifact: Artifact
+    backend: Backend
+    cases: Callable[[], list[Case]]
+
+    def budget(self) -> str:
+        """Not told apart: every position is held to `min-cosine` then, which is stricter."""
+        return "candidates have no error budget"
+
+    def ports(self) -> None:
+        """Not asked: it is converted from what is declared."""
+
+    @cached_property
+    def program(self) -> MLModel:
+        return read_model(self.artifact.path)
+
+
+def log_of(file: Path | None, opened: OpenModel, cache: Cache, backend: Backend) -> Log:
+    """The log of a search: its context is all that decides a measurement besides the candidate."""
+    model = opened.model
+    context = {
+        "identity": opened.identity,
+        "backend": backend.provenance(),
+        "versions": [BUILD_VERSION, RECORDING_VERSION, GATES_VERSION],
+        "prompts": opened.prompt_spec,
+        "policy": model.policy.model_dump(mode="json"),
+        "shards": [s.model_dump(mode="json", exclude={"compression"}) for s in model.shards],
+        "keep": [list(shard.requested.keep) for shard in model.shards],
+    }
+    return Log(file or cache.root / "recommend" / f"{model.name}.jsonl", context)
+
+
+_UNITS = TypeAdapter(tuple[Unit, ...])
+_BROKEN = 1e3
+"""Nats counted for a unit that alone makes logits NaN: out of the question."""
+
+
+class ModelEvaluator:
+    """Measures candidates of one model, and keeps every number.
+
+    A measurement that has begun is finished when the `minutes` are over; `evaluations` are whole
+    stacks, of which `measured` were run and not read from the log.
+    """
+
+    def __init__(
+        self,
+        opened: OpenModel,
+        cache: Cache,
+        backend: Backend,
+        menu: Menu,
+        log: Log,
+        *,
+        minutes: float,
+        evaluations: float,
+        progress: Callable[[str], None],
+    ) -> None:
+        self.measured = 0
+        self._opened, self._cache, self._log, self._progress = opened, cache, log, progress
+        self._menu, self._backend = menu, LoadedBackend(backend)
+        self._shards: Mapping[str, Shard] = {shard.id: shard for shard in opened.model.shards}
+        self._plain: dict[str, Artifact] = {}
+        self._half = time.monotonic() + minutes * 30
+        self._until = time.monotonic() + minutes * 60
+        self._most = evaluations
+        self._units: dict[str, tuple[Unit, ...]] = {}
+
+    @property
+    def spent(self) -> bool:
+        return time.monotonic() > self._until or self.measured >= self._most
+
+    def units(self) -> tuple[Unit, ...]:
+        """All units, in running order; builds every shard with every setting."""
+        menu = {name: setting_keys(each) for name, each in self._menu.items()}
+        for i, wire in enumerate(self._opened.wiring):
+            note = f"building {wire.shard} ({i + 1} of {len(self._opened.wiring)})"
+            built = partial(self._built_units, wire.shard, note)
+            entry = self._log.kept("units", [wire.shard, menu], built)
+            self._units[wire.shard] = _UNITS.validate_python(entry["units"])
+        return tuple(unit for units in self._units.values() for unit in units)
+
+    def _built_units(self, id: str, note: str) -> dict[str, Any]:
+        """A shard's units; settings that the first gate, placement, refuses are no options."""
+        self._progress(note)
+        shard, built = self._shards[id], {}
+        keep = list(shard.requested.keep)
+        for name, setting in self._menu.items():
+            artifact = self._build(
+                id, type(setting).model_validate(setting_keys(setting) | {"keep": keep})
+            )
+            if next(self._verdicts(shard, artifact)).status == "passed":
+                program = read_model(artifact.path)
+                built[name] = compression.measure(shard, artifact, program)
+        if not built:
+            raise BuildError(
+                f"{shard.qualified}: no setting of the menu passes the placement gate; choose "
+                "others."
+            )
+        return {"units": [asdict(unit) for unit in units_of(id, built, keep)]}
+
+    def losses(self) -> dict[Unit, float]:
+        """KL per squared error of every unit, measured alone in an otherwise exact stack.
+
+        Once half of the time is up, what is left gets the mean of the same weights elsewhere, or
+        of all; nothing if none was measured.
+        """
+        units = [unit for units in self._units.values() for unit in units]
+        losses: dict[Unit, float] = {}
+        exact: ExactStack | None = None
+        for i, unit in enumerate(units):
+            pivot = unit.options[max(len(unit.options) // 2 - 1, 0)]
+            what = [unit.shard, unit.glob, pivot.setting]
+            entry = self._log.get("alone", what)
+            if entry is None and time.monotonic() < self._half:
+                self._progress(f"sensitivity of {unit} ({i + 1} of {len(units)})")
+                if exact is None:
+                    self._backend.keep(self._uncompressed(id).path for id in self._shards)
+                    plain = self._plain_stack({})
+                    exact = ExactStack(plain.chain, plain.golden)
+                with self._only(unit, pivot.setting) as artifact:
+                    steps = self._plain_stack({unit.shard: artifact}).chain.steps
+                    alone = exact.kl(next(step for step in steps if step.shard == unit.shard))
+                entry = {"kl": alone, "sse": pivot.sse, "bytes": pivot.size}
+                self._log.put("alone", what, entry)
+            if entry is not None:
+                nats = float(entry["kl"])
+                nats = max(nats, 0.0) if math.isfinite(nats) else _BROKEN
+                losses[unit] = nats / pivot.sse if pivot.sse else 0.0
+        self._backend.keep(())
+        return filled(units, losses)
+
+    def compression(self, choice: Choice) -> dict[str, Settings]:
+        """The compression of every shard under a choice, by id."""
+        return {
+            id: shard_settings(self._units[id], choice, self._menu, shard.requested.keep)
+            for id, shard in self._shards.items()
+        }
+
+    def failure(self, shard: str, choice: Choice) -> ShardFailure | None:
+        """The first gate that a shard fails under a choice; None where it passes all."""
+        result = self._judge_shard(shard, self.compression(choice)[shard])
+        if result["status"] == "passed":
+            return None
+        gate, blame = result["gate"], {}
+        if gate == "fidelity":
+            blame = {unit: self._blame(unit, choice[unit]) for unit in self._units[shard]}
+        return ShardFailure(gate, result["reasons"][0], blame)
+
+    def candidate(self, name: str, choice: Choice) -> Candidate:
+        """All gates of a whole model.
+
+        Where the stack has failed, shards are not measured that were not before.
+        """
+        self._progress(f"measuring {name}")
+        settings = self.compression(choice)
+        dumped = {id: each.model_dump(mode="json") for id, each in settings.items()}
+        stack = self._log.kept("stack", dumped, partial(self._run_stack, settings))
+        size = sum(self._build(id, each).size for id, each in settings.items())
+        shards = [
+            self._judge_shard(id, each)
+            for id, each in settings.items()
+            if stack["status"] == "passed" or self._log.get("shard", [id, dumped[id]])
+        ]
+        reasons = [*stack["reasons"], *(reason for shard in shards for reason in shard["reasons"])]
+        status = _worst([stack["status"], *(shard["status"] for shard in shards)])
+        facts = {k: float(v) for k, v in stack["facts"].items()}
+        facts["cosine"] = lowest([shard["cosine"] for shard in shards])
+        summary = {"name": name, "bytes": size, "status": status, "reasons": reasons}
+        self._log.put("candidate", {str(u): s for u, s in choice.items()}, summary)
+        nats = facts.get("kl.mean", math.nan)
+        return Candidate(name, choice, size, nats, status, tuple(reasons), facts)
+
+    # Packages, compressed from uncompressed ones.
+
+    def _build(self, shard: str, settings: Settings) -> Artifact:
+        """A shard with these settings, from the cache or compressed now."""
+        return make.build_shard(
+            self._shards[shard].model_copy(update={"compression": settings}),
+            self._cache,
+            identity=self._opened.identity,
+            model=lambda: self._opened.language_model,
+            source=self._uncompressed(shard),
+        )
+
+    def _uncompressed(self, shard: str) -> Artifact:
+        """A shard with all weights in fp16, converted once."""
+        if shard not in self._plain:
+            self._plain[shard] = make.uncompressed(
+                self._shards[shard],
+                self._cache,
+                identity=self._opened.identity,
+                model=lambda: self._opened.language_model,
+            )
+        return self._plain[shard]
+
+    @contextmanager
+    def _only(self, unit: Unit, setting: str) -> Iterator[Artifact]:
+        """A shard with one unit compressed and everything else in fp16; gone afterwards."""
+        shard = self._shards[unit.shard]
+        override = {"weights": unit.glob} | setting_keys(self._menu[setting])
+        table = {"method": "none", "overrides": [override], "keep": list(shard.requested.keep)}
+        alone = shard.model_copy(update={"compression": Uncompressed.model_validate(table)})
+        plain = self._uncompressed(unit.shard)
+        with tempfile.TemporaryDirectory(prefix="pytest-ane-") as folder:
+            # coremltools' own temporary files go with the folder.
+            with temporary_files_in(Path(folder)):
+                artifact = make.compressed(alone, plain, Path(folder))
+            yield artifact
+
+    # Verdicts of candidates.
+
+    def _judge_shard(self, id: str, asked: Settings) -> dict[str, Any]:
+        """Verdict of every gate of shards, up to the first that fails."""
+
+        def measured() -> dict[str, Any]:
+            shard, artifact = self._shards[id], self._build(id, asked)
+            subject = shard.model_copy(update={"compression": asked})
+            verdicts = list(self._verdicts(subject, artifact))
+            cosines = (v.values.get("cosine.min") for v in verdicts if v.gate == "fidelity")
+            return {
+                "bytes": artifact.size,
+                "status": verdicts[-1].status,
+                "gate": verdicts[-1].gate,
+                "reasons": [f"{shard.qualified}: {f.reason}." for f in verdicts[-1].reasons],
+                "cosine": next(cosines, None),
+            }
+
+        return self._log.kept("shard", [id, asked.model_dump(mode="json")], measured)
+
+    def _verdicts(self, subject: Shard, artifact: Artifact) -> Iterator[Verdict]:
+        gates = (g for g in GATES.values() if g.scope == "shard" and g.marker == "gate"
+                 and g.asks(subject))  # fmt: skip
+        for gate, each in ((g, s) for g in gates for s in g.subjects(subject, simulates=True)):
+            assert isinstance(each, Shard)
+            measurement = gate.measure(self._context(each, artifact))
+            yield (verdict := gate.judge(measurement, gate.policy(each.policy), each))
+            if verdict.status != "passed":
+                return
+
+    def _context(self, shard: Shard, artifact: Artifact) -> CandidateShard:
+        return CandidateShard(shard, artifact, self._backend, lambda: self._opened.cases(shard))
+
+    def _run_stack(self, asked: Mapping[str, Settings]) -> dict[str, Any]:
+        """Behaviour of the whole model; without greedy text where it fails without."""
+        self.measured += 1
+        model = self._opened.model
+        artifacts = [(s, self._build(id, asked[id])) for id, s in self._shards.items()]
+        self._backend.keep(artifact.path for _, artifact in artifacts)
+
+        def judged(
+            arithmetic: Arithmetic, golden: Sequence[GoldenPrompt], policy: BehaviourPolicy
+        ) -> Verdict:
+            stack = Stack(self._opened, artifacts, self._backend, arithmetic)
+            measurement = measure(
+                stack.chain, golden, stack.states, stack.decode, stack.provenance,
+                stack.typed if arithmetic == "ane" else None, lambda: stack.rules,
+            )  # fmt: skip
+            return BEHAVIOUR.judge(measurement, policy, model)
+
+        # Greedy text costs most of the time.
+        short = [replace(g, greedy=(), leads=(), text="") for g in self._opened.golden]
+        quick = model.policy.behaviour.model_copy(update={"min_greedy": 0})
+        verdicts: list[Verdict] = []
+        for golden, policy in ((short, quick), (self._opened.golden, model.policy.behaviour)):
+            verdicts = [judged(arithmetic, golden, policy) for arithmetic in model.arithmetic]
+            if any(verdict.status != "passed" for verdict in verdicts):
+                break
+        return {
+            "status": _worst([verdict.status for verdict in verdicts]),
+            "reasons": [f"{f.reason}." for verdict in verdicts for f in verdict.reasons],
+            "facts": {k: v for k, v in verdicts[0].values.items() if not isinstance(v, str)},
+        }
+
+    def _blame(self, unit: Unit, setting: str) -> float:
+        """1 - the lowest cosine of the shard's probes with only this unit compressed; 2: none."""
+
+        def measured() -> dict[str, Any]:
+            typed = self._shards[unit.shard].in_arithmetic(("typed",))
+            with self._only(unit, setting) as artifact:
+                figures = FIDELITY.figures(FIDELITY.measure(self._context(typed, artifact)))
+            cosine = next((float(f.value) for f in figures if f.name == "cosine.min"), math.nan)
+            return {"cosine": -1.0 if math.isnan(cosine) else cosine}
+
+        entry = self._log.kept("blame", [unit.shard, unit.glob, setting], measured)
+        return 1 - float(entry["cosine"])
+
+    def _plain_stack(self, replaced: Mapping[str, Artifact]) -> Stack:
+        """All shards uncompressed but these."""
+        artifacts = [
+            (shard, replaced.get(id) or self._uncompressed(id))
+            for id, shard in self._shards.items()
+        ]
+        return Stack(self._opened, artifacts, self._backend)
+
+
+def _worst(statuses: Sequence[Any]) -> Any:
+    return min(statuses, key=STATUSES.index)
+
+
+def filled(units: Sequence[Unit], measured: Mapping[Unit, float]) -> dict[Unit, float]:
+    """Losses of all units: as measured, else the mean of those of the same name, else of all."""
+    if not measured:
+        return {}
+    named: dict[str, list[float]] = {}
+    for unit, loss in measured.items():
+        named.setdefault(unit.glob, []).append(loss)
+    rest = list(measured.values())
+    return {unit: measured.get(unit, fmean(named.get(unit.glob, rest))) for unit in units}
+
+
+def lowest(cosines: Sequence[float | None]) -> float:
+    """The lowest cosine; NaN if one is NaN or None, which `min` would hide, or without any."""
+    known = [math.nan if cosine is None else float(cosine) for cosine in cosines]
+    return float(np.min(known)) if known else math.nan
+
+
+class ExactStack:
+    """An exact chain that has run over the golden prompts up to every step.
+
+    A stack in which one step is replaced is then run from that step only.
+    """
+
+    def __init__(self, chain: Chain, golden: Sequence[GoldenPrompt]) -> None:
+        self._steps, self._golden = chain.steps, golden
+        self._before: dict[str, list[Streams]] = {}
+        streams: list[Streams] = [{"x": chain.embed(prompt.ids)} for prompt in golden]
+        for step in chain.steps:
+            self._before[step.shard] = list(map(dict, streams))
+            run_all(step, streams)
+
+    def kl(self, step: ChainStep) -> float:
+        """Mean KL(reference || stack) in nats with this step in place of the exact one.
+
+        Position 0 of every prompt is left out, as the behaviour gate does.
+        """
+        streams = list(map(dict, self._before[step.shard]))
+        after = list(dropwhile(lambda other: other.shard != step.shard, self._steps))[1:]
+        for each in (step, *after):
+            run_all(each, streams)
+        divergences: list[float] = []
+        for prompt, stream in zip(self._golden, streams, strict=True):
+            pair = (x[1:].astype(np.float64) for x in (prompt.logits, stream["logits"]))
+            divergences += kl(*pair).tolist()
+        return float(np.mean(divergences))
+
+
+# The table of a search: measured candidates, in bytes and by the gates' figures.
+
+_HEAD = ("candidate", "MB", "cosine", "top-1", "KL", "centred", "verdict")
+
+
+def pareto(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Candidates that no other beats in bytes and in KL at once, smallest first."""
+    kept: list[Candidate] = []
+    for candidate in sorted(candidates, key=lambda c: (c.size, _or_inf(c.kl))):
+        if not kept or _or_inf(candidate.kl) < min(_or_inf(c.kl) for c in kept):
+            kept.append(candidate)
+    return kept
+
+
+def table(candidates: Sequence[Candidate], marked: Candidate | None) -> Iterator[str]:
+    """Lines of the table; the recommended one is marked."""
+    shown = pareto(candidates)
+    extra = [c for c in candidates if c.passed and c not in shown]
+    rows = [_row(c, marked) for c in sorted([*shown, *extra], key=lambda c: c.size)]
+    yield from columns([_HEAD, *rows], last=True)
+
+
+def line(candidate: Candidate) -> str:
+    """`mixed 3: 105.1 MB, KL 0.0381, passed`, or the first reason why not."""
+    kl = f", KL {candidate.kl:.4f}" if not math.isnan(candidate.kl) else ""
+    head = f"{candidate.name}: {candidate.size / 1e6:.1f} MB{kl}"
+    if candidate.passed:
+        return f"{head}, passed"
+    more = f" (and {len(candidate.reasons) - 1} more)" if len(candidate.reasons) > 1 else ""
+    return f"{head}, {candidate.status}: {candidate.reasons[0]}{more}"
+
+
+def _row(candidate: Candidate, marked: Candidate | None) -> tuple[str, ...]:
+    facts = candidate.facts
+    return (
+        candidate.name,
+        f"{candidate.size / 1e6:.1f}",
+        _number(facts.get("cosine"), ".4f"),
+        _number(facts.get("top1"), ".1%"),
+        _number(candidate.kl, ".4f"),
+        _number(facts.get("centred_cosine.min"), ".4f"),
+        f"{candidate.status}, recommended" if candidate is marked else candidate.status,
+    )
+
+
+def saved(winner: Candidate, single: Candidate | None) -> str:
+    """The sentence of a recommendation: its bytes, and what it saves over one setting for all."""
+    head = f"recommended: {winner.name}, {winner.size / 1e6:.1f} MB, passed every gate here"
+    if single is None:
+        return f"{head}; no single setting of the menu that was measured did"
+    if winner is single:
+        return f"{head}; no mixture that was measured is smaller"
+    less = 1 - winner.size / single.size
+    return f"{head}; {less:.1%} smaller than {single.name} for all ({single.size / 1e6:.1f} MB)"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None or math.isnan(value) else format(value, form)
+
+
+def _or_inf(value: float) -> float:
+    return math.inf if math.isnan(value) else value

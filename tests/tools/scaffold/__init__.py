@@ -1,1 +1,0 @@
-"""Tests of the manifest that `init --from` writes."""
