@@ -13,7 +13,6 @@ from pytest_ane.mlprogram.errors import ClusterError
 if TYPE_CHECKING:
     from pytest_ane.cluster._worker import Offer
 
-HELP = "let this machine build and measure for runs with --ane-cluster"
 EXAMPLE = "pytest-ane worker tcp://10.0.0.7:8786"
 
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pytest_ane.tools._bound_words import Measured
     from pytest_ane.tools._devices import Device
 
-HELP = "bound each kind of shards by bandwidth and compute, and show what would help"
 EXAMPLE = "pytest-ane bound shards.toml --device 'M4 Max' --measured 9.25"
 _PACKAGES = (".mlpackage", ".mlmodelc")
 _DEFAULT = "M4 Max"

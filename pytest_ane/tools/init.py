@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from pytest_ane.cli.output import Output
 from pytest_ane.mlprogram.errors import ManifestError
 
-HELP = "write a commented shards.toml, of a model that you have, and own gates"
 EXAMPLE = "pytest-ane init --from Qwen3-0.6B --no-gates"
 
 MANIFEST = """\

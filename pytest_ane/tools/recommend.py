@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pytest_ane.manifest import Model
     from pytest_ane.tools._recommend_search import Candidate
 
-HELP = "search the smallest compression that passes every gate"
 EXAMPLE = "pytest-ane recommend smollm2 --minutes 30"
 
 

@@ -7,7 +7,6 @@ import json
 
 from pytest_ane.cli.output import Output
 
-HELP = "print the JSON Schema of shards.toml"
 EXAMPLE = "pytest-ane schema > shards.schema.json"
 
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pytest_ane.project.models import OpenModel
     from pytest_ane.tools._speculate import Trial
 
-HELP = "measure whether drafts by prompt lookup make decoding faster"
 EXAMPLE = "pytest-ane speculate --prompt facts --width 4 --tokens 40"
 _WIDEST = 1 << 16
 _CHARTED = 32

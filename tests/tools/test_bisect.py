@@ -9,7 +9,7 @@ import re
 import pytest
 
 from pytest_ane.cli import main
-from pytest_ane.tools._bisect import most_evaluations
+from pytest_ane.tools.bisect import most_evaluations
 from tests.tools.stacks import BLOCKS
 from tests.tools.test_drift import NAMES, Run, run
 

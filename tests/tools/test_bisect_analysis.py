@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.chain import NO_TOKEN, Chain, ChainStep
 from pytest_ane.probes.exact_chain import exact_chain
-from pytest_ane.tools._bisect import (
+from pytest_ane.tools.bisect import (
     Bisection,
     Exact,
     PrecomputedChain,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_ane.gates.verdict import Figure, Finding, Verdict, nothing
-from pytest_ane.tools._bisect import Bisection, StackEvaluation, evaluation_line, sentence
+from pytest_ane.tools.bisect import Bisection, StackEvaluation, evaluation_line, sentence
 
 
 @pytest.mark.parametrize(

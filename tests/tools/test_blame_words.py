@@ -10,9 +10,9 @@ import pytest
 from pytest_ane.gates.verdict import Finding, Where
 from pytest_ane.manifest import Linear, Palettize, Settings, Uncompressed
 from pytest_ane.mlprogram.weights import Stage, Weight
-from pytest_ane.tools._operations import Remedy, Suspect
-from pytest_ane.tools.blame.analysis import Blame, Culprit
-from pytest_ane.tools.blame.words import CAUSE, cause, describe, lines, override, share, tables
+from pytest_ane.tools.blame import CAUSE, cause, describe, lines, override, share, tables
+from pytest_ane.tools.blame.analysis import Blame, Culprit, Suspect
+from pytest_ane.tools.blame.weights import Remedy
 
 STAGE = Stage("constexpr_lut_to_dense", 2, 6)
 MEND = Remedy(Palettize(nbits=4, group_size=16), 0.0142, 27_792)

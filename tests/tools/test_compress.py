@@ -403,7 +403,7 @@ def test_the_output_is_gated_as_compressed(tmp_path: Path, as_json: AsJson) -> N
     """What the census of the command says is what `weights` reads from the file."""
     package = save_layers(tmp_path)
     said = as_json("compress", str(package), "-o", "out.mlpackage")["weights"]
-    read = as_json("weights", "out.mlpackage", "--against", str(package))["weights"]
+    read = as_json("explain", "--weights", "out.mlpackage", "--against", str(package))["weights"]
     assert [w["after"]["bytes"] for w in said] == [w["compressed_bytes"] for w in read]
     assert said[0]["sse"] == read[0]["sse"]
     assert json.dumps(said)

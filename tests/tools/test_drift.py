@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from pytest_ane.cli import main
 from pytest_ane.report.charts._stack import drift as draw
-from pytest_ane.tools._drift import Drift
+from pytest_ane.tools.drift import Drift
 from tests.tools.stacks import BLOCKS, Stacks
 
 Run = Callable[..., list[str]]

@@ -12,7 +12,7 @@ from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.models.chain import Chain, ChainStep
 from pytest_ane.models.families import Wire
 from pytest_ane.probes.exact_chain import exact_chain
-from pytest_ane.tools._drift import (
+from pytest_ane.tools.drift import (
     Causes,
     Drift,
     Reading,

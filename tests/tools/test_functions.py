@@ -38,7 +38,7 @@ def test_explain(packages: dict[str, Path], as_json: AsJson) -> None:
 def test_weights(packages: dict[str, Path], as_json: AsJson) -> None:
     package, against = str(packages["other"]), f"--against={packages['reference']}"
     right, wrong = (
-        as_json("weights", package, against, f"--function={name}")["weights"]
+        as_json("explain", "--weights", package, against, f"--function={name}")["weights"]
         for name in ("decode", "verify4")
     )
     assert (len(right), len(wrong)) == (1, 1)
@@ -48,7 +48,7 @@ def test_weights(packages: dict[str, Path], as_json: AsJson) -> None:
 def test_weights_of_the_default_function(
     packages: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["weights", str(packages["other"])]) == 0
+    assert main(["explain", "--weights", str(packages["other"])]) == 0
     first, *_, total = capsys.readouterr().out.splitlines()
     assert first == "function decode of decode, verify4; --function names another"
     assert total == "1 weight, 128 bytes, 1.00x smaller than fp16"

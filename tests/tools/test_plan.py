@@ -19,7 +19,7 @@ def test_prints_the_line_and_what_is_not_on_the_ane(
 ) -> None:
     file = tmp_path / "plan.txt"
     file.write_text(COUNTS_TEXT)
-    assert main(["plan", str(file)]) == 0
+    assert main(["explain", str(file)]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "conv_ane=4/4 conv_non_ane=0 · compute 148/148 ANE · GPU 0 · CPU 0",
         "resident (plan, counts)",
@@ -30,7 +30,7 @@ def test_a_file_of_convolutions_alone_counts_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (file := tmp_path / "plan.txt").write_text("conv_total=4 conv_ane=4 conv_non_ane=0\n")
-    assert main(["plan", str(file)]) == 0
+    assert main(["explain", str(file)]) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first == "conv_ane=4/4 conv_non_ane=0 · other ops not recorded"
 
@@ -41,9 +41,9 @@ def test_types_come_from_the_package(tmp_path: Path, capsys: pytest.CaptureFixtu
     name = next(one.name for one in read_model(package).program.walk() if one.op == "conv")
     file = tmp_path / "plan.json"
     file.write_text(json.dumps({"infos": [info(name)]}))
-    assert main(["plan", str(file)]) == 0
+    assert main(["explain", str(file)]) == 0
     assert "inconclusive (plan, coremltools)" in capsys.readouterr().out
-    assert main(["plan", str(file), "--package", str(package)]) == 0
+    assert main(["explain", str(file), "--package", str(package)]) == 0
     out = capsys.readouterr().out
     assert out.startswith("conv_ane=1/1 conv_non_ane=0 · compute 1/1 ANE · GPU 0 · CPU 0 · ")
     assert "resident (plan, coremltools)" in out.splitlines()
@@ -51,7 +51,7 @@ def test_types_come_from_the_package(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_as_json(tmp_path: Path, as_json: AsJson) -> None:
     (file := tmp_path / "plan.txt").write_text(COUNTS_TEXT)
-    found = as_json("plan", str(file))
+    found = as_json("explain", str(file))
     assert (found["outcome"], found["source"]) == ("resident", "counts")
     assert found["devices"] == {"ANE": 148}
 
@@ -59,7 +59,7 @@ def test_as_json(tmp_path: Path, as_json: AsJson) -> None:
 def test_a_bad_file_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "plan.json"
     file.write_text('{"infos": [{}]}')
-    assert main(["plan", str(file)]) == 1
+    assert main(["explain", str(file)]) == 1
     out, err = capsys.readouterr()
     assert out == ""
     (line,) = err.splitlines()

@@ -9,8 +9,8 @@ import pytest
 
 from pytest_ane.manifest import Settings
 from pytest_ane.mlprogram.weights import Stage, Weight
-from pytest_ane.tools._operations import accepted, candidates, find_remedy, has_even_steps
-from pytest_ane.tools.blame.words import describe
+from pytest_ane.tools.blame import describe
+from pytest_ane.tools.blame.weights import accepted, candidates, find_remedy, has_even_steps
 
 SHAPE = (64, 32, 1, 1)
 

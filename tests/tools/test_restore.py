@@ -11,8 +11,8 @@ from pytest_ane.backends.cpu import CpuRunner
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import MLModel
-from pytest_ane.tools.blame import analysis as restore
-from pytest_ane.tools.blame.analysis import Restorer
+from pytest_ane.tools.blame import weights as restore
+from pytest_ane.tools.blame.weights import Restorer
 from tests.gates.fidelity import blocks
 from tests.mlprogram.packages import Program
 

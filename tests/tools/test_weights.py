@@ -26,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
-    assert main(["weights", *arguments]) == 0
+    assert main(["explain", "--weights", *arguments]) == 0
     return capsys.readouterr().out.splitlines()
 
 
@@ -63,7 +63,9 @@ def test_as_it_was_built(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_as_json(folder: Path, as_json: AsJson) -> None:
-    found = as_json("weights", "entry/shard.mlpackage", "--against", "other/model.mlpackage")
+    found = as_json(
+        "explain", "--weights", "entry/shard.mlpackage", "--against", "other/model.mlpackage"
+    )
     u, v = found["weights"]
     assert (u["name"], u["shape"], u["storage"], u["sse"]) == ("u", [1, 2], "const", 1)
     assert "sse" not in v
@@ -89,12 +91,12 @@ def test_a_record_says_nothing_of_other_bytes(
 
 def test_a_damaged_record(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "entry" / "build.json").write_text('{"notes": 3}')
-    assert main(["weights", "entry/shard.mlpackage"]) == 1
+    assert main(["explain", "--weights", "entry/shard.mlpackage"]) == 1
     assert "build.json is damaged" in capsys.readouterr().err
 
 
 def test_a_missing_package(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["weights", "entry/shard.mlpackage", "--against", "no.mlpackage"]) == 1
+    assert main(["explain", "--weights", "entry/shard.mlpackage", "--against", "no.mlpackage"]) == 1
     assert (
         capsys.readouterr().err == "pytest-ane: no.mlpackage: not an .mlpackage (no such folder).\n"
     )

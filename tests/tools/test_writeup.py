@@ -18,7 +18,7 @@ from pytest_ane.report.run import Run
 from pytest_ane.report.verdict import reasons, row, to_json
 from pytest_ane.report.writeups import SECTIONS, WRITTEN, Head, WriteUp
 from pytest_ane.tools._writeup import Answer, blank, caveats, intent_of, last_of, outcome, sections
-from pytest_ane.tools.blame.words import CAUSE
+from pytest_ane.tools.blame import CAUSE
 from tests.hostile import HOSTILE
 from tests.records.runs import reread, save_run
 

@@ -65,7 +65,9 @@ def test_find(tmp_path: Path) -> None:
     (tmp_path / "002-b.md").unlink()
     with pytest.raises(ReportError, match="only finished write-ups; name one"):
         unfinished(tmp_path)
-    with pytest.raises(ReportError, match="no write-up; begin one with: pytest-ane writeup new"):
+    with pytest.raises(
+        ReportError, match="no write-up; begin one with: pytest-ane report --intent"
+    ):
         unfinished(tmp_path / "none")
 
 

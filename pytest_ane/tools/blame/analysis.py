@@ -1,16 +1,19 @@
 """Which weights and which operations a shard's error comes from.
 
 Weights are tested in two ways: one exact while all others are as compressed, and one compressed
-while all others are exact. Operations are tested on exact inputs. All of it is run by the CPU
-executor, whatever runs the artifact in production: it explains compression and arithmetic, not a
-device.
+while all others are exact. Operations are tested on exact inputs: the program as it is and the same
+program in float32 with exact weights go through their operations side by side, and each operation
+of the first also runs on the inputs of the second. What then differs is its own error, be it
+rounding, overflow or a compressed weight that it takes.
+
+All of it is run by the CPU executor, whatever runs the artifact in production: it explains
+compression and arithmetic, not a device.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -21,215 +24,33 @@ from pytest_ane.gates.hazards import findings as find_hazards
 from pytest_ane.gates.hazards import measure as measure_hazards
 from pytest_ane.gates.verdict import Finding
 from pytest_ane.make.compress import compress_weight
-from pytest_ane.make.distortion import typeless
 from pytest_ane.manifest import Settings
 from pytest_ane.manifest.policy import HazardsPolicy
+from pytest_ane.mlprogram import fp16
 from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
-from pytest_ane.mlprogram.arrays import Array, Arrays, DoubleArray, FloatArray
-from pytest_ane.mlprogram.blob import load
+from pytest_ane.mlprogram.arrays import Arrays, DoubleArray, FloatArray
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor import Session
-from pytest_ane.mlprogram.executor.dtypes import Precision
 from pytest_ane.mlprogram.executor.folding import dense
-from pytest_ane.mlprogram.executor.session import Replay
-from pytest_ane.mlprogram.executor.weights import StreamedWeight
+from pytest_ane.mlprogram.executor.ops.lists import State
+from pytest_ane.mlprogram.executor.prepare import uses
+from pytest_ane.mlprogram.executor.session import Replay, run_step
 from pytest_ane.mlprogram.records import MLModel, Operation
-from pytest_ane.mlprogram.weights import (
-    ProgramWeight,
-    Weight,
-    constant_name,
-    constants_of,
-    decompress,
-    expansion,
-    find_weights,
-    plain_name,
-)
+from pytest_ane.mlprogram.weights import Weight
 from pytest_ane.probes.cases import Case, Rows
 from pytest_ane.probes.error_budget import CaseState
-from pytest_ane.tools._operations import (
+from pytest_ane.tools.blame.weights import (
     Remedy,
-    Suspect,
+    Restorer,
+    WeightPair,
     candidates,
     find_remedy,
     has_even_steps,
     output_axis,
-    suspect_operations,
 )
+from pytest_ane.tools.diff import OpDifference, op_difference
 
-# An artifact's program with some weights as its uncompressed form has them.
-#
-# Programs differ in the weights that are replaced and share all else. Small shards' weights are
-# held decoded; those of large ones are decoded from their files, rows at a time, in every run.
-
-_HELD = 512 << 20
-"""Bytes of decoded weights, of both packages together, up to which they are held."""
-
-
-_ROUNDING = 1e-6
-"""Share of a weight's sum of squares: rounding to fp16 makes 6e-8 at most, 2^-24."""
-
-
-@dataclass(frozen=True, eq=False)
-class WeightPair:
-    """A weight in the artifact and in its uncompressed form.
-
-    Attributes:
-        weight: as the artifact stores it.
-        operation: yields it.
-        stored, exact: its values in float32, as arrays or to be decoded by rows; `exact` is None
-            where the uncompressed form has no weight of this name and shape, or the same one.
-        tables: the values of its palettes `[..., 2^n, v]`; None for no palettes, or computed ones.
-    """
-
-    weight: Weight
-    operation: Operation
-    stored: Any
-    exact: Any
-    tables: Any = None
-
-    @property
-    def name(self) -> str:
-        """The weight's name before compression."""
-        return self.weight.name
-
-
-class Restorer:
-    """Sessions of one artifact in which chosen weights are exact.
-
-    Args:
-        model: the artifact.
-        original: the same program uncompressed; None where there is none.
-        arithmetic: of the sessions that compute as typed, not in float32.
-
-    Attributes:
-        pairs: the weights that differ from their counterparts, in program order: compressed ones,
-            and others whose values are not the same.
-        absent: names of compressed ones that have no counterpart.
-        values: names of all of these by the program's values that hold them.
-
-    Raises:
-        ProgramError: a weight is not where its package says.
-        ExecutionError: a weight cannot be decoded.
-    """
-
-    def __init__(
-        self, model: MLModel, original: MLModel | None, arithmetic: Arithmetic = "typed"
-    ) -> None:
-        self.model, self._arithmetic = model, arithmetic
-        pairs = list(_pairs(model, original))
-        self.pairs = tuple(pair for pair in pairs if pair.exact is not None)
-        self.absent = tuple(p.name for p in pairs if p.weight.stages and p.exact is None)
-        names = {*self.absent, *self.names}
-        self.values = {pair.operation.name: pair.name for pair in pairs if pair.name in names}
-        self._stored: dict[Operation, Any] = {pair.operation: pair.stored for pair in pairs}
-        self._skipped = _intermediate(model, self._stored)
-
-    def session(
-        self,
-        exact: Collection[str] = (),
-        *,
-        others: Mapping[str, Array] | None = None,
-        precision: Precision = "as-typed",
-        arithmetic: Arithmetic | None = None,
-    ) -> Session:
-        """A session of the artifact's program with some of its weights replaced.
-
-        Args:
-            exact: names of the weights that are those of the uncompressed form.
-            others: further weights by name, in float32.
-            precision: as in `Session`.
-            arithmetic: in place of the restorer's, which float32 excludes.
-        """
-        weights = dict(self._stored)
-        for pair in self.pairs:
-            if pair.name in exact:
-                weights[pair.operation] = pair.exact
-            if others and pair.name in others:
-                weights[pair.operation] = others[pair.name]
-        how = arithmetic or (self._arithmetic if precision == "as-typed" else "typed")
-        overrides = self._skipped | weights
-        return Session(self.model, precision, 0, overrides=overrides, arithmetic=how)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the weights that can be restored."""
-        return tuple(pair.name for pair in self.pairs)
-
-
-def _pairs(model: MLModel, original: MLModel | None) -> Iterator[WeightPair]:
-    theirs = {} if original is None else _by_name(original)
-    mine = [each for each in find_weights(model) if each.function is model.main]
-    counts = Counter(each.weight.name for each in mine)
-    hold = 8 * sum(each.weight.elements for each in mine) <= _HELD
-    for own in mine:
-        weight, other = own.weight, theirs.get(_key(own))
-        exact = None
-        if original is not None and other is not None and _is_joined(own, other, counts):
-            exact = _values(decompress(original, other), hold)
-        stored = _values(decompress(model, own), hold)
-        if exact is not None and not weight.stages and _agree(stored, exact):
-            exact = None
-        yield WeightPair(weight, own.operation, stored, exact, _tables(model, own))
-
-
-def _is_joined(own: ProgramWeight, other: ProgramWeight, counts: Mapping[str, int]) -> bool:
-    weight = own.weight
-    return counts[weight.name] == 1 and other.weight.shape == weight.shape
-
-
-def _agree(stored: Any, exact: Any) -> bool:
-    """Whether two weights are the same but for rounding to fp16."""
-    a, b = np.asarray(stored), np.asarray(exact)
-    with np.errstate(all="ignore"):
-        return bool(np.square(a - b).sum() <= _ROUNDING * np.square(b).sum())
-
-
-def _tables(model: MLModel, weight: ProgramWeight) -> Any:
-    table = constants_of(weight.operation, weight.producers).get("lut")
-    return None if table is None else load(model, table)
-
-
-def _by_name(model: MLModel) -> dict[str, ProgramWeight]:
-    """Weights by name; none of those of which there are several of one name."""
-    named: dict[str, list[ProgramWeight]] = {}
-    for weight in find_weights(model):
-        if weight.function is model.main:
-            named.setdefault(_key(weight), []).append(weight)
-    return {name: several[0] for name, several in named.items() if len(several) == 1}
-
-
-def _key(weight: ProgramWeight) -> str:
-    """A weight's own name without what conversion to fp16 adds to it."""
-    return typeless(plain_name(constant_name(weight.operation)))
-
-
-def _values(weight: Any, hold: bool) -> Any:
-    if hold:
-        return np.asarray(weight, np.float32)
-    return weight if isinstance(weight, StreamedWeight) else _streamed(weight)
-
-
-def _streamed(weight: Array) -> Any:
-    """A weight that had to be decoded as a whole, kept in half the bytes where that loses none."""
-    with np.errstate(over="ignore"):
-        half = weight.astype(np.float16)
-    if not weight.shape or not np.array_equal(half, weight, equal_nan=True):
-        return weight
-
-    def rows(start: int, stop: int, out: Array) -> Array:
-        np.copyto(out, half[start:stop])
-        return out
-
-    return StreamedWeight(half.shape, np.float32, rows)
-
-
-def _intermediate(model: MLModel, weights: Mapping[Operation, Any]) -> dict[Operation, Any]:
-    """The operations that only serve to expand weights: nobody needs what they yield."""
-    mine = [each for each in find_weights(model) if each.operation in weights]
-    ops = {op for each in mine for op in expansion(each, model.path) if op not in weights}
-    return {op: None for op in ops if op.op.startswith("constexpr_")}
-
-
+_SHOWS = 1e-2
 CASES = 4
 """Probes that are run: those of the greatest error."""
 WORST = 5
@@ -362,7 +183,13 @@ def blame(
     variants = _Variants(restorer, now, chosen)
     weights = tuple(variants.culprits())
     if not without and not restorer.pairs:
-        without = _without(restorer)
+        without = (
+            f"None of its {len(restorer.absent)} compressed weights has a counterpart of the same "
+            "name and shape in the uncompressed package."
+            if restorer.absent
+            else "It has no compressed weights, and none differ from those of the uncompressed "
+            "package."
+        )
     return Blame(
         probes=tuple(case.name for case in chosen),
         of=len(cases),
@@ -376,17 +203,12 @@ def blame(
         algebra=math.nan if itself else _error(_run(ideal, chosen), chosen),
         typed=math.nan if typed is None else _error(_run(typed, chosen), chosen),
         rules=rules,
-        hazards=() if typed is None else hazards_of(now, chosen),
+        hazards=() if typed is None else _hazards(now, chosen),
     )
 
 
-def hazards_of(session: Session, cases: Sequence[Case]) -> tuple[Finding, ...]:
-    """Hazards of the ANE's arithmetic that a session meets, by the default policy.
-
-    Args:
-        session: with arithmetic `ane`; it is run once more.
-        cases: the probes.
-    """
+def _hazards(session: Session, cases: Sequence[Case]) -> tuple[Finding, ...]:
+    """Hazards of the ANE's arithmetic that a session in it meets, by the default policy."""
     measurement = measure_hazards(CpuRunner(session), cases, {})
     return tuple(find_hazards(measurement, HazardsPolicy()))
 
@@ -438,19 +260,14 @@ class _Variants:
         pairs = self._restorer.pairs
         left = [self._restored(pair) for pair in pairs]
         alone = [self._alone(pair) for pair in pairs]
-        culprits = [
-            Culprit(pair.weight, r, a, *both)
-            for pair, r, a, both in zip(
-                pairs, left, alone, shares(self.error, left, alone), strict=True
-            )
-        ]
-        order = sorted(range(len(culprits)), key=lambda i: (left[i], -alone[i]))
+        both = shares(self.error, left, alone)
+        # No weight mends what exact weights leave.
+        mends = not _leaves_most(self.exact, self.error)
+        order = sorted(range(len(pairs)), key=lambda i: (left[i], -alone[i]))
         for place, i in enumerate(order):
-            culprit = culprits[i]
-            compressed = bool(culprit.weight.stages)
-            # No weight mends what exact weights leave.
-            mends = not _leaves_most(self.exact, self.error)
-            if mends and compressed and place < WORST and culprit.share >= _WORTH_A_REMEDY:
+            culprit = Culprit(pairs[i].weight, left[i], alone[i], *both[i])
+            is_worth_it = place < WORST and culprit.share >= _WORTH_A_REMEDY
+            if mends and culprit.weight.stages and is_worth_it:
                 culprit = replace(culprit, remedy=self._remedy(pairs[i], culprit.restored))
             yield culprit
 
@@ -516,10 +333,7 @@ def _run(session: Session, cases: Sequence[Case]) -> list[Rows]:
 def _joined(cases: Sequence[Case], outputs: Sequence[Arrays]) -> list[Rows]:
     """Each case's rows of all its calls."""
     rest = iter(outputs)
-    joined: list[Rows] = []
-    for case in cases:
-        joined.append(case.joined([case.rows(next(rest)) for _ in case.calls]))
-    return joined
+    return [case.joined([case.rows(next(rest)) for _ in case.calls]) for case in cases]
 
 
 def _with_references(cases: Sequence[Case], ideal: Session) -> list[Case]:
@@ -562,10 +376,141 @@ def _squares(actual: FloatArray, target: FloatArray, signal: FloatArray) -> Doub
     return np.where(finite, squares, math.inf)
 
 
-def _without(restorer: Restorer) -> str:
-    if restorer.absent:
-        return (
-            f"None of its {len(restorer.absent)} compressed weights has a counterpart of the same "
-            "name and shape in the uncompressed package."
-        )
-    return "It has no compressed weights, and none differ from those of the uncompressed package."
+# Operations.
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """One operation's result, in the call where it is furthest off.
+
+    Attributes:
+        op: its kind.
+        name: of its result.
+        own: relative difference from the float32 result, on the inputs of the latter.
+        inputs: greatest relative difference of its inputs in the two runs.
+        output: relative difference of its result in the two runs.
+        peak: largest magnitude of the float32 result.
+        weights: compressed ones that it takes.
+        typed: `own` as typed, where `own` is of the ANE's arithmetic; else NaN.
+    """
+
+    op: str
+    name: str
+    own: float
+    inputs: float
+    output: float
+    peak: float
+    weights: tuple[str, ...] = ()
+    typed: float = math.nan
+
+    @property
+    def underflows(self) -> bool:
+        """Whether fp16 has no normal numbers for what it should yield, and that shows."""
+        return 0 < self.peak < fp16.MIN_NORMAL and self.own > _SHOWS
+
+    @property
+    def overflows_on_ane(self) -> bool:
+        """Whether the ANE's arithmetic makes it infinite, and the program's types do not."""
+        return not math.isfinite(self.own) and math.isfinite(self.typed)
+
+    @property
+    def overflows(self) -> bool:
+        """Whether fp16 cannot hold what it should yield."""
+        return self.peak > fp16.MAX and not math.isfinite(self.own)
+
+
+def suspect_operations(
+    now: Session,
+    ideal: Session,
+    cases: Sequence[Case],
+    weights: Mapping[str, str],
+    typed: Session | None = None,
+) -> list[Suspect]:
+    """All operations whose result is floating, those that do most by themselves first.
+
+    Args:
+        now: the program as it is.
+        ideal: the same in float32, with exact weights.
+        cases: inputs; for a program with states only those of the first case.
+        weights: names of compressed weights by the values that hold them.
+        typed: the program computed as its types say, where `now` is not.
+    """
+    worst: dict[str, Suspect] = {}
+    for calls, states in _rounds(now, ideal, cases):
+        for suspect in _walk(now, ideal, calls, states, weights, typed):
+            before = worst.get(suspect.name)
+            if before is None or rank(suspect.own) > rank(before.own):
+                worst[suspect.name] = suspect
+    # A sort is stable: of operations that are equally off the first in the program comes first.
+    return sorted(worst.values(), key=lambda s: -rank(s.own))
+
+
+def rank(relative: float) -> float:
+    """A sort key: NaN and infinity above everything finite."""
+    return relative if math.isfinite(relative) else math.inf
+
+
+def _rounds(now: Session, ideal: Session, cases: Sequence[Case]) -> Iterator[tuple[Any, Any]]:
+    """Inputs that are run together, with both programs' states."""
+    if not now.model.states:
+        yield [call for case in cases for call in case.calls], (None, None)
+        return
+    both = [CaseState(CpuRunner(session), cases[0]) for session in (now, ideal)]
+    for turn, call in enumerate(cases[0].calls):
+        first, second = (states.before(turn) for states in both)
+        yield [call], (first, second)
+
+
+def _walk(
+    now: Session,
+    ideal: Session,
+    calls: Sequence[Mapping[str, Any]],
+    states: tuple[Any, Any],
+    weights: Mapping[str, str],
+    typed: Session | None,
+) -> Iterator[Suspect]:
+    inputs = [now.known(call) for call in calls]
+    first = [now.table(each, states[0]) for each in inputs]
+    second = [ideal.table(each, states[1]) for each in inputs]
+    mixed = [
+        [other if isinstance(other, State) else value for value, other in zip(a, b, strict=True)]
+        for a, b in zip(first, second, strict=True)
+    ]
+    by_slot = {now.slots[o.name]: op for op in now.model.main.block.operations
+               for o in op.outputs if o.name in now.slots}  # fmt: skip
+    names = {slot: name for name, slot in now.slots.items()}
+    run: dict[str, float] = {}
+    for index, step in enumerate(now.block.steps):
+        third = [list(table) for table in mixed] if typed is not None else []
+        if typed is not None:
+            run_step(typed, index, third)
+        run_step(now, index, mixed)
+        run_step(now, index, first)
+        own = {slot: [table[slot] for table in mixed] for slot, _ in step.outputs}
+        run_step(ideal, index, second)
+        for slot, _ in step.outputs:
+            theirs = [table[slot] for table in second]
+            op, name = by_slot[slot], names[slot]
+            for table, value in zip(mixed, theirs, strict=True):
+                table[slot] = value
+            if not all(isinstance(x, np.ndarray) and x.dtype.kind == "f" for x in theirs):
+                continue
+            both = _worst(op, name, [table[slot] for table in first], theirs)
+            run[name] = both.relative
+            yield Suspect(
+                op=op.op,
+                name=name,
+                own=_worst(op, name, own[slot], theirs).relative,
+                inputs=max((run.get(n, 0.0) for n in uses(op)), key=rank, default=0.0),
+                output=both.relative,
+                peak=max(float(np.abs(x).max(initial=0.0)) for x in theirs),
+                weights=tuple(weights[n] for n in dict.fromkeys(uses(op)) if n in weights),
+                typed=_worst(op, name, [table[slot] for table in third], theirs).relative
+                if third
+                else math.nan,
+            )
+
+
+def _worst(op: Operation, name: str, a: Sequence[Any], b: Sequence[Any]) -> OpDifference:
+    differences = [op_difference(op.op, name, np.asarray(x), y) for x, y in zip(a, b, strict=True)]
+    return max(differences, key=lambda d: rank(d.relative))
