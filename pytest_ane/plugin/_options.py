@@ -189,8 +189,8 @@ def add(parser: pytest.Parser) -> None:
         metavar="FILE",
         action="append",
         help="write all verdicts to a file, whose name ends with .html or .md; or all records to a "
-        "file .jsonl, which 'pytest-ane evidence verify-run' judges again, or to a new file in a folder, "
-        "such as history/, which 'pytest-ane history' asks",
+        "file .jsonl, which 'pytest-ane evidence verify-run' judges again, or to a new file in a "
+        "folder, such as history/, which 'pytest-ane history' asks",
     )
     group.addoption(
         "--ane-model-explorer",
