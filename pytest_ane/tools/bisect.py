@@ -166,7 +166,7 @@ def search(suspects: Sequence[str], passes: Callable[[Exact], bool], most: int =
 
 
 def _tests(shards: int) -> int:
-    """Evaluations for each shard to blame: one of them tests whether those blamed suffice."""
+    """For each shard to blame; one of them tests whether those blamed suffice."""
     return math.floor(2 * math.log2(shards))
 
 
@@ -314,14 +314,10 @@ class StackRunner:
         for step in chain.steps:
             if step.is_head:
                 run_all(step, streams)
-        return PrecomputedChain(
-            chain.embed, (), rows=self._rows([stream["logits"] for stream in streams])
-        )
-
-    def _rows(self, logits: list[FloatArray]) -> dict[tuple[int, ...], FloatArray]:
-        """By prompt; of the same prompt twice, the longer continuation."""
-        pairs = zip(self._golden, logits, strict=True)
-        return {g.ids: rows for g, rows in sorted(pairs, key=lambda pair: len(pair[1]))}
+        pairs = [(g.ids, s["logits"]) for g, s in zip(self._golden, streams, strict=True)]
+        # Of the same prompt twice, the longer continuation.
+        rows = dict(sorted(pairs, key=lambda pair: len(pair[1])))
+        return PrecomputedChain(chain.embed, (), rows=rows)
 
     def _longest(self, key: _Prefix) -> tuple[int, list[Streams]]:
         for length in range(len(key), 0, -1):

@@ -65,7 +65,15 @@ def run(options: argparse.Namespace) -> Output:
     tolerance: float = options.tolerance
     if not tolerance >= 0:
         raise ExecutionError(f"--tolerance {tolerance:g}: give a number from 0.")
-    other, arithmetics = _sides(options)
+    other: Path = options.second or options.first
+    arithmetics: Arithmetics = (options.arithmetic, options.arithmetic)
+    if options.second is None:
+        arithmetics = ("ane", "typed")
+        if options.arithmetic == "typed":
+            raise ExecutionError(
+                f"{other} alone has nothing to be compared with; name a second package, or give "
+                "--arithmetic ane to compare it with itself as typed."
+            )
     a = read_any(options.first, function=options.function)
     b = read_any(other, function=counterpart(other, options.function))
     if not (inputs := read_inputs(options.input)):
@@ -86,18 +94,6 @@ def run(options: argparse.Namespace) -> Output:
         return Failed(error, data)
     yield f"no operation differs by more than {tolerance:g}"
     return data
-
-
-def _sides(options: argparse.Namespace) -> tuple[Path, Arithmetics]:
-    """The second package, and how either is computed."""
-    if options.second is not None:
-        return options.second, (options.arithmetic, options.arithmetic)
-    if options.arithmetic == "typed":
-        raise ExecutionError(
-            f"{options.first} alone has nothing to be compared with; name a second package, or "
-            "give --arithmetic ane to compare it with itself as typed."
-        )
-    return options.first, ("ane", "typed")
 
 
 def _computed(diff: ProgramDiff, alone: bool) -> Iterator[str]:
@@ -179,13 +175,7 @@ class ProgramDiff:
 def diff_programs(
     a: MLModel, b: MLModel, inputs: Arrays, arithmetics: Arithmetics = _TYPED
 ) -> ProgramDiff:
-    """Run both on the same inputs and compare results of the same name.
-
-    Args:
-        a: the first.
-        b: the second.
-        inputs: of both.
-        arithmetics: of the first and the second.
+    """Run both on the same inputs, in these arithmetics, and compare results of the same name.
 
     Raises:
         ExecutionError: one of them cannot be run on these inputs, or they share no name.
@@ -262,7 +252,7 @@ def _suppressions(name: str, a: NonMaximumSuppression, b: NonMaximumSuppression)
 
 
 def _plain(name: str) -> str:
-    """A result's name without what conversion to fp16 adds to it."""
+    """Without what conversion to fp16 adds."""
     return name.removesuffix("_cast_fp16")
 
 

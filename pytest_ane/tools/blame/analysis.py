@@ -35,7 +35,7 @@ from pytest_ane.mlprogram.executor.folding import dense
 from pytest_ane.mlprogram.executor.ops.lists import State
 from pytest_ane.mlprogram.executor.prepare import uses
 from pytest_ane.mlprogram.executor.session import Replay, run_step
-from pytest_ane.mlprogram.records import MLModel, Operation
+from pytest_ane.mlprogram.records import MLModel
 from pytest_ane.mlprogram.weights import Weight
 from pytest_ane.probes.cases import Case, Rows
 from pytest_ane.probes.error_budget import CaseState
@@ -48,7 +48,7 @@ from pytest_ane.tools.blame.weights import (
     has_even_steps,
     output_axis,
 )
-from pytest_ane.tools.diff import OpDifference, op_difference
+from pytest_ane.tools.diff import op_difference
 
 _SHOWS = 1e-2
 CASES = 4
@@ -70,7 +70,6 @@ class Culprit:
             weight exact.
         share: of the squared error, what goes away when it is restored; negative where errors
             cancel one another.
-        share_alone: of the sum of the squares of `alone`, its own.
         remedy: None where it is not worth it, or the weight is uncompressed but differs.
     """
 
@@ -78,7 +77,6 @@ class Culprit:
     restored: float
     alone: float
     share: float
-    share_alone: float
     remedy: Remedy | None = None
 
 
@@ -175,7 +173,9 @@ def blame(
     typed = None if arithmetic == "typed" else restorer.session(arithmetic="typed")
     ideal = restorer.session(restorer.names, precision="float32")
     itself = not all(case.expected for case in cases)
-    cases = _with_references(cases, ideal)
+    if itself:
+        pairs = zip(cases, _run(ideal, cases), strict=True)
+        cases = [c if c.expected else replace(c, expected=rows) for c, rows in pairs]
     errors = [_error([rows], [case]) for rows, case in zip(_run(now, cases), cases, strict=True)]
     order = sorted(range(len(cases)), key=lambda i: -errors[i])[:most]
     chosen = [cases[i] for i in order]
@@ -213,29 +213,12 @@ def _hazards(session: Session, cases: Sequence[Case]) -> tuple[Finding, ...]:
     return tuple(find_hazards(measurement, HazardsPolicy()))
 
 
-def shares(
-    now: float, restored: Sequence[float], alone: Sequence[float]
-) -> list[tuple[float, float]]:
-    """`(share, share_alone)` of each weight, as in `Culprit`.
+def share_gone(now: float, left: float) -> float:
+    """The share of a squared error that is gone where another is left, up to 1.
 
-    Of independent errors the squares add up, and so do the shares, to 1. Where the shard's error is
-    not finite, a share is 1 for a weight whose restoring makes it finite, else 0; likewise those
-    that alone are not finite divide the whole among them.
+    Of independent errors the squares add up, and so do the shares, to 1. Of an error that is not
+    finite, all is gone where what is left is finite, else nothing.
     """
-    infinite = sum(not math.isfinite(x) for x in alone)
-    largest = max((x for x in alone if math.isfinite(x)), default=0.0)
-    total = sum((x / largest) ** 2 for x in alone) if largest and not infinite else 0.0
-
-    def by_itself(x: float) -> float:
-        if infinite:
-            return 0.0 if math.isfinite(x) else 1 / infinite
-        return (x / largest) ** 2 / total if total else 0.0
-
-    return [(_gone(now, r), by_itself(x)) for r, x in zip(restored, alone, strict=True)]
-
-
-def _gone(now: float, left: float) -> float:
-    """Share of a squared error that is gone where another is left."""
     if not math.isfinite(now):
         return 1.0 if math.isfinite(left) else 0.0
     if not now:
@@ -257,27 +240,24 @@ class _Variants:
 
     def culprits(self) -> Iterator[Culprit]:
         """All weights, the worst first, with remedies for the first ones."""
-        pairs = self._restorer.pairs
-        left = [self._restored(pair) for pair in pairs]
-        alone = [self._alone(pair) for pair in pairs]
-        both = shares(self.error, left, alone)
+        culprits = [self._culprit(pair) for pair in self._restorer.pairs]
+        order = sorted(range(len(culprits)), key=lambda i: _severity(culprits[i]))
         # No weight mends what exact weights leave.
-        mends = not _leaves_most(self.exact, self.error)
-        order = sorted(range(len(pairs)), key=lambda i: (left[i], -alone[i]))
+        mends = WORST if not _leaves_most(self.exact, self.error) else 0
         for place, i in enumerate(order):
-            culprit = Culprit(pairs[i].weight, left[i], alone[i], *both[i])
-            is_worth_it = place < WORST and culprit.share >= _WORTH_A_REMEDY
-            if mends and culprit.weight.stages and is_worth_it:
-                culprit = replace(culprit, remedy=self._remedy(pairs[i], culprit.restored))
+            culprit = culprits[i]
+            if culprit.weight.stages and place < mends and culprit.share >= _WORTH_A_REMEDY:
+                remedy = self._remedy(self._restorer.pairs[i], culprit.restored)
+                culprit = replace(culprit, remedy=remedy)
             yield culprit
 
-    def _restored(self, pair: WeightPair) -> float:
-        session = self._restorer.session((pair.name,))
-        return _error(self._now.variant(session, pair), self._cases)
-
-    def _alone(self, pair: WeightPair) -> float:
-        session = self._restorer.session(set(self._restorer.names) - {pair.name})
-        return _error(self._ideal.variant(session, pair), self._cases, self._exact)
+    def _culprit(self, pair: WeightPair) -> Culprit:
+        others = {*self._restorer.names} - {pair.name}
+        restored = self._now.variant(self._restorer.session((pair.name,)), pair)
+        alone = self._ideal.variant(self._restorer.session(others), pair)
+        left = _error(restored, self._cases)
+        own = _error(alone, self._cases, self._exact)
+        return Culprit(pair.weight, left, own, share_gone(self.error, left))
 
     def _remedy(self, pair: WeightPair, restored: float) -> Remedy:
         model, weight = self._restorer.model, pair.weight
@@ -292,6 +272,10 @@ class _Variants:
         even = has_even_steps(pair.tables) if pair.tables is not None else False
         offered = candidates(weight, axis, even=even)
         return find_remedy(weight, offered, now=self.error, restored=restored, error=error)
+
+
+def _severity(culprit: Culprit) -> tuple[float, float]:
+    return culprit.restored, -culprit.alone
 
 
 class _Runs:
@@ -336,14 +320,6 @@ def _joined(cases: Sequence[Case], outputs: Sequence[Arrays]) -> list[Rows]:
     return [case.joined([case.rows(next(rest)) for _ in case.calls]) for case in cases]
 
 
-def _with_references(cases: Sequence[Case], ideal: Session) -> list[Case]:
-    """Cases that all have expected rows."""
-    if all(case.expected for case in cases):
-        return list(cases)
-    rows = _run(ideal, cases)
-    return [c if c.expected else replace(c, expected=r) for c, r in zip(cases, rows, strict=True)]
-
-
 def _error(
     actual: Sequence[Rows], cases: Sequence[Case], against: Sequence[Rows] | None = None
 ) -> float:
@@ -351,7 +327,7 @@ def _error(
 
     A position where the reference is zero counts 0 where the output is zero too, else 1.
     """
-    squares: list[DoubleArray] = []
+    squares = [np.zeros(0)]
     for i, (rows, case) in enumerate(zip(actual, cases, strict=True)):
         for name, expected in case.expected.items():
             if name not in rows or rows[name].shape != expected.shape:
@@ -362,7 +338,7 @@ def _error(
             target = expected if against is None else against[i][name]
             signal = expected - case.residual[name] if name in case.residual else expected
             squares.append(_squares(*map(case.compared, (rows[name], target, signal))))
-    joined = np.concatenate(squares) if squares else np.zeros(0)
+    joined = np.concatenate(squares)
     return math.sqrt(joined.mean()) if joined.size else math.nan
 
 
@@ -438,8 +414,8 @@ def suspect_operations(
     worst: dict[str, Suspect] = {}
     for calls, states in _rounds(now, ideal, cases):
         for suspect in _walk(now, ideal, calls, states, weights, typed):
-            before = worst.get(suspect.name)
-            if before is None or rank(suspect.own) > rank(before.own):
+            before = worst.setdefault(suspect.name, suspect)
+            if rank(suspect.own) > rank(before.own):
                 worst[suspect.name] = suspect
     # A sort is stable: of operations that are equally off the first in the program comes first.
     return sorted(worst.values(), key=lambda s: -rank(s.own))
@@ -457,15 +433,14 @@ def _rounds(now: Session, ideal: Session, cases: Sequence[Case]) -> Iterator[tup
         return
     both = [CaseState(CpuRunner(session), cases[0]) for session in (now, ideal)]
     for turn, call in enumerate(cases[0].calls):
-        first, second = (states.before(turn) for states in both)
-        yield [call], (first, second)
+        yield [call], tuple(states.before(turn) for states in both)
 
 
 def _walk(
     now: Session,
     ideal: Session,
     calls: Sequence[Mapping[str, Any]],
-    states: tuple[Any, Any],
+    states: tuple[Any, ...],
     weights: Mapping[str, str],
     typed: Session | None,
 ) -> Iterator[Suspect]:
@@ -481,8 +456,9 @@ def _walk(
     names = {slot: name for name, slot in now.slots.items()}
     run: dict[str, float] = {}
     for index, step in enumerate(now.block.steps):
-        third = [list(table) for table in mixed] if typed is not None else []
+        third: list[list[Any]] = []
         if typed is not None:
+            third = [list(table) for table in mixed]
             run_step(typed, index, third)
         run_step(now, index, mixed)
         run_step(now, index, first)
@@ -495,22 +471,20 @@ def _walk(
                 table[slot] = value
             if not all(isinstance(x, np.ndarray) and x.dtype.kind == "f" for x in theirs):
                 continue
-            both = _worst(op, name, [table[slot] for table in first], theirs)
-            run[name] = both.relative
+            run[name] = _furthest([table[slot] for table in first], theirs)
             yield Suspect(
                 op=op.op,
                 name=name,
-                own=_worst(op, name, own[slot], theirs).relative,
+                own=_furthest(own[slot], theirs),
                 inputs=max((run.get(n, 0.0) for n in uses(op)), key=rank, default=0.0),
-                output=both.relative,
+                output=run[name],
                 peak=max(float(np.abs(x).max(initial=0.0)) for x in theirs),
                 weights=tuple(weights[n] for n in dict.fromkeys(uses(op)) if n in weights),
-                typed=_worst(op, name, [table[slot] for table in third], theirs).relative
-                if third
-                else math.nan,
+                typed=_furthest([table[slot] for table in third], theirs) if third else math.nan,
             )
 
 
-def _worst(op: Operation, name: str, a: Sequence[Any], b: Sequence[Any]) -> OpDifference:
-    differences = [op_difference(op.op, name, np.asarray(x), y) for x, y in zip(a, b, strict=True)]
-    return max(differences, key=lambda d: rank(d.relative))
+def _furthest(a: Sequence[Any], b: Sequence[Any]) -> float:
+    """The greatest relative difference."""
+    pairs = zip(a, b, strict=True)
+    return max((op_difference("", "", np.asarray(x), y).relative for x, y in pairs), key=rank)

@@ -99,8 +99,8 @@ class Restorer:
         self.absent = tuple(p.name for p in pairs if p.weight.stages and p.exact is None)
         names = {*self.absent, *self.names}
         self.values = {pair.operation.name: pair.name for pair in pairs if pair.name in names}
-        self._stored: dict[Operation, Any] = {pair.operation: pair.stored for pair in pairs}
-        self._skipped = _intermediate(model, self._stored)
+        stored: dict[Operation, Any] = {pair.operation: pair.stored for pair in pairs}
+        self._stored = _intermediate(model, stored) | stored
 
     def session(
         self,
@@ -118,14 +118,11 @@ class Restorer:
             precision: as of `Session`.
             arithmetic: in place of the restorer's, which float32 excludes.
         """
-        weights = dict(self._stored)
+        overrides = dict(self._stored)
         for pair in self.pairs:
-            if pair.name in exact:
-                weights[pair.operation] = pair.exact
-            if others and pair.name in others:
-                weights[pair.operation] = others[pair.name]
+            values = pair.exact if pair.name in exact else pair.stored
+            overrides[pair.operation] = (others or {}).get(pair.name, values)
         how = arithmetic or (self._arithmetic if precision == "as-typed" else "typed")
-        overrides = self._skipped | weights
         return Session(self.model, precision, 0, overrides=overrides, arithmetic=how)
 
     @property
@@ -172,13 +169,11 @@ def _key(weight: ProgramWeight) -> str:
 
 
 def _values(weight: Any, hold: bool) -> Any:
+    """In float32; one that had to be decoded whole in half the bytes, where that loses none."""
     if hold:
         return np.asarray(weight, np.float32)
-    return weight if isinstance(weight, StreamedWeight) else _streamed(weight)
-
-
-def _streamed(weight: Array) -> Any:
-    """A weight that had to be decoded as a whole, kept in half the bytes where that loses none."""
+    if isinstance(weight, StreamedWeight):
+        return weight
     with np.errstate(over="ignore"):
         half = weight.astype(np.float16)
     if not weight.shape or not np.array_equal(half, weight, equal_nan=True):
@@ -194,7 +189,7 @@ def _streamed(weight: Array) -> Any:
 def _intermediate(model: MLModel, weights: Mapping[Operation, Any]) -> dict[Operation, Any]:
     """The operations that only serve to expand weights: nobody needs what they yield."""
     mine = [each for each in find_weights(model) if each.operation in weights]
-    ops = {op for each in mine for op in expansion(each, model.path) if op not in weights}
+    ops = {op for each in mine for op in expansion(each, model.path)} - {*weights}
     return {op: None for op in ops if op.op.startswith("constexpr_")}
 
 
@@ -296,10 +291,10 @@ def _palettes(weight: Weight, axis: int | None, *, even: bool) -> Iterator[Palet
         yield from (_palette(more, s) for s in finer[:1])
 
 
-def _palette(bits: int, size: int | None) -> Palettize:
+def _palette(bits: Any, size: int | None) -> Palettize:
     if size is None:
-        return Palettize(mode="kmeans", nbits=bits, granularity="per_tensor")  # type: ignore[arg-type]
-    return Palettize(mode="kmeans", nbits=bits, group_size=size)  # type: ignore[arg-type]
+        return Palettize(mode="kmeans", nbits=bits, granularity="per_tensor")
+    return Palettize(mode="kmeans", nbits=bits, group_size=size)
 
 
 def has_even_steps(tables: Any) -> bool:
