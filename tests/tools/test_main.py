@@ -101,20 +101,13 @@ def _run(*arguments: str, stdout: Any = subprocess.PIPE, **more: Any) -> tuple[i
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is full")
-def test_help_on_a_full_disk_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("arguments", [("--help",), ("schema",), ("schema", "--json")])
+def test_a_full_disk_is_one_sentence(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     with Path("/dev/full").open("w") as full:
-        code, err = _run("--help", stdout=full)
-    assert (code, err) == (
-        1, "pytest-ane: Standard output cannot be written: No space left on device.\n"
-    )  # fmt: skip
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is full")
-@pytest.mark.parametrize("more", [(), ("--json",)])
-def test_a_full_disk_is_one_sentence(more: tuple[str, ...]) -> None:
-    with Path("/dev/full").open("w") as full:
-        code, err = _run("schema", *more, stdout=full)
+        code, err = _run(*arguments, stdout=full)
     said = "pytest-ane: Standard output cannot be written: No space left on device.\n"
     assert (code, err) == (1, said)
 
