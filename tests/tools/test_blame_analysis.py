@@ -40,7 +40,6 @@ def test_the_spoilt_weight_is_named_first_and_its_mend_mends(name: str, tmp_path
     assert first.share > 0.9
     assert all(other.share < 0.1 and other.remedy is None for other in others)
     assert first.alone == pytest.approx(found.error, rel=0.1)
-    assert first.remedy is not None
     # Built in earnest, the mend has the error and the bytes that were told.
     asked = first.remedy.settings
     assert isinstance(asked, Palettize)
@@ -86,7 +85,6 @@ def test_k_means_mends_even_steps_at_no_cost(tmp_path: Path) -> None:
     small = read_model(blocks.palettized(source, tmp_path / "small", {"outlier": 2}, "uniform"))
     cases = [replace(c, rows=flat, expected={}) for c in blocks.cases(plain_block(tmp_path))]
     (first,) = blame(small, plain, cases).weights
-    assert first.remedy is not None
     assert isinstance(first.remedy.settings, Palettize)
     assert (first.remedy.settings.mode, first.remedy.more) == ("kmeans", 0)
 
@@ -188,7 +186,6 @@ def test_a_weight_that_makes_nan_is_named(tmp_path: Path) -> None:
     assert first.restored < 0.1
     assert first.share == 1.0
     assert all(other.share == 0 and other.restored == math.inf for other in others)
-    assert first.remedy is not None
     assert first.remedy.error < 0.1
 
 
