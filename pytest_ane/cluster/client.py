@@ -39,7 +39,7 @@ from pytest_ane.gates.registry import GATES
 from pytest_ane.make import Artifact, BuildRecord, Cache
 from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.errors import AneError, BuildError, UnprovenError
-from pytest_ane.tools.blame import Blame
+from pytest_ane.tools.blame.analysis import Blame
 
 _LARGE = 600
 """Seconds that a package may take to arrive from a worker that answers."""

@@ -33,7 +33,8 @@ from pytest_ane.models.families import make_importable
 from pytest_ane.models.families.own import edited_since_import
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.project import Project
-from pytest_ane.tools.blame import Blame, blame_shard
+from pytest_ane.tools.blame import blame_shard
+from pytest_ane.tools.blame.analysis import Blame
 
 PLUGIN = "pytest-ane"
 

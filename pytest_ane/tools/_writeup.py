@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from hashlib import sha256
 from itertools import filterfalse
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -117,19 +117,13 @@ class Answer:
     @property
     def ungated(self) -> dict[str, list[str]]:
         """Shards without a verdict, by model, of models of which some have one."""
-        of_models: dict[str, list[str]] = {}
-        for shard in self.shards:
-            of_models.setdefault(shard.model, []).append(shard.qualified)
         gated = {row.subject for row in self.run.rows if row.gate}
-        return {
-            name: left
-            for name, ids in of_models.items()
-            if gated & {*ids} and (left := [id for id in ids if id not in gated])
-        }
+        begun = {shard.model for shard in self.shards if shard.qualified in gated}
+        left = (shard for shard in self.shards if shard.qualified not in gated)
+        return _grouped((s.model, s.qualified) for s in left if s.model in begun)
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """Whether an intent is met: `Met`, `Not met` or `Open`, and why."""
 
     word: str
@@ -283,11 +277,7 @@ def sections(answer: Answer) -> dict[str, str]:
         for row, finding in findings
         if finding.severity == "warned"
     )
-    packages = {
-        (row.subject, digest)
-        for row, verdict in verdicts
-        if (digest := verdict.provenance.get("artifact"))
-    }
+    digests = {(row.subject, str(v.provenance.get("artifact") or "")) for row, v in verdicts}
     advised = sorted(findings, key=lambda pair: _SEVERITIES.index(pair[1].severity))
     header = run.header.removeprefix("ane: ").split(" · ")
     text = _template().render(
@@ -296,7 +286,7 @@ def sections(answer: Answer) -> dict[str, str]:
         compression=_grouped(_compression(answer)),
         configuration=" · ".join(part for part in header if not part.startswith(_LOCAL)),
         machine={k: v for k, v in facts.machine.items() if k not in facts.versions},
-        packages=sorted(packages),
+        packages=sorted(pair for pair in digests if pair[1]),
         outcome=outcome(answer),
         caveats=list(caveats(answer)),
         rows=[(row.name, row.gate, row.word, printable(row.summary, _SHORT)) for row in rows],
@@ -369,10 +359,10 @@ def _spread(verdicts: _Verdicts) -> Iterator[tuple[str, ...]]:
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """Subjects by text, both in the order in which they come, none twice."""
-    made: dict[str, dict[str, None]] = {}
-    for text, subject in pairs:
-        made.setdefault(text, {})[subject] = None
-    return {text: list(subjects) for text, subjects in made.items()}
+    made: dict[str, list[str]] = {}
+    for text, subject in dict.fromkeys(pairs):
+        made.setdefault(text, []).append(subject)
+    return made
 
 
 def _changes(answer: Answer, verdicts: _Verdicts) -> Iterator[str]:
@@ -393,8 +383,7 @@ def _changes(answer: Answer, verdicts: _Verdicts) -> Iterator[str]:
         who = f"{row.subject} {row.gate}:"
         if last.label != row.label:
             yield f"{who} {last.label} -> {row.label}"
-        then = verdict_of(last.data)
-        if then is None:
+        if (then := verdict_of(last.data)) is None:
             continue
         if not comparable(row, last) or verdict.basis != then.basis:
             yield f"{who} measured on another backend or machine, so no figure is compared"

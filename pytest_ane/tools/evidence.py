@@ -106,22 +106,14 @@ def run(options: argparse.Namespace) -> Output:
     It fails where `verify` or `verify-run` finds anything red, and where `compare` finds nothing
     to compare, or a gate that passes on one side alone.
     """
-    action, what = options.action, options.what
+    action = options.action
     if fault := _fault(options):
         raise EvidenceError(f"evidence {action} {fault}; pytest-ane evidence --help shows how.")
     if action == "verify-run":
         return (yield from _verify_run(options))
     inventory = Inventory(options.manifest, options.evidence, options.cache)
     with inventory.project.remembering(rehash=options.rehash):
-        if action == "list":
-            return (yield from _list(inventory))
-        if action == "verify":
-            return (yield from _verify(inventory, options.shards))
-        if action == "prune":
-            return (yield from _prune(inventory, options))
-        if action == "compare":
-            return (yield from _compare(inventory, options))
-        return (yield from _show(inventory, what[0]))
+        return (yield from _ACTIONS[action](inventory, options))
 
 
 def _fault(options: argparse.Namespace) -> str:
@@ -138,7 +130,7 @@ def _fault(options: argparse.Namespace) -> str:
     return "takes no --policy-from" if base is not None and action != "verify-run" else ""
 
 
-def _list(inventory: Inventory) -> Output:
+def _list(inventory: Inventory, options: argparse.Namespace) -> Output:
     """A table of the evidence files of shards and their state; then the unused files."""
     store, used = inventory.store, inventory.used
     files = [path for path in store.files() if path in used or is_evidence(path)]
@@ -164,10 +156,10 @@ def _columns(inventory: Inventory, path: Path) -> tuple[str, ...]:
     return (subject.qualified, gate, *facts, inventory.state(path))
 
 
-def _show(inventory: Inventory, what: str) -> Output:
+def _show(inventory: Inventory, options: argparse.Namespace) -> Output:
     """Records in words, each with the verdict on it today."""
     shown: list[dict[str, Any]] = []
-    for path in inventory.paths(what):
+    for path in inventory.paths(options.what[0]):
         yield from ("",) if shown else ()
         record = inventory.read(path)
         yield from _record(inventory, record)
@@ -211,9 +203,9 @@ def _worth(
     return to_json(verdict)
 
 
-def _verify(inventory: Inventory, selection: str) -> Output:
+def _verify(inventory: Inventory, options: argparse.Namespace) -> Output:
     """All gates whose policy requires a device's evidence, judged."""
-    required = inventory.required(selection)
+    required = inventory.required(options.shards)
     if not required:
         raise EvidenceError(
             "No policy of the selected shards requires evidence, so nothing was verified; it is "
@@ -269,6 +261,11 @@ def _prune(inventory: Inventory, options: argparse.Namespace) -> Output:
             raise EvidenceError(f"{path} cannot be removed: {error.strerror}.") from None
     yield f"{_files(len(unused))} removed from {folder}"
     return {**data, "removed": len(unused)}
+
+
+_ACTIONS = {
+    "list": _list, "show": _show, "verify": _verify, "compare": _compare, "prune": _prune,
+}  # fmt: skip
 
 
 def _verify_run(options: argparse.Namespace) -> Output:

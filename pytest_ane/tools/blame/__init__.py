@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pytest_ane.backends import CpuBackend
@@ -38,7 +38,7 @@ EXAMPLE = "pytest-ane blame int4.mlpackage --against fp16.mlpackage"
 _RUN_BY = "run by the CPU executor"
 _DEVICE = f"{_RUN_BY}, not by the device: this explains compression and arithmetic, no more"
 _WEIGHT = ("weight", "stored as", "restored", "alone", "share", "remedy")
-_MENDS = ("remedy", "error with it")
+_UNITS = {"share": "%", "more": "bytes"}
 _NOT_BY_WEIGHTS = ("engine", "function", "fp16")
 """Causes that no weight mends."""
 _CAUSES = {
@@ -123,24 +123,20 @@ def blame_shard(project: Project, shard: Shard, arithmetic: Arithmetic | None = 
     """
     artifact = project.artifact(shard)
     program = read_model(artifact.path, function=shard.function)
-    plain: Path | None
     if shard.artifact is None:
-        plain = project.build(shard.model_copy(update={"compression": Uncompressed()})).path
+        asked = shard.model_copy(update={"compression": Uncompressed()})
+        plain: Path | None = project.build(asked).path
     else:
         plain = uncompressed_package(shard, artifact, program)
-    without = (
-        ""
-        if plain
-        else (
-            f"{shard.qualified} has no uncompressed package to take weights from; name one as its "
-            "'uncompressed', or with --against."
-        )
+    none = (
+        f"{shard.qualified} has no uncompressed package to take weights from; name one as its "
+        "'uncompressed', or with --against."
     )
     return blame(
         program,
-        None if plain is None else read_model(plain, function=counterpart(plain, shard.function)),
+        read_model(plain, function=counterpart(plain, shard.function)) if plain else None,
         project.cases(shard, artifact, CpuBackend()),
-        without=without,
+        without="" if plain else none,
         arithmetic=arithmetic or ("ane" if "ane" in shard.arithmetic else "typed"),
     )
 
@@ -152,37 +148,29 @@ def lines(blame: Blame, *, on_device: bool = False) -> Iterator[str]:
 
 def cause(blame: Blame) -> Finding:
     """The cause in a sentence, and where to begin: a weight with its remedy, or an operation."""
-    by_weights = blame.cause not in _NOT_BY_WEIGHTS
-    worst = next((c for c in blame.weights if c.remedy is not None), None) if by_weights else None
-    remedy = _overrides(blame) if by_weights else ""
-    names = [c.weight.name for c in (worst, *blame.weights) if c] if by_weights else []
-    operations = [s.name for s in blame.operations if s.own > 0 or math.isnan(s.own)]
-    where = Where(weight=names[0]) if names else Where(op=next(iter(operations), ""))
     reason = _CAUSES.get(blame.cause, "the cause of the error is not known")
-    return Finding("note", reason, where, remedy, CAUSE)
+    if blame.weights and blame.cause not in _NOT_BY_WEIGHTS:
+        worst = min(blame.weights, key=lambda culprit: culprit.remedy is None)
+        return Finding("note", reason, Where(weight=worst.weight.name), _overrides(blame), CAUSE)
+    operations = [s.name for s in blame.operations if s.own > 0 or math.isnan(s.own)]
+    return Finding("note", reason, Where(op=next(iter(operations), "")), "", CAUSE)
 
 
 def tables(blame: Blame) -> tuple[Table, ...]:
     """All weights and all operations, the worst first."""
-    weights = (*map(Column, _WEIGHT[:4]), Column("share", "%"), *map(Column, _MENDS),
-               Column("more", "bytes"))  # fmt: skip
+    weights = ("weight", "stored as", "restored", "alone", "share", "remedy", "error with it",
+               "more")  # fmt: skip
     operations = ("op", "type", "own error", "as typed", "arrives with", "leaves with", "note")
     return (
-        Table(
-            "weights that the error comes from",
-            weights,
-            tuple(map(_weight_cells, blame.weights)),
-            "blame.weights",
-            listed=False,
-        ),
-        Table(
-            "operations that the error comes from",
-            tuple(map(Column, operations)),
-            tuple(map(_operation_cells, blame.operations)),
-            "blame.operations",
-            listed=False,
-        ),
+        _table("weights", weights, map(_weight_cells, blame.weights)),
+        _table("operations", operations, map(_operation_cells, blame.operations)),
     )
+
+
+def _table(what: str, heads: Sequence[str], rows: Iterable[tuple[Cell, ...]]) -> Table:
+    columns = tuple(Column(head, _UNITS.get(head, "")) for head in heads)
+    title = f"{what} that the error comes from"
+    return Table(title, columns, tuple(rows), f"blame.{what}", listed=False)
 
 
 def _weight_cells(culprit: Culprit) -> tuple[Cell, ...]:
@@ -303,10 +291,13 @@ def _operations(suspects: Sequence[Suspect]) -> Iterator[str]:
     if not shown:
         yield f"all {len(suspects)} operations agree with float32 on the same inputs"
         return
-    errors = ["own error", "as typed", "arrives with", "leaves with"]
-    if math.isnan(shown[0].typed):  # Without the ANE's arithmetic.
-        errors.remove("as typed")
-    rows = [("operation", "result", *errors, ""), *(_operation(s, len(errors)) for s in shown)]
+    heads = ("operation", "result", "own error", "as typed", "arrives with", "leaves with", "")
+    rows: list[tuple[str, ...]] = [heads]
+    for s in shown:
+        errors = map(in_words, (s.own, s.typed, s.inputs, s.output))
+        rows.append((s.op, s.name, *errors, _note(s)))
+    if math.isnan(shown[0].typed):  # It is not in the ANE's arithmetic.
+        rows = [row[:3] + row[4:] for row in rows]
     yield from columns(rows, words=2, last=True)
 
 
@@ -319,18 +310,14 @@ def _hazards(hazards: Sequence[Finding]) -> Iterator[str]:
         yield f"... and {len(hazards) - WORST} more, which the hazards gate names"
 
 
-def _operation(suspect: Suspect, count: int) -> tuple[str, ...]:
-    typed = [suspect.typed] if count > 3 else []
-    errors = (suspect.own, *typed, suspect.inputs, suspect.output)
-    return (suspect.op, suspect.name, *map(in_words, errors), _note(suspect))
-
-
 def _note(suspect: Suspect) -> str:
     notes = [f"takes {name}" for name in suspect.weights]
-    notes += [f"overflows fp16: {suspect.peak:,.0f} in float32"] if suspect.overflows else []
+    if suspect.overflows:
+        notes.append(f"overflows fp16: {suspect.peak:,.0f} in float32")
     if suspect.overflows_on_ane:
         notes.append(f"infinite on the ANE: {suspect.peak:,.0f} in float32")
-    notes += [f"underflows fp16: {suspect.peak:.3g} at most"] if suspect.underflows else []
+    if suspect.underflows:
+        notes.append(f"underflows fp16: {suspect.peak:.3g} at most")
     return ", ".join(notes)
 
 
