@@ -11,16 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.backends import CpuBackend
 from pytest_ane.make.palettize._palettes import palettize
-from pytest_ane.manifest import Palettize, Probes
+from pytest_ane.manifest import Palettize
 from pytest_ane.mlprogram.blob import load
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import MLModel
 from pytest_ane.mlprogram.weights import take_census
 from pytest_ane.probes.cases import package_case
-from pytest_ane.probes.package import package_cases
 from pytest_ane.tools.blame.analysis import blame, share_gone
 from tests.gates.fidelity import blocks
 from tests.gates.hazards import programs as hazard_programs
@@ -189,24 +187,13 @@ def test_a_weight_that_makes_nan_is_named(tmp_path: Path) -> None:
     assert first.remedy.error < 0.1
 
 
-def test_no_cases(tmp_path: Path) -> None:
+def test_no_cases_and_references_of_another_shape(tmp_path: Path) -> None:
     plain = plain_block(tmp_path)
     with pytest.raises(ExecutionError, match="there is no probe to blame anything on"):
         blame(plain, plain, [])
-
-
-def test_references_of_another_shape(tmp_path: Path) -> None:
-    plain = plain_block(tmp_path)
     (one,) = blocks.cases(plain, count=1)
     with pytest.raises(ExecutionError, match=r"the reference gives q \[2, 2\], which the artifact"):
         blame(plain, plain, [replace(one, expected={"q": np.zeros((2, 2), np.float32)})])
-
-
-def test_cases_of_packages(tmp_path: Path) -> None:
-    small, plain = blocks.models(tmp_path, GOOD | {"third": 2})
-    probes = Probes(kinds=("gaussian",), count=2, seed=1)
-    cases = package_cases(CpuBackend(), Path(small.path), Path(plain.path), probes)
-    assert blame(small, plain, cases).weights[0].weight.name == "third"
 
 
 ERRORS = st.lists(st.floats(0, 1e6), min_size=1, max_size=6)

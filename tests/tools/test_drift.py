@@ -68,29 +68,6 @@ def test_bisect_names_the_spoilt_shard(run: Run, seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_drift_names_two_spoilt_shards(run: Run) -> None:
-    first, second = random.Random(3).sample(NAMES, 2)
-    says = run("drift", spoilt=[first, second])[-1]
-    assert says.startswith((f"{first} and {second} break it", f"{second} and {first} break it"))
-
-
-@pytest.mark.drawn
-@pytest.mark.slow
-def test_bisect_names_two_spoilt_shards(run: Run) -> None:
-    guilty = sorted(random.Random(3).sample(NAMES, 2))
-    *trials, says = run("bisect", spoilt=guilty)
-    assert says.startswith(f"{guilty[0]}, {guilty[1]} are to blame: exact, they restore the ")
-    assert len(trials) == evaluations(says) <= most_evaluations(SHARDS, 2)
-
-
-@pytest.mark.drawn
-@pytest.mark.slow
-def test_many_to_blame(run: Run) -> None:
-    says = run("bisect", "--most", "2", spoilt=NAMES)[-1]
-    assert says.startswith("More than 2 shards are to blame, so a search for a few ends here: the")
-
-
-@pytest.mark.slow
 def test_a_good_stack(run: Run) -> None:
     found = run("drift")
     assert found[-1].startswith("No shard breaks it: ")
@@ -126,18 +103,6 @@ def test_bisect_of_an_unproven_stack_is_not_green(run: Run) -> None:
 @BOTH
 def test_a_spoilt_shard_is_named_where_little_is_judged(run: Run, command: str) -> None:
     assert "L03" in run(command, spoilt=["L03"], positions=32)[-1]
-
-
-@pytest.mark.slow
-@pytest.mark.drawn
-def test_a_policy_that_the_reference_does_not_meet(run: Run) -> None:
-    *trials, says = run("bisect", greedy=0)
-    assert [line.partition(" (")[0] for line in trials] == [
-        " 1. exact: none - red",
-        " 2. exact: all - red",
-    ]
-    assert says.startswith("The reference itself does not meet the policy: No golden prompt asks ")
-    assert says.endswith(" (2 stack evaluations)")
 
 
 @pytest.mark.slow

@@ -212,14 +212,6 @@ def test_a_system_and_a_chip_that_both_differ(call: Call, other: Store) -> None:
     assert call()[1] == "  the chip differs too: Apple M4 -> Apple M1"
 
 
-def test_many_shards_with_the_same_moves_share_a_line(call: Call, other: Store) -> None:
-    for shard in ("L00", "L01"):
-        other.write(new(shard, "CPU"))
-    lines = call(code=1)
-    moved = ["m:L00-L01", "1", "add", "ANE", "->", "CPU", "y"]
-    assert any(line.split() == moved for line in lines)
-
-
 def test_names_in_files_stay_on_their_line(call: Call, other: Store) -> None:
     """What else a terminal obeys is refused with the whole file."""
     hostile = "y\nverdict passed\t::error::" + "x" * 10_000
