@@ -43,46 +43,33 @@ def lines(comparison: Comparison, width: int | None = None) -> Iterator[str]:
         yield from _more(len(said))
 
 
-def nothing(comparison: Comparison) -> str:
-    """The error where nothing could be compared."""
+def fault(comparison: Comparison) -> str:
+    """The error where nothing could be compared, or gates pass on one side alone; else empty."""
     word = _WORD[comparison.by]
-    return (
-        f"Nothing was compared: no two {word}s have evidence of the same bytes and the same "
-        f"question; record it on another {word}, or name a folder that has it."
-    )
-
-
-def red(comparison: Comparison) -> str:
-    """The error where gates pass on one side alone; empty where none does."""
+    if not comparison.compared:
+        return (
+            f"Nothing was compared: no two {word}s have evidence of the same bytes and the same "
+            f"question; record it on another {word}, or name a folder that has it."
+        )
     count = sum(d.is_red for d in comparison.compared)
-    if not count:
-        return ""
     gates = "gate passes" if count == 1 else "gates pass"
-    return f"{count} {gates} on one {_WORD[comparison.by]} and not on another."
+    return f"{count} {gates} on one {word} and not on another." if count else ""
 
 
 def data(comparison: Comparison) -> dict[str, Any]:
     """The same as JSON data, with every operation and figure that differs."""
     compared = [
-        {
-            **vars(d),
-            "old": _side(d.old),
-            "new": _side(d.new),
-            "red": d.is_red,
-            "confounded": d.is_confounded,
-        }
+        vars(d)
+        | {"old": _side(d.old), "new": _side(d.new)}
+        | {"red": d.is_red, "confounded": d.is_confounded}
         for d in comparison.compared
     ]
     skipped = [
         {"file": one.file, "kind": one.kind, "reason": _reason(one, comparison.by)}
         for one in comparison.skipped
     ]
-    return {
-        "by": comparison.by,
-        "compared": compared,
-        "not_compared": skipped,
-        "not_held": list(comparison.unheld),
-    }
+    about = {"by": comparison.by, "not_held": list(comparison.unheld)}
+    return {**about, "compared": compared, "not_compared": skipped}
 
 
 def _side(side: Side) -> dict[str, Any]:

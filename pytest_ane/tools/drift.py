@@ -6,7 +6,7 @@ import argparse
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -45,9 +45,6 @@ _COLUMNS = (
     "shard", "cosine", "rel L2", "pos 0", "max |x|",
     "own cos", "own L2", "end cos", "KL", "top-1",
 )  # fmt: skip
-
-Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called with the shard at work, how many are done, and of how many."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -147,12 +144,13 @@ def measure_drift(
     golden: Sequence[GoldenPrompt],
     states: ReferenceStates,
     provenance: Mapping[str, Any],
-    progress: Progress = lambda *_: None,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> Drift:
     """Run the golden prompts through the stack, and through one with each shard alone.
 
     All stacks go along together, so that the reference reads each shard's weights once for the
-    blocks; its head once for every few stacks. Greedy text is left out.
+    blocks; its head once for every few stacks. Greedy text is left out. `progress` gets the shard
+    at work, how many are done, and of how many.
     """
 
     def end(logits: Sequence[FloatArray]) -> Behaviour:

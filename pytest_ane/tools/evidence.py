@@ -29,7 +29,7 @@ from pytest_ane.report.rows import Row
 from pytest_ane.report.table import columns
 from pytest_ane.report.terminal import table
 from pytest_ane.report.verdict import failure, reasons, row, to_json
-from pytest_ane.tools._compare_words import data, lines, nothing, red
+from pytest_ane.tools._compare_words import data, fault, lines
 from pytest_ane.tools._inventory import Inventory
 
 EXAMPLE = "pytest-ane evidence verify --shards L01"
@@ -236,7 +236,7 @@ def _compare(inventory: Inventory, options: argparse.Namespace) -> Output:
     found = inventory.comparable([*map(Store, folders.values())], options.shards)
     comparison = compare(found, options.by)
     yield from lines(comparison, terminal_width())
-    says = red(comparison) if comparison.compared else nothing(comparison)
+    says = fault(comparison)
     return Failed(says, data(comparison)) if says else data(comparison)
 
 

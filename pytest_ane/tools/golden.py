@@ -55,10 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Output:
     """Record probes with the outputs of a float32 module or of a package.
 
-    A package that no shard of the manifest has is probed with Gaussian inputs.
-
-    Raises:
-        AneError: one sentence; nothing is written then.
+    A package that no shard of the manifest has is probed with Gaussian inputs. Where anything is
+    wrong, nothing is written.
     """
     out: Path = options.out
     if out.suffix not in GOLDEN:

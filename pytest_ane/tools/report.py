@@ -90,30 +90,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Output:
-    """Write the page of a run, begin a write-up, or finish it; a red result is a result.
-
-    Raises:
-        AneError: one sentence; nothing is written then.
-    """
-    asked = {
-        "--intent": options.intent is not None,
-        "--writeup": options.writeup is not None,
-        "-o": options.out is not None,
-    }
-    if sum(asked.values()) != 1:
+    """Write the page of a run, begin a write-up, or finish it; a red result is a result."""
+    ways = {_page: options.out, _begin: options.intent, _finish: options.writeup}
+    asked = [way for way, value in ways.items() if value is not None]
+    if len(asked) != 1:
         raise ReportError(
             "report takes one of -o FILE for the page of a run, --intent TEXT to begin a write-up, "
             "and --writeup to fill it in."
         )
-    if options.against is not None and not asked["-o"]:
+    if options.against is not None and asked != [_page]:
         raise ReportError("--against is for a page; a write-up names the one before it itself.")
-    if asked["--intent"]:
-        if options.files:
-            raise ReportError(
-                "--intent takes one text, in quotes, and no file: a write-up begins before its run."
-            )
-        return (yield from _begin(options))
-    return (yield from (_finish(options) if asked["--writeup"] else _page(options)))
+    if options.files and asked == [_begin]:
+        raise ReportError(
+            "--intent takes one text, in quotes, and no file: a write-up begins before its run."
+        )
+    return (yield from asked[0](options))
 
 
 def _page(options: argparse.Namespace) -> Output:

@@ -69,11 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Output:
-    """The weights and operations that the error of selected shards, or of a package, comes from.
-
-    Raises:
-        AneError: there is nothing to compare with, or something cannot be built or run.
-    """
+    """The weights and operations that the error of selected shards, or of a package, comes from."""
     project = _project(options)
     blames: dict[str, Blame] = {}
     with project.use():

@@ -24,6 +24,7 @@ from pytest_ane.gates.hazards import findings as find_hazards
 from pytest_ane.gates.hazards import measure as measure_hazards
 from pytest_ane.gates.verdict import Finding
 from pytest_ane.make.compress import compress_weight
+from pytest_ane.make.palettize.choose import Uses
 from pytest_ane.manifest import Settings
 from pytest_ane.manifest.policy import HazardsPolicy
 from pytest_ane.mlprogram import fp16
@@ -46,7 +47,6 @@ from pytest_ane.tools.blame.weights import (
     candidates,
     find_remedy,
     has_even_steps,
-    output_axis,
 )
 from pytest_ane.tools.diff import op_difference
 
@@ -182,6 +182,7 @@ def blame(
     rules = now.rule_shares
     variants = _Variants(restorer, now, chosen)
     weights = tuple(variants.culprits())
+    met = None if typed is None else measure_hazards(CpuRunner(now), chosen, {})
     if not without and not restorer.pairs:
         without = (
             f"None of its {len(restorer.absent)} compressed weights has a counterpart of the same "
@@ -203,14 +204,8 @@ def blame(
         algebra=math.nan if itself else _error(_run(ideal, chosen), chosen),
         typed=math.nan if typed is None else _error(_run(typed, chosen), chosen),
         rules=rules,
-        hazards=() if typed is None else _hazards(now, chosen),
+        hazards=tuple(find_hazards(met, HazardsPolicy())) if met else (),
     )
-
-
-def _hazards(session: Session, cases: Sequence[Case]) -> tuple[Finding, ...]:
-    """Hazards of the ANE's arithmetic that a session in it meets, by the default policy."""
-    measurement = measure_hazards(CpuRunner(session), cases, {})
-    return tuple(find_hazards(measurement, HazardsPolicy()))
 
 
 def share_gone(now: float, left: float) -> float:
@@ -241,7 +236,9 @@ class _Variants:
     def culprits(self) -> Iterator[Culprit]:
         """All weights, the worst first, with remedies for the first ones."""
         culprits = [self._culprit(pair) for pair in self._restorer.pairs]
-        order = sorted(range(len(culprits)), key=lambda i: _severity(culprits[i]))
+        order = sorted(
+            range(len(culprits)), key=lambda i: (culprits[i].restored, -culprits[i].alone)
+        )
         # No weight mends what exact weights leave.
         mends = WORST if not _leaves_most(self.exact, self.error) else 0
         for place, i in enumerate(order):
@@ -261,7 +258,8 @@ class _Variants:
 
     def _remedy(self, pair: WeightPair, restored: float) -> Remedy:
         model, weight = self._restorer.model, pair.weight
-        axis = output_axis(model, pair.operation.name, len(weight.shape))
+        taken, name = Uses(model.main), pair.operation.name
+        axis = taken.channels(name, len(weight.shape)) if name in taken.ops else None
         exact = np.asarray(dense(pair.exact), np.float32)
 
         def error(settings: Settings) -> float:
@@ -272,10 +270,6 @@ class _Variants:
         even = has_even_steps(pair.tables) if pair.tables is not None else False
         offered = candidates(weight, axis, even=even)
         return find_remedy(weight, offered, now=self.error, restored=restored, error=error)
-
-
-def _severity(culprit: Culprit) -> tuple[float, float]:
-    return culprit.restored, -culprit.alone
 
 
 class _Runs:

@@ -16,7 +16,6 @@ import numpy as np
 
 from pytest_ane.make.compress import stored_bytes
 from pytest_ane.make.distortion import typeless
-from pytest_ane.make.palettize.choose import Uses
 from pytest_ane.manifest import Linear, Palettize, Settings, Uncompressed
 from pytest_ane.mlprogram.arithmetic import Arithmetic
 from pytest_ane.mlprogram.arrays import Array
@@ -265,12 +264,6 @@ def candidates(weight: Weight, axis: int | None, *, even: bool) -> list[tuple[in
     dense = stored_bytes(weight.shape, Uncompressed())
     worth = [(size, each) for size, each in sized if size < dense]
     return [*sorted(worth, key=itemgetter(0)), (dense, Uncompressed())]
-
-
-def output_axis(model: MLModel, weight: str, rank: int) -> int | None:
-    """The axis of a weight's output channels; None where its uses do not agree on it."""
-    uses = Uses(model.main)
-    return uses.channels(weight, rank) if weight in uses.ops else None
 
 
 def _palettes(weight: Weight, axis: int | None, *, even: bool) -> Iterator[Palettize]:
