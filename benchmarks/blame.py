@@ -59,7 +59,7 @@ def explained(manifest: str, name: str, folder: Path) -> dict[str, Any]:
     """Seconds of wall and of processor time, and memory."""
     from pytest_ane.manifest import select
     from pytest_ane.project.project import read_project
-    from pytest_ane.tools.blame.words import blame_shard
+    from pytest_ane.tools.blame import blame_shard
 
     project = read_project(ROOT / manifest, folder, backend_name="cpu")
     (shard,) = select(project.manifest, name)

@@ -100,7 +100,7 @@ def commands(package: Path) -> str:
     with tempfile.TemporaryDirectory() as folder:
         inputs = Path(folder, "inputs.npz")
         np.savez(inputs, **_probe(package))
-        arguments = [["explain"], ["weights"], ["run", "--input", str(inputs)]]
+        arguments = [["explain"], ["explain", "--weights"], ["run", "--input", str(inputs)]]
         bad = [c[0] for c in arguments if _fails([*c[:1], str(model.path), *c[1:]])]
     return f"no: {', '.join(bad)}" if bad else "yes"
 

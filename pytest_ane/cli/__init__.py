@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # Where the locale is not UTF-8.
     try:
         try:
-            options = parser(words[0] if words else None).parse_args(words)
+            options = parser(words[0] if words else "").parse_args(words)
         except SystemExit:
             write("", end="")
             raise

@@ -6,27 +6,24 @@ import argparse
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import cast
+from typing import Any
 
-from pytest_ane.mlprogram.arithmetic import Arithmetic, read_arithmetic, read_arithmetics
+from pytest_ane.mlprogram.arithmetic import read_arithmetic, read_arithmetics
+
+
+def _add(parser: argparse.ArgumentParser, name: str, **how: Any) -> None:
+    parser.add_argument(f"--{name}", f"--ane-{name}", **how)
 
 
 def add_manifest(parser: argparse.ArgumentParser) -> None:
-    """`--manifest`, `--ane-manifest`."""
-    parser.add_argument(
-        "--manifest", "--ane-manifest", type=Path, metavar="FILE", help="default: shards.toml"
-    )
+    """`--manifest`."""
+    _add(parser, "manifest", type=Path, metavar="FILE", help="default: shards.toml")
 
 
 def add_cache(parser: argparse.ArgumentParser) -> None:
-    """`--cache`, `--ane-cache`."""
-    parser.add_argument(
-        "--cache",
-        "--ane-cache",
-        type=Path,
-        metavar="DIR",
-        help="the cache folder (default: the user's own); a new one must be empty",
-    )
+    """`--cache`."""
+    words = "the cache folder (default: the user's own); a new one must be empty"
+    _add(parser, "cache", type=Path, metavar="DIR", help=words)
 
 
 def add_project(parser: argparse.ArgumentParser) -> None:
@@ -43,8 +40,8 @@ def add_stack(parser: argparse.ArgumentParser) -> None:
 
 
 def add_shards(parser: argparse.ArgumentParser, help: str) -> None:
-    """`--shards`, `--ane-shards`: a selection, of all by default."""
-    parser.add_argument("--shards", "--ane-shards", default="all", metavar="SHARDS", help=help)
+    """`--shards`: a selection, of all by default."""
+    _add(parser, "shards", default="all", metavar="SHARDS", help=help)
 
 
 def add_function(parser: argparse.ArgumentParser, default: str = "the model's own") -> None:
@@ -53,33 +50,18 @@ def add_function(parser: argparse.ArgumentParser, default: str = "the model's ow
 
 
 def add_backend(parser: argparse.ArgumentParser, help: str, default: str | None = None) -> None:
-    """`--backend`, `--ane-backend`."""
-    parser.add_argument(
-        "--backend",
-        "--ane-backend",
-        choices=("auto", "cpu", "coreml"),
-        default=default,
-        help=help,
-    )
+    """`--backend`."""
+    _add(parser, "backend", choices=("auto", "cpu", "coreml"), default=default, help=help)
 
 
 def add_budget(parser: argparse.ArgumentParser) -> None:
-    """`--memory`, `--ane-memory`, `--time`, `--ane-time`: what running a program may take."""
-    parser.add_argument(
-        "--memory",
-        "--ane-memory",
-        type=_size,
-        metavar="SIZE",
-        help="memory that running a program may take, such as '8 GB' (default: half of what is "
-        "free)",
+    """`--memory`, `--time`: what running a program may take."""
+    memory = (
+        "memory that running a program may take, such as '8 GB' (default: half of what is free)"
     )
-    parser.add_argument(
-        "--time",
-        "--ane-time",
-        type=_seconds,
-        metavar="TIME",
-        help="how long one call of a program may take, such as '90 s' or '2 h' (default: 10 min)",
-    )
+    time = "how long one call of a program may take, such as '90 s' or '2 h' (default: 10 min)"
+    _add(parser, "memory", type=_read(_size), metavar="SIZE", help=memory)
+    _add(parser, "time", type=_read(_seconds), metavar="TIME", help=time)
 
 
 def budget(options: argparse.Namespace) -> AbstractContextManager[None]:
@@ -91,66 +73,56 @@ def budget(options: argparse.Namespace) -> AbstractContextManager[None]:
     return process_budget(options.memory, options.time)
 
 
-def _size(text: str) -> int:
+def _size(text: str) -> Any:
     from pytest_ane.manifest.policy import size
 
-    return cast(int, _parsed(size, int(text) if text.isdecimal() else text))
+    return size(int(text) if text.isdecimal() else text)
 
 
 def _seconds(text: str) -> float:
     from pytest_ane.manifest.policy import seconds
 
-    return cast(float, _parsed(seconds, text))
+    return seconds(text)
 
 
-def _parsed(parse: Callable[[object], object], value: object) -> object:
-    try:
-        return parse(value)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{value}: {error}") from None
+def _read(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A parser of texts as argparse wants one: its errors say the text."""
 
+    def read(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text}: {error}") from None
 
-def add_manifest_arithmetic(parser: argparse.ArgumentParser) -> None:
-    """`--arithmetic`, `--ane-arithmetic`, where a manifest may name the arithmetic: else None."""
-    add_arithmetic(
-        parser,
-        "how the CPU executor computes: as typed, or as the ANE of M4 and later does (default: "
-        "'ane' where the manifest names it)",
-        None,
-    )
+    return read
 
 
 def add_arithmetic(
-    parser: argparse.ArgumentParser, help: str = "", default: Arithmetic | None = "typed"
+    parser: argparse.ArgumentParser, help: str = "", *, by_manifest: bool = False
 ) -> None:
-    """`--arithmetic`, `--ane-arithmetic`: how the CPU executor computes."""
-    parser.add_argument(
-        "--arithmetic",
-        "--ane-arithmetic",
-        type=_arithmetic,
-        default=default,
+    """`--arithmetic`: how the CPU executor computes; `by_manifest` may leave it out, None."""
+    default = "(default: 'ane' where the manifest names it)" if by_manifest else "(default: typed)"
+    words = (
+        "how the CPU executor computes: as the program's types say, or as the ANE of M4 and later "
+        f"does, where that is known {default}"
+    )
+    _add(
+        parser,
+        "arithmetic",
+        type=_read(read_arithmetic),
+        default=None if by_manifest else "typed",
         metavar="typed|ane",
-        help=help
-        or "round as the program's types say (default), or compute as the ANE of M4 and later "
-        "does, where that is known",
+        help=help or words,
     )
 
 
 def add_arithmetics(parser: argparse.ArgumentParser) -> None:
-    """`--arithmetic`, `--ane-arithmetic` of one or both, in place of the manifest's."""
-    parser.add_argument(
-        "--arithmetic",
-        "--ane-arithmetic",
-        type=lambda text: _parsed(lambda words: read_arithmetics(str(words)), text),
-        default=(),
-        metavar="A[,B]",
-        help="arithmetic in which gates judge: 'typed', 'ane' or 'typed,ane' (default: the "
-        "manifest's)",
+    """`--arithmetic` of one or both, in place of the manifest's."""
+    words = (
+        "arithmetic in which gates judge: 'typed', 'ane' or 'typed,ane' (default: the manifest's)"
     )
-
-
-def _arithmetic(text: str) -> Arithmetic:
-    return cast(Arithmetic, _parsed(lambda word: read_arithmetic(str(word)), text))
+    how = {"type": _read(read_arithmetics), "default": (), "metavar": "A[,B]", "help": words}
+    _add(parser, "arithmetic", **how)
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:

@@ -15,9 +15,6 @@ from typing import Any, NamedTuple, TypeAlias
 from pytest_ane.mlprogram.errors import AneError, OutputError
 from pytest_ane.mlprogram.text import LONGEST, printable
 
-# The terminal: its width, a status line on stderr, and a question before anything is deleted.
-
-
 _quiet = threading.Event()
 """Set while a command runs with `--json`: a program reads its output, and nobody its progress."""
 
@@ -81,7 +78,7 @@ def execute(options: argparse.Namespace) -> int:
     if options.json:
         _quiet.set()
     try:
-        result = _printed(options.run(options), quiet=options.json)
+        result = _printed(options.run(options))
     except OutputError:
         raise
     except AneError as error:
@@ -119,10 +116,8 @@ def to_json(data: object) -> str:
 def _sound(value: Any) -> Any:
     """Data whose keys are UTF-8, which pydantic requires of them: lone surrogates are escapes."""
     if isinstance(value, Mapping):
-        return {
-            str(key).encode(errors="backslashreplace").decode(): _sound(inner)
-            for key, inner in value.items()
-        }
+        keys = (str(key).encode(errors="backslashreplace").decode() for key in value)
+        return dict(zip(keys, map(_sound, value.values()), strict=True))
     return [*map(_sound, value)] if type(value) in (list, tuple) else value
 
 
@@ -131,14 +126,14 @@ def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value.item()
 
 
-def _printed(lines: Output, *, quiet: bool) -> Any:
+def _printed(lines: Output) -> Any:
     """Print a command's lines as they come, unless quiet; what it returns."""
     while True:
         try:
             line = next(lines)
         except StopIteration as end:
             return end.value
-        if not quiet:
+        if not _quiet.is_set():
             write(printable(line, LONGEST))
 
 

@@ -9,7 +9,6 @@ from pytest_ane.cli.options import add_cache
 from pytest_ane.cli.output import Output, write
 from pytest_ane.mlprogram.errors import ClusterError
 
-HELP = "let this machine build and measure for runs with --ane-cluster"
 EXAMPLE = "pytest-ane worker tcp://10.0.0.7:8786"
 
 

@@ -32,8 +32,8 @@ from pytest_ane.mlprogram.executor.budget import process_budget
 from pytest_ane.models.families.own import edited_since_import, make_importable
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.project import Project
+from pytest_ane.tools.blame import blame_shard
 from pytest_ane.tools.blame.analysis import Blame
-from pytest_ane.tools.blame.words import blame_shard
 
 PLUGIN = "pytest-ane"
 

@@ -212,8 +212,8 @@ OPTIONS = (
     Option(
         "ane_report",
         "write all verdicts to a file, whose name ends with .html or .md; or all records to a file "
-        ".jsonl, which 'pytest-ane verify-run' judges again, or to a new file in a folder, such as "
-        "history/, which 'pytest-ane history' asks",
+        ".jsonl, which 'pytest-ane evidence verify-run' judges again, or to a new file in a "
+        "folder, such as history/, which 'pytest-ane history' asks",
         metavar="FILE",
         action="append",
         has_twin=False,

@@ -29,7 +29,7 @@ from pytest_ane.report.figures import figure_text
 from pytest_ane.report.rows import StoredVerdict
 from pytest_ane.report.terminal import brief
 from pytest_ane.report.verdict import details, failure, properties, to_json
-from pytest_ane.tools.blame.words import blame_shard, cause, lines, tables
+from pytest_ane.tools.blame import blame_shard, cause, lines, tables
 
 # The cause of a shard's error, beside its verdict.
 

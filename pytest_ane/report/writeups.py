@@ -130,7 +130,7 @@ def read(path: Path) -> WriteUp:
     if lines[0] != _RULE or _RULE not in lines[1:]:
         raise ReportError(
             f"{path}:1: has no head between two lines '---'; take it from git, or begin a new "
-            "write-up with: pytest-ane writeup new"
+            "write-up with: pytest-ane report --intent"
         )
     end = lines.index(_RULE, 1)
     return WriteUp(path, _head(path, lines[1:end]), "\n".join(lines[end + 1 :]))
@@ -208,7 +208,7 @@ def unfinished(folder: Path) -> Path:
         if not read(path).head.run:
             return path
     what = "only finished write-ups; name one" if paths(folder) else "no write-up; begin one with"
-    how = "" if paths(folder) else ": pytest-ane writeup new"
+    how = "" if paths(folder) else ": pytest-ane report --intent"
     raise ReportError(f"{folder} has {what}{how}.")
 
 

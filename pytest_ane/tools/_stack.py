@@ -11,6 +11,7 @@ from pytest_ane.cli.output import tell
 from pytest_ane.manifest import Prompt
 from pytest_ane.mlprogram.arithmetic import Arithmetic
 from pytest_ane.mlprogram.errors import UnprovenError
+from pytest_ane.project import process
 from pytest_ane.project.choose import choose_model
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.progress import Progress
@@ -44,6 +45,7 @@ def open_stack(
         UnprovenError: it has no golden prompts, or they have nothing to compare.
         BuildError: a shard cannot be built.
     """
+    process.choose()
     backend: BackendName = "cpu" if arithmetic == "ane" else default_backend()
     project = read_project(manifest, cache, notify=tell, backend_name=backend)
     model = choose_model(project.manifest, name, stacks=True)

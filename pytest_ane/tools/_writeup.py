@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from hashlib import sha256
 from itertools import filterfalse
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -97,7 +97,7 @@ class Answer:
         """Whether the run read another manifest than was recorded."""
         return self.before is None or self.run.facts.digest != sha256(self.before).hexdigest()
 
-    @property
+    @cached_property
     def gated(self) -> set[str]:
         """Subjects with a verdict, without the functions of their packages."""
         return {_base(row.subject) for row in self.run.rows if row.gate}
@@ -117,19 +117,13 @@ class Answer:
     @property
     def ungated(self) -> dict[str, list[str]]:
         """Shards without a verdict, by model, of models of which some have one."""
-        of_models: dict[str, list[str]] = {}
-        for shard in self.shards:
-            of_models.setdefault(shard.model, []).append(shard.qualified)
         gated = {row.subject for row in self.run.rows if row.gate}
-        return {
-            name: left
-            for name, ids in of_models.items()
-            if gated & {*ids} and (left := [id for id in ids if id not in gated])
-        }
+        begun = {shard.model for shard in self.shards if shard.qualified in gated}
+        left = (shard for shard in self.shards if shard.qualified not in gated)
+        return _grouped((s.model, s.qualified) for s in left if s.model in begun)
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """Whether an intent is met: `Met`, `Not met` or `Open`, and why."""
 
     word: str
@@ -153,22 +147,19 @@ def outcome(answer: Answer) -> Outcome:
     rows = [row for row in ranked(answer.run.rows) if row.gate and answer.about(row.subject)]
     passed = sum(row.status == "passed" for row in rows)
     told = f"{passed} of {amount(len(rows), 'verdicts')} passed"
-    if failed := [row for row in rows if row.status == "failed"]:
-        return Outcome("Not met", f"{told}; {_named(failed)} failed.")
-    waiting = [row for row in rows if row.status != "passed"]
+    if not rows:
+        return Outcome("Open", "no verdict was reached.")
+    if failed := [f"{row.subject} {row.gate}" for row in rows if row.status == "failed"]:
+        return Outcome("Not met", f"{told}; {few(failed, 3)} failed.")
+    waiting = [f"{row.subject} {row.gate}" for row in rows if row.status != "passed"]
     broken = [row.subject for row in answer.run.rows if not row.gate]
-    why = [
-        *([f"{_named(waiting)} came to no answer"] if waiting else []),
-        *([f"there is none of {few(answer.missing)}"] if answer.missing else []),
-        *([f"{few(broken)} broke down"] if broken else []),
-    ]
-    if why or not rows:
-        return Outcome("Open", f"{'; '.join([told, *why])}." if rows else "no verdict was reached.")
-    return Outcome("Met", f"{told}.")
-
-
-def _named(rows: Sequence[Row]) -> str:
-    return few([f"{row.subject} {row.gate}" for row in rows], 3)
+    if waiting:
+        told += f"; {few(waiting, 3)} came to no answer"
+    if answer.missing:
+        told += f"; there is none of {few(answer.missing)}"
+    if broken:
+        told += f"; {few(broken)} broke down"
+    return Outcome("Open" if waiting or answer.missing or broken else "Met", f"{told}.")
 
 
 def caveats(answer: Answer) -> Iterator[str]:
@@ -209,11 +200,10 @@ def _changed_keys(answer: Answer) -> str:
         old, new = loads(_text(answer.before)), loads("\n".join(answer.run.facts.manifest_text))
     except ValueError:
         return "; one of the two is not TOML"
-    pairs = (
-        (key, *("absent" if value is None else toml_value(value) for value in values))
+    changes = [
+        f"{key} {' -> '.join('absent' if v is None else toml_value(v) for v in values)}"
         for key, *values in differences(old, new)
-    )
-    changes = [f"{key} {before} -> {after}" for key, before, after in pairs]
+    ]
     return f": {'; '.join(changes)}" if changes else ", in no key"
 
 
@@ -231,7 +221,7 @@ def last_of(writeup: WriteUp, run: Run) -> tuple[str, Run] | None:
 
 
 def few(names: Iterable[str], most: int = _NAMED) -> str:
-    """Names in few characters; of many, the first and how many more."""
+    """Of many names the first, and how many more."""
     names = list(names)
     shown = ", ".join(names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
@@ -267,7 +257,7 @@ def blank(number: int, intent: str) -> str:
     cut = intent[:_TITLE].rpartition(" ")[0] or intent[:_TITLE]
     title = intent if len(intent) <= _TITLE else f"{cut} ..."
     texts = dict.fromkeys(SECTIONS, "*What you learned: write it here in place of this line.*")
-    texts |= dict.fromkeys(WRITTEN, "*Not run yet: `pytest-ane writeup finish` writes this.*")
+    texts |= dict.fromkeys(WRITTEN, "*Not run yet: `pytest-ane report --writeup` writes this.*")
     texts["Intent"] = intent
     sections = "".join(f"\n## {title}\n\n{text}\n" for title, text in texts.items())
     return f"\n# {number:03d}: {title}\n{sections}"
@@ -280,14 +270,14 @@ def sections(answer: Answer) -> dict[str, str]:
         ReportError: a verdict of the run's file is damaged.
     """
     run, facts, rows = answer.run, answer.run.facts, ranked(answer.run.rows)
-    pairs = ((row, verdict_of(row.data)) for row in rows)
-    verdicts = [(row, verdict) for row, verdict in pairs if verdict is not None]
+    verdicts = [(row, made) for row in rows if (made := verdict_of(row.data)) is not None]
     findings = [(row, finding) for row, verdict in verdicts for finding in verdict.findings]
     warned = (
         (f"{row.gate} warns: {finding.kind or finding.reason}", row.subject)
         for row, finding in findings
         if finding.severity == "warned"
     )
+    digests = {(row.subject, str(v.provenance.get("artifact") or "")) for row, v in verdicts}
     advised = sorted(findings, key=lambda pair: _SEVERITIES.index(pair[1].severity))
     header = run.header.removeprefix("ane: ").split(" · ")
     text = _template().render(
@@ -296,7 +286,7 @@ def sections(answer: Answer) -> dict[str, str]:
         compression=_grouped(_compression(answer)),
         configuration=" · ".join(part for part in header if not part.startswith(_LOCAL)),
         machine={k: v for k, v in facts.machine.items() if k not in facts.versions},
-        packages=sorted(_packages(verdicts).items()),
+        packages=sorted(pair for pair in digests if pair[1]),
         outcome=outcome(answer),
         caveats=list(caveats(answer)),
         rows=[(row.name, row.gate, row.word, printable(row.summary, _SHORT)) for row in rows],
@@ -331,12 +321,6 @@ def _compression(answer: Answer) -> Iterator[tuple[str, str]]:
             yield text, shard.qualified
 
 
-def _packages(verdicts: _Verdicts) -> dict[str, str]:
-    """Digests of the shards' packages."""
-    found = ((row.subject, verdict.provenance.get("artifact")) for row, verdict in verdicts)
-    return {name: digest for name, digest in found if isinstance(digest, str) and digest}
-
-
 def _words(figure: Figure) -> str:
     """`cosine (minimum)`: its label, and what it is of its probes."""
     name, kind = figure.label or figure.name, _KINDS.get(_kind(figure.name), "")
@@ -349,7 +333,7 @@ def _kind(name: str) -> str:
 
 def _spread(verdicts: _Verdicts) -> Iterator[tuple[str, ...]]:
     """Figures with a limit, minima and maxima that are shown, and their means; over shards."""
-    values: dict[tuple[str, str, str], list[Figure]] = {}
+    values: dict[tuple[str, str, str, str], list[float]] = {}
     for row, verdict in verdicts:
         names = {
             f.name for f in verdict.figures
@@ -360,13 +344,14 @@ def _spread(verdicts: _Verdicts) -> Iterator[tuple[str, ...]]:
             if figure.name in names and not isinstance(figure.value, str):
                 sign, limit = "least" if figure.good == "above" else "most", figure.limit
                 asks = "" if limit is None else f"at {sign} {limit_of(limit, figure.unit)}"
-                values.setdefault((row.gate, _words(figure), asks), []).append(figure)
-    for key, figures in values.items():
-        unit, size = figures[0].unit, len(figures)
-        numbers = sorted((f.value for f in figures if not isinstance(f.value, str)), key=float)
-        if size == 1:
+                place = (row.gate, _words(figure), asks, figure.unit)
+                values.setdefault(place, []).append(figure.value)
+    for (gate, words, asks, unit), numbers in values.items():
+        key = (gate, words, asks)
+        if (size := len(numbers)) == 1:
             yield *key, amount(numbers[0], unit), "", "", "", "", ""
         else:
+            numbers.sort()
             least, median, most = (amount(numbers[i], unit) for i in (0, size // 2, size - 1))
             whole = amount(sum(numbers), unit) if unit == "bytes" else ""
             yield *key, "", f"{size}", least, median, most, whole
@@ -374,10 +359,10 @@ def _spread(verdicts: _Verdicts) -> Iterator[tuple[str, ...]]:
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """Subjects by text, both in the order in which they come, none twice."""
-    made: dict[str, dict[str, None]] = {}
-    for text, subject in pairs:
-        made.setdefault(text, {})[subject] = None
-    return {text: list(subjects) for text, subjects in made.items()}
+    made: dict[str, list[str]] = {}
+    for text, subject in dict.fromkeys(pairs):
+        made.setdefault(text, []).append(subject)
+    return made
 
 
 def _changes(answer: Answer, verdicts: _Verdicts) -> Iterator[str]:
@@ -398,8 +383,7 @@ def _changes(answer: Answer, verdicts: _Verdicts) -> Iterator[str]:
         who = f"{row.subject} {row.gate}:"
         if last.label != row.label:
             yield f"{who} {last.label} -> {row.label}"
-        then = verdict_of(last.data)
-        if then is None:
+        if (then := verdict_of(last.data)) is None:
             continue
         if not comparable(row, last) or verdict.basis != then.basis:
             yield f"{who} measured on another backend or machine, so no figure is compared"

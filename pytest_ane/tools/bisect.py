@@ -1,42 +1,74 @@
-"""`pytest-ane bisect`."""
+"""`pytest-ane bisect`: the fewest shards whose exact versions make a red stack green.
+
+A stack is red if too much is wrong with it, and with more shards exact less is wrong: the verdict
+is monotone in the set of exact shards. The search is by binary splitting. Of the suspects, the
+worst first, it finds the shortest beginning that restores the verdict; the last of that beginning
+is to blame, for without it all before do not suffice. It stays exact, and the search goes on among
+those before it until the shards to blame suffice. So none of them can be spared; where each is
+enough to break the stack, or errors add up in the order of suspicion, no smaller set restores the
+verdict.
+
+Sources: F. K. Hwang, A method for detecting all defective members in a population by group testing,
+J. Am. Stat. Assoc. 67 (1972), for splitting groups whose size follows from the tests that are left;
+U. Junker, QuickXplain, AAAI 2004, for minimal sets under a monotone test.
+"""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
 
-from pytest_ane.cli.options import add_manifest_arithmetic, add_stack
+from pytest_ane.cli.options import add_arithmetic, add_stack
 from pytest_ane.cli.output import Failed, Output, tell
+from pytest_ane.gates.behaviour.judge import judge
+from pytest_ane.gates.behaviour.measure import measure
+from pytest_ane.gates.verdict import Verdict
+from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.mlprogram.arithmetic import label
+from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.models.chain import Answer, Chain, ShardRun, Watch, lead, likeliest_token
+from pytest_ane.models.families import Streams
+from pytest_ane.probes.exact_chain import (
+    GoldenPrompt,
+    ReferenceStates,
+    ShardAlone,
+    exact_chain,
+    run_all,
+    teacher_forced,
+)
+from pytest_ane.report.arithmetic import rules_lines
+from pytest_ane.report.verdict import reasons, row
+from pytest_ane.tools._stack import open_stack
+from pytest_ane.tools.drift import compare_rows
 
-if TYPE_CHECKING:
-    from pytest_ane.tools._bisect import StackEvaluation
-
-HELP = "find the fewest shards to blame for a red stack"
 EXAMPLE = "pytest-ane bisect --model smollm2 --most 2"
+Exact: TypeAlias = frozenset[str]
+"""Shards whose reference stands in for them."""
+_BUDGET = 256 << 20
+"""Bytes of hidden states kept between stacks."""
+_NAMED = 6
+_Prefix: TypeAlias = "tuple[Callable[[], ShardRun], ...]"
+"""The first shards of a stack."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The model, and where to give up."""
     add_stack(parser)
-    add_manifest_arithmetic(parser)
+    add_arithmetic(parser, by_manifest=True)
     parser.add_argument(
         "--most", type=int, default=4, metavar="N", help="give up at more than this (default: 4)"
     )
 
 
 def run(options: argparse.Namespace) -> Output:
-    """The fewest shards whose exact versions make a red stack green."""
-    from pytest_ane.project import process as threads
-
+    """Search, with a line for each stack that was evaluated."""
     if options.most < 1:
         raise ExecutionError(f"--most {options.most}: give a number from 1 on.")
-    threads.choose()
-    from pytest_ane.report.arithmetic import rules_lines
-    from pytest_ane.tools._bisect import bisect, evaluation_line, sentence
-    from pytest_ane.tools._stack import open_stack
-
     evaluations: list[StackEvaluation] = []
 
     def note(evaluation: StackEvaluation) -> None:
@@ -46,7 +78,6 @@ def run(options: argparse.Namespace) -> Output:
     with open_stack(
         options.manifest, options.model, options.cache, arithmetic=options.arithmetic
     ) as stack:
-        simulated = stack.arithmetic == "ane"
         result = bisect(
             stack.chain,
             stack.reference,
@@ -59,21 +90,292 @@ def run(options: argparse.Namespace) -> Output:
             progress=note,
         )
         tell("")
-        if simulated:
-            yield from rules_lines(stack.rules)
+        rules = {"rules": stack.rules} if stack.arithmetic == "ane" else {}
+        for shares in rules.values():
+            yield from rules_lines(shares)
         for number, evaluation in enumerate(evaluations, start=1):
             yield evaluation_line(evaluation, number, len(stack.artifacts))
     verdicts = [evaluation.verdict for evaluation in evaluations]
     last = next((v for v in verdicts if v.status == "unproven"), verdicts[-1])
     says = sentence(result, stack.model, len(stack.artifacts), last)
     stacks = [{"exact": e.exact, "status": e.verdict.status} for e in evaluations]
-    data = {
-        **vars(result),
-        "arithmetic": label(stack.arithmetic),
-        **({"rules": stack.rules} if simulated else {}),
-        "evaluations": stacks,
-    }
+    arithmetic = label(stack.arithmetic)
+    data = {**vars(result), "arithmetic": arithmetic, **rules, "evaluations": stacks}
     if result.outcome == "unproven":
         return Failed(says, data)
     yield says
     return data
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """The result of a search.
+
+    Attributes:
+        outcome: `green`, as the stack is; `unproven`, as it is; `found`; `many`, more shards than
+            were looked for; `reference`, red with all shards exact.
+        shards: those to blame, the least suspicious first; of `many` the first few of them.
+        enough: how many of the worst suspects restored the verdict together.
+        evaluations: stacks that were evaluated, each once.
+    """
+
+    outcome: Literal["green", "unproven", "found", "many", "reference"]
+    shards: tuple[str, ...] = ()
+    enough: int = 0
+    evaluations: int = 0
+
+
+def most_evaluations(shards: int, to_blame: int) -> int:
+    """The most stacks that a search of n shards evaluates: 2, and 2 log2(n) for each to blame."""
+    return 2 + to_blame * _tests(shards)
+
+
+def search(suspects: Sequence[str], passes: Callable[[Exact], bool], most: int = 4) -> Bisection:
+    """Find the fewest suspects that `passes` needs; `most` is where to give up.
+
+    `passes` is asked at most `most_evaluations(len(suspects), to_blame)` times, each set once.
+    """
+    results: dict[Exact, bool] = {}
+
+    def evaluate(exact: Sequence[str]) -> bool:
+        key = frozenset(exact)
+        if key not in results:
+            results[key] = passes(key)
+        return results[key]
+
+    if evaluate(()):
+        return Bisection("green", evaluations=len(results))
+    if not evaluate(suspects):
+        return Bisection("reference", evaluations=len(results))
+    blamed: list[str] = []
+    rest, enough = list(suspects), 0
+    while True:
+        # With all of `rest` and the blamed exact it is green, without `rest` red.
+
+        def enough_with(n: int, held: Sequence[str] = tuple(blamed)) -> bool:
+            return evaluate([*held, *rest[:n]])
+
+        count = _fewest(len(rest), _tests(len(suspects)) - 1, enough_with)
+        enough = enough or count
+        blamed.append(rest[count - 1])
+        del rest[count - 1 :]
+        if evaluate(blamed):
+            return Bisection("found", tuple(blamed), enough, len(results))
+        if len(blamed) >= most:
+            return Bisection("many", tuple(blamed), enough, len(results))
+
+
+def _tests(shards: int) -> int:
+    """For each shard to blame; one of them tests whether those blamed suffice."""
+    return math.floor(2 * math.log2(shards))
+
+
+def _fewest(total: int, tests: int, passes: Callable[[int], bool]) -> int:
+    """The smallest n in 1..total that passes, given that `total` does and 0 does not.
+
+    Tries as few as can be, as long as the tests that are left can tell all others apart: the
+    worst suspects are the likeliest, and few exact shards cost little.
+    """
+    low, high = 0, total
+    while high - low > 1:
+        tests -= 1
+        middle = max(low + 1, high - 2**tests)
+        if passes(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+@dataclass(frozen=True)
+class StackEvaluation:
+    """One stack that was evaluated: its exact shards in running order, and the verdict."""
+
+    exact: tuple[str, ...]
+    verdict: Verdict
+
+
+def bisect(
+    chain: Chain,
+    reference: Chain,
+    golden: Sequence[GoldenPrompt],
+    states: ReferenceStates,
+    policy: BehaviourPolicy,
+    model: str,
+    provenance: Mapping[str, Any],
+    *,
+    most: int = 4,
+    progress: Callable[[StackEvaluation], None] = lambda _: None,
+) -> Bisection:
+    """Find the fewest shards of a red stack to blame; `progress` gets each stack's verdict.
+
+    They are those without which nothing fails. A stack that is unproven has no shard to blame.
+
+    `reference` should be a lazy `reference_chain`: every stack takes all prompts along at once, so that
+    an exact shard's weights are read once a stack and only one shard's are held.
+    """
+    runner, names = StackRunner(golden), [step.shard for step in chain.steps]
+    alone: list[ShardAlone] = []
+    unproven = False
+
+    def verdict(exact: Exact) -> bool:
+        nonlocal unproven
+        stack = runner.run(exact_chain(chain, reference, exact))
+        if not exact:
+            # A shard under teacher forcing is the same in every stack, so it is measured once.
+            stack = replace(stack, steps=chain.steps)
+        behaviour = measure(stack, golden, states, lambda _: "", provenance)
+        alone.extend(behaviour.alone)
+        kept = tuple(a for a in alone if a.shard not in exact)
+        judged = judge(replace(behaviour, alone=kept), policy, model)
+        progress(StackEvaluation(tuple(name for name in names if name in exact), judged))
+        unproven = judged.status == "unproven"
+        return judged.status != "failed"
+
+    result = search(suspect_shards(chain, golden, states), verdict, most)
+    is_unproven = result.outcome == "green" and unproven
+    return replace(result, outcome="unproven") if is_unproven else result
+
+
+def suspect_shards(
+    chain: Chain, golden: Sequence[GoldenPrompt], states: ReferenceStates
+) -> list[str]:
+    """Shards by the relative error of their output on exact states, the worst first."""
+    errors = {}
+    for shard in teacher_forced(chain, golden, states):
+        reading = compare_rows(shard.exact, shard.own)
+        worst = reading.rest or reading.first
+        error = worst.relative_l2 if worst else math.nan
+        errors[shard.step.shard] = math.inf if math.isnan(error) else error
+    return sorted(errors, key=lambda name: -errors[name])
+
+
+@dataclass(frozen=True, eq=False)
+class PrecomputedChain(Chain):
+    """A chain whose logits on the golden prompts were computed before.
+
+    Attributes:
+        rows: logits `[T', V]` by prompt, beyond its end those of the reference's continuation.
+    """
+
+    rows: Mapping[tuple[int, ...], FloatArray] = field(default_factory=dict)
+
+    def logits(self, ids: Sequence[int]) -> FloatArray:
+        """Logits `[T, V]` of a golden prompt."""
+        return self.rows[tuple(ids)][: len(ids)]
+
+    def answer(
+        self,
+        ids: Sequence[int],
+        count: int,
+        guess: Sequence[int] = (),
+        watch: Watch | None = None,
+    ) -> Answer:
+        """As `Chain.answer` up to and including the first token that is not the reference's.
+
+        Tokens after it follow the reference's text, not the chain's own. No block runs, so
+        `watch` sees nothing.
+        """
+        rows = self.rows[tuple(ids)]
+        ahead = rows[len(ids) - 1 :][:count]
+        tokens = tuple(map(likeliest_token, ahead))
+        return Answer(rows[: len(ids)], tokens, tuple(map(lead, ahead)))
+
+
+class StackRunner:
+    """Runs stacks on the golden prompts and their reference continuations, shard by shard.
+
+    As long as a stack agrees with the continuation, that is also its greedy text; where it first
+    differs is all that a verdict looks at. Stacks with equal beginnings run those once.
+
+    Args:
+        golden: the prompts.
+        budget: bytes of hidden states that are kept, the latest used.
+    """
+
+    def __init__(self, golden: Sequence[GoldenPrompt], budget: int = _BUDGET) -> None:
+        self._golden = golden
+        self._budget = budget
+        self._held = 0
+        self._kept: OrderedDict[_Prefix, list[Streams]] = OrderedDict()
+
+    def run(self, chain: Chain) -> PrecomputedChain:
+        """One stack; its shards are those of an earlier one if their `open` is the same."""
+        steps = chain.blocks
+        key = tuple(step.open for step in steps)
+        done, streams = self._longest(key)
+        if not done:
+            streams = [{"x": chain.embed([*g.ids, *g.greedy[:-1]])} for g in self._golden]
+        for i, step in enumerate(steps[done:], start=done + 1):
+            streams = list(map(dict, streams))
+            run_all(step, streams)
+            self._keep(key[:i], streams)
+        streams = list(map(dict, streams))
+        for step in chain.steps:
+            if step.is_head:
+                run_all(step, streams)
+        pairs = [(g.ids, s["logits"]) for g, s in zip(self._golden, streams, strict=True)]
+        # Of the same prompt twice, the longer continuation.
+        rows = dict(sorted(pairs, key=lambda pair: len(pair[1])))
+        return PrecomputedChain(chain.embed, (), rows=rows)
+
+    def _longest(self, key: _Prefix) -> tuple[int, list[Streams]]:
+        for length in range(len(key), 0, -1):
+            if key[:length] in self._kept:
+                self._kept.move_to_end(key[:length])
+                return length, self._kept[key[:length]]
+        return 0, []
+
+    def _keep(self, key: _Prefix, streams: list[Streams]) -> None:
+        self._kept[key] = streams
+        self._held += _bytes(streams)
+        while self._held > self._budget:
+            _, oldest = self._kept.popitem(last=False)
+            self._held -= _bytes(oldest)
+
+
+def _bytes(streams: list[Streams]) -> int:
+    return sum(array.nbytes for stream in streams for array in stream.values())
+
+
+def evaluation_line(evaluation: StackEvaluation, number: int, shards: int) -> str:
+    """One stack that was evaluated: `3. exact: L07 - green (top-1 95.1%, KL 0.0265, ...)`."""
+    verdict, names = evaluation.verdict, evaluation.exact
+    values, numbers = verdict.values, row(verdict)
+    colour = {"passed": "green", "failed": "red"}.get(verdict.status, "unproven")
+    if {"top1", "kl.mean", "greedy.agreed"} <= values.keys():
+        greedy = f"{values['greedy.agreed']} greedy tokens"
+        numbers = f"top-1 {values['top1']:.1%}, KL {values['kl.mean']:.4f}, {greedy}"
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    exact = "all" if len(names) == shards else ", ".join(names[:_NAMED]) + more
+    return f"{number:>2}. exact: {exact or 'none'} - {colour} ({numbers})"
+
+
+def sentence(result: Bisection, model: str, shards: int, last: Verdict | None = None) -> str:
+    """The shards to blame, and how many stacks the search took.
+
+    `last` is the first verdict that was unproven, or else the last.
+    """
+    took = f"{result.evaluations} stack evaluation{'s' if result.evaluations > 1 else ''}"
+    if result.outcome == "unproven" and last is not None:
+        return (
+            f"{model} is unproven as it is, so no shard can be blamed: {reasons(last)[0]} ({took})"
+        )
+    if result.outcome == "green":
+        return f"{model} is green as it is: no shard is to blame ({took})."
+    if result.outcome == "reference":
+        why = f": {reasons(last)[0]}" if last is not None and last.reasons else "."
+        return f"The reference itself does not meet the policy{why} ({took})"
+    if result.outcome == "many":
+        return (
+            f"More than {len(result.shards)} shards are to blame, so a search for a few ends here: "
+            f"the {result.enough} worst of {shards} have to be exact for a green verdict; "
+            f"pytest-ane drift shows what each contributes ({took})."
+        )
+    does = "is to blame: exact, it restores the verdict"
+    if len(result.shards) > 1:
+        does = "are to blame: exact, they restore the verdict, and none can be spared"
+    if last is not None and last.status == "unproven":
+        start = does.partition(",")[0]
+        does = f"{start}, nothing fails, and the verdict is unproven: {reasons(last)[0]}"
+    return f"{', '.join(sorted(result.shards))} {does} ({took})."

@@ -9,7 +9,6 @@ from pytest_ane.cli.options import add_cache, add_manifest, count, positive
 from pytest_ane.cli.output import Output
 from pytest_ane.mlprogram.errors import ManifestError
 
-HELP = "bound each kind of shards by bandwidth and compute, and show what would help"
 EXAMPLE = "pytest-ane bound shards.toml --device 'M4 Max' --measured 9.25"
 _PACKAGES = (".mlpackage", ".mlmodelc")
 _MOST = 64

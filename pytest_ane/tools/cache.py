@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from pytest_ane.make import Cache
     from pytest_ane.make.cache import Entry
 
-HELP = "list, prune or share built shards and recordings"
 EXAMPLE = "pytest-ane cache prune --keep '2 GB'"
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pytest_ane.gates.throughput.speed import Speed
     from pytest_ane.gates.throughput.stored import Storage
 
-HELP = "measure how much benchmarks differ when nothing changed"
 EXAMPLE = "pytest-ane calibrate --runs 5 --shards L01 -k decode"
 _PASSED_ON = {
     "manifest": "--ane-manifest",

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pytest_ane.mlprogram.records import MLModel
     from pytest_ane.mlprogram.weights import Weight
 
-HELP = "compress a package's weights, and say what became of each"
 EXAMPLE = "pytest-ane compress fp16.mlpackage --nbits 4 --keep 'head*' -o out.mlpackage"
 
 _IOS18 = 9

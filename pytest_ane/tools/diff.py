@@ -1,23 +1,31 @@
-"""`pytest-ane diff`."""
+"""`pytest-ane diff`: two programs on the same inputs, operation by operation."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from pytest_ane.cli.options import add_arithmetic, add_budget, add_function
 from pytest_ane.cli.output import Failed, Output
-from pytest_ane.mlprogram.arithmetic import SIMULATED, label
+from pytest_ane.mlprogram.arithmetic import SIMULATED, Arithmetic, RuleShares, label
+from pytest_ane.mlprogram.arrays import Array, Arrays
 from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.executor import PipelineSession, Session
+from pytest_ane.mlprogram.executor.interface import to_pixels
+from pytest_ane.mlprogram.model import counterpart, only_program, read_any
+from pytest_ane.mlprogram.records import Feature, MLModel, NonMaximumSuppression, Pipeline
+from pytest_ane.probes.package import seeded_inputs
+from pytest_ane.report.arithmetic import rules_lines
+from pytest_ane.tools.run import read_inputs
 
-if TYPE_CHECKING:
-    from pytest_ane.mlprogram.records import MLModel, Pipeline
-    from pytest_ane.tools._operations import Arithmetics, ProgramDiff
-
-HELP = "compare two packages, or two arithmetics, op by op on the same inputs"
 EXAMPLE = "pytest-ane diff int4.mlpackage fp16.mlpackage --tolerance 0.05"
+Arithmetics: TypeAlias = tuple[Arithmetic, Arithmetic]
+_TYPED: Arithmetics = ("typed", "typed")
 _SHOWN = 10
 
 
@@ -54,18 +62,23 @@ def run(options: argparse.Namespace) -> Output:
 
     It fails where an operation differs beyond the tolerance.
     """
-    from pytest_ane.mlprogram.model import counterpart, only_program, read_any
-    from pytest_ane.mlprogram.records import Pipeline
-    from pytest_ane.tools._arrays import read_inputs
-    from pytest_ane.tools._operations import diff_pipelines, diff_programs
-
     tolerance: float = options.tolerance
     if not tolerance >= 0:
         raise ExecutionError(f"--tolerance {tolerance:g}: give a number from 0.")
-    other, arithmetics = _sides(options)
+    other: Path = options.second or options.first
+    arithmetics: Arithmetics = (options.arithmetic, options.arithmetic)
+    if options.second is None:
+        arithmetics = ("ane", "typed")
+        if options.arithmetic == "typed":
+            raise ExecutionError(
+                f"{other} alone has nothing to be compared with; name a second package, or give "
+                "--arithmetic ane to compare it with itself as typed."
+            )
     a = read_any(options.first, function=options.function)
     b = read_any(other, function=counterpart(other, options.function))
-    inputs = read_inputs(options.input) if options.input else _seeded(a, options)
+    if not (inputs := read_inputs(options.input)):
+        function = options.function
+        inputs = seeded_inputs(a.inputs, options.first, options.seed, function=function)
     if isinstance(a, Pipeline) and isinstance(b, Pipeline):
         diff = diff_pipelines(a, b, inputs, arithmetics)
     else:
@@ -83,33 +96,13 @@ def run(options: argparse.Namespace) -> Output:
     return data
 
 
-def _sides(options: argparse.Namespace) -> tuple[Path, Arithmetics]:
-    """The second package, and how either is computed."""
-    if options.second is not None:
-        return options.second, (options.arithmetic, options.arithmetic)
-    if options.arithmetic == "typed":
-        raise ExecutionError(
-            f"{options.first} alone has nothing to be compared with; name a second package, or "
-            "give --arithmetic ane to compare it with itself as typed."
-        )
-    return options.first, ("ane", "typed")
-
-
 def _computed(diff: ProgramDiff, alone: bool) -> Iterator[str]:
-    """How both were computed, and by which rules; nothing where both are as typed."""
-    from pytest_ane.report.arithmetic import rules_lines
-
+    """How both were computed, and by which rules, if not as typed."""
     if any(diff.rules):
         yield f"{SIMULATED} {'against the same package as typed' if alone else 'in both'}"
     for which, rules in zip(("first", "second"), diff.rules, strict=True):
         for line in rules_lines(rules) if rules else ():
             yield line if alone else f"{which}: {line}"
-
-
-def _seeded(model: MLModel | Pipeline, options: argparse.Namespace) -> dict[str, Any]:
-    from pytest_ane.probes.package import seeded_inputs
-
-    return seeded_inputs(model.inputs, options.first, options.seed, function=options.function)
 
 
 def _table(diff: ProgramDiff, tolerance: float) -> Iterator[str]:
@@ -122,11 +115,163 @@ def _table(diff: ProgramDiff, tolerance: float) -> Iterator[str]:
             mark = "!" if d.beyond(tolerance) else " "
             text = d.note or f"relative {d.relative:.3g}, largest {d.largest:.3g}"
             yield f"{mark} {d.name:{width}}  {d.op:20} {text}"
-    yield f"{len(diff.differences)} operations compared, by name" + _unmatched(diff)
+    counts = len(diff.only_first), len(diff.only_second)
+    alone = "; {} only in the first, {} in the second".format(*counts) if any(counts) else ""
+    yield f"{len(diff.differences)} operations compared, by name{alone}"
 
 
-def _unmatched(diff: ProgramDiff) -> str:
-    count = len(diff.only_first) + len(diff.only_second)
-    if not count:
-        return ""
-    return f"; {len(diff.only_first)} only in the first, {len(diff.only_second)} in the second"
+@dataclass(frozen=True)
+class OpDifference:
+    """How far an operation's result in one package is from that of the same name in another.
+
+    Attributes:
+        op: kind of the operation, in the first package.
+        name: of its result.
+        relative: |a - b| / |b| in Euclidean norms; infinite where the shapes differ, NaN where a
+            value is not finite on one side only.
+        largest: greatest absolute difference.
+        note: why nothing could be compared, if so.
+    """
+
+    op: str
+    name: str
+    relative: float
+    largest: float
+    note: str = ""
+
+    def beyond(self, tolerance: float) -> bool:
+        """Whether it exceeds a relative tolerance; undefined counts as beyond."""
+        return not self.relative <= tolerance
+
+
+@dataclass(frozen=True)
+class ProgramDiff:
+    """Differences of all results that two packages share, in the first one's order.
+
+    Attributes:
+        only_first, only_second: results that only one of the packages computes.
+        rules: by which rules of the ANE either ran; None for one that ran as typed.
+    """
+
+    differences: tuple[OpDifference, ...]
+    only_first: tuple[str, ...]
+    only_second: tuple[str, ...]
+    rules: tuple[RuleShares | None, RuleShares | None] = (None, None)
+
+    def first_beyond(self, tolerance: float) -> OpDifference | None:
+        """The first operation whose result differs by more than a relative tolerance."""
+        return next((d for d in self.differences if d.beyond(tolerance)), None)
+
+    def with_part(self, part: str, other: ProgramDiff) -> ProgramDiff:
+        """Both together, names of the other below a part's of a pipeline."""
+        return ProgramDiff(
+            (*self.differences, *(replace(d, name=f"{part}/{d.name}") for d in other.differences)),
+            (*self.only_first, *(f"{part}/{name}" for name in other.only_first)),
+            (*self.only_second, *(f"{part}/{name}" for name in other.only_second)),
+            (_both(self.rules[0], other.rules[0]), _both(self.rules[1], other.rules[1])),
+        )
+
+
+def diff_programs(
+    a: MLModel, b: MLModel, inputs: Arrays, arithmetics: Arithmetics = _TYPED
+) -> ProgramDiff:
+    """Run both on the same inputs, in these arithmetics, and compare results of the same name.
+
+    Raises:
+        ExecutionError: one of them cannot be run on these inputs, or they share no name.
+    """
+    first, second = (Session(m, arithmetic=how) for m, how in zip((a, b), arithmetics, strict=True))
+    kinds = {out.name: op.op for op in a.main.block.operations for out in op.outputs}
+    theirs = {_plain(name): name for name in second.computed}
+    common = {name: theirs[_plain(name)] for name in first.computed if _plain(name) in theirs}
+    if not common or not set(a.main.block.outputs) & set(common):
+        raise ExecutionError(
+            f"{a.path} and {b.path} have no output of the same name, so there is little to "
+            "compare; convert both from the same module, with the same outputs."
+        )
+    x, y = _run(first, inputs, common), _run(second, inputs, common.values())
+    return ProgramDiff(
+        tuple(op_difference(kinds[n], n, x[n], y[other]) for n, other in common.items()),
+        tuple(n for n in first.computed if n not in common),
+        tuple(n for n in second.computed if n not in set(common.values())),
+        (first.rule_shares, second.rule_shares),
+    )
+
+
+def diff_pipelines(
+    a: Pipeline, b: Pipeline, inputs: Arrays, arithmetics: Arithmetics = _TYPED
+) -> ProgramDiff:
+    """As `diff_programs`, part by part, each part of both on what enters it in the first.
+
+    Results are named `PART/NAME`. A suppression is one operation, named as its part, whose settings
+    are compared.
+
+    Raises:
+        ExecutionError: their parts are of other kinds, or one cannot be run on these inputs.
+    """
+    kinds = [[type(part) for part in pipeline.parts] for pipeline in (a, b)]
+    if kinds[0] != kinds[1]:
+        raise ExecutionError(
+            f"{a.path} and {b.path} are pipelines of other parts, so there is little to compare."
+        )
+    names = [f.name for part in a.parts for f in part.outputs]
+    values = {
+        **inputs,
+        **PipelineSession(a, arithmetic=arithmetics[0]).predict(inputs, outputs=names),
+    }
+    whole = ProgramDiff((), (), ())
+    for name, first, second in zip(a.names, a.parts, b.parts, strict=True):
+        if isinstance(first, MLModel) and isinstance(second, MLModel):
+            entering = [f for f in first.inputs if f.name in values]
+            given = {f.name: _entering(f, values[f.name]) for f in entering}
+            whole = whole.with_part(name, diff_programs(first, second, given, arithmetics))
+        elif not isinstance(first, MLModel) and not isinstance(second, MLModel):
+            settings = _suppressions(name, first, second)
+            whole = replace(whole, differences=(*whole.differences, settings))
+    return whole
+
+
+def _both(one: RuleShares | None, other: RuleShares | None) -> RuleShares | None:
+    return one + other if one and other else one or other
+
+
+def _entering(feature: Feature, value: Any) -> Any:
+    """A part's result as the next part takes it; what enters the whole is so already."""
+    tensor = feature.kind == "image" and getattr(value, "ndim", 0) == 4
+    return to_pixels(feature, value) if tensor else value
+
+
+def _suppressions(name: str, a: NonMaximumSuppression, b: NonMaximumSuppression) -> OpDifference:
+    changed = [
+        f"{key} {value} in place of {b.settings[key]}"
+        for key, value in a.settings.items()
+        if value != b.settings[key]
+    ]
+    gap = float("inf") if changed else 0.0
+    return OpDifference("nonMaximumSuppression", name, gap, gap, ", ".join(changed))
+
+
+def _plain(name: str) -> str:
+    """Without what conversion to fp16 adds."""
+    return name.removesuffix("_cast_fp16")
+
+
+def _run(session: Session, inputs: Arrays, names: Iterable[str]) -> Arrays:
+    state = session.make_state() if session.model.states else None
+    return session.predict(inputs, state, outputs=list(names))
+
+
+def op_difference(op: str, name: str, a: Array, b: Array) -> OpDifference:
+    """How far a result `a` is from `b`, of any shape, in float64; equal infinities are no gap."""
+    if a.shape != b.shape:
+        note = f"shapes {list(a.shape)} and {list(b.shape)}"
+        return OpDifference(op, name, float("inf"), float("inf"), note)
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    same = (x == y) | (np.isnan(x) & np.isnan(y))
+    with np.errstate(invalid="ignore", over="ignore"):
+        gap = np.where(same, 0.0, x - y)
+    size = float(np.linalg.norm(np.where(np.isfinite(y), y, 0.0)))
+    off = float(np.linalg.norm(gap))
+    relative = 0.0 if off == 0 else off / size if size else float("inf")
+    largest = float(np.abs(gap).max(initial=0.0))
+    return OpDifference(op, name, float("nan") if np.isnan(off) else relative, largest)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pytest_ane.manifest import Manifest, Model
     from pytest_ane.project.project import Project
 
-HELP = "check what a run needs: versions, disk, models"
 EXAMPLE = "pytest-ane doctor --manifest shards.toml"
 _NEEDED = ("coremltools", "torch", "numpy")
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "GOMP_SPINCOUNT")

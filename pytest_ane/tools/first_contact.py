@@ -11,7 +11,6 @@ from pytest_ane.cli.options import add_manifest
 from pytest_ane.cli.output import Failed, Output
 from pytest_ane.mlprogram.errors import BackendError, ExecutionError
 
-HELP = "test on a Mac what the Core ML backend assumes, and record how its ANE computes"
 EXAMPLE = "pytest-ane first-contact --shard L01"
 _SECONDS = 300.0
 

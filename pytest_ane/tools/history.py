@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from pytest_ane.cli.options import add_manifest, add_shards
 from pytest_ane.cli.output import Output
 from pytest_ane.mlprogram.errors import HistoryError
+from pytest_ane.project.entries import read_manifest
+from pytest_ane.records.history import compare, judge
+from pytest_ane.records.memory import FOLDER, Memory, Run, Series, Skipped
+from pytest_ane.records.steps import Turn, summaries, turns
+from pytest_ane.report.table import columns
 
-if TYPE_CHECKING:
-    from pytest_ane.records.memory import Memory
-
-HELP = "ask the memory of many runs: when a figure stepped, and what two runs differ in"
 EXAMPLE = "pytest-ane history cosine.min --shards L11"
+_SHOWN = 12
+"""Steps, or differences, that a table has; --json has all."""
+_BAR = 20
+_SKIPPED = 3
+_TURN = ("commit", "subject", "gate", "figure", "before -> after", "since")
+_FACTS = {"os": "system", "compute_units": "compute units"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,25 +50,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Output:
     """Read the memory, note what was skipped, and answer."""
-    from pytest_ane.records.memory import FOLDER, Memory
-    from pytest_ane.tools._history_words import skipped, unordered
-
     manifest = options.manifest or Path("shards.toml")
     memory = Memory(options.history or manifest.absolute().parent / FOLDER)
-    memory.check(gate=options.gate, shards=options.shards)
-    yield from skipped(memory.skipped)
-    yield from unordered(memory.runs)
+    asked = {"gate": options.gate, "shards": options.shards}
+    memory.check(**asked)
+    yield from _notes(memory.skipped, memory.runs)
     match options.what:
         case []:
-            data = yield from _overview(memory, options)
+            data = yield from _overview(memory, asked)
         case ["judge"]:
-            data = yield from _judge(memory, options)
+            data = yield from _judge(memory, manifest, asked)
         case ["diff", a, b]:
-            data = yield from _diff(memory, options, a, b)
+            data = yield from _diff(memory, asked, a, b)
         case ["diff", *_]:
             raise HistoryError("history diff takes two words, such as: history diff HEAD~3 HEAD")
         case [figure]:
-            data = yield from _course(memory, options, figure)
+            data = yield from _course(memory, asked, figure)
         case _:
             raise HistoryError(
                 f"history takes one figure, and was given {' '.join(options.what)}; pytest-ane "
@@ -67,61 +74,168 @@ def run(options: argparse.Namespace) -> Output:
     return {**data, "skipped": memory.skipped}
 
 
-def _overview(memory: Memory, options: argparse.Namespace) -> Output:
-    from pytest_ane.records.steps import summaries, turns
-    from pytest_ane.tools._history_words import overview
+def _notes(lines: Sequence[Skipped], runs: Sequence[Run]) -> Iterator[str]:
+    """Lines that were not read, and runs whose commits git does not know, where it knows others."""
+    if lines:
+        named = ", ".join(map(str, lines[:_SKIPPED]))
+        more = f" and {len(lines) - _SKIPPED:,} more" if len(lines) > _SKIPPED else ""
+        yield f"note: {_count(len(lines), 'line')} skipped: {named}{more}"
+    lost = [run for run in runs if run.commit and not run.known]
+    if lost and len(lost) < len(runs):
+        yield (
+            f"note: git does not know the commits of {_count(len(lost), 'run')}, which stand by "
+            f"time: {lost[0].label}{' and others' if len(lost) > 1 else ''}"
+        )
 
-    asked = {"gate": options.gate, "shards": options.shards}
+
+def _overview(memory: Memory, asked: dict[str, Any]) -> Output:
+    """A table of models, and the steps."""
     models, found = summaries(memory, **asked), turns(memory, **asked)
-    yield from overview(models, found)
+    heads = ("model", "lines", "runs", "commits", "first", "last", "machines")
+    rows = [
+        (m.model, f"{m.lines:,}", f"{m.runs:,}", f"{m.commits:,}", m.first[:10], m.last[:10],
+         "; ".join(m.machines))
+        for m in models
+    ]  # fmt: skip
+    yield from columns([heads, *rows], words=[True, False, False, False, True, True, True])
+    yield ""
+    if found:
+        yield "steps, the largest first:"
+        yield from columns([_TURN, *map(_turn, found[:_SHOWN])], words=len(_TURN))
+    else:
+        yield "no figure stepped"
+    if len(found) > _SHOWN:
+        yield f"and {len(found) - _SHOWN:,} more, which --json lists"
     return {"models": models, "steps": found}
 
 
-def _course(memory: Memory, options: argparse.Namespace, figure: str) -> Output:
-    from pytest_ane.records.steps import turns
-    from pytest_ane.tools._history_words import course
+def _turn(turn: Turn) -> tuple[str, ...]:
+    step = turn.steps[0]
+    more = f" and {_count(len(turn.steps) - 1, 'more figure')}" if len(turn.steps) > 1 else ""
+    others = ", ".join(f"another {word}" for word in turn.changed)
+    values = f"{_number(step.before)} -> {_number(step.after)}"
+    why = "; ".join(filter(None, (turn.title[:60], others)))
+    return (turn.run.label, turn.subject, _test(step.series), f"{step.series.figure}{more}",
+            values, why)  # fmt: skip
 
-    asked = {"gate": options.gate, "shards": options.shards}
+
+def _course(memory: Memory, asked: dict[str, Any], figure: str) -> Output:
+    """One figure over runs, with bars from its least to its greatest value, and its steps."""
     found = memory.series(figure, **asked)
     if not found:
-        raise HistoryError(_unknown(memory, figure, options))
+        raise HistoryError(_unknown(memory, figure, asked))
     steps = turns(memory, figure=figure, **asked)
     for at, series in enumerate(found):
         if at:
             yield ""
-        yield from course(memory, series, steps)
+        yield from _values(memory, series, steps)
     return {"runs": memory.runs, "series": found, "steps": steps}
 
 
-def _unknown(memory: Memory, figure: str, options: argparse.Namespace) -> str:
+def _unknown(memory: Memory, figure: str, asked: dict[str, Any]) -> str:
     """That there is no such figure, and the names that come near."""
-    from difflib import get_close_matches
-
-    names = memory.names(gate=options.gate, shards=options.shards)
+    names = memory.names(**asked)
     near = get_close_matches(figure, names, 4, 0.4) or names[:4]
     some = f"{len(names)} figures, such as " if len(near) < len(names) else ""
-    narrowed = " with this gate and these shards" if options.gate or options.shards != "all" else ""
-    return f"No line has the figure {figure!r}{narrowed}; there are {some}{', '.join(near)}."
+    narrowed = asked["gate"] or asked["shards"] != "all"
+    only = " with this gate and these shards" if narrowed else ""
+    return f"No line has the figure {figure!r}{only}; there are {some}{', '.join(near)}."
 
 
-def _judge(memory: Memory, options: argparse.Namespace) -> Output:
-    from pytest_ane.project.entries import read_manifest
-    from pytest_ane.records.history import judge
-    from pytest_ane.tools._history_words import judged
+def _values(memory: Memory, series: Series, turns: Sequence[Turn]) -> Iterator[str]:
+    finite = [value for value in series.values if math.isfinite(value)]
+    least, greatest = min(finite, default=0.0), max(finite, default=0.0)
+    steps = {step.series.ids[step.at]: (turn, step) for turn in turns for step in turn.steps}
+    on = f" on {series.backend}" if series.backend else ""
+    yield f"{series.subject} {_test(series)} {series.figure}{on}:"
+    rows = []
+    for id_, place, value in zip(series.ids, series.runs, series.values, strict=True):
+        run = memory.runs[place]
+        note = memory.commits.titles.get(run.commit, "")[:40]
+        if id_ in steps:
+            turn, step = steps[id_]
+            others = "".join(f"; another {word}" for word in turn.changed)
+            note = f"stepped: {_number(step.before)} -> {_number(step.after)}{others}"
+        rows.append((run.label, run.time[:16], _number(value), _bar(value, least, greatest), note))
+    heads = ("commit", "time", "value", f"{_number(least)} to {_number(greatest)}", "")
+    yield from columns([heads, *rows], words=[True, True, False, True, True])
 
-    manifest = read_manifest(options.manifest or Path("shards.toml"))
-    found = judge(memory, manifest, gate=options.gate, shards=options.shards)
-    yield from judged(found)
+
+def _bar(value: float, least: float, greatest: float) -> str:
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "inf"
+    share = (value - least) / (greatest - least) if greatest > least else 1.0
+    return "#" * max(round(_BAR * share), 1)
+
+
+def _diff(memory: Memory, asked: dict[str, Any], a: str, b: str) -> Output:
+    """What two sides differ in."""
+    found = compare(memory, a, b, **asked)
+    left, right = found.sides
+    yield f"{left} against {right}"
+    for name, before, after in found.facts:
+        yield f"  {_FACTS.get(name, name)}: {before} -> {after}"
+    for count, what in ((found.packages, "package"), (found.questions, "question")):
+        if count:
+            yield f"  another {what} in {_count(count, 'measurement')}"
+    for one, other, count in found.apart:
+        yield (
+            f"  not compared: {_count(count, 'measurement')}, by the backend {one} and by {other}; "
+            "numbers of different backends say nothing about each other"
+        )
+    for count, side in zip(found.only, found.sides, strict=True):
+        if count:
+            yield f"  only in {side}: {_count(count, 'measurement')}"
+    yield ""
+    differences, total = found.differences, len(found.differences)
+    if total:
+        heads = ("subject", "gate", "figure", left, right)
+        rows = [
+            (d.subject, _test(d), d.figure, _number(d.before), _number(d.after))
+            for d in differences[:_SHOWN]
+        ]
+        yield from columns([heads, *rows], words=len(heads))
+        more = f" ({total - _SHOWN:,} more, which --json lists)" if total > _SHOWN else ""
+        yield f"{_count(total, 'figure')} of {total + found.same:,} differ{more}"
+    else:
+        yield f"no figure differs, of {found.same:,}"
+    return {**vars(found), "differences": [difference._asdict() for difference in differences]}
+
+
+def _judge(memory: Memory, manifest: Path, asked: dict[str, Any]) -> Output:
+    """Since when today's policy would have been red, and what it cannot tell."""
+    found = judge(memory, read_manifest(manifest), **asked)
+    if found.red:
+        heads = ("red since", "until", "subject", "gate", "figure", "value", "limit")
+        rows = [
+            (red.since.label, red.until.label if red.until else "now", red.series.subject,
+             _test(red.series), red.series.figure, _number(red.value),
+             f"{'>=' if red.bound.good == 'above' else '<='} {_number(red.bound.limit)}")
+            for red in found.red
+        ]  # fmt: skip
+        yield from columns([heads, *rows], words=[True] * 5 + [False, True])
+        yield ""
+    still = sum(red.until is None for red in found.red)
+    yield f"by today's policy {still} of {_count(found.figures, 'figure')} would be red now"
+    if found.silent:
+        yield f"no limit on a figure: {', '.join(found.silent)}"
+    if found.subjects:
+        yield f"not in the manifest, so not judged: {', '.join(found.subjects)}"
+    yield (
+        "not judged: what a gate finds without a figure, and limits that depend on the "
+        "measurement itself, such as of the total error"
+    )
     return vars(found)
 
 
-def _diff(memory: Memory, options: argparse.Namespace, a: str, b: str) -> Output:
-    from pytest_ane.records.history import compare
-    from pytest_ane.tools._history_words import comparison
+def _number(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.6g}"
 
-    found = compare(memory, a, b, gate=options.gate, shards=options.shards)
-    yield from comparison(found)
-    return {
-        **{name: value for name, value in vars(found).items() if name != "differences"},
-        "differences": [difference._asdict() for difference in found.differences],
-    }
+
+def _test(of: Any) -> str:
+    """A gate, and which of its tests: `throughput call[T1]`."""
+    return f"{of.gate} {of.test}".rstrip()
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -15,7 +15,6 @@ from pytest_ane.mlprogram.errors import ManifestError
 if TYPE_CHECKING:
     from pytest_ane.tools._init_text import Made
 
-HELP = "write a commented shards.toml, of a model that you have, and own gates"
 EXAMPLE = "pytest-ane init --from Qwen3-0.6B --no-gates"
 
 

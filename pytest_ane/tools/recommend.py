@@ -15,7 +15,6 @@ from pytest_ane.cli.output import Failed, Output, tell
 if TYPE_CHECKING:
     from pytest_ane.tools._recommend_search import Candidate
 
-HELP = "search the smallest compression that passes every gate"
 EXAMPLE = "pytest-ane recommend smollm2 --minutes 30"
 
 

@@ -1,40 +1,64 @@
-"""`pytest-ane report`."""
+"""`pytest-ane report`: the page of a recorded run, and write-ups of experiments.
+
+A write-up begins with `--intent`, before the run, and `--writeup` fills in what the run came to.
+Nothing is built or measured by either.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import shlex
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from pytest_ane.cli.options import add_manifest, add_shards
 from pytest_ane.cli.output import Output
+from pytest_ane.manifest import select
+from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.mlprogram.errors import ReportError
+from pytest_ane.project.entries import read_manifest
+from pytest_ane.records.git import checkout
+from pytest_ane.records.history import courses, last_before
+from pytest_ane.records.memory import Memory
+from pytest_ane.report.charts.picture import svg
+from pytest_ane.report.charts.run import pictures_of
+from pytest_ane.report.formats import DOCUMENTS, format_of, read_document
+from pytest_ane.report.run import Run, against, places_of, read_run
+from pytest_ane.report.writeups import (
+    FOLDER,
+    Head,
+    WriteUp,
+    find,
+    next_file,
+    number,
+    read,
+    relative,
+    slug,
+    unfinished,
+)
+from pytest_ane.tools._writeup import Answer, blank, caveats, intent_of, last_of, outcome, sections
 
-if TYPE_CHECKING:
-    from pytest_ane.report.run import Run
-
-HELP = "make the page of a recorded run, with what other commands printed"
 EXAMPLE = "pytest-ane report run.jsonl bound.json -o report.html"
-_OF_RUN = "It is a run; compare with it by --against."
+_DEFAULT = "shards.toml"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The run, what is shown with it, and the file to write."""
-    parser.add_argument("recorded", type=Path, metavar="RUN", help="of --ane-report=run.jsonl")
+    """The run, what is shown with it, and the page or the write-up."""
     parser.add_argument(
-        "documents",
+        "files",
         nargs="*",
         type=Path,
         metavar="FILE",
-        help="what recommend, bound, drift or speculate printed with --json",
+        help="the run, a file of --ane-report=run.jsonl (with --writeup its own may be left out); "
+        "then what recommend, bound, drift or speculate printed with --json",
     )
     parser.add_argument(
-        "-o",
-        "--out",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="its end decides: .html or .md",
+        "-o", "--out", type=Path, metavar="FILE", help="the page; its end decides: .html or .md"
     )
     parser.add_argument(
         "--against",
@@ -42,41 +66,74 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE|DIR",
         help="an earlier run, to compare; or a folder of many runs, whose figures are drawn",
     )
+    parser.add_argument(
+        "--intent",
+        metavar="TEXT",
+        help="begin a write-up before the run: what you want to find out, in quotes",
+    )
+    parser.add_argument(
+        "--writeup",
+        nargs="?",
+        const="",
+        metavar="NAME",
+        help="fill in a write-up after the run, by number, name or path (default: the newest "
+        "unfinished one)",
+    )
+    add_shards(parser, "--intent: what it is about (default: all)")
+    add_manifest(parser)
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        metavar="DIR",
+        help="of write-ups (default: experiments, next to the manifest)",
+    )
 
 
 def run(options: argparse.Namespace) -> Output:
-    """Read a run and what belongs to it, and write the report.
+    """Write the page of a run, begin a write-up, or finish it; a red result is a result."""
+    ways = {_page: options.out, _begin: options.intent, _finish: options.writeup}
+    asked = [way for way, value in ways.items() if value is not None]
+    if len(asked) != 1:
+        raise ReportError(
+            "report takes one of -o FILE for the page of a run, --intent TEXT to begin a write-up, "
+            "and --writeup to fill it in."
+        )
+    if options.against is not None and asked != [_page]:
+        raise ReportError("--against is for a page; a write-up names the one before it itself.")
+    if options.files and asked == [_begin]:
+        raise ReportError(
+            "--intent takes one text, in quotes, and no file: a write-up begins before its run."
+        )
+    return (yield from asked[0](options))
 
-    Raises:
-        AneError: one sentence.
-    """
-    from pytest_ane.mlprogram.atomic import write_atomically
-    from pytest_ane.report.formats import format_of, read_document
-    from pytest_ane.report.run import against, read_run
 
+def _page(options: argparse.Namespace) -> Output:
+    """Read a run and what belongs to it, and write the page."""
     out: Path = options.out
-    inputs = (options.recorded, *options.documents, *filter(None, [options.against]))
+    inputs = [*options.files, *filter(None, [options.against])]
     if any(_same(out, file) for file in inputs):
         raise ReportError(f"-o {out}: would overwrite what it is made from; name another file.")
+    if not options.files:
+        raise ReportError(f"-o {out}: name the run, a file of --ane-report=run.jsonl.")
+    recorded, *others = options.files
     format = format_of(out)
-    found = read_run(options.recorded)
-    models = {row.subject.partition(":")[0] for row in found.rows if row.gate}
-    documents = [read_document(path, models, _OF_RUN) for path in options.documents]
+    found = read_run(recorded)
+    documents = _documents(found, others, "compare with it by --against")
     if not format.compares and (documents or options.against):
         raise ReportError(f"-o {out}: only .html shows more than the run itself.")
     found = replace(found, documents=tuple(documents))
     if options.against and options.against.is_dir():
-        found = _remembered(found, options.against, sorted(models))
+        found = _remembered(found, options.against)
     elif options.against:
         found = against(found, read_run(options.against))
-    text = format.text(found)
+    text = format.text(found).encode()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(out, text.encode())
+        write_atomically(out, text)
     except OSError as error:
         raise ReportError(f"{out} cannot be written ({error.strerror}); name another.") from None
-    yield f"wrote {out} ({len(text.encode()):,} bytes)"
-    return {"written": out, "verdicts": len(found.rows), "documents": options.documents}
+    yield f"wrote {out} ({len(text):,} bytes)"
+    return {"written": out, "verdicts": len(found.rows), "documents": others}
 
 
 def _same(one: Path, other: Path) -> bool:
@@ -87,16 +144,138 @@ def _same(one: Path, other: Path) -> bool:
         return False
 
 
-def _remembered(found: Run, folder: Path, models: list[str]) -> Run:
-    """With what the memory has of its models."""
-    from pytest_ane.records.history import courses, last_before
-    from pytest_ane.records.memory import Memory
-    from pytest_ane.report.run import places_of
+def _models(found: Run) -> set[str]:
+    return {row.subject.partition(":")[0] for row in found.rows if row.gate}
 
-    memory = Memory(folder, models)
+
+def _documents(found: Run, files: Iterable[Path], of_run: str) -> list[dict[str, Any]]:
+    """What other commands printed; `of_run` says what to do with a run among them."""
+    return [read_document(path, _models(found), f"It is a run; {of_run}.") for path in files]
+
+
+def _remembered(found: Run, folder: Path) -> Run:
+    """With what the memory has of its models."""
+    memory = Memory(folder, sorted(_models(found)))
     # The run's own place; of one that has no file there, before all that are not older.
     started = found.facts.started.removesuffix("Z")
     since = [one for one in memory.runs if one.id == found.facts.id or one.started >= started]
     own = min(since, key=lambda one: (one.id != found.facts.id, one.started)).id if since else ""
     earlier = last_before(memory, own, places_of(found))
     return replace(found, earlier=earlier, courses=tuple(courses(memory)))
+
+
+def _begin(options: argparse.Namespace) -> Output:
+    """Record an intent, and say how to go on."""
+    file, folder = options.manifest or Path(_DEFAULT), _folder(options)
+    intent = intent_of(options.intent)
+    select(read_manifest(file), options.shards, "--shards")
+    path = next_file(folder, options.intent)
+    head = Head(
+        intent=intent,
+        recorded=f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
+        manifest=relative(file, folder),
+        shards=options.shards,
+        commit=checkout(file.absolute().parent)[0],
+    )
+    writeup = WriteUp(path, head, blank(number(path), intent))
+    writeup.save()
+    _write(writeup.beside(".toml"), file.read_bytes())
+    named = [f"--ane-manifest={options.manifest}"] if options.manifest is not None else []
+    words = ["pytest", *named, f"--ane-shards={options.shards}", "-m", "gate"]
+    command = shlex.join([*words, f"--ane-report={_typed(writeup.beside('.jsonl'))}"])
+    # `--writeup` looks in the default folder.
+    elsewhere = options.folder is not None or options.manifest is not None
+    yield f"wrote {_typed(path)}"
+    yield f"next: {command}"
+    yield "then: pytest-ane report --writeup" + (f" {shlex.quote(_typed(path))}" * elsewhere)
+    return {"file": path, "number": number(path), "command": command, **vars(head)}
+
+
+def _finish(options: argparse.Namespace) -> Output:
+    """Fill in what the run of a write-up came to."""
+    others = list(options.files)
+    file = others.pop(0) if others and others[0].suffix != ".json" else None
+    folder = _folder(options)
+    writeup = read(find(folder, options.writeup) if options.writeup else unfinished(folder))
+    own, kept = writeup.beside(".jsonl"), writeup.beside(".toml")
+    answered = read_run(file or own)
+    places = {name: writeup.beside(f".{name}.json") for name in DOCUMENTS}
+    others = [*filter(Path.is_file, places.values()), *others]
+    read_all = _documents(answered, others, "name it first")
+    documents = {places[document["command"]]: document for document in read_all}
+    before = kept.read_bytes() if kept.is_file() else None
+    answer = Answer(writeup, answered, before, last_of(writeup, answered))
+    if answer.gated and not any(map(answer.about, answer.gated)):
+        raise ReportError(
+            f"The run gated {answered.facts.selection or 'other shards'}, and "
+            f"{writeup.path.stem} is about {writeup.head.shards}; name the run that answers it."
+        )
+    _keep(file, own)
+    for copy, document in documents.items():
+        _write(copy, f"{json.dumps(document)}\n".encode())
+    charts, without = _charts(answer, documents.values())
+    answer = replace(answer, charts=charts)
+    head = replace(writeup.head, run=answered.facts.begun or "unknown")
+    new = replace(writeup, head=head).with_sections(sections(answer))
+    new.save()
+    result, warnings = outcome(answer), list(caveats(answer))
+    yield f"wrote {_typed(new.path)}"
+    yield f"{result.word}: {result.reason}"
+    yield from warnings
+    if without:
+        yield without
+    red = sum(row.red for row in answered.rows)
+    return {
+        "file": new.path, "run": own, "outcome": result.word.lower(), "red": red,
+        "caveats": warnings,
+    }  # fmt: skip
+
+
+def _charts(
+    answer: Answer, documents: Iterable[Mapping[str, Any]]
+) -> tuple[tuple[tuple[str, str, str], ...], str]:
+    """Title, file and description of each picture, now written; or why there are none."""
+    run = replace(answer.run, documents=tuple(documents))
+    made: dict[Path, tuple[str, str, str]] = {}
+    for picture in pictures_of(against(run, answer.last[1]) if answer.last else run):
+        name = slug(picture.title)
+        file = answer.writeup.beside(f".{name}.svg")
+        if file in made:
+            file = answer.writeup.beside(f".{name}-{len(made) + 1}.svg")
+        try:
+            _write(file, svg(picture, "white").encode())
+        except ReportError as error:
+            return (), str(error)
+        made[file] = (picture.title, file.name, picture.description)
+    for old in {*answer.writeup.path.parent.glob(f"{answer.writeup.path.stem}.*.svg")} - {*made}:
+        old.unlink()
+    return tuple(made.values()), ""
+
+
+def _keep(given: Path | None, own: Path) -> None:
+    """Copy a run that was named to the write-up's own file, unless that is of another run."""
+    if given is None or given.resolve() == own.resolve():
+        return
+    data = given.read_bytes()
+    if own.exists() and own.read_bytes() != data:
+        raise ReportError(
+            f"{_typed(own)} holds another run than {given}; remove it, or leave {given} out."
+        )
+    _write(own, data)
+
+
+def _write(file: Path, data: bytes) -> None:
+    try:
+        write_atomically(file, data)
+    except OSError as error:
+        raise ReportError(f"{_typed(file)} cannot be written: {error.strerror}.") from None
+
+
+def _folder(options: argparse.Namespace) -> Path:
+    return options.folder or (options.manifest or Path(_DEFAULT)).parent / FOLDER
+
+
+def _typed(path: Path) -> str:
+    """A path as it is typed here."""
+    near = os.path.relpath(path)
+    return str(path) if near.startswith(os.pardir) else near

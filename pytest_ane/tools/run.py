@@ -1,18 +1,27 @@
-"""`pytest-ane run`."""
+"""`pytest-ane run`: a model on this machine's CPU, its inputs and outputs in files."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
+
+import numpy as np
 
 from pytest_ane.cli.options import add_arithmetic, add_budget, add_function
 from pytest_ane.cli.output import Output
 from pytest_ane.mlprogram.arithmetic import SIMULATED, label
+from pytest_ane.mlprogram.errors import ExecutionError
+from pytest_ane.mlprogram.executor import open_session
+from pytest_ane.mlprogram.executor.interface import open_picture, to_pixels
+from pytest_ane.mlprogram.model import read_any
+from pytest_ane.mlprogram.records import MLModel, Pipeline
+from pytest_ane.report.arithmetic import rules_lines
 
-HELP = "run a model on this machine's CPU, without Core ML"
 EXAMPLE = "pytest-ane run encoder.mlpackage --input x=x.npy --out y.npy"
+_PICTURE = ".png"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,24 +61,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Output:
     """Run a model once; write the outputs to files, and summarise their values."""
-    from pytest_ane.mlprogram.executor import open_session
-    from pytest_ane.mlprogram.model import read_any
-    from pytest_ane.report.arithmetic import rules_lines
-    from pytest_ane.tools._arrays import output_files, read_inputs, shown_output, write_outputs
-
-    model = read_any(options.package, function=options.function)
     session = open_session(
-        model,
+        read_any(options.package, function=options.function),
         options.precision,
         arithmetic=options.arithmetic,
         scale_after=options.scale_after,
     )
     outputs = session.model.output_names
-    files = output_files(options.out, outputs)
+    files = _output_files(options.out, outputs)
     state = session.make_state() or None
-    results = session.predict(read_inputs(options.input), state, outputs=_names(outputs, files))
-    results = {name: shown_output(session.model, name, x) for name, x in results.items()}
-    write_outputs(files, results)
+    names = tuple(dict.fromkeys((*outputs, *files)))
+    results = session.predict(read_inputs(options.input), state, outputs=names)
+    results = {name: _as_caller(session.model, name, x) for name, x in results.items()}
+    _write_outputs(files, results)
     data = {name: _statistics(value) for name, value in results.items()}
     for name, statistics in data.items():
         yield f"{name}: {_shown(statistics)}"
@@ -83,14 +87,8 @@ def run(options: argparse.Namespace) -> Output:
             **({"rules": rules} if rules else {}), "outputs": data}  # fmt: skip
 
 
-def _names(outputs: Sequence[str], files: Mapping[str, list[Path]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*outputs, *files)))
-
-
 def _statistics(value: Any) -> dict[str, Any]:
     """Type, shape and spread of a tensor; another value as its text."""
-    import numpy as np
-
     if not isinstance(value, np.ndarray):
         return {"value": str(value)}
     head = {"dtype": str(value.dtype), "shape": list(value.shape), "size": value.size}
@@ -114,3 +112,111 @@ def _shown(statistics: Mapping[str, Any]) -> str:
     if statistics.get("not_finite"):
         text += " · {not_finite} of {size} NaN or infinite".format_map(statistics)
     return text
+
+
+# Arrays in files.
+
+
+def read_inputs(texts: Iterable[str]) -> dict[str, Any]:
+    """Inputs by name, from `name=file.npy`, `name=picture.png` or `all.npz`.
+
+    Raises:
+        ExecutionError: a file that is missing, or no array; pickles are refused.
+    """
+    inputs: dict[str, Any] = {}
+    for text in texts:
+        name, separator, file = text.partition("=")
+        if separator and file.endswith(".npy"):
+            inputs[name] = _load(Path(file))
+        elif separator:
+            try:
+                inputs[name] = open_picture(Path(file))
+            except ValueError as error:
+                raise ExecutionError(f"{file}: is no .npy file, and {error}.") from None
+        elif text.endswith(".npz"):
+            inputs |= _load(Path(text))
+        else:
+            raise ExecutionError(
+                f"--input {text}: give NAME=FILE.npy, or a FILE.npz of all inputs."
+            )
+    return inputs
+
+
+def _load(path: Path) -> Any:
+    try:
+        with path.open("rb") as file:
+            array = np.load(file, allow_pickle=False)
+            return dict(array) if isinstance(array, np.lib.npyio.NpzFile) else array
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        raise ExecutionError(f"{path}: cannot be read as arrays ({error}).") from None
+
+
+def _output_files(targets: Sequence[str], outputs: Sequence[str]) -> dict[str, list[Path]]:
+    """The files of each result: `--out y.npy`, `name=y.npy`, or `all.npz` for all."""
+    files: dict[str, list[Path]] = {}
+    for target in targets:
+        name, separator, file = target.partition("=")
+        path = Path(file if separator else target)
+        names: Sequence[str] = (name,) if separator else outputs
+        if path.suffix not in (".npy", ".npz", _PICTURE):
+            raise ExecutionError(
+                f"--out {target}: give a file ending in .npy or .npz, or {_PICTURE} for an image."
+            )
+        if path.suffix != ".npz" and len(names) != 1:
+            raise ExecutionError(
+                f"--out {target}: the model gives {', '.join(outputs)}; "
+                "say which with NAME=FILE.npy, or write all into one FILE.npz."
+            )
+        for output in names:
+            files.setdefault(output, []).append(path)
+    return files
+
+
+def _as_caller(model: MLModel | Pipeline, name: str, value: Any) -> Any:
+    """A result as Core ML gives it to a caller: of an image its pixels, any other as it is."""
+    feature = next((f for f in model.outputs if f.name == name), None)
+    if feature is None or feature.kind != "image":
+        return value
+    try:
+        return to_pixels(feature, value)
+    except ValueError as error:
+        raise ExecutionError(f"{model.path}: output {name!r} has {error}.") from None
+
+
+def _write_outputs(files: Mapping[str, list[Path]], results: Mapping[str, Any]) -> None:
+    together: dict[Path, dict[str, Any]] = {}
+    for name, paths in files.items():
+        for path in paths:
+            together.setdefault(path, {})[name] = results[name]
+    for path, arrays in together.items():
+        try:
+            *_, array = arrays.values()
+            if path.suffix == ".npz":
+                _write_all(path, arrays)
+            elif path.suffix == _PICTURE:
+                _write_picture(path, array)
+            else:
+                np.save(path, array, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise ExecutionError(f"{path}: cannot be written ({error}).") from None
+
+
+def _write_picture(path: Path, pixels: Any) -> None:
+    """A PNG of pixels `[H, W, 3]` or `[H, W]`; `ValueError` where they are none of 8 bits."""
+    if getattr(pixels, "dtype", None) != np.uint8:
+        raise ValueError("it is no image of 8 bits; write it as .npy")
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ValueError("pictures need Pillow, run: pip install pillow") from None
+    Image.fromarray(pixels).save(path)
+
+
+def _write_all(path: Path, arrays: Mapping[str, Any]) -> None:
+    """An `.npz` file; `numpy.savez` cannot name an array `file`."""
+    with ZipFile(path, "w") as together:
+        for name, array in arrays.items():
+            with together.open(f"{name}.npy", "w", force_zip64=True) as part:
+                np.lib.format.write_array(  # type: ignore[no-untyped-call]
+                    part, np.asarray(array), allow_pickle=False
+                )

@@ -14,7 +14,6 @@ from pytest_ane.mlprogram.errors import ExecutionError
 if TYPE_CHECKING:
     from pytest_ane.project.models import OpenModel
 
-HELP = "measure whether drafts by prompt lookup make decoding faster"
 EXAMPLE = "pytest-ane speculate --prompt facts --width 4 --tokens 40"
 _CHARTED = 32
 """Widest call whose yield is told beside the measured one."""

@@ -83,7 +83,7 @@ def test_what_may_write_or_sign_runs_no_code_of_the_branch() -> None:
         else:
             assert "pytest " not in str(job)
     verify = next(s for s in jobs["verify"]["steps"] if s.get("name") == "Verify")
-    assert "python -I -m pytest_ane.cli verify-run" in verify["run"]
+    assert "python -I -m pytest_ane.cli evidence verify-run" in verify["run"]
 
 
 def test_the_required_check_is_never_skipped_and_may_only_read() -> None:

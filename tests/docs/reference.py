@@ -107,23 +107,12 @@ def _values(value: dict[str, Any]) -> str:
     if value.get("type") == "array":
         items = value.get("items")
         return f"list of {_values(items)}" if items else "list"
-    kinds = {
-        "string": "text",
-        "integer": "integer",
-        "number": "number",
-        "boolean": "`true`, `false`",
-    }
-    return kinds.get(value.get("type", ""), "table") + _range(value)
-
-
-def _range(value: dict[str, Any]) -> str:
-    low = value.get("minimum", value.get("exclusiveMinimum"))
-    high = value.get("maximum", value.get("exclusiveMaximum"))
-    above = "above " if "exclusiveMinimum" in value else "from "
-    below = "below " if "exclusiveMaximum" in value else "to "
-    return (f", {above}{low}" if low is not None else "") + (
-        f" {below}{high}" if high is not None else ""
-    )
+    kinds = {"string": "text", "boolean": "`true`, `false`", "object": "table"}
+    kind = value.get("type", "table")
+    ends = {"exclusiveMinimum": ", above", "minimum": ", from", "exclusiveMaximum": " below",
+            "maximum": " to"}  # fmt: skip
+    within = (f"{word} {value[key]}" for key, word in ends.items() if key in value)
+    return kinds.get(kind, kind) + "".join(within)
 
 
 def _default(value: dict[str, Any]) -> str:
@@ -144,16 +133,12 @@ def _toml(value: object) -> str:
 
 def commands() -> str:
     """A section for each command of `pytest-ane`."""
-    return "\n\n".join(_sections(parser()))
-
-
-def _sections(top: argparse.ArgumentParser) -> Iterator[str]:
-    """The section of each command."""
-    for action in top._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for command in dict.fromkeys(action.choices.values()):
-                names = [name for name, other in action.choices.items() if other is command]
-                yield "\n\n".join(_section(command, names[1:]))
+    choices: Any = next(a.choices for a in parser()._actions if a.dest == "command")
+    aliases: dict[argparse.ArgumentParser, list[str]] = {}
+    for name, command in choices.items():
+        aliases.setdefault(command, []).append(name)
+    parts = (part for one, (_, *more) in aliases.items() for part in _section(one, more))
+    return "\n\n".join(parts)
 
 
 def _section(command: argparse.ArgumentParser, aliases: list[str]) -> Iterator[str]:

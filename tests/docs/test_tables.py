@@ -28,7 +28,7 @@ from pytest_ane.manifest.policy import (
 from pytest_ane.mlprogram.arithmetic import RuleShares
 from pytest_ane.mlprogram.weights import Census
 from pytest_ane.probes.exact_chain import StackState
-from pytest_ane.tools.blame.words import tables as blame_tables
+from pytest_ane.tools.blame import tables as blame_tables
 from tests.docs.pages import ROOT
 from tests.gates.behaviour import test_embeddings as encoders
 from tests.gates.behaviour import test_judge as behaviour

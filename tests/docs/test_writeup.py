@@ -31,9 +31,9 @@ def test_it_is_what_finish_makes_of_its_run_today(page: Path, tmp_path: Path) ->
     (tmp_path / "examples").mkdir()
     shutil.copy(ROOT / "examples" / "zaya1-8b.toml", tmp_path / "examples")
     copy = tmp_path / page.relative_to(ROOT)
-    assert main(["writeup", "finish", str(copy)]) == 0
+    assert main(["report", "--writeup", str(copy)]) == 0
     name = page.relative_to(ROOT)
-    assert copy.read_text() == page.read_text(), f"run: pytest-ane writeup finish {name}"
+    assert copy.read_text() == page.read_text(), f"run: pytest-ane report --writeup {name}"
 
 
 @pytest.mark.drawn
@@ -43,7 +43,8 @@ def test_a_new_run_comes_to_the_same(forge: Forge, tmp_path: Path) -> None:
     shutil.copy(ROOT / "examples" / "zaya1-8b.toml", tmp_path)
     before = read(ZAYA)
     new = Command(
-        "pytest-ane writeup new '4-bit palettes on ZAYA L01' --manifest zaya1-8b.toml --shards L01"
+        "pytest-ane report --intent '4-bit palettes on ZAYA L01' --manifest zaya1-8b.toml "
+        "--shards L01"
     )
     _, output = sessions.run(forge, new, tmp_path)
     _, run, finish = (line.partition(": ")[2] for line in output.splitlines())
@@ -51,7 +52,7 @@ def test_a_new_run_comes_to_the_same(forge: Forge, tmp_path: Path) -> None:
     code, output = sessions.run(forge, Command(run), tmp_path)
     assert code == 0, output
     shutil.copy(before.beside(".bound.json"), tmp_path / "bound.json")
-    code, output = sessions.run(forge, Command(f"{finish} --more bound.json"), tmp_path)
+    code, output = sessions.run(forge, Command(f"{finish} bound.json"), tmp_path)
     assert code == 0, output
     after = read(tmp_path / shlex.split(finish)[-1])
     assert after.path.name == ZAYA.name

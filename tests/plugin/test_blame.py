@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pytest_ane.mlprogram.errors import BuildError
-from pytest_ane.tools.blame.words import CAUSE
+from pytest_ane.tools.blame import CAUSE
 from tests.plugin.conftest import Project
 from tests.records.runs import verdicts
 

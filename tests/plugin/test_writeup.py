@@ -1,4 +1,4 @@
-"""`pytest-ane writeup`: from an intent over a run to a page."""
+"""`pytest-ane report --intent` and `--writeup`: from an intent over a run to a page."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ STEM = "001-nan-is-red"
 
 @pytest.fixture
 def command(project: Project, capsys: pytest.CaptureFixture[str]) -> Command:
-    """`command("new", "INTENT")`: the lines that a command prints, of stderr if it fails."""
+    """`command("--intent", "NAN")`: the lines that the command prints, of stderr if it fails."""
 
     def call(*arguments: str, code: int = 0) -> list[str]:
         capsys.readouterr()
-        assert main(["writeup", *arguments]) == code
+        assert main(["report", *arguments]) == code
         out, err = capsys.readouterr()
         return (err if code else out).splitlines()
 
@@ -35,16 +35,16 @@ def page(project: Project, stem: str = STEM) -> WriteUp:
 
 def test_from_an_intent_to_a_page(project: Project, command: Command) -> None:
     project.packages(good="none", nan="none")
-    wrote, then, finish = command("new", "NaN is red", "--shards", "nan")
+    wrote, then, finish = command("--intent", "NaN is red", "--shards", "nan")
     assert wrote == f"wrote experiments/{STEM}.md"
     run = f"pytest --ane-shards=nan -m gate --ane-report=experiments/{STEM}.jsonl"
     assert then == f"next: {run}"
-    assert finish == "then: pytest-ane writeup finish"
+    assert finish == "then: pytest-ane report --writeup"
     (project.path / "experiments" / "README.md").write_text("what these are")
 
     result = project.run(*shlex.split(run)[1:], "-k", "not placement")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert command("finish") == [
+    assert command("--writeup") == [
         f"wrote experiments/{STEM}.md",
         "Not met: 1 of 2 verdicts passed; own:nan fidelity failed.",
     ]
@@ -58,9 +58,9 @@ def test_from_an_intent_to_a_page(project: Project, command: Command) -> None:
     assert sections["Lesson"] == "*What you learned: write it here in place of this line.*"
 
     before = page(project).path.read_bytes()
-    assert command("finish", "1")[0] == f"wrote experiments/{STEM}.md"
+    assert command("--writeup", "1")[0] == f"wrote experiments/{STEM}.md"
     assert page(project).path.read_bytes() == before
-    (sentence,) = command("finish", code=1)
+    (sentence,) = command("--writeup", code=1)
     assert "has only finished write-ups; name one" in sentence
 
 
@@ -68,10 +68,10 @@ def test_a_second_one_tells_what_changed(project: Project, command: Command) -> 
     project.packages(good="none", nan="none")
     for number, limit in enumerate(("1 GB", "1 kB"), 1):
         project.packages(good="none", more=f'[defaults.policy.compression]\nmax-bytes = "{limit}"')
-        command("new", f"Budget of {limit}")
+        command("--intent", f"Budget of {limit}")
         file = f"experiments/00{number}-budget-of-{limit.lower().replace(' ', '-')}.jsonl"
         project.gate(f"--ane-report={file}", "-k", "compression")
-        command("finish")
+        command("--writeup")
     surprise = page(project, "002-budget-of-1-kb").sections["Surprise"]
     assert "Since [001-budget-of-1-gb](001-budget-of-1-gb.md):" in surprise
     assert "- the manifest changed" in surprise
@@ -82,31 +82,39 @@ def test_what_speaks_against_an_answer_is_said(project: Project, command: Comman
     """The sentences are the business of `tests/tools/test_writeup.py`."""
     project.packages(good="none", nan="none")
     project.gate("--ane-report=early.jsonl", "-k", "compression", shards="good,nan")
-    command("new", "Late", "--shards", "good")
+    command("--intent", "Late", "--shards", "good")
     late = page(project, "001-late")
     text = late.path.read_text().replace(late.head.recorded, "2999-01-01T00:00:00Z")
     late.path.write_text(text.replace("\nLate\n", "\nLater\n"))
     project.packages(good="none", nan="none", more="[defaults]\ntarget = 'iOS17'\n")
     project.gate("--ane-report=other.jsonl", "-x", "-k", "compression", shards="good,nan")
-    assert len(command("finish", "early.jsonl")) == 5
-    (sentence,) = command("finish", "1", "other.jsonl", code=1)
+    assert len(command("early.jsonl", "--writeup")) == 5
+    (sentence,) = command("--writeup", "1", "other.jsonl", code=1)
     assert "001-late.jsonl holds another run than other.jsonl; remove it" in sentence
     late.beside(".jsonl").unlink()
     # What the run read stands in its own file, whatever becomes of the manifest.
     project.packages(good="none", more="[defaults]\ntarget = 'iOS16'\n")
-    changed, _ = command("finish", "001-late", "other.jsonl")[4:]
+    changed, _ = command("--writeup", "001-late", "other.jsonl")[4:]
     assert changed.endswith('defaults absent -> { target = "iOS17" }.')
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((), "writeup new takes one intent, in quotes"),
-        (("a", "b"), "writeup new takes one intent, in quotes"),
-        (("a", "--shards", "L99"), "--shards: 'L99' matches no shard"),
-        (("a", "--shards", ""), "--shards is empty; name shards such as L01, or 'all'."),
-        (("a", "--manifest", "b.toml"), "b.toml does not exist"),
-        (("a", "--folder", "shards.toml/x"), "shards.toml/x: not a directory."),
+        ((), "report takes one of -o FILE"),
+        (("--writeup", "1", "--intent", "a"), "report takes one of -o FILE"),
+        (("b", "--intent", "a"), "--intent takes one text, in quotes, and no file"),
+        (("--intent", "a", "--against", "b"), "--against is for a page"),
+        (("--intent", "a", "--shards", "L99"), "--shards: 'L99' matches no shard"),
+        (
+            ("--intent", "a", "--shards", ""),
+            "--shards is empty; name shards such as L01, or 'all'.",
+        ),
+        (("--intent", "a", "--manifest", "b.toml"), "b.toml does not exist"),
+        (
+            ("--intent", "a", "--folder", "shards.toml/x"),
+            "shards.toml/x: not a directory.",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(
@@ -121,15 +129,15 @@ def test_bad_input_is_one_sentence(
 
 def test_runs_that_are_no_answer(project: Project, command: Command) -> None:
     project.packages(good="none", nan="none")
-    command("new", "Good", "--shards", "good")
-    (sentence,) = command("finish", code=1)
+    command("--intent", "Good", "--shards", "good")
+    (sentence,) = command("--writeup", code=1)
     assert "experiments/001-good.jsonl cannot be read (No such file or directory)" in sentence
     project.gate("--ane-report=nan.jsonl", "-k", "compression", shards="nan")
     before = page(project, "001-good")
-    (sentence,) = command("finish", "nan.jsonl", code=1)
+    (sentence,) = command("nan.jsonl", "--writeup", code=1)
     assert "The run gated nan, and 001-good is about good; name the run" in sentence
     (project.path / "bad.jsonl").write_text("{")
-    (sentence,) = command("finish", "bad.jsonl", code=1)
+    (sentence,) = command("bad.jsonl", "--writeup", code=1)
     assert "bad.jsonl is no file of a run" in sentence
     assert page(project, "001-good") == before
     assert not before.beside(".jsonl").exists()
@@ -144,11 +152,13 @@ def test_another_folder_and_names_with_blanks(
     (tmp_path / "kept here").mkdir()
     (project.path / "link").symlink_to(tmp_path / "kept here")
     intent = "für <b>Größe</b>\n+++ \x1b[2J \u202e"
-    _, run, finish = command("new", intent, "--manifest", "my models/a b.toml", "--folder", "link")
+    _, run, finish = command(
+        "--intent", intent, "--manifest", "my models/a b.toml", "--folder", "link"
+    )
     words = shlex.split(run.removeprefix("next: "))
     assert words[1:3] == ["--ane-manifest=my models/a b.toml", "--ane-shards=all"]
     project.run(*words[1:], "-k", "compression")
-    wrote, *_ = command("finish", shlex.split(finish)[-1])
+    wrote, *_ = command("--writeup", shlex.split(finish)[-1])
     assert wrote == "wrote link/001-fur-b-grosse-b-2j.md"
     writeup = read(project.path / "link" / "001-fur-b-grosse-b-2j.md")
     assert writeup.manifest.samefile(project.path / "my models" / "a b.toml")
@@ -158,10 +168,10 @@ def test_another_folder_and_names_with_blanks(
 
 def test_json(project: Project, command: Command) -> None:
     project.packages(good="none")
-    text = "\n".join(command("new", "One", "--json"))
+    text = "\n".join(command("--intent", "One", "--json"))
     assert '"command": "pytest --ane-shards=all -m gate' in text
     project.gate("--ane-report=experiments/001-one.jsonl", "-k", "compression")
-    text = "\n".join(command("finish", "--json"))
+    text = "\n".join(command("--writeup", "--json"))
     assert '"outcome": "met"' in text
     assert '"red": 0' in text
     assert '"caveats": []' in text
@@ -172,17 +182,17 @@ def test_results_of_other_commands_are_kept_for_a_later_finish(
     project: Project, command: Command
 ) -> None:
     project.packages(good="none")
-    command("new", "One")
+    command("--intent", "One")
     project.gate("--ane-report=experiments/001-one.jsonl", "-k", "compression")
     (project.path / "r.json").write_text("{}")
-    (sentence,) = command("finish", "--more", "r.json", code=1)
+    (sentence,) = command("r.json", "--writeup", code=1)
     assert "r.json is not what a command printed with --json" in sentence
     (project.path / "r.json").write_text(
         '{"command": "recommend", "candidates": '
         '[{"name": "6 bits", "size": 1e6, "kl": 0.1, "passed": true}],'
         '"best": {"name": "6 bits", "size": 1e6}}'
     )
-    command("finish", "--more", "r.json")
+    command("r.json", "--writeup")
     (project.path / "r.json").unlink()
     once = page(project, "001-one")
     assert "Recommended is 6 bits: 1.00 MB" in once.sections["Result"]
@@ -190,5 +200,5 @@ def test_results_of_other_commands_are_kept_for_a_later_finish(
     assert f"]({drawn.name})" in once.sections["Result"]
     assert drawn.read_text().startswith("<svg")
     assert once.beside(".recommend.json").is_file()
-    command("finish", "1")
+    command("--writeup", "1")
     assert page(project, "001-one") == once

@@ -431,9 +431,17 @@ def test_a_selection_that_leaves_shards_out(checkout: Checkout) -> None:
 
 
 def verify_run(checkout: Checkout, *options: str) -> subprocess.CompletedProcess[str]:
-    """`pytest-ane verify-run` as the required check starts it, isolated."""
+    """`pytest-ane evidence verify-run` as the required check starts it, isolated."""
     cache = f"--cache={checkout.project.workshop.cache}"
-    words = ["pytest-ane", "verify-run", "run.jsonl", "--policy-from=base", cache, *options]
+    words = [
+        "pytest-ane",
+        "evidence",
+        "verify-run",
+        "run.jsonl",
+        "--policy-from=base",
+        cache,
+        *options,
+    ]
     root = str(Path(pytest_ane.__file__).parents[1])
     start = f"import sys, runpy; sys.path.append({root!r}); sys.argv = {words!r}; "
     start += "runpy.run_module('pytest_ane.cli', run_name='__main__')"
@@ -463,7 +471,7 @@ def test_verify_run_is_isolated_from_modules_of_the_pull_request(checkout: Check
     assert "fidelity 1/1" in done.stdout
     for file in checkout.path.glob("*.py"):
         file.unlink()
-    command = ("-m", "pytest_ane.cli", "verify-run", "run.jsonl", "--policy-from=base")
+    command = ("-m", "pytest_ane.cli", "evidence", "verify-run", "run.jsonl", "--policy-from=base")
     plain = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
     assert plain.returncode == 1
     assert "run it isolated: python -I -m pytest_ane.cli verify-run" in plain.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.tools._bisect import most_evaluations
+from pytest_ane.tools.bisect import most_evaluations
 from tests.forked import Forge
 from tests.suite.conftest import SOURCE, UNIFORM
 

@@ -1,4 +1,4 @@
-"""Models that are built once, and commands with `--json`."""
+"""Models that are built once, and what commands print: as lines, or with `--json`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pytest_ane.cli import main
 from tests.tools.stacks import Stacks
 
 AsJson = Callable[..., Any]
+Says = Callable[..., list[str]]
 
 
 @pytest.fixture(scope="session")
@@ -24,11 +25,25 @@ def stacks(tmp_path_factory: pytest.TempPathFactory, cache_path: Path) -> Stacks
 
 
 @pytest.fixture
+def says(capsys: pytest.CaptureFixture[str]) -> Says:
+    """`says("cache", "list", code=0)`: the lines that a command prints, those of an error last."""
+
+    def call(*arguments: object, code: int = 0) -> list[str]:
+        capsys.readouterr()
+        assert main([*map(str, arguments)]) == code
+        out, err = capsys.readouterr()
+        return [*out.splitlines(), *err.splitlines()]
+
+    return call
+
+
+@pytest.fixture
 def as_json(capsys: pytest.CaptureFixture[str]) -> AsJson:
     """`as_json("cache", "list")`: what the command prints with `--json`, read strictly."""
 
-    def call(*arguments: str, code: int = 0) -> Any:
-        assert main([*arguments, "--json"]) == code
+    def call(*arguments: object, code: int = 0) -> Any:
+        capsys.readouterr()
+        assert main([*map(str, arguments), "--json"]) == code
         out = capsys.readouterr().out
         assert out.isascii()
         return json.loads(out, parse_constant=_refuse)

@@ -10,18 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_ane.gates.verdict import Figure, Finding, Verdict, nothing
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.chain import NO_TOKEN, Chain, ChainStep
 from pytest_ane.probes.exact_chain import exact_chain
-from pytest_ane.tools._bisect import (
+from pytest_ane.tools.bisect import (
     Bisection,
     Exact,
     PrecomputedChain,
     StackEvaluation,
     StackRunner,
     bisect,
+    evaluation_line,
     most_evaluations,
     search,
+    sentence,
 )
 from tests.gates.behaviour.toys import POLICY, golden, states_of, toy
 
@@ -75,13 +78,6 @@ def test_where_errors_add_up_none_can_be_spared_and_no_fewer_do(
         assert len(found.shards) == found.enough == fewest
 
 
-def test_of_two_that_are_tolerable_alone_and_not_together_one_is_named() -> None:
-    names = [f"L{i:02d}" for i in range(30)]
-    found = search(names, lambda exact: bool(exact & {"L11", "L20"}))
-    assert (found.outcome, found.shards) == ("found", ("L11",))
-    assert found.evaluations <= most_evaluations(30, 1)
-
-
 @given(st.lists(st.sets(st.integers(0, 19), min_size=1, max_size=4), min_size=1, max_size=5))
 def test_any_monotone_verdict_has_a_set_of_which_none_can_be_spared(ways: list[set[int]]) -> None:
     """There may be several ways to restore it."""
@@ -96,17 +92,16 @@ def test_any_monotone_verdict_has_a_set_of_which_none_can_be_spared(ways: list[s
     assert not any(passes(frozenset(found.shards) - {name}) for name in found.shards)
 
 
-def test_the_first_suspect_takes_three_evaluations() -> None:
-    found = search([f"L{i:02d}" for i in range(34)], lambda exact: "L00" in exact)
-    assert found == Bisection("found", ("L00",), 1, 3)
-
-
-def test_a_green_stack_takes_one() -> None:
-    assert search(["L00", "L01"], lambda _: True) == Bisection("green", evaluations=1)
-
-
-def test_a_stack_that_is_red_with_all_exact_takes_two() -> None:
-    assert search(["L00", "L01"], lambda _: False) == Bisection("reference", evaluations=2)
+@pytest.mark.parametrize(
+    ("passes", "found"),
+    [
+        (lambda exact: "L00" in exact, Bisection("found", ("L00",), 1, 3)),
+        (lambda _: True, Bisection("green", evaluations=1)),
+        (lambda _: False, Bisection("reference", evaluations=2)),
+    ],
+)
+def test_the_least_that_a_search_takes(passes, found: Bisection) -> None:
+    assert search([f"L{i:02d}" for i in range(34)], passes) == found
 
 
 def test_with_many_to_blame_the_search_ends() -> None:
@@ -154,22 +149,15 @@ def test_a_spoilt_shard_of_a_stack_is_found(guilty: str) -> None:
     assert [len(t.exact) for t in trials] == [0, 11, 1]
 
 
-def test_two_spoilt_shards_are_found() -> None:
-    found, _ = run(L02=2.0, L07=2.0)
-    assert (found.outcome, set(found.shards)) == ("found", {"L02", "L07"})
+@pytest.mark.parametrize("errors", [{"L02": 2.0, "L07": 2.0}, {"L04": math.nan}])
+def test_two_spoilt_shards_or_a_nan_are_found(errors: dict[str, float]) -> None:
+    found, _ = run(**errors)
+    assert (found.outcome, set(found.shards)) == ("found", {*errors})
 
 
-def test_a_nan_is_found() -> None:
-    found, _ = run(L04=math.nan)
-    assert found.shards == ("L04",)
-
-
-def test_a_green_stack_needs_no_search() -> None:
+def test_a_green_stack_needs_no_search_and_all_spoilt_are_too_many() -> None:
     found, trials = run()
     assert (found.outcome, len(trials)) == ("green", 1)
-
-
-def test_all_spoilt_are_too_many() -> None:
     found, _ = run(most=2, **{f"L{i:02d}": 3.0 for i in range(9)})
     assert (found.outcome, len(found.shards)) == ("many", 2)
 
@@ -203,14 +191,12 @@ def test_logits_and_greedy_text_are_the_chains(off: float) -> None:
         assert leads[:same] == pytest.approx(own_leads[:same], abs=1e-4)
 
 
-def test_no_greedy_tokens() -> None:
-    assert StackRunner(SIX_GOLDEN).run(SIX).answer(SIX_GOLDEN[0].ids, 0)[1:] == ((), ())
-
-
 def test_of_the_same_prompt_twice_the_longer_continuation_is_known() -> None:
     twice = [*golden(SIX, [1, 2], greedy=4), *golden(SIX, [1, 2], greedy=1)]
     for prompts in (twice, twice[::-1]):
-        assert StackRunner(prompts).run(SIX).answer((1, 2), 4).tokens == twice[0].greedy
+        known = StackRunner(prompts).run(SIX)
+        assert known.answer((1, 2), 4).tokens == twice[0].greedy
+        assert known.answer((1, 2), 0)[1:] == ((), ())
 
 
 def test_a_logit_that_is_not_finite_is_no_token() -> None:
@@ -244,4 +230,53 @@ def test_equal_beginnings_are_run_once(budget: int, again: list[str] | None) -> 
     assert [name for name in ran if name[0] == "L"] == (again or [f"L{i:02d}" for i in range(6)])
     np.testing.assert_allclose(
         known.logits(prompts[0].ids), mixed.logits(prompts[0].ids), rtol=1e-4, atol=1e-5
+    )
+
+
+# In words.
+
+
+@pytest.mark.parametrize(
+    ("found", "status", "says"),
+    [
+        (Bisection("green", evaluations=1), "failed",
+         "m is green as it is: no shard is to blame (1 stack evaluation)."),
+        (Bisection("found", ("L07",), 1, 3), "failed",
+         "L07 is to blame: exact, it restores the verdict (3 stack evaluations)."),
+        (Bisection("found", ("L07",), 1, 3), "unproven",
+         "L07 is to blame: exact, nothing fails, and the verdict is unproven: Why (3 stack "
+         "evaluations)."),
+        (Bisection("unproven", evaluations=1), "unproven",
+         "m is unproven as it is, so no shard can be blamed: Why (1 stack evaluation)"),
+        (Bisection("found", ("L07", "L02"), 2, 5), "failed",
+         "L02, L07 are to blame: exact, they restore the verdict, and none can be spared (5 "
+         "stack evaluations)."),
+        (Bisection("many", ("L07", "L02"), 12, 20), "failed",
+         "More than 2 shards are to blame, so a search for a few ends here: the 12 worst of 34 "
+         "have to be exact for a green verdict; pytest-ane drift shows what each contributes "
+         "(20 stack evaluations)."),
+        (Bisection("reference", evaluations=2), "failed",
+         "The reference itself does not meet the policy: Why (2 stack evaluations)"),
+    ],
+)  # fmt: skip
+def test_the_sentence(found: Bisection, status, says: str) -> None:
+    verdict = Verdict("behaviour", "m", findings=(Finding(status, "Why"),))
+    assert sentence(found, "m", 34, verdict) == says
+
+
+@pytest.mark.parametrize(
+    ("count", "says"),
+    [(0, "none"), (2, "L00, L01"), (9, "L00, L01, L02, L03, L04, L05 and 3 more"), (34, "all")],
+)
+def test_a_trial(count: int, says: str) -> None:
+    unproven = nothing("behaviour", "m", "Why")
+    found = StackEvaluation(tuple(f"L{i:02d}" for i in range(count)), unproven)
+    assert evaluation_line(found, 3, 34) == f" 3. exact: {says} - unproven (Why)"
+
+
+def test_a_trial_with_its_numbers() -> None:
+    facts = {"top1": 0.951, "kl.mean": 0.02651, "greedy.agreed": 3}
+    green = Verdict("behaviour", "m", tuple(Figure(*fact) for fact in facts.items()))
+    assert evaluation_line(StackEvaluation(("L07",), green), 12, 34) == (
+        "12. exact: L07 - green (top-1 95.1%, KL 0.0265, 3 greedy tokens)"
     )

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.cli import main
 from tests.gates.fidelity import blocks
-from tests.tools.conftest import AsJson
+from tests.tools.conftest import AsJson, Says
 
 GOOD = dict.fromkeys(blocks.NAMES, 8)
 
@@ -21,25 +20,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> list[str]:
-    assert main(["blame", *arguments, "--ane-cache", "cache"]) == code
-    captured = capsys.readouterr()
-    return (captured.err if code else captured.out).splitlines()
+BLAME = ("blame", "--ane-cache", "cache")
+PAIR = ("small/model.mlpackage", "--against", "plain/model.mlpackage")
 
 
-def test_a_package_against_its_uncompressed_form(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plain = "plain/model.mlpackage"
-    found = told(capsys, "small/model.mlpackage", "--against", plain)
+def test_a_package_against_its_uncompressed_form(folder: Path, says: Says) -> None:
+    found = says(*BLAME, *PAIR)
     assert found[0].startswith("compression: ")
     assert found[1].startswith("relative error of the output on the worst 4 of ")
     assert found[3].startswith("weight ")
     assert found[4].startswith("second ")
 
 
-def test_a_package_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = told(capsys, "small/model.mlpackage")
+def test_a_package_alone(folder: Path, says: Says) -> None:
+    found = says(*BLAME, "small/model.mlpackage")
     assert found[2] == (
         "package:model has no uncompressed package to take weights from; name one as its "
         "'uncompressed', or with --against."
@@ -47,7 +41,7 @@ def test_a_package_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert found[3].startswith("operation ")
 
 
-def test_shards_of_a_manifest(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shards_of_a_manifest(folder: Path, says: Says) -> None:
     (folder / "shards.toml").write_text(
         "".join(
             f'[models.own.shard.{name}]\nartifact = "small/model.mlpackage"\n'
@@ -55,21 +49,20 @@ def test_shards_of_a_manifest(folder: Path, capsys: pytest.CaptureFixture[str]) 
             for name in ("one", "two")
         )
     )
-    found = told(capsys, "all")
+    found = says(*BLAME, "all")
     assert [line for line in found if line.startswith("own:")] == ["own:one", "own:two"]
     assert sum(line.startswith("second ") for line in found) == 2
-    assert told(capsys, "one") == found[1 : found.index("")]
+    assert says(*BLAME, "one") == found[1 : found.index("")]
 
 
 def test_as_json(folder: Path, as_json: AsJson) -> None:
-    arguments = ["small/model.mlpackage", "--against", "plain/model.mlpackage", "--cache", "cache"]
-    (blame,) = as_json("blame", *arguments)["shards"].values()
+    (blame,) = as_json(*BLAME, *PAIR)["shards"].values()
     assert blame["weights"][0]["weight"]["name"] == "second"
     assert blame["weights"][0]["share"] > 0.5
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "words"),
     [
         (["all"], "shards.toml does not exist"),
         (["all", "--against", "x"], "--against x is for a package; what all is held against"),
@@ -82,7 +75,6 @@ def test_as_json(folder: Path, as_json: AsJson) -> None:
     ],
 )
 def test_errors_are_one_sentence(
-    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+    folder: Path, says: Says, arguments: list[str], words: str
 ) -> None:
-    (line,) = told(capsys, *arguments, code=1)
-    assert says in line
+    assert words in says(*BLAME, *arguments, code=1)[-1]

@@ -11,17 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.backends import CpuBackend
 from pytest_ane.make.palettize._palettes import palettize
-from pytest_ane.manifest import Palettize, Probes
+from pytest_ane.manifest import Palettize
 from pytest_ane.mlprogram.blob import load
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import MLModel
 from pytest_ane.mlprogram.weights import take_census
 from pytest_ane.probes.cases import package_case
-from pytest_ane.probes.package import package_cases
-from pytest_ane.tools.blame.analysis import blame, shares
+from pytest_ane.tools.blame.analysis import blame, share_gone
 from tests.gates.fidelity import blocks
 from tests.gates.hazards import programs as hazard_programs
 from tests.tools.test_operations import case, squares
@@ -37,10 +35,9 @@ def test_the_spoilt_weight_is_named_first_and_its_mend_mends(name: str, tmp_path
     found = blame(small, plain, cases)
     first, *others = found.weights
     assert first.weight.name == name
-    assert first.share > 0.9 < first.share_alone
+    assert first.share > 0.9
     assert all(other.share < 0.1 and other.remedy is None for other in others)
     assert first.alone == pytest.approx(found.error, rel=0.1)
-    assert first.remedy is not None
     # Built in earnest, the mend has the error and the bytes that were told.
     asked = first.remedy.settings
     assert isinstance(asked, Palettize)
@@ -86,7 +83,6 @@ def test_k_means_mends_even_steps_at_no_cost(tmp_path: Path) -> None:
     small = read_model(blocks.palettized(source, tmp_path / "small", {"outlier": 2}, "uniform"))
     cases = [replace(c, rows=flat, expected={}) for c in blocks.cases(plain_block(tmp_path))]
     (first,) = blame(small, plain, cases).weights
-    assert first.remedy is not None
     assert isinstance(first.remedy.settings, Palettize)
     assert (first.remedy.settings.mode, first.remedy.more) == ("kmeans", 0)
 
@@ -186,30 +182,18 @@ def test_a_weight_that_makes_nan_is_named(tmp_path: Path) -> None:
     first, *others = found.weights
     assert (first.weight.name, found.error) == ("second", math.inf)
     assert first.restored < 0.1
-    assert (first.share, first.share_alone) == (1.0, 1.0)
+    assert first.share == 1.0
     assert all(other.share == 0 and other.restored == math.inf for other in others)
-    assert first.remedy is not None
     assert first.remedy.error < 0.1
 
 
-def test_no_cases(tmp_path: Path) -> None:
+def test_no_cases_and_references_of_another_shape(tmp_path: Path) -> None:
     plain = plain_block(tmp_path)
     with pytest.raises(ExecutionError, match="there is no probe to blame anything on"):
         blame(plain, plain, [])
-
-
-def test_references_of_another_shape(tmp_path: Path) -> None:
-    plain = plain_block(tmp_path)
     (one,) = blocks.cases(plain, count=1)
     with pytest.raises(ExecutionError, match=r"the reference gives q \[2, 2\], which the artifact"):
         blame(plain, plain, [replace(one, expected={"q": np.zeros((2, 2), np.float32)})])
-
-
-def test_cases_of_packages(tmp_path: Path) -> None:
-    small, plain = blocks.models(tmp_path, GOOD | {"third": 2})
-    probes = Probes(kinds=("gaussian",), count=2, seed=1)
-    cases = package_cases(CpuBackend(), Path(small.path), Path(plain.path), probes)
-    assert blame(small, plain, cases).weights[0].weight.name == "third"
 
 
 ERRORS = st.lists(st.floats(0, 1e6), min_size=1, max_size=6)
@@ -220,33 +204,27 @@ def test_shares_of_independent_errors_add_up_to_one(alone: list[float]) -> None:
     """Their squares add up; one restored leaves those of the others."""
     total = math.hypot(*alone)
     left = [math.hypot(*(x for j, x in enumerate(alone) if j != i)) for i in range(len(alone))]
-    found = shares(total, left, alone)
-    assert all(0 <= b <= 1 and a <= 1 for a, b in found)
+    found = [share_gone(total, each) for each in left]
+    assert all(share <= 1 for share in found)
     if total > 1e-100:
-        assert sum(a for a, _ in found) == pytest.approx(1, abs=1e-6)
-        assert sum(b for _, b in found) == pytest.approx(1, abs=1e-6)
-        for a, b in found:
-            assert a == pytest.approx(b, abs=1e-6)
+        assert sum(found) == pytest.approx(1, abs=1e-6)
 
 
-@given(ERRORS, st.floats(1e-3, 1e3))
-def test_shares_do_not_depend_on_scale(alone: list[float], factor: float) -> None:
-    now, left = max(alone) + 1, [x / 2 for x in alone]
-    scaled = shares(now * factor, [x * factor for x in left], [x * factor for x in alone])
-    for one, other in zip(shares(now, left, alone), scaled, strict=True):
-        assert one == pytest.approx(other, abs=1e-6)
+@given(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(1e-3, 1e3))
+def test_shares_do_not_depend_on_scale(now: float, left: float, factor: float) -> None:
+    scaled = share_gone((now + 1) * factor, left * factor)
+    assert share_gone(now + 1, left) == pytest.approx(scaled, abs=1e-6, rel=1e-6)
 
 
-@given(
-    st.lists(st.floats(0, allow_nan=False), min_size=1, max_size=6), st.floats(0, allow_nan=False)
-)
-def test_shares_are_never_nan(alone: list[float], now: float) -> None:
-    for restored, single in shares(now, alone, alone):
-        assert restored <= 1
-        assert 0 <= single <= 1
+@given(st.floats(0, allow_nan=False), st.floats(0, allow_nan=False))
+def test_a_share_is_never_nan(now: float, left: float) -> None:
+    assert share_gone(now, left) <= 1
 
 
-def test_shares_where_errors_are_infinite() -> None:
-    assert shares(math.inf, [0.5, math.inf], [math.inf, 0.1]) == [(1.0, 1.0), (0.0, 0.0)]
-    assert shares(0.5, [math.inf, 0.5], [math.inf, math.inf]) == [(-math.inf, 0.5), (0.0, 0.5)]
-    assert shares(0.0, [0.0, 0.1], [0.0, 0.0]) == [(0.0, 0.0), (-math.inf, 0.0)]
+@pytest.mark.parametrize(
+    ("now", "left", "share"),
+    [(math.inf, 0.5, 1.0), (math.inf, math.inf, 0.0), (0.5, math.inf, -math.inf), (0.5, 0.5, 0.0),
+     (0.0, 0.0, 0.0), (0.0, 0.1, -math.inf)],
+)  # fmt: skip
+def test_shares_where_errors_are_infinite(now: float, left: float, share: float) -> None:
+    assert share_gone(now, left) == share

@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 
 from pytest_ane.gates.verdict import Finding, Where
-from pytest_ane.manifest import Linear, Palettize, Settings, Uncompressed
+from pytest_ane.manifest import Linear, Palettize, Uncompressed
 from pytest_ane.mlprogram.weights import Stage, Weight
-from pytest_ane.tools._operations import Remedy, Suspect
-from pytest_ane.tools.blame.analysis import Blame, Culprit
-from pytest_ane.tools.blame.words import CAUSE, cause, describe, lines, override, share, tables
+from pytest_ane.tools.blame import CAUSE, cause, describe, lines, override, share, tables
+from pytest_ane.tools.blame.analysis import Blame, Culprit, Suspect
+from pytest_ane.tools.blame.weights import Remedy
 
 STAGE = Stage("constexpr_lut_to_dense", 2, 6)
 MEND = Remedy(Palettize(nbits=4, group_size=16), 0.0142, 27_792)
-WORST = Culprit(Weight("v_proj", (192, 576), 27_696, 2, (STAGE,)), 0.012, 0.4, 0.98, 0.97, MEND)
-OTHER = Culprit(Weight("o", (576, 576), 9, 2, (STAGE,)), 0.41, 0.02, -0.01, 0.03)
+WORST = Culprit(Weight("v_proj", (192, 576), 27_696, 2, (STAGE,)), 0.012, 0.4, 0.98, MEND)
+OTHER = Culprit(Weight("o", (576, 576), 9, 2, (STAGE,)), 0.41, 0.02, -0.01)
 OVERFLOW = Suspect("mul", "square", math.inf, 0.0, math.inf, 481_000.0)
 CONV = Suspect("conv", "out", 0.37, 0.0005, 0.4, 2.0, ("v_proj",))
 FOUND = Blame(("gaussian #0", "chat"), 16, False, 0.41, 0.001, (WORST, OTHER), (OVERFLOW, CONV))
@@ -53,7 +53,14 @@ def test_weights_alike_are_overridden_together() -> None:
 def test_an_entry_is_one_that_the_manifest_takes(tmp_path) -> None:
     from pytest_ane.manifest import load
 
-    for mend in (MEND, replace(MEND, settings=Linear()), replace(MEND, settings=Uncompressed())):
+    described = {
+        MEND.settings: "4-bit kmeans, groups of 16",
+        Palettize(nbits=6, granularity="per_tensor"): "6-bit kmeans, one table",
+        Linear(dtype="int8"): "int8 per channel",
+        Uncompressed(): "fp16",
+    }
+    for settings, text in described.items():
+        mend = replace(MEND, settings=settings)
         manifest = tmp_path / "shards.toml"
         manifest.write_text(
             '[models.m]\nfamily = "llama"\nsource = { path = "x.gguf" }\nshards = "L00"\n'
@@ -62,29 +69,35 @@ def test_an_entry_is_one_that_the_manifest_takes(tmp_path) -> None:
         )
         (shard,) = load(manifest).shards
         assert shard.compression is not None
-        assert describe(shard.compression.for_weight("v_proj")) == describe(mend.settings)
+        assert describe(shard.compression.for_weight("v_proj")) == describe(settings) == text
 
 
 @pytest.mark.parametrize(
-    ("asked", "text"),
+    ("found", "line", "text"),
     [
-        (Palettize(nbits=6, granularity="per_tensor"), "6-bit kmeans, one table"),
-        (Linear(dtype="int8"), "int8 per channel"),
-        (Uncompressed(), "fp16"),
+        (replace(FOUND, contribution=True), 1, "relative error of the contribution on the worst 2"),
+        (replace(FOUND, weights=(), exact=math.nan, without="There are none."), 0,
+         "relative error of the output on"),
+        (replace(FOUND, weights=(), exact=math.nan, without="There are none."), 1,
+         "0.41 as it is; run by the CPU executor"),
+        (replace(FOUND, weights=(), exact=math.nan, without="There are none."), 2,
+         "There are none."),
+        (replace(FOUND, absent=("a", "b", "c", "d")), 7, "4 more have no counterpart in the "
+         "uncompressed package and stayed compressed: a, b, c ..."),
+        (replace(FOUND, operations=(replace(CONV, own=0.0),) * 2), -1,
+         "all 2 operations agree with float32 on the same inputs"),
+        (replace(FOUND, operations=(replace(CONV, peak=1.5e-5),)), -1,
+         "conv       out          0.37        0.0005          0.4  takes v_proj, underflows fp16: "
+         "1.5e-05 at most"),
     ],
-)
-def test_settings(asked: Settings, text: str) -> None:
-    assert describe(asked) == text
+)  # fmt: skip
+def test_a_line(found: Blame, line: int, text: str) -> None:
+    assert list(lines(found))[line].startswith(text)
 
 
 def test_on_a_device() -> None:
     third = list(lines(FOUND, on_device=True))[2]
     assert third.endswith("not by the device: this explains compression and arithmetic, no more")
-
-
-def test_the_contribution() -> None:
-    _, second, *_ = lines(replace(FOUND, contribution=True))
-    assert second.startswith("relative error of the contribution on")
 
 
 @pytest.mark.parametrize(
@@ -118,29 +131,6 @@ def test_five_hazards_are_named_with_their_rewrites() -> None:
     ]
 
 
-def test_without_weights() -> None:
-    found = list(lines(replace(FOUND, weights=(), exact=math.nan, without="There are none.")))
-    assert found[1:3] == ["0.41 as it is; run by the CPU executor", "There are none."]
-
-
-def test_weights_without_a_counterpart() -> None:
-    found = list(lines(replace(FOUND, absent=("a", "b", "c", "d"))))
-    assert (
-        "4 more have no counterpart in the uncompressed package and stayed compressed: a, b, c ..."
-    ) in found
-
-
-def test_operations_that_agree() -> None:
-    exact = replace(CONV, own=0.0)
-    last = list(lines(replace(FOUND, operations=(exact, exact))))[-1]
-    assert last == "all 2 operations agree with float32 on the same inputs"
-
-
-def test_results_too_small_for_fp16_are_said() -> None:
-    found = replace(FOUND, operations=(replace(CONV, peak=1.5e-5),))
-    assert list(lines(found))[-1].endswith("takes v_proj, underflows fp16: 1.5e-05 at most")
-
-
 def test_names_cannot_steer_a_terminal() -> None:
     found = replace(FOUND, operations=(replace(CONV, name="a\x1b[2Jb\n"),))
     assert any("a\\x1b[2Jb\\n" in line for line in lines(found))
@@ -154,9 +144,8 @@ def test_a_share_that_is_no_share() -> None:
 def test_tables_have_all_weights_and_all_operations() -> None:
     many = tuple(replace(CONV, name=f"out{i}") for i in range(9))
     weights, operations = tables(replace(FOUND, operations=(OVERFLOW, *many)))
-    assert (weights.name, operations.name) == ("blame.weights", "blame.operations")
-    assert not weights.listed
-    assert not operations.listed
+    named = [(table.name, table.listed) for table in (weights, operations)]
+    assert named == [("blame.weights", False), ("blame.operations", False)]
     assert weights.rows == (
         ("v_proj", "lut_to_dense, 2 bits x 6", 0.012, 0.4, 0.98,
          "4-bit kmeans, groups of 16", 0.0142, 27_792),
@@ -167,9 +156,7 @@ def test_tables_have_all_weights_and_all_operations() -> None:
         "square", "mul", math.inf, None, 0.0, math.inf, "overflows fp16: 481,000 in float32"
     )  # fmt: skip
     assert operations.rows[9] == ("out8", "conv", 0.37, None, 0.0005, 0.4, "takes v_proj")
-
-
-def test_operations_of_the_ane_have_their_error_as_typed() -> None:
+    # Those of the ANE's arithmetic have their error as typed.
     _, operations = tables(replace(FOUND, operations=(replace(CONV, typed=0.123456),)))
     assert operations.rows[0][3] == 0.12346
 

@@ -9,7 +9,7 @@ import pytest
 from pytest_ane.gates.base import Move
 from pytest_ane.gates.verdict import Finding, Verdict
 from pytest_ane.records.compare import Comparison, Difference, FigureChange, Side, Skipped
-from pytest_ane.tools._compare_words import data, lines, nothing, red
+from pytest_ane.tools._compare_words import data, fault, lines
 
 
 def side(name: str, *, failed: bool = False) -> Side:
@@ -79,10 +79,11 @@ def test_files_that_are_not_compared_are_counted_and_shown_by_kind() -> None:
         "  v.json was recorded on a virtual machine",
     ]
     assert len(data(comparison)["not_compared"]) == 13
-    assert nothing(comparison).startswith("Nothing was compared: no two systems")
+    assert fault(comparison).startswith("Nothing was compared: no two systems")
 
 
 def test_red() -> None:
-    assert red(Comparison("chip", (), ())) == ""
+    same = Difference("placement", "m:L00", side("macOS 26"), side("macOS 27"))
+    assert fault(Comparison("chip", (same,), ())) == ""
     two = tuple(moved(f"m:L{n}") for n in range(2))
-    assert red(Comparison("chip", two, ())) == "2 gates pass on one chip and not on another."
+    assert fault(Comparison("chip", two, ())) == "2 gates pass on one chip and not on another."

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from pytest_ane.cli import main
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
 from pytest_ane.make import Artifact
 from pytest_ane.records.record import Record, files_of
 from pytest_ane.records.store import Store
 from tests.mlprogram.packages import doubling
 from tests.records.signing import bundle, envelope, new_key, stated, write_json, write_public
-from tests.tools.conftest import AsJson
+from tests.tools.conftest import AsJson, Says
 from tests.tools.terminal import at_a_terminal
 
 Call = Callable[..., list[str]]
@@ -61,29 +61,19 @@ def recorded(shard: str) -> Record:
         subject=f"m:{shard}",
         files=files_of({shard: Artifact(Path(f"{shard}.mlpackage"))}),
         environment={
-            "backend": "coreml",
-            "chip": "Apple M4",
-            "os": "macOS 26.1",
-            "compute_units": "CPU_AND_NE",
-            "virtual": "no",
-            "translated": "no",
-            "devices": "CPU, GPU, ANE",
-            "ane_cores": "16",
+            "backend": "coreml", "chip": "Apple M4", "os": "macOS 26.1",
+            "compute_units": "CPU_AND_NE", "virtual": "no", "translated": "no",
+            "devices": "CPU, GPU, ANE", "ane_cores": "16",
         },
         asked={},
         time=now - timedelta(days=3, minutes=5),
         measurement=plan(),
-    )
+    )  # fmt: skip
 
 
 @pytest.fixture
-def call(store: Store, capsys: pytest.CaptureFixture[str]) -> Call:
-    def run(*arguments: str, code: int = 0) -> list[str]:
-        assert main(["evidence", *arguments, "--ane-cache=cache"]) == code
-        out, err = capsys.readouterr()
-        return out.splitlines() + err.splitlines()
-
-    return run
+def call(store: Store, says: Says) -> Call:
+    return partial(says, "evidence", "--ane-cache=cache")
 
 
 def test_list(call: Call, store: Store) -> None:
@@ -136,17 +126,14 @@ def test_names_in_files_stay_on_their_line(call: Call, store: Store, action: str
     assert r"Apple\tM4" in "\n".join(lines)
 
 
-def test_what_was_replayed_is_no_evidence(
-    call: Call, store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_replayed_is_no_evidence(call: Call, store: Store) -> None:
     units = {"compute_units": "CPU_AND_NE", "chip": "Apple M4 Max"}
     made = recorded("L01")
     store.write(replace(made, environment={**made.environment, **units, "native": "replaced"}))
     lines = call("list")
     assert lines[2].endswith("CPU_AND_NE  replayed")
     assert max(map(len, lines)) < 80
-    assert main(["evidence", "verify", "--ane-cache=cache"]) == 1
-    assert "m:L01  placement" in capsys.readouterr().out
+    assert "m:L01  placement" in "\n".join(call("verify", code=1))
 
 
 def test_what_was_simulated_is_no_evidence(call: Call, store: Store) -> None:
@@ -157,12 +144,6 @@ def test_what_was_simulated_is_no_evidence(call: Call, store: Store) -> None:
     assert "simulated ANE (h16+)" in call("list")[2]
     verified = " ".join("\n".join(call("verify", code=1)).split())
     assert "computed by the CPU executor as simulated ANE (h16+), and no device ran it" in verified
-
-
-def test_list_of_nothing(call: Call, store: Store) -> None:
-    for path in store.files():
-        path.unlink()
-    assert call("list") == ["0 files in evidence"]
 
 
 def test_verify(call: Call) -> None:
@@ -196,10 +177,12 @@ def test_a_plan_with_an_operation_left_out(call: Call, store: Store) -> None:
     assert any(says in line for line in call("verify", code=1))
 
 
-def test_one_byte_of_a_package(call: Call) -> None:
+def test_one_byte_of_a_package_and_none(call: Call) -> None:
     Path("L00.mlpackage/Manifest.json").write_text("L0O")
     assert "evidence/m/L00.placement.json is of other bytes: " in "\n".join(call("verify", code=1))
     call("verify", "--ane-shards=L01")
+    Path("L00.mlpackage").rename("gone")
+    assert "L00.mlpackage does not exist" in "\n".join(call("verify", code=1))
 
 
 def test_unproven_may_be_allowed_but_never_failed(call: Call, store: Store) -> None:
@@ -244,11 +227,6 @@ def test_what_is_not_built_is_not_built_here(call: Call, store: Store) -> None:
         "  - m:L00 is not built, and nothing is built here; run: pytest --ane-shards=m:L00 -m gate"
     ) in lines
     assert call("list")[1].split()[-2:] == ["not", "built"]
-
-
-def test_a_package_that_is_gone(call: Call) -> None:
-    Path("L00.mlpackage").rename("gone")
-    assert "L00.mlpackage does not exist" in "\n".join(call("verify", code=1))
 
 
 @pytest.mark.parametrize("what", ["m:L01", "L01", "evidence/m/L01.placement.json"])
@@ -333,18 +311,24 @@ def test_prune_takes_only_records(call: Call, lost: list[Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "sentence"),
     [
         (["show"], "evidence show needs an evidence file, a shard or a model"),
+        (["show", "a", "b"], "evidence show takes one alone"),
         (["verify", "x"], "evidence verify takes no file"),
+        (["verify", "--policy-from=main"], "evidence verify takes no --policy-from"),
+        (["verify-run", "run.jsonl"], "evidence verify-run needs the file of one run and --poli"),
+        (["compare"], "evidence compare needs --by os or --by chip"),
+        (["list", "--by=os"], "evidence list takes no --by"),
+        (["compare", "no", "--by=os"], "no is no folder"),
         (["show", "m:L99"], "m:L99 is neither an evidence file nor a shard or model with evidence"),
         (["verify", "--ane-shards=L99"], "L99"),
         (["list", "--ane-manifest=no.toml"], "no.toml does not exist"),
     ],
 )
-def test_sentences(call: Call, arguments: list[str], says: str) -> None:
+def test_sentences(call: Call, arguments: list[str], sentence: str) -> None:
     (line,) = call(*arguments, code=1)
-    assert says in line
+    assert sentence in line
 
 
 def test_show_of_a_damaged_file(call: Call, store: Store) -> None:
@@ -355,5 +339,6 @@ def test_show_of_a_damaged_file(call: Call, store: Store) -> None:
 
 def test_another_folder(call: Call, store: Store) -> None:
     store.folder.rename("elsewhere")
+    assert call("list") == ["0 files in evidence"]
     call("verify", code=1)
     call("verify", "--ane-evidence=elsewhere")

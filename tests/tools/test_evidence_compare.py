@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.cli import main
 from pytest_ane.gates.placement.plans import PlannedOperation
 from pytest_ane.records.record import Record
 from pytest_ane.records.store import Store
 from tests.mlprogram.packages import doubling
 from tests.records.signing import new_key, write_public
 from tests.records.test_judge import FIDELITY
-from tests.tools.conftest import AsJson
+from tests.tools.conftest import AsJson, Says
 from tests.tools.test_evidence import REQUIRED, SHARDS, plan, recorded
 
 Call = Callable[..., list[str]]
@@ -51,12 +50,10 @@ def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 @pytest.fixture
-def call(other: Store, capsys: pytest.CaptureFixture[str]) -> Call:
+def call(other: Store, says: Says) -> Call:
     def run(*arguments: str, code: int = 0, by: str = "os") -> list[str]:
-        folders = [str(other.folder), *arguments]
-        assert main(["evidence", "compare", *folders, f"--by={by}", "--cache=cache"]) == code
-        out, err = capsys.readouterr()
-        return out.splitlines() + err.splitlines()
+        options = (f"--by={by}", "--cache=cache")
+        return says("evidence", "compare", other.folder, *arguments, *options, code=code)
 
     return run
 
@@ -139,7 +136,7 @@ def test_systems_that_the_policy_no_longer_takes_are_compared(call: Call, other:
 
 
 @pytest.mark.parametrize(
-    ("environment", "says"),
+    ("environment", "sentence"),
     [
         ({"virtual": "yes"}, "was recorded on a virtual machine, which proves nothing of the ANE"),
         ({"native": "replaced"}, "was answered by a replay, and no device was asked"),
@@ -147,13 +144,13 @@ def test_systems_that_the_policy_no_longer_takes_are_compared(call: Call, other:
     ],
 )
 def test_what_proves_nothing_is_named_and_not_compared(
-    call: Call, other: Store, environment: dict[str, str], says: str
+    call: Call, other: Store, environment: dict[str, str], sentence: str
 ) -> None:
     other.write(new("L00", "CPU", **environment))
     other.write(new("L01"))
     lines = call()
     assert lines[:2] == [f"{PAIR}: 1 gate of m:L01 compared", "  nothing differs"]
-    assert any(line.startswith(f"  newer/m/L00.placement.json {says}; ") for line in lines)
+    assert any(line.startswith(f"  newer/m/L00.placement.json {sentence}; ") for line in lines)
 
 
 def test_a_damaged_file_leaves_the_others(call: Call, other: Store) -> None:
@@ -215,16 +212,6 @@ def test_a_system_and_a_chip_that_both_differ(call: Call, other: Store) -> None:
     assert call()[1] == "  the chip differs too: Apple M4 -> Apple M1"
 
 
-def test_many_shards_with_the_same_moves_share_a_line(
-    call: Call, other: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for shard in ("L00", "L01"):
-        other.write(new(shard, "CPU"))
-    lines = call(code=1)
-    moved = ["m:L00-L01", "1", "add", "ANE", "->", "CPU", "y"]
-    assert any(line.split() == moved for line in lines)
-
-
 def test_names_in_files_stay_on_their_line(call: Call, other: Store) -> None:
     """What else a terminal obeys is refused with the whole file."""
     hostile = "y\nverdict passed\t::error::" + "x" * 10_000
@@ -238,20 +225,3 @@ def test_names_in_files_stay_on_their_line(call: Call, other: Store) -> None:
     lines = call(code=1)
     assert all(line.isprintable() and len(line) < 2_000 for line in lines)
     assert any(r"ANE -> CPU  y\nverdict passed\t" in line for line in lines)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["compare"], "evidence compare needs --by os or --by chip"),
-        (["list", "--by=os"], "evidence list takes no --by"),
-        (["compare", "no", "--by=os"], "no is no folder"),
-        (["show", "a", "b"], "evidence show takes one alone"),
-    ],
-)
-def test_sentences(
-    other: Store, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
-) -> None:
-    assert main(["evidence", *arguments]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert says in line

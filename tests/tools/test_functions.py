@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_ane.cli import main
 from tests import multifunction
-from tests.tools.conftest import AsJson
+from tests.tools.conftest import AsJson, Says
 
 
 @pytest.fixture(scope="module")
@@ -38,36 +37,32 @@ def test_explain(packages: dict[str, Path], as_json: AsJson) -> None:
 def test_weights(packages: dict[str, Path], as_json: AsJson) -> None:
     package, against = str(packages["other"]), f"--against={packages['reference']}"
     right, wrong = (
-        as_json("weights", package, against, f"--function={name}")["weights"]
+        as_json("explain", "--weights", package, against, f"--function={name}")["weights"]
         for name in ("decode", "verify4")
     )
     assert (len(right), len(wrong)) == (1, 1)
     assert right[0]["snr_db"] > 50 > 5 > wrong[0]["snr_db"]
 
 
-def test_weights_of_the_default_function(
-    packages: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["weights", str(packages["other"])]) == 0
-    first, *_, total = capsys.readouterr().out.splitlines()
+def test_weights_of_the_default_function(packages: dict[str, Path], says: Says) -> None:
+    first, *_, total = says("explain", "--weights", packages["other"])
     assert first == "function decode of decode, verify4; --function names another"
     assert total == "1 weight, 128 bytes, 1.00x smaller than fp16"
 
 
-def test_diff(packages: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    pair = ["diff", str(packages["other"]), str(packages["reference"])]
-    assert [main([*pair, f"--function={name}"]) for name in ("decode", "verify4")] == [0, 1]
-    twin = ["diff", str(packages["other"]), str(multifunction.compiled(packages["other"]))]
-    assert main([*twin, "--function=verify4", "--tolerance=0"]) == 0
-    assert main([*pair[:2], str(packages["foreign"]), "--function=decode"]) == 1
-    assert "has no function 'decode' to compare with" in capsys.readouterr().err
+def test_diff(packages: dict[str, Path], says: Says) -> None:
+    other = packages["other"]
+    for name, code in (("decode", 0), ("verify4", 1)):
+        says("diff", other, packages["reference"], f"--function={name}", code=code)
+    says("diff", other, multifunction.compiled(other), "--function=verify4", "--tolerance=0")
+    *_, error = says("diff", other, packages["foreign"], "--function=decode", code=1)
+    assert "has no function 'decode' to compare with" in error
 
 
 def test_run(packages: dict[str, Path], as_json: AsJson, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.ones((1, 8, 1, 4), np.float32))
-    data = as_json(
-        "run", str(packages["other"]), "--function=verify4", f"--input=x={tmp_path / 'x.npy'}"
-    )
+    given = f"--input=x={tmp_path / 'x.npy'}"
+    data = as_json("run", packages["other"], "--function=verify4", given)
     assert data["outputs"]["y"]["shape"] == [1, 8, 1, 4]
 
 
@@ -83,21 +78,17 @@ def test_blame_of_a_shard(
     ]
 
 
-def test_golden_of_a_shard(manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record = ["golden", "record", "decoder[verify4]", "--out=v.safetensors", "--backend=cpu"]
-    package = manifest.read_text().partition('reference = "')[2].strip().strip('"')
-    assert main([*record, f"--package={package}"]) == 0
+def test_golden_of_a_shard(manifest: Path, packages: dict[str, Path], says: Says) -> None:
+    record = ["--out=v.npz", "--backend=cpu", f"--package={packages['reference']}"]
+    assert "2 probes" in says("golden", "record", "decoder[verify4]", *record)[0]
     record.append("--overwrite")
-    assert main(["golden", "record", "decoder", *record[3:], f"--package={package}"]) == 1
-    assert main([*record, "--function=decode"]) == 1
-    out, err = capsys.readouterr()
-    assert "2 probes" in out
-    assert "decoder names 2 shards; record one at a time" in err
-    assert "name a shard's as SHARD[FUNCTION]" in err
+    (error,) = says("golden", "record", "decoder", *record, code=1)
+    assert "decoder names 2 shards; record one at a time" in error
+    (error,) = says("golden", "record", "decoder[verify4]", *record, "--function=decode", code=1)
+    assert "name a shard's as SHARD[FUNCTION]" in error
 
 
-def test_a_call_runs_one_function(manifest: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bound", "shards.toml", "--device=M1", "--cache=cache"]) == 0
-    out = capsys.readouterr().out
+def test_a_call_runs_one_function(manifest: Path, says: Says) -> None:
+    out = "\n".join(says("bound", "shards.toml", "--device=M1", "--cache=cache"))
     assert "decoder[decode]" in out
     assert "decoder[verify4]" not in out

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pytest_ane.cli import main
 from tests.records.runs import file_of, line, write
+from tests.tools.conftest import Says
 
 DAMAGED = "2026-01-09T10-00-00Z-000000000000.jsonl"
 MAC = {"backend": "coreml", "chip": "Apple M4", "os": "macOS 26.1 (25B78)"}
+Ask = Callable[..., str]
+
+
+@pytest.fixture
+def ask(says: Says, tmp_path: Path) -> Ask:
+    """`ask("cosine.min", code=0)` of the memory in `tmp_path`: the output, or else the error."""
+    return lambda *words, code=0: "\n".join(
+        says("history", "--history", tmp_path, *words, code=code)
+    )
 
 
 @pytest.fixture
@@ -31,16 +41,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def ask(folder: Path, capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
-    assert main(["history", "--history", str(folder), *words]) == code
-    printed = capsys.readouterr()
-    return printed.err if code else printed.out
-
-
-def test_the_overview_names_the_commit_and_the_shard(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    note, heads, row, _, _, _, step = ask(folder, capsys).splitlines()
+def test_the_overview_names_the_commit_and_the_shard(folder: Path, ask: Ask) -> None:
+    note, heads, row, _, _, _, step = ask().splitlines()
     assert note == f"note: 1 line skipped: {DAMAGED}:5 is damaged"
     assert heads.split() == ["model", "lines", "runs", "commits", "first", "last", "machines"]
     assert row.split()[:6] == ["mini", "19", "9", "9", "2026-01-01", "2026-01-09"]
@@ -49,8 +51,19 @@ def test_the_overview_names_the_commit_and_the_shard(
     assert step.endswith("another package")
 
 
-def test_a_figure_over_commits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = ask(folder, capsys, "cosine.min", "--shards", "L11", "--gate", "fidelity")
+def test_the_overview_counts_what_was_asked_for(folder: Path, ask: Ask) -> None:
+    """L11 has nine lines of the nineteen, all of the CPU."""
+    _, _, row, *_ = ask("--shards", "L11").splitlines()
+    assert row.split()[:3] == ["mini", "9", "9"]
+    assert "macOS" not in row
+    write(folder, line(9, {"size": 1.0}, gate="compression", subject="big:L01"))
+    _, _, row, empty, *_ = ask("--gate", "compression").splitlines()
+    assert row.split()[:3] == ["big", "1", "1"]
+    assert not empty
+
+
+def test_a_figure_over_commits(folder: Path, ask: Ask) -> None:
+    output = ask("cosine.min", "--shards", "L11", "--gate", "fidelity")
     title, heads, *rows = output.splitlines()[1:]
     assert title == "mini:L11 fidelity cosine.min on cpu:"
     assert "0.42 to 0.9991" in heads
@@ -59,70 +72,59 @@ def test_a_figure_over_commits(folder: Path, capsys: pytest.CaptureFixture[str])
     assert rows[5].endswith("#                     stepped: 0.9991 -> 0.42; another package")
 
 
-def test_numbers_of_different_backends_are_not_compared(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    output = ask(folder, capsys, "diff", "EPYC", "M4")
+def test_numbers_of_different_backends_are_not_compared(folder: Path, ask: Ask) -> None:
+    output = ask("diff", "EPYC", "M4")
     assert "not compared: 1 measurement, by the backend cpu and by coreml" in output
     assert "AMD EPYC against Apple M4\n" in output
     assert "only in AMD EPYC: 1 measurement" in output
     assert "no figure differs, of 0" in output
 
 
-def test_two_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = ask(folder, capsys, "diff", f"{4:032x}", f"{5:032x}")
+def test_two_runs(folder: Path, ask: Ask) -> None:
+    output = ask("diff", f"{4:032x}", f"{5:032x}")
     assert "another package in 1 measurement" in output
     assert "mini:L11  fidelity  cosine.min  0.9991        0.42" in output
-    assert output.endswith("1 figure of 2 differ\n")
+    assert output.endswith("1 figure of 2 differ")
 
 
-def test_words_that_select_the_same_lines(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_that_select_the_same_lines(folder: Path, ask: Ask) -> None:
     """By the same or by other names; then nothing can differ."""
-    error = ask(folder, capsys, "diff", "amd", "x86", code=1)
-    assert error == (
+    assert ask("diff", "amd", "x86", code=1).splitlines()[-1] == (
         "pytest-ane: history diff: 'amd' (AMD EPYC) and 'x86' (Linux x86_64) select the same "
-        "lines; name two runs, commits, machines or systems that differ.\n"
+        "lines; name two runs, commits, machines or systems that differ."
     )
-    run = f"{4:032x}"
-    assert "select the same lines" in ask(folder, capsys, "diff", run, run, code=1)
+    run, last = f"{4:032x}", f"{8:032x}"
+    assert "select the same lines" in ask("diff", run, run, code=1)
     # The newest measurements of the machine are those of this run.
-    assert "select the same lines" in ask(folder, capsys, "diff", "AMD", f"{8:032x}",
-                                          "--shards", "L11", code=1)  # fmt: skip
+    assert "select the same lines" in ask("diff", "AMD", last, "--shards", "L11", code=1)
 
 
-def test_names_that_match_are_all_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(
-        tmp_path,
-        line(0, {"x": 1.0}, os="macOS 26.1"),
-        line(1, {"x": 2.0}, os="macOS 26.2"),
-        line(2, {"x": 3.0}, os="macOS 27.0"),
-    )
-    output = ask(tmp_path, capsys, "diff", "MACOS 26", "macos 27")
+def test_names_that_match_are_all_named(tmp_path: Path, ask: Ask) -> None:
+    systems = enumerate(("macOS 26.1", "macOS 26.2", "macOS 27.0"))
+    write(tmp_path, *(line(i, {"x": i + 1.0}, os=os) for i, os in systems))
+    output = ask("diff", "MACOS 26", "macos 27")
     assert output.startswith("macOS 26.1, macOS 26.2 against macOS 27.0\n")
     assert "x       2                       3\n" in output
     # A word stands in one name, never in two beside each other.
-    assert "'EPYC|' is no run" in ask(tmp_path, capsys, "diff", "EPYC|", "27", code=1)
+    assert "'EPYC|' is no run" in ask("diff", "EPYC|", "27", code=1)
 
 
-def test_sides_without_such_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sides_without_such_a_line(tmp_path: Path, ask: Ask) -> None:
     write(tmp_path, *(line(i, {"x": 1.0}) for i in range(2)), line(2, {"x": 1.0}, gate="hazards"))
-    error = ask(tmp_path, capsys, "diff", f"{0:032x}", f"{1:032x}", "--gate", "hazards", code=1)
+    error = ask("diff", f"{0:032x}", f"{1:032x}", "--gate", "hazards", code=1)
     assert "Neither run 00000000 nor run 00000000 has a line of this gate" in error
 
 
 @pytest.mark.parametrize(
     ("commit", "newest"), [("", "00000000."), ("c" * 40, "00000000, of commit ccccccccc.")]
 )
-def test_the_newest_run_is_named_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], commit: str, newest: str
-) -> None:
+def test_the_newest_run_is_named_once(tmp_path: Path, ask: Ask, commit: str, newest: str) -> None:
     write(tmp_path, line(0, {"x": 1.0}, commit=commit))
-    error = ask(tmp_path, capsys, "diff", "nope", "nope", code=1)
-    assert error.endswith(f"; the newest run is {newest}\n")
+    assert ask("diff", "nope", "nope", code=1).endswith(f"; the newest run is {newest}")
 
 
-def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data = json.loads(ask(folder, capsys, "--json"))
+def test_json(folder: Path, ask: Ask) -> None:
+    data = json.loads(ask("--json"))
     assert [model["model"] for model in data["models"]] == ["mini"]
     [turn] = data["steps"]
     assert (turn["subject"], turn["changed"]) == ("mini:L11", ["package"])
@@ -131,68 +133,43 @@ def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "start", "end"),
     [
-        (["cosine.mean"], "No line has the figure 'cosine.mean'; there are cosine.min."),
-        (
-            ["--shards", "nope"],
-            "--shards: 'nope' matches no shard or model in *; there are: L01, L11.",
-        ),
-        (
-            ["--shards", "L11,mini:L2"],
-            "--shards: 'mini:L2' matches no *; nearest: mini:L01, mini:L11.",
-        ),
-        (["--shards", ","], "--shards is empty; name shards such as L01"),
-        (["--gate", "nope"], "--gate: * has no line of the gate 'nope'; there are: fidelity."),
-        (["judge", "--gate", "fidelty"], "--gate: * 'fidelty'; nearest: fidelity."),
-        (["diff", "M9", "M4"], "'M9' is no run, no commit with a run and no part of a machine's"),
-        (["diff", "0000", "M4"], "0000 stands for 9 runs: "),
-        (["diff", "M4"], "history diff takes two words"),
-        (["a", "b"], "history takes one figure, and was given a b"),
-        (["x", "--shards", "L9-L1"], "--shards=L9-L1: "),
+        (["cosine.mean"], "No line has the figure 'cosine.mean'; there are cosine.min.", ""),
+        (["--shards", "nope"], "--shards: 'nope' matches no shard or model in ",
+         "; there are: L01, L11."),
+        (["--shards", "L11,mini:L2"], "--shards: 'mini:L2' matches no ",
+         "; nearest: mini:L01, mini:L11."),
+        (["--shards", ","], "--shards is empty; name shards such as L01", ""),
+        (["--gate", "nope"], "--gate: ", " has no line of the gate 'nope'; there are: fidelity."),
+        (["judge", "--gate", "fidelty"], "--gate: ", " 'fidelty'; nearest: fidelity."),
+        (["diff", "M9", "M4"], "'M9' is no run, no commit with a run and no part of a machine's",
+         ""),
+        (["diff", "0000", "M4"], "0000 stands for 9 runs: ", ""),
+        (["diff", "M4"], "history diff takes two words", ""),
+        (["a", "b"], "history takes one figure, and was given a b", ""),
+        (["x", "--shards", "L9-L1"], "--shards=L9-L1: ", ""),
     ],
-)
-def test_errors(
-    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
-) -> None:
-    start, _, end = sentence.partition("*")
-    error = ask(folder, capsys, *words, code=1)
+)  # fmt: skip
+def test_errors(folder: Path, ask: Ask, words: list[str], start: str, end: str) -> None:
+    error = ask(*words, code=1).splitlines()[-1]
     assert error.startswith(f"pytest-ane: {start}")
     assert end in error
 
 
-def test_a_part_of_many_figures_is_no_list_of_all(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_part_of_many_figures_is_no_list_of_all(tmp_path: Path, ask: Ask) -> None:
     write(tmp_path, line(0, dict.fromkeys("abcde", 1.0)), line(0, {"f": 1.0}, gate="hazards"))
-    error = ask(tmp_path, capsys, "xyz", code=1)
-    assert error == (
-        "pytest-ane: No line has the figure 'xyz'; there are 6 figures, such as a, b, c, d.\n"
-    )
-    error = ask(tmp_path, capsys, "a", "--gate", "hazards", code=1)
-    assert error.endswith("'a' with this gate and these shards; there are f.\n")
+    says = "pytest-ane: No line has the figure 'xyz'; there are 6 figures, such as a, b, c, d."
+    assert ask("xyz", code=1) == says
+    error = ask("a", "--gate", "hazards", code=1)
+    assert error.endswith("'a' with this gate and these shards; there are f.")
 
 
-def test_a_gate_and_a_shard_that_have_no_line_together(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_gate_and_a_shard_that_have_no_line_together(tmp_path: Path, ask: Ask) -> None:
     write(tmp_path, line(0, {"x": 1.0}), line(0, {"x": 1.0}, gate="behaviour", subject="mini"))
-    error = ask(tmp_path, capsys, "--gate", "behaviour", "--shards", "L01", code=1)
+    error = ask("--gate", "behaviour", "--shards", "L01", code=1)
     assert "is of both --gate behaviour and --shards L01; leave out one of them." in error
 
 
-def test_the_overview_counts_what_was_asked_for(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """L11 has nine lines of the nineteen, all of the CPU."""
-    _, _, row, *_ = ask(folder, capsys, "--shards", "L11").splitlines()
-    assert row.split()[:3] == ["mini", "9", "9"]
-    assert "macOS" not in row
-    write(folder, line(9, {"size": 1.0}, gate="compression", subject="big:L01"))
-    _, _, row, empty, *_ = ask(folder, capsys, "--gate", "compression").splitlines()
-    assert row.split()[:3] == ["big", "1", "1"]
-    assert not empty
-
-
-def test_no_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "holds no record of a run" in ask(tmp_path / "none", capsys, code=1)
+def test_no_history(ask: Ask) -> None:
+    assert "holds no record of a run" in ask(code=1)

@@ -102,7 +102,7 @@ def test_commands_on_a_hostile_package(
         ["diff", package, package],
         ["diff", package, other],
         ["bound", package],
-        ["weights", package],
+        ["explain", "--weights", package],
         ["blame", package, other],
         ["golden", "record", package, "--out", "g.safetensors"],
     ):

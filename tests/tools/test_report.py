@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_ane.cli import main
 from pytest_ane.gates.behaviour import Behaviour, judge
 from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.probes.exact_chain import StackState
@@ -23,9 +21,8 @@ from pytest_ane.report.verdict import row
 from pytest_ane.report.verdict import to_json as verdict_json
 from tests.gates.behaviour.test_judge import ALONE, GOOD
 from tests.records.runs import save_run
-from tests.tools.conftest import AsJson
+from tests.tools.conftest import AsJson, Says
 
-Says = Callable[..., list[str]]
 RECOMMEND: dict[str, Any] = {
     "command": "recommend",
     "model": "m",
@@ -49,27 +46,18 @@ def run_of(path: str, *errors: float, started: str = "2026-11-24T16:00:00Z") -> 
     save_run(Path(path), Run("ane: all", (made,), Facts(started=started)))
 
 
-@pytest.fixture
-def says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Says:
-    """`says("report", ..., code=1)`: its lines, where `run.jsonl` is a run of model m."""
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`run.jsonl` is a run of model m, `bound.json` what `bound` printed."""
     monkeypatch.chdir(tmp_path)
     run_of("run.jsonl", 0.01, 0.5)
-
-    def call(*arguments: str, code: int = 0) -> list[str]:
-        assert main(["report", *arguments]) == code
-        out, err = capsys.readouterr()
-        return [*out.splitlines(), *err.splitlines()]
-
-    return call
+    Path("bound.json").write_text(json.dumps(BOUND))
 
 
 @pytest.mark.slow
 def test_a_page_of_a_run_and_what_commands_printed(says: Says) -> None:
     Path("recommend.json").write_text(json.dumps(RECOMMEND))
-    Path("bound.json").write_text(json.dumps(BOUND))
-    (line,) = says("run.jsonl", "recommend.json", "bound.json", "-o", "made/report.html")
+    (line,) = says("report", "run.jsonl", "recommend.json", "bound.json", "-o", "made/report.html")
     assert line.startswith("wrote made/report.html (")
     page = Path("made/report.html").read_text()
     for title in ("Drift over the layers", "Size against KL", "Tokens a second on M1"):
@@ -79,7 +67,7 @@ def test_a_page_of_a_run_and_what_commands_printed(says: Says) -> None:
 @pytest.mark.slow
 def test_a_run_before_is_drawn_beside_it(says: Says) -> None:
     run_of("old.jsonl", 0.02, 0.03, started="2026-11-23T16:00:00Z")
-    says("run.jsonl", "--against", "old.jsonl", "-o", "report.html")
+    says("report", "run.jsonl", "--against", "old.jsonl", "-o", "report.html")
     page = Path("report.html").read_text()
     assert "The run before had 0.0300 after L01." in page
     assert "2026-11-23 16:00:00 UTC" in page
@@ -88,7 +76,7 @@ def test_a_run_before_is_drawn_beside_it(says: Says) -> None:
 def test_the_memory_is_drawn_up_to_the_run(says: Says, tmp_path: Path) -> None:
     for day in (21, 22, 24):
         remember(tmp_path / "history", day, 0.01 * day)
-    says("run.jsonl", "--against", "history", "-o", "report.html")
+    says("report", "run.jsonl", "--against", "history", "-o", "report.html")
     page = Path("report.html").read_text()
     assert "KL over commits" in page
     assert "2026-11-22" in page
@@ -101,17 +89,10 @@ def remember(folder: Path, day: int, kl: float) -> None:
     Writer(folder, facts).add(record)
 
 
-def test_markdown(says: Says) -> None:
-    says("run.jsonl", "-o", "report.md")
-    assert "behaviour" in Path("report.md").read_text()
-
-
-def test_as_json(says: Says, as_json: AsJson) -> None:
-    assert as_json("report", "run.jsonl", "-o", "r.md") == {
-        "written": "r.md",
-        "verdicts": 1,
-        "documents": [],
-    }
+def test_markdown(as_json: AsJson) -> None:
+    found = as_json("report", "run.jsonl", "-o", "r.md")
+    assert found == {"written": "r.md", "verdicts": 1, "documents": []}
+    assert "behaviour" in Path("r.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -130,15 +111,16 @@ def test_as_json(says: Says, as_json: AsJson) -> None:
         (["run.jsonl", "--against", "bound.json", "-o", "r.html"], "is no file of a run"),
         (["run.jsonl", "--against", "none", "-o", "r.html"], "none cannot be read"),
         (["run.jsonl", "--against", ".", "-o", "r.html"], "holds no record of a run"),
+        (["run.jsonl", "-o", "bad.json/report.md"], "bad.json/report.md cannot be written ("),
+        (["-o", "r.html"], "name the run, a file of --ane-report=run.jsonl"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence(says: Says, arguments: list[str], sentence: str) -> None:
-    Path("bound.json").write_text(json.dumps(BOUND))
     Path("bad.json").write_text("{")
     Path("other.json").write_text(json.dumps(RECOMMEND | {"model": "n"}))
     odd = [RECOMMEND["candidates"][0] | {"size": "large"}]
     Path("odd.json").write_text(json.dumps(RECOMMEND | {"candidates": odd}))
-    (said,) = says(*arguments, code=1)
+    (said,) = says("report", *arguments, code=1)
     assert said.startswith("pytest-ane: ")
     assert sentence in said
 
@@ -154,30 +136,22 @@ def test_bad_input_is_one_sentence(says: Says, arguments: list[str], sentence: s
 )
 def test_no_input_is_overwritten(says: Says, arguments: list[str], out: str) -> None:
     Path("link").symlink_to(".")
-    Path("bound.json").write_text(json.dumps(BOUND))
     run_of("old.jsonl", 0.02)
     before = Path(out).read_bytes()
-    (said,) = says(*arguments, "-o", out, code=1)
+    (said,) = says("report", *arguments, "-o", out, code=1)
     assert said == f"pytest-ane: -o {out}: would overwrite what it is made from; name another file."
     assert Path(out).read_bytes() == before
 
 
 def test_the_end_of_a_name_in_capitals(says: Says) -> None:
-    (line,) = says("run.jsonl", "-o", "R.HTML")
+    (line,) = says("report", "run.jsonl", "-o", "R.HTML")
     assert line.startswith("wrote R.HTML (")
     assert Path("R.HTML").read_text().startswith("<!DOCTYPE html>")
-
-
-def test_a_folder_that_cannot_be_written_is_one_sentence(says: Says) -> None:
-    Path("file").write_text("")
-    (said,) = says("run.jsonl", "-o", "file/report.md", code=1)
-    assert "file/report.md cannot be written (" in said
 
 
 def test_without_charts_the_page_says_what_is_missing(
     says: Says, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    Path("bound.json").write_text(json.dumps(BOUND))
-    says("run.jsonl", "bound.json", "-o", "report.html")
+    says("report", "run.jsonl", "bound.json", "-o", "report.html")
     assert "pip install &#39;pytest-ane[report]&#39;" in Path("report.html").read_text()

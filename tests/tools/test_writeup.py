@@ -18,7 +18,7 @@ from pytest_ane.report.run import Run
 from pytest_ane.report.verdict import reasons, row, to_json
 from pytest_ane.report.writeups import SECTIONS, WRITTEN, Head, WriteUp
 from pytest_ane.tools._writeup import Answer, blank, caveats, intent_of, last_of, outcome, sections
-from pytest_ane.tools.blame.words import CAUSE
+from pytest_ane.tools.blame import CAUSE
 from tests.hostile import HOSTILE
 from tests.records.runs import reread, save_run
 
@@ -384,11 +384,7 @@ def test_the_last_write_up_of_the_same_shards(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("intent", "title"),
-    [
-        ("short", "short"),
-        ("word " * 20, "word " * 16 + "..."),
-        ("量" * 100, "量" * 80 + " ..."),
-    ],
+    [("short", "short"), ("word " * 20, "word " * 16 + "..."), ("量" * 100, "量" * 80 + " ...")],
 )
 def test_a_title_is_the_beginning_of_an_intent(intent: str, title: str) -> None:
     assert f"\n# 007: {title}\n" in blank(7, intent_of(intent))

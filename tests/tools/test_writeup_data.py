@@ -56,16 +56,17 @@ def test_find(tmp_path: Path) -> None:
     for name in ("1", "001", "a", "001-a", str(tmp_path / "001-a.md"), "001-a.md"):
         assert find(tmp_path, name) == tmp_path / "001-a.md"
     assert unfinished(tmp_path) == tmp_path / "002-b.md"
-    with pytest.raises(ReportError, match="b names 2 write-ups; name one: 002-b, 012-b"):
-        find(tmp_path, "b")
-    with pytest.raises(ReportError, match="has no write-up 7; it has 001-a, 002-b, 012-b"):
-        find(tmp_path, "7")
-    with pytest.raises(ReportError, match=r"README\.md is no write-up's name"):
-        find(tmp_path, "README.md")
+    for name, sentence in {
+        "b": "b names 2 write-ups; name one: 002-b, 012-b",
+        "7": "has no write-up 7; it has 001-a, 002-b, 012-b",
+        "README.md": r"README\.md is no write-up's name",
+    }.items():
+        with pytest.raises(ReportError, match=sentence):
+            find(tmp_path, name)
     (tmp_path / "002-b.md").unlink()
     with pytest.raises(ReportError, match="only finished write-ups; name one"):
         unfinished(tmp_path)
-    with pytest.raises(ReportError, match="no write-up; begin one with: pytest-ane writeup new"):
+    with pytest.raises(ReportError, match="no write-up; begin one with: pytest-ane report --i"):
         unfinished(tmp_path / "none")
 
 

@@ -1,21 +1,58 @@
-"""`pytest-ane blame`."""
+"""`pytest-ane blame`: the weights and operations that a shard's error comes from, with remedies."""
 
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pytest_ane.cli.options import add_budget, add_manifest_arithmetic, add_project
+from pytest_ane.backends import CpuBackend
+from pytest_ane.cli.options import add_arithmetic, add_budget, add_project
 from pytest_ane.cli.output import Output
-from pytest_ane.mlprogram.arithmetic import label
+from pytest_ane.gates.verdict import CAUSE, Cell, Column, Finding, Table, Where, rounded
+from pytest_ane.make import uncompressed_package
+from pytest_ane.manifest import (
+    Linear,
+    Palettize,
+    Settings,
+    Shard,
+    Uncompressed,
+    package_manifest,
+    select,
+)
+from pytest_ane.manifest.problems import toml_text
+from pytest_ane.mlprogram.arithmetic import SIMULATED, Arithmetic, label
+from pytest_ane.mlprogram.errors import ManifestError
+from pytest_ane.mlprogram.metrics.tensors import in_words
+from pytest_ane.mlprogram.model import counterpart, read_model
+from pytest_ane.mlprogram.text import printable
+from pytest_ane.project.entries import expanded
+from pytest_ane.project.project import Project, read_project
+from pytest_ane.report.arithmetic import rules_lines
+from pytest_ane.report.table import columns
+from pytest_ane.tools.blame.analysis import WORST, Blame, Culprit, Suspect, blame
+from pytest_ane.tools.blame.weights import Remedy
 
-if TYPE_CHECKING:
-    from pytest_ane.project.project import Project
-    from pytest_ane.tools.blame.analysis import Blame
-
-HELP = "trace a shard's error to weights and operations"
 EXAMPLE = "pytest-ane blame int4.mlpackage --against fp16.mlpackage"
+_RUN_BY = "run by the CPU executor"
+_DEVICE = f"{_RUN_BY}, not by the device: this explains compression and arithmetic, no more"
+_WEIGHT = ("weight", "stored as", "restored", "alone", "share", "remedy")
+_UNITS = {"share": "%", "more": "bytes"}
+_NOT_BY_WEIGHTS = ("engine", "function", "fp16")
+"""Causes that no weight mends."""
+_CAUSES = {
+    "engine": "the ANE's arithmetic: as typed, less than half of the error is left",
+    "function": "wrong function: exact weights in float32 leave most of the error, so that neither "
+    "compression nor fp16 is its cause",
+    "fp16": "fp16: exact weights leave most of the error, and float32 does not",
+    "compression": "compression: exact weights leave less than half of the error",
+}
+_HALF = 0.5
+_MENDED = 0.9
+"""Share of the squared error up to which further weights get an entry."""
+_NAMED = 3
+"""Probes that are named."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,19 +64,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--against", type=Path, metavar="PACKAGE", help="of a package: its uncompressed form"
     )
     add_project(parser)
-    add_manifest_arithmetic(parser)
+    add_arithmetic(parser, by_manifest=True)
     add_budget(parser)
 
 
 def run(options: argparse.Namespace) -> Output:
-    """The weights and operations that the error of selected shards, or of a package, comes from.
-
-    Raises:
-        AneError: there is nothing to compare with, or something cannot be built or run.
-    """
-    from pytest_ane.tools.blame.words import blame_shard, lines
-
-    project = _project(options.shards, options.against, options.manifest, options.cache)
+    """The weights and operations that the error of selected shards, or of a package, comes from."""
+    project = _project(options)
     blames: dict[str, Blame] = {}
     with project.use():
         for shard in project.shards:
@@ -54,14 +85,8 @@ def run(options: argparse.Namespace) -> Output:
     return {"shards": shown}
 
 
-def _project(
-    shards: str, against: Path | None, manifest: Path | None, cache: Path | None
-) -> Project:
-    from pytest_ane.manifest import package_manifest, select
-    from pytest_ane.mlprogram.errors import ManifestError
-    from pytest_ane.project.entries import expanded
-    from pytest_ane.project.project import Project, read_project
-
+def _project(options: argparse.Namespace) -> Project:
+    shards, against, cache = options.shards, options.against, options.cache
     if (package := Path(shards)).suffix in (".mlpackage", ".mlmodelc"):
         alone = expanded(package_manifest(package.absolute()))
         plain = against and against.absolute()
@@ -73,6 +98,225 @@ def _project(
             f"--against {against} is for a package; what {shards} is held against stands in "
             "shards.toml."
         )
-    project = read_project(manifest, cache, backend_name="cpu")
+    project = read_project(options.manifest, cache, backend_name="cpu")
     project.shards = select(project.manifest, shards)
     return project
+
+
+def blame_shard(project: Project, shard: Shard, arithmetic: Arithmetic | None = None) -> Blame:
+    """Find the weights and operations that a shard's error comes from.
+
+    All is run by the CPU executor, references included; the uncompressed package is built if need
+    be.
+
+    Args:
+        project: builds, and opens references.
+        shard: whose error.
+        arithmetic: of its package; by default `ane` where the shard's names it.
+
+    Raises:
+        AneError: the packages or the reference cannot be had or run.
+    """
+    artifact = project.artifact(shard)
+    program = read_model(artifact.path, function=shard.function)
+    if shard.artifact is None:
+        asked = shard.model_copy(update={"compression": Uncompressed()})
+        plain: Path | None = project.build(asked).path
+    else:
+        plain = uncompressed_package(shard, artifact, program)
+    none = (
+        f"{shard.qualified} has no uncompressed package to take weights from; name one as its "
+        "'uncompressed', or with --against."
+    )
+    return blame(
+        program,
+        read_model(plain, function=counterpart(plain, shard.function)) if plain else None,
+        project.cases(shard, artifact, CpuBackend()),
+        without="" if plain else none,
+        arithmetic=arithmetic or ("ane" if "ane" in shard.arithmetic else "typed"),
+    )
+
+
+def lines(blame: Blame, *, on_device: bool = False) -> Iterator[str]:
+    """A few lines and two tables of at most five rows; `on_device` says where the gate ran."""
+    yield from map(printable, _lines(blame, _DEVICE if on_device else _RUN_BY))
+
+
+def cause(blame: Blame) -> Finding:
+    """The cause in a sentence, and where to begin: a weight with its remedy, or an operation."""
+    reason = _CAUSES.get(blame.cause, "the cause of the error is not known")
+    if blame.weights and blame.cause not in _NOT_BY_WEIGHTS:
+        worst = min(blame.weights, key=lambda culprit: culprit.remedy is None)
+        return Finding("note", reason, Where(weight=worst.weight.name), _overrides(blame), CAUSE)
+    operations = [s.name for s in blame.operations if s.own > 0 or math.isnan(s.own)]
+    return Finding("note", reason, Where(op=next(iter(operations), "")), "", CAUSE)
+
+
+def tables(blame: Blame) -> tuple[Table, ...]:
+    """All weights and all operations, the worst first."""
+    weights = ("weight", "stored as", "restored", "alone", "share", "remedy", "error with it",
+               "more")  # fmt: skip
+    operations = ("op", "type", "own error", "as typed", "arrives with", "leaves with", "note")
+    return (
+        _table("weights", weights, map(_weight_cells, blame.weights)),
+        _table("operations", operations, map(_operation_cells, blame.operations)),
+    )
+
+
+def _table(what: str, heads: Sequence[str], rows: Iterable[tuple[Cell, ...]]) -> Table:
+    columns = tuple(Column(head, _UNITS.get(head, "")) for head in heads)
+    title = f"{what} that the error comes from"
+    return Table(title, columns, tuple(rows), f"blame.{what}", listed=False)
+
+
+def _weight_cells(culprit: Culprit) -> tuple[Cell, ...]:
+    name, stored, *_ = _weight(culprit)
+    mends: tuple[Cell, ...] = (None, None, None)
+    if remedy := culprit.remedy:
+        mends = (describe(remedy.settings), rounded(remedy.error), remedy.more)
+    return (name, stored, *map(rounded, (culprit.restored, culprit.alone, culprit.share)), *mends)
+
+
+def _operation_cells(suspect: Suspect) -> tuple[Cell, ...]:
+    typed = None if math.isnan(suspect.typed) else rounded(suspect.typed)
+    own, inputs, output = map(rounded, (suspect.own, suspect.inputs, suspect.output))
+    return (suspect.name, suspect.op, own, typed, inputs, output, _note(suspect))
+
+
+def _lines(blame: Blame, run_by: str) -> Iterator[str]:
+    yield from _errors(blame, run_by)
+    if blame.without:
+        yield blame.without
+    if blame.weights and blame.cause not in _NOT_BY_WEIGHTS:
+        yield from _weights(blame)
+    if blame.absent and not blame.without:
+        yield (
+            f"{len(blame.absent)} more have no counterpart in the uncompressed package and stayed "
+            f"compressed: {_named(blame.absent)}"
+        )
+    yield from _operations(blame.operations)
+    yield from _hazards(blame.hazards)
+
+
+def _errors(blame: Blame, run_by: str) -> Iterator[str]:
+    what = "contribution" if blame.contribution else "output"
+    if cause := blame.cause:
+        yield _CAUSES[cause]
+    yield (
+        f"relative error of the {what} on the worst {len(blame.probes)} of {blame.of} probes "
+        f"({_named(blame.probes)})"
+    )
+    exact = "" if math.isnan(blame.exact) else f", {in_words(blame.exact)} with every weight exact"
+    algebra = "" if math.isnan(blame.algebra) else f", {in_words(blame.algebra)} in float32 as well"
+    typed = "" if blame.rules is None else f" as {SIMULATED}, {in_words(blame.typed)} as typed"
+    yield f"{in_words(blame.error)}{typed or ' as it is'}{exact}{algebra}; {run_by}"
+    if blame.rules is not None:
+        yield from rules_lines(blame.rules)
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (" ..." if len(names) > _NAMED else "")
+
+
+def _weights(blame: Blame) -> Iterator[str]:
+    shown = blame.weights[:WORST]
+    yield from columns([_WEIGHT, *map(_weight, shown)], words=2, last=True)
+    if more := len(blame.weights) - len(shown):
+        left = sum(c.share for c in blame.weights[WORST:])
+        yield f"... and {more} more weights, together {share(left)}"
+    if shown[0].share < _HALF:
+        yield (
+            f"no weight makes half of the squared error: the worst {len(shown)} make "
+            f"{share(sum(c.share for c in shown))}"
+        )
+    if entries := _overrides(blame):
+        yield entries
+
+
+def _overrides(blame: Blame) -> str:
+    """Entries for as many weights, the worst first, as make most of the error together."""
+    entries, mended = [], 0.0
+    for culprit in blame.weights:
+        if culprit.remedy is not None and mended < _MENDED:
+            entries.append(f"{{ {override(culprit.weight.name, culprit.remedy)} }}")
+            mended += culprit.share
+    return f"for compression.overrides in shards.toml: {', '.join(entries)}" if entries else ""
+
+
+def _weight(culprit: Culprit) -> tuple[str, ...]:
+    weight, mend = culprit.weight, culprit.remedy
+    bits = f"{weight.storage.removeprefix('constexpr_')}, {weight.nbits} bits"
+    groups = f" x {weight.groups * weight.blocks}" if weight.groups else ""
+    return (
+        weight.name,
+        bits + groups,
+        in_words(culprit.restored),
+        in_words(culprit.alone),
+        share(culprit.share),
+        f"{describe(mend.settings)}: {in_words(mend.error)}, {mend.more:+,} bytes" if mend else "-",
+    )
+
+
+def describe(settings: Settings) -> str:
+    """`6-bit kmeans, groups of 16`, `int8 per channel` or `fp16`."""
+    if isinstance(settings, Palettize):
+        tensor = settings.granularity == "per_tensor"
+        return f"{settings.nbits}-bit {settings.mode}, " + (
+            "one table" if tensor else f"groups of {settings.group_size}"
+        )
+    if isinstance(settings, Linear):
+        return f"{settings.dtype} {settings.granularity.replace('_', ' ')}"
+    return "fp16"
+
+
+def override(name: str, remedy: Remedy) -> str:
+    """The keys of an entry of `compression.overrides` in TOML: `weights = "u", nbits = 6`."""
+    settings = remedy.settings
+    names: tuple[str, ...] = ("method",)
+    if isinstance(settings, Palettize):
+        names += ("mode", "nbits", "granularity")
+        names += () if settings.granularity == "per_tensor" else ("group_size",)
+    elif isinstance(settings, Linear):
+        names += ("dtype", "granularity")
+    keys = {"weights": name} | {each: getattr(settings, each) for each in names}
+    return ", ".join(f"{key} = {toml_text(value)}" for key, value in keys.items())
+
+
+def _operations(suspects: Sequence[Suspect]) -> Iterator[str]:
+    shown = [suspect for suspect in suspects[:WORST] if suspect.own > 0 or math.isnan(suspect.own)]
+    if not shown:
+        yield f"all {len(suspects)} operations agree with float32 on the same inputs"
+        return
+    heads = ("operation", "result", "own error", "as typed", "arrives with", "leaves with", "")
+    rows: list[tuple[str, ...]] = [heads]
+    for s in shown:
+        errors = map(in_words, (s.own, s.typed, s.inputs, s.output))
+        rows.append((s.op, s.name, *errors, _note(s)))
+    if math.isnan(shown[0].typed):  # It is not in the ANE's arithmetic.
+        rows = [row[:3] + row[4:] for row in rows]
+    yield from columns(rows, words=2, last=True)
+
+
+def _hazards(hazards: Sequence[Finding]) -> Iterator[str]:
+    """What the ANE's arithmetic met, with rewrites."""
+    for finding in hazards[:WORST]:
+        word = "hazard" if finding.severity == "failed" else "near a hazard"
+        yield f"{word}: {finding.reason.removeprefix(f'{SIMULATED}: ')}; {finding.remedy}"
+    if len(hazards) > WORST:
+        yield f"... and {len(hazards) - WORST} more, which the hazards gate names"
+
+
+def _note(suspect: Suspect) -> str:
+    notes = [f"takes {name}" for name in suspect.weights]
+    if suspect.overflows:
+        notes.append(f"overflows fp16: {suspect.peak:,.0f} in float32")
+    if suspect.overflows_on_ane:
+        notes.append(f"infinite on the ANE: {suspect.peak:,.0f} in float32")
+    if suspect.underflows:
+        notes.append(f"underflows fp16: {suspect.peak:.3g} at most")
+    return ", ".join(notes)
+
+
+def share(value: float) -> str:
+    """A share in per cent; `worse` for one that is infinitely negative."""
+    return "worse" if value == -math.inf else f"{value:.1%}"

@@ -1,16 +1,19 @@
 """Which weights and which operations a shard's error comes from.
 
 Weights are tested in two ways: one exact while all others are as compressed, and one compressed
-while all others are exact. Operations are tested on exact inputs. All of it is run by the CPU
-executor, whatever runs the artifact in production: it explains compression and arithmetic, not a
-device.
+while all others are exact. Operations are tested on exact inputs: the program as it is and the same
+program in float32 with exact weights go through their operations side by side, and each operation
+of the first also runs on the inputs of the second. What then differs is its own error, be it
+rounding, overflow or a compressed weight that it takes.
+
+All of it is run by the CPU executor, whatever runs the artifact in production: it explains
+compression and arithmetic, not a device.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -21,215 +24,33 @@ from pytest_ane.gates.hazards import findings as find_hazards
 from pytest_ane.gates.hazards import measure as measure_hazards
 from pytest_ane.gates.verdict import Finding
 from pytest_ane.make.compress import compress_weight
-from pytest_ane.make.distortion import typeless
+from pytest_ane.make.palettize.choose import Uses
 from pytest_ane.manifest import Settings
 from pytest_ane.manifest.policy import HazardsPolicy
+from pytest_ane.mlprogram import fp16
 from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
-from pytest_ane.mlprogram.arrays import Array, Arrays, DoubleArray, FloatArray
-from pytest_ane.mlprogram.blob import load
+from pytest_ane.mlprogram.arrays import Arrays, DoubleArray, FloatArray
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor import Session
-from pytest_ane.mlprogram.executor.dtypes import Precision
 from pytest_ane.mlprogram.executor.folding import dense
-from pytest_ane.mlprogram.executor.session import Replay
-from pytest_ane.mlprogram.executor.weights import StreamedWeight
-from pytest_ane.mlprogram.records import MLModel, Operation
-from pytest_ane.mlprogram.weights import (
-    ProgramWeight,
-    Weight,
-    constant_name,
-    constants_of,
-    decompress,
-    expansion,
-    find_weights,
-    plain_name,
-)
+from pytest_ane.mlprogram.executor.ops.lists import State
+from pytest_ane.mlprogram.executor.prepare import uses
+from pytest_ane.mlprogram.executor.session import Replay, run_step
+from pytest_ane.mlprogram.records import MLModel
+from pytest_ane.mlprogram.weights import Weight
 from pytest_ane.probes.cases import Case, Rows
 from pytest_ane.probes.error_budget import CaseState
-from pytest_ane.tools._operations import (
+from pytest_ane.tools.blame.weights import (
     Remedy,
-    Suspect,
+    Restorer,
+    WeightPair,
     candidates,
     find_remedy,
     has_even_steps,
-    output_axis,
-    suspect_operations,
 )
+from pytest_ane.tools.diff import op_difference
 
-# An artifact's program with some weights as its uncompressed form has them.
-#
-# Programs differ in the weights that are replaced and share all else. Small shards' weights are
-# held decoded; those of large ones are decoded from their files, rows at a time, in every run.
-
-_HELD = 512 << 20
-"""Bytes of decoded weights, of both packages together, up to which they are held."""
-
-
-_ROUNDING = 1e-6
-"""Share of a weight's sum of squares: rounding to fp16 makes 6e-8 at most, 2^-24."""
-
-
-@dataclass(frozen=True, eq=False)
-class WeightPair:
-    """A weight in the artifact and in its uncompressed form.
-
-    Attributes:
-        weight: as the artifact stores it.
-        operation: yields it.
-        stored, exact: its values in float32, as arrays or to be decoded by rows; `exact` is None
-            where the uncompressed form has no weight of this name and shape, or the same one.
-        tables: the values of its palettes `[..., 2^n, v]`; None for no palettes, or computed ones.
-    """
-
-    weight: Weight
-    operation: Operation
-    stored: Any
-    exact: Any
-    tables: Any = None
-
-    @property
-    def name(self) -> str:
-        """The weight's name before compression."""
-        return self.weight.name
-
-
-class Restorer:
-    """Sessions of one artifact in which chosen weights are exact.
-
-    Args:
-        model: the artifact.
-        original: the same program uncompressed; None where there is none.
-        arithmetic: of the sessions that compute as typed, not in float32.
-
-    Attributes:
-        pairs: the weights that differ from their counterparts, in program order: compressed ones,
-            and others whose values are not the same.
-        absent: names of compressed ones that have no counterpart.
-        values: names of all of these by the program's values that hold them.
-
-    Raises:
-        ProgramError: a weight is not where its package says.
-        ExecutionError: a weight cannot be decoded.
-    """
-
-    def __init__(
-        self, model: MLModel, original: MLModel | None, arithmetic: Arithmetic = "typed"
-    ) -> None:
-        self.model, self._arithmetic = model, arithmetic
-        pairs = list(_pairs(model, original))
-        self.pairs = tuple(pair for pair in pairs if pair.exact is not None)
-        self.absent = tuple(p.name for p in pairs if p.weight.stages and p.exact is None)
-        names = {*self.absent, *self.names}
-        self.values = {pair.operation.name: pair.name for pair in pairs if pair.name in names}
-        self._stored: dict[Operation, Any] = {pair.operation: pair.stored for pair in pairs}
-        self._skipped = _intermediate(model, self._stored)
-
-    def session(
-        self,
-        exact: Collection[str] = (),
-        *,
-        others: Mapping[str, Array] | None = None,
-        precision: Precision = "as-typed",
-        arithmetic: Arithmetic | None = None,
-    ) -> Session:
-        """A session of the artifact's program with some of its weights replaced.
-
-        Args:
-            exact: names of the weights that are those of the uncompressed form.
-            others: further weights by name, in float32.
-            precision: as in `Session`.
-            arithmetic: in place of the restorer's, which float32 excludes.
-        """
-        weights = dict(self._stored)
-        for pair in self.pairs:
-            if pair.name in exact:
-                weights[pair.operation] = pair.exact
-            if others and pair.name in others:
-                weights[pair.operation] = others[pair.name]
-        how = arithmetic or (self._arithmetic if precision == "as-typed" else "typed")
-        overrides = self._skipped | weights
-        return Session(self.model, precision, 0, overrides=overrides, arithmetic=how)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the weights that can be restored."""
-        return tuple(pair.name for pair in self.pairs)
-
-
-def _pairs(model: MLModel, original: MLModel | None) -> Iterator[WeightPair]:
-    theirs = {} if original is None else _by_name(original)
-    mine = [each for each in find_weights(model) if each.function is model.main]
-    counts = Counter(each.weight.name for each in mine)
-    hold = 8 * sum(each.weight.elements for each in mine) <= _HELD
-    for own in mine:
-        weight, other = own.weight, theirs.get(_key(own))
-        exact = None
-        if original is not None and other is not None and _is_joined(own, other, counts):
-            exact = _values(decompress(original, other), hold)
-        stored = _values(decompress(model, own), hold)
-        if exact is not None and not weight.stages and _agree(stored, exact):
-            exact = None
-        yield WeightPair(weight, own.operation, stored, exact, _tables(model, own))
-
-
-def _is_joined(own: ProgramWeight, other: ProgramWeight, counts: Mapping[str, int]) -> bool:
-    weight = own.weight
-    return counts[weight.name] == 1 and other.weight.shape == weight.shape
-
-
-def _agree(stored: Any, exact: Any) -> bool:
-    """Whether two weights are the same but for rounding to fp16."""
-    a, b = np.asarray(stored), np.asarray(exact)
-    with np.errstate(all="ignore"):
-        return bool(np.square(a - b).sum() <= _ROUNDING * np.square(b).sum())
-
-
-def _tables(model: MLModel, weight: ProgramWeight) -> Any:
-    table = constants_of(weight.operation, weight.producers).get("lut")
-    return None if table is None else load(model, table)
-
-
-def _by_name(model: MLModel) -> dict[str, ProgramWeight]:
-    """Weights by name; none of those of which there are several of one name."""
-    named: dict[str, list[ProgramWeight]] = {}
-    for weight in find_weights(model):
-        if weight.function is model.main:
-            named.setdefault(_key(weight), []).append(weight)
-    return {name: several[0] for name, several in named.items() if len(several) == 1}
-
-
-def _key(weight: ProgramWeight) -> str:
-    """A weight's own name without what conversion to fp16 adds to it."""
-    return typeless(plain_name(constant_name(weight.operation)))
-
-
-def _values(weight: Any, hold: bool) -> Any:
-    if hold:
-        return np.asarray(weight, np.float32)
-    return weight if isinstance(weight, StreamedWeight) else _streamed(weight)
-
-
-def _streamed(weight: Array) -> Any:
-    """A weight that had to be decoded as a whole, kept in half the bytes where that loses none."""
-    with np.errstate(over="ignore"):
-        half = weight.astype(np.float16)
-    if not weight.shape or not np.array_equal(half, weight, equal_nan=True):
-        return weight
-
-    def rows(start: int, stop: int, out: Array) -> Array:
-        np.copyto(out, half[start:stop])
-        return out
-
-    return StreamedWeight(half.shape, np.float32, rows)
-
-
-def _intermediate(model: MLModel, weights: Mapping[Operation, Any]) -> dict[Operation, Any]:
-    """The operations that only serve to expand weights: nobody needs what they yield."""
-    mine = [each for each in find_weights(model) if each.operation in weights]
-    ops = {op for each in mine for op in expansion(each, model.path) if op not in weights}
-    return {op: None for op in ops if op.op.startswith("constexpr_")}
-
-
+_SHOWS = 1e-2
 CASES = 4
 """Probes that are run: those of the greatest error."""
 WORST = 5
@@ -249,7 +70,6 @@ class Culprit:
             weight exact.
         share: of the squared error, what goes away when it is restored; negative where errors
             cancel one another.
-        share_alone: of the sum of the squares of `alone`, its own.
         remedy: None where it is not worth it, or the weight is uncompressed but differs.
     """
 
@@ -257,7 +77,6 @@ class Culprit:
     restored: float
     alone: float
     share: float
-    share_alone: float
     remedy: Remedy | None = None
 
 
@@ -354,15 +173,24 @@ def blame(
     typed = None if arithmetic == "typed" else restorer.session(arithmetic="typed")
     ideal = restorer.session(restorer.names, precision="float32")
     itself = not all(case.expected for case in cases)
-    cases = _with_references(cases, ideal)
+    if itself:
+        pairs = zip(cases, _run(ideal, cases), strict=True)
+        cases = [c if c.expected else replace(c, expected=rows) for c, rows in pairs]
     errors = [_error([rows], [case]) for rows, case in zip(_run(now, cases), cases, strict=True)]
     order = sorted(range(len(cases)), key=lambda i: -errors[i])[:most]
     chosen = [cases[i] for i in order]
     rules = now.rule_shares
     variants = _Variants(restorer, now, chosen)
     weights = tuple(variants.culprits())
+    met = None if typed is None else measure_hazards(CpuRunner(now), chosen, {})
     if not without and not restorer.pairs:
-        without = _without(restorer)
+        without = (
+            f"None of its {len(restorer.absent)} compressed weights has a counterpart of the same "
+            "name and shape in the uncompressed package."
+            if restorer.absent
+            else "It has no compressed weights, and none differ from those of the uncompressed "
+            "package."
+        )
     return Blame(
         probes=tuple(case.name for case in chosen),
         of=len(cases),
@@ -376,44 +204,16 @@ def blame(
         algebra=math.nan if itself else _error(_run(ideal, chosen), chosen),
         typed=math.nan if typed is None else _error(_run(typed, chosen), chosen),
         rules=rules,
-        hazards=() if typed is None else hazards_of(now, chosen),
+        hazards=tuple(find_hazards(met, HazardsPolicy())) if met else (),
     )
 
 
-def hazards_of(session: Session, cases: Sequence[Case]) -> tuple[Finding, ...]:
-    """Hazards of the ANE's arithmetic that a session meets, by the default policy.
+def share_gone(now: float, left: float) -> float:
+    """The share of a squared error that is gone where another is left, up to 1.
 
-    Args:
-        session: with arithmetic `ane`; it is run once more.
-        cases: the probes.
+    Of independent errors the squares add up, and so do the shares, to 1. Of an error that is not
+    finite, all is gone where what is left is finite, else nothing.
     """
-    measurement = measure_hazards(CpuRunner(session), cases, {})
-    return tuple(find_hazards(measurement, HazardsPolicy()))
-
-
-def shares(
-    now: float, restored: Sequence[float], alone: Sequence[float]
-) -> list[tuple[float, float]]:
-    """`(share, share_alone)` of each weight, as in `Culprit`.
-
-    Of independent errors the squares add up, and so do the shares, to 1. Where the shard's error is
-    not finite, a share is 1 for a weight whose restoring makes it finite, else 0; likewise those
-    that alone are not finite divide the whole among them.
-    """
-    infinite = sum(not math.isfinite(x) for x in alone)
-    largest = max((x for x in alone if math.isfinite(x)), default=0.0)
-    total = sum((x / largest) ** 2 for x in alone) if largest and not infinite else 0.0
-
-    def by_itself(x: float) -> float:
-        if infinite:
-            return 0.0 if math.isfinite(x) else 1 / infinite
-        return (x / largest) ** 2 / total if total else 0.0
-
-    return [(_gone(now, r), by_itself(x)) for r, x in zip(restored, alone, strict=True)]
-
-
-def _gone(now: float, left: float) -> float:
-    """Share of a squared error that is gone where another is left."""
     if not math.isfinite(now):
         return 1.0 if math.isfinite(left) else 0.0
     if not now:
@@ -435,36 +235,31 @@ class _Variants:
 
     def culprits(self) -> Iterator[Culprit]:
         """All weights, the worst first, with remedies for the first ones."""
-        pairs = self._restorer.pairs
-        left = [self._restored(pair) for pair in pairs]
-        alone = [self._alone(pair) for pair in pairs]
-        culprits = [
-            Culprit(pair.weight, r, a, *both)
-            for pair, r, a, both in zip(
-                pairs, left, alone, shares(self.error, left, alone), strict=True
-            )
-        ]
-        order = sorted(range(len(culprits)), key=lambda i: (left[i], -alone[i]))
+        culprits = [self._culprit(pair) for pair in self._restorer.pairs]
+        order = sorted(
+            range(len(culprits)), key=lambda i: (culprits[i].restored, -culprits[i].alone)
+        )
+        # No weight mends what exact weights leave.
+        mends = WORST if not _leaves_most(self.exact, self.error) else 0
         for place, i in enumerate(order):
             culprit = culprits[i]
-            compressed = bool(culprit.weight.stages)
-            # No weight mends what exact weights leave.
-            mends = not _leaves_most(self.exact, self.error)
-            if mends and compressed and place < WORST and culprit.share >= _WORTH_A_REMEDY:
-                culprit = replace(culprit, remedy=self._remedy(pairs[i], culprit.restored))
+            if culprit.weight.stages and place < mends and culprit.share >= _WORTH_A_REMEDY:
+                remedy = self._remedy(self._restorer.pairs[i], culprit.restored)
+                culprit = replace(culprit, remedy=remedy)
             yield culprit
 
-    def _restored(self, pair: WeightPair) -> float:
-        session = self._restorer.session((pair.name,))
-        return _error(self._now.variant(session, pair), self._cases)
-
-    def _alone(self, pair: WeightPair) -> float:
-        session = self._restorer.session(set(self._restorer.names) - {pair.name})
-        return _error(self._ideal.variant(session, pair), self._cases, self._exact)
+    def _culprit(self, pair: WeightPair) -> Culprit:
+        others = {*self._restorer.names} - {pair.name}
+        restored = self._now.variant(self._restorer.session((pair.name,)), pair)
+        alone = self._ideal.variant(self._restorer.session(others), pair)
+        left = _error(restored, self._cases)
+        own = _error(alone, self._cases, self._exact)
+        return Culprit(pair.weight, left, own, share_gone(self.error, left))
 
     def _remedy(self, pair: WeightPair, restored: float) -> Remedy:
         model, weight = self._restorer.model, pair.weight
-        axis = output_axis(model, pair.operation.name, len(weight.shape))
+        taken, name = Uses(model.main), pair.operation.name
+        axis = taken.channels(name, len(weight.shape)) if name in taken.ops else None
         exact = np.asarray(dense(pair.exact), np.float32)
 
         def error(settings: Settings) -> float:
@@ -516,18 +311,7 @@ def _run(session: Session, cases: Sequence[Case]) -> list[Rows]:
 def _joined(cases: Sequence[Case], outputs: Sequence[Arrays]) -> list[Rows]:
     """Each case's rows of all its calls."""
     rest = iter(outputs)
-    joined: list[Rows] = []
-    for case in cases:
-        joined.append(case.joined([case.rows(next(rest)) for _ in case.calls]))
-    return joined
-
-
-def _with_references(cases: Sequence[Case], ideal: Session) -> list[Case]:
-    """Cases that all have expected rows."""
-    if all(case.expected for case in cases):
-        return list(cases)
-    rows = _run(ideal, cases)
-    return [c if c.expected else replace(c, expected=r) for c, r in zip(cases, rows, strict=True)]
+    return [case.joined([case.rows(next(rest)) for _ in case.calls]) for case in cases]
 
 
 def _error(
@@ -537,7 +321,7 @@ def _error(
 
     A position where the reference is zero counts 0 where the output is zero too, else 1.
     """
-    squares: list[DoubleArray] = []
+    squares = [np.zeros(0)]
     for i, (rows, case) in enumerate(zip(actual, cases, strict=True)):
         for name, expected in case.expected.items():
             if name not in rows or rows[name].shape != expected.shape:
@@ -548,7 +332,7 @@ def _error(
             target = expected if against is None else against[i][name]
             signal = expected - case.residual[name] if name in case.residual else expected
             squares.append(_squares(*map(case.compared, (rows[name], target, signal))))
-    joined = np.concatenate(squares) if squares else np.zeros(0)
+    joined = np.concatenate(squares)
     return math.sqrt(joined.mean()) if joined.size else math.nan
 
 
@@ -562,10 +346,139 @@ def _squares(actual: FloatArray, target: FloatArray, signal: FloatArray) -> Doub
     return np.where(finite, squares, math.inf)
 
 
-def _without(restorer: Restorer) -> str:
-    if restorer.absent:
-        return (
-            f"None of its {len(restorer.absent)} compressed weights has a counterpart of the same "
-            "name and shape in the uncompressed package."
-        )
-    return "It has no compressed weights, and none differ from those of the uncompressed package."
+# Operations.
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """One operation's result, in the call where it is furthest off.
+
+    Attributes:
+        op: its kind.
+        name: of its result.
+        own: relative difference from the float32 result, on the inputs of the latter.
+        inputs: greatest relative difference of its inputs in the two runs.
+        output: relative difference of its result in the two runs.
+        peak: largest magnitude of the float32 result.
+        weights: compressed ones that it takes.
+        typed: `own` as typed, where `own` is of the ANE's arithmetic; else NaN.
+    """
+
+    op: str
+    name: str
+    own: float
+    inputs: float
+    output: float
+    peak: float
+    weights: tuple[str, ...] = ()
+    typed: float = math.nan
+
+    @property
+    def underflows(self) -> bool:
+        """Whether fp16 has no normal numbers for what it should yield, and that shows."""
+        return 0 < self.peak < fp16.MIN_NORMAL and self.own > _SHOWS
+
+    @property
+    def overflows_on_ane(self) -> bool:
+        """Whether the ANE's arithmetic makes it infinite, and the program's types do not."""
+        return not math.isfinite(self.own) and math.isfinite(self.typed)
+
+    @property
+    def overflows(self) -> bool:
+        """Whether fp16 cannot hold what it should yield."""
+        return self.peak > fp16.MAX and not math.isfinite(self.own)
+
+
+def suspect_operations(
+    now: Session,
+    ideal: Session,
+    cases: Sequence[Case],
+    weights: Mapping[str, str],
+    typed: Session | None = None,
+) -> list[Suspect]:
+    """All operations whose result is floating, those that do most by themselves first.
+
+    Args:
+        now: the program as it is.
+        ideal: the same in float32, with exact weights.
+        cases: inputs; for a program with states only those of the first case.
+        weights: names of compressed weights by the values that hold them.
+        typed: the program computed as its types say, where `now` is not.
+    """
+    worst: dict[str, Suspect] = {}
+    for calls, states in _rounds(now, ideal, cases):
+        for suspect in _walk(now, ideal, calls, states, weights, typed):
+            before = worst.setdefault(suspect.name, suspect)
+            if rank(suspect.own) > rank(before.own):
+                worst[suspect.name] = suspect
+    # A sort is stable: of operations that are equally off the first in the program comes first.
+    return sorted(worst.values(), key=lambda s: -rank(s.own))
+
+
+def rank(relative: float) -> float:
+    """A sort key: NaN and infinity above everything finite."""
+    return relative if math.isfinite(relative) else math.inf
+
+
+def _rounds(now: Session, ideal: Session, cases: Sequence[Case]) -> Iterator[tuple[Any, Any]]:
+    """Inputs that are run together, with both programs' states."""
+    if not now.model.states:
+        yield [call for case in cases for call in case.calls], (None, None)
+        return
+    both = [CaseState(CpuRunner(session), cases[0]) for session in (now, ideal)]
+    for turn, call in enumerate(cases[0].calls):
+        yield [call], tuple(states.before(turn) for states in both)
+
+
+def _walk(
+    now: Session,
+    ideal: Session,
+    calls: Sequence[Mapping[str, Any]],
+    states: tuple[Any, ...],
+    weights: Mapping[str, str],
+    typed: Session | None,
+) -> Iterator[Suspect]:
+    inputs = [now.known(call) for call in calls]
+    first = [now.table(each, states[0]) for each in inputs]
+    second = [ideal.table(each, states[1]) for each in inputs]
+    mixed = [
+        [other if isinstance(other, State) else value for value, other in zip(a, b, strict=True)]
+        for a, b in zip(first, second, strict=True)
+    ]
+    by_slot = {now.slots[o.name]: op for op in now.model.main.block.operations
+               for o in op.outputs if o.name in now.slots}  # fmt: skip
+    names = {slot: name for name, slot in now.slots.items()}
+    run: dict[str, float] = {}
+    for index, step in enumerate(now.block.steps):
+        third: list[list[Any]] = []
+        if typed is not None:
+            third = [list(table) for table in mixed]
+            run_step(typed, index, third)
+        run_step(now, index, mixed)
+        run_step(now, index, first)
+        own = {slot: [table[slot] for table in mixed] for slot, _ in step.outputs}
+        run_step(ideal, index, second)
+        for slot, _ in step.outputs:
+            theirs = [table[slot] for table in second]
+            op, name = by_slot[slot], names[slot]
+            for table, value in zip(mixed, theirs, strict=True):
+                table[slot] = value
+            if not all(isinstance(x, np.ndarray) and x.dtype.kind == "f" for x in theirs):
+                continue
+            run[name] = _furthest([table[slot] for table in first], theirs)
+            yield Suspect(
+                op=op.op,
+                name=name,
+                own=_furthest(own[slot], theirs),
+                inputs=max((run.get(n, 0.0) for n in uses(op)), key=rank, default=0.0),
+                output=run[name],
+                peak=max(float(np.abs(x).max(initial=0.0)) for x in theirs),
+                weights=tuple(weights[n] for n in dict.fromkeys(uses(op)) if n in weights),
+                typed=_furthest([table[slot] for table in third], theirs) if third else math.nan,
+            )
+
+
+def _furthest(a: Sequence[Any], b: Sequence[Any]) -> float:
+    """The greatest relative difference."""
+    pairs = zip(a, b, strict=True)
+    return max((op_difference("", "", np.asarray(x), y).relative for x, y in pairs), key=rank)

@@ -14,7 +14,7 @@ from pytest_ane.gates.behaviour.measure import PromptResult
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.chain import NO_TOKEN, Chain
 from pytest_ane.probes.exact_chain import GoldenPrompt, Head, forced
-from pytest_ane.tools._drift import measure_drift
+from pytest_ane.tools.drift import measure_drift
 from tests.gates.behaviour.toys import embed as embed_toy
 from tests.gates.behaviour.toys import golden, states_of, toy
 from tests.models.test_chain import COUNTING, VOCABULARY, block, embed, following, head, identity

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_ane.report.figures import amount, limit_of
 from pytest_ane.report.html.subjects import Subject, subjects
-from pytest_ane.tools.blame.words import CAUSE
+from pytest_ane.tools.blame import CAUSE
 from tests.report.html.conftest import Report
 
 if TYPE_CHECKING:

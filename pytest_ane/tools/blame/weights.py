@@ -1,0 +1,301 @@
+"""A shard's weights: exact ones in place of compressed ones, and remedies for those that do harm.
+
+Programs differ in the weights that are replaced and share all else. Small shards' weights are held
+decoded; those of large ones are decoded from their files, rows at a time, in every run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from pytest_ane.make.compress import stored_bytes
+from pytest_ane.make.distortion import typeless
+from pytest_ane.manifest import Linear, Palettize, Settings, Uncompressed
+from pytest_ane.mlprogram.arithmetic import Arithmetic
+from pytest_ane.mlprogram.arrays import Array
+from pytest_ane.mlprogram.blob import load
+from pytest_ane.mlprogram.executor import Session
+from pytest_ane.mlprogram.executor.dtypes import Precision
+from pytest_ane.mlprogram.executor.weights import StreamedWeight
+from pytest_ane.mlprogram.records import MLModel, Operation
+from pytest_ane.mlprogram.weights import (
+    ProgramWeight,
+    Weight,
+    constant_name,
+    constants_of,
+    decompress,
+    expansion,
+    find_weights,
+    plain_name,
+)
+
+_HELD = 512 << 20
+"""Bytes of decoded weights, of both packages together, up to which they are held."""
+_ROUNDING = 1e-6
+"""Share of a weight's sum of squares: rounding to fp16 makes 6e-8 at most, 2^-24."""
+_BITS = (1, 2, 3, 4, 6, 8)
+"""Widths of an index that Core ML knows."""
+_GROUPS = (32, 16, 8)
+_LEFT = 0.1
+"""Share of the squared error that restoring takes away and that a remedy may leave."""
+
+
+@dataclass(frozen=True, eq=False)
+class WeightPair:
+    """A weight in the artifact and in its uncompressed form.
+
+    Attributes:
+        weight: as the artifact stores it.
+        operation: yields it.
+        stored, exact: its values in float32, as arrays or to be decoded by rows; `exact` is None
+            where the uncompressed form has no weight of this name and shape, or the same one.
+        tables: the values of its palettes `[..., 2^n, v]`; None for no palettes, or computed ones.
+    """
+
+    weight: Weight
+    operation: Operation
+    stored: Any
+    exact: Any
+    tables: Any = None
+
+    @property
+    def name(self) -> str:
+        """The weight's name before compression."""
+        return self.weight.name
+
+
+class Restorer:
+    """Sessions of one artifact in which chosen weights are exact.
+
+    Args:
+        model: the artifact.
+        original: the same program uncompressed; None where there is none.
+        arithmetic: of the sessions that compute as typed, not in float32.
+
+    Attributes:
+        pairs: the weights that differ from their counterparts, in program order: compressed ones,
+            and others whose values are not the same.
+        absent: names of compressed ones that have no counterpart.
+        values: names of all of these by the program's values that hold them.
+
+    Raises:
+        ProgramError: a weight is not where its package says.
+        ExecutionError: a weight cannot be decoded.
+    """
+
+    def __init__(
+        self, model: MLModel, original: MLModel | None, arithmetic: Arithmetic = "typed"
+    ) -> None:
+        self.model, self._arithmetic = model, arithmetic
+        pairs = list(_pairs(model, original))
+        self.pairs = tuple(pair for pair in pairs if pair.exact is not None)
+        self.absent = tuple(p.name for p in pairs if p.weight.stages and p.exact is None)
+        names = {*self.absent, *self.names}
+        self.values = {pair.operation.name: pair.name for pair in pairs if pair.name in names}
+        stored: dict[Operation, Any] = {pair.operation: pair.stored for pair in pairs}
+        self._stored = _intermediate(model, stored) | stored
+
+    def session(
+        self,
+        exact: Collection[str] = (),
+        *,
+        others: Mapping[str, Array] | None = None,
+        precision: Precision = "as-typed",
+        arithmetic: Arithmetic | None = None,
+    ) -> Session:
+        """A session of the artifact's program with some of its weights replaced.
+
+        Args:
+            exact: names of the weights that are those of the uncompressed form.
+            others: further weights by name, in float32.
+            precision: as of `Session`.
+            arithmetic: in place of the restorer's, which float32 excludes.
+        """
+        overrides = dict(self._stored)
+        for pair in self.pairs:
+            values = pair.exact if pair.name in exact else pair.stored
+            overrides[pair.operation] = (others or {}).get(pair.name, values)
+        how = arithmetic or (self._arithmetic if precision == "as-typed" else "typed")
+        return Session(self.model, precision, 0, overrides=overrides, arithmetic=how)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the weights that can be restored."""
+        return tuple(pair.name for pair in self.pairs)
+
+
+def _pairs(model: MLModel, original: MLModel | None) -> Iterator[WeightPair]:
+    theirs = {} if original is None else _by_name(original)
+    mine = [each for each in find_weights(model) if each.function is model.main]
+    counts = Counter(each.weight.name for each in mine)
+    hold = 8 * sum(each.weight.elements for each in mine) <= _HELD
+    for own in mine:
+        weight, other = own.weight, theirs.get(_key(own))
+        stored, exact = _values(decompress(model, own), hold), None
+        is_joined = other and counts[weight.name] == 1 and other.weight.shape == weight.shape
+        if original is not None and other is not None and is_joined:
+            exact = _values(decompress(original, other), hold)
+            if not weight.stages and _agree(stored, exact):
+                exact = None
+        table = constants_of(own.operation, own.producers).get("lut")
+        tables = None if table is None else load(model, table)
+        yield WeightPair(weight, own.operation, stored, exact, tables)
+
+
+def _agree(stored: Any, exact: Any) -> bool:
+    """Whether two weights are the same but for rounding to fp16."""
+    a, b = np.asarray(stored), np.asarray(exact)
+    with np.errstate(all="ignore"):
+        return bool(np.square(a - b).sum() <= _ROUNDING * np.square(b).sum())
+
+
+def _by_name(model: MLModel) -> dict[str, ProgramWeight]:
+    """Weights by name; none of those of which there are several of one name."""
+    named = [(_key(each), each) for each in find_weights(model) if each.function is model.main]
+    counts = Counter(name for name, _ in named)
+    return {name: weight for name, weight in named if counts[name] == 1}
+
+
+def _key(weight: ProgramWeight) -> str:
+    """A weight's own name without what conversion to fp16 adds to it."""
+    return typeless(plain_name(constant_name(weight.operation)))
+
+
+def _values(weight: Any, hold: bool) -> Any:
+    """In float32; one that had to be decoded whole in half the bytes, where that loses none."""
+    if hold:
+        return np.asarray(weight, np.float32)
+    if isinstance(weight, StreamedWeight):
+        return weight
+    with np.errstate(over="ignore"):
+        half = weight.astype(np.float16)
+    if not weight.shape or not np.array_equal(half, weight, equal_nan=True):
+        return weight
+
+    def rows(start: int, stop: int, out: Array) -> Array:
+        np.copyto(out, half[start:stop])
+        return out
+
+    return StreamedWeight(half.shape, np.float32, rows)
+
+
+def _intermediate(model: MLModel, weights: Mapping[Operation, Any]) -> dict[Operation, Any]:
+    """The operations that only serve to expand weights: nobody needs what they yield."""
+    mine = [each for each in find_weights(model) if each.operation in weights]
+    ops = {op for each in mine for op in expansion(each, model.path)} - {*weights}
+    return {op: None for op in ops if op.op.startswith("constexpr_")}
+
+
+# Remedies: more bytes, the cheapest first.
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """Suggested compression for a weight.
+
+    Attributes:
+        settings: as `compression.overrides` would name them.
+        error: the shard's, with this weight compressed so and all others as they are.
+        more: bytes that it takes beyond those of today.
+    """
+
+    settings: Settings
+    error: float
+    more: int
+
+
+def find_remedy(
+    weight: Weight,
+    candidates: Sequence[tuple[int, Settings]],
+    *,
+    now: float,
+    restored: float,
+    error: Callable[[Settings], float],
+) -> Remedy:
+    """The first candidate that leaves a tenth of the squared error that restoring takes away.
+
+    Args:
+        weight: as it is stored.
+        candidates: bytes on disk and settings; the last of them leaves it uncompressed.
+        now: the shard's error as it is.
+        restored: the same with this weight exact.
+        error: compresses the weight and measures the shard's error.
+    """
+    limit = accepted(now, restored)
+    *finer, (size, settings) = candidates
+    remaining = restored
+    for less, each in finer:
+        if (found := error(each)) ** 2 <= limit:
+            size, settings, remaining = less, each, found
+            break
+    return Remedy(settings, remaining, size - weight.compressed_bytes)
+
+
+def accepted(now: float, restored: float) -> float:
+    """The squared error of the shard up to which a remedy is accepted.
+
+    Where the error of today is not finite, a tenth above that of the exact weight.
+    """
+    if not np.isfinite(now):
+        return (1 + _LEFT) * restored**2
+    return restored**2 + _LEFT * max(now**2 - restored**2, 0.0)
+
+
+def candidates(weight: Weight, axis: int | None, *, even: bool) -> list[tuple[int, Settings]]:
+    """Bytes, and settings that keep more of a weight than today's, by bytes; the last keeps all.
+
+    Args:
+        weight: as it is stored.
+        axis: of the output channels; None where its uses do not agree.
+        even: whether its tables have even steps, so that k-means would do better at no cost.
+    """
+    finer: list[Settings] = [*_palettes(weight, axis, even=even)]
+    stage = weight.stages[-1]
+    # Integers of 8 bits, each channel with a scale, for what has fewer of either.
+    if stage.is_quantization and len(weight.shape) > 1 and (stage.nbits < 8 or stage.count == 1):
+        finer.append(Linear(dtype="int8", granularity="per_channel"))
+    sized = [(stored_bytes(weight.shape, each, axis or 0), each) for each in finer]
+    dense = stored_bytes(weight.shape, Uncompressed())
+    worth = [(size, each) for size, each in sized if size < dense]
+    return [*sorted(worth, key=itemgetter(0)), (dense, Uncompressed())]
+
+
+def _palettes(weight: Weight, axis: int | None, *, even: bool) -> Iterator[Palettize]:
+    if len(weight.shape) < 2:
+        return
+    rows = None if axis is None else weight.shape[axis]
+    stage = weight.stages[-1]
+    scalar = stage.is_palette and stage.vector == 1 and len(weight.stages) == 1
+    bits, tables = (stage.nbits, stage.count) if scalar else (0, 1)
+    size = None if tables == 1 or rows is None else rows // tables
+    if scalar and even:
+        yield _palette(bits, size)
+    finer = [s for s in _GROUPS if rows and rows % s == 0 and (size is None or s < size)]
+    if scalar:
+        yield from (_palette(bits, s) for s in finer)
+    for more in [b for b in _BITS if b > (bits if scalar else 3)]:
+        yield _palette(more, size)
+        yield from (_palette(more, s) for s in finer[:1])
+
+
+def _palette(bits: Any, size: int | None) -> Palettize:
+    if size is None:
+        return Palettize(mode="kmeans", nbits=bits, granularity="per_tensor")
+    return Palettize(mode="kmeans", nbits=bits, group_size=size)
+
+
+def has_even_steps(tables: Any) -> bool:
+    """Whether palettes `[..., 2^n, 1]` are evenly spaced, up to the rounding of fp16."""
+    values = np.asarray(tables, np.float64)
+    flat = values.reshape(-1, values.shape[-2] if values.ndim > 1 else values.shape[-1])
+    if not np.isfinite(flat).all():
+        return False
+    steps = np.diff(flat, axis=1)
+    span = np.abs(flat).max(axis=1, initial=0.0)
+    return bool((np.ptp(steps, axis=1) <= 2**-9 * span).all()) if steps.size else False
