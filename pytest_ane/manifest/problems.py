@@ -362,6 +362,7 @@ def _header_path(found: Table, counts: dict[KeyPath, int]) -> KeyPath:
 
 def _note_pairs(lines: Lines, path: KeyPath, value: Any, line: int) -> None:
     _note(lines, path, line)
-    inner = enumerate(value) if isinstance(value, list) else getattr(value, "items", tuple)()
-    for key, each in inner:
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    for key, each in value.items() if isinstance(value, dict) else ():
         _note_pairs(lines, (*path, key), each, line)

@@ -211,8 +211,8 @@ def bisect(
 
     They are those without which nothing fails. A stack that is unproven has no shard to blame.
 
-    `reference` should be a lazy `reference_chain`: every stack takes all prompts along at once, so that
-    an exact shard's weights are read once a stack and only one shard's are held.
+    `reference` should be a lazy `reference_chain`: every stack takes all prompts along at once, so
+    that an exact shard's weights are read once a stack and only one shard's are held.
     """
     runner, names = StackRunner(golden), [step.shard for step in chain.steps]
     alone: list[ShardAlone] = []
