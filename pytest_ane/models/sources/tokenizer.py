@@ -78,8 +78,8 @@ class SourceTokenizer:
             if words is None:
                 tokenizer = _pieces(value)
             else:
-                lists = _lists(value, "tokens", "merges", "token_type")
-                tokenizer = byte_level_bpe(*lists, kind=words)
+                tokens, merges, types = _lists(value, "tokens", "merges", "token_type")
+                tokenizer = byte_level_bpe(tokens, merges, types, words)
             ids = {name: _optional(value, f"tokenizer.ggml.{name}_token_id") for name in _ENDS}
             specials = {
                 f"{name}_token": str(value("tokenizer.ggml.tokens")[index])
