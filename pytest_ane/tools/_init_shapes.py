@@ -338,28 +338,27 @@ def choose_compression(shards: Sequence[ShardShapes]) -> Scheme:
     The converter may fold a head's soft cap into its weight, which then has no name of its own: so
     the head is told by its shards.
     """
-    if any("router" in weight.name for shard in shards for weight in shard.weights):
-        shards = [
-            replace(shard, weights=tuple(
-                replace(w, compressible=w.compressible and not w.name.startswith(_ATTENTION))
-                for w in shard.weights
-            ))
-            for shard in shards
-        ]  # fmt: skip
-    heads = [shard for shard in shards if shard.kind == "head"]
-    blocks = [shard for shard in shards if shard.kind != "head"]
+    routed = any("router" in weight.name for shard in shards for weight in shard.weights)
+
+    def compressible(weight: Weight) -> bool:
+        return weight.compressible and not (routed and weight.name.startswith(_ATTENTION))
+
+    large = [(s.kind, w) for s in shards for w in s.weights if w.elements > _THRESHOLD]
+    heads = [w for kind, w in large if kind == "head" and compressible(w)]
     named: dict[str, list[Weight]] = {}
-    for weight in _large(blocks):
-        named.setdefault(weight.name, []).append(weight)
+    for kind, weight in large:
+        if kind != "head" and compressible(weight):
+            named.setdefault(weight.name, []).append(weight)
     groupings = {name: _common(alike) for name, alike in named.items()}
     elements: Counter[Grouping] = Counter()
     for name, grouping in groupings.items():
         elements[grouping] += named[name][0].elements
     main = max(elements, key=lambda grouping: elements[grouping], default=None)
-    head = _common(weights) if (weights := [*_large(heads)]) else main
-    main = main if blocks else head
+    head = _common(heads) if heads else main
+    if all(shard.kind == "head" for shard in shards):
+        main = head
     others = {_glob(name): own for name, own in sorted(groupings.items()) if own != main}
-    kept = [w.name for w in _large(shards, compressible=False) if len(w.shape) > 1]
+    kept = [w.name for _, w in large if not compressible(w) and len(w.shape) > 1]
     return Scheme(main, head, others, tuple(_kept(kept)))
 
 
@@ -375,14 +374,6 @@ def size_of(shard: ShardShapes, compression: Compression) -> Size:
         plain = small or len(weight.shape) < 2
         compressed += stored_bytes(weight.shape, Uncompressed() if plain else settings)
     return Size(2 * shard.elements + text, compressed)
-
-
-def _large(shards: Iterable[ShardShapes], *, compressible: bool = True) -> Iterator[Weight]:
-    """Weights that are compressed unless `keep` names them."""
-    for shard in shards:
-        for weight in shard.weights:
-            if weight.elements > _THRESHOLD and weight.compressible == compressible:
-                yield weight
 
 
 def _common(weights: Iterable[Weight]) -> Grouping:
