@@ -176,7 +176,7 @@ def test_files_and_types_that_hold_no_blob(tmp_path: Path) -> None:
     program = doubling()
     program.weights.version = 3
     assert complaint(tmp_path, program) == "W: weights of format version 3; 1 and 2 are known."
-    package = doubling().save(tmp_path)
+    package = doubling().save(tmp_path / "empty")
     weight_file(package).write_bytes(b"")
     with pytest.raises(ProgramError, match="has 0 bytes, which is no weights file"):
         read_model(package)

@@ -108,7 +108,7 @@ def test_a_table_for_each_function(tmp_path: Path) -> None:
 def test_folders(tmp_path: Path) -> None:
     folder = compiled.save(doubling(), tmp_path).rename(tmp_path / "compiled")
     assert read_model(folder).inputs
-    folder = compiled.save(doubling(), tmp_path)
+    folder = compiled.save(doubling(), tmp_path / "other")
     (folder / "weights" / "weight.bin").unlink()
     assert read_model(folder, weights=False).program.main.name == "main"
     assert complaint(folder) == (

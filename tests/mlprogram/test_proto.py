@@ -154,10 +154,10 @@ def test_operations(tmp_path: Path) -> None:
     assert const.attributes["val"].type == TensorType(DType.FP16, (4,))
     program = doubling()
     program.block.operations[-1].type = "ios18.add"
-    assert list(read_model(program.save(tmp_path)).program.walk())[-1].op == "add"
+    assert list(read_model(program.save(tmp_path / "ios18")).program.walk())[-1].op == "add"
     program = doubling()
     program.op("abs", "z", shape=(None, 3), x="x")
-    kind = list(read_model(program.save(tmp_path)).program.walk())[-1].outputs[0].type
+    kind = list(read_model(program.save(tmp_path / "open")).program.walk())[-1].outputs[0].type
     assert str(kind) == "fp32[?,3]"
 
 

@@ -48,7 +48,7 @@ def test_fp16_inputs_are_rounded_unless_nothing_is(tmp_path: Path) -> None:
 
 
 def test_names(tmp_path: Path) -> None:
-    assert complaint(tmp_path, z=np.ones(1)) == "no input 'z'; inputs are: x."
+    assert complaint(tmp_path / "z", z=np.ones(1)) == "no input 'z'; inputs are: x."
     assert complaint(tmp_path) == "input 'x' is missing; it takes fp16 [1, 2..8]."
 
 

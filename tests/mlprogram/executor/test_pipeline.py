@@ -25,9 +25,9 @@ def session(program: Program, tmp_path: Path, **options: Any) -> PipelineSession
 
 
 def test_values_pass_by_name(tmp_path: Path) -> None:
-    outputs = session(three(), tmp_path).predict({"x": X})
-    assert {name: y.tolist() for name, y in outputs.items()} == {"c": [[3, 22]], "d": [[6, 60]]}
     opened = session(three(), tmp_path)
+    outputs = opened.predict({"x": X})
+    assert {name: y.tolist() for name, y in outputs.items()} == {"c": [[3, 22]], "d": [[6, 60]]}
     assert opened.predict({"x": X}, outputs=["b"])["b"].tolist() == [[2, 20]]
     with pytest.raises(ExecutionError, match=r"no value 'q'; outputs are: b, c, d\.$"):
         opened.predict({"x": X}, outputs=["q"])
