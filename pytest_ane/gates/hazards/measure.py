@@ -120,7 +120,7 @@ class Graph:
 
     def follows(self, op: Operation, names: Collection[str]) -> bool:
         """Whether an operation takes, by whatever way, the result of one of these."""
-        return _reaches([op], self._made_of, lambda o: not {*names}.isdisjoint(_names(o)))
+        return _reaches([op], self._made_of, lambda o: any(name in names for name in _names(o)))
 
     def logarithms(self) -> Iterator[tuple[Hazard, Operation, Operation]]:
         """Logarithms of `exp(x) + 1` and of a sum of `exp(x)`: which, its exp, its log."""

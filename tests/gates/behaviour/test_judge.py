@@ -403,9 +403,14 @@ def test_no_perplexity_of_a_reference_passes_that_is_not_finite(nll: float) -> N
     assert "" in beyond(reference(replace(SPOKEN, positions=(FIRST, *[broken] * 30))))
 
 
-def test_a_perplexity_of_the_reference_that_nobody_measured() -> None:
+def test_what_nobody_measured_of_a_reference_and_every_shard_that_is_nan() -> None:
     (finding,) = reference(GOOD, **{"max-reference-perplexity": 40}).reasons
     assert (finding.severity, finding.figure) == ("failed", "")
+    verdict = of(GOOD, alone=(shard("L00", 0.1), *(shard(f"L{i:02}", NAN) for i in range(1, 30))))
+    assert [finding.where.shard for finding in verdict.reasons] == [
+        f"L{i:02}" for i in range(1, 30)
+    ]
+    assert len({finding.kind for finding in verdict.reasons}) == 1
 
 
 def test_everything_wrong_is_a_finding() -> None:
@@ -414,14 +419,6 @@ def test_everything_wrong_is_a_finding() -> None:
     verdict = of(RED, alone=())
     assert beyond(verdict) == ["top1"]
     assert len([finding for finding in verdict.findings if finding.severity == "note"]) == 1
-
-
-def test_shards_that_give_nan_alone_fail() -> None:
-    verdict = of(GOOD, alone=(shard("L00", 0.1), *(shard(f"L{i:02}", NAN) for i in range(1, 30))))
-    assert [finding.where.shard for finding in verdict.reasons] == [
-        f"L{i:02}" for i in range(1, 30)
-    ]
-    assert len({finding.kind for finding in verdict.reasons}) == 1
 
 
 PIECES = ("Once", " upon", " a", " time")

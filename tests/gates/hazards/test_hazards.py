@@ -95,7 +95,7 @@ def test_what_stress_loses_does_not_count() -> None:
     assert [p.hazard for p in overflowed.peaks] == ["sum"]
 
 
-def test_a_right_program_passes_with_figures() -> None:
+def test_a_right_program_passes_with_figures_and_near_the_limit_is_warned() -> None:
     made = verdict(programs.integers(early=True))
     assert made.status == "passed"
     assert made.basis == SIMULATED
@@ -105,10 +105,7 @@ def test_a_right_program_passes_with_figures() -> None:
     assert {f.name: f.limit for f in made.figures if f.limit} == {
         "sum.max": 32768, "dropped.max": 0.1,
     }  # fmt: skip
-
-
-def test_near_the_limit_is_warned() -> None:
-    """A sixteenth of 40,000, which is 13.1 times below the limit."""
+    # A sixteenth of 40,000, which is 13.1 times below the limit.
     wrong = programs.overflow(early=True)
     assert met(wrong) == []
     (finding,) = met(wrong, warn_factor=14)

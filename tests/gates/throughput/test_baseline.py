@@ -61,8 +61,12 @@ def test_a_name_that_is_none(tmp_path: Path) -> None:
         found(tmp_path, "a/b/c")
 
 
-def test_nothing_is_stored(tmp_path: Path) -> None:
+def test_nothing_is_stored_or_not_the_benchmark(tmp_path: Path) -> None:
     assert why(tmp_path) == f"No run is stored in {folder_of(storage(tmp_path))}."
+    store(tmp_path, 1, speed(1.0, what="call"))
+    assert why(tmp_path) == "The stored run has no decode of smollm2."
+    store(tmp_path, 2)
+    assert why(tmp_path) == "The stored 2 runs have no decode of smollm2."
 
 
 def test_another_machines_run_is_refused(tmp_path: Path) -> None:
@@ -81,13 +85,6 @@ def test_the_nearest_run_is_spoken_of(tmp_path: Path) -> None:
         "The stored run 0001 is no baseline: it computed 20 tokens a round, this one 40, and it "
         "continued another prompt."
     )
-
-
-def test_runs_without_the_benchmark(tmp_path: Path) -> None:
-    store(tmp_path, 1, speed(1.0, what="call"))
-    assert why(tmp_path) == "The stored run has no decode of smollm2."
-    store(tmp_path, 2)
-    assert why(tmp_path) == "The stored 2 runs have no decode of smollm2."
 
 
 def test_a_damaged_run_on_the_way_is_an_error(tmp_path: Path) -> None:

@@ -171,16 +171,13 @@ def test_the_control_workload_is_shown_and_excuses_nothing(seconds: float, contr
     assert "control_change" not in judged(now, against(), 0.05).values
 
 
-def test_without_a_baseline_it_is_unproven() -> None:
+def test_without_a_baseline_it_is_unproven_unless_it_records() -> None:
     verdict = judged(baseline=MISSING, compared=True)
     assert verdict.status == "unproven"
     (finding,) = verdict.reasons
     assert finding.reason == MISSING.why.rstrip(".")
     assert "--benchmark-autosave" in finding.remedy
     assert judged(baseline=None, limit=0.05).status == "unproven"
-
-
-def test_a_run_that_records_is_its_own_baseline() -> None:
     verdict = judged(baseline=MISSING, limit=0.05, recording=True)
     assert verdict.status == "passed"
     assert verdict.values["recorded"] == "recorded as the baseline"

@@ -43,19 +43,13 @@ def complaint(file: Path) -> str:
     return text.removeprefix(f"{file} cannot be compared with (").partition("); delete it")[0]
 
 
-def test_a_run_comes_back(tmp_path: Path) -> None:
+def test_a_run_comes_back_and_is_read_again_where_it_changed(tmp_path: Path) -> None:
     stored = read_stored(store(tmp_path, 3, SPEED))
     assert (stored.number, stored.when) == ("0003", "2026-11-20")
     name = "gates/test_throughput.py::decode[smollm2-0]"
     assert stored.speeds == {name: SPEED}
     assert stored.names == {name, "gates/test_throughput.py::test_own"}
-
-
-def test_a_run_of_somebody_else_has_no_speeds(tmp_path: Path) -> None:
     assert read_stored(store(tmp_path, 1)).speeds == {}
-
-
-def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     read_stored(store(tmp_path, 1, SPEED))
     assert len(read_stored(store(tmp_path, 1, SPEED, speed(5.0))).speeds) == 2
 
@@ -103,7 +97,7 @@ def test_speeds_that_none_can_have(tmp_path: Path, key: str, value: Any, says: s
     assert complaint(file).startswith(says)
 
 
-def test_no_file_at_all(tmp_path: Path) -> None:
+def test_no_file_at_all_or_a_huge_one(tmp_path: Path) -> None:
     assert complaint(tmp_path / "0001_gone.json") == "No such file or directory"
     folder = tmp_path / "0002_folder.json"
     folder.mkdir()
@@ -111,9 +105,6 @@ def test_no_file_at_all(tmp_path: Path) -> None:
     pipe = tmp_path / "0003_pipe.json"
     os.mkfifo(pipe)
     assert complaint(pipe) == "it is no regular file"
-
-
-def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
     file = tmp_path / "0001_huge.json"
     with file.open("wb") as sparse:
         sparse.truncate(1 << 30)
@@ -180,12 +171,17 @@ def test_any_byte(tmp_path_factory: pytest.TempPathFactory, at: int, byte: int, 
         shown(file)
 
 
-def test_the_folder_is_pytest_benchmarks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_is_pytest_benchmarks_or_a_models_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     opened = open_storage()
     assert opened.path == tmp_path / ".benchmarks"
     assert folder_of(opened).parent == opened.path
     assert open_storage("file://runs").path == open_storage("runs").path == tmp_path / "runs"
+    own = open_storage(baselines=tmp_path / "baselines")
+    assert own.path == tmp_path / "baselines"
+    assert own.default_machine_id == open_storage(str(tmp_path)).default_machine_id
 
 
 @pytest.mark.parametrize("uri", ["elasticsearch+http://host/index", "ftp://host"])
@@ -193,12 +189,6 @@ def test_a_database_is_no_folder(uri: str) -> None:
     says = rf"^--benchmark-storage={uri.replace('+', '.')} is no folder, and .*; leave it out\.$"
     with pytest.raises(UnprovenError, match=says):
         open_storage(uri)
-
-
-def test_a_models_own_folder(tmp_path: Path) -> None:
-    own = open_storage(baselines=tmp_path / "baselines")
-    assert own.path == tmp_path / "baselines"
-    assert own.default_machine_id == open_storage(str(tmp_path)).default_machine_id
 
 
 def test_runs_by_name(tmp_path: Path) -> None:
