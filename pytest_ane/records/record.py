@@ -144,19 +144,19 @@ class Record:
             EvidenceError: damaged, edited, or no record.
         """
         top = _object(data, "the file")
-        if "predicateType" in top:
-            raise EvidenceError("is a statement of an older version, which no release wrote")
         if top.get("format") != FORMAT or isinstance(top["format"], bool):
             raise EvidenceError(f"is no record of format {FORMAT}")
         if sealed(top)["sha256"] != top.get("sha256"):
             raise EvidenceError("was edited after it was recorded: its own sha256 does not fit")
         known = {name: top[name] for name in ("gate", "subject", *_OPTIONAL) if name in top}
         try:
-            return _adapter(None).validate_python({**known, "time": _time(top.get("time"))})
+            time = _time(top.get("time"))
+            found: Record = _adapter(None).validate_python({**known, "time": time})
         except ValidationError as error:
             place = error.errors(include_url=False, include_input=False)[0]["loc"]
             where = ".".join(map(str, place)) or "measurement"
             raise EvidenceError(f"{where} is damaged") from None
+        return found
 
     def typed(self) -> Record:
         """The same with its measurement as the gate's own record; `EvidenceError` for none."""

@@ -130,7 +130,6 @@ def test_a_measurement_of_another_gate_is_a_mistake() -> None:
         (b"\xff{}", "byte 0 is no UTF-8 text"),
         (edited("fidelity", "format", to=2), "is no record of format 1"),
         (edited("fidelity", "format", to=True), "is no record of format 1"),
-        (edited("fidelity", "predicateType", to="x"), "is a statement of an older version"),
         (edited("fidelity", "gate", to="hazards"), "the gate 'hazards', which has no evidence"),
         (edited("fidelity", "gate", to="mine"), "the gate 'mine', which has no evidence"),
         (edited("fidelity", "files", to=[]), "files is damaged"),
