@@ -76,7 +76,8 @@ def run(options: argparse.Namespace) -> Output:
             )
     a = read_any(options.first, function=options.function)
     b = read_any(other, function=counterpart(other, options.function))
-    if not (inputs := read_inputs(options.input)):
+    inputs = read_inputs(options.input)
+    if not options.input:
         function = options.function
         inputs = seeded_inputs(a.inputs, options.first, options.seed, function=function)
     if isinstance(a, Pipeline) and isinstance(b, Pipeline):

@@ -63,14 +63,14 @@ def run(options: argparse.Namespace) -> Output:
         raise GoldenError(f"--out {out}: golden tensors are a .safetensors or an .npz file.")
     if out.exists() and not options.overwrite:
         raise GoldenError(f"{out} exists; --overwrite replaces it.")
-    backend = get_backend(default_backend() if options.backend == "auto" else options.backend)
     if options.what.rstrip("/").endswith(_PACKAGES):
         if options.package is not None:
             raise GoldenError("--package is for a shard of the manifest; name one package.")
         probes = Probes(kinds=("gaussian",))
-        recorded = _of_package(backend, Path(options.what), probes, None, options.function)
+        package = Path(options.what)
+        recorded = _of_package(_backend(options), package, probes, None, options.function)
     else:
-        recorded = _of_shard(options, backend)
+        recorded = _of_shard(options)
     tensors, metadata = recorded
     write_golden(out, dict(tensors), metadata)
     size = out.stat().st_size
@@ -79,7 +79,11 @@ def run(options: argparse.Namespace) -> Output:
     return {"file": out, "bytes": size, **metadata}
 
 
-def _of_shard(options: argparse.Namespace, backend: Backend) -> Recorded:
+def _backend(options: argparse.Namespace) -> Backend:
+    return get_backend(default_backend() if options.backend == "auto" else options.backend)
+
+
+def _of_shard(options: argparse.Namespace) -> Recorded:
     project, package = read_project(options.manifest, options.cache), options.package
     if options.function is not None:
         raise GoldenError("--function is for a package; name a shard's as SHARD[FUNCTION].")
@@ -89,10 +93,10 @@ def _of_shard(options: argparse.Namespace, backend: Backend) -> Recorded:
     (shard,) = shards
     model = project.model(shard.model)
     if isinstance(model, OpenModel) and shard.family:
-        return _of_family(model, shard, package, backend)
+        return _of_family(model, shard, options)
     if package is not None:
         function = counterpart(package, shard.function)
-        return _of_package(backend, package, shard.probes, shard.inputs, function)
+        return _of_package(_backend(options), package, shard.probes, shard.inputs, function)
     if isinstance(model, OpenModel):
         raise GoldenError(
             f"{shard.qualified}: has no float32 module; name a package to run with --package."
@@ -104,16 +108,16 @@ def _of_shard(options: argparse.Namespace, backend: Backend) -> Recorded:
     return tensors, {"probes": probes, "outputs": outputs, "origin": origin}
 
 
-def _of_family(model: OpenModel, shard: Shard, package: Path | None, backend: Backend) -> Recorded:
+def _of_family(model: OpenModel, shard: Shard, options: argparse.Namespace) -> Recorded:
     """Hidden states of a family's shard; a package is run on what enters the reference."""
     probes, layout = model.probes(shard)
     origin = f"the float32 module of {shard.qualified}"
-    if package is not None:
-        runner = backend.load(package)
-        runs = run_cases(runner, [probe.case(layout) for probe in probes])
+    if options.package is not None:
+        backend = _backend(options)
+        runs = run_cases(backend.load(options.package), [probe.case(layout) for probe in probes])
         pairs = zip(probes, runs, strict=True)
         probes = [replace(probe, expected=run.rows["y"]) for probe, run in pairs]
-        origin = _ran(package, backend)
+        origin = _ran(options.package, backend)
     tensors, listed = to_tensors(probes)
     return tensors, {"probes": listed, "origin": origin}
 

@@ -433,20 +433,13 @@ def test_a_selection_that_leaves_shards_out(checkout: Checkout) -> None:
 def verify_run(checkout: Checkout, *options: str) -> subprocess.CompletedProcess[str]:
     """`pytest-ane evidence verify-run` as the required check starts it, isolated."""
     cache = f"--cache={checkout.project.workshop.cache}"
-    words = [
-        "pytest-ane",
-        "evidence",
-        "verify-run",
-        "run.jsonl",
-        "--policy-from=base",
-        cache,
-        *options,
-    ]
+    command = ["pytest-ane", "evidence", "verify-run", "run.jsonl"]
+    words = [*command, "--policy-from=base", cache, *options]
     root = str(Path(pytest_ane.__file__).parents[1])
-    start = f"import sys, runpy; sys.path.append({root!r}); sys.argv = {words!r}; "
+    start = f"import sys, runpy; sys.path.insert(0, {root!r}); sys.argv = {words!r}; "
     start += "runpy.run_module('pytest_ane.cli', run_name='__main__')"
-    command = [sys.executable, "-I", "-c", start]
-    return subprocess.run(command, cwd=checkout.path, capture_output=True, text=True, check=False)
+    isolated = [sys.executable, "-I", "-c", start]
+    return subprocess.run(isolated, cwd=checkout.path, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow
@@ -474,7 +467,7 @@ def test_verify_run_is_isolated_from_modules_of_the_pull_request(checkout: Check
     command = ("-m", "pytest_ane.cli", "evidence", "verify-run", "run.jsonl", "--policy-from=base")
     plain = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
     assert plain.returncode == 1
-    assert "run it isolated: python -I -m pytest_ane.cli verify-run" in plain.stderr
+    assert "run it isolated: python -I -m pytest_ane.cli evidence verify-run" in plain.stderr
 
 
 def test_hazards_are_never_believed(checkout: Checkout) -> None:

@@ -231,7 +231,8 @@ def find_remedy(
     *finer, (size, settings) = candidates
     remaining = restored
     for less, each in finer:
-        if (found := error(each)) ** 2 <= limit:
+        found = error(each)
+        if found * found <= limit:
             size, settings, remaining = less, each, found
             break
     return Remedy(settings, remaining, size - weight.compressed_bytes)
