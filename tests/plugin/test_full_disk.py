@@ -30,19 +30,18 @@ shard._build = filled
 """
 STALL = """
 import tempfile, time
-from pytest_ane.make import convert
 
-convert_ = convert.convert
+convert = shard.convert
 
 def stalled(*arguments, subject, **options):
-    converted = convert_(*arguments, subject=subject, **options)
+    converted = convert(*arguments, subject=subject, **options)
     if subject == "mini:L01":
         Path(tempfile.gettempdir(), "converted").write_bytes(bytes(1000))
         Path(__file__).with_name("stalled").touch()
         time.sleep(600)
     return converted
 
-convert.convert = stalled
+shard.convert = stalled
 """
 LIMIT = """
 import resource
