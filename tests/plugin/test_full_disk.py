@@ -30,7 +30,6 @@ shard._build = filled
 """
 STALL = """
 import tempfile, time
-from pytest_ane.make import shard
 
 convert = shard.convert
 
