@@ -4,38 +4,25 @@ from __future__ import annotations
 
 import argparse
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from pkgutil import iter_modules
 from typing import Protocol, cast
 
 from pytest_ane import __version__
 from pytest_ane.cli.output import Output
 
-COMMANDS = {
-    "bisect": "find the fewest shards to blame for a red stack",
-    "blame": "trace a shard's error to weights and operations",
-    "bound": "bound each kind of shards by bandwidth and compute, and show what would help",
-    "cache": "list, prune or share built shards and recordings",
-    "calibrate": "measure how much benchmarks differ when nothing changed",
-    "compress": "compress a package's weights, and say what became of each",
-    "diff": "compare two packages, or two arithmetics, op by op on the same inputs",
-    "doctor": "check what a run needs: versions, disk, models",
-    "drift": "measure what each shard does to the hidden states",
-    "evidence": "list, show, verify, compare or prune a Mac's evidence, or judge a run again",
-    "explain": "say where a package's ops run, or a recorded plan's; or list its weights",
-    "first-contact": "test on a Mac what the Core ML backend assumes, and record how its ANE "
-    "computes",
-    "golden": "record a reference's outputs as golden tensors",
-    "history": "ask the memory of many runs: when a figure stepped, and what two runs differ in",
-    "init": "write a commented shards.toml, of a model that you have, and own gates",
-    "recommend": "search the smallest compression that passes every gate",
-    "report": "make the page of a recorded run, or write an experiment up",
-    "run": "run a model on this machine's CPU, without Core ML",
-    "schema": "print the JSON Schema of shards.toml",
-    "speculate": "measure whether drafts by prompt lookup make decoding faster",
-    "worker": "let this machine build and measure for runs with --ane-cluster",
-}
-"""A sentence on each, without a capital and a full stop."""
-ALIASES = {"residency": "explain"}
+_TOOLS = Path(__file__).parents[1] / "tools"
 _ELSEWHERE = {"worker": "pytest_ane.cluster.command"}
+"""Commands of rooms that build on the tools."""
+ALIASES = {"residency": "explain"}
+COMMANDS = tuple(
+    sorted(
+        {m.name.replace("_", "-") for m in iter_modules([str(_TOOLS)]) if m.name[0] != "_"}
+        | _ELSEWHERE.keys()
+    )
+)
+"""Every public module of the tools is a command."""
 
 
 class Command(Protocol):
@@ -54,8 +41,20 @@ class Command(Protocol):
 
 def load(name: str) -> Command:
     """The module of a command."""
-    module = _ELSEWHERE.get(name) or f"pytest_ane.tools.{name.replace('-', '_')}"
-    return cast(Command, import_module(module))
+    return cast(Command, import_module(_module(name)))
+
+
+def _module(name: str) -> str:
+    return _ELSEWHERE.get(name) or f"pytest_ane.tools.{name.replace('-', '_')}"
+
+
+def help_of(name: str) -> str:
+    """What a command does: of its module's first line, which is read and not imported."""
+    spec = find_spec(_module(name))
+    assert spec is not None
+    assert spec.origin is not None
+    with Path(spec.origin).open(encoding="utf-8") as file:
+        return file.readline().partition("`: ")[2].rstrip('".\n')
 
 
 def parser(command: str | None = None) -> argparse.ArgumentParser:
@@ -65,7 +64,8 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=__version__)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, sentence in COMMANDS.items():
+    for name in COMMANDS:
+        sentence = help_of(name)
         sub = commands.add_parser(
             name,
             aliases=[alias for alias, of in ALIASES.items() if of == name],

@@ -1,4 +1,4 @@
-"""`pytest-ane worker`: let this machine take part in runs of a cluster."""
+"""`pytest-ane worker`: let this machine build and measure for runs with --ane-cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pytest-ane bisect`: the fewest shards whose exact versions make a red stack green.
+"""`pytest-ane bisect`: find the fewest shards to blame for a red stack.
 
 A stack is red if too much is wrong with it, and with more shards exact less is wrong: the verdict
 is monotone in the set of exact shards. The search is by binary splitting. Of the suspects, the

@@ -1,4 +1,4 @@
-"""`pytest-ane bound`."""
+"""`pytest-ane bound`: bound each kind of shards by bandwidth and compute; show what helps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pytest-ane cache list` and `prune`."""
+"""`pytest-ane cache`: list, prune or share built shards and recordings."""
 
 from __future__ import annotations
 

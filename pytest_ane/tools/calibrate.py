@@ -1,4 +1,4 @@
-"""`pytest-ane calibrate`: the noise of this machine's benchmarks, or with `--device` its rates."""
+"""`pytest-ane calibrate`: measure how much benchmarks differ when nothing changed."""
 
 from __future__ import annotations
 

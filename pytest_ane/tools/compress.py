@@ -1,4 +1,4 @@
-"""`pytest-ane compress`."""
+"""`pytest-ane compress`: compress a package's weights, and say what became of each."""
 
 from __future__ import annotations
 

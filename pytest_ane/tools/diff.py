@@ -1,4 +1,4 @@
-"""`pytest-ane diff`: two programs on the same inputs, operation by operation."""
+"""`pytest-ane diff`: compare two packages, or two arithmetics, op by op on the same inputs."""
 
 from __future__ import annotations
 

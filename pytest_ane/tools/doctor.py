@@ -1,4 +1,4 @@
-"""`pytest-ane doctor`: what a run needs, checked before it is started."""
+"""`pytest-ane doctor`: check what a run needs: versions, disk, models."""
 
 from __future__ import annotations
 

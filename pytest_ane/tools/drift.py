@@ -1,4 +1,4 @@
-"""`pytest-ane drift`: what each shard does to the hidden states, and to the end of a stack."""
+"""`pytest-ane drift`: measure what each shard does to the hidden states."""
 
 from __future__ import annotations
 

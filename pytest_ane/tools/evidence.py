@@ -1,4 +1,4 @@
-"""`pytest-ane evidence`: what a Mac recorded, and `verify-run`: a run judged again by the base.
+"""`pytest-ane evidence`: list, show, verify, compare or prune evidence, or judge a run again.
 
 `verify-run` is the required check of a pull request.
 """

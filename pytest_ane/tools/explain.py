@@ -1,4 +1,4 @@
-"""`pytest-ane explain`, also `residency`: where a package's operations run, or a plan's did."""
+"""`pytest-ane explain`: say where a package's ops run, or a recorded plan's; or list weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pytest-ane first-contact`: what the Core ML backend assumes, tested on a Mac."""
+"""`pytest-ane first-contact`: test on a Mac what the Core ML backend assumes, and how it sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pytest-ane golden record`."""
+"""`pytest-ane golden`: record a reference's outputs as golden tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pytest-ane history`: the memory of many runs, which `--ane-report=history/` writes."""
+"""`pytest-ane history`: ask the memory of runs: when a figure stepped, what two differ in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pytest-ane init`: a commented manifest, and gates of one's own."""
+"""`pytest-ane init`: write a commented shards.toml, of a model you have, and own gates."""
 
 from __future__ import annotations
 

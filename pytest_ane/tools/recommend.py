@@ -1,4 +1,4 @@
-"""`pytest-ane recommend`."""
+"""`pytest-ane recommend`: search the smallest compression that passes every gate."""
 
 from __future__ import annotations
 

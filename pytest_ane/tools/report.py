@@ -1,4 +1,4 @@
-"""`pytest-ane report`: the page of a recorded run, and write-ups of experiments.
+"""`pytest-ane report`: make the page of a recorded run, or write an experiment up.
 
 A write-up begins with `--intent`, before the run, and `--writeup` fills in what the run came to.
 Nothing is built or measured by either.

@@ -1,4 +1,4 @@
-"""`pytest-ane run`: a model on this machine's CPU, its inputs and outputs in files."""
+"""`pytest-ane run`: run a model on this machine's CPU, without Core ML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pytest-ane speculate`."""
+"""`pytest-ane speculate`: measure whether drafts by prompt lookup make decoding faster."""
 
 from __future__ import annotations
 

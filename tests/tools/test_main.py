@@ -21,7 +21,7 @@ import pytest
 
 from pytest_ane import __version__, tools
 from pytest_ane.cli import main, parser
-from pytest_ane.cli._commands import COMMANDS, load
+from pytest_ane.cli._commands import COMMANDS, help_of, load
 from pytest_ane.cli.output import to_json
 from tests.packages import save_conv
 
@@ -53,7 +53,7 @@ def test_every_command_has_a_sentence_an_example_and_json(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = load(name)
-    assert re.fullmatch(r"[a-z].*[^.]", COMMANDS[name])
+    assert re.fullmatch(r"[a-z].*[^.]", help_of(name))
     line = command.EXAMPLE.replace("python -I -m pytest_ane.cli", "pytest-ane")
     program, *words = shlex.split(line.partition(" > ")[0])
     assert (program, words[0]) == ("pytest-ane", name)

@@ -1,4 +1,4 @@
-"""`pytest-ane blame`: the weights and operations that a shard's error comes from, with remedies."""
+"""`pytest-ane blame`: trace a shard's error to weights and operations."""
 
 from __future__ import annotations
 
