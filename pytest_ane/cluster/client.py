@@ -366,12 +366,8 @@ class Cluster:
         machine, system = worker.told.machine, question.system
         if machine is None or not system:
             return machine is not None
-        return (
-            self._policies[question.test.subject]
-            .evidence_for(question.test.gate)
-            .system_of(machine.os)
-            == system
-        )
+        policy = self._policies[question.test.subject]
+        return policy.evidence.system_of(machine.os) == system
 
     def _has_files(self, worker: Worker, question: _Question) -> bool:
         return all(

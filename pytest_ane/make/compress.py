@@ -30,10 +30,8 @@ from pytest_ane.make.palettize.choose import constants
 from pytest_ane.manifest import (
     Compression,
     Linear,
-    LinearStep,
     Palettize,
-    PalettizeStep,
-    PruneStep,
+    Prune,
     Settings,
     Step,
     Uncompressed,
@@ -370,9 +368,9 @@ def passes(cto: Any, settings: Mapping[str, Settings]) -> Iterator[Pass]:
         settings: by weight name.
     """
     kinds = {
-        PruneStep: cto.prune_weights,
-        PalettizeStep: cto.palettize_weights,
-        LinearStep: cto.linear_quantize_weights,
+        Prune: cto.prune_weights,
+        Palettize: cto.palettize_weights,
+        Linear: cto.linear_quantize_weights,
     }
     for turn in range(max((len(each.steps) for each in settings.values()), default=0)):
         now = {n: s.steps[turn] for n, s in settings.items() if turn < len(s.steps)}
@@ -395,9 +393,9 @@ def _aliases(name: str, turn: int) -> Iterator[str]:
 
 
 def _config(cto: Any, step: Step) -> Any:
-    if isinstance(step, PruneStep):
+    if isinstance(step, Prune):
         return _pruner(cto, step)
-    if isinstance(step, LinearStep):
+    if isinstance(step, Linear):
         block = {"block_size": step.block_size} if step.granularity == "per_block" else {}
         return cto.OpLinearQuantizerConfig(
             mode=step.mode,
@@ -409,19 +407,16 @@ def _config(cto: Any, step: Step) -> Any:
     return _palettizer(cto, step)
 
 
-def _pruner(cto: Any, step: PruneStep) -> Any:
-    options = step.model_dump(include=set(PruneStep.model_fields) - {"method"}, exclude_none=True)
+def _pruner(cto: Any, step: Prune) -> Any:
+    common = {"weight_threshold": step.weight_threshold}
     if step.threshold is not None:
-        floats = {"threshold": float(step.threshold)}
-        if step.minimum_sparsity_percentile is not None:
-            floats["minimum_sparsity_percentile"] = float(step.minimum_sparsity_percentile)
-        return cto.OpThresholdPrunerConfig(**options | floats)
+        return cto.OpThresholdPrunerConfig(threshold=float(step.threshold), **common)
     if step.target_sparsity is not None:
-        options["target_sparsity"] = float(step.target_sparsity)
-    return cto.OpMagnitudePrunerConfig(**options)
+        return cto.OpMagnitudePrunerConfig(target_sparsity=float(step.target_sparsity), **common)
+    return cto.OpMagnitudePrunerConfig(n_m_ratio=step.n_m_ratio, **common)
 
 
-def _palettizer(cto: Any, step: PalettizeStep) -> Any:
+def _palettizer(cto: Any, step: Palettize) -> Any:
     options = {
         "granularity": step.granularity,
         "group_size": step.group_size,

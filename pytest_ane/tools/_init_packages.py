@@ -40,8 +40,8 @@ _HEAD = """\
 """
 _TAIL = f"""\
 # Accept only what Core ML itself said on a Mac, then or now; pytest --ane-record keeps it:
-# [models.{MODEL}.policy.placement]
-# require = "plan"                    # in place of "forecast"
+# [models.{MODEL}.policy]
+# placement.require = "plan"          # in place of "forecast"
 # evidence = {{ os = ["macOS 26"], max-age = "90 days" }}
 """
 _NO_REFERENCE = """\

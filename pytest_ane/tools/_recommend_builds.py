@@ -38,14 +38,13 @@ from pytest_ane.manifest import (
 )
 from pytest_ane.manifest.base import TOMLDecodeError, loads
 from pytest_ane.manifest.compression import setting_keys
-from pytest_ane.manifest.problems import value_at
 from pytest_ane.mlprogram.arithmetic import RuleShares
 from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.mlprogram.errors import ManifestError
 from pytest_ane.project.models import OpenModel
 from pytest_ane.tools._recommend_search import Choice, Unit, shard_settings
 
-# The menu: named settings a weight may get, from the manifest, a file, or the default here.
+# The menu: named settings a weight may get, from a file, or the default here.
 
 Menu: TypeAlias = Mapping[str, Settings]
 
@@ -66,17 +65,17 @@ DEFAULT: Menu = MappingProxyType(
         "8-bit k-means g16": _kmeans(8, 16),
     }
 )
-"""What is tried unless the manifest or `--menu` says otherwise."""
+"""What is tried unless `--menu` says otherwise."""
 
 
-def menu_of(own: Menu, file: Path | None) -> Menu:
-    """The settings to choose from: the file's, else the manifest's own, else the default.
+def menu_of(file: Path | None) -> Menu:
+    """The settings to choose from: the file's, else the default.
 
     Raises:
         ManifestError: the file cannot be read, or a setting in it is wrong; or the menu has
             fewer than two settings, or one with exceptions of its own.
     """
-    menu = _read(file) if file else own or DEFAULT
+    menu = _read(file) if file else DEFAULT
     where = str(file) if file else "menu"
     if len(menu) < 2:
         raise ManifestError(f"{where}: a menu needs at least two settings to choose from; add one.")
@@ -308,11 +307,9 @@ def _tables(
     forms = {shard: setting.model_dump_json() for shard, setting in wanted.items()}
     common = Counter(forms.values()).most_common(1)[0][0]
     main = next(setting for shard, setting in wanted.items() if forms[shard] == common)
-    # What is written below, in [defaults], shows through unless it is said again.
-    below = value_at(document, ("defaults", _COMPRESSION)) or {}
-    above = {**below, **setting_keys(main)}
+    above = setting_keys(main)
     own = {s: _keys(setting, above) for s, setting in wanted.items() if forms[s] != common}
-    return _keys(main, below), own
+    return above, own
 
 
 def _keys(setting: Settings, below: Mapping[str, Any]) -> dict[str, Any]:

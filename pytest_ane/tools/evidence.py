@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> Output:
     if fault := _fault(options):
         raise EvidenceError(f"evidence {action} {fault}; pytest-ane evidence --help shows how.")
     inventory = Inventory(options.manifest, options.evidence, options.cache)
-    with inventory.project.remembering(rehash=options.rehash):
+    with inventory.project.use(rehash=options.rehash):
         if action == "list":
             return (yield from _list(inventory))
         if action == "verify":

@@ -42,8 +42,8 @@ overrides = [{ weights = "[qk]_proj*", group_size = 4 }]
 min-cosine = 0.97
 
 # Accept only what Core ML itself said on a Mac, then or now; pytest --ane-record keeps it:
-# [models.smollm2.policy.placement]
-# require = "plan"                    # in place of "forecast"
+# [models.smollm2.policy]
+# placement.require = "plan"          # in place of "forecast"
 # evidence = { os = ["macOS 26"], max-age = "90 days" }
 
 # pytest -m bench is red below a floor, or if slower than the stored run of the same machine:

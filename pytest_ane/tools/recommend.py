@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> Output:
     project = read_project(file, options.cache, backend_name="cpu", arithmetic=options.arithmetic)
     model = choose_model(project.manifest, options.model)
     _check(model)
-    settings = menu_of(model.menu, options.menu)
+    settings = menu_of(options.menu)
     store, backend = project.cache, project.backend
     with project.use():
         opened = project.model(model.name)

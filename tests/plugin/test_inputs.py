@@ -6,7 +6,7 @@ import json
 
 from tests.plugin.conftest import Project
 
-TABLE = '[models.own.inputs.{name}]\nkind = "uniform"\nlow = 1.0\nhigh = 2.0\n'
+TABLE = '[models.own.shard."*".inputs.{name}]\nkind = "uniform"\nrange = [1.0, 2.0]\n'
 FIDELITY = ("--ane-shards=all", "-m", "gate", "-k", "fidelity")
 
 

@@ -67,7 +67,9 @@ def test_from_an_intent_to_a_page(project: Project, command: Command) -> None:
 def test_a_second_one_tells_what_changed(project: Project, command: Command) -> None:
     project.packages(good="none", nan="none")
     for number, limit in enumerate(("1 GB", "1 kB"), 1):
-        project.packages(good="none", more=f'[defaults.policy.compression]\nmax-bytes = "{limit}"')
+        project.packages(
+            good="none", more=f'[models.own.policy.compression]\nmax-bytes = "{limit}"'
+        )
         command("new", f"Budget of {limit}")
         file = f"experiments/00{number}-budget-of-{limit.lower().replace(' ', '-')}.jsonl"
         project.gate(f"--ane-report={file}", "-k", "compression")
@@ -86,7 +88,7 @@ def test_what_speaks_against_an_answer_is_said(project: Project, command: Comman
     path = page(project, "001-late").path
     text = path.read_text().replace(head.recorded, "2999-01-01T00:00:00Z")
     path.write_text(text.replace("\nLate\n", "\nLater\n"))
-    project.packages(good="none", nan="none", more="[defaults]\ntarget = 'iOS17'\n")
+    project.packages(good="none", nan="none", more="[run]\nmax-cache = '1 GB'\n")
     project.gate("--ane-report=other.jsonl", "-x", "-k", "compression", shards="good,nan")
     assert command("finish", "early.jsonl") == [
         "wrote experiments/001-late.md",
@@ -99,10 +101,10 @@ def test_what_speaks_against_an_answer_is_said(project: Project, command: Comman
     assert "001-late.jsonl holds another run than other.jsonl; remove it" in sentence
     (project.path / "experiments" / "001-late.jsonl").unlink()
     # What the run read stands in its own file, whatever becomes of the manifest.
-    project.packages(good="none", more="[defaults]\ntarget = 'iOS16'\n")
+    project.packages(good="none", more="[run]\nmax-cache = '2 GB'\n")
     assert command("finish", "001-late", "other.jsonl")[4:] == [
-        "The manifest was changed after the intent was recorded: defaults absent -> "
-        '{ target = "iOS17" }.',
+        "The manifest was changed after the intent was recorded: run absent -> "
+        '{ max-cache = "1 GB" }.',
         "The run also gated own:nan, which the intent is not about.",
     ]
 

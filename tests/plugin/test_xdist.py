@@ -26,10 +26,12 @@ shard._build = counted
 
 
 @pytest.mark.slow
-def test_table_and_properties_arrive_and_nothing_is_built_twice(project: Project) -> None:
+def test_table_and_properties_arrive_and_nothing_is_built_twice(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project.llama().pytester.makeconftest(COUNT)
-    manifest = project.path / "shards.toml"
-    manifest.write_text('[run]\ntmpdir = "scratch"\n' + manifest.read_text())
+    (project.path / "scratch").mkdir()
+    monkeypatch.setenv("TMPDIR", str(project.path / "scratch"))
     result = project.pytester.runpytest_subprocess(
         "-n2", "--ane-shards=head*", "-m", "gate", "--ane-cache=cache", "--junitxml=out.xml"
     )

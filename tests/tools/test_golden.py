@@ -65,7 +65,7 @@ def test_an_own_shard_is_recorded_at_the_manifest_s_inputs(
     monkeypatch.chdir(package.parent)
     Path("shards.toml").write_text(
         '[models.mine.shard.a]\nartifact = "conv.mlpackage"\nreference = "a.safetensors"\n'
-        '[models.mine.inputs.x]\nkind = "uniform"\nlow = 3.0\nhigh = 4.0\n'
+        '[models.mine.shard."*".inputs.x]\nkind = "uniform"\nrange = [3.0, 4.0]\n'
     )
     record = ["golden", "record", "mine:a", "--package", str(package), "--out", "a.safetensors"]
     assert main([*record, "--backend", "cpu"]) == 0

@@ -9,14 +9,16 @@ from pytest_ane.gates.verdict import Column, Table, rounded
 from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.mlprogram.metrics.logits import Position
 
+TIE = 0.5
+"""A difference counts as a tie where the reference led by fewer logits than this."""
+
 
 def is_bad(p: Position, policy: BehaviourPolicy) -> bool:
     """Whether a position is undefined, or below the minimum, or predicts another token.
 
-    Another token is no fault where the reference's margin is below `tie-margin`; a margin that is
-    NaN is no tie.
+    Another token is no fault where the reference's margin is that of a tie; NaN is no tie.
     """
-    tie = p.margin is not None and p.margin < policy.tie_margin
+    tie = p.margin is not None and p.margin < TIE
     good = p.defined and p.centred_cosine >= policy.min_centred_cosine and (p.top1 or tie)
     return not good
 

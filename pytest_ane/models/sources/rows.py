@@ -15,7 +15,6 @@ from pytest_ane.mlprogram.arrays import Array, FloatArray
 from pytest_ane.mlprogram.errors import SourceError
 
 Read: TypeAlias = Callable[[Sequence[int]], Array]
-_BFLOAT16 = "bfloat16"
 
 
 @dataclass(frozen=True)
@@ -63,14 +62,13 @@ def open_rows(table: Embedding) -> RowTable:
     if path.suffix == ".safetensors":
         return _of_safetensors(table)
     try:
-        array = _mapped(table)
+        stored: Any = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: Array = stored[table.name] if table.name else stored
     except (OSError, ValueError, EOFError, KeyError, BadZipFile) as error:
         raise SourceError(f"{table.file}: cannot be read ({error}).") from None
     height, width = _matrix(table.file, array.shape)
     if array.dtype.kind not in "fiu":
         raise SourceError(f"{table.file}: holds {array.dtype}, not numbers.")
-    if table.dtype == _BFLOAT16:
-        return RowTable(table.file, height, width, table.scale, lambda i: _widened(array[list(i)]))
     return RowTable(table.file, height, width, table.scale, lambda i: array[list(i)])
 
 
@@ -98,27 +96,6 @@ def _of_safetensors(table: Embedding) -> RowTable:
         table.scale,
         lambda index: file.rows(table.name, index, np.float32),
     )
-
-
-def _mapped(table: Embedding) -> Array:
-    """The array of a file that numpy reads, raw bfloat16 as the bits of each number."""
-    if not table.raw:
-        stored: Any = np.load(table.path, mmap_mode="r", allow_pickle=False)
-        array: Array = stored[table.name] if table.name else stored
-        return array
-    assert table.dtype is not None
-    assert table.width is not None
-    kind = np.dtype("<u2" if table.dtype == _BFLOAT16 else table.dtype)
-    size = table.path.stat().st_size
-    if not size or size % (table.width * kind.itemsize):
-        raise ValueError(f"{size:,} bytes are no rows of {table.width} numbers in {table.dtype}")
-    return np.memmap(table.path, kind, "r").reshape(-1, table.width)
-
-
-def _widened(bits: Array) -> FloatArray:
-    """Bfloat16, whose bits are the upper half of float32's."""
-    rows: FloatArray = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return rows
 
 
 def _matrix(label: str, shape: Sequence[int]) -> tuple[int, int]:

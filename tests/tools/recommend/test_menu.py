@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.manifest import Linear, Palettize, load
+from pytest_ane.manifest import Linear, Palettize
 from pytest_ane.mlprogram.errors import ManifestError
 from pytest_ane.tools._recommend_builds import DEFAULT, menu_of
 
-TWO = {"six": Palettize(nbits=6), "eight": Linear()}
 FILE = """
 ["6-bit"]
 method = "palettize"
@@ -22,22 +21,9 @@ method = "linear"
 
 
 def test_the_default_unless_something_else_is_said(tmp_path: Path) -> None:
-    assert menu_of({}, None) is DEFAULT
-    assert menu_of(TWO, None) == TWO
+    assert menu_of(None) is DEFAULT
     (tmp_path / "menu.toml").write_text(FILE)
-    assert menu_of(TWO, tmp_path / "menu.toml") == {"6-bit": Palettize(nbits=6), "int8": Linear()}
-
-
-def test_of_the_manifest(tmp_path: Path) -> None:
-    (tmp_path / "shards.toml").write_text(
-        "[models.m]\nfamily = 'llama'\nsource = { seeded = 1 }\nshards = 'L00'\n"
-        "[models.m.menu.'6-bit']\nmethod = 'palettize'\nnbits = 6\n"
-        "[models.m.menu.int8]\nmethod = 'linear'\n"
-    )
-    assert load(tmp_path / "shards.toml").models[0].menu == {
-        "6-bit": Palettize(nbits=6),
-        "int8": Linear(),
-    }
+    assert menu_of(tmp_path / "menu.toml") == {"6-bit": Palettize(nbits=6), "int8": Linear()}
 
 
 @pytest.mark.parametrize(
@@ -58,10 +44,10 @@ def test_of_the_manifest(tmp_path: Path) -> None:
 def test_what_is_wrong_with_a_file(text: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "menu.toml").write_text(text)
     with pytest.raises(ManifestError, match=says) as caught:
-        menu_of({}, tmp_path / "menu.toml")
+        menu_of(tmp_path / "menu.toml")
     assert "menu.toml" in str(caught.value)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match="cannot be read: No such file"):
-        menu_of({}, tmp_path / "menu.toml")
+        menu_of(tmp_path / "menu.toml")
