@@ -56,25 +56,16 @@ class Override(CoremlRecord):
     joint: Joint | None = None
     """As in the method; `[]` for none."""
     mode: Literal["kmeans", "uniform", "unique", "linear_symmetric", "linear"] | None = None
-    """As in the method."""
     engine: Literal["fast", "coremltools"] | None = None
-    """As in `palettize`."""
     nbits: Nbits | None = None
-    """As in `palettize`."""
     granularity: Literal["per_tensor", "per_grouped_channel", "per_channel", "per_block"] | None = (
         None
     )
-    """As in the method."""
     group_size: Positive | None = None
-    """As in `palettize`."""
     cluster_dim: Positive | None = None
-    """As in `palettize`."""
     enable_per_channel_scale: bool | None = None
-    """As in `palettize`."""
     dtype: Literal["int4", "uint4", "int8", "uint8"] | None = None
-    """As in `linear`."""
     block_size: Positive | None = None
-    """As in the method."""
     target_sparsity: Share | None = None
     """As in `prune`; in place of any other way to choose the weights that become zero."""
     n_m_ratio: Ratio | None = None
@@ -82,7 +73,6 @@ class Override(CoremlRecord):
     threshold: NotNegative | None = None
     """As `target_sparsity`."""
     weight_threshold: Threshold | None = None
-    """As in the method."""
 
     @model_validator(mode="after")
     def _one_selector(self) -> Override:

@@ -280,10 +280,10 @@ def _records(base: type[Record]) -> Iterator[type[Record]]:
 
 
 def _describe(table: dict[str, Any], record: type[Record]) -> None:
-    """Give every property the text below its field, and the defaults people would write."""
+    """Give every property the text below its field; an override's keys are the method's."""
     texts = {name: text for kind in reversed(record.__mro__) for name, text in _docstrings(kind)}
     for key, name in zip(record.by_key(), record.model_fields, strict=True):
-        table["properties"][key]["description"] = texts[name]
+        table["properties"][key]["description"] = texts.get(name, "As in the method.")
 
 
 def _docstrings(record: type) -> Iterator[tuple[str, str]]:
