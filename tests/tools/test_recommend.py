@@ -75,7 +75,8 @@ def test_the_smallest_measured_is_recommended(searched: tuple[Path, str]) -> Non
 @pytest.mark.slow
 def test_as_json(searched: tuple[Path, str], as_json: AsJson) -> None:
     folder, said = searched
-    options = ["--manifest", str(folder / "shards.toml"), "--cache", str(folder / "cache")]
+    options = ["--manifest", str(folder / "shards.toml"), "--cache", str(folder / "cache"),
+               "--menu", str(folder / "menu.toml")]  # fmt: skip
     found = as_json("recommend", *options, "--evaluations", "7")
     assert f"recommended: {found['best']['name']}, " in said
     assert found["best"] in found["candidates"]
