@@ -21,7 +21,6 @@ pytestmark = pytest.mark.slow
 CORE_ML = "--ane-backend=coreml"
 BACKENDS = ["--ane-backend=cpu", CORE_ML]
 REFERENCE = "reference"
-POLICY = "[models.own.policy.placement]\nplan-functions = true\n\n"
 TABLE = '[models.own.shard.decoder]\nartifact = "{artifact}"\nreference = "{reference}"\n'
 
 
@@ -41,7 +40,7 @@ class Functions:
     def manifest(self, artifact: str, reference: str = REFERENCE, more: str = "") -> Functions:
         held = self.packages.get(reference, reference)
         table = TABLE.format(artifact=self.packages[artifact], reference=held)
-        self.project.manifest(POLICY + table + more)
+        self.project.manifest(table + more)
         return self
 
     def gate(self, *options: str, shards: str = "all") -> pytest.RunResult:
