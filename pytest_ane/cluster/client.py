@@ -340,7 +340,7 @@ class Cluster:
         machine, system = worker.told.machine, question.system
         if machine is None or not system:
             return machine is not None
-        evidence = self._policies[question.test.subject].evidence_for(question.test.gate)
+        evidence = self._policies[question.test.subject].evidence
         return evidence.system_of(machine.os) == system
 
     def _has_files(self, worker: Worker, question: _Question) -> bool:

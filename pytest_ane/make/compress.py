@@ -30,10 +30,8 @@ from pytest_ane.make.palettize.choose import constants
 from pytest_ane.manifest import (
     Compression,
     Linear,
-    LinearStep,
     Palettize,
-    PalettizeStep,
-    PruneStep,
+    Prune,
     Settings,
     Step,
     Uncompressed,
@@ -336,9 +334,9 @@ def passes(cto: Any, settings: Mapping[str, Settings]) -> Iterator[Pass]:
     `cto` is `coremltools.optimize.coreml`.
     """
     kinds = {
-        PruneStep: cto.prune_weights,
-        PalettizeStep: cto.palettize_weights,
-        LinearStep: cto.linear_quantize_weights,
+        Prune: cto.prune_weights,
+        Palettize: cto.palettize_weights,
+        Linear: cto.linear_quantize_weights,
     }
     for turn in range(max((len(each.steps) for each in settings.values()), default=0)):
         now = {n: s.steps[turn] for n, s in settings.items() if turn < len(s.steps)}
@@ -361,10 +359,10 @@ def _aliases(name: str, turn: int) -> Iterator[str]:
 
 
 def _config(cto: Any, step: Step) -> Any:
-    if isinstance(step, PruneStep):
+    if isinstance(step, Prune):
         return _pruner(cto, step)
     shared = {"granularity": step.granularity, "weight_threshold": step.weight_threshold}
-    if isinstance(step, LinearStep):
+    if isinstance(step, Linear):
         block = {"block_size": step.block_size} if step.granularity == "per_block" else {}
         return cto.OpLinearQuantizerConfig(mode=step.mode, dtype=step.dtype, **shared, **block)
     shared |= {
@@ -380,13 +378,13 @@ def _config(cto: Any, step: Step) -> Any:
     )
 
 
-def _pruner(cto: Any, step: PruneStep) -> Any:
-    options = step.model_dump(include=set(PruneStep.model_fields) - {"method"}, exclude_none=True)
-    for name in ("threshold", "minimum_sparsity_percentile", "target_sparsity"):
-        if name in options:
-            options[name] = float(options[name])
-    by_size = step.threshold is not None
-    return (cto.OpThresholdPrunerConfig if by_size else cto.OpMagnitudePrunerConfig)(**options)
+def _pruner(cto: Any, step: Prune) -> Any:
+    common = {"weight_threshold": step.weight_threshold}
+    if step.threshold is not None:
+        return cto.OpThresholdPrunerConfig(threshold=float(step.threshold), **common)
+    if step.target_sparsity is not None:
+        return cto.OpMagnitudePrunerConfig(target_sparsity=float(step.target_sparsity), **common)
+    return cto.OpMagnitudePrunerConfig(n_m_ratio=step.n_m_ratio, **common)
 
 
 def _palette(weights: Array, nbits: int) -> tuple[Array, Array]:

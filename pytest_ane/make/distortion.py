@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pytest_ane.manifest import Compression, LinearStep, PalettizeStep, PruneStep, Settings, Step
+from pytest_ane.manifest import Compression, Linear, Palettize, Prune, Settings, Step
 from pytest_ane.mlprogram.arrays import Array, FloatArray
 from pytest_ane.mlprogram.blob import load
 from pytest_ane.mlprogram.errors import BuildError
@@ -231,7 +231,7 @@ def distortion(
     if errors is None and _has_yardstick(schemes):
         errors = _reached(exact, kind, schemes)
         # Of k-means alone the tables depend on the engine that makes them.
-        kmeans = (isinstance(step, PalettizeStep) and step.mode == "kmeans" for step in schemes)
+        kmeans = (isinstance(step, Palettize) and step.mode == "kmeans" for step in schemes)
         spread = _SPREAD * any(kmeans)
     if errors is None or errors.shape != lost.shape:
         return Distortion(kind.name, sse, whole, scheme)
@@ -303,18 +303,16 @@ def steps_for(weight: Weight, settings: Settings) -> tuple[Step, ...]:
 def _has_yardstick(steps: Sequence[Step]) -> bool:
     """Whether it is known what a scheme reaches.
 
-    It is not for palettes of vectors, palettes scaled by channel, palettes of integers (`linear`
-    before `palettize`), and zeros in blocks.
+    It is not for palettes of vectors, palettes scaled by channel, and palettes of integers
+    (`linear` before `palettize`).
     """
     integers = False
     for step in steps:
-        if isinstance(step, PalettizeStep):
+        if isinstance(step, Palettize):
             if integers or step.cluster_dim > 1 or step.enable_per_channel_scale:
                 return False
-        elif isinstance(step, LinearStep):
+        elif isinstance(step, Linear):
             integers = True
-        elif step.block_size is not None:
-            return False
     return bool(steps)
 
 
@@ -325,7 +323,7 @@ def _reached(values: Any, weight: Weight, steps: Sequence[Step]) -> Rows | None:
     """
     height, width = weight.shape[0], weight.elements // max(weight.shape[0], 1)
     span = height
-    if len(steps) == 1 and not isinstance(steps[0], PruneStep):
+    if len(steps) == 1 and not isinstance(steps[0], Prune):
         shared = rows_of_a_table(weight)
         span = min(height, max(1, _SIMULATED_AT_ONCE // max(shared * width, 1)) * shared)
     errors = np.empty(height)
@@ -358,20 +356,20 @@ def squares(rows: FloatArray) -> Rows:
 
 def _simulate(exact: FloatArray, weight: Weight, steps: Sequence[Step], height: int) -> FloatArray:
     """Values after all steps, of rows that are all or some of a weight of `height` rows."""
-    stages = {kind: _stage(weight, kind) for kind in (PalettizeStep, LinearStep)}
+    stages = {kind: _stage(weight, kind) for kind in (Palettize, Linear)}
     values: FloatArray = exact.copy()
     zeros: npt.NDArray[np.bool_] | None = None
     for step in steps:
-        if isinstance(step, PruneStep):
+        if isinstance(step, Prune):
             zeros = _zeros(values, step)
-        elif isinstance(step, PalettizeStep):
-            grid = _grid(weight, stages[PalettizeStep], len(exact), height)
+        elif isinstance(step, Palettize):
+            grid = _grid(weight, stages[Palettize], len(exact), height)
             values = _palettized(values, step, grid)
         else:
             # Integers under a table's scale: one scale for all, or one for each table.
-            stage = stages[LinearStep]
+            stage = stages[Linear]
             if stage is not None and stage.of_table and stage.count > 1:
-                stage = stages[PalettizeStep]
+                stage = stages[Palettize]
             values = quantized(values, step, _grid(weight, stage, len(exact), height))
         if zeros is not None:
             values[zeros] = 0
@@ -379,7 +377,7 @@ def _simulate(exact: FloatArray, weight: Weight, steps: Sequence[Step], height: 
 
 
 def _stage(weight: Weight, kind: type[Step]) -> Stage | None:
-    palette = kind is PalettizeStep
+    palette = kind is Palettize
     fits = (s for s in weight.stages if (s.is_palette if palette else s.is_quantization))
     return next(fits, None)
 
@@ -396,7 +394,7 @@ def _grid(weight: Weight, stage: Stage | None, rows: int, height: int) -> tuple[
     return tuple(grid)
 
 
-def _palettized(values: FloatArray, step: PalettizeStep, grid: tuple[int, ...]) -> FloatArray:
+def _palettized(values: FloatArray, step: Palettize, grid: tuple[int, ...]) -> FloatArray:
     from pytest_ane.make.palettize._palettes import default_threads, find_palettes
 
     axis = max(range(len(grid)), key=grid.__getitem__)
@@ -412,7 +410,7 @@ def _palettized(values: FloatArray, step: PalettizeStep, grid: tuple[int, ...]) 
     return made
 
 
-def quantized(values: FloatArray, step: LinearStep, grid: tuple[int, ...]) -> FloatArray:
+def quantized(values: FloatArray, step: Linear, grid: tuple[int, ...]) -> FloatArray:
     """Values after linear quantization, dequantized.
 
     Source: `quantize_weight_by_dtype` in optimize/_utils.py of coremltools 9.0: scale = (high -
@@ -437,7 +435,7 @@ def quantized(values: FloatArray, step: LinearStep, grid: tuple[int, ...]) -> Fl
     return np.asarray((integers * scale).reshape(values.shape), np.float32)
 
 
-def _zeros(values: FloatArray, step: PruneStep) -> npt.NDArray[np.bool_]:
+def _zeros(values: FloatArray, step: Prune) -> npt.NDArray[np.bool_]:
     """Which values pruning sets to zero."""
     sizes = np.abs(values)
     if step.threshold is not None:
@@ -446,15 +444,14 @@ def _zeros(values: FloatArray, step: PruneStep) -> npt.NDArray[np.bool_]:
         return np.asarray(sizes <= percentile(sizes, step.target_sparsity * 100))
     assert step.n_m_ratio is not None
     n, m = step.n_m_ratio
-    axis = 1 if step.dim is None else step.dim
-    lines = np.moveaxis(sizes, axis, -1)
+    lines = np.moveaxis(sizes, 1, -1)
     # A last group that is not full is filled up with zeros, the first to be chosen.
     padded = np.pad(lines, [(0, 0)] * (lines.ndim - 1) + [(0, -lines.shape[-1] % m)])
     groups = padded.reshape(*padded.shape[:-1], -1, m)
     zeros = np.zeros(groups.shape, bool)
     np.put_along_axis(zeros, np.argsort(groups, axis=-1, kind="stable")[..., :n], True, axis=-1)
     flat = zeros.reshape(padded.shape)[..., : lines.shape[-1]]
-    return np.asarray(np.moveaxis(flat, -1, axis))
+    return np.asarray(np.moveaxis(flat, -1, 1))
 
 
 def percentile(values: Array, q: float) -> Any:
@@ -469,9 +466,9 @@ def percentile(values: Array, q: float) -> Any:
 
 
 def _words(step: Step) -> str:
-    if isinstance(step, PruneStep):
+    if isinstance(step, Prune):
         return "pruning"
-    if isinstance(step, LinearStep):
+    if isinstance(step, Linear):
         return f"{step.dtype} {step.granularity.replace('_', ' ')}"
     if step.mode == "unique":
         return "lossless palettization"

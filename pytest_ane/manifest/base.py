@@ -105,6 +105,11 @@ class OrText:
         return {"anyOf": [{"type": "string", "pattern": f"^(?:{self.pattern})$"}, handler(schema)]}
 
 
+def listed(value: object) -> object:
+    """A single text as a list of one."""
+    return [value] if isinstance(value, str) else value
+
+
 def misplaced(path: KeyPath, message: str) -> PydanticCustomError:
     """An error of a whole table whose cause is one key in it, at a path relative to the table."""
     # Braces would be read as placeholders of pydantic's template, so the text goes in as one.

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
-from pytest_ane.manifest.base import Form, OrText, Record
+from pytest_ane.manifest.base import Form, OrText, Record, listed
 from pytest_ane.mlprogram.text import ID
 
 STREAM = r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}"
@@ -24,10 +24,6 @@ FIRST = "x"
 Mode: TypeAlias = Literal["set", "add", "append"]
 
 
-def _listed(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
 Port = Annotated[str, Form(".+", "must be the name of a package's input or output")]
 Stream = Annotated[str, Form(STREAM, "must be a stream's name: letters, digits, '_', '-' and '.'")]
 Channels = Annotated[
@@ -36,7 +32,7 @@ Channels = Annotated[
 Taken = Annotated[
     tuple[Channels, ...],
     Strict(False),
-    BeforeValidator(_listed),
+    BeforeValidator(listed),
     Field(min_length=1),
     OrText(_SLICE),
 ]
@@ -66,10 +62,6 @@ class ChainEntry(Record):
     """One channel of a stream that the outputs are multiplied by, such as an expert's weight."""
     feedback: dict[Port, Port] = Field(default_factory=dict)
     """Output ports, and the input ports that they enter in the next call; zeros in the first."""
-    kind: Annotated[str, Form("[a-z][a-z ]{0,31}", "must be a short word in small letters")] = (
-        "block"
-    )
-    """What shards that cost alike are counted under: `attention`, `mixture`, `block`."""
     sees: Literal["itself", "call", "state"] | None = None
     """What a position's output depends on besides itself: nothing, earlier positions of the call,
     or all earlier ones. Absent: `state` with states or feedback, else `call` unless T is 1."""
@@ -100,12 +92,8 @@ class Embedding(Record):
     """The table whose rows enter a chain: row i for token i."""
 
     file: Annotated[str, Field(min_length=1)]
-    """`FILE.npy`, `FILE.npz#NAME`, `FILE.safetensors#NAME`, `FILE.gguf#NAME`, or any other file of
-    raw little-endian numbers, which needs `dtype` and `width`; relative to the manifest."""
-    dtype: Literal["float16", "bfloat16", "float32"] | None = None
-    """Of raw numbers."""
-    width: Annotated[int, Field(ge=1)] | None = None
-    """Of raw numbers: how many a row has."""
+    """`FILE.npy`, `FILE.npz#NAME`, `FILE.safetensors#NAME` or `FILE.gguf#NAME`, relative to the
+    manifest."""
     scale: Annotated[float, Field(gt=0)] = 1.0
     """What rows are multiplied by."""
 
@@ -119,18 +107,12 @@ class Embedding(Record):
         """The tensor's name; empty where the file has one array."""
         return self.file.partition("#")[2]
 
-    @property
-    def raw(self) -> bool:
-        """Whether the file holds numbers and nothing else."""
-        return self.path.suffix not in (".npy", ".npz", ".safetensors", ".gguf")
-
     @model_validator(mode="after")
     def _complete(self) -> Embedding:
-        if self.raw and (self.dtype is None or self.width is None):
-            raise ValueError("raw numbers need dtype and width")
-        if not self.raw and (self.dtype or self.width):
-            raise ValueError(f"{self.path.suffix} files know dtype and width; leave them out")
-        if (self.path.suffix in (".npz", ".safetensors", ".gguf")) != bool(self.name):
+        suffix = self.path.suffix
+        if suffix not in (".npy", ".npz", ".safetensors", ".gguf"):
+            raise ValueError("must be FILE.npy, or FILE#NAME of a .npz, .safetensors or .gguf")
+        if (suffix == ".npy") == bool(self.name):
             raise ValueError("give the tensor's name, FILE#NAME, of .npz, .safetensors and .gguf")
         return self
 

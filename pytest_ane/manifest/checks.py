@@ -11,9 +11,8 @@ from pathlib import Path
 from pytest_ane.manifest.base import KeyPath, Table
 from pytest_ane.manifest.chain import FIRST, LOGITS, unknown_stream
 from pytest_ane.manifest.compression import unsupported
-from pytest_ane.manifest.evidence import EvidencePolicy, under
 from pytest_ane.manifest.ids import nearest
-from pytest_ane.manifest.policy import GATES, Policy
+from pytest_ane.manifest.policy import Policy
 from pytest_ane.manifest.problems import Layers, Problem, at_key, at_table, at_value, dotted
 from pytest_ane.manifest.tables import (
     ENCODERS,
@@ -140,18 +139,6 @@ def importable(module: str, folder: Path | None = None) -> bool:
         return False
 
 
-def signer_problems(policy: Policy, layers: Layers, folder: Path) -> Iterator[Problem]:
-    """Signers that are no files; `folder` is the manifest's."""
-    tables: dict[KeyPath, EvidencePolicy | None] = {("policy", "evidence"): policy.evidence}
-    tables |= {("policy", gate, "evidence"): policy.of(gate).evidence for gate in GATES}
-    for path, evidence in tables.items():
-        signers = (evidence.signers if evidence else None) or ()
-        for index, (named, file) in enumerate(zip(signers, under(folder, signers), strict=True)):
-            if not file.is_file():
-                message = f"{file} is no file; put the signer's public key (PEM) there"
-                yield at_value(layers.origin((*path, "signers", index)), str(named), message)
-
-
 def behaviour_problems(here: KeyPath, model: ModelTable, raw: Table) -> Iterator[Problem]:
     """A model's own policy of behaviour where nothing chains its shards."""
     policy = raw.get("policy")
@@ -164,24 +151,17 @@ def behaviour_problems(here: KeyPath, model: ModelTable, raw: Table) -> Iterator
         yield at_table((*here, "policy", "behaviour"), message)
 
 
-def evidence_problems(policy: Policy, layers: Layers) -> Iterator[Problem]:
-    """A gate's table that takes in what the common one does not; systems that `os` leaves out."""
-    yield from _contradictions(policy.evidence, ("policy", "evidence"), layers)
-    for gate in GATES:
-        own = policy.of(gate).evidence
-        for key, taken in own.weaker(policy.evidence) if own else ():
-            path = layers.origin(("policy", gate, "evidence", key.replace("_", "-")))
-            message = f"asks for less than policy.evidence, which takes {taken}"
-            yield at_key(path, f"{path[-1]!r} {message}; ask for the same or more")
-        if own and (own.os or own.systems):
-            at: KeyPath = ("policy", gate, "evidence") if own.systems else ("policy", "evidence")
-            yield from _contradictions(policy.evidence_for(gate), at, layers)
-
-
-def _contradictions(evidence: EvidencePolicy, path: KeyPath, layers: Layers) -> Iterator[Problem]:
-    if named := next(evidence.contradictions(), None):
-        message = f"asks for {named!r}, of which 'os' takes in nothing"
-        where = layers.origin((*path, "systems"))
+def evidence_problems(policy: Policy, layers: Layers, folder: Path) -> Iterator[Problem]:
+    """Signers that are no files, and systems that `os` leaves out; `folder` is the manifest's."""
+    signers = policy.evidence.signers or ()
+    for index, named in enumerate(signers):
+        if not (file := folder / named.expanduser()).is_file():
+            message = f"{file} is no file; put the signer's public key (PEM) there"
+            where = layers.origin(("policy", "evidence", "signers", index))
+            yield at_value(where, str(named), message)
+    if left := next(policy.evidence.contradictions(), None):
+        message = f"asks for {left!r}, of which 'os' takes in nothing"
+        where = layers.origin(("policy", "evidence", "systems"))
         yield at_key(where, f"'systems' {message}; take it out, or add it to 'os'")
 
 
@@ -228,7 +208,9 @@ def shard_problems(
         yield at_value(own.origin(("reference",)), "float32", message)
 
 
-def setting_problems(model: ModelTable, settings: Common, layers: Layers) -> Iterator[Problem]:
+def setting_problems(
+    here: KeyPath, model: ModelTable, settings: Common, layers: Layers
+) -> Iterator[Problem]:
     """Probes without prompts, family or room, and compression that the target does not know."""
     probes = settings.probes
     lacking = {
@@ -247,12 +229,12 @@ def setting_problems(model: ModelTable, settings: Common, layers: Layers) -> Ite
         path = layers.origin(("probes", "lengths", index))
         if not model.family:
             yield at_value(path, length, "needs a family, which knows what a state holds")
-        elif length > settings.context:
-            message = f"is more than the {settings.context} positions of 'context'"
+        elif length > model.context:
+            message = f"is more than the {model.context} positions of 'context'"
             yield at_value(path, length, f"{message}; raise that, or leave this length out")
     compression = settings.compression
     made = model.family or model.builder
     for method in compression.every() if compression and made else ():
-        if (setting := unsupported(method.steps, settings.target)) is not None:
+        if (setting := unsupported(method.steps, model.target)) is not None:
             message = f"must be 'iOS18', for compression has {setting}"
-            yield at_value(layers.origin(("target",)), settings.target, message)
+            yield at_value((*here, "target"), model.target, message)

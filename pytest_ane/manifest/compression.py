@@ -1,4 +1,7 @@
-"""How weights are compressed; keys and values named as `coremltools.optimize.coreml` names them."""
+"""How weights are compressed: the passes of `coremltools.optimize.coreml`, named as there.
+
+Which of them coremltools 9.0 joins, and which a deployment target knows, is checked here too.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,6 @@ from pydantic import BeforeValidator, ConfigDict, Field, Strict, ValidationError
 from pydantic_core import PydanticCustomError
 
 from pytest_ane.manifest.base import CoremlRecord, misplaced, one_of
-
-# The passes of `coremltools.optimize.coreml`, one record each, keys and values named as there.
-#
-# Which of them coremltools 9.0 joins, and which a deployment target knows, is checked here too.
 
 
 def _whole(value: object) -> object:
@@ -28,198 +27,7 @@ Positive = Annotated[int, Field(ge=1)]
 Threshold = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 NotNegative = Annotated[float, Field(ge=0)]
-Axis = Annotated[Literal[0, 1], BeforeValidator(_whole)]
 Ratio = Annotated[tuple[Positive, Positive], Strict(False)]
-
-
-class PalettizeStep(CoremlRecord):
-    """`palettize_weights`: weights become indices into small tables."""
-
-    method: Literal["palettize"] = "palettize"
-    """Palettes: every weight becomes an index into a small table of values."""
-    mode: Literal["kmeans", "uniform", "unique"] = "kmeans"
-    """How the tables are found: by k-means, evenly spaced, or from the distinct values where
-    these are few enough (`unique` finds the number of bits itself and does not use `nbits`)."""
-    engine: Literal["fast", "coremltools"] = "fast"
-    """Who finds the tables: `fast` is our own engine, which writes what coremltools would; vectors
-    and scales per channel go through coremltools in any case."""
-    nbits: Nbits = 4
-    """Bits of an index; a table has 2^nbits entries."""
-    granularity: Literal["per_tensor", "per_grouped_channel"] = "per_grouped_channel"
-    """One table for a weight, or one for each group of output channels."""
-    group_size: Positive = 32
-    """Output channels that share a table, for `per_grouped_channel`."""
-    cluster_dim: Positive = 1
-    """Length of a table's entries; more than 1 is vector palettization."""
-    enable_per_channel_scale: bool = False
-    """Scale output channels before palettization."""
-    weight_threshold: Threshold = 2048
-    """Weights with at most this many elements stay as they are."""
-
-    @model_validator(mode="after")
-    def _vectors_fit(self) -> PalettizeStep:
-        """What coremltools 9.0 (`palettize_weights`) refuses only after minutes of work."""
-        if self.cluster_dim > 1 and self.mode == "uniform":
-            raise misplaced(("cluster_dim",), "must be 1 with mode = 'uniform', or use 'kmeans'")
-        grouped = self.granularity == "per_grouped_channel"
-        if grouped and self.group_size % self.cluster_dim:
-            raise misplaced(("cluster_dim",), f"must divide group_size = {self.group_size}")
-        return self
-
-
-class LinearStep(CoremlRecord):
-    """`linear_quantize_weights`: weights become integers with scales."""
-
-    method: Literal["linear"] = "linear"
-    """Integers with scales."""
-    mode: Literal["linear_symmetric", "linear"] = "linear_symmetric"
-    """Without or with an offset."""
-    dtype: Literal["int4", "uint4", "int8", "uint8"] = "int8"
-    """Type of the stored integers."""
-    granularity: Literal["per_tensor", "per_channel", "per_block"] = "per_channel"
-    """What shares a scale; `per_block` keeps small shards off the ANE (rule R064)."""
-    block_size: Positive = 32
-    """Input channels of a block, for `per_block`."""
-    weight_threshold: Threshold = 2048
-    """Weights with at most this many elements stay as they are."""
-
-    @property
-    def nbits(self) -> int:
-        """Bits of a stored integer: 4 or 8."""
-        return int(self.dtype.lstrip("uint"))
-
-
-class PruneStep(CoremlRecord):
-    """`prune_weights`: small weights become zero, and only the others are stored."""
-
-    method: Literal["prune"] = "prune"
-    """Zeros that are not stored: a mask and the other values."""
-    target_sparsity: Share | None = None
-    """Share of weights to set to zero, the smallest first."""
-    block_size: Annotated[int, Field(ge=2)] | None = None
-    """Channels along `dim` that become zero together, with `target_sparsity`."""
-    n_m_ratio: Ratio | None = None
-    """`[n, m]`: of every m weights along `dim`, the n smallest become zero."""
-    dim: Axis | None = None
-    """0 for output, 1 for input channels; absent: 0 for `block_size`, 1 for `n_m_ratio`."""
-    threshold: NotNegative | None = None
-    """Weights up to this magnitude become zero."""
-    minimum_sparsity_percentile: Share | None = None
-    """With `threshold`: the share of zeros from which they are left out, 0.5 where absent."""
-    weight_threshold: Threshold = 2048
-    """Weights with at most this many elements stay as they are."""
-
-    @model_validator(mode="after")
-    def _one_way(self) -> PruneStep:
-        """Two of coremltools 9.0's classes, `OpMagnitude-` and `OpThresholdPrunerConfig`."""
-        if sum(getattr(self, key) is not None for key in WAYS) != 1:
-            raise misplaced((), f"needs exactly one of {', '.join(WAYS)}")
-        for key, others in _BELONGS.items():
-            if getattr(self, key) is not None and all(getattr(self, o) is None for o in others):
-                raise misplaced((key,), f"belongs to {' or '.join(others)}; add that, or remove it")
-        if self.n_m_ratio is not None and self.n_m_ratio[0] > self.n_m_ratio[1]:
-            raise misplaced(("n_m_ratio",), "must be [n, m] with n at most m")
-        return self
-
-    @property
-    def structured(self) -> bool:
-        """Whether zeros come in blocks, or n of m."""
-        return self.block_size is not None or self.n_m_ratio is not None
-
-
-WAYS = ("target_sparsity", "n_m_ratio", "threshold")
-"""The three ways to choose the weights that become zero."""
-_BELONGS = {
-    "block_size": ("target_sparsity",),
-    "dim": ("block_size", "n_m_ratio"),
-    "minimum_sparsity_percentile": ("threshold",),
-}
-PRUNING = frozenset((*WAYS, *_BELONGS))
-"""Keys that say how weights are chosen to become zero."""
-
-Step: TypeAlias = PalettizeStep | LinearStep | PruneStep
-Joint = Annotated[Step, Field(discriminator="method")]
-
-_JOINT = {
-    ("prune", "palettize"),
-    ("prune", "linear"),
-    ("prune", "palettize", "linear"),
-    ("palettize", "linear"),
-    ("palettize", "prune"),
-    ("palettize", "prune", "linear"),
-    ("linear", "palettize"),
-    ("linear", "prune"),
-}
-"""What coremltools 9.0 does jointly; of any other order it fails at the last step or leaves it out
-without a word."""
-
-
-def joint_error(steps: Sequence[Step]) -> str | None:
-    """Why coremltools 9.0 would not do one step after another; `None` where it does.
-
-    Source: `optimize/coreml/_quantization_passes.py` (`_validate_child_constexpr_for_compress` and
-    the three `transform_op`), and what it writes for each order.
-    """
-    methods = tuple(step.method for step in steps)
-    if len(steps) < 2:
-        return None
-    if methods not in _JOINT:
-        orders = "; ".join(" then ".join(order) for order in sorted(_JOINT))
-        return f"{' then '.join(methods)} cannot be done jointly; what can is {orders}"
-    for before, step in enumerate(steps):
-        if (message := _misfit(step, methods[:before], methods)) is not None:
-            return message
-    return None
-
-
-def _misfit(step: Step, earlier: tuple[str, ...], methods: tuple[str, ...]) -> str | None:
-    """What a step may not ask for at its place."""
-    if isinstance(step, PalettizeStep):
-        if step.enable_per_channel_scale:
-            return "enable_per_channel_scale must be false in joint compression"
-        if step.cluster_dim > 1 and methods != ("palettize", "linear"):
-            return "cluster_dim must be 1 in joint compression, except for palettize then linear"
-    elif isinstance(step, LinearStep):
-        if "palettize" in earlier and step.granularity != "per_tensor":
-            return "linear after palettize quantizes the tables; granularity must be 'per_tensor'"
-        if "palettize" in methods[len(earlier) :] and step.nbits != 8:
-            return "linear before palettize must have dtype 'int8' or 'uint8'"
-    elif earlier and step.structured:
-        return "prune after another method takes target_sparsity or threshold, without block_size"
-    return None
-
-
-def unsupported(steps: Sequence[Step], target: str) -> str | None:
-    """The setting that a deployment target before iOS 18 does not know; `None` where all fits.
-
-    Source: coremltools 9.0, `optimize/coreml/_quantization_passes.py`, the `transform_op`s and
-    `AbstractCompressionPass.apply`.
-    """
-    if target not in ("iOS16", "iOS17"):
-        return None
-    if len(steps) > 1:
-        return "joint compression"
-    return next((new for step in steps if (new := _new(step))), None)
-
-
-def _new(step: Step) -> str | None:
-    """The first setting of one step that needs iOS 18."""
-    if isinstance(step, LinearStep):
-        new = {"granularity": ("per_block",), "dtype": ("int4", "uint4")}
-    elif isinstance(step, PalettizeStep):
-        if step.cluster_dim > 1:
-            return f"cluster_dim = {step.cluster_dim}"
-        if step.enable_per_channel_scale:
-            return "enable_per_channel_scale = true"
-        if step.nbits == 3 and step.mode != "unique":
-            return "nbits = 3"
-        new = {"granularity": ("per_grouped_channel",)}
-    else:
-        return None
-    for key, values in new.items():
-        if (value := getattr(step, key)) in values:
-            return f"{key} = {value}"
-    return None
 
 
 Glob = Annotated[str, Field(min_length=1)]
@@ -245,40 +53,26 @@ class Override(CoremlRecord):
     """The operation that takes the weight, such as `conv`; an entry has this or `weights`."""
     method: Literal["palettize", "linear", "prune", "none"] | None = None
     """Another method; then nothing is inherited. `none` leaves these weights fp16."""
-    joint: Annotated[tuple[Joint, ...], Strict(False)] | None = None
+    joint: Joint | None = None
     """As in the method; `[]` for none."""
     mode: Literal["kmeans", "uniform", "unique", "linear_symmetric", "linear"] | None = None
-    """As in the method."""
     engine: Literal["fast", "coremltools"] | None = None
-    """As in `palettize`."""
     nbits: Nbits | None = None
-    """As in `palettize`."""
     granularity: Literal["per_tensor", "per_grouped_channel", "per_channel", "per_block"] | None = (
         None
     )
-    """As in the method."""
     group_size: Positive | None = None
-    """As in `palettize`."""
     cluster_dim: Positive | None = None
-    """As in `palettize`."""
     enable_per_channel_scale: bool | None = None
-    """As in `palettize`."""
     dtype: Literal["int4", "uint4", "int8", "uint8"] | None = None
-    """As in `linear`."""
     block_size: Positive | None = None
-    """As in the method."""
     target_sparsity: Share | None = None
     """As in `prune`; in place of any other way to choose the weights that become zero."""
     n_m_ratio: Ratio | None = None
     """As `target_sparsity`."""
-    dim: Axis | None = None
-    """As in `prune`."""
     threshold: NotNegative | None = None
     """As `target_sparsity`."""
-    minimum_sparsity_percentile: Share | None = None
-    """As in `prune`."""
     weight_threshold: Threshold | None = None
-    """As in the method."""
 
     @model_validator(mode="after")
     def _one_selector(self) -> Override:
@@ -329,7 +123,7 @@ class Method(CoremlRecord):
         changed = override.given() if override else {}
         method = changed.get("method", own["method"])
         if any(way in changed for way in WAYS):
-            own = {key: value for key, value in own.items() if key not in PRUNING}
+            own = {key: value for key, value in own.items() if key not in WAYS}
         settings = _KINDS[method].model_validate(
             changed if method != own["method"] else own | changed
         )
@@ -351,36 +145,109 @@ class Method(CoremlRecord):
         return self
 
 
-class JointMethod(Method):
+class Compressing(Method):
     """A method that compresses, and what is done to its result in turn."""
 
-    joint: Annotated[tuple[Joint, ...], Strict(False)] = ()
+    joint: Joint = ()
     """Joint compression: further methods for the result, in order, such as `palettize` after
     `prune`."""
+    weight_threshold: Threshold = 2048
+    """Weights with at most this many elements stay as they are."""
 
     @property
     def steps(self) -> tuple[Step, ...]:
         """What is done to a weight, in order: the method itself, then `joint`."""
-        assert isinstance(self, Step)
+        assert isinstance(self, Palettize | Linear | Prune)
         return (self, *self.joint)
 
     @model_validator(mode="after")
-    def _joinable(self) -> JointMethod:
+    def _joinable(self) -> Compressing:
+        for index, step in enumerate(self.joint):
+            for key in ("keep", "overrides", "joint"):
+                if getattr(step, key):
+                    raise misplaced(("joint", index, key), "belongs to the method itself")
         if (message := joint_error(self.steps)) is not None:
             raise misplaced(("joint",), message)
         return self
 
 
-class Palettize(PalettizeStep, JointMethod):
+class Palettize(Compressing):
     """Weights become indices into small tables (`constexpr_lut_to_dense`)."""
 
+    method: Literal["palettize"] = "palettize"
+    """Palettes: every weight becomes an index into a small table of values."""
+    mode: Literal["kmeans", "uniform", "unique"] = "kmeans"
+    """How the tables are found: by k-means, evenly spaced, or from the distinct values where
+    these are few enough (`unique` finds the number of bits itself and does not use `nbits`)."""
+    engine: Literal["fast", "coremltools"] = "fast"
+    """Who finds the tables: `fast` is our own engine, which writes what coremltools would; vectors
+    and scales per channel go through coremltools in any case."""
+    nbits: Nbits = 4
+    """Bits of an index; a table has 2^nbits entries."""
+    granularity: Literal["per_tensor", "per_grouped_channel"] = "per_grouped_channel"
+    """One table for a weight, or one for each group of output channels."""
+    group_size: Positive = 32
+    """Output channels that share a table, for `per_grouped_channel`."""
+    cluster_dim: Positive = 1
+    """Length of a table's entries; more than 1 is vector palettization."""
+    enable_per_channel_scale: bool = False
+    """Scale output channels before palettization."""
 
-class Linear(LinearStep, JointMethod):
+    @model_validator(mode="after")
+    def _vectors_fit(self) -> Palettize:
+        """What coremltools 9.0 (`palettize_weights`) refuses only after minutes of work."""
+        if self.cluster_dim > 1 and self.mode == "uniform":
+            raise misplaced(("cluster_dim",), "must be 1 with mode = 'uniform', or use 'kmeans'")
+        grouped = self.granularity == "per_grouped_channel"
+        if grouped and self.group_size % self.cluster_dim:
+            raise misplaced(("cluster_dim",), f"must divide group_size = {self.group_size}")
+        return self
+
+
+class Linear(Compressing):
     """Weights become integers with scales (`constexpr_blockwise_shift_scale`)."""
 
+    method: Literal["linear"] = "linear"
+    """Integers with scales."""
+    mode: Literal["linear_symmetric", "linear"] = "linear_symmetric"
+    """Without or with an offset."""
+    dtype: Literal["int4", "uint4", "int8", "uint8"] = "int8"
+    """Type of the stored integers."""
+    granularity: Literal["per_tensor", "per_channel", "per_block"] = "per_channel"
+    """What shares a scale; `per_block` keeps small shards off the ANE (rule R064)."""
+    block_size: Positive = 32
+    """Input channels of a block, for `per_block`."""
 
-class Prune(PruneStep, JointMethod):
+    @property
+    def nbits(self) -> int:
+        """Bits of a stored integer: 4 or 8."""
+        return int(self.dtype.lstrip("uint"))
+
+
+class Prune(Compressing):
     """Small weights become zero and are not stored (`constexpr_sparse_to_dense`)."""
+
+    method: Literal["prune"] = "prune"
+    """Zeros that are not stored: a mask and the other values."""
+    target_sparsity: Share | None = None
+    """Share of weights to set to zero, the smallest first."""
+    n_m_ratio: Ratio | None = None
+    """`[n, m]`: of every m weights along the input channels, the n smallest become zero."""
+    threshold: NotNegative | None = None
+    """Weights up to this magnitude become zero, where at least half of them are."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Prune:
+        """Two of coremltools 9.0's classes, `OpMagnitude-` and `OpThresholdPrunerConfig`."""
+        if sum(getattr(self, key) is not None for key in WAYS) != 1:
+            raise misplaced((), f"needs exactly one of {', '.join(WAYS)}")
+        if self.n_m_ratio is not None and self.n_m_ratio[0] > self.n_m_ratio[1]:
+            raise misplaced(("n_m_ratio",), "must be [n, m] with n at most m")
+        return self
+
+
+WAYS = ("target_sparsity", "n_m_ratio", "threshold")
+"""The three ways to choose the weights that become zero."""
 
 
 class Uncompressed(Method):
@@ -390,7 +257,11 @@ class Uncompressed(Method):
     """No compression."""
 
 
-Settings: TypeAlias = Palettize | Linear | Prune | Uncompressed
+Step: TypeAlias = Palettize | Linear | Prune
+Joint: TypeAlias = Annotated[
+    tuple[Annotated[Step, Field(discriminator="method")], ...], Strict(False)
+]
+Settings: TypeAlias = Step | Uncompressed
 Compression: TypeAlias = Annotated[Settings, Field(discriminator="method")]
 
 _KINDS: dict[str, type[Method]] = {
@@ -399,6 +270,88 @@ _KINDS: dict[str, type[Method]] = {
     "prune": Prune,
     "none": Uncompressed,
 }
+
+
+_JOINT = {
+    ("prune", "palettize"),
+    ("prune", "linear"),
+    ("prune", "palettize", "linear"),
+    ("palettize", "linear"),
+    ("palettize", "prune"),
+    ("palettize", "prune", "linear"),
+    ("linear", "palettize"),
+    ("linear", "prune"),
+}
+"""What coremltools 9.0 does jointly; of any other order it fails at the last step or leaves it out
+without a word."""
+
+
+def joint_error(steps: Sequence[Step]) -> str | None:
+    """Why coremltools 9.0 would not do one step after another; `None` where it does.
+
+    Source: `optimize/coreml/_quantization_passes.py` (`_validate_child_constexpr_for_compress` and
+    the three `transform_op`), and what it writes for each order.
+    """
+    methods = tuple(step.method for step in steps)
+    if len(steps) < 2:
+        return None
+    if methods not in _JOINT:
+        orders = "; ".join(" then ".join(order) for order in sorted(_JOINT))
+        return f"{' then '.join(methods)} cannot be done jointly; what can is {orders}"
+    for before, step in enumerate(steps):
+        if (message := _misfit(step, methods[:before], methods)) is not None:
+            return message
+    return None
+
+
+def _misfit(step: Step, earlier: tuple[str, ...], methods: tuple[str, ...]) -> str | None:
+    """What a step may not ask for at its place."""
+    if isinstance(step, Palettize):
+        if step.enable_per_channel_scale:
+            return "enable_per_channel_scale must be false in joint compression"
+        if step.cluster_dim > 1 and methods != ("palettize", "linear"):
+            return "cluster_dim must be 1 in joint compression, except for palettize then linear"
+    elif isinstance(step, Linear):
+        if "palettize" in earlier and step.granularity != "per_tensor":
+            return "linear after palettize quantizes the tables; granularity must be 'per_tensor'"
+        if "palettize" in methods[len(earlier) :] and step.nbits != 8:
+            return "linear before palettize must have dtype 'int8' or 'uint8'"
+    elif earlier and step.n_m_ratio:
+        return "prune after another method takes target_sparsity or threshold"
+    return None
+
+
+def unsupported(steps: Sequence[Step], target: str) -> str | None:
+    """The setting that a deployment target before iOS 18 does not know; `None` where all fits.
+
+    Source: coremltools 9.0, `optimize/coreml/_quantization_passes.py`, the `transform_op`s and
+    `AbstractCompressionPass.apply`.
+    """
+    if target not in ("iOS16", "iOS17"):
+        return None
+    if len(steps) > 1:
+        return "joint compression"
+    return next((new for step in steps if (new := _new(step))), None)
+
+
+def _new(step: Step) -> str | None:
+    """The first setting of one step that needs iOS 18."""
+    if isinstance(step, Linear):
+        new = {"granularity": ("per_block",), "dtype": ("int4", "uint4")}
+    elif isinstance(step, Palettize):
+        if step.cluster_dim > 1:
+            return f"cluster_dim = {step.cluster_dim}"
+        if step.enable_per_channel_scale:
+            return "enable_per_channel_scale = true"
+        if step.nbits == 3 and step.mode != "unique":
+            return "nbits = 3"
+        new = {"granularity": ("per_grouped_channel",)}
+    else:
+        return None
+    for key, values in new.items():
+        if (value := getattr(step, key)) in values:
+            return f"{key} = {value}"
+    return None
 
 
 def _of_override(index: int, override: Override, error: ValidationError) -> PydanticCustomError:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import timedelta
-from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
@@ -138,36 +137,3 @@ class EvidencePolicy(Record):
             return True
         patterns = [p for p in self.chips if "Virtual" not in chip or "Virtual" in p]
         return bool(chip) and any(takes_in(pattern, chip) for pattern in patterns)
-
-    def weaker(self, common: EvidencePolicy) -> Iterator[tuple[str, str]]:
-        """Keys that take in what another policy does not, each with what that one takes."""
-        if self.signers and common.signers and not {*self.signers} <= {*common.signers}:
-            yield "signers", ", ".join(map(str, common.signers))
-        if self.max_age and common.max_age and self.max_age > common.max_age:
-            yield "max_age", f"{common.max_age.days} days"
-        if self.systems and common.systems and not {*common.systems} <= {*self.systems}:
-            yield "systems", ", ".join(common.systems)
-        units = {*(common.compute_units or ())}
-        if self.compute_units and units and not {*self.compute_units} <= units:
-            yield "compute_units", ", ".join(common.compute_units or ())
-        for key, takes in (("chips", common.takes_chip), ("os", common.takes_system)):
-            own = getattr(self, key) or ()
-            if not all(takes(sample) for pattern in own for sample in _samples(pattern)):
-                yield key, ", ".join(getattr(common, key))
-
-    def anchored(self, folder: Path) -> EvidencePolicy:
-        """The same with the paths of signers taken from a folder."""
-        if self.signers is None:
-            return self
-        return self.model_copy(update={"signers": under(folder, self.signers)})
-
-
-def _samples(pattern: str) -> Iterator[str]:
-    """Names that a pattern of chips or systems takes in, which a wider pattern takes in too."""
-    for many, one in product(("", "x", " x"), ("x", "0")):
-        yield pattern.replace("*", many).replace("?", one)
-
-
-def under(folder: Path, paths: Sequence[Path]) -> tuple[Path, ...]:
-    """Paths that a manifest in a folder names; `..` is kept."""
-    return tuple(folder / path.expanduser() for path in paths)

@@ -1,14 +1,15 @@
-"""What the inputs of a user's own package are drawn from: `[models.NAME.inputs.INPUT]`."""
+"""What the inputs of a user's own package are drawn from: `[models.NAME.shard.ID.inputs.INPUT]`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, JsonValue, Strict, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, Strict, model_validator
 
-from pytest_ane.manifest.base import Form, Record, kebab, misplaced
+from pytest_ane.manifest.base import Form, OrText, Record, kebab, listed, misplaced
 from pytest_ane.mlprogram.digests import file_digest
 
 InputKind: TypeAlias = Literal[
@@ -18,8 +19,8 @@ InputKind: TypeAlias = Literal[
 
 _AXES = ("axis", "position_axis")
 OPTIONS: dict[InputKind, tuple[str, ...]] = {
-    "normal": ("mean", "deviation"),
-    "uniform": ("low", "high"),
+    "normal": ("deviation",),
+    "uniform": ("range",),
     "positive": ("deviation",),
     "ids": ("count", "sample"),
     "causal-mask": ("masked", "window", *_AXES),
@@ -28,11 +29,11 @@ OPTIONS: dict[InputKind, tuple[str, ...]] = {
     "rope-cos": ("theta", "head", "interleaved", *_AXES),
     "rope-sin": ("theta", "head", "interleaved", *_AXES),
     "routing": ("active", *_AXES),
-    "image": ("low", "high", "files"),
-    "constant": ("file",),
+    "image": ("range", "files"),
+    "constant": ("files",),
 }
 """The options that each kind has."""
-_NEEDED: dict[InputKind, str] = {"ids": "count", "routing": "active", "constant": "file"}
+_NEEDED: dict[InputKind, str] = {"ids": "count", "routing": "active", "constant": "files"}
 _ARRAY = r".*\.npy|.*\.(npz|safetensors)#.+"
 
 
@@ -46,15 +47,12 @@ class Input(Record):
     call's first; `rope-cos` and `rope-sin` of RoPE's angles; `routing`, weights of experts that sum
     to 1 where any is chosen; `image`, gradients and noise in steps of 1/255, or pictures;
     `constant`, a file."""
-    mean: float = 0.0
-    """Of `normal`: the mean."""
     deviation: Annotated[float, Field(gt=0)] = 1.0
     """Of `normal`: the standard deviation; of `positive`: that of the normal values whose
     magnitudes are taken."""
-    low: float | None = None
-    """Of `uniform` and `image`: the least value; absent: 0."""
-    high: float | None = None
-    """Of `uniform` and `image`: the greatest value; absent: 1, or an image's 255."""
+    range: Annotated[tuple[float, float], Strict(False)] | None = None
+    """Of `uniform` and `image`: the least and the greatest value; absent: 0 and 1, or an image's
+    255."""
     count: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
     """Of `ids`: how many there are, such as a table's rows; needed."""
     sample: bool = False
@@ -74,18 +72,17 @@ class Input(Record):
     and i + head / 2 do."""
     active: Annotated[int, Field(ge=1)] | None = None
     """Of `routing`: experts chosen at a position; needed. Every fourth position chooses none."""
-    file: Annotated[
-        str, Form(_ARRAY, "must be FILE.npy, FILE.npz#NAME or FILE.safetensors#NAME")
-    ] | (None) = None
-    """Of `constant`: an array, relative to the manifest; needed."""
     files: Annotated[
-        tuple[Annotated[str, Form(r".*\S.*", "must be the name of a picture")], ...],
+        tuple[Annotated[str, Form(r".*\S.*", "must be the name of a file")], ...],
         Strict(False),
+        BeforeValidator(listed),
         Field(max_length=64),
+        OrText(),
     ] = ()
-    """Of `image`: pictures, relative to the manifest, that are taken in turn in place of gradients
-    and noise, each of them once at least; resized to the input's size, and from `low` to `high`
-    where the input is a tensor."""
+    """Of `constant`: an array, `FILE.npy`, `FILE.npz#NAME` or `FILE.safetensors#NAME`, relative to
+    the manifest; needed. Of `image`: pictures that are taken in turn in place of gradients and
+    noise, each of them once at least; resized to the input's size, and to `range` where the input
+    is a tensor."""
     axis: int | None = None
     """The kind's own axis: keys of a mask, slots of a one-hot row, channels of RoPE, experts;
     negative ones count from the end. Absent: the last axis longer than 1 that is not
@@ -98,14 +95,19 @@ class Input(Record):
     @model_validator(mode="after")
     def _options_fit(self) -> Input:
         needed = _NEEDED.get(self.kind)
-        if needed and getattr(self, needed) is None:
+        if needed and not getattr(self, needed):
             raise ValueError(f"{needed!r} is missing; kind = {self.kind!r} needs it")
         for name in sorted(self.model_fields_set - {"kind", *OPTIONS[self.kind]}):
             kinds = " or ".join(repr(kind) for kind in OPTIONS if name in OPTIONS[kind])
             raise misplaced((kebab(name),), f"belongs to kind = {kinds}, not {self.kind!r}")
         low, high = self.bounds
         if low >= high:
-            raise ValueError(f"low is {low:g} and high {high:g}; low must be less than high")
+            raise misplaced(("range",), "must be the least value, then a greater one")
+        if self.kind == "constant" and not (
+            len(self.files) == 1 and re.fullmatch(_ARRAY, self.files[0])
+        ):
+            message = "must be FILE.npy, FILE.npz#NAME or FILE.safetensors#NAME"
+            raise misplaced(("files",), message)
         if self.axis is not None and self.axis == self.position_axis:
             raise ValueError("axis and position-axis are the same; give two axes")
         return self
@@ -113,32 +115,31 @@ class Input(Record):
     @property
     def bounds(self) -> tuple[float, float]:
         """The least and the greatest value of `uniform` and `image`."""
-        high = 255.0 if self.kind == "image" else 1.0
-        return self.low or 0.0, high if self.high is None else self.high
+        return self.range or (0.0, 255.0 if self.kind == "image" else 1.0)
+
+    @property
+    def pictures(self) -> tuple[str, ...]:
+        """The files of `image`."""
+        return self.files if self.kind == "image" else ()
+
+    @property
+    def file(self) -> str | None:
+        """The array of `constant`."""
+        return self.files[0] if self.kind == "constant" else None
 
     def below(self, folder: Path) -> Input:
         """The input with its files' paths from a folder on."""
-
-        def anchored(file: str) -> str:
-            return str(folder / Path(file).expanduser())
-
-        update: dict[str, object] = {"file": anchored(self.file)} if self.file else {}
-        update |= {"files": tuple(map(anchored, self.files))} if self.files else {}
-        return self.model_copy(update=update) if update else self
+        files = tuple(str(folder / Path(file).expanduser()) for file in self.files)
+        return self.model_copy(update={"files": files}) if files else self
 
     @property
     def question(self) -> dict[str, JsonValue]:
         """What its values depend on, as JSON: its options, and files' bytes, not their names."""
         options = ("kind", *OPTIONS[self.kind])
         asked: dict[str, JsonValue] = self.model_dump(mode="json", include=set(options))
-        if self.file is not None:
-            path, _, name = self.file.partition("#")
-            asked["file"] = [_digest(path), name]
-        # Evidence from before there were these options still answers.
-        if not self.sample:
-            asked.pop("sample", None)
         if asked.pop("files", None):
-            asked["files"] = [_digest(file) for file in self.files]
+            parts = [file.partition("#") for file in self.files]
+            asked["files"] = [[_digest(path), name] for path, _, name in parts]
         return asked
 
 

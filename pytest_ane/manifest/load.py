@@ -22,11 +22,11 @@ from pytest_ane.manifest.checks import (
     model_problems,
     setting_problems,
     shard_problems,
-    signer_problems,
     unmatched,
 )
 from pytest_ane.manifest.compression import Compression, Uncompressed
 from pytest_ane.manifest.ids import ALL, NO_ALL, canaries, canary_problems, is_glob, is_id
+from pytest_ane.manifest.policy import Policy
 from pytest_ane.manifest.problems import (
     Layers,
     Problem,
@@ -45,7 +45,6 @@ from pytest_ane.manifest.records import (
     OF_FAMILIES,
     Manifest,
     Model,
-    Prompt,
     Shard,
     SourceTable,
 )
@@ -54,7 +53,6 @@ from pytest_ane.manifest.tables import (
     FAMILIES,
     VARIANTS,
     Common,
-    Defaults,
     ManifestTable,
     ModelTable,
     RunTable,
@@ -86,23 +84,10 @@ def encoder_problems(here: KeyPath, model: ModelTable) -> Iterator[Problem]:
             yield at_key((*at, "chat"), "'chat' is for decoders; give an encoder's prompt as text")
 
 
-def prompts_of(model: ModelTable) -> tuple[Prompt, ...]:
-    """A model's prompts; an encoder continues none."""
-    if model.family not in ENCODERS:
-        return model.prompts
-    return tuple(prompt.model_copy(update={"greedy": 0}) for prompt in model.prompts)
-
-
 def read_sentences(
     here: KeyPath, model: ModelTable, folder: Path
 ) -> tuple[tuple[str, ...], list[Problem]]:
-    """The lines of the file that `sentences` names, or what is wrong with it.
-
-    Args:
-        here: the model's table.
-        model: as the user wrote it.
-        folder: of the manifest.
-    """
+    """The lines of the file that `sentences` names, or what is wrong with it."""
     if model.sentences is None:
         return (), []
     path, key = folder / model.sentences.expanduser(), (*here, "sentences")
@@ -273,23 +258,17 @@ class Resolver:
         return Manifest(
             path=self._path,
             models=tuple(model for model in resolved if model),
-            tmpdir=self._absolute(run.tmpdir) if run.tmpdir else None,
             cluster=run.cluster or "",
             store=str(self._absolute(run.store)) if run.store and folder else run.store or "",
-            max_cache=run.cache.max_size,
+            max_cache=run.max_cache,
         )
 
     def _structure(self) -> None:
-        """The top of the file, and defaults; what is inside a model is looked at model by model."""
+        """The top of the file; what is inside a model is looked at model by model."""
         tops = dict(self._document)
-        defaults = tops.pop("defaults", None)
         if isinstance(models := tops.get("models"), dict):
             tops["models"] = {name: {} if isinstance(t, dict) else t for name, t in models.items()}
         self._validated(ManifestTable, Layers((((), tops),)))
-        if isinstance(defaults, dict):
-            self._validated(Defaults, Layers(((("defaults",), defaults),)))
-        elif defaults is not None:
-            self.problems.append(at_value(("defaults",), defaults, "must be a table"))
 
     def _model(self, name: str, raw: Table) -> Model | None:
         here: KeyPath = ("models", name)
@@ -304,8 +283,7 @@ class Resolver:
         for key, table in tables.items():
             self._validated(Common, common.over((*here, "shard", key), only(table, _SHARED)))
         if settings is not None:
-            self.problems += signer_problems(settings.policy, common, self._folder)
-            self.problems += evidence_problems(settings.policy, common)
+            self.problems += evidence_problems(settings.policy, common, self._folder)
         if model is None:
             return None
         self.problems += behaviour_problems(here, model, raw)
@@ -314,7 +292,7 @@ class Resolver:
         sentences, problems = read_sentences(here, model, self._folder)
         self.problems += [*encoder_problems(here, model), *problems]
         self.problems += canary_problems(here, model.canary, ids) if ids else ()
-        own = Layers(((here, only(raw, ("inputs",))),))
+        own = Layers(((here, {}),))
         shards = [self._shard(here, model, shard, common, own, tables) for shard in ids]
         if settings is None or not all(shards):
             return None
@@ -327,14 +305,16 @@ class Resolver:
             depends=tuple(self._absolute(path) for path in model.depends),
             shards=tuple(shard for shard in shards if shard),
             canary=canaries(model.canary, ids),
-            prompts=prompts_of(model),
+            prompts=tuple(
+                prompt.model_copy(update={"greedy": 0}) if model.family in ENCODERS else prompt
+                for prompt in model.prompts
+            ),
             sentences=sentences,
-            menu=model.menu,
             baselines=self._absolute(model.baselines) if model.baselines else None,
-            arithmetic=settings.arithmetic,
-            policy=settings.policy.anchored(self._folder),
-            max_tokens=settings.max_tokens,
-            context=settings.context,
+            arithmetic=model.arithmetic,
+            policy=self._anchored(settings.policy),
+            max_tokens=model.max_tokens,
+            context=model.context,
             stateful=model.stateful,
             chain=model.chain,
             embedding=model.embedding.below(self._folder) if model.embedding else None,
@@ -349,9 +329,7 @@ class Resolver:
             kinds += ["outlier", "captured"] if raw.get("prompts") else []
             # What enters an encoder's block is normed: no channel is massive. It keeps no states.
             kinds += OF_FAMILIES if family not in ENCODERS else ()
-        layers = Layers((((), {"probes": {"kinds": kinds}}),))
-        layers = layers.over(("defaults",), only(self._document.get("defaults"), _SHARED))
-        return layers.over(here, only(raw, _SHARED))
+        return Layers((((), {"probes": {"kinds": kinds}}), (here, only(raw, _SHARED))))
 
     def _ids(self, here: KeyPath, model: ModelTable, tables: Table) -> tuple[str, ...]:
         """The model's shards, from its ranges or, where nothing makes them, from its tables."""
@@ -391,9 +369,8 @@ class Resolver:
             return None
         problems = [
             *shard_problems((*here, "shard", shard), model, table, own),
-            *setting_problems(model, settings, layers),
-            *signer_problems(settings.policy, layers, self._folder),
-            *evidence_problems(settings.policy, layers),
+            *setting_problems(here, model, settings, layers),
+            *evidence_problems(settings.policy, layers, self._folder),
         ]
         self.problems += problems
         if problems:
@@ -412,11 +389,11 @@ class Resolver:
             probes=settings.probes,
             inputs={name: spec.below(self._folder) for name, spec in table.inputs.items()},
             ports=table.ports,
-            arithmetic=settings.arithmetic,
-            policy=settings.policy.anchored(self._folder),
-            max_tokens=settings.max_tokens,
-            context=settings.context,
-            target=settings.target,
+            arithmetic=model.arithmetic,
+            policy=self._anchored(settings.policy),
+            max_tokens=model.max_tokens,
+            context=model.context,
+            target=model.target,
         )
 
     def _validated(self, record: type[AnyRecord], layers: Layers) -> AnyRecord | None:
@@ -426,6 +403,13 @@ class Resolver:
             details = error.errors(include_url=False)
             self.problems += [problem(detail, record, layers) for detail in details]
             return None
+
+    def _anchored(self, policy: Policy) -> Policy:
+        if policy.evidence.signers is None:
+            return policy
+        signers = tuple(map(self._absolute, policy.evidence.signers))
+        evidence = policy.evidence.model_copy(update={"signers": signers})
+        return policy.model_copy(update={"evidence": evidence})
 
     def _source(self, model: ModelTable) -> SourceTable | None:
         source = model.source

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import (
@@ -13,10 +12,9 @@ from pydantic import (
     PlainValidator,
     Strict,
     WithJsonSchema,
-    model_validator,
 )
 
-from pytest_ane.manifest.base import Form, Record, misplaced
+from pytest_ane.manifest.base import Form, Record
 from pytest_ane.manifest.evidence import EvidencePolicy
 
 _SIZE = r"(\d{1,15}(?:\.\d{1,15})?)\s*([kMG]i?)?B"
@@ -120,15 +118,7 @@ Patterns = Annotated[
 OutputName = Annotated[str, Form(r"\S(.{0,254}\S)?", "must be the name of an output")]
 
 
-class GatePolicy(Record):
-    """Policy keys that every gate has."""
-
-    evidence: EvidencePolicy | None = None
-    """Which recorded evidence of this gate counts: its keys go before those of `policy.evidence`,
-    and may only ask for more."""
-
-
-class PlacementPolicy(GatePolicy):
+class PlacementPolicy(Record):
     """Where a shard must run, and what proves it."""
 
     require: Literal["forecast", "predicted", "plan"] = "forecast"
@@ -138,14 +128,11 @@ class PlacementPolicy(GatePolicy):
     allow_off: Patterns = ()
     """Ops that may run off the ANE: names or types, with `*` and `?` as in file names. They are
     counted, and judged no further."""
-    plan_functions: bool = False
-    """Plan a function that is not its package's default one in a package of its own, built in a
-    temporary folder. Core ML plans the default function alone; others are unproven on a device."""
     os: System = "macOS 26"
     """System the shards are for; decides the size rule: 2 GiB up to macOS 26, 1 GiB from 27."""
 
 
-class CompressionPolicy(GatePolicy):
+class CompressionPolicy(Record):
     """Size limits of a shard, limits on the error of its weights, and one on per-tensor int8."""
 
     max_bytes: Size | None = None
@@ -156,23 +143,9 @@ class CompressionPolicy(GatePolicy):
     """Greatest squared error of a weight over what its scheme reaches on the uncompressed weight.
     Our own engine's palettes are at 1; coremltools' k-means, of 2 to 6 bits, at 1.133 at most on
     weights of SmolLM2-135M."""
-    max_weight_row_error: Annotated[float, Field(ge=1)] = 4.0
-    """The same for any row, an output channel; one of a k-means table that we did not make is taken
-    to need at least 3 times the mean of the rows that share it. On the same weights coremltools'
-    k-means is at 2.63 at most; a table of zeros costs hundreds."""
     int8_per_tensor_over: Count | None = None
     """Elements, such as `"10M"`: over this many, a weight may not be quantized linearly with one
     scale for all of it, which its outliers set."""
-    int8_per_tensor_action: Literal["fail", "warn"] = "fail"
-    """What becomes of such a weight."""
-
-    @model_validator(mode="after")
-    def _action_has_a_cause(self) -> CompressionPolicy:
-        has_action = "int8_per_tensor_action" in self.model_fields_set
-        if has_action and self.int8_per_tensor_over is None:
-            message = 'needs int8-per-tensor-over; add it, such as int8-per-tensor-over = "10M"'
-            raise misplaced(("int8-per-tensor-action",), message)
-        return self
 
 
 class OutputPolicy(Record):
@@ -191,7 +164,7 @@ class OutputPolicy(Record):
     """Share of values that may be NaN or infinite; positions that have one are not compared."""
 
 
-class FidelityPolicy(GatePolicy, OutputPolicy):
+class FidelityPolicy(OutputPolicy):
     """How close a shard must be to its reference."""
 
     require: Literal["any", "device"] = "any"
@@ -233,21 +206,17 @@ class HazardsPolicy(Record):
     recorded evidence never counts.
     """
 
-    warn_factor: Annotated[float, Field(ge=1)] = 2.0
-    """Warns where a sum comes within this factor of its limit, 32,768."""
     max_dropped_weight: Share = 0.1
-    """Greatest share of the sum of |w x| that an operation may lose, as products are dropped. A
-    seeded diffuse attention over 4,096 keys loses 6 % of values of deviation 0.3."""
-    warn_dropped_weight: Share = 0.01
-    """The same for a warning. Operations of the default model lose 0.04 %, and 1 % in L00."""
-    max_table_error: NotNegative | None = None
-    """Greatest error of an activation's table, root mean square relative to that of its exact
-    results. Absent: no limit, as no error is known that breaks a model."""
+    """Greatest share of the sum of |w x| that an operation may lose, as products are dropped; from
+    a tenth of it on it warns. A seeded diffuse attention over 4,096 keys loses 6 % of values of
+    deviation 0.3; operations of the default model lose 0.04 %, and 1 % in L00."""
     warn_table_error: NotNegative = 0.01
-    """The same for a warning. In the default model SiLU's is at 0.03, others are below 0.002."""
+    """Greatest error of an activation's table, root mean square relative to that of its exact
+    results, without a warning: no error is known that breaks a model. In the default model SiLU's
+    is at 0.03, others are below 0.002."""
 
 
-class BehaviourPolicy(GatePolicy):
+class BehaviourPolicy(Record):
     """How close the whole stack must be. Position 0 of a decoder's prompts is left out."""
 
     require: Literal["any", "device"] = "any"
@@ -261,8 +230,6 @@ class BehaviourPolicy(GatePolicy):
     the reference's best sentence, or one within 0.01 of its cosine, comes first."""
     max_kl: NotNegative = 0.05
     """Mean KL(reference || shards) in nats."""
-    max_kl_p95: NotNegative | None = None
-    """95th percentile of the same by position."""
     max_perplexity_increase: NotNegative | None = None
     """Perplexity of the shards on the prompts over the reference's, less 1: 0.02 is 2 % more."""
     max_reference_perplexity: Annotated[float, Field(gt=1)] | None = None
@@ -273,10 +240,6 @@ class BehaviourPolicy(GatePolicy):
     """Lowest cosine of mean-free logits at any position."""
     min_greedy: Annotated[int, Field(ge=0)] = 10
     """Equal greedy tokens before the first difference, in every prompt."""
-    min_unchanged_prompts: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of prompts with no bad position, and no other greedy text but by a tie."""
-    tie_margin: NotNegative = 0.5
-    """A difference counts as a tie where the reference led by fewer logits than this."""
     min_embedding_cosine: Cosine = 0.98
     """Of an encoder: lowest cosine of a text's embedding with the reference's; 2 sqrt(1 - this) is
     the greatest relative L2 error, for a cosine sees no norm."""
@@ -312,39 +275,10 @@ class Policy(Record):
     throughput: ThroughputPolicy = ThroughputPolicy()
     """How fast, on the machine at hand."""
     evidence: EvidencePolicy = EvidencePolicy()
-    """Which recorded evidence counts, for gates that do not say it themselves."""
+    """Which recorded evidence counts."""
     unproven: Literal["fail", "allow"] = "fail"
     """What becomes of a gate that could compare nothing."""
-
-    def of(self, gate: str) -> GatePolicy:
-        """The policy of one gate, by the gate's name."""
-        policy = getattr(self, gate)
-        assert isinstance(policy, GatePolicy)
-        return policy
-
-    def evidence_for(self, gate: str) -> EvidencePolicy:
-        """Which recorded evidence of a gate counts: its own keys, else the common ones."""
-        own = self.of(gate).evidence
-        if own is None:
-            return self.evidence
-        return self.evidence.model_copy(update=own.model_dump(exclude_none=True))
 
     def requires_evidence(self, gate: str) -> bool:
         """Whether a gate passes only on what a device measured, now or in recorded evidence."""
         return getattr(getattr(self, gate), "require", "any") in ("plan", "device")
-
-    def anchored(self, folder: Path) -> Policy:
-        """The same with the paths of signers taken from a folder."""
-        changed: dict[str, Record] = {"evidence": self.evidence.anchored(folder)}
-        for gate in GATES:
-            policy = self.of(gate)
-            if policy.evidence is not None:
-                evidence = policy.evidence.anchored(folder)
-                changed[gate] = policy.model_copy(update={"evidence": evidence})
-        return self.model_copy(update=changed)
-
-
-GATES = tuple(
-    name for name in Policy.model_fields if isinstance(getattr(Policy(), name), GatePolicy)
-)
-"""Names of the gates that recorded evidence may answer; throughput is only ever measured."""

@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 from pytest_ane.manifest.base import KeyPath, Record, Table, loads, one_of
 from pytest_ane.mlprogram.text import printable
 
-# Merges defaults, model and shard tables, and tracks which table set each key.
+# Merges model and shard tables, and tracks which table set each key.
 
 
 @dataclass(frozen=True)

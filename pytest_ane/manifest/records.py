@@ -64,7 +64,10 @@ Digest = Annotated[
 ]
 
 
-HubId = Form(r"[\w.-]+(/[\w.-]+)?", "must be the id of a hub's repository, such as Qwen/Qwen3-0.6B")
+HubId = Form(
+    r"[\w.-]+(/[\w.-]+)?(@[^@\s]+)?",
+    "must be the id of a hub's repository, such as Qwen/Qwen3-0.6B, and perhaps @ and a revision",
+)
 
 
 class SourceTable(Record):
@@ -87,10 +90,9 @@ class SourceTable(Record):
     package: Annotated[str, Field(min_length=1)] | None = None
     """An installed distribution that carries the file; it is not imported."""
     hub: Annotated[str, HubId] | None = None
-    """A repository of the Hugging Face Hub, such as `Qwen/Qwen3-0.6B`. It is read from the local
+    """A repository of the Hugging Face Hub, such as `Qwen/Qwen3-0.6B`, its branch `main` unless `@`
+    and a branch, tag or whole commit hash follow. It is read from the local
     cache, where `hf download` puts it, and never from the network."""
-    revision: Annotated[str, Field(min_length=1)] | None = None
-    """Which branch, tag or whole commit hash of the hub's repository; absent: `main`."""
     file: Annotated[str, Field(min_length=1)] | None = None
     """The file's name inside the package, or in the hub's repository, such as a GGUF file's; absent
     there: the repository is a safetensors checkpoint."""
@@ -113,8 +115,6 @@ class SourceTable(Record):
         misplaced = self.hub is None and bool(self.file) != bool(self.package)
         if sum(place is not None for place in named) != 1 or misplaced:
             raise ValueError("give either path, or package and file, or hub, or seeded")
-        if self.revision is not None and self.hub is None:
-            raise ValueError("revision is of a hub's repository; leave it out")
         if self.path == Path():
             raise ValueError("path is empty; name a weights file")
         if self.seeded is not None and self.sha256 is not None:
@@ -251,29 +251,14 @@ class OwnPort(Record):
 class Shard(Record):
     """One shard, fully resolved: what the rest of the product works with.
 
+    As `tables.ShardTable` and its model have it, paths absolute; besides:
+
     Attributes:
-        model: name of its model.
+        model: the name of its model.
         id: its id in the model, such as `L01`.
-        family: architecture it is cut from; `None` for a package of unknown making.
-        source: where the family's weights come from, its path absolute.
-        artifact: the user's own package, absolute; `None` where one is built.
-        function: which function of the artifact it is; `None` for the only one, or the default.
         ungated: functions of the artifact that no shard of the manifest is.
         pipeline: whether it is a whole pipeline, whose ML Programs are shards of their own.
-        reference: what it is held against: the family's float32 module, nothing (only finite
-            output is required), or, absolute, another package or golden tensors.
-        uncompressed: the artifact's program before compression, absolute; `None` where the
-            manifest names none.
-        compression: as requested; `None` only for an artifact about which the manifest
-            says nothing.
-        probes: inputs of the comparison.
-        inputs: what a package's inputs are drawn from, by name, their files absolute.
-        ports: what an artifact calls its family's ports, by the family's names.
-        arithmetic: in which its executor's runs are judged.
-        policy: what it must reach.
-        max_tokens: the largest T of a flexible shard; the smallest is 1.
-        context: positions that a key-value state holds.
-        target: minimum deployment target of the conversion.
+        compression: `None` only for an artifact about which the manifest says nothing.
     """
 
     model: str
@@ -320,28 +305,14 @@ class Shard(Record):
 class Model(Record):
     """One model: its shards in order and what concerns them all.
 
+    As `tables.ModelTable` has it, paths absolute; besides:
+
     Attributes:
         name: its name in the manifest.
-        family: architecture; `None` for packages of the user's own.
-        source: where the weights come from, its path absolute.
-        variant: which form of the family's model; `None` where it has but one.
-        builder: in place of a family, `module:function` of the user's.
-        depends: what the builder, or the chain's reference, reads, absolute.
         shards: the resolved shards in the manifest's order.
         canary: ids of the shards that must pass before others are built, in order.
-        prompts: golden prompts.
         sentences: what an encoder's prompts rank, in the file's order.
-        menu: settings to choose compression from, by name.
-        baselines: folder of the stored benchmark runs, absolute; `None` for pytest-benchmark's own.
-        arithmetic: in which the executor's runs of the whole are judged.
         policy: the model's own policy, which behaviour is judged by.
-        max_tokens: the largest T of its flexible shards.
-        context: positions that its key-value states hold.
-        stateful: whether its attention keeps states, where the family has both forms.
-        chain: in place of a family, how the user's own packages follow one another.
-        embedding: the table that begins a chain, its path absolute.
-        tokenizer: of a chain, a `tokenizer.json`, absolute.
-        reference: what a chain is held against: `packages`, `module:function`, or an absolute path.
     """
 
     name: str
@@ -354,7 +325,6 @@ class Model(Record):
     canary: tuple[str, ...] = ()
     prompts: tuple[Prompt, ...] = ()
     sentences: tuple[str, ...] = ()
-    menu: dict[str, Compression] = Field(default_factory=dict)
     baselines: Path | None = None
     arithmetic: tuple[Arithmetic, ...] = ("typed",)
     policy: Policy = Policy()
@@ -383,20 +353,10 @@ class Model(Record):
 
 
 class Manifest(Record):
-    """All models of a `shards.toml`.
-
-    Attributes:
-        path: the file.
-        models: in the file's order.
-        tmpdir: where a run keeps temporary files, absolute; `None` for the system's folder.
-        cluster: URL of the scheduler over whose workers runs are spread; empty for none.
-        store: URL or absolute folder of the store that machines share; empty for none.
-        max_cache: bytes that the cache folder may hold; `None` for any.
-    """
+    """All models of a `shards.toml`, in the file's order, and what its `[run]` says."""
 
     path: Path
     models: tuple[Model, ...]
-    tmpdir: Path | None = None
     cluster: str = ""
     store: str = ""
     max_cache: int | None = None

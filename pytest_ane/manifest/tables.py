@@ -123,28 +123,14 @@ ChainReference = Annotated[
 
 
 class Common(Record):
-    """Keys that `[defaults]`, a model and its shards share; the nearer table wins, key by key."""
+    """Keys that a model and its shards share; the nearer table wins, key by key."""
 
     compression: Compression | None = None
     """How weights are compressed; absent: not at all. Another `method` replaces the table below."""
     probes: Probes = Probes()
     """Inputs on which shards are compared with their reference."""
-    arithmetic: Arithmetics = ("typed",)
-    """How the CPU executor computes what is judged: `typed`, float32 inside and rounded as the
-    program's types say; `ane`, as the ANE of M4 and later does, where that is known; or both,
-    `["typed", "ane"]`. On a Mac the device computes, whatever stands here."""
     policy: Policy = Policy()
     """What a shard must reach to pass."""
-    max_tokens: Annotated[int, Field(ge=1, le=65536)] = 64
-    """Positions a flexible shard takes at once: T is 1 to this."""
-    context: Annotated[int, Field(ge=1, le=1 << 20)] = 2048
-    """Positions that a shard's key-value state holds: the longest text it can decode."""
-    target: Target = "iOS18"
-    """Minimum deployment target of the conversion."""
-
-
-class Defaults(Common):
-    """What every model starts from; its own keys win."""
 
 
 class ShardTable(Common):
@@ -199,6 +185,16 @@ class ModelTable(Common):
     variant: str | None = None
     """Which form of the model is computed, where a family has several: of `zaya`, `published` (the
     default), or `notes`, that of a lab's shards."""
+    arithmetic: Arithmetics = ("typed",)
+    """How the CPU executor computes what is judged: `typed`, float32 inside and rounded as the
+    program's types say; `ane`, as the ANE of M4 and later does, where that is known; or both,
+    `["typed", "ane"]`. On a Mac the device computes, whatever stands here."""
+    max_tokens: Annotated[int, Field(ge=1, le=65536)] = 64
+    """Positions a flexible shard takes at once: T is 1 to this."""
+    context: Annotated[int, Field(ge=1, le=1 << 20)] = 2048
+    """Positions that a shard's key-value state holds: the longest text it can decode."""
+    target: Target = "iOS18"
+    """Minimum deployment target of the conversion."""
     stateful: bool = False
     """Whether attention keeps keys and values in states (`ct.StateType`) and so takes a text step
     by step; for decoders, whose blocks otherwise take a whole text at once."""
@@ -218,13 +214,9 @@ class ModelTable(Common):
     sentences: Annotated[Path, Strict(False)] | None = None
     """Of an encoder: a text file, relative to the manifest, with a sentence a line. Behaviour ranks
     them for each prompt; absent: each prompt ranks the others."""
-    menu: dict[Annotated[str, Field(min_length=1)], Compression] = Field(default_factory=dict)
-    """Settings that `pytest-ane recommend` may choose from, by name; absent: its own."""
     baselines: Annotated[Path, Strict(False)] | None = None
     """Folder of the stored benchmark runs that throughput is compared with, relative to the
     manifest; absent: `.benchmarks` in the folder that pytest is started in."""
-    inputs: dict[InputName, Input] = Field(default_factory=dict)
-    """What the inputs of your own packages and builder's shards are drawn from, by input."""
     chain: Annotated[tuple[ChainEntry, ...], Strict(False)] = ()
     """How packages of your own follow one another, in running order, up to the stream `logits`:
     then behaviour is gated, as it is of a family."""
@@ -241,28 +233,18 @@ class ModelTable(Common):
     """Settings by shard id or glob; without a family these tables are the shards."""
 
 
-class CacheTable(Record):
-    """The cache folder of this machine."""
-
-    max_size: Size | None = None
-    """Above this, entries that no process uses are deleted, the least recently used first; absent:
-    any. What a run uses stays until the next one."""
-
-
 class RunTable(Record):
     """Where a run works."""
 
-    tmpdir: Annotated[str, Field(min_length=1)] | None = None
-    """Folder for temporary files, relative to the manifest, made if it is missing; absent: the
-    system's. A build needs room for its uncompressed package there."""
     cluster: Annotated[str, Field(min_length=1)] | None = None
     """URL of the Dask scheduler over whose workers runs are spread, such as
     `tcp://10.0.0.7:8786`."""
     store: Annotated[str, Field(min_length=1)] | None = None
     """The store that machines share: a URL that fsspec knows, such as `s3://bucket/ane`, or a
     folder, relative to the manifest; absent: none."""
-    cache: CacheTable = CacheTable()
-    """The cache folder of this machine."""
+    max_cache: Size | None = None
+    """Bytes of this machine's cache folder above which entries that no process uses are deleted,
+    the least recently used first; absent: any. What a run uses stays until the next one."""
 
 
 class ManifestTable(Record):
@@ -270,8 +252,6 @@ class ManifestTable(Record):
 
     run: RunTable = RunTable()
     """Where a run works."""
-    defaults: Defaults = Defaults()
-    """What every model starts from; its own keys win."""
     models: Annotated[dict[ModelName, ModelTable], Field(min_length=1)]
     """Models by name."""
 
@@ -300,10 +280,10 @@ def _records(base: type[Record]) -> Iterator[type[Record]]:
 
 
 def _describe(table: dict[str, Any], record: type[Record]) -> None:
-    """Give every property the text below its field, and the defaults people would write."""
+    """Give every property the text below its field; an override's keys are the method's."""
     texts = {name: text for kind in reversed(record.__mro__) for name, text in _docstrings(kind)}
     for key, name in zip(record.by_key(), record.model_fields, strict=True):
-        table["properties"][key]["description"] = texts[name]
+        table["properties"][key]["description"] = texts.get(name, "As in the method.")
 
 
 def _docstrings(record: type) -> Iterator[tuple[str, str]]:

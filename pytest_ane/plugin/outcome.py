@@ -125,7 +125,7 @@ def _lack(gate: Gate[Any], verdict: Verdict, policy: Policy, space: Workspace) -
         return "the answers are replayed, so no device was asked"
     if lack := gate.proves(verdict):
         return f"{lack}; {instead}"
-    if space.units not in (policy.evidence_for(gate.name).compute_units or WITH_ANE):
+    if space.units not in (policy.evidence.compute_units or WITH_ANE):
         return f"--ane-compute-units={space.units} is none that the policy takes"
     return ""
 

@@ -323,7 +323,7 @@ class MeasurementSource:
         """
         if systems_of(gate, self._asked_of) == ("",):
             return ""
-        return self._policy.evidence_for(gate).system_of(self._os) or None
+        return self._policy.evidence.system_of(self._os) or None
 
     @property
     def _os(self) -> str:
@@ -419,7 +419,7 @@ class MeasurementSource:
         return True
 
     def _verify(self, gate: str, system: str, *, signed: bool) -> Record:
-        policy = self._policy.evidence_for(gate)
+        policy = self._policy.evidence
         if not signed:
             # Signatures are made of what was recorded.
             policy = policy.model_copy(update={"signers": ()})

@@ -210,7 +210,7 @@ class Case:
     def pictures(self) -> bool:
         """Whether detectors may find objects: not in gradients and noise."""
         drawn = [domain.input for domain in self.domains.values()]
-        return not drawn or any(each is not None and each.files for each in drawn)
+        return not drawn or any(each is not None and each.pictures for each in drawn)
 
     def joined(self, parts: Sequence[Rows]) -> Rows:
         """The rows of all calls as one sequence, without those that were overwritten."""

@@ -96,8 +96,8 @@ def check_names(subject: Path | str, tables: Iterable[str], names: Sequence[str]
 
 def from_manifest(spec: Input) -> Domain:
     """What an input is drawn from because the manifest says so."""
-    if spec.files:
-        names = ", ".join(Path(file).name for file in spec.files)
+    if spec.pictures:
+        names = ", ".join(Path(file).name for file in spec.pictures)
         return Domain("manifest", spec, f"image: {names}, as the manifest says")
     return Domain("manifest", spec, f"{spec.kind}: as the manifest says")
 
@@ -268,7 +268,7 @@ class _Graph:
         if op in _WITHIN and parameter == "x" and own:
             edge = _WITHIN[op]
             sentence = f"uniform: {op} `{operation.name}` is defined from -{edge:g} to {edge:g}"
-            return Domain("derived", Input(kind="uniform", low=-edge, high=edge), sentence)
+            return Domain("derived", Input(kind="uniform", range=(-edge, edge)), sentence)
         return None
 
     def _is_root(self, operation: Operation) -> bool:
@@ -431,8 +431,8 @@ class Sampler:
         """
         needed = [0]
         for name, domain in self.domains.items():
-            if domain.input is not None and domain.input.files:
-                needed.append(len(domain.input.files) - self._drawn[name])
+            if domain.input is not None and domain.input.pictures:
+                needed.append(len(domain.input.pictures) - self._drawn[name])
             if domain.count is not None and domain.count <= COVERED:
                 left = domain.count - self._drawn[name]
                 needed.append(math.ceil(max(left, 0) / math.prod(shapes[name])))
@@ -457,7 +457,7 @@ class Sampler:
             values = _typed(feature, spec, draw(spec, shape, call))
         if spec.kind == "ids":
             self._drawn[name] += values.size
-        elif spec.files:
+        elif spec.pictures:
             self._drawn[name] += 1
         return values
 

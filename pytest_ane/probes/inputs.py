@@ -1,4 +1,4 @@
-"""The kinds of inputs that `[models.NAME.inputs.INPUT]` names, as seeded arrays of one call.
+"""The kinds of inputs that `[models.NAME.shard.ID.inputs.INPUT]` names, as arrays of one call.
 
 Each is a function of random words (`pytest_ane.probes.seeded.generator`), a shape and its options,
 and has the same values in every run. Kinds that depend on the position take `start`, the position
@@ -107,7 +107,7 @@ def draw(spec: Input, shape: Shape, call: Call) -> FloatArray | Array:
     bits = call.bits
     match spec.kind:
         case "normal":
-            return normal(bits, shape, spec.mean, spec.deviation)
+            return normal(bits, shape, spec.deviation)
         case "uniform":
             return uniform(bits, shape, *spec.bounds)
         case "positive":
@@ -115,8 +115,8 @@ def draw(spec: Input, shape: Shape, call: Call) -> FloatArray | Array:
         case "ids":
             assert spec.count is not None
             return ids(call.order, bits, shape, spec.count, call.first)
-        case "image" if spec.files:
-            return picture(spec.files[call.first % len(spec.files)], shape, *spec.bounds)
+        case "image" if spec.pictures:
+            return picture(spec.pictures[call.first % len(spec.pictures)], shape, *spec.bounds)
         case "image":
             return image(bits, shape, *spec.bounds, noise=call.number % 2 == 1)
         case "constant":
@@ -208,11 +208,9 @@ def _axis(shape: Shape, axis: int | None) -> int | None:
     return axis % len(shape)
 
 
-def normal(
-    bits: np.random.PCG64, shape: Shape, mean: float = 0.0, deviation: float = 1.0
-) -> FloatArray:
+def normal(bits: np.random.PCG64, shape: Shape, deviation: float = 1.0) -> FloatArray:
     """Normal values."""
-    return _single(mean + deviation * normals(bits, shape))
+    return _single(deviation * normals(bits, shape))
 
 
 def uniform(bits: np.random.PCG64, shape: Shape, low: float = 0.0, high: float = 1.0) -> FloatArray:

@@ -30,7 +30,7 @@ def inputs(
     An array is drawn whole from a seed, and shrinks to that of a small one.
 
     Args:
-        kind: as `kind` in `[models.NAME.inputs.INPUT]`.
+        kind: as `kind` in `[models.NAME.shard.ID.inputs.INPUT]`.
         shape: the input's, or a strategy of shapes.
         start: position of the call's first row, or a strategy of such.
         options: the kind's, as in the manifest with `_` for `-`: `inputs("ids", (8,), count=256)`.

@@ -55,7 +55,28 @@ def own_budget(
     # is its own uncompressed form names it.
     if shard.uncompressed is None:
         return _NO_PACKAGE
-    return _own(cache, shard, artifact, shard.uncompressed, cases, identity)
+    plain = shard.uncompressed
+    reference = shard.reference if isinstance(shard.reference, Path) else None
+    digest = tree_digest(plain)
+    itself = reference is not None and reference.is_dir() and tree_digest(reference) == digest
+    key = {
+        "artifact": artifact.digest,
+        "uncompressed": digest,
+        "reference": reference and tree_digest(reference),
+        "source": identity,
+        **({"function": shard.function} if shard.function else {}),
+        **_probed(shard),
+    }
+
+    def measured() -> ErrorBudget:
+        compressed = None if digest == artifact.digest else artifact.path
+        # A reference in fp16 is rounded too: in float32 it is held to the same bound.
+        answered = cases(CpuBackend("float32"))
+        return measure_budget(
+            plain, compressed, answered, function=shard.function, against_itself=itself
+        )
+
+    return _kept(cache, key, measured, shard.qualified)
 
 
 def built_budget(
@@ -88,37 +109,6 @@ def built_budget(
         package = plain or converted_package(shard, model.language_model)
         asked = isinstance(shard.requested, Uncompressed)
         return measure_budget(package, None if asked else compressed, cases())
-
-    return _kept(cache, key, measured, shard.qualified)
-
-
-def _own(
-    cache: Cache,
-    shard: Shard,
-    artifact: Artifact,
-    plain: Path,
-    cases: Callable[[Backend], list[Case]],
-    identity: dict[str, Any],
-) -> ErrorBudget:
-    reference = shard.reference if isinstance(shard.reference, Path) else None
-    digest = tree_digest(plain)
-    itself = reference is not None and reference.is_dir() and tree_digest(reference) == digest
-    key = {
-        "artifact": artifact.digest,
-        "uncompressed": digest,
-        "reference": reference and tree_digest(reference),
-        "source": identity,
-        **({"function": shard.function} if shard.function else {}),
-        **_probed(shard),
-    }
-
-    def measured() -> ErrorBudget:
-        compressed = None if digest == artifact.digest else artifact.path
-        # A reference in fp16 is rounded too: in float32 it is held to the same bound.
-        answered = cases(CpuBackend("float32"))
-        return measure_budget(
-            plain, compressed, answered, function=shard.function, against_itself=itself
-        )
 
     return _kept(cache, key, measured, shard.qualified)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -160,7 +161,7 @@ class PackageLayout:
             takes=tuple(each for streams in self._chain.takes.values() for each in streams),
             gives=gives,
             mode=mode,
-            kind=self._chain.kind,
+            kind=re.sub(r"\.?\d+", "", self._chain.shard),
             more=tuple(Branch(stream, mode, width) for (stream, mode), width in more),
             times=self._chain.times,
         )

@@ -1,10 +1,11 @@
-"""Threads of numpy and torch, chosen deliberately.
+"""What is due to a process: a clean end on SIGTERM, and threads of numpy and torch.
 
-Their threads spin while they wait, so that two busy processes on one machine slow each other down
-many times over. A gate multiplies small matrices: measured on two cores with another process
-running, the behaviour gate took 12 s with one BLAS thread and 37 to 73 s with two. The libraries
-read these variables when they are first imported. Mostly that is after the plugin was configured; a
-`conftest.py` that imports numpy is sooner.
+A CI that cancels a job sends SIGTERM, on which Python would leave all files. Threads spin while
+they wait, so that two busy processes on one machine slow each other down many times over. A gate
+multiplies small matrices: measured on two cores with another process running, the behaviour gate
+took 12 s with one BLAS thread and 37 to 73 s with two. The libraries read these variables when they
+are first imported, mostly after the plugin was configured; a `conftest.py` that imports numpy is
+sooner.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-
-# SIGTERM as a clean end: a CI that cancels a job sends it, and Python would leave all files.
 
 TERMINATED = 128 + int(signal.SIGTERM)
 """Exit code of a process that SIGTERM ended, as shells have it: 143."""
@@ -51,21 +50,9 @@ def on_terminate(end: Callable[[], Any]) -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-# Whether this is a run in CI.
-
-
 def in_ci() -> bool:
     """Whether the variable CI is set, as CI services do, to anything but `0` and `false`."""
     return os.environ.get("CI", "").lower() not in ("", "0", "false")
-
-
-# Threads of numpy and torch, chosen deliberately.
-#
-# Their threads spin while they wait, so that two busy processes on one machine slow each other
-# down many times over. A gate multiplies small matrices: measured on two cores with another
-# process running, the behaviour gate took 12 s with one BLAS thread and 37 to 73 s with two. The
-# libraries read these variables when they are first imported. Mostly that is after the plugin was
-# configured; a `conftest.py` that imports numpy is sooner.
 
 
 def choose() -> None:

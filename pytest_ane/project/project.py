@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -19,15 +18,14 @@ from pytest_ane.gates.base import Gate, GateTest, Subject
 from pytest_ane.gates.registry import GATES
 from pytest_ane.make import Artifact, Cache, build_shard
 from pytest_ane.make.cache import default_root, to_stderr
-from pytest_ane.make.disk import default_builds, require_cache, temporary_files_in
+from pytest_ane.make.disk import default_builds, require_cache
 from pytest_ane.make.record import PACKAGE
 from pytest_ane.make.shard import artifact_key
 from pytest_ane.make.shared_store import SharedStore
 from pytest_ane.manifest import FAMILIES, Manifest, Model, Policy, Shard
-from pytest_ane.manifest.problems import label
 from pytest_ane.mlprogram.arithmetic import Arithmetic
 from pytest_ane.mlprogram.digests import key_digest, remembered
-from pytest_ane.mlprogram.errors import AneError, ManifestError, SourceError
+from pytest_ane.mlprogram.errors import AneError, SourceError
 from pytest_ane.mlprogram.model import read_any
 from pytest_ane.mlprogram.records import MLModel as Program
 from pytest_ane.mlprogram.records import Pipeline
@@ -108,16 +106,6 @@ class Project:
 
     @contextmanager
     def use(self: P, *, rehash: bool = False) -> Iterator[P]:
-        """Remember digests of files, and make temporary files in the manifest's `tmpdir`.
-
-        Raises:
-            CacheError: the cache folder holds files that are not pytest-ane's.
-            ManifestError: the manifest's `tmpdir` cannot be written.
-        """
-        with self.remembering(rehash=rehash), scratch_of(self.manifest):
-            yield self
-
-    def remembering(self, *, rehash: bool = False) -> AbstractContextManager[None]:
         """Remember digests of unchanged files in the cache, from process to process.
 
         In CI all files are read: what lies in the cache there may come from anyone's run.
@@ -127,7 +115,8 @@ class Project:
         """
         root = (self.cache_root or default_root()).absolute()
         require_cache(root)
-        return remembered(root / "digests", rehash=rehash or in_ci())
+        with remembered(root / "digests", rehash=rehash or in_ci()):
+            yield self
 
     @property
     def store_url(self) -> str:
@@ -435,27 +424,3 @@ def read_project(
     if arithmetic:
         read = read.in_arithmetic(arithmetic)
     return Project(read, read.shards, cache, **options)
-
-
-@contextmanager
-def scratch_of(manifest: Manifest) -> Iterator[None]:
-    """Make temporary files in a manifest's `tmpdir`, if it names one.
-
-    Raises:
-        ManifestError: the folder cannot be made or written.
-    """
-    folder = manifest.tmpdir
-    if folder is None:
-        yield
-        return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ManifestError(
-            f"{label(manifest.path)}: [run] tmpdir: {folder} cannot be written ({error.strerror}); "
-            "name another folder."
-        ) from None
-    with temporary_files_in(folder):
-        yield

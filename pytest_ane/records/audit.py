@@ -163,9 +163,7 @@ def _files(manifest: Manifest) -> Mapping[str, str]:
         for shard in model.shards:
             packages = shard.reference, shard.uncompressed
             named |= {path for path in packages if isinstance(path, Path)}
-            for gate in GATES.values():
-                if gate.recordable:
-                    named |= set(shard.policy.evidence_for(gate.name).signers or ())
+            named |= set(shard.policy.evidence.signers or ())
     digests = {
         path.relative_to(folder).as_posix(): tree_digest(path)
         if path.is_dir()
@@ -357,7 +355,7 @@ class Auditor:
         """Evidence of a device; no older one than the base has."""
         store = Store(self._base.head.parent / FOLDER)
         record = EvidenceFile.at(store, gate.name, subject, system).verified(
-            policy=subject.policy.evidence_for(gate.name),
+            policy=subject.policy.evidence,
             now=datetime.now(timezone.utc),
             files=self._files(subject),
             asked=self._question(gate, subject),

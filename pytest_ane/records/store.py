@@ -131,7 +131,7 @@ def systems_of(gate: str, subject: Subject) -> tuple[str, ...]:
 
     What does not depend on the device is the same on every system.
     """
-    systems = subject.policy.evidence_for(gate).systems if GATES[gate].by_device else None
+    systems = subject.policy.evidence.systems if GATES[gate].by_device else None
     return systems or ("",)
 
 

@@ -110,13 +110,13 @@ def _find(source: str) -> tuple[SourceTable, Path]:
     except SourceError as error:
         why = str(error).replace("; run: ", "; check the path, or run: ")
         raise SourceError(f"{source}: no such file or folder, and {why}") from error
-    return SourceTable(hub=hub, revision=snapshot.name, file=file), Path(hub, file or "")
+    return SourceTable(hub=f"{hub}@{snapshot.name}", file=file), Path(hub, file or "")
 
 
 def _toml(table: SourceTable, folder: Path) -> str:
     """A source as the manifest has it: a path is relative where it is below the folder."""
     file, folder = source_path(table), folder.absolute()
-    keys = table.model_dump(include={"hub", "revision", "file"}, exclude_none=True)
+    keys = table.model_dump(include={"hub", "file"}, exclude_none=True)
     if table.path is not None:
         path = file.relative_to(folder).as_posix() if file.is_relative_to(folder) else str(file)
         # No manifest may say ".", which is what an empty path is.

@@ -123,7 +123,7 @@ class Inventory:
 
     def _trusted(self, file: EvidenceFile, today: Today | None) -> Recorded:
         """A file's record, if it counts; the policy's systems, chips and age are left out."""
-        policy = file.subject.policy.evidence_for(file.gate)
+        policy = file.subject.policy.evidence
         policy = policy.model_copy(update={"chips": None, "os": None, "max_age": None})
         files, asked, artifact = today or (None, None, None)
         found = file.verified(
@@ -151,7 +151,7 @@ class Inventory:
         """
         files, asked, artifact = self._today(gate, subject)
         file = EvidenceFile.at(self.store, gate, subject, system)
-        policy = subject.policy.evidence_for(gate)
+        policy = subject.policy.evidence
         return file.verified(
             policy=policy, now=self.now, files=files, asked=asked, artifact=artifact
         )

@@ -81,14 +81,14 @@ DEFAULT: Menu = MappingProxyType(
 """What is tried unless the manifest or `--menu` says otherwise."""
 
 
-def menu_of(own: Menu, file: Path | None) -> Menu:
-    """The settings to choose from: the file's, else the manifest's own, else the default.
+def menu_of(file: Path | None) -> Menu:
+    """The settings to choose from: the file's, else the default.
 
     Raises:
         ManifestError: the file cannot be read, or a setting in it is wrong; or the menu has
             fewer than two settings, or one with exceptions of its own.
     """
-    menu, where = own or DEFAULT, str(file or "menu")
+    menu, where = DEFAULT, str(file or "menu")
     if file:
         menu = {n: _setting(file, n, table) for n, table in read_table("--menu", file).items()}
     if len(menu) < 2:

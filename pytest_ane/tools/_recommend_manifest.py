@@ -19,7 +19,6 @@ from tomlkit.items import AoT, Comment, InlineTable, Item, Table, Whitespace
 
 from pytest_ane.manifest import Manifest, Settings, parse
 from pytest_ane.manifest.compression import setting_keys
-from pytest_ane.manifest.problems import value_at
 from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.mlprogram.errors import ManifestError
 
@@ -88,11 +87,9 @@ def _tables(
     forms = {shard: setting.model_dump_json() for shard, setting in wanted.items()}
     common = Counter(forms.values()).most_common(1)[0][0]
     main = next(setting for shard, setting in wanted.items() if forms[shard] == common)
-    # What is written below, in [defaults], shows through unless it is said again.
-    below = value_at(document, ("defaults", _COMPRESSION)) or {}
-    above = {**below, **setting_keys(main)}
+    above = setting_keys(main)
     own = {s: _keys(setting, above) for s, setting in wanted.items() if forms[s] != common}
-    return _keys(main, below), own
+    return above, own
 
 
 def _keys(setting: Settings, below: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,14 +43,13 @@ def run(options: argparse.Namespace) -> Output:
     ]
     checks, models = dict(_machine()), dict[str, str]()
     yield from map(_line, checks.items())
-    with ExitStack() as stack:
-        manifest, text = _manifest(options.manifest, stack, problems)
-        cache = _cache(options.cache, problems)
-        more = {**dict(_folders(cache)), "manifest": text}
-        yield from map(_line, more.items())
-        if manifest is not None:
-            models = {m.name: _model(manifest, m, cache, problems) for m in manifest.models}
-        yield from map(_line, models.items())
+    manifest, text = _manifest(options.manifest, problems)
+    cache = _cache(options.cache, problems)
+    more = {**dict(_folders(cache)), "manifest": text}
+    yield from map(_line, more.items())
+    if manifest is not None:
+        models = {m.name: _model(manifest, m, cache, problems) for m in manifest.models}
+    yield from map(_line, models.items())
     plans = plan_caches()
     yield from _plans(plans)
     data = {"checks": checks | more, "models": models, "plan_caches": plans, "problems": problems}
@@ -102,13 +100,10 @@ def _core_ml() -> str:
     return ", ".join(filter(None, parts))
 
 
-def _manifest(
-    path: Path | None, stack: ExitStack, problems: list[str]
-) -> tuple[Manifest | None, str]:
-    """The manifest, its folder for temporary files in use; and a text about it."""
+def _manifest(path: Path | None, problems: list[str]) -> tuple[Manifest | None, str]:
+    """The manifest, and a text about it."""
     from pytest_ane.models.families.own import make_importable
     from pytest_ane.project.entries import read_manifest
-    from pytest_ane.project.project import scratch_of
 
     file = path or Path("shards.toml")
     if path is None and not file.exists():
@@ -119,10 +114,6 @@ def _manifest(
         problems += str(error).splitlines()
         return None, f"{file}, which cannot be used"
     make_importable(manifest)
-    try:
-        stack.enter_context(scratch_of(manifest))
-    except AneError as error:
-        problems.append(str(error))
     return manifest, f"{file}, models {len(manifest.models)}"
 
 

@@ -112,7 +112,7 @@ def run(options: argparse.Namespace) -> Output:
     if action == "verify-run":
         return (yield from _verify_run(options))
     inventory = Inventory(options.manifest, options.evidence, options.cache)
-    with inventory.project.remembering(rehash=options.rehash):
+    with inventory.project.use(rehash=options.rehash):
         return (yield from _ACTIONS[action](inventory, options))
 
 

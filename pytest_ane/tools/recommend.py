@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> Output:
     project = read_project(file, options.cache, backend_name="cpu", arithmetic=options.arithmetic)
     model = choose_model(project.manifest, options.model)
     found.check_searchable(model)
-    settings = found.menu_of(model.menu, options.menu)
+    settings = found.menu_of(options.menu)
     cache, backend = project.cache, project.backend
     with project.use():
         opened = project.model(model.name)

@@ -144,7 +144,7 @@ def shard(name: str, prompts: bool = False) -> Any:
         id=name,
         model="m",
         arithmetic=("typed",),
-        policy=SimpleNamespace(evidence_for=lambda gate: None),
+        policy=SimpleNamespace(evidence=None),
         probes=SimpleNamespace(of_prompts=prompts),
         artifact=None,
         reference="float32",

@@ -75,11 +75,13 @@ def manifest() -> str:
 
 def _tables(schema: dict[str, Any], path: str, record: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """`(definition, path)` of the tables below a record, such as `[models.NAME.source]`."""
-    # Models first: a key that `[defaults]` may hold as well is described where people write it.
+    # Models first: what most people write.
     for key, value in sorted(record["properties"].items(), key=lambda item: item[0] != "models"):
+        if key == "joint":  # Methods again.
+            continue
         for name, brackets, middle in _references(value):
             inner = f"{path}.{key}{middle}".lstrip(".")
-            if name.endswith("Step") or name == "JsonValue":
+            if name == "JsonValue":
                 continue
             yield name, f"[[{inner}]]" if brackets else f"[{inner}]"
             yield from _tables(schema, inner, schema["$defs"][name])

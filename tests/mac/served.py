@@ -288,24 +288,6 @@ def test_wrong_inputs() -> None:
         model.predict({"x": None})
 
 
-def test_the_older_kind_loads_and_says_why_it_cannot_predict() -> None:
-    traced = torch.jit.trace(torch.nn.ReLU(), torch.zeros(1, 3))
-    model = ct.convert(traced, inputs=[ct.TensorType("x", (1, 3))], convert_to="neuralnetwork")
-    with pytest.raises(AneError, match=r'again with convert_to="mlprogram"\.$'):
-        model.predict({"x": np.ones((1, 3))})
-
-
-def test_an_unknown_operation_loads_and_says_why_it_cannot_predict() -> None:
-    model = converted(doubling())
-    spec = model.get_spec()
-    (block,) = spec.mlProgram.functions["main"].block_specializations.values()
-    next(op for op in block.operations if op.type == "mul").type = "custom_mul"
-    model = ct.models.MLModel(spec, weights_dir=model.weights_dir)
-    assert model.get_spec().description.input[0].name == "x"
-    with pytest.raises(AneError, match="operation 'custom_mul' is not implemented"):
-        model.predict({"x": np.ones((1, 3))})
-
-
 def linear() -> Any:
     """A program with a weight of 4096 elements, in its weights file."""
 

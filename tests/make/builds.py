@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from pytest_ane.make import Cache, build_shard
-from pytest_ane.manifest import Linear, Model, Palettize, PalettizeStep, Prune, Shard, Uncompressed
+from pytest_ane.manifest import Linear, Model, Palettize, Prune, Shard, Uncompressed
 from pytest_ane.models.families import Buildable
 from pytest_ane.models.families.own import BuilderModel
 from tests.models.families.gemma4 import tiny as gemma4
@@ -24,7 +24,7 @@ FAST = Palettize(nbits=4, mode="uniform", weight_threshold=0)
 SLOW = Palettize(nbits=2, engine="coremltools", mode="uniform", weight_threshold=0)
 GROUPED = Palettize(nbits=6, granularity="per_grouped_channel", group_size=16)
 INT8 = Linear(weight_threshold=0)
-SPARSE = Prune(target_sparsity=0.5, weight_threshold=0, joint=(PalettizeStep(nbits=4),))
+SPARSE = Prune(target_sparsity=0.5, weight_threshold=0, joint=(Palettize(nbits=4),))
 
 
 def shards() -> Iterator[tuple[Buildable, Shard]]:

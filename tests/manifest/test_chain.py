@@ -111,14 +111,10 @@ def test_channels_of_a_stream(reference: str, stream: str, part: slice) -> None:
             "reference = \"nowhere:logits\": 'nowhere' is not a module in the manifest's folder or "
             "an installed one.",
         ),
-        (chain('embedding = { file = "e.bin" }'), "raw numbers need dtype and width."),
+        (chain('embedding = { file = "e.bin" }'), "must be FILE.npy, or FILE#NAME of a .npz"),
         (
             chain('embedding = { file = "e.npz" }'),
             "give the tensor's name, FILE#NAME, of .npz, .safetensors and .gguf.",
-        ),
-        (
-            chain('embedding = { file = "e.npy", width = 3 }'),
-            ".npy files know dtype and width; leave them out.",
         ),
         (
             '[models.own]\ntokenizer = "t.json"\n[models.own.shard.a]\nartifact = "a.mlpackage"\n'

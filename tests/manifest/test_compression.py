@@ -11,10 +11,8 @@ from pydantic import ValidationError
 
 from pytest_ane.manifest import (
     Linear,
-    LinearStep,
     Override,
     Palettize,
-    PalettizeStep,
     Prune,
     Settings,
     Uncompressed,
@@ -111,15 +109,14 @@ def test_joint_is_inherited_unless_said_otherwise() -> None:
 
 def test_another_way_to_prune_replaces_the_first() -> None:
     asked = Prune.model_validate({
-        "target_sparsity": 0.5, "block_size": 2,
-        "overrides": [{"weights": "a", "n_m_ratio": [2, 4]}, {"weights": "b", "dim": 1}],
+        "target_sparsity": 0.5,
+        "overrides": [{"weights": "a", "n_m_ratio": [2, 4]}],
     })  # fmt: skip
     assert asked.for_weight("a") == Prune(n_m_ratio=(2, 4))
-    assert asked.for_weight("b") == Prune(target_sparsity=0.5, block_size=2, dim=1)
 
 
 def test_steps_in_order() -> None:
-    asked = Prune(target_sparsity=0.5, joint=(PalettizeStep(nbits=4),))
+    asked = Prune(target_sparsity=0.5, joint=(Palettize(nbits=4),))
     assert [step.method for step in asked.steps] == ["prune", "palettize"]
     assert Uncompressed().steps == ()
 
@@ -160,8 +157,8 @@ def test_no_numbers_of_bits(nbits: object) -> None:
         (Linear(dtype="uint4"), "iOS17", "dtype = uint4"),
         (Linear(granularity="per_block"), "iOS17", "granularity = per_block"),
         (Prune(n_m_ratio=(2, 4)), "iOS16", None),
-        (Prune(threshold=0.1, joint=(LinearStep(),)), "iOS17", "joint compression"),
-        (Prune(threshold=0.1, joint=(LinearStep(),)), "iOS18", None),
+        (Prune(threshold=0.1, joint=(Linear(),)), "iOS17", "joint compression"),
+        (Prune(threshold=0.1, joint=(Linear(),)), "iOS18", None),
         (Uncompressed(), "iOS16", None),
     ],
 )

@@ -40,7 +40,7 @@ def test_the_example_loads(read: Read, tmp_path: Path) -> None:
     assert (block.compression.nbits, block.compression.group_size) == (8, 16)
     assert isinstance(block.compression.for_weight("embed_tokens"), Linear)
     assert block.policy.evidence.signers == (tmp_path / "keys" / "lab.pub",)
-    assert block.policy.evidence_for("behaviour").max_age == timedelta(weeks=2)
+    assert block.policy.evidence.max_age == timedelta(days=90)
     assert manifest.shard("mine:decoder").reference == "none"
     encoder = manifest.shard("mine:encoder")
     assert encoder.golden == tmp_path / "golden" / "encoder.safetensors"
@@ -52,5 +52,5 @@ def test_the_example_loads(read: Read, tmp_path: Path) -> None:
 
 def test_the_example_has_every_key() -> None:
     for key in {row[0].strip("`").rpartition(".")[2] for row in ROWS if len(row) > 2}:
-        if key not in ("path", "block_size"):
+        if key != "path":
             assert re.search(rf"\b{key}\b", EXAMPLE), key

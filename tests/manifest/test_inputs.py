@@ -12,11 +12,11 @@ from pytest_ane.manifest.inputs import OPTIONS, Input, questions
 from tests.manifest.conftest import Complaints, Read
 
 OWN = """\
-[models.own.inputs.tokens]
+[models.own.shard."*".inputs.tokens]
 kind = "ids"
 count = 256
 
-[models.own.inputs.mask]
+[models.own.shard."*".inputs.mask]
 kind = "causal-mask"
 window = 8
 position-axis = -2
@@ -49,21 +49,21 @@ def test_a_shard_s_table_is_laid_over_the_model_s(read: Read) -> None:
     count = 100
     [models.own.shard."*1".inputs.mask]
     kind = "uniform"
-    low = -1.0
+    range = [-1.0, 1.0]
     """
     first, second = read(OWN + more).shards
     assert first.inputs["tokens"].count == 256
     assert second.inputs["tokens"].count == 100
-    assert second.inputs["mask"] == Input(kind="uniform", low=-1.0)
+    assert second.inputs["mask"] == Input(kind="uniform", range=(-1.0, 1.0))
 
 
 def test_a_file_is_relative_to_the_manifest(read: Read, tmp_path: Path) -> None:
-    more = '[models.own.inputs.x]\nkind = "constant"\nfile = "data/all.npz#x"\n'
+    more = '[models.own.shard."*".inputs.x]\nkind = "constant"\nfiles = "data/all.npz#x"\n'
     assert read(OWN + more).shards[0].inputs["x"].file == str(tmp_path / "data/all.npz#x")
 
 
 def test_pictures_are_relative_to_the_manifest(read: Read, tmp_path: Path) -> None:
-    more = '[models.own.inputs.x]\nkind = "image"\nfiles = ["cat.png", "more/dog.png"]\n'
+    more = '[models.own.shard."*".inputs.x]\nkind = "image"\nfiles = ["cat.png", "more/dog.png"]\n'
     files = read(OWN + more).shards[0].inputs["x"].files
     assert files == (str(tmp_path / "cat.png"), str(tmp_path / "more/dog.png"))
 
@@ -71,11 +71,14 @@ def test_pictures_are_relative_to_the_manifest(read: Read, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("table", "complaint"),
     [
-        ("count = 3", "[models.own.inputs.x] 'kind' is missing; add it."),
+        ("count = 3", "inputs.x] 'kind' is missing; add it."),
         ('kind = "token"', "kind = \"token\": must be one of 'normal', 'uniform', "),
-        ('kind = "ids"', "[models.own.inputs.x] 'count' is missing; kind = 'ids' needs it."),
+        (
+            'kind = "ids"',
+            "inputs.x] 'count' is missing; kind = 'ids' needs it.",
+        ),
         ('kind = "routing"', "'active' is missing; kind = 'routing' needs it."),
-        ('kind = "constant"', "'file' is missing; kind = 'constant' needs it."),
+        ('kind = "constant"', "'files' is missing; kind = 'constant' needs it."),
         (
             'kind = "normal"\ncount = 3',
             "count = 3: belongs to kind = 'ids', not 'normal'.",
@@ -85,26 +88,29 @@ def test_pictures_are_relative_to_the_manifest(read: Read, tmp_path: Path) -> No
         ('kind = "causal-mask"\nmasked = 1.0', "masked = 1.0: must be less than 0."),
         ('kind = "causal-mask"\nmasked = -inf', "masked = -inf: must be a finite number."),
         ('kind = "rope-cos"\nhead = 7', "head = 7: must be a multiple of 2."),
-        ('kind = "uniform"\nlow = 2.0', "low is 2 and high 1; low must be less than high."),
+        ('kind = "uniform"\nrange = [2.0, 1.0]', "must be the least value, then a greater one."),
         ('kind = "one-hot"\naxis = 1\nposition-axis = 1', "are the same; give two axes."),
-        ('kind = "image"\nfiles = [""]', "must be the name of a picture."),
-        ('kind = "uniform"\nfiles = ["a.png"]', "belongs to kind = 'image', not 'uniform'."),
+        ('kind = "image"\nfiles = [""]', "must be the name of a file."),
         (
-            'kind = "constant"\nfile = "x.npz"',
-            'file = "x.npz": must be FILE.npy, FILE.npz#NAME or FILE.safetensors#NAME.',
+            'kind = "uniform"\nfiles = ["a.png"]',
+            "belongs to kind = 'image' or 'constant', not 'uniform'.",
+        ),
+        (
+            'kind = "constant"\nfiles = "x.npz"',
+            'files = "x.npz": must be FILE.npy, FILE.npz#NAME or FILE.safetensors#NAME.',
         ),
     ],
 )
 def test_what_is_wrong_is_one_sentence(complaints: Complaints, table: str, complaint: str) -> None:
-    (line,) = complaints(f"{OWN}[models.own.inputs.x]\n{table}\n")
+    (line,) = complaints(OWN + '[models.own.shard."*".inputs.x]\n' + table + "\n")
     assert complaint in line
 
 
 def test_inputs_of_a_family_s_shards_are_an_error(complaints: Complaints) -> None:
-    (complaint,) = complaints(FAMILY + '[models.mini.inputs.x]\nkind = "normal"\n')
+    (complaint,) = complaints(FAMILY + '[models.mini.shard."*".inputs.x]\nkind = "normal"\n')
     assert complaint == (
-        "shards.toml:5: [models.mini.inputs] has no effect, for the family says what its inputs "
-        "are; take it out."
+        'shards.toml:5: [models.mini.shard."*".inputs] has no effect, for the family says what its '
+        "inputs are; take it out."
     )
 
 
@@ -114,8 +120,8 @@ def test_every_option_belongs_to_a_kind() -> None:
 
 
 def test_a_question_holds_the_options_of_the_kind_alone() -> None:
-    assert Input(kind="ids", count=3).question == {"kind": "ids", "count": 3}
-    assert Input(kind="ids", count=3, sample=True).question["sample"] is True
+    asked = Input(kind="ids", count=3).question
+    assert asked == {"kind": "ids", "count": 3, "sample": False}
     assert Input(kind="positive").question == {"kind": "positive", "deviation": 1.0}
 
 
@@ -123,11 +129,11 @@ def test_a_file_counts_by_its_bytes(tmp_path: Path) -> None:
     (tmp_path / "a.npy").write_bytes(b"one")
     (tmp_path / "b.npy").write_bytes(b"one")
     a, b, none = (
-        questions({"x": Input(kind="constant", file=str(tmp_path / name))})
+        questions({"x": Input(kind="constant", files=(str(tmp_path / name),))})
         for name in ("a.npy", "b.npy", "c.npy")
     )
     assert a == b != none
-    assert none["x"] == {"kind": "constant", "file": ["missing", ""]}
+    assert none["x"] == {"kind": "constant", "files": [["missing", ""]]}
 
 
 def test_pictures_count_by_their_bytes(tmp_path: Path) -> None:
@@ -140,7 +146,7 @@ def test_pictures_count_by_their_bytes(tmp_path: Path) -> None:
 
     assert question("a.png") == question("b.png") != question("c.png")
     assert question("a.png", "c.png") != question("c.png", "a.png")
-    assert question("no.png")["files"] == ["missing"]
+    assert question("no.png")["files"] == [["missing", ""]]
     assert "files" not in question()
 
 

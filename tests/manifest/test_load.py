@@ -31,11 +31,8 @@ def test_a_package_of_one_s_own(read: Read) -> None:
 
 
 def test_arithmetic_of_a_model_and_of_its_shards(read: Read) -> None:
-    text = '[defaults]\narithmetic = "ane"\n' + MINE + "[models.mine.shard.decoder]\n"
-    text += 'artifact = "d.mlpackage"\nreference = "none"\narithmetic = ["typed", "ane", "ane"]\n'
-    manifest = read(text)
-    assert manifest.models[0].arithmetic == ("ane",)
-    assert [shard.arithmetic for shard in manifest.shards] == [("ane",), ("typed", "ane")]
+    manifest = read('[models.mine]\narithmetic = ["typed", "ane", "ane"]\n' + MINE)
+    assert manifest.models[0].arithmetic == manifest.shards[0].arithmetic == ("typed", "ane")
     (model,) = manifest.in_arithmetic(("typed",)).models
     assert {model.arithmetic, *(shard.arithmetic for shard in model.shards)} == {("typed",)}
 
@@ -99,7 +96,6 @@ def test_the_end_of_a_file_that_stops_too_early(complaints: Complaints) -> None:
         ("[models]", ["shards.toml:1: [models] must not be empty."]),
         ("models = 3", ["shards.toml:1: models = 3: must be a table."]),
         ("models.m = 3", ["shards.toml:1: [models] m = 3: must be a table."]),
-        ("defaults = 3\n" + MINE, ["shards.toml:1: defaults = 3: must be a table."]),
         ("[model.m]", [
             "shards.toml: 'models' is missing; add it.",
             "shards.toml:1: unknown key 'model': did you mean 'models'?",
@@ -114,9 +110,6 @@ def test_the_top_of_the_file(text: str, sentences: list[str], complaints: Compla
 
 def test_everything_wrong_is_said_at_once_in_the_file_s_order(complaints: Complaints) -> None:
     text = """\
-[defaults]
-max-tokens = 0
-
 [models.a]
 family = "lama"
 policy.fidelity.min-cosine = 2
@@ -132,16 +125,15 @@ probes.count = 0
 unproven = "maybe"
 """
     assert complaints(text) == [
-        "shards.toml:2: [defaults] max-tokens = 0: must be at least 1.",
-        "shards.toml:4: [models.a] 'source' is missing; say where the family's weights come from.",
-        "shards.toml:4: [models.a] 'shards' is missing; name them, such as \"L00-L29, "
+        "shards.toml:1: [models.a] 'source' is missing; say where the family's weights come from.",
+        "shards.toml:1: [models.a] 'shards' is missing; name them, such as \"L00-L29, "
         'head.0-head.3".',
-        f'shards.toml:5: [models.a] family = "lama": is neither a family ({", ".join(FAMILIES)}) '
+        f'shards.toml:2: [models.a] family = "lama": is neither a family ({", ".join(FAMILIES)}) '
         "nor a module in the manifest's folder or an installed one; did you mean 'llama'?",
-        "shards.toml:6: [models.a.policy.fidelity] min-cosine = 2: must be at most 1.",
-        "shards.toml:11: [models.b.shard.x.probes] count = 0: must be at least 1.",
-        'shards.toml:13: [models.b.shard."y*"] matches no shard; there are: x.',
-        "shards.toml:16: [models.b.policy] unproven = \"maybe\": must be one of 'fail', 'allow'.",
+        "shards.toml:3: [models.a.policy.fidelity] min-cosine = 2: must be at most 1.",
+        "shards.toml:8: [models.b.shard.x.probes] count = 0: must be at least 1.",
+        'shards.toml:10: [models.b.shard."y*"] matches no shard; there are: x.',
+        "shards.toml:13: [models.b.policy] unproven = \"maybe\": must be one of 'fail', 'allow'.",
     ]
 
 
@@ -168,9 +160,10 @@ def test_one_package_without_a_manifest(tmp_path: Path) -> None:
     assert shard.compression is None
 
 
-def test_a_package_with_a_name_that_is_no_id(tmp_path: Path) -> None:
-    (tmp_path / "0é.mlpackage").mkdir()
-    assert package_manifest(tmp_path / "0é.mlpackage").shards[0].id == "p-0-"
+@pytest.mark.parametrize(("name", "id"), [("0é", "p-0-"), ("all", "p-all")])
+def test_a_package_with_a_name_that_is_no_id(tmp_path: Path, name: str, id: str) -> None:
+    (tmp_path / f"{name}.mlpackage").mkdir()
+    assert package_manifest(tmp_path / f"{name}.mlpackage").shards[0].id == id
 
 
 def test_packages_of_one_name_are_numbered(tmp_path: Path) -> None:
@@ -231,6 +224,17 @@ def test_a_family_s_shard(read: Read, tmp_path: Path) -> None:
     assert model.source == shard.source
 
 
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [(MINE.replace("encoder", "all"), "[models.mine.shard]"),
+     (MODEL.replace("head.0", "all"), "[models.m]")],
+)  # fmt: skip
+def test_all_is_no_name_of_a_shard(complaints: Complaints, text: str, where: str) -> None:
+    (line,) = complaints(text)
+    assert where in line
+    assert "a shard may not be called 'all', which selects every shard" in line
+
+
 def test_shards_as_a_list(read: Read) -> None:
     text = MODEL.replace('"L00-L03, head.0"', '["L00-L01", "head.0, head.1"]')
     assert read(text).model_of("m").ids == ("L00", "L01", "head.0", "head.1")
@@ -240,24 +244,19 @@ def test_no_compression_named_means_fp16(read: Read) -> None:
     assert read(MODEL).shards[0].compression == Uncompressed()
 
 
-def test_layers_from_defaults_to_shard(read: Read) -> None:
+def test_layers_from_model_to_shard(read: Read) -> None:
     manifest = read(
-        "[defaults]\nmax-tokens = 8\npolicy.fidelity.min-cosine = 0.9\nprobes.count = 3\n"
-        + MODEL
-        + "max-tokens = 16\n"
+        MODEL
+        + "policy.fidelity.min-cosine = 0.9\nprobes.count = 3\nmax-tokens = 16\n"
         + PALETTE
-        + '[models.m.shard."L0[0-1]"]\ncompression = { nbits = 8 }\nmax-tokens = 32\n'
+        + '[models.m.shard."L0[0-1]"]\ncompression = { nbits = 8 }\nprobes.seed = 1\n'
         + "[models.m.shard.L01]\ncompression = { group_size = 8 }\npolicy.fidelity.min-cosine = 1\n"
         + '[models.m.shard."head.*".compression]\nmethod = "linear"\n'
     )
-    assert [shard.max_tokens for shard in manifest.shards] == [32, 32, 16, 16, 16]
-    assert [shard.policy.fidelity.min_cosine for shard in manifest.shards] == [
-        0.9,
-        1,
-        0.9,
-        0.9,
-        0.9,
-    ]
+    assert [shard.probes.seed for shard in manifest.shards] == [1, 1, 0, 0, 0]
+    cosines = [shard.policy.fidelity.min_cosine for shard in manifest.shards]
+    assert cosines == [0.9, 1, 0.9, 0.9, 0.9]
+    assert {shard.max_tokens for shard in manifest.shards} == {16}
     assert {shard.probes.count for shard in manifest.shards} == {3}
     assert [shard.compression for shard in manifest.shards] == [
         Palettize(nbits=8),
@@ -408,13 +407,6 @@ def test_prompts_without_a_family(complaints: Complaints) -> None:
     assert complaints(text) == [
         "shards.toml:4: [models.m] 'prompts' needs a family; add family = \"llama\"."
     ]
-
-
-def test_a_mistake_in_defaults_is_said_though_every_model_overrides_it(
-    complaints: Complaints,
-) -> None:
-    text = "[defaults]\nmax-tokens = 0\n" + MODEL + "max-tokens = 4\n"
-    assert complaints(text) == ["shards.toml:2: [defaults] max-tokens = 0: must be at least 1."]
 
 
 def test_a_mistake_of_many_shards_is_said_once(complaints: Complaints) -> None:

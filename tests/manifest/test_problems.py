@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from pytest_ane.manifest import FAMILIES
+from pytest_ane.manifest.compression import OpType
 from pytest_ane.manifest.problems import (
     Problem,
     at_key,
@@ -98,65 +99,135 @@ shards = "L00-L03, head.0"
 C, F, P = (f"{MODEL}[models.m.{table}]\n" for table in ("compression", "policy.fidelity", "probes"))
 PALETTE = f'{C}method = "palettize"\n'
 PROMPT = f'{MODEL}[[models.m.prompts]]\nname = "p"\n'
+PRUNE = f'{C}method = "prune"\n'
+OVERRIDE = f'{PALETTE}[[models.m.compression.overrides]]\nweights = "*"\n'
 
+SAID = [
+    (MODEL, "probes = 3", "must be a table."),
+    (MODEL, "compression = 3", "must be a table."),
+    (MODEL, "max-tokens = 0", "must be at least 1."),
+    (MODEL, 'target = "iOS15"', "must be one of 'iOS16', 'iOS17', 'iOS18'."),
+    (MODEL, "prompts = 3", "must be a list."),
+    (MODEL, "arithmetic = []", "must be 'typed', 'ane' or a list of both."),
+    (PALETTE, "nbits = 5", "must be one of 1, 2, 3, 4, 6, 8."),
+    (PALETTE, "nbits = true", "must be a whole number."),
+    (PALETTE, 'mode = "kmean"', "must be one of 'kmeans', 'uniform', 'unique'."),
+    (PALETTE, "group_size = 0", "must be at least 1."),
+    (PALETTE, "keep = 3", "must be a list."),
+    (PALETTE, "enable_per_channel_scale = 1", "must be true or false."),
+    (
+        PALETTE,
+        'mode = "uniform"\ncluster_dim = 2',
+        "must be 1 with mode = 'uniform', or use 'kmeans'.",
+    ),
+    (PALETTE, "cluster_dim = 3", "must divide group_size = 32."),
+    (
+        PALETTE,
+        'joint = [{ method = "linear" }]',
+        "linear after palettize quantizes the tables; granularity must be 'per_tensor'.",
+    ),
+    (
+        PALETTE,
+        'joint = [{ method = "prune", n_m_ratio = [2, 4] }]',
+        "prune after another method takes target_sparsity or threshold.",
+    ),
+    (
+        PALETTE,
+        'joint = [{ method = "palettize" }]',
+        "palettize then palettize cannot be done jointly; what can is linear then palettize; "
+        "linear then prune; palettize then linear; palettize then prune; palettize then prune "
+        "then linear; prune then linear; prune then palettize; prune then palettize then linear.",
+    ),
+    (
+        PALETTE,
+        'enable_per_channel_scale = true\njoint = [{ method = "linear", granularity = '
+        '"per_tensor" }]',
+        "enable_per_channel_scale must be false in joint compression.",
+    ),
+    (C, 'method = "palete"', "must be one of 'palettize', 'linear', 'prune', 'none'."),
+    (
+        C,
+        'method = "linear"\ndtype = "int4"\njoint = [{ method = "palettize" }]',
+        "linear before palettize must have dtype 'int8' or 'uint8'.",
+    ),
+    (F, 'min-cosine = "high"', "must be a number."),
+    (F, "max-non-finite = 1", "must be less than 1."),
+    (F, "min-cosine = 1.5", "must be at most 1."),
+    (F, "min-cosine = nan", "must be a finite number."),
+    (F, "min-live-probes = 1.5", "must be a whole number."),
+    (P, "kinds = []", "must not be empty."),
+    (PROMPT, "text = 3", "must be text in quotes."),
+    (PRUNE, "target_sparsity = 1.5", "must be at most 1."),
+    (PRUNE, "n_m_ratio = [4, 2]", "must be [n, m] with n at most m."),
+    (
+        PRUNE,
+        'target_sparsity = 0.5\njoint = [{ method = "palettize", cluster_dim = 2 }]',
+        "cluster_dim must be 1 in joint compression, except for palettize then linear.",
+    ),
+    (
+        OVERRIDE,
+        'joint = [{ method = "linear" }]',
+        "linear after palettize quantizes the tables; granularity must be 'per_tensor'.",
+    ),
+    (OVERRIDE, "nbits = 5", "must be one of 1, 2, 3, 4, 6, 8."),
+    (
+        OVERRIDE,
+        "block_size = 4",
+        "belongs to method = 'linear'; name that method here, or leave the key out.",
+    ),
+    (OVERRIDE, 'mode = "linear"', "must be one of 'kmeans', 'uniform', 'unique'."),
+    (OVERRIDE, "group_size = 16\ncluster_dim = 3", "must divide group_size = 16."),
+]
+"""A table, the last line of it, and what is said of the line's value."""
+TOLD = [
+    (MODEL, "prompts = [3]", "prompts[0] = 3: must be a table."),
+    (MODEL, 'depends = ["x"]', "'depends' needs a builder; a family's VERSION says it."),
+    (MODEL, "max_tokens = 4", "unknown key 'max_tokens': did you mean 'max-tokens'?"),
+    (MODEL, "compresion.nbits = 4", "unknown key 'compresion': did you mean 'compression'?"),
+    (
+        MODEL,
+        "min-cosine = 0.9",
+        "unknown key 'min-cosine': it belongs in [models.m.policy.fidelity].",
+    ),
+    (MODEL, "nbits = 4", "unknown key 'nbits': it belongs in [models.m.compression]."),
+    (MODEL, "variant = 'notes'", "family 'llama' has no variants; leave 'variant' out."),
+    (MODEL, "arithmetic = 'fp16'", "arithmetic = \"fp16\": must be 'typed' or 'ane'."),
+    (
+        MODEL,
+        "arithmetic = ['typed', 'h14']",
+        'arithmetic = ["typed", "h14"]: h13 to h15 (M1 to M3) sum in other ways than M4 and '
+        "later, and their rules are not known; use 'ane', which is h16+.",
+    ),
+    (PALETTE, 'keep = ["a", ""]', 'keep[1] = "": must not be empty.'),
+    (PALETTE, "group-size = 4", "unknown key 'group-size': did you mean 'group_size'?"),
+    (
+        C,
+        'method = "none"\nnbits = 4',
+        "unknown key 'nbits': the keys here are keep, method, overrides.",
+    ),
+    (F, "min-cosin = 0.9", "unknown key 'min-cosin': did you mean 'min-cosine'?"),
+    (
+        P,
+        'kinds = ["gaussian", "uniform"]',
+        "kinds[1] = \"uniform\": must be one of 'gaussian', 'unit-norm', 'captured', 'outlier', "
+        "'extreme', 'massive', 'ragged', 'rewrite'.",
+    ),
+    (P, "size = 4", "unknown key 'size': the keys here are count, kinds, lengths, seed."),
+    (PROMPT, "ids = [1, -1]", "ids[1] = -1: must be at least 0."),
+    (PROMPT, "txt = 'x'", "unknown key 'txt': did you mean 'text'?"),
+    (OVERRIDE, "nbit = 4", "unknown key 'nbit': did you mean 'nbits'?"),
+]
+"""The same, with the whole sentence."""
 SENTENCES = [
-    # Values.
-    (
-        PALETTE + "nbits = 5",
-        "7: [models.m.compression] nbits = 5: must be one of 1, 2, 3, 4, 6, 8.",
-    ),
-    (PALETTE + "nbits = true", "7: [models.m.compression] nbits = true: must be a whole number."),
-    (
-        PALETTE + 'mode = "kmean"',
-        "7: [models.m.compression] mode = \"kmean\": must be one of 'kmeans', 'uniform', 'unique'.",
-    ),
-    (PALETTE + "group_size = 0", "7: [models.m.compression] group_size = 0: must be at least 1."),
-    (PALETTE + "keep = 3", "7: [models.m.compression] keep = 3: must be a list."),
-    (PALETTE + 'keep = ["a", ""]', '7: [models.m.compression] keep[1] = "": must not be empty.'),
-    (
-        PALETTE + "enable_per_channel_scale = 1",
-        "7: [models.m.compression] enable_per_channel_scale = 1: must be true or false.",
-    ),
-    (
-        PALETTE + 'mode = "uniform"\ncluster_dim = 2',
-        "8: [models.m.compression] cluster_dim = 2: must be 1 with mode = 'uniform', or use "
-        "'kmeans'.",
-    ),
-    (
-        PALETTE + "cluster_dim = 3",
-        "7: [models.m.compression] cluster_dim = 3: must divide group_size = 32.",
-    ),
-    (
-        C + 'method = "palete"',
-        "6: [models.m.compression] method = \"palete\": must be one of 'palettize', 'linear', "
-        "'prune', 'none'.",
-    ),
     (
         C + "nbits = 4",
         "5: [models.m.compression] 'method' is missing; add one of 'palettize', 'linear', "
         "'prune' or 'none'.",
     ),
     (
-        F + 'min-cosine = "high"',
-        '6: [models.m.policy.fidelity] min-cosine = "high": must be a number.',
-    ),
-    (
-        F + "max-non-finite = 1",
-        "6: [models.m.policy.fidelity] max-non-finite = 1: must be less than 1.",
-    ),
-    (
         F + "outputs.y.min-cosin = 1",
         "6: [models.m.policy.fidelity.outputs.y] unknown key 'min-cosin': did you mean "
         "'min-cosine'?",
-    ),
-    (F + "min-cosine = 1.5", "6: [models.m.policy.fidelity] min-cosine = 1.5: must be at most 1."),
-    (
-        F + "min-cosine = nan",
-        "6: [models.m.policy.fidelity] min-cosine = nan: must be a finite number.",
-    ),
-    (
-        F + "min-live-probes = 1.5",
-        "6: [models.m.policy.fidelity] min-live-probes = 1.5: must be a whole number.",
     ),
     (
         MODEL + "policy.compression.min-ratio = 0",
@@ -181,12 +252,6 @@ SENTENCES = [
         "5: [models.m.policy] unproven = \"pass\": must be one of 'fail', 'allow'.",
     ),
     (
-        P + 'kinds = ["gaussian", "uniform"]',
-        "6: [models.m.probes] kinds[1] = \"uniform\": must be one of 'gaussian', 'unit-norm', "
-        "'captured', 'outlier', 'extreme', 'massive', 'ragged', 'rewrite'.",
-    ),
-    (P + "kinds = []", "6: [models.m.probes] kinds = []: must not be empty."),
-    (
         P + 'kinds = ["gaussian", "gaussian"]',
         "5: [models.m.probes] kinds names a kind twice; name each once.",
     ),
@@ -194,18 +259,7 @@ SENTENCES = [
         P + "lengths = [8, 8]",
         "5: [models.m.probes] lengths names a length twice; name each once.",
     ),
-    (MODEL + "probes = 3", "5: [models.m] probes = 3: must be a table."),
-    (MODEL + "compression = 3", "5: [models.m] compression = 3: must be a table."),
-    (MODEL + "max-tokens = 0", "5: [models.m] max-tokens = 0: must be at least 1."),
-    (
-        MODEL + 'target = "iOS15"',
-        "5: [models.m] target = \"iOS15\": must be one of 'iOS16', 'iOS17', 'iOS18'.",
-    ),
-    (MODEL + "prompts = 3", "5: [models.m] prompts = 3: must be a list."),
-    (MODEL + "prompts = [3]", "5: [models.m] prompts[0] = 3: must be a table."),
     (PROMPT, "5: [[models.m.prompts]] give exactly one of text, chat and ids."),
-    (PROMPT + "text = 3", "7: [[models.m.prompts]] text = 3: must be text in quotes."),
-    (PROMPT + "ids = [1, -1]", "7: [[models.m.prompts]] ids[1] = -1: must be at least 0."),
     (
         MODEL + "prompts = [{ name = 'a b', text = 'x' }]",
         "5: [[models.m.prompts]] name = \"a b\": must be a name of letters, digits, '_', '-' and "
@@ -264,10 +318,6 @@ SENTENCES = [
         "1: [models.m] 'shards' is missing; name those that the builder makes.",
     ),
     (
-        MODEL + 'depends = ["x"]',
-        "5: [models.m] 'depends' needs a builder; a family's VERSION says it.",
-    ),
-    (
         MODEL.replace("L00-L03", "L00-M03"),
         "4: [models.m] shards = \"L00-M03, head.0\": 'L00-M03' is neither a shard id such as 'L00' "
         "nor a range such as 'L00-L29', whose ends differ in their last number only, or "
@@ -293,61 +343,10 @@ SENTENCES = [
         "6: [models.m.shard.L00] reference = \"float16\": must be 'float32' (needs a family), "
         "'none', or the path of a .mlpackage, a .mlmodelc or golden .safetensors or .npz.",
     ),
-    # Keys.
-    (
-        F + "min-cosin = 0.9",
-        "6: [models.m.policy.fidelity] unknown key 'min-cosin': did you mean 'min-cosine'?",
-    ),
-    (
-        MODEL + "max_tokens = 4",
-        "5: [models.m] unknown key 'max_tokens': did you mean 'max-tokens'?",
-    ),
-    (
-        PALETTE + "group-size = 4",
-        "7: [models.m.compression] unknown key 'group-size': did you mean 'group_size'?",
-    ),
-    (
-        MODEL + "compresion.nbits = 4",
-        "5: [models.m] unknown key 'compresion': did you mean 'compression'?",
-    ),
-    (
-        MODEL + "min-cosine = 0.9",
-        "5: [models.m] unknown key 'min-cosine': it belongs in [models.m.policy.fidelity].",
-    ),
-    (
-        MODEL + "nbits = 4",
-        "5: [models.m] unknown key 'nbits': it belongs in [models.m.compression].",
-    ),
-    (
-        MODEL + "variant = 'notes'",
-        "5: [models.m] family 'llama' has no variants; leave 'variant' out.",
-    ),
     (
         MODEL.replace("llama", "zaya") + "variant = 'note'",
         "5: [models.m] variant = \"note\": family 'zaya' has the variants 'published' and 'notes'.",
     ),
-    (
-        MODEL + "arithmetic = 'fp16'",
-        "5: [models.m] arithmetic = \"fp16\": must be 'typed' or 'ane'.",
-    ),
-    (
-        MODEL + "arithmetic = ['typed', 'h14']",
-        '5: [models.m] arithmetic = ["typed", "h14"]: h13 to h15 (M1 to M3) sum in other ways than '
-        "M4 and later, and their rules are not known; use 'ane', which is h16+.",
-    ),
-    (
-        MODEL + "arithmetic = []",
-        "5: [models.m] arithmetic = []: must be 'typed', 'ane' or a list of both.",
-    ),
-    (
-        P + "size = 4",
-        "6: [models.m.probes] unknown key 'size': the keys here are count, kinds, lengths, seed.",
-    ),
-    (
-        C + 'method = "none"\nnbits = 4',
-        "7: [models.m.compression] unknown key 'nbits': the keys here are keep, method, overrides.",
-    ),
-    (PROMPT + "txt = 'x'", "7: [[models.m.prompts]] unknown key 'txt': did you mean 'text'?"),
     (
         MODEL + "[models.m.shard.head.0]\nreference = 'none'",
         "5: [models.m.shard.head] unknown key '0': a shard id with a dot is written in quotes, "
@@ -355,15 +354,13 @@ SENTENCES = [
     ),
     (
         MODEL + "[models.m.shard.L00]\nfamily = 'llama'",
-        "6: [models.m.shard.L00] unknown key 'family': the keys here are arithmetic, artifact, "
-        "compression, context, function, inputs, max-tokens, policy, ports, probes, reference, "
-        "target, uncompressed.",
+        "6: [models.m.shard.L00] unknown key 'family': the keys here are artifact, compression, "
+        "function, inputs, policy, ports, probes, reference, uncompressed.",
     ),
     (
         MODEL + "[[models.m.prompts]]\ntext = 'x'",
         "5: [[models.m.prompts]] 'name' is missing; add it.",
     ),
-    # Names.
     (
         "[models.'a b'.shard.x]\nartifact = 'x.mlpackage'\nreference = 'none'",
         "1: [models.\"a b\"] must be letters, digits, '_', '-' and '.'.",
@@ -373,12 +370,80 @@ SENTENCES = [
         "5: [models.m.shard.\"a b\"] must be a shard id such as L00, or a glob such as 'L*' "
         "(letters, digits, _.-).",
     ),
+    (
+        PRUNE,
+        "5: [models.m.compression] needs exactly one of target_sparsity, n_m_ratio, threshold.",
+    ),
+    (
+        PRUNE + "target_sparsity = 0.5\nthreshold = 0.1",
+        "5: [models.m.compression] needs exactly one of target_sparsity, n_m_ratio, threshold.",
+    ),
+    (
+        PRUNE + 'target_sparsity = 0.5\njoint = [{ method = "palettize", keep = ["a"] }]',
+        '8: [[models.m.compression.joint]] keep = ["a"]: belongs to the method itself.',
+    ),
+    (
+        PALETTE + 'joint = [{ method = "linear", nbits = 4 }]',
+        "7: [[models.m.compression.joint]] unknown key 'nbits': the keys here are "
+        "block_size, dtype, granularity, joint, keep, method, mode, overrides, weight_threshold.",
+    ),
+    (
+        PALETTE + 'joint = [{ method = "none" }]',
+        "7: [[models.m.compression.joint]] method = \"none\": must be one of 'palettize', "
+        "'linear', 'prune'.",
+    ),
+    (
+        PALETTE + '[[models.m.compression.overrides]]\nop_type = "convolution"\nnbits = 4',
+        '8: [[models.m.compression.overrides]] op_type = "convolution": must be one of '
+        f"{', '.join(map(repr, get_args(OpType)))}.",
+    ),
+    (
+        OVERRIDE + 'op_type = "conv"\nnbits = 4',
+        "7: [[models.m.compression.overrides]] give either weights or op_type.",
+    ),
+    (
+        MODEL + '[models.m.policy.compression]\nint8-per-tensor-over = "10 MB"',
+        '6: [models.m.policy.compression] int8-per-tensor-over = "10 MB": must be a number of '
+        'elements or a text such as "10M".',
+    ),
+    (
+        PALETTE + "[[models.m.compression.overrides]]\nnbits = 4",
+        "7: [[models.m.compression.overrides]] give either weights or op_type.",
+    ),
+    (
+        OVERRIDE.replace('"palettize"\n', '"palettize"\ncluster_dim = 4\n') + "group_size = 6",
+        "8: [[models.m.compression.overrides]] must divide group_size = 6.",
+    ),
 ]
+
+
+@pytest.mark.parametrize(("table", "lines", "said"), SAID)
+def test_values(table: str, lines: str, said: str, complaints: Complaints) -> None:
+    last = lines.splitlines()[-1]
+    assert complaints(table + lines) == [f"{_place(table, lines)} {last}: {said}"]
+
+
+@pytest.mark.parametrize(("table", "lines", "told"), TOLD)
+def test_keys(table: str, lines: str, told: str, complaints: Complaints) -> None:
+    assert complaints(table + lines) == [f"{_place(table, lines)} {told}"]
+
+
+def _place(table: str, lines: str) -> str:
+    """`shards.toml:7: [models.m.compression]`, of the last line."""
+    header = [line for line in table.splitlines() if line.startswith("[")][-1]
+    return f"shards.toml:{len((table + lines).splitlines())}: {header}"
 
 
 @pytest.mark.parametrize(("text", "sentence"), SENTENCES)
 def test_sentences(text: str, sentence: str, complaints: Complaints) -> None:
     assert complaints(text) == [f"shards.toml:{sentence}"]
+
+
+def test_an_inherited_mistake_is_said_once(complaints: Complaints) -> None:
+    text = OVERRIDE.replace('"palettize"\n', '"palettize"\ncluster_dim = 3\n') + "nbits = 8"
+    assert complaints(text) == [
+        "shards.toml:7: [models.m.compression] cluster_dim = 3: must divide group_size = 32."
+    ]
 
 
 TEXT = """\

@@ -72,7 +72,6 @@ def test_an_empty_path_is_no_source() -> None:
     ("values", "message"),
     [
         ({"seeded": 1, "sha256": "a" * 64}, "seeded weights have no sha256; leave it out"),
-        ({"path": "m", "revision": "main"}, "revision is of a hub's repository; leave it out"),
         ({"hub": "https://huggingface.co/a/b"}, "must be the id of a hub's repository, such as Q"),
         ({"hub": "a/b", "file": "m.gguf", "config": {"a": 1}}, "a GGUF file has its own conf"),
         ({"path": "m.gguf", "config": {"a": 1}}, "a GGUF file has its own configuration"),

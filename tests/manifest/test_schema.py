@@ -40,12 +40,13 @@ def test_the_documented_example_is_valid() -> None:
         {**MODEL, "shard": {"L0[0-3]": {"compression": {"nbits": 8}}}},
         {**MODEL, "policy": {"compression": {"max-bytes": "5 MB"}}},
         {**MODEL, "policy": {"compression": {"max-bytes": 5}}},
-        {**MODEL, "policy": {"placement": {"require": "plan", "evidence": {}}}},
+        {**MODEL, "policy": {"placement": {"require": "plan"}}},
         {**MODEL, "policy": {"evidence": {"os": ["macOS 26*"], "max-age": "90 days"}}},
         {"shard": {"x": {"artifact": "x.mlpackage", "reference": "none"}}},
         {**MODEL, "source": {"seeded": 7, "config": {"text_config": {"layers": [1, 2.5, "a"]}}}},
         {**MODEL, "family": "my_package.my_family"},
         {"builder": "my_model:build", "shards": "a.0", "depends": ["weights.pt"]},
+        *({"policy": {"throughput": {"max-regression": x}}} for x in (0.05, "5%", "calibrated")),
     ],
 )
 def test_valid_models(model: dict[str, Any]) -> None:
@@ -83,6 +84,7 @@ def test_valid_models(model: dict[str, Any]) -> None:
         {"shard": {"x": {"artifact": "x.onnx"}}},
         {"shard": {"x": {"reference": "float32s"}}},
         {"shard": {"x": {"uncompressed": "x.safetensors"}}},
+        *({"policy": {"throughput": {"max-regression": x}}} for x in (7, "5", "100%")),
     ],
 )
 def test_invalid_models(model: Any) -> None:

@@ -203,14 +203,6 @@ def test_what_names_no_shard_is_said(complaints: Complaints, value: str, says: s
     assert says in line
 
 
-def test_a_folder_for_temporary_files_is_relative_to_the_manifest(
-    read: Read, tmp_path: Path
-) -> None:
-    assert read(SHARDS).tmpdir is None
-    assert read(f'[run]\ntmpdir = "scratch"\n{SHARDS}').tmpdir == tmp_path / "scratch"
-    assert read(f'[run]\ntmpdir = "/scratch"\n{SHARDS}').tmpdir == Path("/scratch")
-
-
 def test_a_store_is_a_url_or_a_folder_beside_the_manifest(read: Read, tmp_path: Path) -> None:
     assert read(SHARDS).store == ""
     assert read(f'[run]\nstore = "s3://bucket/ane"\n{SHARDS}').store == "s3://bucket/ane"
@@ -219,14 +211,14 @@ def test_a_store_is_a_url_or_a_folder_beside_the_manifest(read: Read, tmp_path: 
 
 def test_the_size_of_the_cache(read: Read, complaints: Complaints) -> None:
     assert read(SHARDS).max_cache is None
-    assert read(f'[run]\ncache.max-size = "20 GB"\n{SHARDS}').max_cache == 20 * 10**9
-    (line,) = complaints(f'[run]\ncache.max-size = "much"\n{SHARDS}')
-    assert line.startswith('shards.toml:2: [run.cache] max-size = "much": must be')
+    assert read(f'[run]\nmax-cache = "20 GB"\n{SHARDS}').max_cache == 20 * 10**9
+    (line,) = complaints(f'[run]\nmax-cache = "much"\n{SHARDS}')
+    assert line.startswith('shards.toml:2: [run] max-cache = "much": must be')
 
 
-def test_an_empty_folder_name_is_refused(complaints: Complaints) -> None:
-    (line,) = complaints(f'[run]\ntmpdir = ""\n{SHARDS}')
-    assert line.startswith('shards.toml:2: [run] tmpdir = "": ')
+def test_an_empty_url_is_refused(complaints: Complaints) -> None:
+    (line,) = complaints(f'[run]\nstore = ""\n{SHARDS}')
+    assert line.startswith('shards.toml:2: [run] store = "": ')
 
 
 def test_a_run_that_is_no_table_is_refused(complaints: Complaints) -> None:

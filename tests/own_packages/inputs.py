@@ -54,7 +54,7 @@ def layer_norm(v: Variant, x: Any) -> Any:
     "uniform",
     ["clipped at 1", "gate of the wrong sign"],
     x=half(1, T, C),
-    inputs={"x": 'kind = "uniform"\nlow = -6.0\nhigh = 6.0'},
+    inputs={"x": 'kind = "uniform"\nrange = [-6.0, 6.0]'},
 )
 def saturation(v: Variant, x: Any) -> Any:
     if v["clipped at 1"]:
@@ -352,7 +352,7 @@ def _with_constant(name: str, file: str) -> None:
         name=name,
         x=half(1, C),
         basis=half(C, C),
-        inputs={"basis": f'kind = "constant"\nfile = "{file}"'},
+        inputs={"basis": f'kind = "constant"\nfiles = "{file}"'},
     )
     def transform(v: Variant, x: Any, basis: Any) -> Any:
         x = mb.mul(x=x, y=v.weight(C, scale=1))

@@ -107,7 +107,8 @@ def test_a_canary_waits_for_both(own: Project) -> None:
 
 
 def test_the_manifest_names_it_and_the_option_overrides_it(own: Project) -> None:
-    own.head('[defaults]\narithmetic = ["typed", "ane"]\n')
+    text = (own.path / "shards.toml").read_text()
+    own.manifest(f'[models.own]\narithmetic = ["typed", "ane"]\n{text}')
     fidelity(own).assert_outcomes(passed=3, failed=1, deselected=7)
     fidelity(own, "--ane-arithmetic=typed").assert_outcomes(passed=2, deselected=5)
     own.pytester.makeini("[pytest]\nane_arithmetic = typed\n")

@@ -86,9 +86,12 @@ def test_a_full_cache_fails_what_it_must_and_the_next_run_goes_on(
     assert project.built()[2:] == ["L01"]
 
 
-def test_a_full_temporary_folder_is_the_same_sentence(project: Project, small_disk: Path) -> None:
+def test_a_full_temporary_folder_is_the_same_sentence(
+    project: Project, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     subprocess.run(["mount", "-o", "remount,size=40k", str(small_disk)], check=True)
-    project.llama().head(f'[run]\ntmpdir = "{small_disk}"\n')
+    project.llama()
+    monkeypatch.setenv("TMPDIR", str(small_disk))
     result = project.pytester.runpytest_subprocess(*COMMAND)
     result.assert_outcomes(errors=4)
     result.stdout.fnmatch_lines(
@@ -108,8 +111,12 @@ def test_a_file_that_may_not_grow(project: Project) -> None:
 
 
 @pytest.mark.parametrize("workers", ["-n0", "-n2"])
-def test_a_run_that_was_killed_is_taken_up_again(project: Project, workers: str) -> None:
-    project.llama().head('[run]\ntmpdir = "scratch"\n').pytester.makeconftest(COUNT + STALL)
+def test_a_run_that_was_killed_is_taken_up_again(
+    project: Project, workers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.llama().pytester.makeconftest(COUNT + STALL)
+    (project.path / "scratch").mkdir()
+    monkeypatch.setenv("TMPDIR", str(project.path / "scratch"))
     command = [sys.executable, "-m", "pytest", workers, *COMMAND]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + 120

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.slow
 CORE_ML = "--ane-backend=coreml"
 BACKENDS = ["--ane-backend=cpu", CORE_ML]
 REFERENCE = "reference"
-POLICY = "[models.own.policy.placement]\nplan-functions = true\n\n"
 TABLE = '[models.own.shard.decoder]\nartifact = "{artifact}"\nreference = "{reference}"\n'
 
 
@@ -41,7 +40,7 @@ class Functions:
     def manifest(self, artifact: str, reference: str = REFERENCE, more: str = "") -> Functions:
         held = self.packages.get(reference, reference)
         table = TABLE.format(artifact=self.packages[artifact], reference=held)
-        self.project.manifest(POLICY + table + more)
+        self.project.manifest(table + more)
         return self
 
     def gate(self, *options: str, shards: str = "all") -> pytest.RunResult:
@@ -101,16 +100,6 @@ def test_a_plan_is_of_the_function(functions: Functions) -> None:
     )
 
 
-def test_core_ml_plans_the_default_function_alone(functions: Functions) -> None:
-    functions.manifest("right")
-    functions.project.replace("plan-functions = true", "plan-functions = false")
-    result = functions.gate(CORE_ML, "-k", "placement")
-    result.assert_outcomes(passed=1, failed=1, deselected=5)
-    result.stdout.fnmatch_lines(
-        ["  - Core ML plans the default function of a package alone, and not `verify4`*"]
-    )
-
-
 @pytest.mark.parametrize(
     ("reference", "passed", "says"),
     [
@@ -158,7 +147,7 @@ def test_a_function_that_the_package_does_not_have(functions: Functions) -> None
 
 
 def test_an_input_table_is_for_the_functions_that_have_the_input(functions: Functions) -> None:
-    inputs = '[models.own.inputs.{}]\nkind = "constant"\nfile = "{}"\n'
+    inputs = '[models.own.shard."*".inputs.{}]\nkind = "constant"\nfiles = "{}"\n'
     np.save(functions.project.path / "h.npy", np.ones((1, 8, 1, 4), np.float16))
     for name, failed in (("h", 0), ("z", 2)):
         table = inputs.format(name, "h.npy")

@@ -67,7 +67,9 @@ def test_from_an_intent_to_a_page(project: Project, command: Command) -> None:
 def test_a_second_one_tells_what_changed(project: Project, command: Command) -> None:
     project.packages(good="none", nan="none")
     for number, limit in enumerate(("1 GB", "1 kB"), 1):
-        project.packages(good="none", more=f'[defaults.policy.compression]\nmax-bytes = "{limit}"')
+        project.packages(
+            good="none", more=f'[models.own.policy.compression]\nmax-bytes = "{limit}"'
+        )
         command("--intent", f"Budget of {limit}")
         file = f"experiments/00{number}-budget-of-{limit.lower().replace(' ', '-')}.jsonl"
         project.gate(f"--ane-report={file}", "-k", "compression")
@@ -86,16 +88,16 @@ def test_what_speaks_against_an_answer_is_said(project: Project, command: Comman
     late = page(project, "001-late")
     text = late.path.read_text().replace(late.head.recorded, "2999-01-01T00:00:00Z")
     late.path.write_text(text.replace("\nLate\n", "\nLater\n"))
-    project.packages(good="none", nan="none", more="[defaults]\ntarget = 'iOS17'\n")
+    project.packages(good="none", nan="none", more="[run]\nmax-cache = '1 GB'\n")
     project.gate("--ane-report=other.jsonl", "-x", "-k", "compression", shards="good,nan")
     assert len(command("early.jsonl", "--writeup")) == 5
     (sentence,) = command("--writeup", "1", "other.jsonl", code=1)
     assert "001-late.jsonl holds another run than other.jsonl; remove it" in sentence
     late.beside(".jsonl").unlink()
     # What the run read stands in its own file, whatever becomes of the manifest.
-    project.packages(good="none", more="[defaults]\ntarget = 'iOS16'\n")
+    project.packages(good="none", more="[run]\nmax-cache = '2 GB'\n")
     changed, _ = command("--writeup", "001-late", "other.jsonl")[4:]
-    assert changed.endswith('defaults absent -> { target = "iOS17" }.')
+    assert changed.endswith('run absent -> { max-cache = "1 GB" }.')
 
 
 @pytest.mark.parametrize(

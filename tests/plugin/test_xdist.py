@@ -12,8 +12,12 @@ from tests.plugin.projects import COUNT
 
 
 @pytest.mark.slow
-def test_table_and_properties_arrive_and_nothing_is_built_twice(project: Project) -> None:
-    project.llama().head('[run]\ntmpdir = "scratch"\n').pytester.makeconftest(COUNT)
+def test_table_and_properties_arrive_and_nothing_is_built_twice(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.llama().pytester.makeconftest(COUNT)
+    (project.path / "scratch").mkdir()
+    monkeypatch.setenv("TMPDIR", str(project.path / "scratch"))
     result = project.pytester.runpytest_subprocess(
         "-n2", "--ane-shards=head*", "-m", "gate", "--ane-cache=cache", "--junitxml=out.xml"
     )

@@ -114,7 +114,7 @@ def test_what_may_be_negative_is_not_positive(tmp_path: Path, name: str) -> None
 
 def test_an_arc_cosine_is_defined_between_minus_one_and_one(tmp_path: Path) -> None:
     (domain,) = derived(floats(tmp_path, lambda mb, x: mb.acos(x=x))).values()
-    assert domain.input == Input(kind="uniform", low=-1.0, high=1.0)
+    assert domain.input == Input(kind="uniform", range=(-1.0, 1.0))
     assert domain.sentence == "uniform: acos `acos_0` is defined from -1 to 1"
 
 
@@ -170,7 +170,7 @@ def features(path: Path) -> tuple[Feature, ...]:
 
 def test_the_manifest_decides_first(tmp_path: Path) -> None:
     path = floats(tmp_path, FLOATS["log"])
-    spec = Input(kind="uniform", low=1.0, high=2.0)
+    spec = Input(kind="uniform", range=(1.0, 2.0))
     known = domains(features(path), {"x": spec}, path)["x"]
     assert (known.source, known.input) == ("manifest", spec)
     assert domains(features(path), {}, path)["x"].source == "derived"

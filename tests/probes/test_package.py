@@ -91,7 +91,7 @@ def test_a_logarithm_s_input_is_no_fault_of_the_weights(tmp_path: Path) -> None:
     assert status(near, right) == "passed"
     assert status(near, None) == "passed"
     assert status(loudness(tmp_path / "bad.mlpackage", -WEIGHT), right) == "failed"
-    negative = {"x": Input(kind="uniform", low=-2.0, high=-1.0)}
+    negative = {"x": Input(kind="uniform", range=(-2.0, -1.0))}
     assert status(near, None, negative) == "failed"
 
 
@@ -179,7 +179,7 @@ def test_an_image_is_drawn_as_pixels(tmp_path: Path, color: str, shape: tuple[in
     assert str(exercised([gradient])[0]) == "image: gradients and noise from 0 to 255"
     assert status(package, picture(tmp_path / "right.mlpackage", color, scale=0.5004)) == "passed"
     assert status(package, picture(tmp_path / "bad.mlpackage", color, bias=90)) == "failed"
-    beyond = {"x": Input(kind="uniform", high=900.0)}
+    beyond = {"x": Input(kind="uniform", range=(0.0, 900.0))}
     with pytest.raises(ProgramError, match="is an image, whose pixels are 0 to 255; uniform goes"):
         package_cases(CpuBackend(), package, None, PROBES, beyond)
 

@@ -239,7 +239,7 @@ def test_in_ci_every_file_is_read(
     entry = project.entry(shards(project)[0])
     flip(entry, root)
     believe(root / "digests" / "files.jsonl", entry)
-    with project.remembering():
+    with project.use():
         project.artifact(shards(project)[0])
     assert len(told) == (value == "true")
 

@@ -32,24 +32,20 @@ def test_the_only_one_needs_no_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "stacks", "message"),
+    ("models", "name", "stacks", "message"),
     [
-        (None, False, "has 2 models; name one of them: blocks, stack."),
-        ("stak", False, "has no model 'stak'; nearest: stack."),
-        ("blocks", True, "has no model 'blocks' that a family or a chain wires"),
+        ((BLOCKS, STACK), None, False, "has 2 models; name one of them: blocks, stack."),
+        ((BLOCKS, STACK), "stak", False, "has no model 'stak'; nearest: stack."),
+        ((BLOCKS, STACK), "blocks", True, "has no model 'blocks' that a family or a chain wires"),
+        ((OWN, BLOCKS), None, True, "shards.toml has no model that a family or a chain wires"),
     ],
 )
-def test_what_is_wrong(name: str | None, stacks: bool, message: str) -> None:
+def test_what_is_wrong(
+    models: tuple[Model, ...], name: str | None, stacks: bool, message: str
+) -> None:
     with pytest.raises(ManifestError) as error:
-        choose_model(manifest(BLOCKS, STACK), name, stacks=stacks)
+        choose_model(manifest(*models), name, stacks=stacks)
     assert message in str(error.value)
-
-
-def test_none_at_all() -> None:
-    with pytest.raises(
-        ManifestError, match=r"shards.toml has no model that a family or a chain wires"
-    ):
-        choose_model(manifest(OWN, BLOCKS), None, stacks=True)
 
 
 def test_a_stack_is_complete_with_every_shard_selected() -> None:

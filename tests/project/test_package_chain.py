@@ -35,6 +35,11 @@ def package(path: Path, shapes: dict[str, tuple[Any, ...]], body: Body, kind: st
     return build(path, specs, own["function"])
 
 
+def doubling(folder: Path, shape: tuple[int, ...]) -> Path:
+    """`b = 2 a`."""
+    return package(folder / "p.mlpackage", {"a": shape}, lambda mb, a: mb.mul(x=a, y=2.0, name="b"))
+
+
 def laid_out(path: Path, entry: dict[str, Any], limit: int = 8, **tables: Input) -> PackageLayout:
     model = read_model(path)
     asked = ChainEntry.model_validate({"shard": "L00", **entry}, by_alias=True)
@@ -68,9 +73,7 @@ def test_rows_of_every_fixed_shape(
     tmp_path: Path, shape: tuple[int, ...], positions: int | None
 ) -> None:
     """Twice the rows, whatever axis the positions are on, 6 of them in calls of the shape's T."""
-    path = package(
-        tmp_path / "p.mlpackage", {"a": shape}, lambda mb, a: mb.mul(x=a, y=2.0, name="b")
-    )
+    path = doubling(tmp_path, shape)
     entry = PLAIN if positions is None else {**PLAIN, "position_axis": positions}
     count = int(np.prod(shape)) // 4
     rows = ROWS[: 6 // count * count] if count <= 6 else ROWS
@@ -80,17 +83,13 @@ def test_rows_of_every_fixed_shape(
 
 
 def test_a_call_that_is_too_short(tmp_path: Path) -> None:
-    path = package(
-        tmp_path / "p.mlpackage", {"a": (1, 4, 1, 3)}, lambda mb, a: mb.mul(x=a, y=2.0, name="b")
-    )
+    path = doubling(tmp_path, (1, 4, 1, 3))
     with pytest.raises(ExecutionError, match="a call takes 3 positions, and 2 of 5 are left"):
         run(path, PLAIN, ROWS[:5])
 
 
 def test_the_positions_could_be_along_two_axes(tmp_path: Path) -> None:
-    path = package(
-        tmp_path / "p.mlpackage", {"a": (4, 4)}, lambda mb, a: mb.mul(x=a, y=2.0, name="b")
-    )
+    path = doubling(tmp_path, (4, 4))
     with pytest.raises(ExecutionError, match=r"'a' \[4, 4\] could be along the axes 0 and 1; give"):
         laid_out(path, PLAIN)
 
@@ -200,8 +199,6 @@ def test_what_follows_from_the_position_needs_a_table(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_one_sentence(
     tmp_path: Path, entry: dict[str, Any], sentence: str
 ) -> None:
-    path = package(
-        tmp_path / "p.mlpackage", {"a": (1, 4)}, lambda mb, a: mb.mul(x=a, y=2.0, name="b")
-    )
+    path = doubling(tmp_path, (1, 4))
     with pytest.raises(ExecutionError, match=sentence):
         laid_out(path, entry)

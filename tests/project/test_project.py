@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ def project(tmp_path: Path) -> Project:
         package = tmp_path / f"{name}.mlpackage"
         shards.append(Shard(model="own", id=name, artifact=package, reference="none"))
     models = (Model(name="own", shards=tuple(shards)),)
-    manifest = Manifest(path=tmp_path / "shards.toml", models=models, tmpdir=tmp_path / "scratch")
+    manifest = Manifest(path=tmp_path / "shards.toml", models=models)
     return Project(manifest, manifest.shards, tmp_path / "cache")
 
 
@@ -47,20 +46,6 @@ def test_a_shard_that_may_not_be_built_is_not_looked_up(project: Project) -> Non
     project.artifact(a)
     with pytest.raises(NotRunError, match="canary a"):
         project.artifact(b)
-
-
-def test_temporary_files_are_made_where_the_manifest_says(project: Project, tmp_path: Path) -> None:
-    before = tempfile.gettempdir()
-    with project.use() as used:
-        assert used is project
-        assert tempfile.gettempdir() == str(tmp_path / "scratch")
-    assert tempfile.gettempdir() == before
-
-
-def test_a_folder_for_temporary_files_that_is_a_file(project: Project, tmp_path: Path) -> None:
-    (tmp_path / "scratch").touch()
-    with pytest.raises(ManifestError, match=r"\[run\] tmpdir: .*scratch cannot be written"):
-        project.use().__enter__()
 
 
 def test_nothing_is_written_to_a_folder_of_someone_else_s(project: Project, tmp_path: Path) -> None:

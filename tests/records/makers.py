@@ -123,7 +123,7 @@ MEASURED: dict[str, Any] = {
 ASKED = [
     {"method": "palettize", "nbits": 4, "group_size": 32, "weight_threshold": 0},
     {"method": "linear", "dtype": "int4", "granularity": "per_block", "weight_threshold": 0},
-    {"method": "prune", "n_m_ratio": [3, 4], "dim": 1, "weight_threshold": 0},
+    {"method": "prune", "n_m_ratio": [3, 4], "weight_threshold": 0},
     {"method": "prune", "target_sparsity": 0.5, "weight_threshold": 0},
 ]
 

@@ -472,7 +472,7 @@ def test_verify_run_is_isolated_from_modules_of_the_pull_request(checkout: Check
 
 def test_hazards_are_never_believed(checkout: Checkout) -> None:
     """No file of evidence holds them: they are measured again."""
-    add(checkout.path / "shards.toml", '[defaults]\narithmetic = "ane"\n')
+    add(checkout.path / "shards.toml", '[models.own]\narithmetic = "ane"\n')
     checkout.commit("the ANE's arithmetic")
     git(checkout.path, "tag", "--force", "base")
     checkout.run().assert_outcomes(passed=4, deselected=1)

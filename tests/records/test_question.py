@@ -98,7 +98,7 @@ def test_what_a_package_s_inputs_are_drawn_from_is_part_of_it(tmp_path: Path) ->
         {},
         {"x": Input(kind="ids", count=3)},
         {"x": Input(kind="ids", count=4)},
-        {"x": Input(kind="constant", file=str(tmp_path / "x.npy"))},
+        {"x": Input(kind="constant", files=(str(tmp_path / "x.npy"),))},
     ]
     package = SHARD.model_copy(update={"reference": "none"})
     asked = [ask(package.model_copy(update={"inputs": table})) for table in tables]

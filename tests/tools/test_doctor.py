@@ -97,16 +97,13 @@ def test_models_built_and_to_build(doctor: Doctor, folder: Path) -> None:
     make_llama(folder / "mini.gguf")
     (folder / "a.mlpackage").mkdir()
     text = LLAMA.format(source="mini.gguf").replace("max-tokens", 'canary = "L01"\nmax-tokens', 1)
-    (folder / "shards.toml").write_text(
-        f'[run]\ntmpdir = "scratch"\n{text}\n{OWN.format(name="a")}'
-    )
+    (folder / "shards.toml").write_text(f"{text}\n{OWN.format(name='a')}")
     code, out, err = doctor()
     assert (code, err) == (0, [])
     assert line(out, "manifest") == "shards.toml, models 2"
     assert line(out, "mini").startswith("4 shards, canary L01, 0 built, 4 to build, cache ")
     assert "needed" not in line(out, "mini")
     assert line(out, "own") == "1 shard"
-    assert line(out, "temporary files").startswith(str(folder / "scratch"))
     assert list((folder / "cache" / "artifacts").iterdir()) == []
 
 
@@ -140,18 +137,14 @@ def test_a_model_that_its_family_refuses_is_one_problem(doctor: Doctor, folder: 
 
 
 def test_every_problem_is_a_line(doctor: Doctor, folder: Path) -> None:
-    (folder / "file").touch()
-    (folder / "shards.toml").write_text(
-        '[run]\ntmpdir = "file/x"\n' + LLAMA.format(source="gone.gguf") + OWN.format(name="a")
-    )
+    (folder / "shards.toml").write_text(LLAMA.format(source="gone.gguf") + OWN.format(name="a"))
     code, out, err = doctor()
     assert code == 1
     assert "source cannot be used" in line(out, "mini")
-    assert err[0] == "pytest-ane: 3 problems"
-    assert "[run] tmpdir" in err[1]
-    assert err[2].startswith(f"  - mini: {folder}/gone.gguf: no such file")
-    assert err[3].startswith(f"  - own:a: {folder}/a.mlpackage does not exist")
-    assert len(err) == 4
+    assert err[0] == "pytest-ane: 2 problems"
+    assert err[1].startswith(f"  - mini: {folder}/gone.gguf: no such file")
+    assert err[2].startswith(f"  - own:a: {folder}/a.mlpackage does not exist")
+    assert len(err) == 3
     assert "no problems found" not in out
 
 

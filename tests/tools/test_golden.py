@@ -52,7 +52,7 @@ def test_bad_options_are_one_sentence(says: Says, arguments: list[str], sentence
 def test_an_own_shard_is_recorded_at_the_manifest_s_inputs(says: Says) -> None:
     Path("shards.toml").write_text(
         '[models.mine.shard.a]\nartifact = "conv.mlpackage"\nreference = "a.safetensors"\n'
-        '[models.mine.inputs.x]\nkind = "uniform"\nlow = 3.0\nhigh = 4.0\n'
+        '[models.mine.shard."*".inputs.x]\nkind = "uniform"\nrange = [3.0, 4.0]\n'
     )
     says("golden", "record", "mine:a", "--package=conv.mlpackage", *RECORD[3:])
     drawn = [x for name, x in load_file("conv.safetensors").items() if ".in." in name]

@@ -387,7 +387,7 @@ def test_a_repository_of_the_hub(tmp_path: Path, hub: Path) -> None:
     CASES[0].save(tmp_path / "model")
     write_snapshot(hub, "lab/Tiny-Llama", tmp_path / "model")
     found = scaffold("lab/Tiny-Llama", tmp_path / "shards.toml", tmp_path / "cache")
-    assert f'source = {{ hub = "lab/Tiny-Llama", revision = "{COMMIT}" }}' in found.text
+    assert f'source = {{ hub = "lab/Tiny-Llama@{COMMIT}" }}' in found.text
     (model,) = parse(found.text, tmp_path / "shards.toml").models
     assert (model.name, model.family) == ("tiny-llama", "llama")
 
@@ -396,8 +396,8 @@ def test_a_file_of_a_repository(tmp_path: Path, hub: Path) -> None:
     write_snapshot(hub, "lab/mini-GGUF", tmp_path / "files")
     found = scaffold("lab/mini-GGUF/mini-Q8_0.gguf", tmp_path / "shards.toml", tmp_path / "cache")
     digest = file_digest(tmp_path / "files/mini-Q8_0.gguf")
-    where = f'revision = "{COMMIT}", file = "mini-Q8_0.gguf", sha256 = "{digest}"'
-    assert f'source = {{ hub = "lab/mini-GGUF", {where} }}' in found.text
+    where = f'hub = "lab/mini-GGUF@{COMMIT}", file = "mini-Q8_0.gguf", sha256 = "{digest}"'
+    assert f"source = {{ {where} }}" in found.text
     with pytest.raises(SourceError) as told:
         scaffold("lab/mini-GGUF", tmp_path / "shards.toml")
     assert str(told.value) == (
@@ -410,7 +410,7 @@ def test_a_revision_of_a_repository(revision: str, tmp_path: Path, hub: Path) ->
     write_snapshot(hub, "lab/mini", tmp_path / "files", ref="v2")
     file = f"lab/mini@{revision}/mini-Q8_0.gguf"
     found = scaffold(file, tmp_path / "shards.toml", tmp_path / "cache")
-    where = f'hub = "lab/mini", revision = "{COMMIT}", file = "mini-Q8_0.gguf"'
+    where = f'hub = "lab/mini@{COMMIT}", file = "mini-Q8_0.gguf"'
     assert f"source = {{ {where}" in found.text
     assert "[models.mini-q8_0]" in found.text
     with pytest.raises(SourceError, match=re.escape(f"name one: {file}")):

@@ -20,7 +20,6 @@ from tests.plugin.projects import LLAMA, make_llama
 from tests.tools.conftest import AsJson
 
 MENU = """
-[models.mini.menu]
 four = { method = "palettize", nbits = 4, group_size = 16 }
 six = { method = "palettize", nbits = 6, group_size = 16 }
 eight = { method = "palettize", mode = "uniform", nbits = 8, group_size = 32 }
@@ -31,7 +30,7 @@ HEAD = "# Ours.\n"
 
 def manifest(source: Path, extra: str = "") -> str:
     text = LLAMA.format(source=source).replace("min-greedy = 3\n", f"min-greedy = 3\n{LIMIT}")
-    return HEAD + text + MENU + extra
+    return HEAD + text + extra
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +46,9 @@ def recommend(folder: Path, *options: str, code: int = 0) -> str:
     """What the command says."""
     out, err = io.StringIO(), io.StringIO()
     arguments = ["recommend", "--ane-manifest", str(folder / "shards.toml"), "--ane-cache",
-                 str(folder / "cache"), "--evaluations", "7", *options]  # fmt: skip
+                 str(folder / "cache"), "--evaluations", "7", "--menu", str(folder / "menu.toml"),
+                 *options]  # fmt: skip
+    (folder / "menu.toml").write_text(MENU)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         assert main(arguments) == code, err.getvalue()
     return out.getvalue() if code == 0 else err.getvalue()
@@ -74,7 +75,8 @@ def test_the_smallest_measured_is_recommended(searched: tuple[Path, str]) -> Non
 @pytest.mark.slow
 def test_as_json(searched: tuple[Path, str], as_json: AsJson) -> None:
     folder, said = searched
-    options = ["--manifest", str(folder / "shards.toml"), "--cache", str(folder / "cache")]
+    options = ["--manifest", str(folder / "shards.toml"), "--cache", str(folder / "cache"),
+               "--menu", str(folder / "menu.toml")]  # fmt: skip
     found = as_json("recommend", *options, "--evaluations", "7")
     assert f"recommended: {found['best']['name']}, " in said
     assert found["best"] in found["candidates"]
@@ -164,7 +166,6 @@ def test_nothing_passes(searched: tuple[Path, str], tmp_path: Path) -> None:
         (("", ""), "mini has no golden prompts"),
         (("[models.mini.policy.behaviour]", "[models.mini.policy.fidelity]\nrequire = 'device'\n"
           "[models.mini.policy.behaviour]"), "policy.fidelity asks for what a device measured"),
-        (("[models.mini.menu]", "[models.mini.menu]\nfive.nbits = 5\n"), "menu"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_searched(change: tuple[str, str], says: str, tmp_path: Path) -> None:

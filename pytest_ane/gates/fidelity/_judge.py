@@ -286,7 +286,7 @@ def _single(c: Comparison, fidelity: Fidelity, policy: FidelityPolicy) -> Iterat
             f"{c.probe}: {_share(c.undefined)} of the reference's own {c.output} is NaN or "
             "infinite, so the inputs are none that it takes, and nothing was compared",
             where,
-            remedy="say what the inputs hold, [models.NAME.inputs.INPUT] in shards.toml",
+            remedy="say what the inputs hold, [models.NAME.shard.ID.inputs.INPUT] in shards.toml",
             kind="are none that the reference takes: it gives NaN or infinity",
         )
         return

@@ -282,7 +282,7 @@ def coverage(program: MLModel | Pipeline, cases: Sequence[Case]) -> tuple[Covere
 
 def _input(each: Exercised) -> Covered:
     """Of integers that may be anything, two were drawn; of others, perhaps not every id."""
-    table, known = f'[models.NAME.inputs.{each.name}] kind = "ids"', each.domain.count
+    table, known = f'[models.NAME.shard.ID.inputs.{each.name}] kind = "ids"', each.domain.count
     remedy = ""
     if each.domain.source == "default" and each.domain.kind == "ids":
         remedy = f"say what it holds, such as {table}, count = ... in shards.toml"
@@ -345,7 +345,7 @@ def _detected(cases: Sequence[Case]) -> Iterator[Covered]:
                 "nothing was detected in any probe",
                 exercised=False,
                 remedy='give pictures of what it detects, kind = "image", files = ["cat.png"], in '
-                "[models.NAME.inputs.INPUT]",
+                "[models.NAME.shard.ID.inputs.INPUT]",
             )
 
 

@@ -92,6 +92,12 @@ REMEDIES: Mapping[tuple[Hazard, str], str] = {
 """Rewrites by hazard, and by the role in attention or the kind of an operation."""
 
 
+_NEAR = 2.0
+"""Within this factor of a limit, a value warns."""
+_NEAR_DROPPED = 0.1
+"""From this share of the limit on, dropped products warn."""
+
+
 def judge(measurement: Hazards, policy: HazardsPolicy, subject: str) -> Verdict:
     """Failed by what was met, or is beyond the policy's limits; warned by what is near."""
     rules = measurement.rules
@@ -141,7 +147,7 @@ def limit_of(hazard: Hazard, policy: HazardsPolicy) -> float | None:
     """The value from which, or above which, a hazard fails; of `late-scale`, warns."""
     return {
         "sum": ACCUMULATOR, "softplus": ACCUMULATOR, "logsumexp": MAX, "late-scale": ACCUMULATOR,
-        "dropped": policy.max_dropped_weight, "table": policy.max_table_error,
+        "dropped": policy.max_dropped_weight,
     }.get(hazard)  # fmt: skip
 
 
@@ -156,8 +162,7 @@ def _severity(peak: Peak, policy: HazardsPolicy) -> Severity | None:
     if hazard in ("order", "infinity"):
         return "failed" if value else None
     if hazard in ("dropped", "table"):
-        dropped = hazard == "dropped"
-        near = policy.warn_dropped_weight if dropped else policy.warn_table_error
+        near = limit * _NEAR_DROPPED if limit else policy.warn_table_error
         if limit is not None and not value <= limit:
             return "failed"
         return None if value <= near else "warned"
@@ -165,7 +170,7 @@ def _severity(peak: Peak, policy: HazardsPolicy) -> Severity | None:
     met = math.isinf(value) if hazard == "sum" else not value < limit
     if met:
         return "warned" if hazard == "late-scale" else "failed"
-    return "warned" if value * policy.warn_factor >= limit else None
+    return "warned" if value * _NEAR >= limit else None
 
 
 def _finding(peak: Peak, severity: Severity, policy: HazardsPolicy) -> Finding:
@@ -184,7 +189,7 @@ def _finding(peak: Peak, severity: Severity, policy: HazardsPolicy) -> Finding:
 
 def _sentence(peak: Peak, severity: Severity, policy: HazardsPolicy) -> str:
     value, met = peak.value, severity == "failed"
-    near = f"within a factor of {policy.warn_factor:g} of"
+    near = f"within a factor of {_NEAR:g} of"
     match peak.hazard:
         case "sum" if met:
             outputs = counted(peak.count, "output")
@@ -215,14 +220,14 @@ def _sentence(peak: Peak, severity: Severity, policy: HazardsPolicy) -> str:
                 "from which its logarithm is 0"
             )
         case "dropped":
-            share = policy.max_dropped_weight if met else policy.warn_dropped_weight
+            share = policy.max_dropped_weight * (1 if met else _NEAR_DROPPED)
             return (
                 f"{peak.count:.1%} of the products are dropped, {value:.2%} of the sum of |w x|, "
                 f"above {share:.2%}"
             )
         case "table":
-            limit = policy.max_table_error if met else policy.warn_table_error
-            return f"the table's error is {value:.2%} of its results, above {limit:.2%}"
+            near = f"{policy.warn_table_error:.2%}"
+            return f"the table's error is {value:.2%} of its results, above {near}"
         case "late-scale":
             return (
                 f"the largest |sum| of integer codes is {value:,.0f}, "
@@ -233,7 +238,6 @@ def _sentence(peak: Peak, severity: Severity, policy: HazardsPolicy) -> str:
 
 def _kind(peak: Peak, severity: Severity) -> str:
     met = severity == "failed"
-    key = "max-table-error" if met else "warn-table-error"
     role = {"scores": " for attention", "values": " in P @ V"}.get(peak.role, "")
     return {
         "sum": "overflow the accumulator" if met else "come near the accumulator's limit",
@@ -242,7 +246,7 @@ def _kind(peak: Peak, severity: Severity) -> str:
         "softplus": "are beyond softplus's cliff" if met else "come near softplus's cliff",
         "logsumexp": "are beyond logsumexp's cliff" if met else "come near logsumexp's cliff",
         "dropped": f"lose products that are too small{role}",
-        "table": f"are {peak.kind} by a table with an error above {key}",
+        "table": f"are {peak.kind} by a table with an error above warn-table-error",
         "late-scale": "would overflow, or nearly, if scales come after the sum (inferred)",
     }[peak.hazard]
 

@@ -58,7 +58,6 @@ class PlacementGate(Gate[Placement]):
             context.artifact.path,
             program,
             size_bytes=size,
-            plan_functions=context.shard.policy.placement.plan_functions,
         )
 
     def beside(self, recorded: Placement, context: ShardContext) -> Placement:

@@ -49,7 +49,6 @@ def measure(
     program: MLModel,
     *,
     size_bytes: int,
-    plan_functions: bool = False,
 ) -> Placement:
     """Where an artifact's operations run, or what the rules say of that.
 
@@ -58,8 +57,6 @@ def measure(
         artifact: the package.
         program: what it holds, or one function of it.
         size_bytes: its size on disk.
-        plan_functions: whether a function that is not the default one is planned in a package of
-            its own; Core ML plans the default function alone.
 
     Raises:
         PlanError: Core ML gives no plan.
@@ -67,7 +64,7 @@ def measure(
     """
     if isinstance(backend, CoreMLBackend):
         backend.require_ane()
-        plan = _plan_of_function(backend, artifact, program, plan_functions=plan_functions)
+        plan = _plan_of_function(backend, artifact, program)
         return beside_prediction(plan, program)
     found = forecast(program, size_bytes=size_bytes)
     return replace(found, predictions=predict_model(program))
@@ -89,25 +86,19 @@ def beside_prediction(plan: Plan, program: MLModel) -> PredictedPlan:
     return PredictedPlan(**fields, predictions=predictions)
 
 
-def _plan_of_function(
-    backend: CoreMLBackend, artifact: Path, program: MLModel, *, plan_functions: bool
-) -> Plan:
+def _plan_of_function(backend: CoreMLBackend, artifact: Path, program: MLModel) -> Plan:
     """Core ML's plan of the function that was read of an artifact.
 
     `getComputePlan` takes no function's name (coremlpython/CoreMLPython.mm), so a plan is of the
-    default function.
+    default function; another one is planned in a package of its own, in a temporary folder.
     """
     function = program.function
     if not function or function == read_model(artifact, weights=False).function:
         return plan_on_device(backend, artifact, program)
-    if not plan_functions or artifact.suffix != ".mlpackage":
-        ask = (
-            "set policy.placement.plan-functions = true to plan a package of its own"
-            if artifact.suffix == ".mlpackage"
-            else "give the .mlpackage that it was compiled from"
-        )
+    if artifact.suffix != ".mlpackage":
         raise UnprovenError(
-            f"Core ML plans the default function of a package alone, and not `{function}`; {ask}"
+            f"Core ML plans the default function of a package alone, and not `{function}`; give "
+            "the .mlpackage that it was compiled from"
         )
     with TemporaryDirectory(prefix="pytest-ane-") as folder:
         package = extract_function(artifact, function, Path(folder) / f"{function}.mlpackage")

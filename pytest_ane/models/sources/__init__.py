@@ -78,7 +78,7 @@ def identify(table: SourceTable, root: Path) -> dict[str, Any]:
         )
     identity = {"files": sums, "config": table.config}
     if table.hub is not None:
-        identity["hub"] = {"id": table.hub, "commit": _snapshot(table).name}
+        identity["hub"] = {"id": table.hub.partition("@")[0], "commit": _snapshot(table).name}
     return identity
 
 
@@ -94,7 +94,8 @@ def source_path(table: SourceTable) -> Path:
 
 def _snapshot(table: SourceTable) -> Path:
     assert table.hub is not None
-    return locate_snapshot(table.hub, table.revision, table.file)
+    repository, _, revision = table.hub.partition("@")
+    return locate_snapshot(repository, revision or None, table.file)
 
 
 def _is_checkpoint(path: Path) -> bool:

@@ -15,7 +15,6 @@ from pytest_ane.mlprogram.arrays import Array, FloatArray
 from pytest_ane.mlprogram.errors import SourceError
 
 Read: TypeAlias = Callable[[Sequence[int]], Array]
-_BFLOAT16 = "bfloat16"
 
 
 @dataclass(frozen=True)
@@ -79,32 +78,13 @@ def _of_safetensors(table: Embedding) -> tuple[Sequence[int], Read]:
 
 def _of_array(table: Embedding) -> tuple[Sequence[int], Read]:
     try:
-        array = _mapped(table)
+        stored: Any = np.load(table.path, mmap_mode="r", allow_pickle=False)
+        array: Array = stored[table.name] if table.name else stored
     except (OSError, ValueError, EOFError, KeyError, BadZipFile) as error:
         raise SourceError(f"{table.file}: cannot be read ({error}).") from None
     if array.dtype.kind not in "fiu":
         raise SourceError(f"{table.file}: holds {array.dtype}, not numbers.")
-    if table.dtype != _BFLOAT16:
-        return array.shape, lambda index: array[list(index)]
-    # Its bits are the upper half of float32's.
-    return array.shape, lambda index: (array[list(index)].astype(np.uint32) << np.uint32(16)).view(
-        np.float32
-    )
-
-
-def _mapped(table: Embedding) -> Array:
-    """The array of a file that numpy reads, raw bfloat16 as the bits of each number."""
-    if not table.raw:
-        stored: Any = np.load(table.path, mmap_mode="r", allow_pickle=False)
-        array: Array = stored[table.name] if table.name else stored
-        return array
-    assert table.dtype is not None
-    assert table.width is not None
-    kind = np.dtype("<u2" if table.dtype == _BFLOAT16 else table.dtype)
-    size = table.path.stat().st_size
-    if not size or size % (table.width * kind.itemsize):
-        raise ValueError(f"{size:,} bytes are no rows of {table.width} numbers in {table.dtype}")
-    return np.memmap(table.path, kind, "r").reshape(-1, table.width)
+    return array.shape, lambda index: array[list(index)]
 
 
 def _matrix(label: str, shape: Sequence[int]) -> tuple[int, int]:

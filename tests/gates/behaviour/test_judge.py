@@ -137,13 +137,9 @@ def test_no_perplexity_passes_that_is_not_finite(broken: dict[str, float]) -> No
     assert of(prompt, **{"max-perplexity-increase": 1e300}).status == "failed"
 
 
-def test_the_95th_percentile_of_kl() -> None:
-    """Of 0.01 nineteen times and 0.21 once, linearly between them: 0.01 + 0.05 * 0.2."""
-    prompt = replace(GOOD, positions=(FIRST, *[SAME] * 19, replace(SAME, kl=0.21)))
-    assert of(prompt, **{"max-kl-p95": 0.0201}).status == "passed"
-    assert beyond(of(prompt, **{"max-kl-p95": 0.0199})) == ["kl.p95"]
-    broken = replace(GOOD, positions=(FIRST, *[SAME] * 19, replace(SAME, kl=NAN)))
-    assert "kl.p95" in beyond(of(broken, **{"max-kl-p95": 1e300}))
+def test_perplexity_that_nobody_measured() -> None:
+    (finding,) = of(GOOD, **{"max-perplexity-increase": 0.1}).reasons
+    assert (finding.severity, finding.figure) == ("failed", "")
 
 
 def test_prompts_that_are_not_what_they_were() -> None:
@@ -153,16 +149,12 @@ def test_prompts_that_are_not_what_they_were() -> None:
         replace(GOOD, name=name, positions=(FIRST, *[SAME] * 20, p))
         for name, p in (("near", near), ("clear", clear), ("unknown", OTHER))
     ]
-    verdict = of(*prompts, **{"min-unchanged-prompts": 0.34})
+    verdict = of(*prompts, **{"min-top1": 0.99})
     assert verdict.values["prompts.unchanged"] == 1
-    (finding,) = verdict.reasons
-    assert "'clear', 'unknown'" in finding.reason
     assert first_bad(verdict) == ("clear", 21)
-    assert of(*prompts, **{"min-unchanged-prompts": 0.33}).status == "passed"
     other = replace(GOOD, greedy=(5, 8, 7), text=" a x c")
-    asks = {"min-unchanged-prompts": 1.0, "min-greedy": 1}
-    assert of(other, **asks).status == "failed"
-    assert of(replace(other, leads=(4.0, 0.1, 2.0)), **asks).status == "passed"
+    assert of(other).values["prompts.unchanged"] == 0
+    assert of(replace(other, leads=(4.0, 0.1, 2.0))).values["prompts.unchanged"] == 1
 
 
 @pytest.mark.parametrize("prompts", [(), (replace(GOOD, positions=(FIRST,)),)])

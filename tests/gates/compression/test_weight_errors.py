@@ -238,7 +238,7 @@ def test_spoilt_bytes_fail(
     edit(path, "gate", key, change)
     (finding,) = verdict_of(path).reasons
     assert finding.reason.startswith(f"compression: gate {rows} cost ")
-    assert finding.reason.endswith(" times what 6-bit k-means needs (max-weight-row-error = 4)")
+    assert finding.reason.endswith(" times what 6-bit k-means needs (at most 4)")
 
 
 def test_tables_of_each_other_fail(weights: Weights, verdict_of: Judge, tmp_path: Path) -> None:

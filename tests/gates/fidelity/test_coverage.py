@@ -70,7 +70,9 @@ def test_inputs() -> None:
     _, tokens, floats, _ = coverage(program(), [probe])
     assert (tokens.what, tokens.how) == ("input t", "ids: 8 rows of the table `e`; 3 of 8 drawn")
     assert not tokens.exercised
-    assert tokens.remedy.endswith('[models.NAME.inputs.t] kind = "ids", count = 8, sample = true')
+    assert tokens.remedy.endswith(
+        '[models.NAME.shard.ID.inputs.t] kind = "ids", count = 8, sample = true'
+    )
     sample = Input(kind="ids", count=8, sample=True)
     probe.domains["t"] = Domain("manifest", sample, "ids: as the manifest says")
     _, tokens, floats, _ = coverage(program(), [probe])

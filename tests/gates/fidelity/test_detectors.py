@@ -123,7 +123,7 @@ def test_pictures_in_which_nothing_is_detected_are_no_proof(
         detector(tmp_path / f"{name}.mlpackage", confidence=1.01, spoilt=spoilt)
         for name, spoilt in (("a", 1.01), ("b", 1.0))
     ]
-    high = {"confidenceThreshold": Input(kind="uniform", low=1.01, high=1.02)}
+    high = {"confidenceThreshold": Input(kind="uniform", range=(1.01, 1.02))}
     judged = verdict(blind[0], blind[1], pictures | high)
     assert judged.status == "unproven"
     assert "outputs confidence, coordinates is not exercised: nothing was detected" in (

@@ -329,8 +329,7 @@ def test_no_usage_names_a_low_target_first(
 
 @pytest.fixture
 def measured(packages: dict[str, Path], tmp_path: Path) -> Callable[..., Plan]:
-    def measured(function: str, *, plan_functions: bool = False) -> Plan:
-        artifact = packages["functions"]
+    def measured(function: str, artifact: Path = packages["functions"]) -> Plan:
         with Replayer(Script(default_function_only=True)):
             cache = Cache(tmp_path / "cache", notify=lambda text: None)
             backend = CoreMLBackend(cache, device=Device(None))
@@ -339,7 +338,6 @@ def measured(packages: dict[str, Path], tmp_path: Path) -> Callable[..., Plan]:
                 artifact,
                 read_model(artifact, weights=False, function=function),
                 size_bytes=1,
-                plan_functions=plan_functions,
             )
         assert isinstance(found, Plan)
         return found
@@ -351,11 +349,21 @@ def test_functions_are_judged_by_plans_of_their_own(measured: Callable[..., Plan
     plan = measured("one")
     assert [function.name for function in plan.functions] == ["one"]
     assert judged(plan).status == "passed"
-    with pytest.raises(
-        UnprovenError, match=r"and not `two`; set policy\.placement\.plan-functions"
-    ):
-        measured("two")
-    plan = measured("two", plan_functions=True)
+
+
+def test_another_function_of_a_compiled_model_is_unproven(
+    measured: Callable[..., Plan], packages: dict[str, Path], tmp_path: Path
+) -> None:
+    from coremltools.models.utils import compile_model
+
+    with Replayer(Script()):
+        compiled = Path(compile_model(str(packages["functions"]), str(tmp_path / "f.mlmodelc")))
+    with pytest.raises(UnprovenError, match=r"and not `two`; give the \.mlpackage that it was"):
+        measured("two", compiled)
+
+
+def test_another_function_in_a_package_of_its_own(measured: Callable[..., Plan]) -> None:
+    plan = measured("two")
     assert [function.name for function in plan.functions] == ["two"]
     assert judged(plan).status == "passed"
 

@@ -278,9 +278,10 @@ def test_revisions(cache: Path, files: Path) -> None:
     main = write_snapshot(cache, HUB, files)
     (files / "config.json").write_text('{"layers": 5}')
     tagged = write_snapshot(cache, HUB, files, OTHER, ref="v2")
-    for revision, snapshot in ((None, main), ("main", main), ("v2", tagged), (OTHER, tagged)):
-        assert source_path(Origin(hub=HUB, revision=revision)) == snapshot
-    assert opened(hub=HUB, revision="v2").value("layers") == 5
+    for hub, snapshot in ((HUB, main), (f"{HUB}@main", main), (f"{HUB}@v2", tagged),
+                          (f"{HUB}@{OTHER}", tagged)):  # fmt: skip
+        assert source_path(Origin(hub=hub)) == snapshot
+    assert opened(hub=f"{HUB}@v2").value("layers") == 5
 
 
 @pytest.mark.parametrize("file", ["m.gguf", "quantized/m.gguf"])
@@ -298,7 +299,7 @@ def test_a_gguf_file_of_a_repository(cache: Path, tmp_path: Path, file: str) -> 
     ("table", "file", "command"),
     [
         ({}, "config.json", f"hf download {HUB}"),
-        ({"revision": "v9"}, "config.json", f"hf download {HUB} --revision v9"),
+        ({"hub": f"{HUB}@v9"}, "config.json", f"hf download {HUB} --revision v9"),
         ({"file": "m.gguf"}, "m.gguf", f"hf download {HUB} m.gguf"),
     ],
 )
@@ -306,7 +307,7 @@ def test_what_is_not_in_the_cache(
     cache: Path, table: dict[str, str], file: str, command: str
 ) -> None:
     with pytest.raises(SourceError) as error:
-        opened(hub=HUB, **table)
+        opened(**{"hub": HUB} | table)
     said = f"{file} of {HUB} is not in the Hugging Face cache ({cache}); run: {command}"
     assert str(error.value) == said
 

@@ -143,9 +143,9 @@ FAULTS = (
         "attention",
         of_manifest(
             (
-                'kind = "attention"\ntakes = { x = "x" }\ngives = { hidden = "x" }\n\n'
+                'takes = { x = "x" }\ngives = { hidden = "x" }\n\n'
                 '[[models.mine.chain]]\nshard = "router"',
-                'kind = "attention"\ntakes = { x = "x" }\nadds = { hidden = "x" }\n\n'
+                'takes = { x = "x" }\nadds = { hidden = "x" }\n\n'
                 '[[models.mine.chain]]\nshard = "router"',
             )
         ),

@@ -20,7 +20,7 @@ Ask = Callable[[Sequence[str], Path], None]
 Make = Callable[[Path, Ask], None]
 _HALF = 65552
 """`MLMultiArrayDataType.float16`."""
-_BOTH = '[defaults]\narithmetic = ["typed", "ane"]\n'
+_BOTH = '[models.own]\narithmetic = ["typed", "ane"]\n'
 _QUICK = ("--benchmark-min-rounds=1", "--benchmark-max-time=0.001", "--benchmark-warmup=off")
 
 
@@ -113,7 +113,7 @@ def hazards(folder: Path, ask: Ask) -> None:
     shards = {"late": ("late.mlpackage", "early.mlpackage"),
               "early": ("early.mlpackage", "late.mlpackage")}  # fmt: skip
     (folder / "shards.toml").write_text(
-        own('[defaults]\narithmetic = ["typed", "ane"]\n', **shards)
+        own('[models.own]\narithmetic = ["typed", "ane"]\n', **shards)
     )
 
 
@@ -172,7 +172,7 @@ def many(folder: Path, ask: Ask) -> None:
         f"L{i:03}": (built[f"small:L{i % 4:02}"], built[f"mini:L{(i + (i % 24 == 23)) % 4:02}"])
         for i in range(240)
     }
-    probes = "[defaults.probes]\ncount = 1\n"
+    probes = "[models.own.probes]\ncount = 1\n"
     (folder / "shards.toml").write_text(own(_BOTH, probes, **shards))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.manifest import Linear, Palettize, load
+from pytest_ane.manifest import Linear, Palettize
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import CacheError, ManifestError
 from pytest_ane.mlprogram.metrics.logits import compare_logits
@@ -171,7 +171,6 @@ def test_a_folder_in_its_place(tmp_path: Path) -> None:
         Log(tmp_path, 1)
 
 
-TWO = {"six": Palettize(nbits=6), "eight": Linear()}
 FILE = """
 ["6-bit"]
 method = "palettize"
@@ -183,20 +182,9 @@ method = "linear"
 
 
 def test_the_default_unless_something_else_is_said(tmp_path: Path) -> None:
-    assert menu_of({}, None) is DEFAULT
-    assert menu_of(TWO, None) == TWO
+    assert menu_of(None) is DEFAULT
     (tmp_path / "menu.toml").write_text(FILE)
-    assert menu_of(TWO, tmp_path / "menu.toml") == {"6-bit": Palettize(nbits=6), "int8": Linear()}
-
-
-def test_of_the_manifest(tmp_path: Path) -> None:
-    (tmp_path / "shards.toml").write_text(
-        "[models.m]\nfamily = 'llama'\nsource = { seeded = 1 }\nshards = 'L00'\n"
-        "[models.m.menu.'6-bit']\nmethod = 'palettize'\nnbits = 6\n"
-        "[models.m.menu.int8]\nmethod = 'linear'\n"
-    )
-    menu = load(tmp_path / "shards.toml").models[0].menu
-    assert menu == {"6-bit": Palettize(nbits=6), "int8": Linear()}
+    assert menu_of(tmp_path / "menu.toml") == {"6-bit": Palettize(nbits=6), "int8": Linear()}
 
 
 @pytest.mark.parametrize(
@@ -217,13 +205,13 @@ def test_of_the_manifest(tmp_path: Path) -> None:
 def test_what_is_wrong_with_a_file(text: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "menu.toml").write_text(text)
     with pytest.raises(ManifestError, match=says) as caught:
-        menu_of({}, tmp_path / "menu.toml")
+        menu_of(tmp_path / "menu.toml")
     assert "menu.toml" in str(caught.value)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match="cannot be read: No such file"):
-        menu_of({}, tmp_path / "menu.toml")
+        menu_of(tmp_path / "menu.toml")
 
 
 FACTS = {"cosine": 0.98, "top1": 0.95, "centred_cosine.min": 0.97}

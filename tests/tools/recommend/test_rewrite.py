@@ -78,21 +78,15 @@ family = "llama"
 source = {{ seeded = 2 }}
 shards = "L00"
 [models.m.shard.L00]
-max-tokens = 4  # few
+probes.count = 4  # few
 compression.method = "none"
 [models.n.probes]
 count = 3
 """,
     "shard inline": f"""{HEAD}[models.m.shard]
-L00 = {{ max-tokens = 4 }}
+L00 = {{ probes = {{ count = 4 }} }}
 L01.compression.method = "none"
 """,
-    "defaults": f"""[defaults.compression]
-method = "palettize"
-nbits = 2
-group_size = 8
-keep = ["x*"]
-{HEAD}""",
     "another model": f"""{HEAD}
 [models.n]
 family = "llama"
