@@ -194,7 +194,7 @@ def test_junit_and_github_name_the_function(
     subjects = {p.get("value") for p in junit.iter("property") if p.get("name") == "ane.subject"}
     assert subjects == {f"own:decoder[{name}]" for name in FUNCTIONS}
     result.stdout.fnmatch_lines(
-        ["::error file=shards.toml,line=4,title=own%3Adecoder[[]verify4] *"]
+        ["::error file=shards.toml,line=1,title=own%3Adecoder[[]verify4] *"]
     )
 
 
