@@ -42,7 +42,7 @@ def test_a_device_is_asked_where_the_policy_requires_one(everyone: Site, runs: R
     assert "evidence: 2 recorded" in first.text
     files = sorted((runs.folder / "evidence" / "own").glob("*.placement.json"))
     assert [file.name for file in files] == ["good.placement.json", "other.placement.json"]
-    environment = json.loads(files[0].read_text())["predicate"]["environment"]
+    environment = json.loads(files[0].read_text())["environment"]
     assert environment["backend"] == "coreml"
     assert environment["chip"] == "Apple M4 Max"
     # On one machine that is none of theirs, what was recorded now counts.
