@@ -57,7 +57,7 @@ from pytest_ane.tools._recommend_search import (
 )
 from pytest_ane.tools.compress import read_table
 
-# The menu: named settings a weight may get, from the manifest, a file, or the default here.
+# The menu: named settings a weight may get, from a file, or the default here.
 
 Menu: TypeAlias = Mapping[str, Settings]
 

@@ -299,7 +299,6 @@ LIMITS = """
 [models.{model}.policy]
 compression = {{ max-bytes = "1 GB", min-ratio = 0.001 }}
 fidelity = {{ max-relative-l2 = 0.5 }}
-hazards = {{ max-table-error = 0.5 }}
 throughput = {{ min-tok-s = 0.001 }}
 """
 

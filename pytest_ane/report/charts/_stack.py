@@ -28,8 +28,8 @@ _POINTS = 400
 """Points of a panel; of more positions, each point is the worst of several."""
 _BAD = (
     "Bad is a position whose logits are not finite or all equal, whose centred cosine is below "
-    "min-centred-cosine, or that predicts another token where the reference's margin is no tie "
-    "(tie-margin); position 0 is bad in the first case alone."
+    "min-centred-cosine, or that predicts another token where the reference's margin is no "
+    "tie; position 0 is bad in the first case alone."
 )
 
 
