@@ -1,4 +1,4 @@
-"""`[models.NAME.inputs.INPUT]`: what a package's own inputs are drawn from."""
+"""`[models.NAME.shard.ID.inputs.INPUT]`: what a package's own inputs are drawn from."""
 
 from __future__ import annotations
 

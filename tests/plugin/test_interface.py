@@ -139,9 +139,9 @@ def test_ports_that_the_family_has_not(project: Project, ports: str, sentence: s
     assert sentence in " ".join((result.stdout.str() + result.stderr.str()).split())
 
 
-# `[models.NAME.inputs.INPUT]` in a run: what own packages are probed at.
+# `[models.NAME.shard.ID.inputs.INPUT]` in a run: what own packages are probed at.
 
-TABLE = '[models.own.inputs.{name}]\nkind = "uniform"\nlow = 1.0\nhigh = 2.0\n'
+TABLE = '[models.own.shard."*".inputs.{name}]\nkind = "uniform"\nrange = [1.0, 2.0]\n'
 FIDELITY = ("--ane-shards=all", "-m", "gate", "-k", "fidelity")
 
 

@@ -123,7 +123,7 @@ def test_bad_input_is_one_sentence(
     project: Project, command: Command, arguments: tuple[str, ...], says: str
 ) -> None:
     project.packages(good="none")
-    (sentence,) = command("new", *arguments, code=1)
+    (sentence,) = command(*arguments, code=1)
     assert sentence.startswith("pytest-ane: ")
     assert says in sentence
     assert not (project.path / "experiments").exists()

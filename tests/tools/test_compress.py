@@ -78,8 +78,8 @@ def test_as_json(tmp_path: Path, as_json: AsJson) -> None:
     )  # fmt: skip
     assert data["compression"]["nbits"] == 4
     assert data["bytes"] < data["bytes_before"]
-    # What the census of the command says is what `weights` reads from the file.
-    read = as_json("weights", "out.mlpackage", "--against", str(package))["weights"]
+    # What the census of the command says is what `explain --weights` reads from the file.
+    read = as_json("explain", "--weights", "out.mlpackage", "--against", str(package))["weights"]
     assert [w["after"]["bytes"] for w in data["weights"]] == [w["compressed_bytes"] for w in read]
     assert wide["sse"] == read[0]["sse"]
 

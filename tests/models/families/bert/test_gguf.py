@@ -36,7 +36,7 @@ from tests.models.families.bert.oracle import (
     prompt,
     referred,
 )
-from tests.tools.scaffold.test_scaffold import WORDS
+from tests.tools.test_init_from import WORDS
 
 ERF = tuple(case for case in CASES if case.changes.get("hidden_act", "gelu") == "gelu")
 """A GGUF file does not tell the activation."""

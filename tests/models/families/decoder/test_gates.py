@@ -20,7 +20,7 @@ from tests.models.families.decoder.cases import CASES
 from tests.models.families.decoder.gguf_files import write_gguf_of
 from tests.models.families.decoder.oracle import Case
 from tests.models.sources.checkpoints import write_tokenizer
-from tests.tools.scaffold.test_scaffold import WORDS
+from tests.tools.test_init_from import WORDS
 
 WIDER = {
     "hidden_size": 64, "intermediate_size": 128, "initializer_range": 0.1, "vocab_size": 200,
