@@ -35,10 +35,10 @@ def projection(v: Variant, x: Any) -> Any:
 
 
 @subject(
-    "normal with a mean",
+    "uniform with a mean",
     ["mean not subtracted", "variance in place of deviation"],
     x=half(1, T, C),
-    inputs={"x": 'kind = "normal"\nmean = 3.0\ndeviation = 2.0'},
+    inputs={"x": 'kind = "uniform"\nrange = [-1.0, 7.0]'},
 )
 def layer_norm(v: Variant, x: Any) -> Any:
     mean = mb.reduce_mean(x=x, axes=[-1], keep_dims=True)

@@ -69,7 +69,7 @@ class Subject:
         body: its operations, of a variant and the inputs.
         specs: the inputs by name, and the states.
         faults: by name, the verdict of a package that has it.
-        inputs: tables of the manifest below `[models.NAME]`, by input.
+        inputs: tables of the manifest below `[models.NAME.shard]`, by input.
         convert: further arguments of `coremltools.convert`.
         finish: changes the converted model, as compression does.
         reference: what the shards name; by default the package without a fault.

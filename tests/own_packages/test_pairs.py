@@ -50,7 +50,7 @@ def _model(each: Subject) -> str:
     shards = ["right", *map(_slug, each.faults)]
     lines = [f"[models.{each.name}]", each.model.format(shards=", ".join(shards))]
     for name, table in each.inputs.items():
-        lines += [f"[models.{each.name}.inputs.{name}]", table]
+        lines += [f"[models.{each.name}.shard.'*'.inputs.{name}]", table]
     for shard in shards:
         package = f"{each.name}/{shard}.mlpackage"
         lines += [f"[models.{each.name}.shard.{shard}]", f'artifact = "{package}"']

@@ -178,7 +178,7 @@ def test_a_cache_holds_no_more_than_it_may(project: Project, tmp_path: Path) -> 
     )
     (before,) = (project.path / "cache" / "artifacts").iterdir()
     os.utime(before, (1, 1))
-    project.head('[run]\ncache.max-size = "1 kB"\n')
+    project.head('[run]\nmax-cache = "1 kB"\n')
     project.pytester.runpytest_subprocess(
         "--ane-shards=L01", "-mgate", "-kplacement", "--ane-cache=cache", "--ane-store=store"
     ).assert_outcomes(passed=1, deselected=3)  # fmt: skip
