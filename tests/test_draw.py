@@ -46,6 +46,8 @@ def ran(project: pytest.Pytester, *options: str) -> list[str]:
     return [line for line in result.outlines if "::" in line]
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_four_quarters_are_everything_and_nothing_twice(project: pytest.Pytester) -> None:
     quarters = [ran(project, f"--quarter={n}") for n in range(QUARTERS)]
     always = {"test_one.py::test_always", "test_two.py::test_always"}
@@ -67,6 +69,8 @@ def test_a_selection_changes_no_quarter(project: pytest.Pytester) -> None:
     assert heavy == [[test for test in each if "test_heavy" in test] for each in every]
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_the_same_commit_is_the_same_draw_and_is_said(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +89,8 @@ def test_the_same_commit_is_the_same_draw_and_is_said(
     assert ran(project, "--quarter=commit") == ran(project)
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_workers_draw_alike(project: pytest.Pytester) -> None:
     result = project.runpytest_inprocess("-n2", "--quarter=1", "-p", "no:ane")
     passed = len(ran(project, "--quarter=1"))

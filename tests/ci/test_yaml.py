@@ -27,6 +27,7 @@ def steps() -> list[dict[str, Any]]:
     return [*(s for job in jobs for s in job["steps"]), *load("action.yml")["runs"]["steps"]]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("file", "schema"),
     [

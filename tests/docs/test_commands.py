@@ -52,6 +52,7 @@ def _pages() -> Iterator[ParameterSet]:
         yield pytest.param(page, id=page.stem, marks=HEAVY if heavy else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [*_pages()])
 def test_session(page: Path, forge: Forge, tmp_path: Path) -> None:
     sessions.furnish(tmp_path)
@@ -76,6 +77,8 @@ def _cases() -> Iterator[ParameterSet]:
         yield pytest.param(line, page, id=line, marks=HEAVY if fetched else starts)
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @pytest.mark.parametrize(("line", "page"), [*_cases()])
 def test_command(line: str, page: Path, forge: Forge, project: Path, tmp_path: Path) -> None:
     program, *arguments = shlex.split(line)

@@ -54,6 +54,8 @@ def test_seeds_are_sound(tmp_path: Path, name: str) -> None:
     assert all(list(part.program.walk()) for part in parts)
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_mutations_of_a_package(tmp_path: Path) -> None:
     run = target("package", tmp_path)
     random = Random(5)
@@ -63,6 +65,8 @@ def test_mutations_of_a_package(tmp_path: Path) -> None:
         run(message.SerializeToString())
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_mutations_are_prepared_or_refused(tmp_path: Path) -> None:
     """Most fail for want of a parameter; that, too, ends in a sentence."""
     package = doubling().save(tmp_path)

@@ -61,6 +61,8 @@ def test_rows_describe_the_program(experiment: Experiment, tmp_path: Path) -> No
         assert results == []
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_names_and_sizes(experiment: Experiment, tmp_path: Path) -> None:
     names = [sample.name for sample in experiment.samples]
     assert len(set(names)) == len(names) >= 17
@@ -71,6 +73,8 @@ def test_names_and_sizes(experiment: Experiment, tmp_path: Path) -> None:
         assert json.loads(json.dumps(sample.operands)) == sample.operands
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_inputs_are_fp16_numbers_and_the_same_each_time(experiment: Experiment) -> None:
     again = EXPERIMENTS[experiment.name]()
     for name, x in experiment.inputs.items():

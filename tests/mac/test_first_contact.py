@@ -199,6 +199,8 @@ def test_memory_that_is_not_returned(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert found["memory[loads]"].found.startswith("100.0 MB more, ")
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_process")
 def test_what_did_not_fail_is_not_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -328,6 +330,8 @@ def test_a_folder_in_use(tmp_path: Path) -> None:
         run(Setup(tmp_path))
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_process")
 def test_the_command(
     tmp_path: Path,

@@ -75,6 +75,7 @@ def _plan(compiled: str, units: str) -> Any:
     return to_record(plan, units, compiled)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", ["conv", "branches", "functions", "state"])
 def test_plans(packages: dict[str, Path], name: str, recording: Path, tmp_path: Path) -> None:
     with Replayer(MAC):

@@ -123,6 +123,8 @@ def test_what_is_used_was_used_since_its_user_began(cache: Cache, use: str) -> N
     assert [entry.used >= cache.in_use_since() for entry in cache.entries()] == [True]
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_two_processes_make_an_entry_once(cache: Cache, tmp_path: Path) -> None:
     start = SPAWN.Barrier(2)
     arguments = (cache.root, tmp_path / "log", start)

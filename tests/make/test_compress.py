@@ -161,6 +161,7 @@ def test_values_and_bytes_are_those_of_a_package(settings: Palettize, tmp_path: 
     assert np.array_equal(values, np.asarray(decompress(model, found)))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     "settings",
     [

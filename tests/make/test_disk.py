@@ -298,6 +298,8 @@ def test_the_variable_is_put_back(
 SPAWN = multiprocessing.get_context("spawn")
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_no_more_than_count_at_once(tmp_path: Path, count: int) -> None:
     log, start = tmp_path / "log", SPAWN.Barrier(4)

@@ -42,6 +42,7 @@ def dense(model: Any) -> dict[str, Any]:
     return {name.partition("_")[0]: weight.val.astype(np.float64) for name, weight in found.items()}
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     "name",
     ["uniform", "groups", "pairs", "scaled", "int8", "int4",
@@ -69,6 +70,7 @@ UNKNOWN = {
 }  # fmt: skip
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_scheme_reaches_is_what_coremltools_wrote(name: str, tmp_path: Path) -> None:
     """Or there is no yardstick, and the weight's record says for what."""

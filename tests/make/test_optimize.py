@@ -179,6 +179,7 @@ def build(tmp_path: Path) -> Build:
     return built
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("target", "asked", "stages"),
     [(target, asked, stages) for target, _, asked, stages in CASES],

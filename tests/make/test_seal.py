@@ -147,6 +147,7 @@ EDITS: dict[str, tuple[Edit, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("edit", "wrong"), EDITS.values(), ids=EDITS)
 def test_an_edited_entry_is_made_again_and_that_is_said(

@@ -130,6 +130,8 @@ def machine(tmp_path: Path, store: FileStore | S3Store) -> Callable[..., Machine
     return lambda folder, **more: Machine(tmp_path / folder, store.url, **more)
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_what_one_machine_made_another_has(machine: Callable[..., Machine]) -> None:
     first, second = machine("first"), machine("second")
     assert first.ask() == second.ask(text="another") == "whole"

@@ -137,6 +137,8 @@ unproven = "maybe"
     ]
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
 @given(cut=st.integers(0, 10**4), junk=st.sampled_from(["", "=", "[", '"', "\n[models", "x = {"]))
 def test_a_damaged_manifest_gives_sentences(cut: int, junk: str, tmp_path: Path) -> None:

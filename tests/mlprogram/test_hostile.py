@@ -254,6 +254,8 @@ def small_files(folder: Path) -> Iterator[tuple[Path, Path]]:
         yield twin, twin / name
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_every_file_cut_short_at_every_length(tmp_path: Path) -> None:
     compiled.save(doubling(), tmp_path)
     for path, file in small_files(tmp_path):
@@ -312,6 +314,8 @@ def test_every_byte_of_a_package_that_coremltools_wrote_flipped(tmp_path: Path) 
     assert len(said) > 100
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_a_package_that_coremltools_wrote_cut_short(tmp_path: Path) -> None:
     path = doubling().save(tmp_path)
     whole = REAL.read_bytes()

@@ -176,6 +176,8 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made | {"compiled": multifunction.compiled(made["reference"])}
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["reference", "compiled"])
 def test_names(packages: dict[str, Path], form: str) -> None:
     assert entry_points(packages[form]) == ("decode", "verify4")

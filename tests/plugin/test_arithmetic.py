@@ -75,6 +75,7 @@ def test_both_shards_are_right_as_typed(own: Project) -> None:
     result.stdout.no_fnmatch_line("*simulated*")
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("value", "typed"), [("ane", 0), ("typed,ane", 2)])
 def test_the_one_that_overflows_is_red_in_the_ane_s_arithmetic(
     own: Project, value: str, typed: int

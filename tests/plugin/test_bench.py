@@ -240,6 +240,8 @@ def test_on_a_replayed_mac(project: Project, tmp_path: Path) -> None:
     assert ane["state"]["os"] == "macOS 26.1"
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_without_an_ane_what_is_timed_proves_nothing(project: Project, tmp_path: Path) -> None:
     Script(VIRTUAL).save(tmp_path)
     mac = ("-p", "pytest_ane.mac.testing", f"--ane-replay={tmp_path}", "--ane-backend=coreml")

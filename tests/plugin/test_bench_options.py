@@ -55,6 +55,8 @@ def test_no_baseline_is_unproven_unless_this_run_records_it(project: Project) ->
     result.stdout.fnmatch_lines(["passed   own:good  throughput  load *"])
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_compare_fail_fails_the_test(good: Project) -> None:
     bench(good, "-k", "load", "--benchmark-autosave")
     settle(good)

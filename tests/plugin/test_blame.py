@@ -47,6 +47,8 @@ def test_a_failed_shard_is_explained(project: Project) -> None:
     result.stdout.fnmatch_lines(SECTION)
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_the_report_has_the_cause_as_structure(project: Project) -> None:
     spoilt(project, "--ane-report=all.jsonl")
     found = verdicts(project.path / "all.jsonl")

@@ -15,6 +15,8 @@ def entries(cache: Path) -> list[Path]:
     return sorted(path for kind in KINDS for path in (cache / kind).iterdir())
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_the_second_run_builds_nothing(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.llama()
     project.gate("--ane-cache=cache", shards="head.0").assert_outcomes(passed=3, deselected=1)

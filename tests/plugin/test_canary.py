@@ -91,6 +91,7 @@ def test_a_canary_that_cannot_be_asked_fails_the_others(project: Project) -> Non
     result.stdout.fnmatch_lines(["not run: canary L01 has no verdict on *gone.mlpackage*does not*"])
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     "options",
     [
@@ -172,6 +173,7 @@ SEVERAL = (
 FIXTURE = "def test_taste(ane_shard, tmp_path):\n    pass\n"
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("test", "options", "outcomes", "complaint"),
     [

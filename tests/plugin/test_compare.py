@@ -63,6 +63,7 @@ def compared(result: pytest.RunResult) -> set[str]:
     return {" ".join(words[:2]) for words in lines if "100.00" in words}
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("options", [(), ("-m", "bench"), ("--benchmark-compare=0001",)])
 def test_without_a_selection_it_measures_what_the_newest_run_holds(
     good: Project, options: tuple[str, ...]
@@ -92,6 +93,8 @@ def test_own_benchmarks_of_the_run_are_compared_with_it(good: Project) -> None:
     result.stdout.fnmatch_lines_random(["test_mine (0001*", "test_mine (NOW)*"])
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_a_run_that_decoded_selects_the_whole_model(project: Project) -> None:
     project.llama('[models.mini.policy.throughput]\nmax-regression = "99%"\n')
     recorded(project, "-k", "decode", shards="all")
@@ -148,6 +151,7 @@ def test_only_other_shards_and_machines_are_stored(good: Project) -> None:
         assert "is of another machine or backend: " in refused(good, COMPARE, *options)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("options", [("-m", "gate"), ("-k", "none_such"), ("-m", "not bench")])
 def test_no_benchmark_is_selected(good: Project, options: tuple[str, ...]) -> None:
     recorded(good)

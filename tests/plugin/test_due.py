@@ -36,6 +36,7 @@ def test_a_whole_run_says_nothing_of_it(two: Project) -> None:
     assert "due" not in lines(result)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("conftest", "reason"),
     [
@@ -158,6 +159,7 @@ def test_no_gate_at_all_is_exit_5(two: Project) -> None:
     result.stdout.fnmatch_lines(["ane: no gate was judged, 6 left out by the paths named"])
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("where", ["pytest_collection_finish", "pytest_runtest_setup"])
 def test_an_exit_with_0_is_red(two: Project, where: str) -> None:
     plugin(two, f"import pytest\ndef {where}():\n    pytest.exit('done', 0)\n")

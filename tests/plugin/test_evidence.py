@@ -77,6 +77,8 @@ def red(result: pytest.RunResult, *lines: str, failed: int = 2) -> None:
     result.stdout.fnmatch_lines(list(lines))
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_what_was_recorded_passes_without_core_ml(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +125,7 @@ def _of_a_smaller_plan(recorded: Recorded) -> None:
     recorded.edit(PLACEMENT, fewer)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("spoil", "gates", "says"),
     [
@@ -150,6 +153,7 @@ def test_without_an_ane_of_its_own_a_mac_verifies(recorded: Recorded) -> None:
     result.stdout.fnmatch_lines(["evidence: 2 verified (*"])
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("change", [{"virtual": "yes"}, {"translated": "yes"}, {"ane_cores": "0"}])
 def test_evidence_of_a_machine_without_an_ane_is_red(
     recorded: Recorded, change: dict[str, str]
@@ -159,6 +163,8 @@ def test_evidence_of_a_machine_without_an_ane_is_red(
     red(recorded.verify(), "*which proves nothing of the ANE*")
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_a_replay_is_no_device_live_or_recorded(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +199,7 @@ def test_another_threshold_is_applied_to_the_numbers(recorded: Recorded) -> None
     red(recorded.verify(), "own:good: fidelity failed", failed=1)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("more", "says"),
     [
@@ -207,6 +214,8 @@ def test_another_manifest_than_was_recorded_for(recorded: Recorded, more: str, s
     red(recorded.verify(), f"  - *{says}; on a Mac, run: *", failed=1 if "probes" in more else 2)
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_an_age_the_policy_does_not_take(recorded: Recorded) -> None:
     recorded.manifest('[models.own.policy.evidence]\nmax-age = "90 days"\n')
     recorded.verify().assert_outcomes(passed=3, deselected=1)
@@ -229,6 +238,8 @@ def test_signatures(recorded: Recorded) -> None:
     red(recorded.verify(), "  - *is not what was signed*", failed=1)
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_allowed_it_is_still_called_unproven(recorded: Recorded) -> None:
     recorded.path(PLACEMENT).unlink()
     result = recorded.verify("--ane-unproven=allow")
@@ -236,6 +247,8 @@ def test_allowed_it_is_still_called_unproven(recorded: Recorded) -> None:
     result.stdout.fnmatch_lines(["unproven own:good  placement *is missing*"])
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_a_recorded_plan_goes_before_a_forecast(recorded: Recorded) -> None:
     recorded.project.replace('"plan"', '"forecast"')
     recorded.verify("-k", "placement").stdout.fnmatch_lines(["evidence: 1 verified (*"])
@@ -245,6 +258,8 @@ def test_a_recorded_plan_goes_before_a_forecast(recorded: Recorded) -> None:
     result.stdout.fnmatch_lines(["passed * placement   forecast: *", "evidence: 1 not used"])
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_rehash_reads_what_only_seems_unchanged(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:

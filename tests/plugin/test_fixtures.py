@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.plugin.conftest import Project
 
 OWN_GATE = """
 import pytest
+
 from pytest_ane.gates.verdict import Figure, Finding, Verdict
 
 @pytest.mark.gate
@@ -36,6 +39,8 @@ def test_a_gate_of_ones_own_has_all_fixtures(project: Project) -> None:
     )
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_a_project_may_have_fixtures_called_backend_shard_artifact(project: Project) -> None:
     """Names that web, database and build projects use; the shipped gates do not see them."""
     names = ("backend", "shard", "artifact", "chain", "gate", "evidence")

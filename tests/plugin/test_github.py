@@ -52,6 +52,7 @@ def test_a_red_run_after_another_commands_text(project: Project, summary: Path) 
     assert "live probes are below" in text
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("more", [["-q"], ["-qq"], ["--no-summary"], ["-p", "no:terminal"]])
 def test_written_however_quiet_the_run_is(
     project: Project, summary: Path, more: list[str], capfd: pytest.CaptureFixture[str]

@@ -37,6 +37,8 @@ def test_importing_the_package_costs_nothing(pytester: pytest.Pytester) -> None:
     assert result.outlines == ["pytest_ane"]
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_the_plugin_can_be_switched_off(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_own(): pass")
     assert pytester.runpytest_subprocess("-p", "no:ane").ret == 0
@@ -45,6 +47,8 @@ def test_the_plugin_can_be_switched_off(pytester: pytest.Pytester) -> None:
     result.stderr.fnmatch_lines(["*unrecognized arguments: --ane-shards=all"])
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_own_gates_are_left_out_where_the_plugin_is_switched_off(pytester: pytest.Pytester) -> None:
     from pytest_ane.cli import main
 

@@ -83,6 +83,8 @@ def record(path: Path, project: Project) -> None:
                  f"--cache={cache}"]) == 0  # fmt: skip
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_the_declared_interface_is_green(project: Project) -> None:
     convert_block(project, np.float16, 16)
     project.llama(_OWN.format(reference="float32"))

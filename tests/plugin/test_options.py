@@ -34,6 +34,7 @@ def test_every_option_and_its_twin_are_explained(pytester: pytest.Pytester) -> N
 NEEDS_VALUES = [o for o in OPTIONS if o.metavar and o.name != "ane_cluster_timeout"]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("option", NEEDS_VALUES, ids=lambda option: option.name)
 def test_an_empty_value_is_refused(good: Project, option: Option) -> None:
     """As from an unset variable in a script."""
@@ -45,6 +46,7 @@ def test_an_empty_value_is_refused(good: Project, option: Option) -> None:
         refused(good.gate(*given), f"{option.flag} is empty; *")
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
@@ -88,6 +90,7 @@ def test_a_value_that_is_no_choice(good: Project, name: str, value: str, says: s
     refused(good.gate(), f"{name} = {value}: {says}")
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("name", "twin", "shown", "option", "shown_then"),
     [
@@ -173,6 +176,7 @@ def test_a_gate_ends_what_never_ends(project: Project, tmp_path: Path) -> None:
 OUTPUTS = "[models.own.policy.fidelity]\nmin-cosine = -1\noutputs.projection.min-cosine = 1\n"
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("reference", "policy", "value", "passed"),
     [
@@ -292,6 +296,8 @@ def test_a_wrong_manifest_is_a_usage_error(
 CLUSTER = "--ane-cluster=tcp://127.0.0.1:9"
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -316,6 +322,8 @@ def test_what_is_refused(project: Project, options: tuple[str, ...], says: str) 
     assert any(fnmatch(line, says) for line in text.splitlines()), text
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_the_manifest_names_one(project: Project) -> None:
     project.packages('[run]\ncluster = "tcp://127.0.0.1:9"\n', good="none")
     result = project.gate("--ane-cluster-timeout=1 s")

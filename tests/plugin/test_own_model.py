@@ -168,6 +168,7 @@ def test_another_reference_is_what_the_shard_is_held_against(project: Project) -
     result.stdout.fnmatch_lines(["*own:ffn.0*fidelity*cosine -1.0*"])
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("change", "more", "said"),
     [

@@ -128,6 +128,8 @@ def test_stale_plans_of_core_ml_are_mentioned_and_kept(
     assert project.path.exists()
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_the_number_of_builds_from_ini(project: Project) -> None:
     project.llama().pytester.makeini("[pytest]\nane_builds = 7\n")
     result = project.gate("--ane-cache=cache", "-k", "placement", shards="L01")

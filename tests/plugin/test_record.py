@@ -33,6 +33,8 @@ def kept(project: Project, name: str) -> Any:
     return json.loads((project.path / "evidence" / name).read_text())
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_one_file_per_shard_and_gate(project: Project) -> None:
     result = record(project.packages(good="float32", other="none"), "--ane-record")
     result.assert_outcomes(passed=6, deselected=1)
@@ -51,6 +53,8 @@ def test_a_model_has_one_file_of_behaviour_over_all_its_shards(project: Project)
     assert {name.partition("/")[0] for name in subjects} == {"L00", "L01", "head.0", "head.1"}
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_what_is_recorded_says_where_it_was_measured(project: Project) -> None:
     machine = Mac("Apple M3", "15.4", "24E248")
     record(project.packages(good="none"), "--ane-record", script=Script(machine))
@@ -60,6 +64,7 @@ def test_what_is_recorded_says_where_it_was_measured(project: Project) -> None:
     assert environment["compute_units"] == "CPU_AND_NE"
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("machine", [VIRTUAL, TRANSLATED, INTEL, Mac(cores=0)])
 def test_without_an_ane_nothing_is_recorded_of_it(project: Project, machine: Mac) -> None:
     project.packages(good="none")

@@ -184,6 +184,7 @@ def listed(project: Project, selection: str) -> list[str]:
     return [line.partition("[")[2].rstrip("]") for line in lines]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("selection", "shards"),
     [

@@ -123,6 +123,7 @@ def mixed(project: Project) -> Project:
 NAN_FAILED = "FAILED   own:nan   fidelity *"
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("options", "shown", "absent"),
     [

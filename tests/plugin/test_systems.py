@@ -89,6 +89,8 @@ def test_the_three_operations_in_which_two_systems_differ(
     assert verdict.split()[:4] == ["own:five", "placement", "passed", "failed"]
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_a_virtual_machine_is_no_system(five: Project, capsys: pytest.CaptureFixture[str]) -> None:
     """It records compression, which is the same everywhere and so compares no systems."""
     record(five, OLD)
@@ -145,6 +147,8 @@ def test_each_system_has_its_file_and_both_must_pass(each: Project) -> None:
     )
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_the_system_that_fails_decides_and_is_named(each: Project) -> None:
     record(each, OLD)
     record(each, NEW, *MOVED)

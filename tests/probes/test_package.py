@@ -168,6 +168,7 @@ def test_a_call_of_several_positions_is_followed_by_the_next(tmp_path: Path) -> 
     assert (later["m"][0, 0] == 0).sum(axis=1).tolist() == [3, 4]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("color", "shape"), [("RGB", (6, 8, 3)), ("GRAYSCALE", (6, 8))])
 def test_an_image_is_drawn_as_pixels(tmp_path: Path, color: str, shape: tuple[int, ...]) -> None:
     package = picture(tmp_path / "m.mlpackage", color)

@@ -94,6 +94,8 @@ def test_what_earlier_calls_wrote_is_read(packages: dict[str, Path], fault: str)
     assert cosine < 0.97
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_a_state_that_changes_no_output_is_told(packages: dict[str, Path]) -> None:
     (case,) = package_cases(CpuBackend(), packages["twin"], packages["forgets"], PROBES)
     assert dict(case.carried) == {"keys": False, "values": False}

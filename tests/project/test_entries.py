@@ -52,6 +52,8 @@ def test_of_a_compiled_model_too(packages: dict[str, Path]) -> None:
     assert model.ids == ("multi-right[decode]", "multi-right[verify4]")
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_a_table_chooses_one(read: Read) -> None:
     (shard,) = read(DECODER + 'function = "verify4"\n').shards
     assert (shard.id, shard.function, shard.ungated) == ("decoder", "verify4", ("decode",))

@@ -204,6 +204,7 @@ def test_the_wrong_package_fails(checkout: Checkout) -> None:
     assert any("fidelity" in line for line in checkout.complaints())
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", PULL_REQUESTS)
 def test_a_pull_request_cannot_talk_it_green(
     checkout: Checkout, name: str, monkeypatch: pytest.MonkeyPatch
@@ -338,6 +339,7 @@ def test_a_measurement_of_no_device(
     assert checkout.complaints() == [complaint]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("edit", "change"),
     [
@@ -510,6 +512,8 @@ def test_the_latest_record_passes(recorded: Checkout) -> None:
     assert recorded.complaints() == []
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_an_older_record_is_named(recorded: Checkout) -> None:
     name = "own/good.placement.json"
     shutil.copy(recorded.path / "older" / name, recorded.path / "evidence" / name)

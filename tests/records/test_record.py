@@ -195,6 +195,8 @@ def test_one_number_more_is_one_line_of_a_diff() -> None:
     assert sum(a != b for a, b in pairs) == 1
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @given(VALUES)
 def test_it_is_the_same_value_in_strict_json(value: Any) -> None:
     text = pretty(value)

@@ -106,6 +106,8 @@ def test_any_text_is_one_paragraph_without_markup(text: str) -> None:
     assert re.findall(r"<[^>]*>", rendered) == ["<p>", "</p>"]
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @given(
     st.lists(
         st.builds(
@@ -132,6 +134,8 @@ def test_the_room_is_kept_and_what_is_left_out_is_counted(rows: list[Row], room:
         assert text.count("<details>") == text.count("</details>")
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_what_is_left_out_passed_and_ten_thousand_rows_fit() -> None:
     rows = [Row("fidelity", f"m:L{i:03}", "passed", "x" * 50) for i in range(100)] + failed(3)
     text = summary(rows, HEADER, 3000)

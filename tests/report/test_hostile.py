@@ -71,6 +71,8 @@ def test_no_control_and_no_command_reaches_any_stream(verdict: Verdict, width: i
     assert markdown.replace("\n", "").isprintable()
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(subject=HOSTILE, summary=HOSTILE, reason=HOSTILE, file=HOSTILE)
 def test_each_command_is_one_that_was_meant(

@@ -64,6 +64,8 @@ def attributes(made: dict[str, Any], id: str) -> dict[str, str]:
     return {each["key"]: each["value"] for each in node(made, id)["attrs"]}
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_a_package_s_operations_and_its_weight(tmp_path: Path) -> None:
     save_conv(tmp_path / "conv.mlpackage")
     made = collection("m:L0", read_any(tmp_path / "conv.mlpackage", weights=False))

@@ -56,6 +56,8 @@ def test_neighbours_are_named_and_alike_ones_grouped() -> None:
     assert [len(group.operations) for group in off_groups(predict(ops))] == [3, 1, 1, 9]
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_a_large_program_stays_short() -> None:
     ops = [*map(conv, "abcde"), op("tan"), *[op("relu")] * 20, op("cumsum")] * 200
     text = lines(ops)

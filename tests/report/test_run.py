@@ -58,6 +58,8 @@ def test_a_run_comes_back_as_it_was_written() -> None:
     assert of["cosine 0.99"].data is not None
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @given(text=HOSTILE)
 def test_hostile_texts_are_lines(text: str) -> None:
     run = Run(text, (Row("g", text or "t", "failed", text, reasons=(text,), test=text),), FACTS)

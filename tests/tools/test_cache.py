@@ -94,6 +94,8 @@ def test_prune_asks_at_a_terminal(
     assert len(call("list")) == left + 1
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_prune_keeps_what_a_running_process_uses(call: Call, cache: Path) -> None:
     used = cache / "artifacts" / ("a" * 64)
     write_seal(used, "artifacts", used.name)

@@ -84,6 +84,7 @@ def test_as_json(tmp_path: Path, as_json: AsJson) -> None:
     assert wide["sse"] == read[0]["sse"]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("settings", [["--group-size=8"], ["--method=linear"]], ids=str)
 def test_all_else_stays(settings: list[str], tmp_path: Path) -> None:
     package, out = tmp_path / "model.mlpackage", tmp_path / "out.mlpackage"
@@ -124,6 +125,7 @@ def test_real_packages_are_as_coremltools_compresses_them(name: str, tmp_path: P
     assert [line for line in differences(ours, theirs) if ".attributes.name" not in line] == []
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("settings", "most"),
     [(["--group-size=4"], 0.6), (["--method=linear"], 0.05)],

@@ -248,6 +248,8 @@ def flops(call: Any) -> tuple[int, tuple[int, ...]]:
     return counter.get_total_flops(), shape
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_convolutions_as_torch_counts_them(data: st.DataObject) -> None:

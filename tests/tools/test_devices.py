@@ -80,6 +80,8 @@ def test_a_bad_file_is_one_sentence(tmp_path: Path, text: str, says: str) -> Non
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @given(name=st.text(min_size=1, max_size=20), peak=st.floats(1e-9, 1e9))
 def test_what_is_saved_is_read(
     tmp_path_factory: pytest.TempPathFactory, name: str, peak: float

@@ -81,6 +81,8 @@ def test_a_good_stack(run: Run) -> None:
     assert says == "deep is green as it is: no shard is to blame (1 stack evaluation)."
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_drift_of_an_unproven_stack_is_not_green(run: Run) -> None:
     *found, error = run("drift", code=1, positions=32)
     assert "No shard" not in " ".join(found)

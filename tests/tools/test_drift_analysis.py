@@ -149,6 +149,7 @@ def causes(base: float = 1e-4, policy: BehaviourPolicy = POLICY, **errors: float
     return find_causes(found, policy, "toy")
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("guilty", [*(f"L{i:02d}" for i in range(9)), "head_0", "head_1"])
 def test_the_one_that_breaks_it(guilty: str) -> None:
     found = causes(**{guilty: 2.0})

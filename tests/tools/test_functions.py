@@ -25,6 +25,8 @@ def manifest(packages: dict[str, Path], tmp_path: Path, monkeypatch: pytest.Monk
     return path
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_explain(packages: dict[str, Path], as_json: AsJson) -> None:
     package = str(packages["ineligible"])
     outcomes = [

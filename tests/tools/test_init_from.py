@@ -48,6 +48,7 @@ def made(source: Path, folder: Path) -> tuple[Made, Manifest]:
     return found, parse(found.text, folder / "shards.toml")
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_family_that_transformers_saves(case: Case, tmp_path: Path) -> None:
     case.save(tmp_path / case.name)

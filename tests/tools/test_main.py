@@ -100,6 +100,7 @@ def _run(*arguments: str, stdout: Any = subprocess.PIPE, **more: Any) -> tuple[i
     return done.returncode, done.stderr.decode()
 
 
+@pytest.mark.drawn
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is full")
 @pytest.mark.parametrize("arguments", ["--help", "init --schema", "init --schema --json"])
 def test_a_full_disk_is_one_sentence(arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,6 +111,7 @@ def test_a_full_disk_is_one_sentence(arguments: str, monkeypatch: pytest.MonkeyP
     assert (code, err) == (1, said)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("more", [(), ("--json",)])
 def test_no_standard_output_is_no_error(more: tuple[str, ...]) -> None:
     assert _run("init", "--schema", *more, stdout=None, preexec_fn=lambda: os.close(1)) == (0, "")

@@ -126,6 +126,8 @@ def test_what_is_not_finite_is_nan_and_counted(tmp_path: Path) -> None:
     assert sum(found.counts) == 4
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "name"),
     [("iOS18", "uniform"), ("iOS16", "k-means"), ("iOS16", "int8"), ("iOS18", "8 bits"),

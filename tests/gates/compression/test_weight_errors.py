@@ -99,6 +99,8 @@ def verdict_of(plain: Path) -> Judge:
     return judged
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "asked",
     [
@@ -144,6 +146,7 @@ def with_zeros(norm: HalfArray) -> HalfArray:
     return norm
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("make", "says"),
     [

@@ -140,6 +140,7 @@ def test_the_script_fails_below_a_bar(
     assert "predicted off (argsort" in capsys.readouterr().out
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", [pytest.param("full", marks=pytest.mark.slow), "tiny"])
 def test_the_maps_of_crepe_are_those_of_the_page(name: str) -> None:
     pairs = predictions(published(INSTALLED, name))

@@ -126,6 +126,8 @@ def test_red_where_both_runs_are_slower_and_suspect_either_way(
         assert is_suspect(alone, policy) is (abs(slowdowns[0]) > limit)
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_by_chance_one_case_in_229_is_a_confirmed_regression() -> None:
     """Normal noise of 0.1 %, the limit at 2.8 sigma, run and confirmation on one baseline."""
     draw, cases = np.random.default_rng(0).normal(1, 0.001, (3, 200_000)), 0

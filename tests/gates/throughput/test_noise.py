@@ -127,6 +127,8 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path, text: str, says: str) ->
     assert file.read_text() == text
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     st.binary(max_size=20)

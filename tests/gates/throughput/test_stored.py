@@ -132,6 +132,8 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(place=st.sampled_from([*leaves(json.loads(WHOLE))]), value=JSON, drop=st.booleans())
 def test_any_change_is_read_or_one_sentence(

@@ -151,6 +151,7 @@ def found(weights: Half, nbits: int) -> tuple[Half, npt.NDArray[np.uint8]]:
     return made.luts[0], made.indices
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("nbits", [1, 2, 3, 4, 6, 8])
 @pytest.mark.parametrize("name", SAMPLES)
 def test_no_error_above_coremltools(name: str, nbits: int) -> None:

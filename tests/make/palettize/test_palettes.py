@@ -227,6 +227,8 @@ CASES = [
 ]
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "settings"), CASES, ids=str)
 def test_uniform_writes_the_bytes_of_coremltools(
     target: str, settings: dict[str, Any], models: dict[str, Any], tmp_path: Path
@@ -246,6 +248,7 @@ def test_uniform_writes_the_bytes_of_coremltools(
     assert {n.partition(":")[0] for n in notes if "vector" not in n} == said
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("nbits", [1, 4, 8])
 def test_kmeans_writes_the_operations_of_coremltools(
     nbits: int, models: dict[str, Any], tmp_path: Path

@@ -115,6 +115,7 @@ def weights(path: Path) -> tuple[Session, list[Any], list[str]]:
     return session, [found[name] for name in names], expanding
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("target", "name", "steps"), CASES, ids=[f"{t}, {n}" for t, n, _ in CASES])
 def test_as_coremltools_expands_them(
     target: str, name: str, steps: tuple[Step, ...], tmp_path: Path

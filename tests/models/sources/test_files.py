@@ -358,6 +358,7 @@ def test_no_names(cache: Path, files: Path, table: dict[str, str]) -> None:
         opened(**table)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("variable", ["HF_HUB_CACHE", "HF_HOME"])
 def test_where_the_cache_is(files: Path, tmp_path: Path, variable: str) -> None:
     home = tmp_path / "home"

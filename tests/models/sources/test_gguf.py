@@ -187,6 +187,8 @@ def complaint(path: Path) -> str:
     return ""
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 def test_truncation_is_noticed_at_every_length(file: Path, tmp_path: Path) -> None:
     whole = file.read_bytes()
     end = max(t.data_offset + t.n_bytes for t in GGUFSource(file)._reader.tensors)
@@ -238,6 +240,8 @@ def test_a_kind_that_gguf_cannot_expand(tmp_path: Path, monkeypatch: pytest.Monk
     )
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(data=st.data())
 def test_damaged_bytes_give_values_or_a_source_error(

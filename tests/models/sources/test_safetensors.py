@@ -327,6 +327,8 @@ def test_offsets_that_overlap_or_lead_out(
     assert "damaged or incomplete (" in complaint(lambda: SafetensorsSource(path).names)
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(data=st.data())
 def test_damaged_bytes_give_values_or_a_source_error(

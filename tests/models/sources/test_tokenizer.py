@@ -324,6 +324,7 @@ def test_a_template_that_takes_too_much_is_stopped(template: str, why: str) -> N
         build(chat_template=template).chat("hello")
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     "template",
     [

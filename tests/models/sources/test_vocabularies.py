@@ -51,6 +51,8 @@ def test_words_of_the_kind_that_nobody_else_has() -> None:
 SHARED = sorted(KINDS.keys() & GGUF_PRE_TOKENIZER_SPLITS.keys())
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @given(text=TEXTS)
 @example(text=TEXT)
 def test_words_are_those_of_transformers(text: str) -> None:

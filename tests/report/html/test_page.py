@@ -11,6 +11,7 @@ from dataclasses import replace
 from hashlib import sha256
 from html.parser import HTMLParser
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 
 from pytest_ane.gates.verdict import Column, Figure, Finding, Table, Verdict, Where
@@ -323,6 +324,8 @@ def test_palettes_and_prompts() -> None:
     assert prompt.tokens[1].says == "position 1: KL 0.5000 nats, another token"
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(name=HOSTILE, text=HOSTILE)
 def test_hostile_texts_stay_text(name: str, text: str) -> None:

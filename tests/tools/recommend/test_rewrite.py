@@ -97,6 +97,7 @@ compression = {{ method = "linear" }}
 }
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
     "wanted",

@@ -115,6 +115,8 @@ def test_any_budget_and_none(budget: float, setting: str) -> None:
     assert set(allocate(units, losses, budget, {}).values()) == {setting}
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @given(st.integers(0, 1000), st.floats(1e-6, 10))
 def test_within_the_budget_and_near_the_best_there_is(seed: int, budget: float) -> None:
     units, losses = model(2, seed)
@@ -130,6 +132,8 @@ def test_within_the_budget_and_near_the_best_there_is(seed: int, budget: float) 
     assert size_of(found) <= min(map(size_of, fitting)) + step
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @given(st.integers(0, 1000), st.floats(1e-6, 1), st.floats(1, 4))
 def test_more_loss_never_takes_more_bytes(seed: int, budget: float, more: float) -> None:
     units, losses = model(4, seed)

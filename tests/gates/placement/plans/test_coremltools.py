@@ -61,6 +61,8 @@ _OPERATIONS = st.builds(
 )
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(_OPERATIONS, min_size=1, max_size=5, unique_by=lambda o: (o.name, o.scope)),

@@ -37,6 +37,8 @@ def test_written_out() -> None:
     assert eval_op("conv", x=noise(0, 3, 5, 5), weight=weight).shape == (0, 4, 4, 4)
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(st.data())
 def test_as_torch(data: st.DataObject) -> None:

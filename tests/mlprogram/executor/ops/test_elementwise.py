@@ -133,6 +133,8 @@ def test_integers_divide(op: str, expected: list[int]) -> None:
 ROW = f32([-3, -0.5, 0, 0.5, 7])
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("op", "parameters", "torch_function"),
     [

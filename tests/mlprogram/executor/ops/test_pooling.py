@@ -57,6 +57,7 @@ def test_written_out() -> None:
 PADS = [(spatial, pad, ceil) for spatial in (1, 2, 3) for pad in (0, 1) for ceil in (False, True)]
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("spatial", "pad", "ceil"), PADS)
 @pytest.mark.parametrize(("kernel", "stride"), [(2, 2), (3, 2), (3, 1), (2, 1)])
 def test_as_torch(spatial: int, pad: int, ceil: bool, kernel: int, stride: int) -> None:

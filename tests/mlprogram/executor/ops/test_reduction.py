@@ -62,6 +62,7 @@ def test_nan_is_never_lost(op: str) -> None:
     assert np.isnan(eval_op(f"reduce_{op}", x=x))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("op", sorted(FORMULAS))
 @given(data=st.data())
 def test_as_the_formula_in_float64(op: str, data: st.DataObject) -> None:

@@ -31,6 +31,8 @@ def change(folder: Path, **keys: Any) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | keys))
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [

@@ -52,6 +52,7 @@ def test_layers_that_the_configuration_does_not_have(family: str, tmp_path: Path
         get_family(family).open_model(SafetensorsSource(tmp_path), Cut(("L00",)))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(
     ("family", "changes", "said"),
     [
@@ -134,6 +135,7 @@ def test_options_that_are_not_computed(
         case.open(tmp_path, stateful=False)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("family", FIRST)
 def test_a_tensor_that_would_be_left_out(family: str, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file

@@ -151,6 +151,7 @@ def opened(case: Case, file: Path) -> DecoderModel:
     return model
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("case", FILES, ids=lambda case: case.name)
 def test_a_file_as_llama_cpp_converts_it_is_transformers_model(case: Case, tmp_path: Path) -> None:
     right = case.save(tmp_path)

@@ -201,6 +201,8 @@ def saved(folder: Path, config: Config) -> Any:
     return auto.from_pretrained(folder, dtype=torch.float32, **eager).eval()
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_logits(name: str, tmp_path: Path) -> None:
     family, config = PUBLISHED[name]

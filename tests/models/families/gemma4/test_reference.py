@@ -217,6 +217,8 @@ def run(module: torch.nn.Module, x: np.ndarray) -> np.ndarray:
     return result
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(
     per_pack=st.integers(1, 3),

@@ -85,6 +85,8 @@ def test_nan_in_is_nan_out(position: int) -> None:
     assert np.isnan(tiny_model().reference("L00")([x])[0][position:]).all()
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     length=st.integers(1, 7),

@@ -165,6 +165,7 @@ def model() -> ZayaModel:
     return open_model(SeededSource(7, spread, SMALLER), Cut(("L00", "head.0"), variant="notes"))
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize("shard", ["L00", "L01", "L02", "L03"])
 def test_a_layer_gives_about_a_tenth_of_what_enters(model: ZayaModel, shard: str) -> None:
     x = np.random.default_rng(0).standard_normal((4, 256)).astype(np.float32)

@@ -184,6 +184,7 @@ def test_what_a_position_adds_is_what_its_expert_adds() -> None:
         assert np.allclose(row, bias * scale, atol=1e-6) == (not route)
 
 
+@pytest.mark.drawn
 @pytest.mark.parametrize(("shard", "seed"), [("L01", 1), ("L03", 1), ("L03", 2)])
 def test_where_fp16_chooses_otherwise_is_undecided(shard: str, seed: int) -> None:
     model = tiny_model((shard,), "published", layers=4, width=64, router=32, experts=8, seed=seed)

@@ -49,6 +49,8 @@ def test_a_mixture(
         assert_close(actual, oracle.mixture(x, own, experts))
 
 
+@pytest.mark.drawn
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(
     lengths=st.lists(st.integers(1, 6), min_size=1, max_size=3),
