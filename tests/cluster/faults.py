@@ -8,7 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_ane.gates.base import GateTest
 
 SITE, FAULTS = "SITE_OF_TEST", "FAULTS_OF_TEST"
 DAY = 86_400
@@ -38,13 +41,13 @@ def _count(site: Path) -> None:
 
     shard._build = counted
 
-    def measured(device: str, gates: Sequence[str], subject: str) -> None:
+    def measured(device: str, tests: Sequence[GateTest]) -> None:
         with (site / "measured").open("a") as file:
-            file.writelines(f"{gate} {subject} {device}\n" for gate in gates)
+            file.writelines(f"{test.gate} {test.subject} {device}\n" for test in tests)
 
-    _around("measure", lambda args: measured("CPU", [args[1]], args[2]))
-    _around("measure_shard", lambda args: measured("CPU", args[2], args[1]))
-    _around("measure_on_device", lambda args: measured("ANE", [args[1]], args[2]))
+    _around("measure", lambda args: measured("CPU", [args[1]]))
+    _around("measure_shard", lambda args: measured("CPU", args[2]))
+    _around("measure_on_device", lambda args: measured("ANE", [args[1]]))
 
 
 def _around(task: str, before: Callable[[tuple[Any, ...]], None]) -> None:
