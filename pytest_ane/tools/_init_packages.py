@@ -1,4 +1,4 @@
-"""The manifest that `init --package` writes: of packages as they are found."""
+"""`pytest-ane init --package`: a manifest of packages as they are found."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from pytest_ane.gates.compression import judge, measure
-from pytest_ane.gates.compression.measure import CompressionMeasurement
 from pytest_ane.make.outcome import claim
 from pytest_ane.make.record import Artifact
-from pytest_ane.manifest import GOLDEN, Compression, Shard, package_ids, parse
+from pytest_ane.manifest import GOLDEN, Shard, package_ids, parse
 from pytest_ane.manifest.compression import setting_keys
 from pytest_ane.manifest.policy import CompressionPolicy
 from pytest_ane.manifest.problems import dotted, toml_text
@@ -27,7 +25,7 @@ from pytest_ane.mlprogram.text import size_ratio
 from pytest_ane.probes.domains import domains
 from pytest_ane.probes.golden import read_golden
 from pytest_ane.probes.inputs import COVERED, Domain
-from pytest_ane.tools._init_text import Made, render
+from pytest_ane.tools.init import Made, render
 
 MODEL = "mine"
 """The model's name in the manifest."""
@@ -35,6 +33,8 @@ _INPUT = re.compile(r"(?:\d+\.)?in\.(.+)")
 """A probe's golden input, perhaps of one of several calls."""
 _MOST_CALLS = 200
 """Calls over which probes surely draw every id of an input."""
+_IOS = {6: "15", 7: "16", 8: "17", 9: "18"}
+"""Deployment targets by specification version."""
 
 
 def of_packages(packages: Sequence[Path], references: Sequence[str], manifest: Path) -> Made:
@@ -52,14 +52,15 @@ def of_packages(packages: Sequence[Path], references: Sequence[str], manifest: P
     for package in packages:
         if not package.exists():
             raise ManifestError(f"--package {package}: no such package; check the path.")
-    texts = references or ["none"] * len(packages)
     shards = [
-        _Own(shard, path, _reference(path, text), manifest.absolute().parent)
-        for shard, path, text in zip(package_ids(packages), packages, texts, strict=True)
+        _shard(shard, path, _reference(path, text), manifest.absolute().parent)
+        for shard, path, text in zip(
+            package_ids(packages), packages, references or ["none"] * len(packages), strict=True
+        )
     ]
-    text = render("packages.toml.jinja", shards=shards, golden=GOLDEN)
+    text = render("packages.toml.jinja", shards=shards)
     parse(text, manifest)
-    lines = tuple(shard.line for shard in shards)
+    lines = tuple(f"{MODEL}:{shard['id']}: {shard['summary']}" for shard in shards)
     return Made(text, (*lines, "next: pytest --ane-shards=all -m gate"), {"packages": lines})
 
 
@@ -70,8 +71,20 @@ def _reference(package: Path, text: str) -> Path | None:
     path = Path(text)
     if not path.exists():
         raise ManifestError(f"--reference {text} does not exist; check the path, or say 'none'.")
+    functions = entry_points(package) or (None,)
+    mine = [read_any(package, weights=False, function=each) for each in functions]
     if path.suffix in GOLDEN:
-        _check_golden(path, package)
+        golden = read_golden(path)
+        if golden.hidden:
+            raise ManifestError(
+                f"--reference {path}: holds hidden states of a family's shard; record the "
+                "package's own inputs and outputs: pytest-ane golden record PACKAGE --out FILE."
+            )
+        found = (_INPUT.fullmatch(name) for probe in golden.probes for name in probe)
+        names = {match[1] for match in found if match}
+        known = [{feature.name for feature in model.inputs} for model in mine]
+        if not any(names <= each for each in known):
+            _refuse(text, package, names, set().union(*known))
         return path
     if path.suffix not in (".mlpackage", ".mlmodelc"):
         raise ManifestError(
@@ -83,161 +96,82 @@ def _reference(package: Path, text: str) -> Path | None:
             f"--reference {text} is the package itself, so comparing proves nothing; name an "
             "uncompressed package, or 'none'."
         )
-    for function in entry_points(package) or (None,):
-        mine = read_any(package, weights=False, function=function)
+    for function, model in zip(functions, mine, strict=True):
         other = read_any(path, weights=False, function=counterpart(path, function))
-        for what in ("inputs", "outputs"):
-            names, others = ({f.name for f in getattr(m, what)} for m in (mine, other))
-            if names != others:
-                raise ManifestError(
-                    f"--reference {text}: has the {what} {', '.join(sorted(others))}, but "
-                    f"{package} has {', '.join(sorted(names))}; name a package of the same program."
-                )
+        ports, others = ({f.name for f in (*m.inputs, *m.outputs)} for m in (model, other))
+        if ports != others:
+            _refuse(text, package, others, ports)
     return path
 
 
-def _check_golden(path: Path, package: Path) -> None:
-    """Refuse golden tensors that cannot be read, or are not of a package's inputs."""
-    golden = read_golden(path)
-    if golden.hidden:
-        raise ManifestError(
-            f"--reference {path}: holds hidden states of a family's shard; record the package's "
-            "own inputs and outputs: pytest-ane golden record PACKAGE --out FILE."
-        )
-    named = (_INPUT.fullmatch(name) for probe in golden.probes for name in probe)
-    inputs = {match[1] for match in named if match}
-    models = [
-        read_any(package, weights=False, function=f) for f in entry_points(package) or (None,)
-    ]
-    known = [{feature.name for feature in model.inputs} for model in models]
-    if not any(inputs <= names for names in known):
-        raise ManifestError(
-            f"--reference {path}: has the inputs {', '.join(sorted(inputs))}, but {package} has "
-            f"{', '.join(sorted(set().union(*known)))}; name golden tensors of this package."
-        )
+def _refuse(reference: str, package: Path, has: set[str], needs: set[str]) -> None:
+    raise ManifestError(
+        f"--reference {reference}: has {', '.join(sorted(has))}, but {package} has "
+        f"{', '.join(sorted(needs))}; name golden tensors of this package, or the same program."
+    )
 
 
-@dataclass(frozen=True)
-class _Own:
-    """A shard's part of the manifest, which lies in `folder`; `reference` None for nothing."""
+def _shard(shard: str, package: Path, reference: Path | None, folder: Path) -> dict[str, Any]:
+    """What the template says of a package; the manifest lies in `folder`."""
+    model = read_any(package)
+    entries: list[MLModel | Pipeline] = [model]
+    functions = [*model.programs.values()] if isinstance(model, Pipeline) else [model]
+    measured, claimed = [], None
+    if isinstance(model, MLModel):
+        names = entry_points(package)
+        functions = [read_model(package, function=each) for each in names] or [model]
+        entries = [*functions]
+        subject = Shard(model=MODEL, id=shard, artifact=package, reference="none")
+        for each in functions:
+            own = subject.model_copy(update={"function": each.function or None})
+            measured.append(measure(own, Artifact(package), each))
+        claimed = claim(model)
+        verdicts = [judge(each, CompressionPolicy(), "", claimed) for each in measured]
+        if any(f.severity == "failed" for verdict in verdicts for f in verdict.findings):
+            claimed = None
+    weights = {w for each in measured for w in each.census.weights if w.stages}
+    counts = Counter(f"{w.nbits} bits ({w.storage})" for w in weights)
+    ratios = (each.census.dense_bytes / (each.size - each.others) for each in measured)
+    ratio = math.floor(100 * min(ratios, default=0.0)) / 100
+    ops = sum(op.op != "const" for each in functions for op in each.main.walk())
+    several = f" in {len(functions)} programs" if len(functions) > 1 else ""
+    how = size_ratio(ratio) if weights else "nothing compressed"
+    keys = setting_keys(claimed) if claimed is not None else {}
+    if keys.get("granularity") == "per_tensor":
+        keys.pop("group_size", None)
 
-    id: str
-    package: Path
-    reference: Path | None
-    folder: Path
+    def relative(path: Path) -> str:
+        return toml_text(Path(os.path.relpath(path.absolute(), folder)).as_posix())
 
-    @cached_property
-    def model(self) -> MLModel | Pipeline:
-        return read_any(self.package)
-
-    @cached_property
-    def functions(self) -> tuple[MLModel, ...]:
-        """Its ML Programs: each function of several, each part of a pipeline."""
-        if isinstance(self.model, Pipeline):
-            return tuple(self.model.programs.values())
-        names = entry_points(self.package)
-        return tuple(read_model(self.package, function=name) for name in names) or (self.model,)
-
-    @property
-    def entries(self) -> tuple[MLModel | Pipeline, ...]:
-        """What is called, with inputs and outputs of its own."""
-        return (self.model,) if isinstance(self.model, Pipeline) else self.functions
-
-    @cached_property
-    def measurements(self) -> tuple[CompressionMeasurement, ...]:
-        """The census of each function; none of a pipeline."""
-        if isinstance(self.model, Pipeline):
-            return ()
-        shard = Shard(model=MODEL, id=self.id, artifact=self.package, reference="none")
-        return tuple(
-            measure(
-                shard.model_copy(update={"function": f.function or None}), Artifact(self.package), f
-            )
-            for f in self.functions
-        )
-
-    @cached_property
-    def compression(self) -> Compression | None:
-        """What the package's compression is, where the gate finds it so; else None."""
-        if not self.measurements:
-            return None
-        assert isinstance(self.model, MLModel)
-        found = claim(self.model)
-        verdicts = (judge(m, CompressionPolicy(), "", found) for m in self.measurements)
-        failed = any(f.severity == "failed" for verdict in verdicts for f in verdict.findings)
-        return None if failed else found
-
-    @property
-    def ratio(self) -> float:
-        """How much smaller than fp16 the package is, of its functions the least, rounded down."""
-        ratios = (m.census.dense_bytes / (m.size - m.others) for m in self.measurements)
-        return math.floor(100 * min(ratios, default=0.0)) / 100
-
-    @property
-    def line(self) -> str:
-        ops = sum(op.op != "const" for each in self.functions for op in each.main.walk())
-        size = tree_bytes(self.package)
-        how = size_ratio(self.ratio) if self.kinds else "nothing compressed"
-        several = f" in {len(self.functions)} programs" if len(self.functions) > 1 else ""
-        return f"{MODEL}:{self.id}: {ops:,} operations{several}, {size:,} bytes, {how}"
-
-    @cached_property
-    def kinds(self) -> str:
-        """How weights are stored, `5 weights with 4 bits, ...`; empty where none is compressed."""
-        weights = {w for m in self.measurements for w in m.census.weights if w.stages}
-        counts = Counter(f"{w.nbits} bits ({w.storage})" for w in weights)
-        return ", ".join(f"{number} weights of {kind}" for kind, number in counts.items())
-
-    @property
-    def system(self) -> str:
-        """The iOS that it is for."""
-        return _IOS.get(self.model.specification_version, "26")
-
-    def table(self, *keys: str) -> str:
-        return dotted(("models", MODEL, "shard", self.id, *keys))
-
-    def relative(self, path: Path) -> str:
-        return toml_text(Path(os.path.relpath(path.absolute(), self.folder)).as_posix())
-
-    def interface(self) -> Iterator[str]:
-        for each in self.entries:
-            name = each.function if isinstance(each, MLModel) else ""
-            yield from ([f"function {name}:"] if name else [])
-            for what in ("inputs", "outputs", "states"):
-                for feature in getattr(each, what):
-                    yield f"  {what[:-1]} {feature.name}: {_form(feature)}"
-
-    def ids(self) -> Iterator[tuple[str, Domain, bool]]:
-        """Inputs of ids that are too many to draw, and of integers of which nothing is known."""
-        known: dict[str, tuple[Feature, Domain]] = {}
-        for each in self.entries:
-            function = each.function or None if isinstance(each, MLModel) else None
-            found = domains(each.inputs, {}, self.package, function=function)
-            known = {f.name: (f, found[f.name]) for f in each.inputs} | known
-        for name, (feature, domain) in known.items():
-            if domain.count and domain.source == "derived" and _too_many(feature, domain.count):
-                yield name, domain, True
-            elif domain.count and domain.source == "default":
-                yield name, domain, False
-
-    def compression_keys(self) -> list[tuple[str, str]]:
-        """The keys of the table of compression, as TOML writes them."""
-        assert self.compression is not None
-        keys = setting_keys(self.compression)
-        if keys.get("granularity") == "per_tensor":
-            keys.pop("group_size", None)
-        return [(key, toml_text(value)) for key, value in keys.items()]
+    return {
+        "id": shard,
+        "summary": f"{ops:,} operations{several}, {tree_bytes(package):,} bytes, {how}",
+        "system": _IOS.get(model.specification_version, "26"),
+        "table": lambda *keys: dotted(("models", MODEL, "shard", shard, *keys)),
+        "artifact": relative(package),
+        "reference": reference and relative(reference),
+        "golden": reference is not None and reference.suffix in GOLDEN,
+        "interface": [*_interface(entries)],
+        "ids": [*_ids(package, entries)],
+        "kinds": ", ".join(f"{number} weights of {kind}" for kind, number in counts.items()),
+        "compression": {key: toml_text(value) for key, value in keys.items()},
+        "ratio": ratio,
+    }
 
 
-_IOS = {6: "15", 7: "16", 8: "17", 9: "18"}
-"""Deployment targets by specification version."""
+def _interface(entries: Sequence[MLModel | Pipeline]) -> Iterator[str]:
+    for each in entries:
+        if isinstance(each, MLModel) and each.function:
+            yield f"function {each.function}:"
+        for what in ("inputs", "outputs", "states"):
+            for feature in getattr(each, what):
+                yield f"  {what[:-1]} {feature.name}: {_form(feature)}"
 
 
 def _form(feature: Feature) -> str:
-    """`fp16 [1, 8, 1, 1] up to [1, 8, 1, 64]`."""
-    if feature.kind == "image":
-        return f"image {feature.color} {list(feature.shape)}"
-    text = f"{feature.dtype} {list(feature.shape) if feature.shape else 'of any shape'}"
+    """`fp16 [1, 8, 1, 1], from [1, 8, 1, 1] to [1, 8, 1, 64]`."""
+    kind = f"image {feature.color}" if feature.kind == "image" else feature.dtype
+    text = f"{kind} {list(feature.shape) if feature.shape else 'of any shape'}"
     if feature.enumerated:
         return f"{text}, one of {len(feature.enumerated)} shapes"
     if any(low != high for low, high in feature.ranges):
@@ -247,8 +181,21 @@ def _form(feature: Feature) -> str:
     return text
 
 
-def _too_many(feature: Feature, ids: int) -> bool:
-    """Whether the probes will not draw every id."""
-    defaults = feature.shape or (1,) * len(feature.ranges)
-    extents = [high or d for (_, high), d in zip(feature.ranges, defaults, strict=False)]
-    return ids > COVERED or ids > _MOST_CALLS * math.prod(extents or feature.shape)
+def _ids(
+    package: Path, entries: Sequence[MLModel | Pipeline]
+) -> Iterator[tuple[str, Domain, bool]]:
+    """Inputs of ids that are too many to draw, and of integers of which nothing is known."""
+    seen: set[str] = set()
+    for each in entries:
+        function = each.function or None if isinstance(each, MLModel) else None
+        found = domains(each.inputs, {}, package, function=function)
+        for feature in each.inputs:
+            domain = found[feature.name]
+            if not domain.count or feature.name in seen:
+                continue
+            seen.add(feature.name)
+            defaults = feature.shape or (1,) * len(feature.ranges)
+            most = [high or d for (_, high), d in zip(feature.ranges, defaults, strict=False)]
+            drawn = min(COVERED, _MOST_CALLS * math.prod(most or feature.shape))
+            if domain.source == "default" or (domain.source == "derived" and domain.count > drawn):
+                yield feature.name, domain, domain.source == "derived"

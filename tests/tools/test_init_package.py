@@ -214,19 +214,11 @@ def test_bad_input(packages: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ([f"--package={conv}", "--reference=damaged.npz"], "damaged.npz: "),
         (
             [f"--package={conv}", "--reference=hidden.npz"],
-            "--reference hidden.npz: holds hidden states of a family's shard; record the package's "
-            "own inputs and outputs: pytest-ane golden record",
+            "holds hidden states of a family's shard",
         ),
-        (
-            [f"--package={conv}", "--reference=tokens.npz"],
-            f"--reference tokens.npz: has the inputs tokens, but {conv} has x; name golden tensors "
-            "of this package.",
-        ),
+        ([f"--package={conv}", "--reference=tokens.npz"], f"has tokens, but {conv} has x; name"),
         ([f"--package={conv}", f"--reference={conv}"], "is the package itself"),
-        (
-            [f"--package={conv}", f"--reference={packages / 'tokens.mlpackage'}"],
-            "has the inputs bytes, ids, kind, but",
-        ),
+        ([f"--package={conv}", f"--reference={packages / 'tokens.mlpackage'}"], "has bytes, ids, "),
     ):
         assert main(["init", *arguments]) == 1
         (line,) = capsys.readouterr().err.splitlines()

@@ -18,7 +18,7 @@ from pytest_ane.models.families import Cut
 from pytest_ane.models.families.decoder import DecoderConfig
 from pytest_ane.models.families.gemma4 import FAMILY
 from pytest_ane.models.sources._gguf import GGUFSource
-from pytest_ane.tools._init import scaffold
+from pytest_ane.tools._init_model import scaffold
 from tests.models.families.decoder.cases import CASES
 from tests.models.families.decoder.gguf_files import write_gguf_of
 from tests.models.families.gemma4.tiny import MemorySource

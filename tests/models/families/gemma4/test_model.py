@@ -24,7 +24,7 @@ from pytest_ane.models.families.gemma4.reference import combine, route
 from pytest_ane.models.sources import SeededSource, Source, Spread
 from pytest_ane.models.sources._safetensors import SafetensorsSource
 from pytest_ane.probes.seeded import gaussian, generator
-from pytest_ane.tools._init import scaffold
+from pytest_ane.tools._init_model import scaffold
 from tests.models.families.gemma4.tiny import (
     ROOT,
     MemorySource,
