@@ -38,7 +38,7 @@ def test_a_package_alone(folder: Path, says: Says) -> None:
         "package:model has no uncompressed package to take weights from; name one as its "
         "'uncompressed', or with --against."
     )
-    assert found[3].startswith("operation ")
+    assert found[3].startswith("op ")
 
 
 def test_shards_of_a_manifest(folder: Path, says: Says) -> None:

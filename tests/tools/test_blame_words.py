@@ -1,16 +1,17 @@
-"""The lines that say what an error comes from."""
+"""The lines and tables that say what an error comes from."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from pytest_ane.gates.verdict import Finding, Where
-from pytest_ane.manifest import Linear, Palettize, Uncompressed
+from pytest_ane.manifest import Linear, Palettize, Uncompressed, load
 from pytest_ane.mlprogram.weights import Stage, Weight
-from pytest_ane.tools.blame import CAUSE, cause, describe, lines, override, share, tables
+from pytest_ane.tools.blame import CAUSE, cause, describe, lines, override, tables
 from pytest_ane.tools.blame.analysis import Blame, Culprit, Suspect
 from pytest_ane.tools.blame.weights import Remedy
 
@@ -28,16 +29,16 @@ def test_all_of_it() -> None:
         "compression: exact weights leave less than half of the error",
         "relative error of the output on the worst 2 of 16 probes (gaussian #0, chat)",
         "0.41 as it is, 0.001 with every weight exact; run by the CPU executor",
-        "weight  stored as                 restored  alone  share  remedy",
-        "v_proj  lut_to_dense, 2 bits x 6     0.012    0.4  98.0%  "
-        "4-bit kmeans, groups of 16: 0.0142, +27,792 bytes",
-        "o       lut_to_dense, 2 bits x 6      0.41   0.02  -1.0%  -",
+        "weight  stored as                 restored   alone  share  remedy                      "
+        "error with it      more",
+        "v_proj  lut_to_dense, 2 bits x 6    0.0120  0.4000  98.0%  4-bit kmeans, groups of 16  "
+        "       0.0142  27.79 kB",
+        "o       lut_to_dense, 2 bits x 6    0.4100  0.0200  -1.0%",
         'for compression.overrides in shards.toml: { weights = "v_proj", method = "palettize", '
         'mode = "kmeans", nbits = 4, granularity = "per_grouped_channel", group_size = 16 }',
-        "operation  result  own error  arrives with  leaves with",
-        "mul        square        inf             0          inf  "
-        "overflows fp16: 481,000 in float32",
-        "conv       out          0.37        0.0005          0.4  takes v_proj",
+        "op      type  own error  arrives with  leaves with  note",
+        "square  mul         inf        0.0000          inf  overflows fp16: 481,000 in float32",
+        "out     conv     0.3700        0.0005       0.4000  takes v_proj",
     ]
 
 
@@ -50,45 +51,47 @@ def test_weights_alike_are_overridden_together() -> None:
     assert cause(found).remedy == line
 
 
-def test_an_entry_is_one_that_the_manifest_takes(tmp_path) -> None:
-    from pytest_ane.manifest import load
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        (MEND.settings, "4-bit kmeans, groups of 16"),
+        (Palettize(nbits=6, granularity="per_tensor"), "6-bit kmeans, one table"),
+        (Linear(dtype="int8"), "int8 per channel"),
+        (Uncompressed(), "fp16"),
+    ],
+)
+def test_an_entry_is_one_that_the_manifest_takes(
+    settings: Palettize, text: str, tmp_path: Path
+) -> None:
+    manifest = tmp_path / "shards.toml"
+    manifest.write_text(
+        '[models.m]\nfamily = "llama"\nsource = { path = "x.gguf" }\nshards = "L00"\n'
+        'max-tokens = 4\n[models.m.compression]\nmethod = "palettize"\n'
+        f"overrides = [{{ {override('v_proj', replace(MEND, settings=settings))} }}]\n"
+    )
+    (shard,) = load(manifest).shards
+    assert shard.compression is not None
+    assert describe(shard.compression.for_weight("v_proj")) == describe(settings) == text
 
-    described = {
-        MEND.settings: "4-bit kmeans, groups of 16",
-        Palettize(nbits=6, granularity="per_tensor"): "6-bit kmeans, one table",
-        Linear(dtype="int8"): "int8 per channel",
-        Uncompressed(): "fp16",
-    }
-    for settings, text in described.items():
-        mend = replace(MEND, settings=settings)
-        manifest = tmp_path / "shards.toml"
-        manifest.write_text(
-            '[models.m]\nfamily = "llama"\nsource = { path = "x.gguf" }\nshards = "L00"\n'
-            'max-tokens = 4\n[models.m.compression]\nmethod = "palettize"\n'
-            f"overrides = [{{ {override('v_proj', mend)} }}]\n"
-        )
-        (shard,) = load(manifest).shards
-        assert shard.compression is not None
-        assert describe(shard.compression.for_weight("v_proj")) == describe(settings) == text
+
+ALONE = replace(FOUND, weights=(), exact=math.nan, without="There are none.")
 
 
 @pytest.mark.parametrize(
     ("found", "line", "text"),
     [
         (replace(FOUND, contribution=True), 1, "relative error of the contribution on the worst 2"),
-        (replace(FOUND, weights=(), exact=math.nan, without="There are none."), 0,
-         "relative error of the output on"),
-        (replace(FOUND, weights=(), exact=math.nan, without="There are none."), 1,
-         "0.41 as it is; run by the CPU executor"),
-        (replace(FOUND, weights=(), exact=math.nan, without="There are none."), 2,
-         "There are none."),
+        (ALONE, 0, "relative error of the output on"),
+        (ALONE, 1, "0.41 as it is; run by the CPU executor"),
+        (ALONE, 2, "There are none."),
         (replace(FOUND, absent=("a", "b", "c", "d")), 7, "4 more have no counterpart in the "
          "uncompressed package and stayed compressed: a, b, c ..."),
         (replace(FOUND, operations=(replace(CONV, own=0.0),) * 2), -1,
          "all 2 operations agree with float32 on the same inputs"),
         (replace(FOUND, operations=(replace(CONV, peak=1.5e-5),)), -1,
-         "conv       out          0.37        0.0005          0.4  takes v_proj, underflows fp16: "
-         "1.5e-05 at most"),
+         "out  conv     0.3700        0.0005       0.4000  takes v_proj, underflows fp16: 1.5e-05"),
+        (replace(FOUND, weights=(replace(OTHER, share=0.125),) * 8), 9,
+         "... and 3 more; those above make 62.5% of the squared error"),
     ],
 )  # fmt: skip
 def test_a_line(found: Blame, line: int, text: str) -> None:
@@ -101,24 +104,21 @@ def test_on_a_device() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exact", "algebra", "cause"),
+    ("exact", "algebra", "says"),
     [(0.02, 0.001, "compression:"), (0.9, 0.8, "wrong function:"), (0.9, 0.001, "fp16:")],
 )
 def test_the_cause_comes_first_and_what_it_is_not_offers_no_remedy(
-    exact: float, algebra: float, cause: str
+    exact: float, algebra: float, says: str
 ) -> None:
-    first, *rest = lines(replace(FOUND, error=1.0, exact=exact, algebra=algebra))
-    assert first.startswith(cause)
-    assert any("overrides" in line for line in rest) == (cause == "compression:")
-
-
-def test_five_weights_are_shown_and_a_spread_error_is_said() -> None:
-    some = replace(OTHER, share=0.125)
-    found = list(lines(replace(FOUND, weights=(some,) * 8)))
-    assert sum(line.startswith("o ") for line in found) == 5
-    assert "... and 3 more weights, together 37.5%" in found
-    assert "no weight makes half of the squared error: the worst 5 make 62.5%" in found
-    assert not any("shards.toml" in line for line in found)
+    found = replace(FOUND, error=1.0, exact=exact, algebra=algebra)
+    first, *rest = lines(found)
+    assert first.startswith(says)
+    assert any("overrides" in line for line in rest) == (says == "compression:")
+    finding = cause(found)
+    assert (finding.severity, finding.kind, finding.reason) == ("note", CAUSE, first)
+    mended = says == "compression:"
+    assert finding.where == (Where(weight="v_proj") if mended else Where(op="square"))
+    assert bool(finding.remedy) == mended
 
 
 def test_five_hazards_are_named_with_their_rewrites() -> None:
@@ -137,12 +137,8 @@ def test_names_cannot_steer_a_terminal() -> None:
     assert all(line.isprintable() for line in lines(found))
 
 
-def test_a_share_that_is_no_share() -> None:
-    assert [share(x) for x in (-math.inf, 1.0)] == ["worse", "100.0%"]
-
-
 def test_tables_have_all_weights_and_all_operations() -> None:
-    many = tuple(replace(CONV, name=f"out{i}") for i in range(9))
+    many = tuple(replace(CONV, name=f"out{i}", typed=0.123456) for i in range(9))
     weights, operations = tables(replace(FOUND, operations=(OVERFLOW, *many)))
     named = [(table.name, table.listed) for table in (weights, operations)]
     assert named == [("blame.weights", False), ("blame.operations", False)]
@@ -152,26 +148,8 @@ def test_tables_have_all_weights_and_all_operations() -> None:
         ("o", "lut_to_dense, 2 bits x 6", 0.41, 0.02, -0.01, None, None, None),
     )  # fmt: skip
     assert len(operations.rows) == 10
-    assert operations.rows[0] == (
-        "square", "mul", math.inf, None, 0.0, math.inf, "overflows fp16: 481,000 in float32"
-    )  # fmt: skip
-    assert operations.rows[9] == ("out8", "conv", 0.37, None, 0.0005, 0.4, "takes v_proj")
-    # Those of the ANE's arithmetic have their error as typed.
-    _, operations = tables(replace(FOUND, operations=(replace(CONV, typed=0.123456),)))
-    assert operations.rows[0][3] == 0.12346
-
-
-def test_the_cause_is_a_finding_with_the_first_remedy() -> None:
-    found = cause(FOUND)
-    assert (found.severity, found.kind, found.where) == ("note", CAUSE, Where(weight="v_proj"))
-    assert found.reason == "compression: exact weights leave less than half of the error"
-    assert found.remedy.startswith('for compression.overrides in shards.toml: { weights = "v_proj"')
-
-
-def test_a_wrong_function_has_no_override() -> None:
-    found = cause(replace(FOUND, exact=0.4, algebra=0.39))
-    assert found.reason.startswith("wrong function:")
-    assert (found.where, found.remedy) == (Where(op="square"), "")
+    assert operations.rows[0] == ("square", "mul", math.inf, None, 0.0, math.inf, OVERFLOW.note)
+    assert operations.rows[9] == ("out8", "conv", 0.37, 0.12346, 0.0005, 0.4, "takes v_proj")
 
 
 def test_a_cause_that_is_not_known_says_so() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_ane.backends import CpuBackend
@@ -27,17 +28,21 @@ from pytest_ane.mlprogram.errors import ManifestError
 from pytest_ane.mlprogram.metrics.tensors import in_words
 from pytest_ane.mlprogram.model import counterpart, read_model
 from pytest_ane.mlprogram.text import printable
+from pytest_ane.mlprogram.weights import Weight
 from pytest_ane.project.entries import expanded
 from pytest_ane.project.project import Project, read_project
 from pytest_ane.report.arithmetic import rules_lines
-from pytest_ane.report.table import columns
-from pytest_ane.tools.blame.analysis import WORST, Blame, Culprit, Suspect, blame
+from pytest_ane.report.table import table
+from pytest_ane.tools.blame.analysis import WORST, Blame, blame
 from pytest_ane.tools.blame.weights import Remedy
 
 EXAMPLE = "pytest-ane blame int4.mlpackage --against fp16.mlpackage"
 _RUN_BY = "run by the CPU executor"
 _DEVICE = f"{_RUN_BY}, not by the device: this explains compression and arithmetic, no more"
-_WEIGHT = ("weight", "stored as", "restored", "alone", "share", "remedy")
+_WEIGHTS = (
+    "weight", "stored as", "restored", "alone", "share", "remedy", "error with it", "more",
+)  # fmt: skip
+_OPERATIONS = ("op", "type", "own error", "as typed", "arrives with", "leaves with", "note")
 _UNITS = {"share": "%", "more": "bytes"}
 _NOT_BY_WEIGHTS = ("engine", "function", "fp16")
 """Causes that no weight mends."""
@@ -48,7 +53,6 @@ _CAUSES = {
     "fp16": "fp16: exact weights leave most of the error, and float32 does not",
     "compression": "compression: exact weights leave less than half of the error",
 }
-_HALF = 0.5
 _MENDED = 0.9
 """Share of the squared error up to which further weights get an entry."""
 _NAMED = 3
@@ -78,11 +82,12 @@ def run(options: argparse.Namespace) -> Output:
                 yield from ("", shard.qualified) if blames else (shard.qualified,)
             blame = blames[shard.qualified] = blame_shard(project, shard, options.arithmetic)
             yield from lines(blame)
-    shown = {
-        name: {**vars(blame), "arithmetic": label("typed" if blame.rules is None else "ane")}
-        for name, blame in blames.items()
+    return {
+        "shards": {
+            name: {**vars(blame), "arithmetic": label("typed" if blame.rules is None else "ane")}
+            for name, blame in blames.items()
+        }
     }
-    return {"shards": shown}
 
 
 def _project(options: argparse.Namespace) -> Project:
@@ -148,89 +153,99 @@ def cause(blame: Blame) -> Finding:
     if blame.weights and blame.cause not in _NOT_BY_WEIGHTS:
         worst = min(blame.weights, key=lambda culprit: culprit.remedy is None)
         return Finding("note", reason, Where(weight=worst.weight.name), _overrides(blame), CAUSE)
-    operations = [s.name for s in blame.operations if s.own > 0 or math.isnan(s.own)]
-    return Finding("note", reason, Where(op=next(iter(operations), "")), "", CAUSE)
+    worst_op = next((s.name for s in blame.operations if s.is_off), "")
+    return Finding("note", reason, Where(op=worst_op), "", CAUSE)
 
 
-def tables(blame: Blame) -> tuple[Table, ...]:
+def tables(blame: Blame) -> tuple[Table, Table]:
     """All weights and all operations, the worst first."""
-    weights = ("weight", "stored as", "restored", "alone", "share", "remedy", "error with it",
-               "more")  # fmt: skip
-    operations = ("op", "type", "own error", "as typed", "arrives with", "leaves with", "note")
-    return (
-        _table("weights", weights, map(_weight_cells, blame.weights)),
-        _table("operations", operations, map(_operation_cells, blame.operations)),
-    )
+    weights = [
+        (
+            culprit.weight.name,
+            _stored(culprit.weight),
+            *map(rounded, (culprit.restored, culprit.alone, culprit.share)),
+            *_remedy(culprit.remedy),
+        )
+        for culprit in blame.weights
+    ]
+    operations = [
+        (
+            suspect.name,
+            suspect.op,
+            rounded(suspect.own),
+            None if math.isnan(suspect.typed) else rounded(suspect.typed),
+            *map(rounded, (suspect.inputs, suspect.output)),
+            suspect.note,
+        )
+        for suspect in blame.operations
+    ]
+    return _table("weights", _WEIGHTS, weights), _table("operations", _OPERATIONS, operations)
 
 
-def _table(what: str, heads: Sequence[str], rows: Iterable[tuple[Cell, ...]]) -> Table:
+def _table(what: str, heads: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Table:
     columns = tuple(Column(head, _UNITS.get(head, "")) for head in heads)
     title = f"{what} that the error comes from"
     return Table(title, columns, tuple(rows), f"blame.{what}", listed=False)
 
 
-def _weight_cells(culprit: Culprit) -> tuple[Cell, ...]:
-    name, stored, *_ = _weight(culprit)
-    mends: tuple[Cell, ...] = (None, None, None)
-    if remedy := culprit.remedy:
-        mends = (describe(remedy.settings), rounded(remedy.error), remedy.more)
-    return (name, stored, *map(rounded, (culprit.restored, culprit.alone, culprit.share)), *mends)
+def _stored(weight: Weight) -> str:
+    groups = f" x {weight.groups * weight.blocks}" if weight.groups else ""
+    return f"{weight.storage.removeprefix('constexpr_')}, {weight.nbits} bits{groups}"
 
 
-def _operation_cells(suspect: Suspect) -> tuple[Cell, ...]:
-    typed = None if math.isnan(suspect.typed) else rounded(suspect.typed)
-    own, inputs, output = map(rounded, (suspect.own, suspect.inputs, suspect.output))
-    return (suspect.name, suspect.op, own, typed, inputs, output, _note(suspect))
+def _remedy(remedy: Remedy | None) -> tuple[Cell, ...]:
+    if remedy is None:
+        return None, None, None
+    return describe(remedy.settings), rounded(remedy.error), remedy.more
 
 
 def _lines(blame: Blame, run_by: str) -> Iterator[str]:
+    weights, operations = tables(blame)
     yield from _errors(blame, run_by)
     if blame.without:
         yield blame.without
     if blame.weights and blame.cause not in _NOT_BY_WEIGHTS:
-        yield from _weights(blame)
+        yield from table(replace(weights, title="", rows=weights.rows[:WORST]))
+        if more := len(blame.weights[WORST:]):
+            made = sum(culprit.share for culprit in blame.weights[:WORST])
+            yield f"... and {more} more; those above make {made:.1%} of the squared error"
+        if entries := _overrides(blame):
+            yield entries
     if blame.absent and not blame.without:
         yield (
             f"{len(blame.absent)} more have no counterpart in the uncompressed package and stayed "
             f"compressed: {_named(blame.absent)}"
         )
-    yield from _operations(blame.operations)
-    yield from _hazards(blame.hazards)
+    if shown := sum(suspect.is_off for suspect in blame.operations):
+        yield from table(replace(operations, title="", rows=operations.rows[: min(shown, WORST)]))
+    else:
+        yield f"all {len(blame.operations)} operations agree with float32 on the same inputs"
+    for finding in blame.hazards[:WORST]:
+        word = "hazard" if finding.severity == "failed" else "near a hazard"
+        yield f"{word}: {finding.reason.removeprefix(f'{SIMULATED}: ')}; {finding.remedy}"
+    if more := len(blame.hazards[WORST:]):
+        yield f"... and {more} more, which the hazards gate names"
 
 
 def _errors(blame: Blame, run_by: str) -> Iterator[str]:
-    what = "contribution" if blame.contribution else "output"
-    if cause := blame.cause:
-        yield _CAUSES[cause]
+    if blame.cause:
+        yield _CAUSES[blame.cause]
     yield (
-        f"relative error of the {what} on the worst {len(blame.probes)} of {blame.of} probes "
-        f"({_named(blame.probes)})"
+        f"relative error of the {'contribution' if blame.contribution else 'output'} on the worst "
+        f"{len(blame.probes)} of {blame.of} probes ({_named(blame.probes)})"
     )
     exact = "" if math.isnan(blame.exact) else f", {in_words(blame.exact)} with every weight exact"
     algebra = "" if math.isnan(blame.algebra) else f", {in_words(blame.algebra)} in float32 as well"
-    typed = "" if blame.rules is None else f" as {SIMULATED}, {in_words(blame.typed)} as typed"
-    yield f"{in_words(blame.error)}{typed or ' as it is'}{exact}{algebra}; {run_by}"
+    typed = " as it is"
+    if blame.rules is not None:
+        typed = f" as {SIMULATED}, {in_words(blame.typed)} as typed"
+    yield f"{in_words(blame.error)}{typed}{exact}{algebra}; {run_by}"
     if blame.rules is not None:
         yield from rules_lines(blame.rules)
 
 
 def _named(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + (" ..." if len(names) > _NAMED else "")
-
-
-def _weights(blame: Blame) -> Iterator[str]:
-    shown = blame.weights[:WORST]
-    yield from columns([_WEIGHT, *map(_weight, shown)], words=2, last=True)
-    if more := len(blame.weights) - len(shown):
-        left = sum(c.share for c in blame.weights[WORST:])
-        yield f"... and {more} more weights, together {share(left)}"
-    if shown[0].share < _HALF:
-        yield (
-            f"no weight makes half of the squared error: the worst {len(shown)} make "
-            f"{share(sum(c.share for c in shown))}"
-        )
-    if entries := _overrides(blame):
-        yield entries
 
 
 def _overrides(blame: Blame) -> str:
@@ -243,27 +258,12 @@ def _overrides(blame: Blame) -> str:
     return f"for compression.overrides in shards.toml: {', '.join(entries)}" if entries else ""
 
 
-def _weight(culprit: Culprit) -> tuple[str, ...]:
-    weight, mend = culprit.weight, culprit.remedy
-    bits = f"{weight.storage.removeprefix('constexpr_')}, {weight.nbits} bits"
-    groups = f" x {weight.groups * weight.blocks}" if weight.groups else ""
-    return (
-        weight.name,
-        bits + groups,
-        in_words(culprit.restored),
-        in_words(culprit.alone),
-        share(culprit.share),
-        f"{describe(mend.settings)}: {in_words(mend.error)}, {mend.more:+,} bytes" if mend else "-",
-    )
-
-
 def describe(settings: Settings) -> str:
     """`6-bit kmeans, groups of 16`, `int8 per channel` or `fp16`."""
     if isinstance(settings, Palettize):
         tensor = settings.granularity == "per_tensor"
-        return f"{settings.nbits}-bit {settings.mode}, " + (
-            "one table" if tensor else f"groups of {settings.group_size}"
-        )
+        groups = "one table" if tensor else f"groups of {settings.group_size}"
+        return f"{settings.nbits}-bit {settings.mode}, {groups}"
     if isinstance(settings, Linear):
         return f"{settings.dtype} {settings.granularity.replace('_', ' ')}"
     return "fp16"
@@ -280,43 +280,3 @@ def override(name: str, remedy: Remedy) -> str:
         names += ("dtype", "granularity")
     keys = {"weights": name} | {each: getattr(settings, each) for each in names}
     return ", ".join(f"{key} = {toml_text(value)}" for key, value in keys.items())
-
-
-def _operations(suspects: Sequence[Suspect]) -> Iterator[str]:
-    shown = [suspect for suspect in suspects[:WORST] if suspect.own > 0 or math.isnan(suspect.own)]
-    if not shown:
-        yield f"all {len(suspects)} operations agree with float32 on the same inputs"
-        return
-    heads = ("operation", "result", "own error", "as typed", "arrives with", "leaves with", "")
-    rows: list[tuple[str, ...]] = [heads]
-    for s in shown:
-        errors = map(in_words, (s.own, s.typed, s.inputs, s.output))
-        rows.append((s.op, s.name, *errors, _note(s)))
-    if math.isnan(shown[0].typed):  # It is not in the ANE's arithmetic.
-        rows = [row[:3] + row[4:] for row in rows]
-    yield from columns(rows, words=2, last=True)
-
-
-def _hazards(hazards: Sequence[Finding]) -> Iterator[str]:
-    """What the ANE's arithmetic met, with rewrites."""
-    for finding in hazards[:WORST]:
-        word = "hazard" if finding.severity == "failed" else "near a hazard"
-        yield f"{word}: {finding.reason.removeprefix(f'{SIMULATED}: ')}; {finding.remedy}"
-    if len(hazards) > WORST:
-        yield f"... and {len(hazards) - WORST} more, which the hazards gate names"
-
-
-def _note(suspect: Suspect) -> str:
-    notes = [f"takes {name}" for name in suspect.weights]
-    if suspect.overflows:
-        notes.append(f"overflows fp16: {suspect.peak:,.0f} in float32")
-    if suspect.overflows_on_ane:
-        notes.append(f"infinite on the ANE: {suspect.peak:,.0f} in float32")
-    if suspect.underflows:
-        notes.append(f"underflows fp16: {suspect.peak:.3g} at most")
-    return ", ".join(notes)
-
-
-def share(value: float) -> str:
-    """A share in per cent; `worse` for one that is infinitely negative."""
-    return "worse" if value == -math.inf else f"{value:.1%}"

@@ -46,7 +46,6 @@ from pytest_ane.tools.blame.weights import (
     WeightPair,
     candidates,
     find_remedy,
-    has_even_steps,
 )
 from pytest_ane.tools.diff import op_difference
 
@@ -229,37 +228,31 @@ class _Variants:
         self._restorer, self._cases = restorer, cases
         self._now = _Runs(now, cases)
         self._ideal = _Runs(restorer.session(restorer.names), cases)
-        self._exact = self._ideal.rows()
-        self.error = _error(self._now.rows(), cases)
-        self.exact = _error(self._exact, cases)
+        self.error = _error(self._now.rows, cases)
+        self.exact = _error(self._ideal.rows, cases)
 
     def culprits(self) -> Iterator[Culprit]:
         """All weights, the worst first, with remedies for the first ones."""
-        culprits = [self._culprit(pair) for pair in self._restorer.pairs]
-        order = sorted(
-            range(len(culprits)), key=lambda i: (culprits[i].restored, -culprits[i].alone)
-        )
+        found = [(self._culprit(pair), pair) for pair in self._restorer.pairs]
+        found.sort(key=lambda each: (each[0].restored, -each[0].alone))
         # No weight mends what exact weights leave.
-        mends = WORST if not _leaves_most(self.exact, self.error) else 0
-        for place, i in enumerate(order):
-            culprit = culprits[i]
-            if culprit.weight.stages and place < mends and culprit.share >= _WORTH_A_REMEDY:
-                remedy = self._remedy(self._restorer.pairs[i], culprit.restored)
-                culprit = replace(culprit, remedy=remedy)
-            yield culprit
+        mends = 0 if _leaves_most(self.exact, self.error) else WORST
+        for place, (culprit, pair) in enumerate(found):
+            worth = place < mends and culprit.share >= _WORTH_A_REMEDY and pair.weight.stages
+            remedy = self._remedy(pair, culprit.restored) if worth else None
+            yield replace(culprit, remedy=remedy)
 
     def _culprit(self, pair: WeightPair) -> Culprit:
         others = {*self._restorer.names} - {pair.name}
         restored = self._now.variant(self._restorer.session((pair.name,)), pair)
         alone = self._ideal.variant(self._restorer.session(others), pair)
         left = _error(restored, self._cases)
-        own = _error(alone, self._cases, self._exact)
+        own = _error(alone, self._cases, self._ideal.rows)
         return Culprit(pair.weight, left, own, share_gone(self.error, left))
 
     def _remedy(self, pair: WeightPair, restored: float) -> Remedy:
-        model, weight = self._restorer.model, pair.weight
-        taken, name = Uses(model.main), pair.operation.name
-        axis = taken.channels(name, len(weight.shape)) if name in taken.ops else None
+        taken, name = Uses(self._restorer.model.main), pair.operation.name
+        axis = taken.channels(name, len(pair.weight.shape)) if name in taken.ops else None
         exact = np.asarray(dense(pair.exact), np.float32)
 
         def error(settings: Settings) -> float:
@@ -267,27 +260,24 @@ class _Variants:
             session = self._restorer.session(others={pair.name: values})
             return _error(self._now.variant(session, pair), self._cases)
 
-        even = has_even_steps(pair.tables) if pair.tables is not None else False
-        offered = candidates(weight, axis, even=even)
-        return find_remedy(weight, offered, now=self.error, restored=restored, error=error)
+        offered = candidates(pair.weight, axis)
+        return find_remedy(pair.weight, offered, now=self.error, restored=restored, error=error)
 
 
 class _Runs:
-    """One program on all cases; with states every run is whole, else variants repeat a part."""
+    """One program's rows by case; with states every variant runs whole, else it repeats a part."""
 
     def __init__(self, session: Session, cases: Sequence[Case]) -> None:
-        self._session, self._cases = session, cases
-        calls = [session.known(call) for case in cases for call in case.calls]
-        self._replay = None if session.model.states else Replay(session, calls)
-
-    def rows(self) -> list[Rows]:
-        """The session's own, by case."""
-        if self._replay is None:
-            return _run(self._session, self._cases)
-        return _joined(self._cases, self._replay.outputs())
+        self._cases, self._replay = cases, None
+        if session.model.states:
+            self.rows = _run(session, cases)
+        else:
+            calls = [session.known(call) for case in cases for call in case.calls]
+            self._replay = Replay(session, calls)
+            self.rows = _joined(cases, self._replay.outputs())
 
     def variant(self, session: Session, pair: WeightPair) -> list[Rows]:
-        """Those of a session that differs in one weight."""
+        """The rows of a session that differs in one weight."""
         if self._replay is None:
             return _run(session, self._cases)
         return _joined(self._cases, self._replay.variant(session, [pair.operation.name]))
@@ -374,19 +364,22 @@ class Suspect:
     typed: float = math.nan
 
     @property
-    def underflows(self) -> bool:
-        """Whether fp16 has no normal numbers for what it should yield, and that shows."""
-        return 0 < self.peak < fp16.MIN_NORMAL and self.own > _SHOWS
+    def is_off(self) -> bool:
+        """Whether it makes any error by itself."""
+        return not self.own <= 0
 
     @property
-    def overflows_on_ane(self) -> bool:
-        """Whether the ANE's arithmetic makes it infinite, and the program's types do not."""
-        return not math.isfinite(self.own) and math.isfinite(self.typed)
-
-    @property
-    def overflows(self) -> bool:
-        """Whether fp16 cannot hold what it should yield."""
-        return self.peak > fp16.MAX and not math.isfinite(self.own)
+    def note(self) -> str:
+        """Compressed weights that it takes, and what fp16 or the ANE cannot hold."""
+        notes = [f"takes {name}" for name in self.weights]
+        finite = math.isfinite(self.own)
+        if self.peak > fp16.MAX and not finite:
+            notes.append(f"overflows fp16: {self.peak:,.0f} in float32")
+        if not finite and math.isfinite(self.typed):
+            notes.append(f"infinite on the ANE: {self.peak:,.0f} in float32")
+        if 0 < self.peak < fp16.MIN_NORMAL and self.own > _SHOWS:
+            notes.append(f"underflows fp16: {self.peak:.3g} at most")
+        return ", ".join(notes)
 
 
 def suspect_operations(

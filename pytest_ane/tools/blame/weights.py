@@ -19,16 +19,13 @@ from pytest_ane.make.distortion import typeless
 from pytest_ane.manifest import Linear, Palettize, Settings, Uncompressed
 from pytest_ane.mlprogram.arithmetic import Arithmetic
 from pytest_ane.mlprogram.arrays import Array
-from pytest_ane.mlprogram.blob import load
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.executor.dtypes import Precision
-from pytest_ane.mlprogram.executor.weights import StreamedWeight
 from pytest_ane.mlprogram.records import MLModel, Operation
 from pytest_ane.mlprogram.weights import (
     ProgramWeight,
     Weight,
     constant_name,
-    constants_of,
     decompress,
     expansion,
     find_weights,
@@ -55,14 +52,12 @@ class WeightPair:
         operation: yields it.
         stored, exact: its values in float32, as arrays or to be decoded by rows; `exact` is None
             where the uncompressed form has no weight of this name and shape, or the same one.
-        tables: the values of its palettes `[..., 2^n, v]`; None for no palettes, or computed ones.
     """
 
     weight: Weight
     operation: Operation
     stored: Any
     exact: Any
-    tables: Any = None
 
     @property
     def name(self) -> str:
@@ -131,21 +126,19 @@ class Restorer:
 
 
 def _pairs(model: MLModel, original: MLModel | None) -> Iterator[WeightPair]:
-    theirs = {} if original is None else _by_name(original)
     mine = [each for each in find_weights(model) if each.function is model.main]
+    theirs = {} if original is None else _by_name(original)
     counts = Counter(each.weight.name for each in mine)
     hold = 8 * sum(each.weight.elements for each in mine) <= _HELD
     for own in mine:
         weight, other = own.weight, theirs.get(_key(own))
-        stored, exact = _values(decompress(model, own), hold), None
-        is_joined = other and counts[weight.name] == 1 and other.weight.shape == weight.shape
-        if original is not None and other is not None and is_joined:
-            exact = _values(decompress(original, other), hold)
+        stored, exact = _values(model, own, hold), None
+        if other is not None and counts[weight.name] == 1 and other.weight.shape == weight.shape:
+            assert original is not None
+            exact = _values(original, other, hold)
             if not weight.stages and _agree(stored, exact):
                 exact = None
-        table = constants_of(own.operation, own.producers).get("lut")
-        tables = None if table is None else load(model, table)
-        yield WeightPair(weight, own.operation, stored, exact, tables)
+        yield WeightPair(weight, own.operation, stored, exact)
 
 
 def _agree(stored: Any, exact: Any) -> bool:
@@ -167,22 +160,9 @@ def _key(weight: ProgramWeight) -> str:
     return typeless(plain_name(constant_name(weight.operation)))
 
 
-def _values(weight: Any, hold: bool) -> Any:
-    """In float32; one that had to be decoded whole in half the bytes, where that loses none."""
-    if hold:
-        return np.asarray(weight, np.float32)
-    if isinstance(weight, StreamedWeight):
-        return weight
-    with np.errstate(over="ignore"):
-        half = weight.astype(np.float16)
-    if not weight.shape or not np.array_equal(half, weight, equal_nan=True):
-        return weight
-
-    def rows(start: int, stop: int, out: Array) -> Array:
-        np.copyto(out, half[start:stop])
-        return out
-
-    return StreamedWeight(half.shape, np.float32, rows)
+def _values(model: MLModel, weight: ProgramWeight, hold: bool) -> Any:
+    decoded = decompress(model, weight)
+    return np.asarray(decoded, np.float32) if hold else decoded
 
 
 def _intermediate(model: MLModel, weights: Mapping[Operation, Any]) -> dict[Operation, Any]:
@@ -220,6 +200,8 @@ def find_remedy(
 ) -> Remedy:
     """The first candidate that leaves a tenth of the squared error that restoring takes away.
 
+    Of an error that is not finite, one that leaves a tenth more than the exact weight.
+
     Args:
         weight: as it is stored.
         candidates: bytes on disk and settings; the last of them leaves it uncompressed.
@@ -227,7 +209,8 @@ def find_remedy(
         restored: the same with this weight exact.
         error: compresses the weight and measures the shard's error.
     """
-    limit = accepted(now, restored)
+    gone = now**2 - restored**2 if np.isfinite(now) else restored**2
+    limit = restored**2 + _LEFT * max(gone, 0.0)
     *finer, (size, settings) = candidates
     remaining = restored
     for less, each in finer:
@@ -238,25 +221,16 @@ def find_remedy(
     return Remedy(settings, remaining, size - weight.compressed_bytes)
 
 
-def accepted(now: float, restored: float) -> float:
-    """The squared error of the shard up to which a remedy is accepted.
+def candidates(weight: Weight, axis: int | None) -> list[tuple[int, Settings]]:
+    """Bytes, and settings that may keep more than today's, by bytes; the last keeps all.
 
-    Where the error of today is not finite, a tenth above that of the exact weight.
-    """
-    if not np.isfinite(now):
-        return (1 + _LEFT) * restored**2
-    return restored**2 + _LEFT * max(now**2 - restored**2, 0.0)
-
-
-def candidates(weight: Weight, axis: int | None, *, even: bool) -> list[tuple[int, Settings]]:
-    """Bytes, and settings that keep more of a weight than today's, by bytes; the last keeps all.
+    Palettes by k-means of today's size come first: today's may have even steps.
 
     Args:
         weight: as it is stored.
         axis: of the output channels; None where its uses do not agree.
-        even: whether its tables have even steps, so that k-means would do better at no cost.
     """
-    finer: list[Settings] = [*_palettes(weight, axis, even=even)]
+    finer: list[Settings] = [*_palettes(weight, axis)]
     stage = weight.stages[-1]
     # Integers of 8 bits, each channel with a scale, for what has fewer of either.
     if stage.is_quantization and len(weight.shape) > 1 and (stage.nbits < 8 or stage.count == 1):
@@ -267,36 +241,22 @@ def candidates(weight: Weight, axis: int | None, *, even: bool) -> list[tuple[in
     return [*sorted(worth, key=itemgetter(0)), (dense, Uncompressed())]
 
 
-def _palettes(weight: Weight, axis: int | None, *, even: bool) -> Iterator[Palettize]:
+def _palettes(weight: Weight, axis: int | None) -> Iterator[Palettize]:
     if len(weight.shape) < 2:
         return
     rows = None if axis is None else weight.shape[axis]
     stage = weight.stages[-1]
     scalar = stage.is_palette and stage.vector == 1 and len(weight.stages) == 1
-    bits, tables = (stage.nbits, stage.count) if scalar else (0, 1)
+    bits, tables = (stage.nbits, stage.count) if scalar else (3, 1)
     size = None if tables == 1 or rows is None else rows // tables
-    if scalar and even:
-        yield _palette(bits, size)
     finer = [s for s in _GROUPS if rows and rows % s == 0 and (size is None or s < size)]
     if scalar:
-        yield from (_palette(bits, s) for s in finer)
-    for more in [b for b in _BITS if b > (bits if scalar else 3)]:
-        yield _palette(more, size)
-        yield from (_palette(more, s) for s in finer[:1])
+        yield from (_palette(bits, s) for s in (size, *finer))
+    for more in [b for b in _BITS if b > bits]:
+        yield from (_palette(more, s) for s in (size, *finer[:1]))
 
 
 def _palette(bits: Any, size: int | None) -> Palettize:
     if size is None:
         return Palettize(mode="kmeans", nbits=bits, granularity="per_tensor")
     return Palettize(mode="kmeans", nbits=bits, group_size=size)
-
-
-def has_even_steps(tables: Any) -> bool:
-    """Whether palettes `[..., 2^n, 1]` are evenly spaced, up to the rounding of fp16."""
-    values = np.asarray(tables, np.float64)
-    flat = values.reshape(-1, values.shape[-2] if values.ndim > 1 else values.shape[-1])
-    if not np.isfinite(flat).all():
-        return False
-    steps = np.diff(flat, axis=1)
-    span = np.abs(flat).max(axis=1, initial=0.0)
-    return bool((np.ptp(steps, axis=1) <= 2**-9 * span).all()) if steps.size else False
