@@ -46,6 +46,7 @@ def main() -> None:
 
 def report(guilty: list[str], cache: Path | None) -> None:
     """Open, drift, bisect: seconds of each, and what they said."""
+    from pytest_ane.gates.verdict import Verdict
     from pytest_ane.tools._stack import open_stack
     from pytest_ane.tools.bisect import bisect, most_evaluations
     from pytest_ane.tools.bisect import sentence as found_sentence
@@ -68,7 +69,8 @@ def report(guilty: list[str], cache: Path | None) -> None:
                 "bisect",
                 lambda: bisect(stack.chain, stack.reference, *given, stack.policy, stack.model, {}),
             )
-            print(f"  {found_sentence(found, stack.model, len(stack.artifacts))}")
+            last = Verdict("behaviour", stack.model)
+            print(f"  {found_sentence(found, stack.model, len(stack.artifacts), last)}")
             bound = most_evaluations(len(stack.artifacts), max(len(guilty), 1))
             print(f"  {found.evaluations} evaluations, at most {bound}")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -26,7 +26,7 @@ from pytest_ane.cli.options import add_arithmetic, add_stack
 from pytest_ane.cli.output import Failed, Output, tell
 from pytest_ane.gates.behaviour.judge import judge
 from pytest_ane.gates.behaviour.measure import measure
-from pytest_ane.gates.verdict import Verdict
+from pytest_ane.gates.verdict import Verdict, counted
 from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.mlprogram.arithmetic import label
 from pytest_ane.mlprogram.arrays import FloatArray
@@ -99,8 +99,7 @@ def run(options: argparse.Namespace) -> Output:
     last = next((v for v in verdicts if v.status == "unproven"), verdicts[-1])
     says = sentence(result, stack.model, len(stack.artifacts), last)
     stacks = [{"exact": e.exact, "status": e.verdict.status} for e in evaluations]
-    arithmetic = label(stack.arithmetic)
-    data = {**vars(result), "arithmetic": arithmetic, **rules, "evaluations": stacks}
+    data = {**vars(result), "arithmetic": label(stack.arithmetic), **rules, "evaluations": stacks}
     if result.outcome == "unproven":
         return Failed(says, data)
     yield says
@@ -351,31 +350,25 @@ def evaluation_line(evaluation: StackEvaluation, number: int, shards: int) -> st
     return f"{number:>2}. exact: {exact or 'none'} - {colour} ({numbers})"
 
 
-def sentence(result: Bisection, model: str, shards: int, last: Verdict | None = None) -> str:
+def sentence(result: Bisection, model: str, shards: int, last: Verdict) -> str:
     """The shards to blame, and how many stacks the search took.
 
     `last` is the first verdict that was unproven, or else the last.
     """
-    took = f"{result.evaluations} stack evaluation{'s' if result.evaluations > 1 else ''}"
-    if result.outcome == "unproven" and last is not None:
-        return (
-            f"{model} is unproven as it is, so no shard can be blamed: {reasons(last)[0]} ({took})"
-        )
-    if result.outcome == "green":
-        return f"{model} is green as it is: no shard is to blame ({took})."
-    if result.outcome == "reference":
-        why = f": {reasons(last)[0]}" if last is not None and last.reasons else "."
-        return f"The reference itself does not meet the policy{why} ({took})"
-    if result.outcome == "many":
-        return (
-            f"More than {len(result.shards)} shards are to blame, so a search for a few ends here: "
-            f"the {result.enough} worst of {shards} have to be exact for a green verdict; "
-            f"pytest-ane drift shows what each contributes ({took})."
-        )
-    does = "is to blame: exact, it restores the verdict"
-    if len(result.shards) > 1:
-        does = "are to blame: exact, they restore the verdict, and none can be spared"
-    if last is not None and last.status == "unproven":
-        start = does.partition(",")[0]
-        does = f"{start}, nothing fails, and the verdict is unproven: {reasons(last)[0]}"
-    return f"{', '.join(sorted(result.shards))} {does} ({took})."
+    why = next(iter(reasons(last)), "")
+    plural = "are" if len(result.shards) > 1 else "is"
+    says = {
+        "unproven": f"{model} is unproven as it is, so no shard can be blamed: {why}",
+        "green": f"{model} is green as it is: no shard is to blame",
+        "reference": f"The reference itself does not meet the policy: {why}",
+        "many": (
+            f"More than {len(result.shards)} shards are to blame: the {result.enough} worst of "
+            f"{shards} have to be exact for a green verdict; pytest-ane drift shows what each "
+            "contributes"
+        ),
+        "found": (
+            f"{', '.join(sorted(result.shards))} {plural} to blame: exact, nothing fails"
+            + (f", and the verdict is unproven: {why}" if last.status == "unproven" else "")
+        ),
+    }
+    return f"{says[result.outcome]} ({counted(result.evaluations, 'stack evaluation')})."

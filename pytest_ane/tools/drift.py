@@ -37,8 +37,6 @@ from pytest_ane.tools._stack import open_stack
 EXAMPLE = "pytest-ane drift --model smollm2 --json > drift.json"
 _BUDGET = 256 << 20
 """Bytes of logits held at once."""
-_FEW = 10
-"""One of so many shards is few: where so few have half of the KL, they are named."""
 _NAMED = 4
 """More names than these are only counted."""
 _COLUMNS = (
@@ -55,15 +53,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Output:
     """Measure, and say which shards break the stack."""
-
-    def progress(shard: str, done: int, total: int) -> None:
-        tell(f"{shard} ({done + 1} of {total})")
-
     with open_stack(
         options.manifest, options.model, options.cache, arithmetic=options.arithmetic
     ) as stack:
         drift = measure_drift(
-            stack.chain, stack.reference, stack.golden, stack.states, stack.provenance, progress
+            stack.chain,
+            stack.reference,
+            stack.golden,
+            stack.states,
+            stack.provenance,
+            lambda shard, done, total: tell(f"{shard} ({done + 1} of {total})"),
         )
         tell("")
         if stack.arithmetic == "ane":
@@ -298,11 +297,6 @@ class Causes:
         return tuple(effect.shard for effect in self.effects if effect.breaks)
 
     @property
-    def shared(self) -> bool:
-        """Whether the shares are defined: KL is finite, and not zero throughout."""
-        return not any(math.isnan(effect.share) for effect in self.effects)
-
-    @property
     def half(self) -> int:
         """How many shards make up half of the sum of KL; all where that is undefined."""
         reached = np.cumsum([effect.share for effect in self.effects]) >= 0.5
@@ -316,12 +310,13 @@ def find_causes(drift: Drift, policy: BehaviourPolicy, model: str) -> Causes:
     def judged(behaviour: Behaviour) -> Verdict:
         return judge(behaviour, policy, model)
 
-    total = sum(mean_kl(shard.end) for shard in drift.shards)
-    whole = total if total > 0 and math.isfinite(total) else math.nan
-    effects = []
-    for shard in drift.shards:
-        kl, breaks = mean_kl(shard.end), judged(shard.end).status == "failed"
-        effects.append(ShardEffect(shard.shard, kl, kl / whole, breaks))
+    kl = {shard.shard: mean_kl(shard.end) for shard in drift.shards}
+    whole = sum(kl.values())
+    whole = whole if whole > 0 and math.isfinite(whole) else math.nan
+    effects = [
+        ShardEffect(name, kl[name], kl[name] / whole, judged(shard.end).status == "failed")
+        for name, shard in ((shard.shard, shard) for shard in drift.shards)
+    ]
     effects.sort(key=lambda effect: -_nan_first(effect.kl))
     return Causes(judged(drift.end), judged(drift.reference), tuple(effects))
 
@@ -357,34 +352,22 @@ def sentence(causes: Causes) -> str:
     holds = causes.stack.status == "passed"
     if causes.breaking:
         does = "breaks it: it fails" if len(causes.breaking) == 1 else "break it: each fails"
-        others = _share([effect for effect in causes.effects if not effect.breaks])
-        rest = f"; all others together have {others} of the KL" if causes.shared else ""
         still = ", and the stack as it is passes all the same" if holds else ""
-        return f"{_listed(causes.breaking)} {does} alone in an otherwise exact stack{rest}{still}."
-    few = max(1, len(causes.effects) // _FEW)
+        return f"{_listed(causes.breaking)} {does} alone in an otherwise exact stack{still}."
     start = "No shard breaks it" if holds else "Gradual, no single shard fails alone"
-    if not causes.shared:
+    worst = causes.effects[0]
+    if math.isnan(worst.share):
         return f"{start}: no KL at all."
-    most, worst = causes.effects[: causes.half], causes.effects[0]
-    if holds or causes.half > few:
-        return (
-            f"{start}: {worst.shard} has the most of the KL ({_share([worst])}), and {causes.half} "
-            f"of {len(causes.effects)} make up half."
-        )
-    contribute = "contributes" if causes.half == 1 else "contribute"
     return (
-        f"{start}: {_listed([p.shard for p in most])} {contribute} most ({_share(most)} of the KL)."
+        f"{start}: {worst.shard} has the most of the KL ({worst.share:.0%}), and {causes.half} of "
+        f"{len(causes.effects)} make up half."
     )
 
 
-def _share(effects: Sequence[ShardEffect]) -> str:
-    return f"{sum(effect.share for effect in effects):.0%}"
-
-
 def _listed(names: Sequence[str]) -> str:
-    if len(names) > _NAMED:
-        return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+    more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
+    *first, last = [*names[:_NAMED], *more]
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _row(shard: ShardDrift) -> tuple[str, ...]:
