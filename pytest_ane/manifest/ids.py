@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from itertools import product
+from itertools import groupby, product
 from random import Random
 
 from pytest_ane.manifest.base import KeyPath
@@ -98,6 +98,33 @@ def _numbers(first: str, last: str, term: str) -> list[str]:
 
 def _too_many(term: str) -> ValueError:
     return ValueError(f"the range {term!r} has more than {MOST:,} shards; check its ends")
+
+
+_NUMBERS = (re.compile(r"((?:.*:)?.*?)(\d*)(\D*)"), re.compile(r"((?:.*:)?\D*)(\d*)(.*)"))
+"""A name split at its last and at its first number; one in a model's name does not count."""
+
+
+def in_ranges(names: Iterable[str]) -> list[str]:
+    """Ids in few terms: `L00-L29`, `L{00-29}.p{0-7}`, `m:L00-L29`; `as_range` gives them back."""
+    for form in _NUMBERS:
+        alike: dict[tuple[str, str], list[str]] = {}
+        for name in names:
+            if match := form.fullmatch(name):
+                alike.setdefault((match[1], match[3]), []).append(match[2])
+        names = [
+            f"{before}{number}{after}"
+            for (before, after), numbers in alike.items()
+            for number in _runs(numbers)
+        ]
+    plain = re.compile(r"(.*:|)([^{}]*)\{(\d+)-(\d+)\}")
+    return [plain.sub(r"\1\2\3-\2\4", name) if plain.fullmatch(name) else name for name in names]
+
+
+def _runs(numbers: Sequence[str]) -> Iterator[str]:
+    """`07`, and `{00-03}` for what counts up."""
+    for _, run in groupby(enumerate(numbers), lambda pair: int(pair[1] or -1) - pair[0]):
+        first, *rest = (number for _, number in run)
+        yield f"{{{first}-{rest[-1]}}}" if rest else first
 
 
 def expand(texts: list[str]) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ from pytest_ane.manifest import (
     Uncompressed,
     parse,
 )
+from pytest_ane.manifest.ids import in_ranges
 from pytest_ane.manifest.tables import ENCODERS
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.digests import file_digest
@@ -55,8 +56,6 @@ _NAME_ONE = (
     "Hugging Face cache, as Qwen/Qwen3-0.6B."
 )
 _LONGEST = 64
-_FIRST, _LAST = re.compile(r"(\D*)(\d*)(.*)"), re.compile(r"(.*?)(\d*)(\D*)")
-"""A name, split at its first or at its last number."""
 
 
 def scaffold(source: str, manifest: Path, cache: Path | None = None) -> Made:
@@ -77,7 +76,7 @@ def scaffold(source: str, manifest: Path, cache: Path | None = None) -> Made:
     prompts, scheme = choose_prompts(model), choose_compression(model.shards)
     text = partial(
         render, "model.toml.jinja", model=model, name=model_name(name), where=where,
-        scheme=scheme, prompts=prompts, nbits=NBITS, ranges=ranges(model.cut.shards),
+        scheme=scheme, prompts=prompts, nbits=NBITS, ranges=", ".join(in_ranges(model.cut.shards)),
     )  # fmt: skip
     # The limits follow from sizes, and these from the compression as the manifest has it.
     facts = _costs(model.shards, parse(text(limits=()), manifest).models[0].shards, cache)
@@ -145,26 +144,6 @@ def model_name(path: Path) -> str:
         stem = path.absolute().parent.name
     name = re.sub(r"[^a-z0-9_]+", "-", stem.lower()).strip("-_")
     return name[:_LONGEST].rstrip("-_") or "model"
-
-
-def ranges(ids: Sequence[str]) -> str:
-    """Ids as the manifest has them: `L00-L29, head.0-head.3`, `L{00-29}.attn, L{00-29}.p{0-7}`."""
-    terms = _in_rows(_in_rows(ids, _LAST), _FIRST)
-    plain = (re.sub(r"^([^{}]*)\{(\d+)-(\d+)\}$", r"\1\2-\1\3", term) for term in terms)
-    return ", ".join(plain)
-
-
-def _in_rows(names: Iterable[str], form: re.Pattern[str]) -> Iterator[str]:
-    """Names that differ in one number only, in a row, as one with a range in braces."""
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for name in names:
-        if found := form.fullmatch(name):
-            alike.setdefault((found[1], found[3]), []).append(found[2])
-    for (before, after), numbers in alike.items():
-        row = [int(number or 0) for number in numbers]
-        if len(row) > 1 and row == [*range(row[0], row[0] + len(row))]:
-            numbers = [f"{{{numbers[0]}-{numbers[-1]}}}"]
-        yield from (f"{before}{number}{after}" for number in numbers)
 
 
 # Golden prompts to begin with: as many that behaviour judges at least 60 positions.
@@ -629,7 +608,7 @@ def _costs_lines(shapes: Sequence[ShardShapes], facts: Mapping[str, Any]) -> Ite
         near = round(size.fp16, -4), round(size.compressed, -4)
         alike.setdefault((shard.kind, near), []).append(shard.id)
     for ids in alike.values():
-        yield f"{ranges(ids)}: {'each ' if len(ids) > 1 else ''}{sizes[ids[0]]}"
+        yield f"{', '.join(in_ranges(ids))}: {'each ' if len(ids) > 1 else ''}{sizes[ids[0]]}"
     fp16, compressed = (sum(getattr(s, k) for s in sizes.values()) for k in ("fp16", "compressed"))
     held = f"; states of {bytes_text(facts['states'])}" if facts["states"] else ""
     yield f"all {len(sizes)} shards: {Size(fp16, compressed)}{held}"

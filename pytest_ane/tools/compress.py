@@ -6,21 +6,24 @@ import argparse
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_ane.cli.output import Failed, Output, tell, terminal_width
+from pytest_ane.gates.verdict import Column, Table
+from pytest_ane.make.compress import compress_own_package
+from pytest_ane.make.outcome import Outcome, outcomes, unmatched
+from pytest_ane.manifest import read_compression
+from pytest_ane.manifest.base import TOMLDecodeError, loads
+from pytest_ane.mlprogram.atomic import replacing_folder
+from pytest_ane.mlprogram.digests import tree_bytes
 from pytest_ane.mlprogram.errors import BuildError, ManifestError
-
-if TYPE_CHECKING:
-    from pytest_ane.gates.verdict import Table
-    from pytest_ane.make.outcome import Outcome
-    from pytest_ane.mlprogram.records import MLModel
-    from pytest_ane.mlprogram.weights import Weight
+from pytest_ane.mlprogram.model import is_pipeline, read_model
+from pytest_ane.mlprogram.records import MLModel
+from pytest_ane.mlprogram.weights import Weight
+from pytest_ane.report.table import table
 
 EXAMPLE = "pytest-ane compress fp16.mlpackage --nbits 4 --keep 'head*' -o out.mlpackage"
 
-_IOS18 = 9
-"""The specification version of iOS 18, the first with palettes in groups."""
 _SETTINGS: tuple[tuple[str, type, str, str], ...] = (
     ("method", str, "METHOD", "palettize (default), linear or prune"),
     ("mode", str, "MODE", "kmeans (default), uniform or unique; linear_symmetric or linear"),
@@ -67,26 +70,9 @@ def run(options: argparse.Namespace) -> Output:
 
     It fails, and writes nothing, where no weight was compressed.
     """
-    from pytest_ane.make.compress import compress_own_package
-    from pytest_ane.make.outcome import outcomes
-    from pytest_ane.manifest import read_compression
-    from pytest_ane.mlprogram.atomic import replacing_folder
-    from pytest_ane.mlprogram.digests import tree_bytes
-    from pytest_ane.mlprogram.model import read_model
-    from pytest_ane.report.table import table
-
     source, out = options.package, options.out
     _check(source, out, overwrite=options.overwrite)
-    keys, plain = _settings(options), read_model(source)
-    asked = "granularity" in keys or "group_size" in keys
-    palettes = keys.get("method", "palettize") == "palettize" and not asked
-    if palettes and plain.specification_version < _IOS18:
-        keys["granularity"] = "per_tensor"
-        yield "one palette for each weight: palettes in groups need a package for iOS 18"
-    try:
-        compression = read_compression(keys)
-    except ManifestError as error:
-        raise ManifestError(_as_options(str(error), options)) from None
+    compression, plain = read_compression(_settings(options)), read_model(source)
     try:
         with replacing_folder(out) as new:
             tell(f"compressing {source.name}")
@@ -94,19 +80,18 @@ def run(options: argparse.Namespace) -> Output:
             tell("comparing weights")
             weights = outcomes(plain, read_model(new), compression, notes)
             tell("")
-            several = len(plain.program.functions) > 1
-            yield from table(_table(weights, several=several), terminal_width())
+            yield from table(_table(weights, len(plain.program.functions) > 1), terminal_width())
             yield from (useless := [*_unmatched(plain, options)])
             data = {"compression": compression, "notes": notes, "weights": [*map(_data, weights)],
                     "unmatched": useless}  # fmt: skip
-            if not any(each.compressed for each in weights):
+            done = [each for each in weights if each.compressed]
+            if not done:
                 raise _Nothing
-            sizes = tree_bytes(source), tree_bytes(new)
+            before, after = tree_bytes(source), tree_bytes(new)
     except _Nothing:
-        remedies = (do for said, do in _REMEDIES.items() if any(said in w.reason for w in weights))
         return Failed(
             f"{source}: no weight was compressed, each for the reason given, so {out} was not "
-            f"written; {next(remedies, 'choose settings that fit')}.",
+            "written; choose settings that fit.",
             data,
         )
     except BuildError as error:
@@ -116,7 +101,6 @@ def run(options: argparse.Namespace) -> Output:
         raise BuildError(f"{out} cannot be written: {error.strerror or error}.") from None
     finally:
         tell("")
-    done, (before, after) = [each for each in weights if each.compressed], sizes
     yield (
         f"{len(done)} of {len(weights)} weights compressed; the package has {after:,} bytes, "
         f"{before:,} before ({before / after:.2f}x smaller)"
@@ -133,16 +117,6 @@ class _Nothing(Exception):
     """No weight was compressed, so that nothing is written."""
 
 
-_REMEDIES = {
-    "divisible by group_size": "give --granularity per_tensor, or a --group-size that divides them",
-    "engine = 'coremltools'": "give --engine coremltools",
-    "compressed already": "compress the package that it was made from",
-    "kept by": "choose settings that fit",
-    "(weight_threshold)": "give a smaller --weight-threshold",
-}
-"""What to do where nothing was compressed, by words of the reasons, the first that fits."""
-
-
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
     """The keys of a compression table: the file's, and the options before them."""
     table = read_table("--config", options.config) if options.config else {}
@@ -156,23 +130,8 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     return table | {key: x for key, x in given.items() if x is not None}
 
 
-def _as_options(message: str, options: argparse.Namespace) -> str:
-    """What is wrong with a key, in the words of the option that set it."""
-    for key, *_ in _SETTINGS:
-        if getattr(options, key) is not None:
-            option = f"--{key.replace('_', '-')}"
-            message = message.replace(f"[compression] {key} = ", f"{option} ")
-            message = message.replace(
-                f"[compression] unknown key '{key}': the keys here are ",
-                f"{option}: not of this method, whose keys are ",
-            )
-    return message
-
-
 def _unmatched(model: MLModel, options: argparse.Namespace) -> Iterator[str]:
     """Lines on options that name no weight; a table may be of several packages."""
-    from pytest_ane.make.outcome import unmatched
-
     overrides = [_override(text).get("weights") for text in options.override or ()]
     for option, globs in (("--keep", options.keep or ()), ("--override", filter(None, overrides))):
         for glob in unmatched(model, globs):
@@ -185,8 +144,6 @@ def read_table(option: str, file: Path) -> dict[str, Any]:
     Raises:
         ManifestError: it cannot be read.
     """
-    from pytest_ane.manifest.base import TOMLDecodeError, loads
-
     try:
         return loads(file.read_bytes().decode("utf-8-sig"))
     except OSError as error:
@@ -196,8 +153,6 @@ def read_table(option: str, file: Path) -> dict[str, Any]:
 
 
 def _override(text: str) -> dict[str, Any]:
-    from pytest_ane.manifest.base import TOMLDecodeError, loads
-
     try:
         table: dict[str, Any] = loads(f"it = {{ {text} }}")["it"]
     except (TOMLDecodeError, RecursionError):
@@ -209,8 +164,6 @@ def _override(text: str) -> dict[str, Any]:
 
 def _check(source: Path, out: Path, *, overwrite: bool) -> None:
     """Refuse what is no package, and an output that would harm something."""
-    from pytest_ane.mlprogram.model import is_pipeline
-
     if not source.exists():
         raise BuildError(f"{source}: no such package; check the path.")
     if source.suffix == ".mlmodelc":
@@ -220,10 +173,10 @@ def _check(source: Path, out: Path, *, overwrite: bool) -> None:
     if out.suffix != ".mlpackage":
         raise BuildError(f"{out}: the new package's name must end in .mlpackage.")
     here, there = source.resolve(), out.resolve()
-    if here == there:
-        raise BuildError(f"{out}: is the package itself; name another place with --out.")
-    if here in there.parents or there in here.parents:
-        raise BuildError(f"{out}: lies in {source}, or around it; name another place with --out.")
+    if here == there or here in there.parents or there in here.parents:
+        raise BuildError(
+            f"{out}: is {source}, or lies in it or around it; name another place with --out."
+        )
     if not out.parent.is_dir():
         raise BuildError(f"{out}: there is no folder {out.parent}; make it, or name another place.")
     if not out.exists() and not out.is_symlink():
@@ -238,9 +191,7 @@ def _progress(name: str, done: int, total: int) -> None:
     tell(f"{done / total:4.0%} of {total:,} elements · {name}")
 
 
-def _table(weights: Sequence[Outcome], *, several: bool) -> Table:
-    from pytest_ane.gates.verdict import Column, Table
-
+def _table(weights: Sequence[Outcome], several: bool) -> Table:
     heads = ("weight", "functions", "shape", "before", "after", "bytes", "bytes after")
     columns = (*map(Column, heads), Column("SNR", "dB"), Column("not compressed"))
     rows = tuple(
@@ -273,18 +224,10 @@ def _form(weight: Weight) -> str:
 
 
 def _data(each: Outcome) -> dict[str, Any]:
-    def stored(weight: Weight) -> dict[str, Any]:
-        size = weight.compressed_bytes
-        return {"stored": weight.storage, "nbits": weight.nbits, "bytes": size}
-
-    errors = {"sse": each.error.sse, "snr_db": each.error.snr} if each.error else {}
-    return {
-        "name": each.name,
-        "functions": each.functions,
-        "shape": each.before.shape,
-        "compressed": each.compressed,
-        "before": stored(each.before),
-        "after": stored(each.after),
-        **errors,
-        "reason": each.reason,
+    stored = {
+        key: {"stored": w.storage, "nbits": w.nbits, "bytes": w.compressed_bytes}
+        for key, w in (("before", each.before), ("after", each.after))
     }
+    errors = {"sse": each.error.sse, "snr_db": each.error.snr} if each.error else {}
+    about = {"name": each.name, "functions": each.functions, "shape": each.before.shape}
+    return {**about, "compressed": each.compressed, **stored, **errors, "reason": each.reason}

@@ -12,6 +12,7 @@ import pytest
 from huggingface_hub import constants
 
 from pytest_ane.manifest import Manifest, Palettize, Uncompressed, parse
+from pytest_ane.manifest.ids import in_ranges
 from pytest_ane.mlprogram.digests import file_digest, tree_bytes
 from pytest_ane.mlprogram.errors import AneError, SourceError
 from pytest_ane.models.sources import locate
@@ -22,7 +23,6 @@ from pytest_ane.tools._init_model import (
     Weight,
     choose_compression,
     model_name,
-    ranges,
     scaffold,
     slices_of,
 )
@@ -159,7 +159,8 @@ def test_slices_divide_the_vocabulary(vocabulary: int, slices: int) -> None:
     [
         (["L00", "L01", "head.0"], "L00-L01, head.0"),
         (["L00", "head.0", "head.1"], "L00, head.0-head.1"),
-        (["L00", "L02"], "L00, L02"),
+        (["L00", "L02", "L03"], "L00, L02-L03"),
+        (["m2:L00", "m2:L01", "m3:L02"], "m2:L00-L01, m3:L02"),
         ([f"L{i:02d}" for i in range(101)], "L00-L100"),
         (
             [f"L{i:02d}.{part}" for i in range(2) for part in ("attn", "p0")],
@@ -175,7 +176,7 @@ def test_slices_divide_the_vocabulary(vocabulary: int, slices: int) -> None:
     ],
 )
 def test_ids_as_ranges(ids: list[str], text: str) -> None:
-    assert ranges(ids) == text
+    assert ", ".join(in_ranges(ids)) == text
 
 
 def weight(name: str, *shape: int, compressible: bool = True) -> Weight:
