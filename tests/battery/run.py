@@ -7,7 +7,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -60,7 +60,7 @@ class FaultyModel(OpenModel):
 
     @cached_property
     def language_model(self) -> Any:
-        """The right one, with the fault in what is converted or in the host's layout."""
+        """The right one, with the fault in what is converted."""
         return _Faulty(self._right.language_model, self._fault, self._shard)
 
     def probes(self, shard: Shard) -> Any:
@@ -88,11 +88,8 @@ class _Faulty:
     def conversion(self, shard: str) -> Any:
         """The right one, with the fault put into its module or its ports."""
         conversion = self._right.conversion(shard)
-        if shard != self._shard:
-            return conversion
-        if self._fault.place == "module":
-            modules = lambda other: self._right.conversion(other).module  # noqa: E731
-            self._fault.put(conversion.module, modules)
+        if shard == self._shard and self._fault.place == "module":
+            self._fault.put(conversion.module, lambda other: self._right.conversion(other).module)
         return conversion
 
 
@@ -101,13 +98,9 @@ class SharedModel(OpenModel):
 
     def __init__(self, right: OpenModel, fault: Fault) -> None:
         super().__init__(right.model, right.cache)
-        self._right, self._fault = right, fault
         self.__dict__["language_model"] = right.language_model
-
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        """So that no recording of the right reference is taken."""
-        return self._right.identity | {"fault": self._fault.name}
+        # So that no recording of the right reference is taken.
+        self.__dict__["identity"] = right.identity | {"fault": fault.name}
 
 
 class ReferenceStack(Stack):
@@ -138,15 +131,11 @@ class FaultyProject(Project):
 
     def build(self, shard: Shard) -> Artifact:
         """The package as the fault has it."""
-        if self._fault.place == "interface":
-            with converter(self._fault):
-                return super().build(shard)
-        if self._fault.place == "package":
-            with _spoiling(self._fault):
-                return super().build(shard)
         if self._fault.place == "scheme":
-            return super().build(self._fault.put(shard, _no_modules))
-        return super().build(shard)
+            shard = self._fault.put(shard, _no_modules)
+        spoilt = {"interface": converter, "package": _spoiling}.get(self._fault.place)
+        with spoilt(self._fault) if spoilt else nullcontext():
+            return super().build(shard)
 
 
 @contextmanager

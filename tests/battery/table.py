@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from pytest_ane.gates.registry import GATES
 from tests.battery import FAULTS
 from tests.battery.effect import EFFECT
 from tests.battery.run import GATED, Result
@@ -35,6 +34,9 @@ sentence of the red verdict names it.
 """
 
 
+_HEAD = ("faults", "red", "share", *GATED, "right cause")
+
+
 def page(results: Sequence[Result]) -> str:
     """The page as Markdown."""
     faults = [r for r in results if not FAULTS[r.fault].benign]
@@ -42,98 +44,75 @@ def page(results: Sequence[Result]) -> str:
     unbuilt = [r for r in faults if "could not be converted" in r.sentence]
     faults = [r for r in faults if r not in unbuilt]
     counted = [r for r in faults if r.effect > EFFECT]
-    parts = [_INTRODUCTION.format(effect=EFFECT)]
-    names = len({r.fault for r in faults})
-    parts.append(
-        f"{names} faults and {len({r.fault for r in benign})} benign rewritings, "
-        f"{len(faults)} and {len(benign)} with every shard they are put into.\n"
+    red = [r for r in counted if r.red]
+    kinds = _groups(counted, lambda r: FAULTS[r.fault].kind)
+    shards = _groups(counted, lambda r: r.shard)
+    causes = _groups(red, lambda r: FAULTS[r.fault].cause)
+    names, others = len({r.fault for r in faults}), len({r.fault for r in benign})
+    parts = {
+        "By class": _table(
+            ("class", *_HEAD), [_row(*g) for g in (*kinds.items(), ("all", counted))]
+        ),
+        "By shard": _table(("shard", *_HEAD), [_row(*g) for g in sorted(shards.items())]),
+        "By cause": _table(
+            ("cause", "red", "named", "share"),
+            [(c, len(causes[c]), *_named(causes[c])) for c in CAUSES if c in causes],
+        ),
+        "Survivors": _faults("survives in", [r for r in counted if not r.red]),
+        "Without effect": _faults("shards", [r for r in faults if r.effect <= EFFECT]),
+        "Not converted, and not counted": _faults("shards", unbuilt),
+        "Benign": _benign(benign),
+    }
+    return "\n".join(
+        [
+            _INTRODUCTION.format(effect=EFFECT),
+            f"{names} faults and {others} benign rewritings, {len(faults)} and {len(benign)} with "
+            "every shard they are put into.\n",
+            *(line for title, text in parts.items() for line in (f"## {title}\n", text)),
+        ]
     )
-    parts += ["## By class\n", _classes(counted)]
-    parts += ["## By shard\n", _shards(counted)]
-    parts += ["## By cause\n", _causes(counted)]
-    parts += ["## Survivors\n", _survivors([r for r in counted if not r.red])]
-    parts += ["## Without effect\n", _without([r for r in faults if r.effect <= EFFECT])]
-    parts += ["## Not converted, and not counted\n", _without(unbuilt)]
-    parts += ["## Benign\n", _benign(benign)]
-    return "\n".join(parts)
 
 
-def _classes(counted: Sequence[Result]) -> str:
-    kinds = dict.fromkeys(FAULTS[r.fault].kind for r in counted)
-    rows = [_row(kind, [r for r in counted if FAULTS[r.fault].kind == kind]) for kind in kinds]
-    return _table(("class", *_HEAD), [*rows, _row("all", counted)])
+def _groups(results: Iterable[Result], of: Callable[[Result], str]) -> dict[str, list[Result]]:
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(of(result), []).append(result)
+    return groups
 
 
-def _shards(counted: Sequence[Result]) -> str:
-    shards = sorted({r.shard for r in counted})
-    rows = [_row(shard, [r for r in counted if r.shard == shard]) for shard in shards]
-    return _table(("shard", *_HEAD), rows)
-
-
-_HEAD = ("faults", "red", "share", *GATED, "right cause")
+def _named(results: Sequence[Result]) -> tuple[int, str]:
+    """How many first sentences name the right cause."""
+    right = sum(bool(re.search(CAUSES[FAULTS[r.fault].cause], r.sentence)) for r in results)
+    return right, f"{right / len(results):.1%}" if results else ""
 
 
 def _row(name: str, results: Sequence[Result]) -> tuple[object, ...]:
     red = [r for r in results if r.red]
     by = Counter(gate for r in red for gate in r.red)
-    right = sum(map(_is_right, red))
     share = f"{len(red) / len(results):.1%}" if results else ""
-    return name, len(results), len(red), share, *(by[gate] for gate in GATED), right
+    return name, len(results), len(red), share, *(by[gate] for gate in GATED), _named(red)[0]
 
 
-def _is_right(result: Result) -> bool:
-    return bool(re.search(CAUSES[FAULTS[result.fault].cause], result.sentence))
-
-
-def _causes(counted: Sequence[Result]) -> str:
-    red = [r for r in counted if r.red]
-    rows: list[tuple[object, ...]] = []
-    for cause in CAUSES:
-        of = [r for r in red if FAULTS[r.fault].cause == cause]
-        if of:
-            right = sum(map(_is_right, of))
-            rows.append((cause, len(of), right, f"{right / len(of):.1%}"))
-    return _table(("cause", "red", "named", "share"), rows)
-
-
-def _survivors(results: Sequence[Result]) -> str:
-    if not results:
-        return "None.\n"
+def _faults(where: str, results: Sequence[Result]) -> str:
+    """Each fault with all its shards and its largest effect."""
     rows = [
-        (r.fault, FAULTS[r.fault].what, shards, f"{effect:.2g}")
-        for r, shards, effect in _by_fault(results)
+        (
+            name,
+            FAULTS[name].what,
+            ", ".join(r.shard for r in of),
+            f"{max(r.effect for r in of):.2g}",
+        )
+        for name, of in _groups(results, lambda r: r.fault).items()
     ]
-    return _table(("fault", "what", "survives in", "effect"), rows)
-
-
-def _without(results: Sequence[Result]) -> str:
-    if not results:
-        return "None.\n"
-    rows = [
-        (r.fault, FAULTS[r.fault].what, shards, f"{effect:.2g}")
-        for r, shards, effect in _by_fault(results)
-    ]
-    return _table(("fault", "what", "shards", "effect"), rows)
-
-
-def _by_fault(results: Iterable[Result]) -> list[tuple[Result, str, float]]:
-    """The first result of each fault, all shards, and the largest effect."""
-    groups: dict[str, list[Result]] = {}
-    for result in results:
-        groups.setdefault(result.fault, []).append(result)
-    return [
-        (of[0], ", ".join(r.shard for r in of), max(r.effect for r in of)) for of in groups.values()
-    ]
+    return _table(("fault", "what", where, "effect"), rows) if rows else "None.\n"
 
 
 def _benign(results: Sequence[Result]) -> str:
-    red = [r for r in results if r.red]
-    if not red:
+    rows = [(r.fault, FAULTS[r.fault].what, r.shard, _short(r.sentence)) for r in results if r.red]
+    if not rows:
         return f"None of {len(results)} is red.\n"
-    rows = [(r.fault, FAULTS[r.fault].what, r.shard, _short(r.sentence)) for r in red]
-    return f"{len(red)} of {len(results)} are red.\n\n" + _table(
-        ("rewriting", "what", "shard", "first sentence"), rows
-    )
+    table = _table(("rewriting", "what", "shard", "first sentence"), rows)
+    return f"{len(rows)} of {len(results)} are red.\n\n{table}"
 
 
 def _short(text: str) -> str:
@@ -144,6 +123,3 @@ def _short(text: str) -> str:
 def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines) + "\n"
-
-
-assert set(GATED) <= set(GATES)

@@ -7,7 +7,6 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -119,11 +118,6 @@ class Checkout:
         data[-1] ^= 1
         weights.write_bytes(data)
 
-    def age(self) -> None:
-        old = datetime.now(timezone.utc) - timedelta(days=120)
-        self.edit("placement", lambda p: p.update(time=f"{old:%Y-%m-%dT%H:%M:%SZ}"))
-        self.manifest('[models.own.policy.evidence]\nmax-age = "90 days"')
-
     def signers(self) -> None:
         """The policy names a key."""
         write_public(new_key(), self.path / "lab.pub")
@@ -176,62 +170,40 @@ def test_green(checkout: Checkout) -> None:
     assert placement["ane.provenance.chip"] == "Apple M4 Max"
 
 
-@dataclass(frozen=True)
-class Red:
-    """What spoils the check, and what people read then.
-
-    Attributes:
-        gates: whose verdicts turn red.
-        says: part of their sentence.
-    """
-
-    spoil: Callable[[Checkout], object]
-    gates: tuple[str, ...]
-    says: str
-
-
 BOTH = ("fidelity", "placement")
-POLICY = "[models.own.policy.evidence]\n"
-REDS = {
-    "missing": Red(
-        lambda c: c.file("placement").unlink(),
-        ("placement",),
-        "good.placement.json is missing; on a Mac, run: pytest --ane-shards=own:good -m gate "
-        "--ane-record=missing",
-    ),
-    "stale": Red(Checkout.byte, BOTH, "is of other bytes: good/Data/"),
-    "edited": Red(
-        lambda c: c.edit("fidelity", lambda p: p["environment"].update(chip="A"), seal=False),
-        ("fidelity",),
-        "was edited after it was recorded",
-    ),
-    "another question": Red(
-        lambda c: c.manifest('[models.own.probes]\nkinds = ["gaussian"]\nseed = 5'),
-        ("fidelity",),
-        "answers another question: probes.seed was 0, now is 5",
-    ),
-    "chip": Red(
-        lambda c: c.manifest(f'{POLICY}chips = ["Apple M9"]'),
-        BOTH,
-        "was recorded on Apple M4 Max, and the policy takes 'Apple M9'",
-    ),
-    "os": Red(
-        lambda c: c.manifest(f'{POLICY}os = ["macOS 27"]'),
-        BOTH,
-        "was recorded on macOS 26.1, and the policy takes 'macOS 27'",
-    ),
-    "age": Red(Checkout.age, ("placement",), "was recorded 120 days ago"),
-    "unsigned": Red(Checkout.signers, BOTH, "is not signed, and the policy wants a signature by"),
-    "signer": Red(Checkout.signed, BOTH, "is signed by none of"),
-}
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", REDS)
-def test_red(name: str, checkout: Checkout) -> None:
-    red = REDS[name]
-    red.spoil(checkout)
-    unproven(checkout, red.gates, red.says)
+@pytest.mark.parametrize(
+    ("spoil", "gates", "says"),
+    [
+        (
+            lambda c: c.file("placement").unlink(),
+            ("placement",),
+            "good.placement.json is missing; on a Mac, run: pytest --ane-shards=own:good -m gate "
+            "--ane-record=missing",
+        ),
+        (Checkout.byte, BOTH, "is of other bytes: good/Data/"),
+        (
+            lambda c: c.edit("fidelity", lambda p: p["environment"].update(chip="A"), seal=False),
+            ("fidelity",),
+            "was edited after it was recorded",
+        ),
+        (
+            lambda c: c.manifest('[models.own.policy.evidence]\nchips = ["Apple M9"]'),
+            BOTH,
+            "was recorded on Apple M4 Max, and the policy takes 'Apple M9'",
+        ),
+        (Checkout.signers, BOTH, "is not signed, and the policy wants a signature by"),
+        (Checkout.signed, BOTH, "is signed by none of"),
+    ],
+    ids=["missing", "stale", "edited", "chip", "unsigned", "signer"],
+)
+def test_red(
+    spoil: Callable[[Checkout], object], gates: tuple[str, ...], says: str, checkout: Checkout
+) -> None:
+    spoil(checkout)
+    unproven(checkout, gates, says)
 
 
 @pytest.mark.heavy

@@ -39,10 +39,6 @@ class Project:
         text = MANIFEST.replace("reference.mlpackage", "none")
         (self.path / "shards.toml").write_text(text)
 
-    def policy(self, text: str) -> None:
-        with (self.path / "shards.toml").open("a") as file:
-            file.write(f"\n[models.own.policy]\n{text}\n")
-
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
@@ -79,54 +75,31 @@ def test_green(project: Project) -> None:
     assert [name.partition("@")[0] for name in runner.used] == kept
 
 
-@dataclass(frozen=True)
-class Red:
-    """What spoils the check, and what people read then.
-
-    Attributes:
-        title: subject, gate and status in the annotation.
-        says: part of the sentence.
-    """
-
-    spoil: Callable[[Project], object]
-    title: str
-    says: str
-
-
-REDS = {
-    "fidelity": Red(lambda p: p.package("other"), "fidelity failed", "below min-cosine = 0.97"),
-    "not a number": Red(lambda p: p.alone("nan"), "fidelity failed", "give NaN or infinite values"),
-    "placement": Red(lambda p: p.package("ineligible"), "placement failed", "tangent"),
-    "budget": Red(
-        lambda p: p.policy("compression.max-bytes = 10"), "compression failed", "above max-bytes"
-    ),
-    "no weights": Red(
-        lambda p: p.package("weightless"), "compression unproven", "there was nothing to check"
-    ),
-    "few live probes": Red(
-        lambda p: p.policy("fidelity.min-live-probes = 99"), "fidelity failed", "too little was"
-    ),
-    "no package": Red(
-        lambda p: shutil.rmtree(p.path / "good.mlpackage"), "fidelity error", "does not exist"
-    ),
-    "no reference": Red(
-        lambda p: shutil.rmtree(p.path / "reference.mlpackage"), "fidelity error", "no such folder"
-    ),
-}
-
-
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", REDS)
-def test_red(name: str, project: Project) -> None:
-    red = REDS[name]
-    red.spoil(project)
+@pytest.mark.parametrize(
+    ("spoil", "title", "says"),
+    [
+        (lambda p: p.package("other"), "fidelity failed", "below min-cosine = 0.97"),
+        (lambda p: p.alone("nan"), "fidelity failed", "give NaN or infinite values"),
+        (lambda p: p.package("ineligible"), "placement failed", "tangent"),
+        (lambda p: p.package("weightless"), "compression unproven", "there was nothing to check"),
+        (
+            lambda p: shutil.rmtree(p.path / "reference.mlpackage"),
+            "fidelity error",
+            "no such folder",
+        ),
+    ],
+)
+def test_red(spoil: Callable[[Project], object], title: str, says: str, project: Project) -> None:
+    """`title` is gate and status of the annotation."""
+    spoil(project)
     runner, done = check(project, arguments="")
     assert done.code == 1, done.output
     errors = [line for line in done.output.splitlines() if line.startswith("::error ")]
-    title = f"file=shards.toml,line=1,title=own%3Agood {red.title}::"
-    assert any(title in line and red.says in line for line in errors), done.output
-    assert f"- **own\\:good** {red.title.split()[0]}: " in runner.summary
-    assert red.says in runner.summary.replace("\\", "")
+    place = f"file=shards.toml,line=1,title=own%3Agood {title}::"
+    assert any(place in line and says in line for line in errors), done.output
+    assert f"- **own\\:good** {title.split()[0]}: " in runner.summary
+    assert says in runner.summary.replace("\\", "")
     # The report is kept of a red run as well.
     assert runner.used[-1].startswith("actions/upload-artifact")
     assert (project.path / "gates.xml").is_file()
@@ -153,20 +126,14 @@ def test_the_installation_is_its_own_environment(project: Project, tmp_path: Pat
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(
-    ("edit", "code", "says"),
+    ("more", "code", "says"),
     [
-        (lambda path: None, 0, "fidelity 1/1"),
-        (
-            lambda path: (path / "shards.toml").write_text(
-                f"{MANIFEST}policy.unproven = 'allow'\n"
-            ),
-            1,
-            "changed: own.shard.good.policy.unproven fail -> allow",
-        ),
+        ("", 0, "fidelity 1/1"),
+        ("policy.unproven = 'allow'\n", 1, "changed: own.shard.good.policy.unproven fail -> allow"),
     ],
 )
 def test_the_required_check_judges_again(
-    tmp_path: Path, packages: dict[str, Path], edit: Callable[[Path], object], code: int, says: str
+    tmp_path: Path, packages: dict[str, Path], more: str, code: int, says: str
 ) -> None:
     """Both checkouts and the records lie where the workflow puts them."""
     repository, origin = clone(tmp_path, {"shards.toml": MANIFEST, ".gitignore": ".*\n*.json\n"})
@@ -177,15 +144,14 @@ def test_the_required_check_judges_again(
     work = tmp_path / "work"
     work.mkdir()
     git(tmp_path, "clone", "--quiet", str(origin), "work/base")
-    edit(repository)
+    (repository / "shards.toml").write_text(MANIFEST + more)
     commit(repository)
     git(tmp_path, "clone", "--quiet", str(origin), "work/head")
-    measured = Runner(work / "head", CONTEXT, path=(Path(sys.executable).parent,))
-    measured.job("measure", AS_IT_IS)
+    path = (Path(sys.executable).parent,)
+    Runner(work / "head", CONTEXT, path=path).job("measure", AS_IT_IS)
     (work / "measured").mkdir()
     shutil.copy(work / "head/run.jsonl", work / "measured/run.jsonl")
-    runner = Runner(work, CONTEXT, path=(Path(sys.executable).parent,))
-    (done,) = runner.some("verify", ["Verify"])
+    (done,) = Runner(work, CONTEXT, path=path).some("verify", ["Verify"])
     assert done.code == code, done.output
     assert says in done.output
 

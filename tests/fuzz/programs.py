@@ -9,6 +9,7 @@ number n of a seed is the same on every machine. Exit code 1 if any breaks the b
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import multiprocessing
 import sys
 import tempfile
@@ -17,8 +18,10 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import cache
-from multiprocessing.connection import Connection
+from itertools import repeat
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -316,23 +319,22 @@ def _input(feature: Feature) -> Array:
     return numbers if feature.dtype in FLOATS else np.abs(numbers).astype(np.int32)
 
 
-def _work(connection: Connection, seed: int) -> None:
-    """Run the programs whose numbers come; answer with outcome, seconds and bytes taken."""
-    package = single("add", False).save(Path(tempfile.mkdtemp(prefix="programs-")))
-    while (number := connection.recv()) is not None:
-        data = mutated(number, seed)
-        before, start = _reset_peak(), time.monotonic()
-        try:
-            outcome = run_program(package, data)
-        except Exception:  # What this looks for.
-            outcome = traceback.format_exc()
-        connection.send((outcome, time.monotonic() - start, _memory("VmHWM:") - before))
+def _measured(number: int, seed: int) -> tuple[int, str, float, int]:
+    """Run a program: its number, outcome, seconds, and bytes taken; a process that hangs ends."""
+    faulthandler.dump_traceback_later(_ATTEMPTS, exit=True)
+    Path("/proc/self/clear_refs").write_text("5")  # The peak is counted from here on.
+    before, start = _memory("VmRSS:"), time.monotonic()
+    try:
+        outcome = run_program(_package(), mutated(number, seed))
+    except Exception:  # What this looks for.
+        outcome = traceback.format_exc()
+    faulthandler.cancel_dump_traceback_later()
+    return number, outcome, time.monotonic() - start, _memory("VmHWM:") - before
 
 
-def _reset_peak() -> int:
-    """Bytes that the process holds; its peak is counted from here on."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return _memory("VmRSS:")
+@cache
+def _package() -> Path:
+    return single("add", False).save(Path(tempfile.mkdtemp(prefix="programs-")))
 
 
 def _memory(key: str) -> int:
@@ -340,70 +342,28 @@ def _memory(key: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
 
 
-class Worker:
-    """A process that runs programs one by one; a new one takes the place of one that hangs."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._start()
-
-    def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(theirs, self._seed), daemon=True)
-        self._process.start()
-        theirs.close()
-
-    def begin(self, number: int | None) -> None:
-        """Send a program's number; None ends the process."""
-        self.number, self._since = number, time.monotonic()
-        self.connection.send(number)
-
-    def answer(self) -> tuple[str, float, int] | None:
-        """Outcome, seconds and bytes; None if there is none yet."""
-        try:
-            if self.connection.poll(0.02):
-                answer: tuple[str, float, int] = self.connection.recv()
-                return answer
-            if time.monotonic() - self._since < _ATTEMPTS:
-                return None
-            outcome = "hangs"
-        except EOFError:
-            outcome = "the process died"
-        self._process.kill()
-        self._process.join()
-        self._start()
-        return outcome, time.monotonic() - self._since, 0
-
-
 def run_all(count: int, seed: int, jobs: int, first: int, say: Callable[[str], None]) -> int:
-    """Run programs and report; how many broke the budget."""
-    numbers = iter(range(first, first + count))
-    workers = [Worker(seed) for _ in range(jobs)]
-    busy = []
-    for worker in workers:
-        if (number := next(numbers, None)) is not None:
-            worker.begin(number)
-            busy.append(worker)
+    """Run programs and report; how many broke the budget.
+
+    A program that ends its process ends the run: the last number that is said was sound.
+    """
     outcomes: Counter[str] = Counter()
-    slowest, largest, broken = (0.0, 0), (0, 0), 0
-    while busy:
-        for worker in list(busy):
-            if (answer := worker.answer()) is None:
-                continue
-            outcome, seconds, size = answer
-            number = worker.number or 0
-            slowest, largest = max(slowest, (seconds, number)), max(largest, (size, number))
-            fine = outcome == "ran" or (outcome.isidentifier() and outcome.endswith("Error"))
-            if not fine or size > MEMORY or seconds > SECONDS + 1:
-                broken += 1
-                say(f"program {number}: {outcome.strip()} ({seconds:.1f} s, {size / 1e6:.0f} MB)")
-            outcomes[outcome if fine else "broken"] += 1
-            if (number_next := next(numbers, None)) is None:
-                worker.begin(None)
-                busy.remove(worker)
-            else:
-                worker.begin(number_next)
+    slowest, largest, broken, number = (0.0, 0), (0, 0), 0, first
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        try:
+            for number, outcome, seconds, size in pool.map(
+                _measured, range(first, first + count), repeat(seed)
+            ):
+                slowest, largest = max(slowest, (seconds, number)), max(largest, (size, number))
+                fine = outcome == "ran" or (outcome.isidentifier() and outcome.endswith("Error"))
+                if not fine or size > MEMORY or seconds > SECONDS + 1:
+                    broken += 1
+                    taken = f"({seconds:.1f} s, {size / 1e6:.0f} MB)"
+                    say(f"program {number}: {outcome.strip()} {taken}")
+                outcomes[outcome if fine else "broken"] += 1
+        except BrokenProcessPool:
+            broken += 1
+            say(f"a program after {number} hangs or ends its process")
     kinds = ", ".join(f"{n} {kind}" for kind, n in outcomes.most_common())
     say(f"{count} programs of seed {seed}: {kinds}")
     say(f"longest {slowest[0]:.1f} s (program {slowest[1]})")
