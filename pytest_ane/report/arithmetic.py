@@ -38,10 +38,14 @@ def rules_lines(shares: RuleShares) -> Iterator[str]:
         yield f"may overflow, by the order of summation: {_outputs(shares.may_overflow)}"
 
 
-def wrapped(lines: Iterable[str]) -> Iterator[str]:
-    """Lines for a report of 80 columns; what follows of a line is indented."""
+def wrapped(lines: Iterable[str], width: int = 79) -> Iterator[str]:
+    """Lines broken at spaces, what is continued indented under its beginning."""
     for line in lines:
-        yield from wrap(line, 79, subsequent_indent="  ", break_long_words=False)
+        indent = " " * (len(line) - len(line.lstrip()) + 4)
+        yield from wrap(
+            line, max(width, 40), subsequent_indent=indent,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
 
 
 def _graded(shares: Mapping[str, float]) -> str:

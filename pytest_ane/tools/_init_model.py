@@ -192,7 +192,8 @@ def choose_prompts(model: Described) -> Prompts:
     encoder's prompts rank one another, so it has all of them, as texts.
     """
     limit = (model.cut.context if model.has_states else model.cut.max_tokens) - _GREEDY
-    vocabulary, chosen, positions = model.vocabulary or 1, [], 0
+    chosen: list[Prompt] = []
+    positions = 0
     why = "its tokenizer makes nothing of the texts that init has"
     try:
         tokenizer = model.source.tokenizer
@@ -215,7 +216,7 @@ def choose_prompts(model: Described) -> Prompts:
         return Prompts(tuple(chosen), positions)
     length, rng = min(_IDS, limit), np.random.default_rng(_SEED)
     count = max(len(_PROMPTS) if model.is_encoder else 1, -(-MIN_POSITIONS // (length - 1)))
-    rows = rng.integers(0, vocabulary, (count, length)).tolist()
+    rows = rng.integers(0, model.vocabulary or 1, (count, length)).tolist()
     prompts = tuple(Prompt(name=f"ids{i}", ids=tuple(row)) for i, row in enumerate(rows))
     return Prompts(prompts, count * (length - 1), why)
 
@@ -376,14 +377,14 @@ class _Shapes:
     """
 
     def __init__(self, source: Any) -> None:
-        self._source = source
+        self._source: Any = source
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._source, name)
 
     def tensor(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
         if self._source.shape(name) != tuple(shape):
-            return self._source.tensor(name, shape, dtype)
+            return cast("Array", self._source.tensor(name, shape, dtype))
         return _hollow(tuple(shape), dtype)
 
     def rows(

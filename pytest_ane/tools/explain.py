@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import textwrap
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from pydantic import TypeAdapter, ValidationError
 
 from pytest_ane.cli.options import add_function, count
 from pytest_ane.cli.output import Output, terminal_width
@@ -18,14 +14,13 @@ from pytest_ane.gates.placement import forecast
 from pytest_ane.gates.placement.plans import join, read_plan
 from pytest_ane.gates.placement.plans.join import summarise
 from pytest_ane.gates.placement.segmenter import Predicted, predict_model
-from pytest_ane.make import BuildRecord, Distortion, compare_weights, take_census
-from pytest_ane.make.record import PACKAGE, RECORD
-from pytest_ane.manifest import Compression
-from pytest_ane.mlprogram.digests import tree_bytes, tree_digest
+from pytest_ane.gates.verdict import counted
+from pytest_ane.make import Distortion, compare_weights, take_census
+from pytest_ane.mlprogram.digests import tree_bytes
 from pytest_ane.mlprogram.errors import PlanError
 from pytest_ane.mlprogram.model import counterpart, read_model
 from pytest_ane.mlprogram.text import size_ratio
-from pytest_ane.mlprogram.weights import Weight
+from pytest_ane.report.arithmetic import wrapped
 from pytest_ane.report.placement import (
     explain,
     explain_plan,
@@ -79,8 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--against",
         type=Path,
         metavar="PACKAGE",
-        help="with --weights: the uncompressed form, for errors (default: as measured when it was "
-        "built)",
+        help="with --weights: the uncompressed form, for errors ",
     )
 
 
@@ -130,16 +124,6 @@ def _predicted(predicted: Predicted) -> dict[str, Any]:
     }
 
 
-def wrapped(lines: Iterable[str], width: int) -> Iterator[str]:
-    """Lines broken at spaces, what is continued indented under its beginning."""
-    for line in lines:
-        indent = " " * (len(line) - len(line.lstrip()) + 4)
-        yield from textwrap.wrap(
-            line, max(width, 40), subsequent_indent=indent,
-            break_long_words=False, break_on_hyphens=False,
-        )  # fmt: skip
-
-
 def _plan(options: argparse.Namespace) -> Output:
     """Counts of a recorded plan, and the operations that are not on the ANE."""
     plan = read_plan(options.file)
@@ -151,60 +135,29 @@ def _plan(options: argparse.Namespace) -> Output:
 
 
 def _weights(package: Path, against: Path | None, function: str | None) -> Output:
-    """A package's weights: settings and storage, bytes, and errors of compression.
-
-    The settings, and errors without `against`, are known where the package has its build record
-    next to it, as in the cache.
-    """
+    """How a package stores its weights, and with `against` what that cost."""
     model = read_model(package, function=function)
     if len(functions := model.program.functions) > 1:
         yield f"function {model.function} of {', '.join(functions)}; --function names another"
         model = replace(model, program=model.program.only(model.function))
-    census, record = take_census(model), _record(package)
-    settings = _settings(record)
+    census = take_census(model)
     errors: tuple[Distortion, ...] = ()
     if against is not None:
         original = read_model(against, function=counterpart(against, model.function or None))
-        errors = compare_weights(model, original, settings).distortions
-    elif record and record.digest == tree_digest(package):
-        errors = record.weights.distortions
-    elif record:
-        yield "the package has other bytes than its build measured: errors are left out"
-    notes = record.notes if record else ()
-    rows = weights_table(census, settings, notes, errors)
+        errors = compare_weights(model, original, None).distortions
+    rows = weights_table(census, None, (), errors)
     yield from table(replace(rows, title=""), terminal_width())
     ratio = census.dense_bytes / census.stored_bytes if census.stored_bytes else 0.0
-    count = len(census.weights)
-    yield (
-        f"{count} {'weight' if count == 1 else 'weights'}, {census.stored_bytes:,} bytes, "
-        f"{size_ratio(ratio)}"
-    )
-    if against is not None and (missing := count - len(errors)):
+    count = counted(len(census.weights), "weight")
+    yield f"{count}, {census.stored_bytes:,} bytes, {size_ratio(ratio)}"
+    if against is not None and (missing := len(census.weights) - len(errors)):
         yield f"{missing} of them have no counterpart of the same name and shape in {against}"
-    by_name = {error.name: error for error in errors}
+    by_name = {e.name: {"sse": e.sse, "snr_db": e.snr} for e in errors}
     return {
         "bytes": census.stored_bytes,
         "fp16_bytes": census.dense_bytes,
-        "notes": notes,
-        "weights": [_weight(weight, by_name.get(weight.name)) for weight in census.weights],
+        "weights": [
+            {**vars(each), "storage": each.storage, **by_name.get(each.name, {})}
+            for each in census.weights
+        ],
     }
-
-
-def _weight(weight: Weight, error: Distortion | None) -> dict[str, Any]:
-    errors = {"sse": error.sse, "snr_db": error.snr} if error else {}
-    return {**vars(weight), "storage": weight.storage, **errors}
-
-
-def _record(package: Path) -> BuildRecord | None:
-    folder = package.absolute().parent
-    is_built = package.name == PACKAGE and (folder / RECORD).is_file()
-    return BuildRecord.read(folder) if is_built else None
-
-
-def _settings(record: BuildRecord | None) -> Compression | None:
-    """The compression settings of the build; None where another version wrote the record."""
-    adapter: TypeAdapter[Compression] = TypeAdapter(Compression)
-    try:
-        return adapter.validate_python(record.key.get("compression")) if record else None
-    except ValidationError:
-        return None

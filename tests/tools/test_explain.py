@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_ane.make import BuildRecord, Distortion, WeightComparison
-from pytest_ane.mlprogram.digests import tree_digest
 from pytest_ane.mlprogram.model import read_model
-from pytest_ane.tools.explain import wrapped
+from pytest_ane.report.arithmetic import wrapped
 from tests.gates.placement.plans.samples import COUNTS_TEXT, info
 from tests.make.test_distortion import package as layers
 from tests.packages import save_conv
@@ -143,16 +141,14 @@ def test_a_plan_as_json(tmp_path: Path, as_json: AsJson) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """`entry/shard.mlpackage` as in the cache, without its record, and `other/model.mlpackage`."""
-    layers(tmp_path / "entry", ("u", [[3.0, 4.0]]), ("v", np.ones((1, 3000)))).rename(
-        tmp_path / "entry" / "shard.mlpackage"
-    )
+    """`entry/model.mlpackage` and `other/model.mlpackage`."""
+    layers(tmp_path / "entry", ("u", [[3.0, 4.0]]), ("v", np.ones((1, 3000))))
     layers(tmp_path / "other", ("u", [[3.0, 5.0]]))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-OWN = "entry/shard.mlpackage"
+OWN = "entry/model.mlpackage"
 AGAINST = ("--against", "other/model.mlpackage")
 
 
@@ -179,24 +175,6 @@ def test_weights_against_another_package(folder: Path, says: Says, as_json: AsJs
     assert found["bytes"] == 6004
 
 
-def test_weights_as_they_were_built(folder: Path, says: Says) -> None:
-    key = {"compression": {"method": "palettize", "granularity": "per_tensor"}}
-    weights = WeightComparison((Distortion("u", 0.0, 25.0), Distortion("v", 2.0, 3000.0)))
-    digest = tree_digest(folder / OWN)
-    BuildRecord(key, {}, ("v: too plain.",), 1.0, weights, digest=digest).write(folder / "entry")
-    _, u, v, _ = says("explain", "--weights", OWN)
-    assert "  fp16 (small)  " in u
-    assert "  palettized (kmeans, 4 bits, per_tensor)  " in v
-    assert v.endswith("  31.8  too plain")
-    BuildRecord({}, {}, (), 1.0, weights, digest="0" * 64).write(folder / "entry")
-    first, head, *_ = says("explain", "--weights", OWN)
-    assert first == "the package has other bytes than its build measured: errors are left out"
-    assert "SNR" not in head
-    key = {"compression": {"method": "magic"}}  # Of another version.
-    BuildRecord(key, {}, (), 1.0, digest=digest).write(folder / "entry")
-    assert says("explain", "--weights", OWN)[0].split()[:3] == ["weight", "shape", "stored"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -207,15 +185,12 @@ def test_weights_as_they_were_built(folder: Path, says: Says) -> None:
         (["{package}", *AGAINST], "--against is for the errors of weights; give --weights too."),
         (["bad.json"], "bad.json: infos[0].path is absent, not an object; record the plan again."),
         (["--weights", OWN, "--against", "no.mlpackage"], "no.mlpackage: not an .mlpackage (no "),
-        (["--weights", OWN], "build.json is damaged"),
     ],
 )
 def test_bad_input_is_one_sentence(
     package: Path, folder: Path, arguments: list[str], words: str, says: Says
 ) -> None:
     (folder / "bad.json").write_text('{"infos": [{}]}')
-    if arguments[-1] == OWN:
-        (folder / "entry" / "build.json").write_text('{"notes": 3}')
     (line,) = says("explain", *(argument.format(package=package) for argument in arguments), code=1)
     assert line.startswith("pytest-ane: ")
     assert words in line

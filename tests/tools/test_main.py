@@ -20,8 +20,7 @@ import numpy as np
 import pytest
 
 from pytest_ane import __version__, tools
-from pytest_ane.cli import main, parser
-from pytest_ane.cli._commands import COMMANDS, help_of, load
+from pytest_ane.cli import COMMANDS, help_of, load, main, parser
 from pytest_ane.cli.output import to_json
 from tests.packages import save_conv
 
