@@ -13,7 +13,7 @@ compression and arithmetic, not a device.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -29,7 +29,7 @@ from pytest_ane.manifest import Settings
 from pytest_ane.manifest.policy import HazardsPolicy
 from pytest_ane.mlprogram import fp16
 from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
-from pytest_ane.mlprogram.arrays import Arrays, DoubleArray, FloatArray
+from pytest_ane.mlprogram.arrays import Arrays
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.executor.folding import dense
@@ -178,7 +178,7 @@ def blame(
     errors = [_error([rows], [case]) for rows, case in zip(_run(now, cases), cases, strict=True)]
     order = sorted(range(len(cases)), key=lambda i: -errors[i])[:most]
     chosen = [cases[i] for i in order]
-    rules = now.rule_shares
+    rules = now.rule_shares  # Of all cases; those below are counted on.
     variants = _Variants(restorer, now, chosen)
     weights = tuple(variants.culprits())
     met = None if typed is None else measure_hazards(CpuRunner(now), chosen, {})
@@ -309,7 +309,8 @@ def _error(
 ) -> float:
     """The relative error over all positions; `against` takes the place of the references.
 
-    A position where the reference is zero counts 0 where the output is zero too, else 1.
+    A position where the reference is zero counts 0 where the output is zero too, else 1; one where
+    a value is not finite is infinite.
     """
     squares = [np.zeros(0)]
     for i, (rows, case) in enumerate(zip(actual, cases, strict=True)):
@@ -319,21 +320,17 @@ def _error(
                     f"{case.name}: the reference gives {name} {list(expected.shape)}, which the "
                     "artifact does not."
                 )
-            target = expected if against is None else against[i][name]
+            right = expected if against is None else against[i][name]
             signal = expected - case.residual[name] if name in case.residual else expected
-            squares.append(_squares(*map(case.compared, (rows[name], target, signal))))
+            y, target, size = map(case.compared, (rows[name], right, signal))
+            with np.errstate(all="ignore"):
+                off = np.square(y.astype(np.float64) - target).sum(axis=1)
+                norm = np.square(size.astype(np.float64)).sum(axis=1)
+                share = np.where(norm > 0, off / norm, (off > 0).astype(np.float64))
+            finite = np.isfinite(y).all(axis=1) & np.isfinite(share)
+            squares.append(np.where(finite, share, math.inf))
     joined = np.concatenate(squares)
     return math.sqrt(joined.mean()) if joined.size else math.nan
-
-
-def _squares(actual: FloatArray, target: FloatArray, signal: FloatArray) -> DoubleArray:
-    """|actual - target|^2 / |signal|^2 by row; infinite where a value is not finite."""
-    with np.errstate(all="ignore"):
-        off = np.square(actual.astype(np.float64) - target).sum(axis=1)
-        size = np.square(signal.astype(np.float64)).sum(axis=1)
-        squares = np.where(size > 0, off / size, (off > 0).astype(np.float64))
-    finite = np.isfinite(actual).all(axis=1) & np.isfinite(squares)
-    return np.where(finite, squares, math.inf)
 
 
 # Operations.
@@ -398,9 +395,18 @@ def suspect_operations(
         weights: names of compressed weights by the values that hold them.
         typed: the program computed as its types say, where `now` is not.
     """
+    rounds: Iterable[tuple[Sequence[Arrays], tuple[Any, ...]]]
+    if now.model.states:
+        both = [CaseState(CpuRunner(session), cases[0]) for session in (now, ideal)]
+        calls = enumerate(cases[0].calls)
+        rounds = (([call], tuple(states.before(turn) for states in both)) for turn, call in calls)
+    else:
+        rounds = [([call for case in cases for call in case.calls], (None, None))]
     worst: dict[str, Suspect] = {}
-    for calls, states in _rounds(now, ideal, cases):
-        for suspect in _walk(now, ideal, calls, states, weights, typed):
+    for inputs, states in rounds:
+        first = [now.table(now.known(each), states[0]) for each in inputs]
+        second = [ideal.table(now.known(each), states[1]) for each in inputs]
+        for suspect in _walk(now, ideal, first, second, weights, typed):
             before = worst.setdefault(suspect.name, suspect)
             if rank(suspect.own) > rank(before.own):
                 worst[suspect.name] = suspect
@@ -413,27 +419,15 @@ def rank(relative: float) -> float:
     return relative if math.isfinite(relative) else math.inf
 
 
-def _rounds(now: Session, ideal: Session, cases: Sequence[Case]) -> Iterator[tuple[Any, Any]]:
-    """Inputs that are run together, with both programs' states."""
-    if not now.model.states:
-        yield [call for case in cases for call in case.calls], (None, None)
-        return
-    both = [CaseState(CpuRunner(session), cases[0]) for session in (now, ideal)]
-    for turn, call in enumerate(cases[0].calls):
-        yield [call], tuple(states.before(turn) for states in both)
-
-
 def _walk(
     now: Session,
     ideal: Session,
-    calls: Sequence[Mapping[str, Any]],
-    states: tuple[Any, ...],
+    first: Sequence[Any],
+    second: Sequence[Any],
     weights: Mapping[str, str],
     typed: Session | None,
 ) -> Iterator[Suspect]:
-    inputs = [now.known(call) for call in calls]
-    first = [now.table(each, states[0]) for each in inputs]
-    second = [ideal.table(each, states[1]) for each in inputs]
+    """Run both step by step on their tables of values, and each step of `now` on both."""
     mixed = [
         [other if isinstance(other, State) else value for value, other in zip(a, b, strict=True)]
         for a, b in zip(first, second, strict=True)
@@ -443,9 +437,8 @@ def _walk(
     names = {slot: name for name, slot in now.slots.items()}
     run: dict[str, float] = {}
     for index, step in enumerate(now.block.steps):
-        third: list[list[Any]] = []
+        third = [list(table) for table in mixed] if typed is not None else []
         if typed is not None:
-            third = [list(table) for table in mixed]
             run_step(typed, index, third)
         run_step(now, index, mixed)
         run_step(now, index, first)

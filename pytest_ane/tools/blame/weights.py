@@ -6,7 +6,6 @@ decoded; those of large ones are decoded from their files, rows at a time, in ev
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -45,11 +44,9 @@ _LEFT = 0.1
 
 @dataclass(frozen=True, eq=False)
 class WeightPair:
-    """A weight in the artifact and in its uncompressed form.
+    """A weight in the artifact, as `operation` yields it, and in its uncompressed form.
 
     Attributes:
-        weight: as the artifact stores it.
-        operation: yields it.
         stored, exact: its values in float32, as arrays or to be decoded by rows; `exact` is None
             where the uncompressed form has no weight of this name and shape, or the same one.
     """
@@ -75,7 +72,7 @@ class Restorer:
 
     Attributes:
         pairs: the weights that differ from their counterparts, in program order: compressed ones,
-            and others whose values are not the same.
+            and others whose values are not the same; `names` are theirs.
         absent: names of compressed ones that have no counterpart.
         values: names of all of these by the program's values that hold them.
 
@@ -90,11 +87,16 @@ class Restorer:
         self.model, self._arithmetic = model, arithmetic
         pairs = list(_pairs(model, original))
         self.pairs = tuple(pair for pair in pairs if pair.exact is not None)
+        self.names = tuple(pair.name for pair in self.pairs)
         self.absent = tuple(p.name for p in pairs if p.weight.stages and p.exact is None)
-        names = {*self.absent, *self.names}
-        self.values = {pair.operation.name: pair.name for pair in pairs if pair.name in names}
-        stored: dict[Operation, Any] = {pair.operation: pair.stored for pair in pairs}
-        self._stored = _intermediate(model, stored) | stored
+        named = {*self.absent, *self.names}
+        self.values = {pair.operation.name: pair.name for pair in pairs if pair.name in named}
+        stored = {pair.operation: pair.stored for pair in pairs}
+        # Nobody needs what operations yield that only serve to expand weights.
+        mine = [each for each in find_weights(model) if each.operation in stored]
+        serving = {op for each in mine for op in expansion(each, model.path)} - {*stored}
+        idle = {op: None for op in serving if op.op.startswith("constexpr_")}
+        self._stored: dict[Operation, Any] = idle | stored
 
     def session(
         self,
@@ -119,40 +121,34 @@ class Restorer:
         how = arithmetic or (self._arithmetic if precision == "as-typed" else "typed")
         return Session(self.model, precision, 0, overrides=overrides, arithmetic=how)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the weights that can be restored."""
-        return tuple(pair.name for pair in self.pairs)
-
 
 def _pairs(model: MLModel, original: MLModel | None) -> Iterator[WeightPair]:
-    mine = [each for each in find_weights(model) if each.function is model.main]
-    theirs = {} if original is None else _by_name(original)
-    counts = Counter(each.weight.name for each in mine)
-    hold = 8 * sum(each.weight.elements for each in mine) <= _HELD
-    for own in mine:
-        weight, other = own.weight, theirs.get(_key(own))
-        stored, exact = _values(model, own, hold), None
-        if other is not None and counts[weight.name] == 1 and other.weight.shape == weight.shape:
-            assert original is not None
-            exact = _values(original, other, hold)
-            if not weight.stages and _agree(stored, exact):
-                exact = None
+    mine, theirs = _by_name(model), {} if original is None else _by_name(original)
+    hold = 8 * sum(each.weight.elements for same in mine.values() for each in same) <= _HELD
+
+    def values(model: MLModel, weight: ProgramWeight) -> Any:
+        decoded = decompress(model, weight)
+        return np.asarray(decoded, np.float32) if hold else decoded
+
+    for own in (each for each in find_weights(model) if each.function is model.main):
+        weight, others = own.weight, theirs.get(_key(own), [])
+        stored, exact = values(model, own), None
+        # Of several of one name nobody can say which is which.
+        if original is not None and len(mine[_key(own)]) == len(others) == 1:
+            (other,) = others
+            if other.weight.shape == weight.shape:
+                exact = values(original, other)
+                if not weight.stages and _agree(stored, exact):
+                    exact = None
         yield WeightPair(weight, own.operation, stored, exact)
 
 
-def _agree(stored: Any, exact: Any) -> bool:
-    """Whether two weights are the same but for rounding to fp16."""
-    a, b = np.asarray(stored), np.asarray(exact)
-    with np.errstate(all="ignore"):
-        return bool(np.square(a - b).sum() <= _ROUNDING * np.square(b).sum())
-
-
-def _by_name(model: MLModel) -> dict[str, ProgramWeight]:
-    """Weights by name; none of those of which there are several of one name."""
-    named = [(_key(each), each) for each in find_weights(model) if each.function is model.main]
-    counts = Counter(name for name, _ in named)
-    return {name: weight for name, weight in named if counts[name] == 1}
+def _by_name(model: MLModel) -> dict[str, list[ProgramWeight]]:
+    named: dict[str, list[ProgramWeight]] = {}
+    for each in find_weights(model):
+        if each.function is model.main:
+            named.setdefault(_key(each), []).append(each)
+    return named
 
 
 def _key(weight: ProgramWeight) -> str:
@@ -160,16 +156,11 @@ def _key(weight: ProgramWeight) -> str:
     return typeless(plain_name(constant_name(weight.operation)))
 
 
-def _values(model: MLModel, weight: ProgramWeight, hold: bool) -> Any:
-    decoded = decompress(model, weight)
-    return np.asarray(decoded, np.float32) if hold else decoded
-
-
-def _intermediate(model: MLModel, weights: Mapping[Operation, Any]) -> dict[Operation, Any]:
-    """The operations that only serve to expand weights: nobody needs what they yield."""
-    mine = [each for each in find_weights(model) if each.operation in weights]
-    ops = {op for each in mine for op in expansion(each, model.path)} - {*weights}
-    return {op: None for op in ops if op.op.startswith("constexpr_")}
+def _agree(stored: Any, exact: Any) -> bool:
+    """Whether two weights are the same but for rounding to fp16."""
+    a, b = np.asarray(stored), np.asarray(exact)
+    with np.errstate(all="ignore"):
+        return bool(np.square(a - b).sum() <= _ROUNDING * np.square(b).sum())
 
 
 # Remedies: more bytes, the cheapest first.
@@ -211,24 +202,19 @@ def find_remedy(
     """
     gone = now**2 - restored**2 if np.isfinite(now) else restored**2
     limit = restored**2 + _LEFT * max(gone, 0.0)
-    *finer, (size, settings) = candidates
-    remaining = restored
-    for less, each in finer:
-        found = error(each)
-        if found * found <= limit:
-            size, settings, remaining = less, each, found
-            break
-    return Remedy(settings, remaining, size - weight.compressed_bytes)
+    *finer, (dense, uncompressed) = candidates
+    for size, settings in finer:
+        left = error(settings)
+        if left * left <= limit:
+            return Remedy(settings, left, size - weight.compressed_bytes)
+    return Remedy(uncompressed, restored, dense - weight.compressed_bytes)
 
 
 def candidates(weight: Weight, axis: int | None) -> list[tuple[int, Settings]]:
     """Bytes, and settings that may keep more than today's, by bytes; the last keeps all.
 
-    Palettes by k-means of today's size come first: today's may have even steps.
-
-    Args:
-        weight: as it is stored.
-        axis: of the output channels; None where its uses do not agree.
+    Palettes by k-means of today's size come first: today's may have even steps. `axis` is that of
+    the output channels; None where the weight's uses do not agree.
     """
     finer: list[Settings] = [*_palettes(weight, axis)]
     stage = weight.stages[-1]
