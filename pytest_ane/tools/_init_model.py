@@ -591,11 +591,7 @@ def _costs(
         "shards": sizes,
         "states": sum(shard.states for shard in shapes),
         "disk": volumes(folder, temporary_folder(), Estimate(len(sizes), total, largest, total), 1),
-        "memory": {
-            "shard": heaviest.id,
-            "build": heaviest.memory,
-            "free": free_memory(),
-        },
+        "memory": {"shard": heaviest.id, "build": heaviest.memory, "free": free_memory()},
     }
 
 

@@ -264,11 +264,7 @@ class PrecomputedChain(Chain):
         return self.rows[tuple(ids)][: len(ids)]
 
     def answer(
-        self,
-        ids: Sequence[int],
-        count: int,
-        guess: Sequence[int] = (),
-        watch: Watch | None = None,
+        self, ids: Sequence[int], count: int, guess: Sequence[int] = (), watch: Watch | None = None
     ) -> Answer:
         """As `Chain.answer` up to and including the first token that is not the reference's.
 

@@ -109,11 +109,7 @@ def _table(v: Variant, rows: int = VOCABULARY) -> Any:
 TABLE = ["rows from 2 on are zero", "last rows exchanged", "rows shifted by one", "last row zero"]
 
 
-@subject(
-    "ids, implied by a gather",
-    [*TABLE, "scale forgotten"],
-    tokens=whole(1, T),
-)
+@subject("ids, implied by a gather", [*TABLE, "scale forgotten"], tokens=whole(1, T))
 def embedding(v: Variant, tokens: Any) -> Any:
     rows = mb.gather(x=_table(v), indices=tokens, axis=0)
     return mb.mul(x=rows, y=F16(1 if v["scale forgotten"] else C**0.5), name="y")
@@ -124,12 +120,7 @@ def long_embedding(v: Variant, tokens: Any) -> Any:
     return mb.gather(x=_table(v, 192), indices=tokens, axis=0, name="y")
 
 
-@subject(
-    "ids",
-    TABLE,
-    tokens=whole(1, T),
-    inputs={"tokens": f'kind = "ids"\ncount = {VOCABULARY}'},
-)
+@subject("ids", TABLE, tokens=whole(1, T), inputs={"tokens": f'kind = "ids"\ncount = {VOCABULARY}'})
 def compared_ids(v: Variant, tokens: Any) -> Any:
     every = np.arange(VOCABULARY, dtype=np.int32)
     hit = mb.equal(x=mb.expand_dims(x=tokens, axes=[-1]), y=every)

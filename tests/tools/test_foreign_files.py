@@ -100,9 +100,7 @@ def contents(*roots: Path) -> dict[Path, object]:
 
 @pytest.mark.slow
 @settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @example(files=[(("tmp", "thesis"), b"")], used_before=False)
 @example(files=[(("artifacts", "release-1.0"), b"")], used_before=True)

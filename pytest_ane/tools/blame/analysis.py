@@ -40,13 +40,7 @@ from pytest_ane.mlprogram.records import MLModel
 from pytest_ane.mlprogram.weights import Weight
 from pytest_ane.probes.cases import Case, Rows
 from pytest_ane.probes.error_budget import CaseState
-from pytest_ane.tools.blame.weights import (
-    Remedy,
-    Restorer,
-    WeightPair,
-    candidates,
-    find_remedy,
-)
+from pytest_ane.tools.blame.weights import Remedy, Restorer, WeightPair, candidates, find_remedy
 from pytest_ane.tools.diff import op_difference
 
 _SHOWS = 1e-2
