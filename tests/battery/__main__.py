@@ -25,28 +25,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.battery", description=__doc__)
     parser.add_argument("--only", default="", help="names of faults, a regular expression")
     parser.add_argument("--shards", default="", help="qualified ids, a regular expression")
-    parser.add_argument("--faults", action="store_true", help="no benign rewritings")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="each Nth run only")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument(
         "--full", action="store_true", help="ZAYA and Gemma as the examples have them"
     )
-    parser.add_argument("--update", action="store_true", help="keep the other results of before")
     parser.add_argument("--write", type=Path, help="write the page, docs/battery.md")
     options = parser.parse_args(arguments)
     pairs = [
         (fault.name, shard)
         for fault in FAULTS.values()
-        if re.search(options.only, fault.name) and not (options.faults and fault.benign)
+        if re.search(options.only, fault.name)
         for shard in fault.shards
         if re.search(options.shards, shard)
-    ][:: options.every]
+    ]
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
-    before = kept(pairs) if options.update else []
-    results = run(pairs, options.jobs, options.full, before)
+    results = run(pairs, options.jobs, options.full)
     minutes = (time.perf_counter() - start) / 60
-    text = page(sorted(results, key=lambda each: [*FAULTS].index(each.fault)))
+    text = page(results)
     print(text)
     print(f"{len(pairs)} runs in {minutes:.1f} minutes; {RESULTS.relative_to(ROOT)} has them.")
     if options.write:
@@ -54,20 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def kept(pairs: Sequence[tuple[str, str]]) -> list[Result]:
-    """The results of the last run, of other faults and shards than are run now."""
-    stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-    results = [Result(**{**each, "effect": float(each["effect"])}) for each in stored]
-    return [r for r in results if (r.fault, r.shard) not in {*pairs} and r.fault in FAULTS]
-
-
-def run(
-    pairs: Sequence[tuple[str, str]], jobs: int, full: bool, before: Sequence[Result]
-) -> list[Result]:
+def run(pairs: Sequence[tuple[str, str]], jobs: int, full: bool) -> list[Result]:
     """The results of faults and shards, in order; all there are so far are in the file."""
     with ProcessPoolExecutor(jobs, get_context("spawn"), quiet, (full,)) as pool:
         futures = [pool.submit(result, *pair) for pair in pairs]
-        done = [*before]
+        done: list[Result] = []
         for i, (future, pair) in enumerate(zip(futures, pairs, strict=True), 1):
             done.append(future.result())
             if i % 10 == 0 or i == len(pairs):

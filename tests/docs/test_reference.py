@@ -34,12 +34,3 @@ def test_every_placement_rule_has_a_row_of_eight_cells() -> None:
     assert [row.split(" | ")[0] for row in rows] == [f"| {rule.id}" for rule in ALL_RULES]
     assert {row.replace(r"\|", "").count("|") for row in rows} == {9}
     assert not any("|  |" in row for row in rows), "no cell is empty"
-
-
-def test_cells_keep_their_table_whole() -> None:
-    assert reference.table(["a"], [["x | y\nz"]]) == "| a |\n| --- |\n| x \\| y z |"
-
-
-def test_a_block_that_nothing_generates_is_an_error() -> None:
-    with pytest.raises(KeyError):
-        reference.rewrite("<!-- generated: nothing -->\n<!-- end -->")

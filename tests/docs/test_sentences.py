@@ -41,15 +41,3 @@ def test_sentences_are_short(page: Path) -> None:
     lengths = sentences(page)
     average = sum(lengths) / max(len(lengths), 1)
     assert average < MOST, f"{len(lengths)} sentences have {average:.1f} words on average"
-
-
-def test_what_counts_as_a_sentence(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "# A heading that does not count\n\n"
-        "One two three four. Five six `seven eight` nine ten: a, b.\n\n"
-        "- An item of five words\n\n"
-        "| a table | does | not | count |\n|---|---|---|---|\n\n"
-        "```\nnor code\n```\n"
-    )
-    assert sentences(page) == [4, 7, 5]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.sessions import Command, Written, difference, shown, steps
+from tests.docs.sessions import Command, Written, difference, steps
 
 PAGE = """\
 ```toml title="a/b.toml"
@@ -31,11 +31,6 @@ def test_steps_of_a_page(tmp_path: Path) -> None:
     ]
 
 
-def test_a_page_leaves_out_machine_and_folders() -> None:
-    output = "platform linux\n\nane: L01 · cache /tmp/x\n--- generated xml file: /tmp/g.xml --\n\n"
-    assert shown(output) == ["ane: L01", "generated xml file: g.xml"]
-
-
 @pytest.mark.parametrize(
     "now", ["cosine 0.9712 of 6", "cosine  0.9715 of 6", "cosine 0.9712 of 6 in 9.99s"]
 )
@@ -49,11 +44,3 @@ def test_alike(now: str) -> None:
 )
 def test_different(now: str) -> None:
     assert "it is\n  " + now in difference(["cosine 0.9712 of 6"], [now])
-
-
-def test_the_rule_around_elapsed_time_fills_the_screen() -> None:
-    assert difference(["==== 3 passed in 9.11s ===="], ["=== 3 passed in 10.11s ===="]) == ""
-
-
-def test_a_line_more_is_a_difference() -> None:
-    assert difference(["a"], ["a", "b"]) == "the page has 1 lines of output, it is 2"

