@@ -35,7 +35,7 @@ SECTION = [
     "weight *",
     "v_proj_weight_to_fp16 *",
     'for compression.overrides in shards.toml: { weights = "v_proj_weight_to_fp16", *',
-    "operation *",
+    "op *",
     "conv *takes v_proj_weight_to_fp16",
 ]
 
@@ -146,5 +146,5 @@ def test_a_real_block_with_a_spoilt_value_projection(project: Project) -> None:
     result = project.manifest(text.replace(good, bad)).gate("-k", "fidelity", shards="L01")
     result.assert_outcomes(failed=1, deselected=4)
     result.stdout.fnmatch_lines(
-        ["weight *", "v_proj_weight_to_fp16 *, 2 bits *-bit kmeans, groups of 32: *, +* bytes"]
+        ["weight *", "v_proj_weight_to_fp16 *, 2 bits *-bit kmeans, groups of 32 * kB"]
     )

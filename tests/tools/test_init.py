@@ -14,25 +14,19 @@ from pytest_ane.manifest.base import loads
 from pytest_ane.project.suite import shipped
 from tests.docs.pages import ROOT
 from tests.plugin.projects import make_llama
-from tests.tools.conftest import AsJson
+from tests.tools.conftest import AsJson, Says
 
 
-def test_writes_a_manifest_and_gates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_writes_a_manifest_and_gates(tmp_path: Path, says: Says, as_json: AsJson) -> None:
     folder = tmp_path / "new/project"
-    assert main(["init", str(folder)]) == 0
+    out = says("init", folder)
     assert sorted(path.name for path in folder.iterdir()) == ["gates", "shards.toml"]
     gates = {path.name: path.read_text() for path in (folder / "gates").iterdir()}
     assert gates == {path.name: path.read_text() for path in shipped().glob("*.py")}
-    out = capsys.readouterr().out.splitlines()
     assert out[0] == f"wrote {folder / 'shards.toml'}"
-    assert out[-1] == "next: pytest --ane-shards=L01 -m gate"
-
-
-def test_as_json(tmp_path: Path, as_json: AsJson) -> None:
     assert as_json("init", str(tmp_path)) == {
         "written": [str(tmp_path / "shards.toml"), str(tmp_path / "gates")]
     }
-    assert as_json("init", str(tmp_path), code=1).keys() == {"error"}
 
 
 def test_the_written_manifest_loads(tmp_path: Path) -> None:
@@ -77,38 +71,36 @@ def test_its_schema_is_what_both_manifests_keep(
 
 
 @pytest.mark.parametrize("existing", ["shards.toml", "gates"])
-def test_overwrites_nothing(
-    tmp_path: Path, existing: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_overwrites_nothing(tmp_path: Path, existing: str, says: Says) -> None:
     (tmp_path / existing).write_text("mine")
-    assert main(["init", str(tmp_path)]) == 1
+    assert says("init", tmp_path, code=1) == [
+        f"pytest-ane: {tmp_path / existing} exists; nothing was written. Move it away first."
+    ]
     assert [path.name for path in tmp_path.iterdir()] == [existing]
     assert (tmp_path / existing).read_text() == "mine"
-    assert capsys.readouterr().err == (
-        f"pytest-ane: {tmp_path / existing} exists; nothing was written. Move it away first.\n"
-    )
 
 
-def test_a_folder_that_cannot_be_made_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").touch()
-    assert main(["init", str(tmp_path / "file/project")]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("cannot be written: Not a directory.")
-    assert main(["init", str(tmp_path / "file")]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line == f"pytest-ane: {tmp_path / 'file'} is a file; name a folder for shards.toml."
+def test_what_cannot_be_written_or_used_is_one_sentence(tmp_path: Path, says: Says) -> None:
+    (file := tmp_path / "file").touch()
+    (tmp_path / "model").mkdir()
+    for arguments, words in (
+        ([file / "project"], "cannot be written: Not a directory."),
+        ([file], f"{file} is a file; name a folder for shards.toml."),
+        (["--from", file, "--package", file, tmp_path / "new"], "manifest is of one or the other."),
+        (["--from", tmp_path / "model", tmp_path / "project"], "neither model.safetensors.index"),
+    ):
+        (line,) = says("init", *arguments, code=1)
+        assert words in line
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "model"]
 
 
 def test_the_next_command_runs_in_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Says
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for folder, cd in ((["my project"], "next: cd 'my project'"), ([], None)):
-        assert main(["init", "--no-gates", *folder]) == 0
-        lines = capsys.readouterr().out.splitlines()
-        assert [line for line in lines if "cd " in line] == ([cd] if cd else [])
+    for folder, cd in ((["my project"], ["next: cd 'my project'"]), ([], [])):
+        lines = says("init", "--no-gates", *folder)
+        assert [line for line in lines if "cd " in line] == cd
         assert lines[-1] == "next: pytest --ane-shards=L01 -m gate"
 
 
@@ -117,11 +109,10 @@ def mini(tmp_path: Path) -> Path:
     return make_llama(tmp_path / "mini.gguf")
 
 
-def test_from_a_model(mini: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_a_model(mini: Path, says: Says) -> None:
     folder = mini.parent
-    assert main(["init", "--from", str(mini), "--no-gates", str(folder)]) == 0
+    out = says("init", "--from", mini, "--no-gates", folder)
     assert sorted(path.name for path in folder.iterdir()) == ["mini.gguf", "shards.toml"]
-    out = capsys.readouterr().out.splitlines()
     assert out[:2] == [
         f"wrote {folder / 'shards.toml'}",
         "family llama, 3 shards; behaviour judges 69 positions",
@@ -130,7 +121,6 @@ def test_from_a_model(mini: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "the prompts are random ids", "L00-L01", "head.0", "all 3 shards", "disk", "memory",
         "next", "next", "then",
     ]  # fmt: skip
-    assert out[-3] == f"next: cd {folder}"
     (model,) = load(folder / "shards.toml").models
     assert (model.name, model.family, model.ids) == ("mini", "llama", ("L00", "L01", "head.0"))
 
@@ -143,13 +133,3 @@ def test_from_a_model_as_json(mini: Path, as_json: AsJson) -> None:
     }  # fmt: skip
     assert said["shards"].keys() == {"L00", "L01", "head.0"}
     assert (folder / "gates").is_dir()
-
-
-def test_from_what_cannot_be_used_nothing_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "model").mkdir()
-    assert main(["init", "--from", str(tmp_path / "model"), str(tmp_path / "project")]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "neither model.safetensors.index.json nor model.safetensors" in line
-    assert not (tmp_path / "project").exists()
