@@ -289,22 +289,25 @@ class StackRunner:
     """
 
     def __init__(self, golden: Sequence[GoldenPrompt], budget: int = _BUDGET) -> None:
-        self._golden = golden
-        self._budget = budget
-        self._held = 0
+        self._golden, self._budget, self._held = golden, budget, 0
         self._kept: OrderedDict[_Prefix, list[Streams]] = OrderedDict()
 
     def run(self, chain: Chain) -> PrecomputedChain:
         """One stack; its shards are those of an earlier one if their `open` is the same."""
-        steps = chain.blocks
-        key = tuple(step.open for step in steps)
-        done, streams = self._longest(key)
-        if not done:
+        key = tuple(step.open for step in chain.blocks)
+        done = next((n for n in range(len(key), 0, -1) if key[:n] in self._kept), 0)
+        if done:
+            self._kept.move_to_end(key[:done])
+            streams = self._kept[key[:done]]
+        else:
             streams = [{"x": chain.embed([*g.ids, *g.greedy[:-1]])} for g in self._golden]
-        for i, step in enumerate(steps[done:], start=done + 1):
+        for i, step in enumerate(chain.blocks[done:], start=done + 1):
             streams = list(map(dict, streams))
             run_all(step, streams)
-            self._keep(key[:i], streams)
+            self._kept[key[:i]] = streams
+            self._held += _bytes(streams)
+            while self._held > self._budget:
+                self._held -= _bytes(self._kept.popitem(last=False)[1])
         streams = list(map(dict, streams))
         for step in chain.steps:
             if step.is_head:
@@ -313,20 +316,6 @@ class StackRunner:
         # Of the same prompt twice, the longer continuation.
         rows = dict(sorted(pairs, key=lambda pair: len(pair[1])))
         return PrecomputedChain(chain.embed, (), rows=rows)
-
-    def _longest(self, key: _Prefix) -> tuple[int, list[Streams]]:
-        for length in range(len(key), 0, -1):
-            if key[:length] in self._kept:
-                self._kept.move_to_end(key[:length])
-                return length, self._kept[key[:length]]
-        return 0, []
-
-    def _keep(self, key: _Prefix, streams: list[Streams]) -> None:
-        self._kept[key] = streams
-        self._held += _bytes(streams)
-        while self._held > self._budget:
-            _, oldest = self._kept.popitem(last=False)
-            self._held -= _bytes(oldest)
 
 
 def _bytes(streams: list[Streams]) -> int:

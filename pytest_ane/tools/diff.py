@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -85,7 +85,12 @@ def run(options: argparse.Namespace) -> Output:
     else:
         diff = diff_programs(only_program(a), only_program(b), inputs, arithmetics)
     yield from _table(diff, tolerance)
-    yield from _computed(diff, options.second is None)
+    alone = options.second is None
+    if any(diff.rules):
+        yield f"{SIMULATED} {'against the same package as typed' if alone else 'in both'}"
+    for which, rules in zip(("first: ", "second: "), diff.rules, strict=True):
+        for line in rules_lines(rules) if rules else ():
+            yield line if alone else f"{which}{line}"
     data = {**vars(diff), "arithmetic": list(map(label, arithmetics))}
     if (worst := diff.first_beyond(tolerance)) is not None:
         error = (
@@ -97,27 +102,18 @@ def run(options: argparse.Namespace) -> Output:
     return data
 
 
-def _computed(diff: ProgramDiff, alone: bool) -> Iterator[str]:
-    """How both were computed, and by which rules, if not as typed."""
-    if any(diff.rules):
-        yield f"{SIMULATED} {'against the same package as typed' if alone else 'in both'}"
-    for which, rules in zip(("first", "second"), diff.rules, strict=True):
-        for line in rules_lines(rules) if rules else ():
-            yield line if alone else f"{which}: {line}"
-
-
 def _table(diff: ProgramDiff, tolerance: float) -> Iterator[str]:
     """The operations that differ most, in program order, and what could not be compared."""
     ranked = sorted(diff.differences, key=lambda d: -(d.relative if d.relative >= 0 else 1e300))
     chosen = {d.name for d in ranked[:_SHOWN] if d.relative != 0}
-    width = max((len(d.name) for d in diff.differences if d.name in chosen), default=0)
+    width = max(map(len, chosen), default=0)
     for d in diff.differences:
         if d.name in chosen:
             mark = "!" if d.beyond(tolerance) else " "
             text = d.note or f"relative {d.relative:.3g}, largest {d.largest:.3g}"
             yield f"{mark} {d.name:{width}}  {d.op:20} {text}"
-    counts = len(diff.only_first), len(diff.only_second)
-    alone = "; {} only in the first, {} in the second".format(*counts) if any(counts) else ""
+    one, other = len(diff.only_first), len(diff.only_second)
+    alone = f"; {one} only in the first, {other} in the second" if one or other else ""
     yield f"{len(diff.differences)} operations compared, by name{alone}"
 
 
@@ -163,15 +159,6 @@ class ProgramDiff:
         """The first operation whose result differs by more than a relative tolerance."""
         return next((d for d in self.differences if d.beyond(tolerance)), None)
 
-    def with_part(self, part: str, other: ProgramDiff) -> ProgramDiff:
-        """Both together, names of the other below a part's of a pipeline."""
-        return ProgramDiff(
-            (*self.differences, *(replace(d, name=f"{part}/{d.name}") for d in other.differences)),
-            (*self.only_first, *(f"{part}/{name}" for name in other.only_first)),
-            (*self.only_second, *(f"{part}/{name}" for name in other.only_second)),
-            (_both(self.rules[0], other.rules[0]), _both(self.rules[1], other.rules[1])),
-        )
-
 
 def diff_programs(
     a: MLModel, b: MLModel, inputs: Arrays, arithmetics: Arithmetics = _TYPED
@@ -190,7 +177,12 @@ def diff_programs(
             f"{a.path} and {b.path} have no output of the same name, so there is little to "
             "compare; convert both from the same module, with the same outputs."
         )
-    x, y = _run(first, inputs, common), _run(second, inputs, common.values())
+    x, y = (
+        session.predict(
+            inputs, session.make_state() if session.model.states else None, outputs=list(names)
+        )
+        for session, names in ((first, common), (second, common.values()))
+    )
     return ProgramDiff(
         tuple(op_difference(kinds[n], n, x[n], y[other]) for n, other in common.items()),
         tuple(n for n in first.computed if n not in common),
@@ -216,24 +208,25 @@ def diff_pipelines(
             f"{a.path} and {b.path} are pipelines of other parts, so there is little to compare."
         )
     names = [f.name for part in a.parts for f in part.outputs]
-    values = {
-        **inputs,
-        **PipelineSession(a, arithmetic=arithmetics[0]).predict(inputs, outputs=names),
-    }
-    whole = ProgramDiff((), (), ())
+    session = PipelineSession(a, arithmetic=arithmetics[0])
+    values = {**inputs, **session.predict(inputs, outputs=names)}
+    found: list[OpDifference] = []
+    only: tuple[list[str], list[str]] = ([], [])
+    rules: list[RuleShares | None] = [None, None]
     for name, first, second in zip(a.names, a.parts, b.parts, strict=True):
         if isinstance(first, MLModel) and isinstance(second, MLModel):
             entering = [f for f in first.inputs if f.name in values]
             given = {f.name: _entering(f, values[f.name]) for f in entering}
-            whole = whole.with_part(name, diff_programs(first, second, given, arithmetics))
+            part = diff_programs(first, second, given, arithmetics)
+            found += [replace(d, name=f"{name}/{d.name}") for d in part.differences]
+            only[0].extend(f"{name}/{each}" for each in part.only_first)
+            only[1].extend(f"{name}/{each}" for each in part.only_second)
+            for side, shares in enumerate(part.rules):
+                before = rules[side]
+                rules[side] = before + shares if before and shares else before or shares
         elif not isinstance(first, MLModel) and not isinstance(second, MLModel):
-            settings = _suppressions(name, first, second)
-            whole = replace(whole, differences=(*whole.differences, settings))
-    return whole
-
-
-def _both(one: RuleShares | None, other: RuleShares | None) -> RuleShares | None:
-    return one + other if one and other else one or other
+            found.append(_suppressions(name, first, second))
+    return ProgramDiff(tuple(found), tuple(only[0]), tuple(only[1]), (rules[0], rules[1]))
 
 
 def _entering(feature: Feature, value: Any) -> Any:
@@ -255,11 +248,6 @@ def _suppressions(name: str, a: NonMaximumSuppression, b: NonMaximumSuppression)
 def _plain(name: str) -> str:
     """Without what conversion to fp16 adds."""
     return name.removesuffix("_cast_fp16")
-
-
-def _run(session: Session, inputs: Arrays, names: Iterable[str]) -> Arrays:
-    state = session.make_state() if session.model.states else None
-    return session.predict(inputs, state, outputs=list(names))
 
 
 def op_difference(op: str, name: str, a: Array, b: Array) -> OpDifference:

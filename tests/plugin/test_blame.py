@@ -36,7 +36,7 @@ SECTION = [
     "v_proj_weight_to_fp16 *",
     'for compression.overrides in shards.toml: { weights = "v_proj_weight_to_fp16", *',
     "op *",
-    "conv *takes v_proj_weight_to_fp16",
+    "* conv *takes v_proj_weight_to_fp16",
 ]
 
 
