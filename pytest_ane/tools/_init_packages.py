@@ -25,7 +25,7 @@ from pytest_ane.mlprogram.text import size_ratio
 from pytest_ane.probes.domains import domains
 from pytest_ane.probes.golden import read_golden
 from pytest_ane.probes.inputs import COVERED, Domain
-from pytest_ane.tools.init import Made, render
+from pytest_ane.tools._init_text import Made, render
 
 MODEL = "mine"
 """The model's name in the manifest."""

@@ -6,15 +6,11 @@ import argparse
 import json
 import shlex
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pytest_ane.cli.output import Output
 from pytest_ane.mlprogram.errors import ManifestError
-from pytest_ane.mlprogram.text import printable
+from pytest_ane.tools._init_text import Made, render
 
 EXAMPLE = "pytest-ane init --from Qwen3-0.6B --no-gates"
 
@@ -99,14 +95,6 @@ def run(options: argparse.Namespace) -> Output:
     return {"written": files, **made.facts}
 
 
-class Made(NamedTuple):
-    """A manifest to be written, lines for the person, and the same as data."""
-
-    text: str
-    lines: tuple[str, ...]
-    facts: Mapping[str, Any]
-
-
 def _made(options: argparse.Namespace, manifest: Path) -> Made:
     packages = options.package or options.reference
     if options.source is not None and packages:
@@ -122,30 +110,3 @@ def _made(options: argparse.Namespace, manifest: Path) -> Made:
 
         return of_packages(options.package, options.reference, manifest)
     return Made(render("example.toml"), ("next: pytest --ane-shards=L01 -m gate",), {})
-
-
-def render(template: str, **values: object) -> str:
-    """A file of `templates`, whose filter `quoted` writes a TOML string."""
-    environment = Environment(
-        loader=PackageLoader("pytest_ane.tools"), trim_blocks=True, lstrip_blocks=True,
-        keep_trailing_newline=True, autoescape=False, undefined=StrictUndefined,
-    )  # fmt: skip
-    environment.filters |= {"printable": printable, "quoted": quoted}
-    return environment.get_template(template).render(values)
-
-
-def quoted(text: str) -> str:
-    """A TOML string.
-
-    Raises:
-        ManifestError: a character that no TOML file can hold.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ManifestError(
-            f"{printable(text)}: its name is no valid text, which shards.toml could not hold; "
-            "rename it."
-        ) from None
-    escaped = json.dumps(text, ensure_ascii=False)
-    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped)

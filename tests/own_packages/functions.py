@@ -31,7 +31,7 @@ def lengths(v: Variant, x: Any) -> Any:
 
 @subject(
     "functions of one shape, as adapters are",
-    ["functions exchanged", "one adapter for both", "adapter scaled twice"],
+    "functions exchanged, one adapter for both, adapter scaled twice",
     functions={"base": {"x": half(1, C)}, "french": {"x": half(1, C)}},
 )
 def adapters(v: Variant, x: Any) -> Any:
@@ -50,7 +50,7 @@ def adapters(v: Variant, x: Any) -> Any:
 
 @subject(
     "functions on a state",
-    ["second function forgets", "second function never writes"],
+    "second function forgets, second function never writes",
     functions={
         name: {"x": half(1, length, C), "total": state(1, 1, C)}
         for name, length in (("decode", 1), ("verify4", 4))

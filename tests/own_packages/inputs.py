@@ -36,7 +36,7 @@ def projection(v: Variant, x: Any) -> Any:
 
 @subject(
     "uniform with a mean",
-    ["mean not subtracted", "variance in place of deviation"],
+    "mean not subtracted, variance in place of deviation",
     x=half(1, T, C),
     inputs={"x": 'kind = "uniform"\nrange = [-1.0, 7.0]'},
 )
@@ -52,7 +52,7 @@ def layer_norm(v: Variant, x: Any) -> Any:
 
 @subject(
     "uniform",
-    ["clipped at 1", "gate of the wrong sign"],
+    "clipped at 1, gate of the wrong sign",
     x=half(1, T, C),
     inputs={"x": 'kind = "uniform"\nrange = [-6.0, 6.0]'},
 )
@@ -66,7 +66,7 @@ def saturation(v: Variant, x: Any) -> Any:
 
 @subject(
     "positive, implied by a logarithm",
-    ["eps 0.5", "power for magnitude", "decibels for nepers", "filters transposed"],
+    "eps 0.5, power for magnitude, decibels for nepers, filters transposed",
     magnitude=half(1, T, C),
 )
 def log_mel(v: Variant, magnitude: Any) -> Any:
@@ -83,7 +83,7 @@ def log_mel(v: Variant, magnitude: Any) -> Any:
 
 @subject(
     "positive",
-    ["eps 0.1", "root forgotten"],
+    "eps 0.1, root forgotten",
     magnitude=half(1, T, C),
     inputs={"magnitude": 'kind = "positive"\ndeviation = 0.01'},
 )
@@ -142,7 +142,7 @@ def unknown_integers(v: Variant, count: Any) -> Any:
 
 @subject(
     "causal-mask",
-    ["ignored", "keys and queries exchanged", "off by one", "multiplied", "never seen again"],
+    "ignored, keys and queries exchanged, off by one, multiplied, never seen again",
     x=half(1, T, C),
     mask=half(1, T, T),
     inputs={"mask": 'kind = "causal-mask"'},
@@ -166,7 +166,7 @@ def attention(v: Variant, x: Any, mask: Any) -> Any:
 
 @subject(
     "causal-mask of a window",
-    ["window one longer", "window one shorter"],
+    "window one longer, window one shorter",
     x=half(1, T, C),
     mask=half(1, 1, T, T),
     inputs={"mask": 'kind = "causal-mask"\nwindow = 4'},
@@ -186,7 +186,7 @@ def windowed(v: Variant, x: Any, mask: Any) -> Any:
 
 @subject(
     "one-hot",
-    ["slot off by one", "ignored", "slots reversed"],
+    "slot off by one, ignored, slots reversed",
     x=half(1, T, C),
     slot=half(1, T, SLOTS),
     inputs={"slot": 'kind = "one-hot"'},
@@ -226,7 +226,7 @@ ROPE = "axis = 1\nposition-axis = 3"
 
 @subject(
     "rope-cos and rope-sin",
-    ["cosine and sine exchanged", "sign", "neighbours for halves", "one half not rotated"],
+    "cosine and sine exchanged, sign, neighbours for halves, one half not rotated",
     x=half(1, HEAD, 1, T),
     cos=half(1, HEAD, 1, T),
     sin=half(1, HEAD, 1, T),
@@ -257,7 +257,7 @@ EXPERTS = 4
 
 @subject(
     "routing",
-    ["ignored", "best expert only", "experts exchanged", "normalised again", "one expert lost"],
+    "ignored, best expert only, experts exchanged, normalised again, one expert lost",
     x=half(1, T, C),
     routing=half(1, T, EXPERTS),
     inputs={"routing": 'kind = "routing"\nactive = 2'},
@@ -322,7 +322,7 @@ def gray_image(v: Variant, x: Any) -> Any:
 
 @subject(
     "image in a tensor",
-    ["red and blue exchanged", "rows and columns exchanged", "not divided by 255"],
+    "red and blue exchanged, rows and columns exchanged, not divided by 255",
     x=half(1, 3, SIDE, SIDE),
     inputs={"x": 'kind = "image"'},
 )
@@ -339,7 +339,7 @@ def image_tensor(v: Variant, x: Any) -> Any:
 def _with_constant(name: str, file: str) -> None:
     @subject(
         f"constant, {file.rpartition('.')[2].partition('#')[0]}",
-        ["transposed", "columns exchanged"],
+        "transposed, columns exchanged",
         name=name,
         x=half(1, C),
         basis=half(C, C),

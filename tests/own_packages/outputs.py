@@ -56,9 +56,7 @@ def whole_labels(v: Variant, x: Any) -> Any:
 
 
 @subject(
-    "integer output",
-    ["counted from 1", "least for greatest", "along the other axis"],
-    x=half(1, C, C),
+    "integer output", "counted from 1, least for greatest, along the other axis", x=half(1, C, C)
 )
 def chosen(v: Variant, x: Any) -> Any:
     y = mb.matmul(x=x, y=v.weight(C, C))
@@ -69,7 +67,7 @@ def chosen(v: Variant, x: Any) -> Any:
 
 
 @subject(
-    "scalar output", ["gain 2", "negated", "one input left out", "constant"], x=half(1, 4)
+    "scalar output", "gain 2, negated, one input left out, constant", x=half(1, 4)
 )  # fmt: skip
 def score(v: Variant, x: Any) -> Any:
     weight = v.weight(4, 1)
@@ -83,7 +81,7 @@ def score(v: Variant, x: Any) -> Any:
 
 @subject(
     "several outputs",
-    ["exchanged", "second one wrong", "second one zero", "second one missing", "third one NaN"],
+    "exchanged, second one wrong, second one zero, second one missing, third one NaN",
     x=half(1, T, C),
 )
 def several(v: Variant, x: Any) -> Any:
@@ -103,7 +101,7 @@ def several(v: Variant, x: Any) -> Any:
 
 @subject(
     "output beside a large residual path",
-    ["contribution lost", "contribution of other weights", "added twice"],
+    "contribution lost, contribution of other weights, added twice",
     x=half(1, T, C),
 )
 def residual(v: Variant, x: Any) -> Any:

@@ -68,7 +68,7 @@ def _layer(v: Variant, x: Array) -> Array:
 
 @subject(
     "golden tensors of one call",
-    ["weights transposed", "bias dropped", "gain 2"],
+    "weights transposed, bias dropped, gain 2",
     x=half(1, T, C),
     **golden(normal(1, 1, T, C), _layer),
 )
@@ -86,7 +86,7 @@ def _block(v: Variant, x: Array) -> Array:
 
 @subject(
     "golden tensors beside a residual path",
-    ["contribution lost", "weights transposed"],
+    "contribution lost, weights transposed",
     x=half(1, T, C),
     **golden(normal(1, 1, T, C), _block),
 )
@@ -104,7 +104,7 @@ def _tokens(probe: int) -> Sequence[Array]:
 
 @subject(
     "golden tensors of ids",
-    ["rows from 2 on are zero", "rows shifted by one", "scale forgotten"],
+    "rows from 2 on are zero, rows shifted by one, scale forgotten",
     tokens=whole(1, VOCABULARY),
     **golden(_tokens, lambda v, t: 4 * v.weight(VOCABULARY, C)[t], "tokens"),
 )
@@ -213,7 +213,7 @@ def built(v: Variant, x: Any, total: Any) -> Any:
 
 @subject(
     "a package in float32",
-    ["squares overflow", "eps 1"],
+    "squares overflow, eps 1",
     x=single(1, T, C),
     inputs={"x": 'kind = "normal"\ndeviation = 400.0'},
     convert=lambda v: {
@@ -233,7 +233,7 @@ def rms_norm(v: Variant, x: Any) -> Any:
 
 @subject(
     "the program before compression is named",
-    ["relu for gelu", "added twice", "too large by a hundredth", "eps 0.01 for 0.00001"],
+    "relu for gelu, added twice, too large by a hundredth, eps 0.01 for 0.00001",
     x=half(1, T, C),
     shard='uncompressed = "{package}"',
     noise=0.0,
@@ -266,7 +266,7 @@ def _compressed(v: Variant, model: Any) -> Any:
 
 @subject(
     "a package before compression",
-    ["one bit for six", "int4 for each tensor", "weights transposed"],
+    "one bit for six, int4 for each tensor, weights transposed",
     x=half(1, T, C),
     finish=_compressed,
 )
@@ -283,7 +283,7 @@ def compressed(v: Variant, x: Any) -> Any:
 
 @subject(
     "the program before compression is another one",
-    ["contribution lost", "contribution negated", "keys exchanged for values"],
+    "contribution lost, contribution negated, keys exchanged for values",
     x=half(1, T, C),
     shard='uncompressed = "replaced/reference.mlpackage"',
 )

@@ -11,18 +11,11 @@ from tests.own_packages.subjects import Variant, half, state, subject, whole
 
 C, SLOTS = 16, 8
 F16 = np.float16
-CACHE = [
-    "forgets earlier calls",
-    "value cache never written",
-    "key cache never written",
-    "caches exchanged",
-    "late by one call",
-    "written to the next slot",
-    "written to slot 0",
-    "added to what is there",
-    "mask ignored",
-    "mask off by one",
-]
+CACHE = (
+    "forgets earlier calls, value cache never written, key cache never written, "
+    "caches exchanged, late by one call, written to the next slot, written to slot 0, "
+    "added to what is there, mask ignored, mask off by one"
+)
 MASKS = {
     "write": 'kind = "one-hot"\naxis = 1\nposition-axis = 2',
     "mask": 'kind = "causal-mask"\naxis = 2\nposition-axis = 1',
@@ -78,47 +71,25 @@ def _attention(v: Variant, x: Any, write: Any, mask: Any, keys: Any, values: Any
     return mb.matmul(x=mb.softmax(x=scores, axis=-1), y=new_values)
 
 
-CACHES = {"keys": state(1, SLOTS, C), "values": state(1, SLOTS, C)}
+CALL = {
+    "x": half(1, 2, C), "write": half(1, SLOTS, 2), "mask": half(1, 2, SLOTS),
+    "keys": state(1, SLOTS, C), "values": state(1, SLOTS, C),
+}  # fmt: skip
 
 
-@subject(
-    "caches written under a mask",
-    CACHE,
-    x=half(1, 2, C),
-    write=half(1, SLOTS, 2),
-    mask=half(1, 2, SLOTS),
-    **CACHES,
-    inputs=MASKS,
-)
+@subject("caches written under a mask", CACHE, **CALL, inputs=MASKS)
 def masked_cache(v: Variant, x: Any, write: Any, mask: Any, keys: Any, values: Any) -> Any:
     y = _attention(v, x, write, mask, keys, values)
     return mb.matmul(x=y, y=v.weight(C, C), name="y")
 
 
-@subject(
-    "caches beside a residual path",
-    CACHE,
-    x=half(1, 2, C),
-    write=half(1, SLOTS, 2),
-    mask=half(1, 2, SLOTS),
-    **CACHES,
-    inputs=MASKS,
-)
+@subject("caches beside a residual path", CACHE, **CALL, inputs=MASKS)
 def residual_cache(v: Variant, x: Any, write: Any, mask: Any, keys: Any, values: Any) -> Any:
     y = _attention(v, x, write, mask, keys, values)
     return mb.add(x=x, y=mb.matmul(x=y, y=v.weight(C, C, scale=0.1)), name="y")
 
 
-@subject(
-    "caches of which nothing is said",
-    ["forgets earlier calls", "value cache never written", "key cache never written",
-     "caches exchanged", "late by one call", "written to the next slot", "mask ignored",
-     "written to slot 0", "added to what is there", "mask off by one"],
-    x=half(1, 2, C),
-    write=half(1, SLOTS, 2),
-    mask=half(1, 2, SLOTS),
-    **CACHES,
-)  # fmt: skip
+@subject("caches of which nothing is said", CACHE, **CALL)
 def unsaid_cache(v: Variant, x: Any, write: Any, mask: Any, keys: Any, values: Any) -> Any:
     y = _attention(v, x, write, mask, keys, values)
     return mb.matmul(x=y, y=v.weight(C, C), name="y")
@@ -126,7 +97,7 @@ def unsaid_cache(v: Variant, x: Any, write: Any, mask: Any, keys: Any, values: A
 
 @subject(
     "cache written at a position",
-    ["one slot late", "always slot 0", "never written", "reset"],
+    "one slot late, always slot 0, never written, reset",
     x=half(1, 1, C),
     position=whole(1),
     rows=state(1, SLOTS, C),

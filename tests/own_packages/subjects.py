@@ -137,16 +137,20 @@ SUBJECTS: dict[str, Subject] = {}
 
 def subject(
     exercises: str,
-    faults: Sequence[str] | Mapping[str, Status],
+    faults: str | Sequence[str] | Mapping[str, Status],
     *,
     inputs: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Callable[[Body], Body]:
-    """Register a program; inputs that are no option of `Subject` are its inputs, in order."""
+    """Register a program; options that `Subject` has not are its inputs, in order.
+
+    Faults are `failed` where no verdict stands with them.
+    """
     options = {name: more.pop(name) for name in (*more,) if name in Subject.__annotations__}
 
     def register(body: Body) -> Body:
-        verdicts = faults if isinstance(faults, Mapping) else dict.fromkeys(faults, "failed")
+        named = faults.split(", ") if isinstance(faults, str) else faults
+        verdicts = named if isinstance(named, Mapping) else dict.fromkeys(named, "failed")
         name = options.pop("name", body.__name__.replace("_", "-"))
         assert name not in SUBJECTS, name
         SUBJECTS[name] = Subject(name, exercises, body, more, verdicts, inputs or {}, **options)
