@@ -63,6 +63,11 @@ class Fault:
     benign: bool = False
 
 
+def faults(kind: str, shards: tuple[str, ...], *rows: tuple[Any, ...]) -> list[Fault]:
+    """Faults of one class and shards: rows of name, what is wrong, `put`, and fields of its own."""
+    return [Fault(row[0], kind, row[1], row[2], shards, **dict(*row[3:])) for row in rows]
+
+
 def edit(method: str, old: str, new: str, at: str = "") -> Put:
     """Replace `old` by `new` in the code of a method of the module, or of its part `at`.
 

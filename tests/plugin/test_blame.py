@@ -144,7 +144,7 @@ def test_a_real_block_with_a_spoilt_value_projection(project: Project) -> None:
     assert good in text
     bad = '{ weights = "v_proj*", mode = "kmeans", nbits = 2 },\n]\n\n[models'
     result = project.manifest(text.replace(good, bad)).gate("-k", "fidelity", shards="L01")
-    result.assert_outcomes(failed=1, deselected=4)
+    result.assert_outcomes(failed=2, deselected=4)
     result.stdout.fnmatch_lines(
         ["weight *", "v_proj_weight_to_fp16 *, 2 bits *-bit kmeans, groups of 32 * kB"]
     )
