@@ -60,8 +60,8 @@ def add_budget(parser: argparse.ArgumentParser) -> None:
         "memory that running a program may take, such as '8 GB' (default: half of what is free)"
     )
     time = "how long one call of a program may take, such as '90 s' or '2 h' (default: 10 min)"
-    _add(parser, "memory", type=_read(_size), metavar="SIZE", help=memory)
-    _add(parser, "time", type=_read(_seconds), metavar="TIME", help=time)
+    _add(parser, "memory", type=_limit("size"), metavar="SIZE", help=memory)
+    _add(parser, "time", type=_limit("seconds"), metavar="TIME", help=time)
 
 
 def budget(options: argparse.Namespace) -> AbstractContextManager[None]:
@@ -73,16 +73,15 @@ def budget(options: argparse.Namespace) -> AbstractContextManager[None]:
     return process_budget(options.memory, options.time)
 
 
-def _size(text: str) -> Any:
-    from pytest_ane.manifest.policy import size
+def _limit(name: str) -> Callable[[str], Any]:
+    """A parser of the policy's sizes or times, which is imported when one is read."""
 
-    return size(int(text) if text.isdecimal() else text)
+    def read(text: str) -> Any:
+        from pytest_ane.manifest import policy
 
+        return getattr(policy, name)(int(text) if text.isdecimal() else text)
 
-def _seconds(text: str) -> float:
-    from pytest_ane.manifest.policy import seconds
-
-    return seconds(text)
+    return _read(read)
 
 
 def _read(parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -106,14 +105,8 @@ def add_arithmetic(
         "how the CPU executor computes: as the program's types say, or as the ANE of M4 and later "
         f"does, where that is known {default}"
     )
-    _add(
-        parser,
-        "arithmetic",
-        type=_read(read_arithmetic),
-        default=None if by_manifest else "typed",
-        metavar="typed|ane",
-        help=help or words,
-    )
+    how: dict[str, Any] = {"default": None if by_manifest else "typed", "help": help or words}
+    _add(parser, "arithmetic", type=_read(read_arithmetic), metavar="typed|ane", **how)
 
 
 def add_arithmetics(parser: argparse.ArgumentParser) -> None:
@@ -121,8 +114,8 @@ def add_arithmetics(parser: argparse.ArgumentParser) -> None:
     words = (
         "arithmetic in which gates judge: 'typed', 'ane' or 'typed,ane' (default: the manifest's)"
     )
-    how = {"type": _read(read_arithmetics), "default": (), "metavar": "A[,B]", "help": words}
-    _add(parser, "arithmetic", **how)
+    how: dict[str, Any] = {"default": (), "help": words}
+    _add(parser, "arithmetic", type=_read(read_arithmetics), metavar="A[,B]", **how)
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:

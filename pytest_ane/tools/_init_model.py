@@ -199,7 +199,7 @@ def choose_prompts(model: Described) -> Prompts:
         tokenizer = model.source.tokenizer
     except SourceError as error:
         tokenizer, why = None, str(error).removeprefix(f"{model.path}: ")
-    for name, usual, text in _PROMPTS if tokenizer else ():
+    for name, usual, text in _PROMPTS if tokenizer is not None else ():
         if positions >= MIN_POSITIONS and len(chosen) >= _LEAST and not model.is_encoder:
             break
         form = "text" if model.is_encoder else usual

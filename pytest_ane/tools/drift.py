@@ -310,12 +310,12 @@ def find_causes(drift: Drift, policy: BehaviourPolicy, model: str) -> Causes:
     def judged(behaviour: Behaviour) -> Verdict:
         return judge(behaviour, policy, model)
 
-    kl = {shard.shard: mean_kl(shard.end) for shard in drift.shards}
-    whole = sum(kl.values())
+    kl = [mean_kl(shard.end) for shard in drift.shards]
+    whole = sum(kl)
     whole = whole if whole > 0 and math.isfinite(whole) else math.nan
     effects = [
-        ShardEffect(name, kl[name], kl[name] / whole, judged(shard.end).status == "failed")
-        for name, shard in ((shard.shard, shard) for shard in drift.shards)
+        ShardEffect(each.shard, own, own / whole, judged(each.end).status == "failed")
+        for each, own in zip(drift.shards, kl, strict=True)
     ]
     effects.sort(key=lambda effect: -_nan_first(effect.kl))
     return Causes(judged(drift.end), judged(drift.reference), tuple(effects))
