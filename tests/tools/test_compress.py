@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -40,15 +42,25 @@ def outputs(package: Path, function: str | None = None) -> Any:
     return Session(model).predict(x)
 
 
-def compress(package: object, *settings: str, out: str = "out.mlpackage") -> int:
-    return main(["compress", str(package), *settings, "-o", out])
+Compress = Callable[..., list[str]]
 
 
-def test_the_census(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def compress(says: Says) -> Compress:
+    """`compress(package, "--nbits=8", out=..., code=0)`: the lines it prints, an error's last."""
+
+    def call(package: object, *settings: str, out: str = "out.mlpackage", code: int = 0) -> Any:
+        return says("compress", package, *settings, "-o", out, code=code)
+
+    return call
+
+
+def test_the_census(tmp_path: Path, compress: Compress) -> None:
     package = save_layers(tmp_path)
     before = digests(package)
-    assert compress(package, "--nbits", "6", "--weight-threshold", "100") == 0
-    head, wide, odd, few, total, lowest, wrote = capsys.readouterr().out.splitlines()
+    head, wide, odd, few, total, lowest, wrote = compress(
+        package, "--nbits", "6", "--weight-threshold", "100"
+    )
     assert head.split() == ["weight", "shape", "before", "after", "bytes", "bytes", "after",
                             "SNR", "dB", "not", "compressed"]  # fmt: skip
     cells = wide.split()
@@ -86,7 +98,7 @@ def test_as_json(tmp_path: Path, as_json: AsJson) -> None:
 
 @pytest.mark.drawn
 @pytest.mark.parametrize("settings", [["--group-size=8"], ["--method=linear"]], ids=str)
-def test_all_else_stays(settings: list[str], tmp_path: Path) -> None:
+def test_all_else_stays(settings: list[str], tmp_path: Path, compress: Compress) -> None:
     package, out = tmp_path / "model.mlpackage", tmp_path / "out.mlpackage"
     save_conv(package)
     file, source = parse_package(package)
@@ -94,7 +106,7 @@ def test_all_else_stays(settings: list[str], tmp_path: Path) -> None:
     source.description.input[0].shortDescription = "its input"
     file.write_bytes(source.SerializeToString())
     (file.parent / "FeatureDescriptions.json").write_text("{}")
-    assert compress(package, "--weight-threshold=16", *settings) == 0
+    compress(package, "--weight-threshold=16", *settings)
     new, message = parse_package(out)
     assert message.description == source.description
     assert digests(out).keys() == digests(package).keys()
@@ -174,29 +186,24 @@ def test_a_package_compressed_in_part(tmp_path: Path, as_json: AsJson) -> None:
     ]  # fmt: skip
 
 
-def test_a_package_for_ios_15_becomes_one_for_ios_16(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_package_for_ios_15_becomes_one_for_ios_16(tmp_path: Path, compress: Compress) -> None:
     package = save_layers(tmp_path, version=6)
-    assert compress(package, "--granularity=per_tensor") == 0
+    compress(package, "--granularity=per_tensor")
     made = read_model(tmp_path / "out.mlpackage")
     assert (made.specification_version, made.main.opset) == (7, "CoreML6")
     assert outputs(tmp_path / "out.mlpackage")["few_y"].shape == (1, 4, 1, 1)
-    assert compress(package, "--group-size=32", out="groups.mlpackage") == 1
-    assert "convert it for iOS18, or set granularity = 'per_tensor'" in capsys.readouterr().err
+    error = compress(package, "--group-size=32", out="groups.mlpackage", code=1)[-1]
+    assert "convert it for iOS18, or set granularity = 'per_tensor'" in error
 
 
-def test_what_coremltools_cannot_read_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_coremltools_cannot_read_is_one_sentence(tmp_path: Path, compress: Compress) -> None:
     package = save_layers(tmp_path)
     file, message = parse_package(package)
     message.mlProgram.version = 7
     file.write_bytes(message.SerializeToString())
-    assert compress(package, "--method=linear") == 1
-    assert capsys.readouterr().err == (
-        f"pytest-ane: {package} could not be compressed: Invalid program version\n"
-    )
+    assert compress(package, "--method=linear", code=1) == [
+        f"pytest-ane: {package} could not be compressed: Invalid program version"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -209,15 +216,14 @@ def test_what_coremltools_cannot_read_is_one_sentence(
     ],
 )
 def test_where_nothing_is_compressed_nothing_is_written(
-    settings: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    settings: list[str], reason: str, tmp_path: Path, compress: Compress
 ) -> None:
     package = save_layers(tmp_path, kind="FLOAT16" if settings else "FLOAT32")
-    assert compress(package, *settings) == 1
-    out, err = capsys.readouterr()
-    assert reason in out
-    assert err == (
+    *lines, error = compress(package, *settings, code=1)
+    assert reason in "\n".join(lines)
+    assert error == (
         f"pytest-ane: {package}: no weight was compressed, each for the reason given, so "
-        "out.mlpackage was not written; choose settings that fit.\n"
+        "out.mlpackage was not written; choose settings that fit."
     )
     assert [path.name for path in tmp_path.iterdir()] == ["model.mlpackage"]
 
@@ -226,12 +232,11 @@ def test_where_nothing_is_compressed_nothing_is_written(
     "option", ["--keep=heed*", '--override=weights = "heed*", nbits = 8'], ids=["keep", "override"]
 )
 def test_a_glob_that_fits_no_weight(
-    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], as_json: AsJson
+    option: str, tmp_path: Path, compress: Compress, as_json: AsJson
 ) -> None:
     package = save_layers(tmp_path)
     said = f"{option.partition('=')[0]} heed*: no weight in the list has such a name"
-    assert compress(package, option) == 0
-    assert said in capsys.readouterr().out.splitlines()
+    assert said in compress(package, option)
     data = as_json("compress", str(package), option, "--keep=wi*", "--weight-threshold=9",
                    "--granularity=per_tensor", "-o", "two.mlpackage")  # fmt: skip
     assert data["unmatched"] == [said]
@@ -270,18 +275,15 @@ BAD = {
 
 
 @pytest.mark.parametrize("arguments", BAD, ids=" ".join)
-def test_bad_settings(
-    arguments: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_settings(arguments: tuple[str, ...], tmp_path: Path, compress: Compress) -> None:
     Path("bad.toml").write_text("nbits 4")
     Path("five.toml").write_text("nbits = 5")
     Path("shards.toml").write_text("[models.m]\n")
-    assert compress(save_layers(tmp_path), *arguments) == 1
-    assert BAD[arguments] in capsys.readouterr().err
+    assert BAD[arguments] in compress(save_layers(tmp_path), *arguments, code=1)[-1]
     assert not Path("out.mlpackage").exists()
 
 
-def test_what_is_no_package(tmp_path: Path, says: Says) -> None:
+def test_what_is_no_package(tmp_path: Path, compress: Compress) -> None:
     Path("file").touch()
     Path("compiled.mlmodelc").mkdir()
     for path, words in {
@@ -290,26 +292,25 @@ def test_what_is_no_package(tmp_path: Path, says: Says) -> None:
         "compiled.mlmodelc": "is compiled; compress the .mlpackage that it was made from.",
         str(three().save(tmp_path / "pipe")): "is a pipeline; compress its models before",
     }.items():
-        (line,) = says("compress", path, "-o", "out.mlpackage", code=1)
+        (line,) = compress(path, code=1)
         assert words in line
 
 
 @pytest.mark.parametrize("settings", [[], ["--method=linear"]], ids=" ".join)
 def test_a_weight_that_is_not_a_number_leaves_no_trace(
-    settings: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    settings: list[str], tmp_path: Path, compress: Compress
 ) -> None:
     package = save_layers(tmp_path)
     data = bytearray(weight_file(package).read_bytes())
     data[128:130] = np.float16(np.nan).tobytes()
     weight_file(package).write_bytes(data)
-    assert compress(package, *settings) == 1
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = compress(package, *settings, code=1)
     assert " holds a NaN or an infinity; it cannot be " in line
     assert line.endswith(", so repair its source or name it with --keep.")
     assert [path.name for path in tmp_path.iterdir()] == ["model.mlpackage"]
 
 
-def test_where_the_output_may_be(tmp_path: Path, says: Says) -> None:
+def test_where_the_output_may_be(tmp_path: Path, compress: Compress) -> None:
     package = save_layers(tmp_path)
     Path("mine.mlpackage").mkdir()
     Path("mine.mlpackage/thesis").touch()
@@ -323,41 +324,40 @@ def test_where_the_output_may_be(tmp_path: Path, says: Says) -> None:
         "no/out.mlpackage": "there is no folder no",
         "mine.mlpackage": "is no .mlpackage, so it is not replaced",
     }.items():
-        (line,) = says("compress", package, "--overwrite", "-o", out, code=1)
+        (line,) = compress(package, "--overwrite", out=out, code=1)
         assert words in line
     assert digests(tmp_path) == before
 
 
-def test_an_old_package_is_replaced_when_asked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_old_package_is_replaced_when_asked(tmp_path: Path, compress: Compress) -> None:
     package = save_layers(tmp_path)
-    assert compress(package, "--nbits=8") == 0
+    compress(package, "--nbits=8")
     old = digests(Path("out.mlpackage"))
-    assert compress(package) == 1
-    assert capsys.readouterr().err == "pytest-ane: out.mlpackage exists; --overwrite replaces it.\n"
-    assert compress(package, "--overwrite", "--nbits=1", "--group-size=7") == 1
+    said = ["pytest-ane: out.mlpackage exists; --overwrite replaces it."]
+    assert compress(package, code=1) == said
+    compress(package, "--overwrite", "--nbits=1", "--group-size=7", code=1)
     assert digests(Path("out.mlpackage")) == old
-    assert compress(package, "--overwrite", "--nbits=1") == 0
+    compress(package, "--overwrite", "--nbits=1")
     assert digests(Path("out.mlpackage")) != old
     assert {p.name for p in tmp_path.iterdir()} == {"model.mlpackage", "out.mlpackage"}
 
 
-@pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError(28, "No space left on device")])
+@pytest.mark.parametrize(
+    ("failure", "code", "said"),
+    [
+        (KeyboardInterrupt, 130, "Interrupted."),
+        (
+            OSError(28, "No space left on device"),
+            1,
+            "out.mlpackage cannot be written: No space left on device.",
+        ),
+    ],
+)
 def test_an_end_before_the_end_leaves_no_trace(
-    failure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    failure: Any, code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    compress: Compress,
 ) -> None:  # fmt: skip
     package = save_layers(tmp_path)
-
-    def fail(*arguments: Any) -> None:
-        raise failure
-
-    monkeypatch.setattr(command, "_progress", fail)
-    code = compress(package)
-    said = capsys.readouterr().err
-    assert (code, said) in [
-        (130, "pytest-ane: Interrupted.\n"),
-        (1, "pytest-ane: out.mlpackage cannot be written: No space left on device.\n"),
-    ]
+    monkeypatch.setattr(command, "_progress", Mock(side_effect=failure))
+    assert compress(package, code=code) == [f"pytest-ane: {said}"]
     assert [path.name for path in tmp_path.iterdir()] == ["model.mlpackage"]
