@@ -60,9 +60,9 @@ class SimulatedEvaluator:
         mine = {u: s for u, s in choice.items() if u.shard == shard}
         short = [u for u, s in mine.items() if int(s) < int(self.needs.get(u, "0"))]
         if short:
-            return ShardFailure("fidelity", "too coarse", {u: 1.0 * (u in short) for u in mine})
+            return ShardFailure("fidelity", {u: 1.0 * (u in short) for u in mine})
         if sum(u.option(s).size for u, s in mine.items()) > self.most.get(shard, 10**9):
-            return ShardFailure("compression", "too large", {})
+            return ShardFailure("compression", {})
         return None
 
     def kl(self, choice: Choice) -> float:
@@ -73,7 +73,7 @@ class SimulatedEvaluator:
         self.left -= 1
         kl = self.kl(choice)
         shards = dict.fromkeys(u.shard for u in choice)
-        reasons = [t.reason for s in shards if (t := self.failure(s, choice))]
+        reasons = [t.gate for s in shards if (t := self.failure(s, choice))]
         reasons += ["KL"] if not kl <= self.limit else []
         size = sum(u.option(s).size for u, s in choice.items())
         self.stacks.append(

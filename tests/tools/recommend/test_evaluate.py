@@ -22,13 +22,11 @@ from pytest_ane.tools._recommend import (
     LoadedBackend,
     Log,
     filled,
-    line,
     lowest,
     menu_of,
-    pareto,
-    table,
 )
 from pytest_ane.tools._recommend_search import Candidate
+from pytest_ane.tools.recommend import line, pareto, table
 from tests.models.test_chain import block, embed, following, head
 from tests.tools.recommend.simulated import unit
 
@@ -193,9 +191,9 @@ def test_the_default_unless_something_else_is_said(tmp_path: Path) -> None:
         ("", "a menu needs at least two settings to choose from"),
         ("[a]\nmethod = 'none'\n", "a menu needs at least two settings"),
         ("a = ", "not valid TOML"),
-        ("a = 1\nb = 2", "'a': "),
-        ("[a]\nmethod = 'palettize'\nnbits = 7\n[b]\nmethod = 'none'\n", "'a': palettize.nbits: "),
-        ("[a]\nmethod = 'zip'\n[b]\nmethod = 'none'\n", "'a': .*'zip'"),
+        ("a = 1\nb = 2", "a: "),
+        ("[a]\nmethod = 'palettize'\nnbits = 7\n[b]\nmethod = 'none'\n", "a.palettize.nbits: "),
+        ("[a]\nmethod = 'zip'\n[b]\nmethod = 'none'\n", "a: .*'zip'"),
         (
             "[a]\nmethod = 'none'\nkeep = ['r*']\n[b]\nmethod = 'linear'\n",
             "'a' has keep or overrides; .* so leave them out",
