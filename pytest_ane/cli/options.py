@@ -60,7 +60,7 @@ def add_budget(parser: argparse.ArgumentParser) -> None:
         "memory that running a program may take, such as '8 GB' (default: half of what is free)"
     )
     time = "how long one call of a program may take, such as '90 s' or '2 h' (default: 10 min)"
-    _add(parser, "memory", type=_read(_size), metavar="SIZE", help=memory)
+    _add(parser, "memory", type=size, metavar="SIZE", help=memory)
     _add(parser, "time", type=_read(_seconds), metavar="TIME", help=time)
 
 
@@ -71,12 +71,6 @@ def budget(options: argparse.Namespace) -> AbstractContextManager[None]:
     from pytest_ane.mlprogram.executor.budget import process_budget
 
     return process_budget(options.memory, options.time)
-
-
-def _size(text: str) -> Any:
-    from pytest_ane.manifest.policy import size
-
-    return size(int(text) if text.isdecimal() else text)
 
 
 def _seconds(text: str) -> float:
@@ -95,6 +89,14 @@ def _read(parse: Callable[[str], Any]) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(f"{text}: {error}") from None
 
     return read
+
+
+@_read
+def size(text: str) -> Any:
+    """Bytes of `'8 GB'`, or of a number."""
+    from pytest_ane.manifest.policy import size
+
+    return size(int(text) if text.isdecimal() else text)
 
 
 def add_arithmetic(

@@ -127,8 +127,8 @@ def test_a_model_that_its_family_refuses_is_one_problem(doctor: Doctor, folder: 
     (folder / "mini.gguf").write_bytes(refused)
     (folder / "shards.toml").write_text(LLAMA.format(source="mini.gguf"))
     code, out, err = doctor()
-    assert (code, line(out, "mini")) == (1, "4 shards, source cannot be used")
-    assert err[0] == "pytest-ane: 1 problem"
+    assert (code, line(out, "mini")) == (1, "4 shards, cannot be used")
+    assert err[0] == "pytest-ane: problems: 1"
     assert err[1].endswith(
         "mini.gguf: its metadata has llama.clamp_anything 64, which family 'llama' does not "
         "compute, so its reference would be another model."
@@ -140,8 +140,8 @@ def test_every_problem_is_a_line(doctor: Doctor, folder: Path) -> None:
     (folder / "shards.toml").write_text(LLAMA.format(source="gone.gguf") + OWN.format(name="a"))
     code, out, err = doctor()
     assert code == 1
-    assert "source cannot be used" in line(out, "mini")
-    assert err[0] == "pytest-ane: 2 problems"
+    assert "cannot be used" in line(out, "mini")
+    assert err[0] == "pytest-ane: problems: 2"
     assert err[1].startswith(f"  - mini: {folder}/gone.gguf: no such file")
     assert err[2].startswith(f"  - own:a: {folder}/a.mlpackage does not exist")
     assert len(err) == 3
@@ -188,13 +188,13 @@ def test_a_cache_that_cannot_be_written_or_only_read(doctor: Doctor, folder: Pat
     doctor()
     with permitted(0o555, *tree(folder / "cache")):
         code, out, err = doctor()
-    assert (code, err[0]) == (1, "pytest-ane: 1 problem")
+    assert (code, err[0]) == (1, "pytest-ane: problems: 1")
     assert "cannot be written (Permission denied): what it holds is used" in err[1]
     assert line(out, "cache").startswith(f"{folder / 'cache'}, 0 entries, ")
     shutil.rmtree(folder / "cache")
     (folder / "cache").touch()
     code, _, err = doctor()
-    assert (code, err[0]) == (1, "pytest-ane: 1 problem")
+    assert (code, err[0]) == (1, "pytest-ane: problems: 1")
     assert "cannot be written" in err[1]
 
 
