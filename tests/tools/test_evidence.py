@@ -275,7 +275,7 @@ def test_prune(call: Call, store: Store, lost: list[Path]) -> None:
     assert not any(path.exists() for path in lost)
     assert kept.exists()
     assert len(store.files()) == 2
-    assert call("prune") == ["no unused file in evidence"]
+    assert call("prune") == ["0 files removed from evidence"]
 
 
 @pytest.mark.parametrize(("answer", "gone"), [("y", True), ("n", False), ("", False)])
@@ -304,7 +304,7 @@ def test_prune_takes_only_records(call: Call, lost: list[Path]) -> None:
     write_json(others[-1], envelope(new_key(), b'{"name": "mine"}'))
     Path("linked").symlink_to("evidence/old", target_is_directory=True)
     Path("d/link.json").symlink_to(lost[0].absolute())
-    assert call("prune", "--ane-evidence=.", "--yes") == ["no unused file in ."]
+    assert call("prune", "--ane-evidence=.", "--yes") == ["0 files removed from ."]
     assert all(path.exists() for path in (*others, *lost))
     assert Path("d/link.json").exists()
     assert Path("L00.mlpackage/Manifest.json").exists()
@@ -313,8 +313,8 @@ def test_prune_takes_only_records(call: Call, lost: list[Path]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["show"], "evidence show needs an evidence file, a shard or a model"),
-        (["show", "a", "b"], "evidence show takes one alone"),
+        (["show"], "evidence show needs one evidence file, shard or model"),
+        (["show", "a", "b"], "evidence show needs one evidence file, shard or model"),
         (["verify", "x"], "evidence verify takes no file"),
         (["verify", "--policy-from=main"], "evidence verify takes no --policy-from"),
         (["verify-run", "run.jsonl"], "evidence verify-run needs the file of one run and --poli"),
