@@ -47,6 +47,7 @@ from pytest_ane.probes.exact_chain import GoldenPrompt, run_all
 from pytest_ane.probes.recording import RECORDING_VERSION
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.stack import Stack
+from pytest_ane.tools._devices import first_error
 from pytest_ane.tools._recommend_search import (
     Candidate,
     Choice,
@@ -94,9 +95,7 @@ def menu_of(file: Path | None) -> Menu:
     try:
         menu = _MENU.validate_python(read_table("--menu", file))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        key = ".".join(map(str, first["loc"]))
-        raise ManifestError(f"--menu {file}: {key}: {first['msg']}.") from None
+        raise ManifestError(f"--menu {file}: {first_error(error)}.") from None
     if len(menu) < 2:
         raise ManifestError(f"{file}: a menu needs at least two settings to choose from; add one.")
     for name, setting in menu.items():
