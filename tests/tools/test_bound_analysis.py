@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ane.manifest import Linear, Shard
-from pytest_ane.mlprogram.errors import AneError, ManifestError, ProgramError
+from pytest_ane.mlprogram.errors import AneError, ManifestError
 from pytest_ane.tools._bound import (
     Group,
     KindBound,
@@ -24,11 +23,10 @@ from pytest_ane.tools._bound import (
     roofline,
     same_costs,
 )
-from pytest_ane.tools._costs import Costs, OpCost, costs_of
+from pytest_ane.tools._costs import Costs, OpCost
 from pytest_ane.tools._devices import Device, published
 from tests.gates.throughput.runs import run as stored
 from tests.gates.throughput.runs import speed as timed
-from tests.packages import save_conv
 
 DEVICE = Device(name="d", bandwidth=10, peak=1)
 M4_MAX = published()["M4 Max"]
@@ -183,26 +181,6 @@ def test_who_is_counted(
 
     found = counted("block", shards(5), lambda s: Path(s.id) if s.id in built else None, build)
     assert ([(group.subject, group.count) for group in found], builds) == (counts, made)
-
-
-def test_costs_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_ane.tools import _costs as module
-
-    save_conv(conv := tmp_path / "conv.mlpackage")
-    reads: list[Path] = []
-    read: Callable[..., object] = module.read_model
-    monkeypatch.setattr(
-        module, "read_model", lambda path, **options: reads.append(path) or read(path, **options)
-    )
-    at = costs_of(conv)
-    assert at(1) == at(1)
-    assert at(4).macs == 4 * at(1).macs
-    assert len(reads) == 2
-
-
-def test_what_is_no_package_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ProgramError):
-        costs_of(tmp_path / "none.mlpackage")(1)
 
 
 M0 = Device(name="M0", bandwidth=100, peak=10, lanes=4)

@@ -17,7 +17,6 @@ from pytest_ane.make.shared_store import write_seal
 from pytest_ane.probes.recording import save
 from tests.make.makers import use_forever
 from tests.tools.conftest import AsJson
-from tests.tools.terminal import at_a_terminal
 
 Call = Callable[..., list[str]]
 SPAWN = multiprocessing.get_context("spawn")
@@ -83,15 +82,6 @@ def test_prune_says_what_it_would_delete(call: Call, cache: Path) -> None:
         "deletes them",
     ]
     assert call("list")[:-1] == listed
-
-
-@pytest.mark.parametrize(("answer", "left"), [("y", 0), ("n", 3)])
-def test_prune_asks_at_a_terminal(
-    call: Call, monkeypatch: pytest.MonkeyPatch, answer: str, left: int
-) -> None:
-    at_a_terminal(monkeypatch, answer)
-    call("prune")
-    assert len(call("list")) == left + 1
 
 
 @pytest.mark.drawn

@@ -7,11 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch.nn import functional as F
-from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_ane.mlprogram.compiled import write_compiled
 from pytest_ane.mlprogram.errors import ExecutionError
@@ -239,38 +234,3 @@ def test_examples(
     op: str, parameters: dict[str, Any], result: tuple[int, ...], expected: int
 ) -> None:
     assert macs(op, parameters, result) == expected
-
-
-def flops(call: Any) -> tuple[int, tuple[int, ...]]:
-    counter = FlopCounterMode(display=False)
-    with counter, torch.inference_mode():
-        shape = tuple(call().shape)
-    return counter.get_total_flops(), shape
-
-
-@pytest.mark.drawn
-@pytest.mark.slow
-@settings(max_examples=25, deadline=None)
-@given(st.data())
-def test_convolutions_as_torch_counts_them(data: st.DataObject) -> None:
-    draw = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
-    groups, each, kernel = draw(1, 3), draw(1, 3), draw(1, 3)
-    x = ones(draw(1, 2), groups * each, draw(3, 6), draw(3, 6))
-    weight = ones(groups * draw(1, 3), each, kernel, draw(1, 3))
-    total, shape = flops(
-        lambda: F.conv2d(
-            torch.from_numpy(x), torch.from_numpy(weight), stride=draw(1, 2), groups=groups
-        )
-    )
-    assert 2 * macs("conv", {"x": x, "weight": weight}, shape) == total
-
-
-@settings(max_examples=25, deadline=None)
-@given(*[st.integers(1, 5)] * 4)
-def test_products_as_torch_counts_them(batch: int, rows: int, inner: int, columns: int) -> None:
-    x, y = ones(batch, rows, inner), ones(batch, inner, columns)
-    total, shape = flops(lambda: torch.bmm(torch.from_numpy(x), torch.from_numpy(y)))
-    assert 2 * macs("matmul", {"x": x, "y": y}, shape) == total
-    weight = ones(columns, inner)
-    total, shape = flops(lambda: F.linear(torch.from_numpy(x), torch.from_numpy(weight)))
-    assert 2 * macs("linear", {"x": x, "weight": weight}, shape) == total

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_ane.mlprogram.errors import ManifestError
 from pytest_ane.tools import _devices as devices
@@ -78,18 +76,6 @@ def test_a_bad_file_is_one_sentence(tmp_path: Path, text: str, says: str) -> Non
     with pytest.raises(ManifestError, match=says) as error:
         find_device(str(file), tmp_path)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.drawn
-@pytest.mark.slow
-@given(name=st.text(min_size=1, max_size=20), peak=st.floats(1e-9, 1e9))
-def test_what_is_saved_is_read(
-    tmp_path_factory: pytest.TempPathFactory, name: str, peak: float
-) -> None:
-    folder = tmp_path_factory.mktemp("device")
-    save_device(Device(name=name, bandwidth=1.5, peak=peak), folder)
-    found = find_device("this machine", folder)
-    assert (found.name, found.peak) == (name, peak)
 
 
 def test_rates_are_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,10 +194,3 @@ def test_which_model(options: tuple[str, ...], says: str, tmp_path: Path) -> Non
         "[models.own.shard.a]\nartifact = 'a.mlpackage'\nreference = 'none'\n"
     )
     assert says in recommend(tmp_path, *options, code=1)
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "many"])
-def test_stop_rules_are_numbers_above_0(value: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["recommend", "--minutes", value])
-    assert "--minutes" in capsys.readouterr().err

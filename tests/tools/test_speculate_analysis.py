@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -83,11 +81,6 @@ def test_calls_and_counters(
     assert calls == expected
     assert (len(found.calls), found.drafted, found.accepted, len(found.steps)) == counted
     assert found.acceptance == found.accepted / found.drafted
-
-
-def test_the_first_token_needs_no_call() -> None:
-    found = speculate(chaotic(), PROMPT, 1, 4)
-    assert (len(found.tokens), found.seconds, found.acceptance) == (1, 0, None)
 
 
 def test_a_near_tie_is_decided_by_plain_steps() -> None:
@@ -203,12 +196,6 @@ def test_the_yield_of_a_known_text_is_that_of_decoding_it(
     assert (known.tokens_per_call - 1) * known.calls == pytest.approx(found.accepted)
 
 
-def test_a_periodic_text_fills_every_call() -> None:
-    found = yield_of((1, 2, 1, 2), (1, 2) * 5, 4, Lookup())
-    # 9 tokens after the first: two calls of four, and what is left in a third.
-    assert (found.calls, found.tokens_per_call) == (3, 3.0)
-
-
 @given(st.lists(st.integers(0, 2), max_size=30), st.integers(0, 6))
 def test_a_text_that_grows_is_looked_up_as_one_that_is_whole(text: list[int], count: int) -> None:
     growing = Lookup()
@@ -285,19 +272,6 @@ def test_the_notes_verifier_cannot_pay() -> None:
     assert found.tok_s(32, 7, 0) == pytest.approx(2.52, abs=0.01)
 
 
-def test_at_436_ms_every_draft_has_to_be_right() -> None:
-    at = BreakEven(0.109, 0.436, 4)
-    assert at.share_needed == 1
-    assert at.acceptance_needed == pytest.approx(1)
-    assert BreakEven(0.109, math.nextafter(0.436, 1), 4).share_needed is None
-
-
-def test_a_call_no_dearer_than_a_step_always_pays() -> None:
-    found = BreakEven(1.0, 0.8, 4)
-    needed = (found.share_needed, found.acceptance_needed, found.best)
-    assert needed == (0, pytest.approx(0), pytest.approx(5))
-
-
 def test_steps_without_a_draft_cost_a_step() -> None:
     found = BreakEven(0.1, 0.2, 4)
     assert found.tok_s(calls=10, accepted=20, steps=10) == pytest.approx(40 / 3)
@@ -318,23 +292,6 @@ def test_what_is_needed_is_where_the_speed_is_the_same(t1: float, tv: float, wid
         assert speedup(found, found.acceptance_needed) == pytest.approx(1)
         accepted = found.share_needed * (width - 1)
         assert (1 + accepted) / tv == pytest.approx(1 / t1)
-
-
-@given(st.floats(0.02, 0.98), WIDTHS, st.floats(0.2, 3), st.integers(0, 2**32 - 1))
-def test_simulated_runs_break_even_where_it_says(
-    a: float, width: int, cost: float, seed: int
-) -> None:
-    """A run of calls, timed, is faster than steps on one side of the acceptance needed."""
-    found = BreakEven(1.0, cost * width, width)
-    right = np.random.default_rng(seed).random((20_000, width - 1)) < a
-    accepted = int(np.logical_and.accumulate(right, axis=1).sum())
-    simulated = found.tok_s(20_000, accepted, 0) * found.t1
-    assert simulated == pytest.approx(speedup(found, a), rel=0.05)
-    needed = found.acceptance_needed
-    if needed is None:
-        assert simulated < 1
-    elif abs(speedup(found, a) - 1) > 0.05:
-        assert (simulated > 1) == (a > needed)
 
 
 @pytest.mark.parametrize(

@@ -375,11 +375,3 @@ def test_the_last_write_up_of_the_same_shards(tmp_path: Path) -> None:
     assert (last := last_of(page, now)) is not None
     assert (last[0], last[1].facts.selection) == ("001-a", "001-a")
     assert last_of(replace(page, path=tmp_path / "001-a.md"), now) is None
-
-
-@pytest.mark.parametrize(
-    ("intent", "title"),
-    [("short", "short"), ("word " * 20, "word " * 16 + "..."), ("量" * 100, "量" * 80 + " ...")],
-)
-def test_a_title_is_the_beginning_of_an_intent(intent: str, title: str) -> None:
-    assert f"\n# 007: {title}\n" in blank(7, intent_of(intent))
