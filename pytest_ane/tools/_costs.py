@@ -35,17 +35,17 @@ def macs(op: str, parameters: Parameters, result: Shape) -> int:
     `parameters` are by MIL's names, of arrays only the shapes count; `result` is of its first one.
     """
     count = _COUNTS.get(op)
-    return int(count(parameters, result)) if count else 0
+    return count(parameters, result) if count else 0
 
 
 def _conv(parameters: Parameters, result: Shape) -> int:
     """Every element of the result sums over its channel's weights, `[C / groups, *K]` or `[I]`."""
-    return math.prod(result) * math.prod(parameters["weight"].shape[1:])
+    return math.prod(result) * int(math.prod(parameters["weight"].shape[1:]))
 
 
 def _conv_transpose(parameters: Parameters, result: Shape) -> int:
     """Every element of the input meets the kernels of its channel, `[O / groups, *K]`."""
-    return math.prod(parameters["x"].shape) * math.prod(parameters["weight"].shape[1:])
+    return int(math.prod(parameters["x"].shape) * math.prod(parameters["weight"].shape[1:]))
 
 
 def _matmul(parameters: Parameters, result: Shape) -> int:
@@ -67,13 +67,13 @@ def _einsum(parameters: Parameters, result: Shape) -> int:
 def _attention(parameters: Parameters, result: Shape) -> int:
     """Q K^T and the product with V: `[*B, L, E]`, `[*B, S, E]` and `[*B, S, EV]`."""
     query, value = parameters["query"].shape, parameters["value"].shape
-    return math.prod(query[:-1]) * int(value[-2]) * (int(query[-1]) + int(value[-1]))
+    return int(math.prod(query[:-1]) * value[-2] * (query[-1] + value[-1]))
 
 
 def _recurrent(parameters: Parameters, result: Shape) -> int:
     """Every step of `x [T, B, I]` multiplies by all weights, in either direction."""
     weights = (v for k, v in parameters.items() if k.startswith("weight") and v is not None)
-    return math.prod(parameters["x"].shape[:2]) * sum(math.prod(w.shape) for w in weights)
+    return int(math.prod(parameters["x"].shape[:2]) * sum(math.prod(w.shape) for w in weights))
 
 
 _COUNTS: dict[str, Callable[[Parameters, Shape], int]] = {

@@ -375,13 +375,15 @@ def _at(
     units: Sequence[Unit], losses: Mapping[Unit, float], caps: Caps, price: float
 ) -> dict[Unit, str]:
     """Every unit's best option at a price in bytes per nat; at an infinite one the most exact."""
-    chosen = {}
-    for unit in units:
-        costs = {o: (losses[unit] * o.sse, o.size) for o in allowed(unit, caps)}
-        if price < math.inf:
-            costs = {o: (size + price * loss, loss) for o, (loss, size) in costs.items()}
-        chosen[unit] = min(costs, key=costs.__getitem__).setting
-    return chosen
+
+    def cost(unit: Unit, option: Option) -> tuple[float, float]:
+        loss = losses[unit] * option.sse
+        return (loss, option.size) if price == math.inf else (option.size + price * loss, loss)
+
+    return {
+        unit: min(allowed(unit, caps), key=lambda option: cost(unit, option)).setting
+        for unit in units
+    }
 
 
 def allowed(unit: Unit, caps: Caps) -> Sequence[Option]:

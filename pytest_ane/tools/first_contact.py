@@ -7,9 +7,9 @@ import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from pytest_ane.cli.options import add_manifest
+from pytest_ane.cli.options import add_manifest, positive
 from pytest_ane.cli.output import Failed, Output
-from pytest_ane.mlprogram.errors import BackendError, ExecutionError
+from pytest_ane.mlprogram.errors import BackendError
 
 EXAMPLE = "pytest-ane first-contact --shard L01"
 _SECONDS = 300.0
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seconds",
-        type=float,
+        type=positive,
         default=_SECONDS,
         help=f"how long Core ML may take for an answer (default: {_SECONDS:g})",
     )
@@ -60,8 +60,6 @@ def run(options: argparse.Namespace) -> Output:
         build = system_build()
     else:
         raise BackendError("first-contact runs on a Mac, and there is no Core ML here.")
-    if not options.seconds > 0:
-        raise ExecutionError(f"--seconds {options.seconds:g}: give more than 0.")
     manifest, replay = (
         str(path.resolve()) if path else "" for path in (options.manifest, options.replay)
     )

@@ -134,22 +134,9 @@ _HEAD = ("candidate", "MB", "cosine", "top-1", "KL", "centred", "verdict")
 _FORMS = {"cosine": ".4f", "top1": ".1%", "kl": ".4f", "centred_cosine.min": ".4f"}
 
 
-def pareto(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Candidates that no other beats in bytes and in KL at once, smallest first."""
-    kept: list[Candidate] = []
-    least = math.inf
-    for candidate in sorted(candidates, key=lambda c: (c.size, _or_inf(c.kl))):
-        if not kept or _or_inf(candidate.kl) < least:
-            kept.append(candidate)
-            least = _or_inf(candidate.kl)
-    return kept
-
-
 def table(candidates: Sequence[Candidate], marked: Candidate | None) -> Iterator[str]:
-    """Lines of the table: what no other beats, and what passed; the recommended one is marked."""
-    best = pareto(candidates)
-    shown = [c for c in candidates if c.passed or c in best]
-    rows = [_row(c, c is marked) for c in sorted(shown, key=lambda c: c.size)]
+    """Lines of the table, smallest first; the recommended one is marked."""
+    rows = [_row(c, c is marked) for c in sorted(candidates, key=lambda c: c.size)]
     yield from columns([_HEAD, *rows], last=True)
 
 
@@ -172,10 +159,6 @@ def _row(candidate: Candidate, is_marked: bool) -> tuple[str, ...]:
 
 def _mb(candidate: Candidate) -> str:
     return f"{candidate.size / 1e6:.1f}"
-
-
-def _or_inf(value: float) -> float:
-    return math.inf if math.isnan(value) else value
 
 
 # The result in the manifest. Lines are taken out and put in; the new text is read back and has to
@@ -225,7 +208,7 @@ def _tables(model: str, wanted: Mapping[str, Settings]) -> str:
     forms = {shard: setting.model_dump_json() for shard, setting in wanted.items()}
     common = Counter(forms.values()).most_common(1)[0][0]
     main = setting_keys(next(s for shard, s in wanted.items() if forms[shard] == common))
-    tables = {("models", model): main}
+    tables: dict[tuple[str, ...], dict[str, Any]] = {("models", model): main}
     for shard, setting in wanted.items():
         if forms[shard] != common:
             keys = setting_keys(setting)

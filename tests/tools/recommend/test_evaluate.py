@@ -26,7 +26,7 @@ from pytest_ane.tools._recommend import (
     menu_of,
 )
 from pytest_ane.tools._recommend_search import Candidate
-from pytest_ane.tools.recommend import line, pareto, table
+from pytest_ane.tools.recommend import line, table
 from tests.models.test_chain import block, embed, following, head
 from tests.tools.recommend.simulated import unit
 
@@ -219,18 +219,8 @@ WORSE = Candidate("mixed 2", {}, 110_000_000, 0.05, "failed", ("Mean KL is high.
 LARGE = Candidate("int8", {}, 135_000_000, 0.01, "passed", (), FACTS)
 
 
-def test_pareto_leaves_out_what_is_larger_and_no_better() -> None:
-    assert pareto([LARGE, WORSE, FOUR, SMALL]) == [FOUR, SMALL, LARGE]
-
-
-def test_one_without_kl_is_better_than_nothing_only_in_bytes() -> None:
-    bare = Candidate("bare", {}, 60_000_000, math.nan, "failed", ("no",))
-    assert pareto([bare, FOUR]) == [bare, FOUR]
-    assert pareto([bare, Candidate("other", {}, 65_000_000, math.nan, "failed", ("no",))]) == [bare]
-
-
 def test_table() -> None:
-    assert list(table([FOUR, LARGE, WORSE, SMALL], SMALL)) == [
+    assert list(table([FOUR, LARGE, SMALL], SMALL)) == [
         "candidate     MB  cosine  top-1      KL  centred  verdict",
         "4-bit       70.0       -      -  0.5000        -  failed",
         "mixed 1    104.0  0.9800  95.0%  0.0400   0.9700  passed, recommended",
