@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_ane.manifest import Linear, Shard
 from pytest_ane.mlprogram.errors import AneError, ManifestError
@@ -127,21 +125,6 @@ def test_fixed_shapes_are_calls() -> None:
     found = bound_call([Group("package", "m", 1, lambda _: fixed)], DEVICE, 4)
     assert found.tokens is None
     assert found.rate == pytest.approx(1000)
-
-
-@given(
-    weights=st.integers(1, 10**9),
-    macs=st.integers(1, 10**12),
-    count=st.integers(1, 80),
-    lanes=st.sampled_from([1, 32]),
-)
-def test_less_of_either_never_takes_longer(weights: int, macs: int, count: int, lanes: int) -> None:
-    device = DEVICE.model_copy(update={"lanes": lanes})
-    found = bound_call([Group("a", "L0", count, lambda _: simple(weights, macs))], device, 1)
-    for less in (found.half_weights, found.half_macs):
-        assert found.total.seconds / 2 <= less * (1 + 1e-9)
-        assert less <= found.total.seconds * (1 + 1e-9)
-    assert found.unpadded <= found.total.seconds * (1 + 1e-9)
 
 
 ALL = tuple(f"L{i:02d}" for i in range(5))

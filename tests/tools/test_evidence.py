@@ -167,14 +167,6 @@ def test_one_byte_of_a_package_and_none(call: Call) -> None:
     assert "L00.mlpackage does not exist" in "\n".join(call("verify", code=1))
 
 
-def test_unproven_may_be_allowed_but_never_failed(call: Call, store: Store) -> None:
-    Path("shards.toml").write_text(f"{REQUIRED}unproven = 'allow'\n{SHARDS}")
-    store.path("placement", "m:L00").unlink()
-    assert "passed: placement 1/2" in call("verify")
-    store.write(replace(recorded("L01"), measurement=plan("CPU")))
-    assert call("verify", code=1)[-1] == "pytest-ane: 1 of 2 verdicts are red."
-
-
 def test_what_no_policy_requires_is_not_verified(call: Call) -> None:
     Path("shards.toml").write_text(SHARDS)
     (line,) = call("verify", code=1)

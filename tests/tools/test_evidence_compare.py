@@ -132,25 +132,6 @@ def test_systems_that_the_policy_no_longer_takes_are_compared(call: Call, other:
     assert "nothing differs" in call("--shards=L00")[1]
 
 
-def test_a_damaged_file_leaves_the_others(call: Call, other: Store) -> None:
-    other.path("placement", "m:L00").parent.mkdir()
-    other.path("placement", "m:L00").write_text("{")
-    other.write(new("L01"))
-    lines = call()
-    assert lines[0] == f"{PAIR}: 1 gate of m:L01 compared"
-    assert any("newer/m/L00.placement.json is damaged: " in line for line in lines)
-
-
-def test_other_bytes_than_are_built(call: Call, other: Store) -> None:
-    other.write(replace(new("L00"), files={"L00/Manifest.json": "0" * 64}))
-    lines = call(code=1)
-    assert any("newer/m/L00.placement.json is of other bytes: " in line for line in lines)
-    assert lines[-1] == (
-        "pytest-ane: Nothing was compared: no two systems have evidence of the same bytes and the "
-        "same question; record it on another system, or name a folder that has it."
-    )
-
-
 def test_what_is_not_built_is_held_against_other_evidence_alone(call: Call, other: Store) -> None:
     other.write(new("L00"))
     other.write(replace(new("L01"), files={"L01/Manifest.json": "0" * 64}))
@@ -170,10 +151,3 @@ def test_unused_evidence_and_copies(call: Call, other: Store) -> None:
     lines = call(code=1)
     assert "  newer/gone/L00.placement.json: no shard of the manifest uses it" in lines
     assert "  newer/m/L01.placement.json: is the same record as one that is compared" in lines
-
-
-def test_by_chip(call: Call, other: Store) -> None:
-    other.write(old("L00", "GPU", chip="Apple M1"))
-    lines = call(code=1, by="chip")
-    assert lines[0] == "Apple M1 -> Apple M4: 1 gate of m:L00 compared"
-    assert any(line.split() == ["m:L00", "1", "add", "GPU", "->", "ANE", "y"] for line in lines)

@@ -203,16 +203,6 @@ def test_a_text_that_grows_is_looked_up_as_one_that_is_whole(text: list[int], co
         assert growing(text[:end], count) == Lookup()(text[:end], count)
 
 
-@given(st.lists(st.integers(0, 3), min_size=2, max_size=30), st.integers(1, 6))
-def test_what_is_drafted_has_followed_before(text: list[int], count: int) -> None:
-    drafts = Lookup()(text, count)
-    assert len(drafts) in (0, count)
-    pairs = list(zip(text, text[1:], text[2:], strict=False))
-    assert bool(drafts) == ((*text[-2:],) in [pair[:2] for pair in pairs])
-    if drafts:
-        assert (*text[-2:], drafts[0]) in pairs
-
-
 def test_calls_of_a_text_over_and_over() -> None:
     calls: list[Call] = []
     seconds = time_calls(chaotic(calls=calls, positions=10), [1, 2, 3], 4, 5)

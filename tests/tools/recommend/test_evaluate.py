@@ -135,14 +135,6 @@ def test_what_is_not_finite_becomes_text(tmp_path: Path) -> None:
     assert len(Log(tmp_path / "log", 1)) == 1
 
 
-def test_another_context_has_its_own_numbers(tmp_path: Path) -> None:
-    Log(tmp_path / "log", "one").put("alone", "L00", {"kl": 0.5})
-    other = Log(tmp_path / "log", "other")
-    assert other.get("alone", "L00") is None
-    other.put("alone", "L00", {"kl": 0.7})
-    assert Log(tmp_path / "log", "one").get("alone", "L00") == {"kl": 0.5}
-
-
 def test_a_line_cut_short_costs_that_line_only(tmp_path: Path) -> None:
     file = tmp_path / "log"
     log = Log(file, 1)
