@@ -192,8 +192,6 @@ def count_costs(model: MLModel, tokens: int = 1) -> Costs:
 
 
 class _Counter:
-    """Counts every operation of a run."""
-
     def __init__(self, model: MLModel, run: ShapeRun) -> None:
         self._run, self._weights = run, Weights()
         outputs = (out for op in model.main.block.operations for out in op.outputs)

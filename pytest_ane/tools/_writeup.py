@@ -23,6 +23,7 @@ from pytest_ane.gates.registry import GATES
 from pytest_ane.gates.verdict import CAUSE, Finding, Verdict
 from pytest_ane.manifest import Manifest, Shard, parse
 from pytest_ane.manifest.base import loads
+from pytest_ane.manifest.compression import setting_keys
 from pytest_ane.manifest.ids import select, without_function
 from pytest_ane.manifest.problems import toml_text, toml_value
 from pytest_ane.mlprogram.errors import AneError, ReportError
@@ -208,7 +209,6 @@ def few(names: Sequence[str]) -> str:
 
 
 def _base(subject: str) -> str:
-    """A shard without the function of its package."""
     return without_function(subject)[0]
 
 
@@ -296,9 +296,7 @@ def _compression(answer: Answer) -> Iterator[tuple[str, str]]:
     for shard in answer.shards:
         if _base(shard.qualified) in answer.gated:
             asked = shard.compression
-            keys = asked.model_dump(mode="json", exclude_unset=True) if asked else {}
-            # A discriminated default counts as not set.
-            text = toml_text({"method": asked.method, **keys}) if asked else "none was asked for"
+            text = toml_text(setting_keys(asked)) if asked else "none was asked for"
             yield text, shard.qualified
 
 
@@ -365,7 +363,6 @@ def _advice(finding: Finding) -> str:
 
 
 def _rules(verdicts: _Verdicts) -> list[Rule]:
-    """Placement rules that spoke."""
     matches = (match for _, verdict in verdicts for match in verdict.records("matches"))
     found = (find(str(m.get("rule")), cast(Any, m.get("outcome"))) for m in matches)
     rules = {rule.id: rule for rule in found if rule is not None}

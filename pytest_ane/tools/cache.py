@@ -27,19 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show entries, delete old ones, or give those that a store lacks to it",
     )
     add_cache(parser)
-    parser.add_argument(
-        "--keep",
-        type=size,
-        default=0,
-        metavar="SIZE",
-        help="prune: keep the most recently used up to this, such as '2 GB'",
-    )
-    parser.add_argument(
-        "--store",
-        "--ane-store",
-        metavar="URL",
-        help="push: the store that machines share, such as s3://bucket/ane or a folder",
-    )
+    words = "prune: keep the most recently used up to this, such as '2 GB'"
+    parser.add_argument("--keep", type=size, default=0, metavar="SIZE", help=words)
+    words = "push: the store that machines share, such as s3://bucket/ane or a folder"
+    parser.add_argument("--store", "--ane-store", metavar="URL", help=words)
     add_yes(parser)
 
 

@@ -44,11 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--benchmark-storage", metavar="URI", help="default: where the models' runs are stored"
     )
-    parser.add_argument(
-        "--device",
-        action="store_true",
-        help="instead: this machine's memory bandwidth and peak rate, for pytest-ane bound",
-    )
+    words = "instead: this machine's memory bandwidth and peak rate, for pytest-ane bound"
+    parser.add_argument("--device", action="store_true", help=words)
 
 
 def run(options: argparse.Namespace) -> Output:

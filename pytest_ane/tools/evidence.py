@@ -63,36 +63,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--by", choices=("os", "chip"), help="compare: systems or chips")
     add_shards(parser, "verify, compare: which (default: all)")
     add_project(parser)
-    parser.add_argument(
-        "--evidence",
-        "--ane-evidence",
-        type=Path,
-        metavar="DIR",
-        help="default: the folder evidence next to the manifest",
-    )
+    words = "default: the folder evidence next to the manifest"
+    parser.add_argument("--evidence", "--ane-evidence", type=Path, metavar="DIR", help=words)
     parser.add_argument(
         "--rehash", "--ane-rehash", action="store_true", help="read unchanged files too"
     )
     add_yes(parser)
-    parser.add_argument(
-        "--policy-from",
-        metavar="REF|DIR",
-        help="verify-run: the base branch, a commit that git knows or a checkout of it",
+    words = "verify-run: the base branch, a commit that git knows or a checkout of it"
+    parser.add_argument("--policy-from", metavar="REF|DIR", help=words)
+    words = "verify-run: measure so many again, 5 or 10%% of all; the commit picks them"
+    parser.add_argument("--recheck", type=_recheck, default=0.0, metavar="N|SHARE", help=words)
+    words = (
+        "verify-run: somebody has agreed to the changes of manifest, keys and gates: let the pull "
+        "request's own manifest judge"
     )
-    parser.add_argument(
-        "--recheck",
-        type=_recheck,
-        default=0.0,
-        metavar="N|SHARE",
-        help="verify-run: measure again so many of the measurements: 5, or 10%%; the commit picks "
-        "them",
-    )
-    parser.add_argument(
-        "--reviewed",
-        action="store_true",
-        help="verify-run: somebody has agreed to the changes of manifest, keys and gates: let the "
-        "pull request's own manifest judge",
-    )
+    parser.add_argument("--reviewed", action="store_true", help=words)
 
 
 def _recheck(text: str) -> float:
@@ -280,7 +265,6 @@ def _names(subject: Subject) -> tuple[str, ...]:
 
 
 def _list(inventory: _Inventory, options: argparse.Namespace) -> Output:
-    """A table of the evidence files of shards and their state; then the unused files."""
     store, used = inventory.store, inventory.used
     files = [path for path in store.files() if path in used or is_evidence(path)]
     rows = {path: _columns(inventory, path) for path in files if path in used}
@@ -373,7 +357,6 @@ def _verify(inventory: _Inventory, options: argparse.Namespace) -> Output:
 
 
 def _compare(inventory: _Inventory, options: argparse.Namespace) -> Output:
-    """What differs between systems, or chips, of evidence in the manifest's folder and others."""
     for folder in map(Path, options.what):
         if not folder.is_dir():
             raise EvidenceError(f"{folder} is no folder; name one with evidence in it.")

@@ -12,7 +12,6 @@ from pytest_ane.cli.output import Failed, Output
 from pytest_ane.mlprogram.errors import BackendError
 
 EXAMPLE = "pytest-ane first-contact --shard L01"
-_SECONDS = 300.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,31 +20,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shard", default="", help="the shard whose gates run (default: a small package)"
     )
     add_manifest(parser)
-    parser.add_argument(
-        "--folder",
-        type=Path,
-        default=Path("first-contact"),
-        help="where results are kept; a run goes on where it was (default: first-contact)",
-    )
-    parser.add_argument(
-        "-k",
-        default="",
-        metavar="TESTS",
-        dest="keyword",
-        help="only tests whose names match, as pytest's own -k: arithmetic, 'loads or image'",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=positive,
-        default=_SECONDS,
-        help=f"how long Core ML may take for an answer (default: {_SECONDS:g})",
-    )
-    parser.add_argument(
-        "--replay",
-        type=Path,
-        metavar="FOLDER",
-        help="rehearse: a script of pytest_ane.mac.testing answers for Core ML",
-    )
+    words = "where results are kept; a run goes on where it was (default: first-contact)"
+    parser.add_argument("--folder", type=Path, default=Path("first-contact"), help=words)
+    words = "only tests whose names match, as pytest's own -k: arithmetic, 'loads or image'"
+    parser.add_argument("-k", default="", metavar="TESTS", dest="keyword", help=words)
+    words = "seconds that Core ML may take for an answer (default: 300)"
+    parser.add_argument("--seconds", type=positive, default=300.0, help=words)
+    words = "rehearse: a script of pytest_ane.mac.testing answers for Core ML"
+    parser.add_argument("--replay", type=Path, metavar="FOLDER", help=words)
 
 
 def run(options: argparse.Namespace) -> Output:

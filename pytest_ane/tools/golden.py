@@ -45,11 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_function(parser)
     add_project(parser)
     add_budget(parser)
-    add_backend(
-        parser,
-        "what runs a package (default: Core ML on a Mac, else the CPU executor)",
-        default="auto",
-    )
+    words = "what runs a package (default: Core ML on a Mac, else the CPU executor)"
+    add_backend(parser, words, default="auto")
 
 
 def run(options: argparse.Namespace) -> Output:
@@ -127,7 +124,6 @@ def _of_package(
     tables: Mapping[str, Input] | None,
     function: str | None,
 ) -> Recorded:
-    """A package's own inputs and outputs."""
     backend = _backend(options)
     cases = package_cases(backend, package, None, probes, tables, function)
     runner = backend.load(package, function)

@@ -36,12 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_shards(parser, "which shards and models (default: all)")
     parser.add_argument("--gate", default="", help="figures of this gate alone")
-    parser.add_argument(
-        "--history",
-        type=Path,
-        metavar="DIR",
-        help="default: the folder history next to the manifest",
-    )
+    words = "default: the folder history next to the manifest"
+    parser.add_argument("--history", type=Path, metavar="DIR", help=words)
     add_manifest(parser)
 
 
@@ -77,7 +73,6 @@ def run(options: argparse.Namespace) -> Output:
 
 
 def _overview(memory: Memory, asked: dict[str, Any]) -> Output:
-    """A table of models, and the steps."""
     models, found = summaries(memory, **asked), turns(memory, **asked)
     heads = ("model", "lines", "runs", "commits", "first", "last", "machines")
     rows = [
@@ -107,7 +102,6 @@ def _turn(turn: Turn) -> tuple[str, ...]:
 
 
 def _course(memory: Memory, asked: dict[str, Any], figure: str) -> Output:
-    """One figure over runs, and its steps."""
     found = memory.series(figure, **asked)
     if not found:
         names = memory.names(**asked)
@@ -139,7 +133,6 @@ def _values(memory: Memory, series: Series, turns: Sequence[Turn]) -> Iterator[s
 
 
 def _diff(memory: Memory, asked: dict[str, Any], a: str, b: str) -> Output:
-    """What two sides differ in."""
     found = compare(memory, a, b, **asked)
     left, right = found.sides
     yield f"{left} against {right}"

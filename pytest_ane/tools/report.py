@@ -60,33 +60,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--out", type=Path, metavar="FILE", help="the page; its end decides: .html or .md"
     )
-    parser.add_argument(
-        "--against",
-        type=Path,
-        metavar="FILE|DIR",
-        help="an earlier run, to compare; or a folder of many runs, whose figures are drawn",
-    )
-    parser.add_argument(
-        "--intent",
-        metavar="TEXT",
-        help="begin a write-up before the run: what you want to find out, in quotes",
-    )
-    parser.add_argument(
-        "--writeup",
-        nargs="?",
-        const="",
-        metavar="NAME",
-        help="fill in a write-up after the run, by number, name or path (default: the newest "
-        "unfinished one)",
-    )
+    words = "an earlier run, to compare; or a folder of many runs, whose figures are drawn"
+    parser.add_argument("--against", type=Path, metavar="FILE|DIR", help=words)
+    words = "begin a write-up before the run: what you want to find out, in quotes"
+    parser.add_argument("--intent", metavar="TEXT", help=words)
+    words = "fill in a write-up after the run, by number, name or path (default: the newest open)"
+    parser.add_argument("--writeup", nargs="?", const="", metavar="NAME", help=words)
     add_shards(parser, "--intent: what it is about (default: all)")
     add_manifest(parser)
-    parser.add_argument(
-        "--folder",
-        type=Path,
-        metavar="DIR",
-        help="of write-ups (default: experiments, next to the manifest)",
-    )
+    words = "of write-ups (default: experiments, next to the manifest)"
+    parser.add_argument("--folder", type=Path, metavar="DIR", help=words)
 
 
 def run(options: argparse.Namespace) -> Output:
@@ -142,7 +125,6 @@ def _documents(found: Run, files: Iterable[Path], of_run: str) -> list[dict[str,
 
 
 def _remembered(found: Run, folder: Path) -> Run:
-    """With what the memory has of its models."""
     memory = Memory(folder, sorted(_models(found)))
     # The run's own place; of one that has no file there, before all that are not older.
     started = found.facts.started.removesuffix("Z")
@@ -256,6 +238,5 @@ def _folder(options: argparse.Namespace) -> Path:
 
 
 def _typed(path: Path) -> str:
-    """A path as it is typed here."""
     near = os.path.relpath(path)
     return str(path) if near.startswith(os.pardir) else near

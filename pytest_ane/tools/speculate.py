@@ -31,33 +31,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompt.add_argument(
         "--prompt-ids", type=_ids, metavar="ID,...", help="token ids, such as 2,42, as the prompt"
     )
-    parser.add_argument(
-        "--width",
-        type=count,
-        default=4,
-        metavar="N",
-        help="positions of a call: the last token and N - 1 drafts (default: 4)",
-    )
+    words = "positions of a call: the last token and N - 1 drafts (default: 4)"
+    parser.add_argument("--width", type=count, default=4, metavar="N", help=words)
     parser.add_argument(
         "--tokens", type=count, default=40, metavar="N", help="to decode (default: 40)"
     )
     parser.add_argument(
         "--margin", type=float, metavar="X", help="of two logits, below which a tie is near"
     )
-    parser.add_argument(
-        "--ngram-min",
-        type=count,
-        default=2,
-        metavar="N",
-        help="tokens at the end of the text that must have occurred before (default: 2)",
-    )
-    parser.add_argument(
-        "--times",
-        type=positive,
-        nargs=2,
-        metavar=("T1", "TV"),
-        help="only the break-even, of these milliseconds of a step and of a call",
-    )
+    words = "tokens at the end of the text that must have occurred before (default: 2)"
+    parser.add_argument("--ngram-min", type=count, default=2, metavar="N", help=words)
+    words = "only the break-even, of these milliseconds of a step and of a call"
+    parser.add_argument("--times", type=positive, nargs=2, metavar=("T1", "TV"), help=words)
 
 
 def _ids(text: str) -> tuple[int, ...]:

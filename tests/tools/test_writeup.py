@@ -119,7 +119,7 @@ def test_setup_says_what_was_asked_and_publishes_no_path() -> None:
         "- Intent: recorded 2026-11-24T16:00:00Z\n"
         "- Run: begun 2026-11-24T16:00:09Z, 3.50 s\n"
         "- Commit: `cccccccccccc`\n"
-        '- Compression: `{ method = "palettize", nbits = 4 }`\n'
+        '- Compression: `{ method = "palettize", mode = "kmeans", nbits = 4, group_size = 32 }`\n'
         "- Configuration: L01 · seed 7\n"
         "- Machine: backend cpu, machine Linux x86_64\n"
         "- Versions: pytest-ane 0.1.0, coremltools 9.0\n"

@@ -126,6 +126,7 @@ def test_what_was_put_is_there_again(tmp_path: Path) -> None:
     again = Log(file, {"model": 1})
     assert (len(again), again.get("alone", ["L00", "q*"])) == (1, {"kl": 0.5})
     assert again.get("blame", ["L00", "q*"]) is None
+    assert Log(file, {"model": 2}).get("alone", ["L00", "q*"]) is None
 
 
 def test_what_is_not_finite_becomes_text(tmp_path: Path) -> None:
