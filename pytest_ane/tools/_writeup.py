@@ -44,9 +44,8 @@ _SHORT = 300
 """Characters of a verdict in a table."""
 _NAMED = 12
 """Shards that a command or a sentence names; of more, the whole model."""
-_LONGEST_INTENT = 4000
 _TITLE = 80
-"""Characters of a page's title, of a longer intent the first words."""
+"""Characters of a page's title."""
 _LOCAL = ("cache ", "store ", "cluster ")
 """Parts of a run's header that only its machine knows."""
 
@@ -219,21 +218,15 @@ def intent_of(text: str) -> str:
     """An intent as it stands on the page: one paragraph, whose punctuation means nothing.
 
     Raises:
-        ReportError: it says nothing, or too much.
+        ReportError: it says nothing.
     """
-    text = " ".join(text.split())
     if not any(character.isalnum() for character in text):
         raise ReportError("The intent is empty; say in a sentence what you want to find out.")
-    if len(text) > _LONGEST_INTENT:
-        raise ReportError(
-            f"The intent has {len(text):,} characters; say it in at most {_LONGEST_INTENT:,}, and "
-            "the rest below it on the page."
-        )
-    return markdown.prose(text)
+    return markdown.prose(" ".join(text.split()))
 
 
 def blank(number: int, intent: str) -> str:
-    """The body of a page whose intent is recorded."""
+    """The body of a page whose intent is recorded; of a long one the title has the first words."""
     cut = intent[:_TITLE].rpartition(" ")[0] or intent[:_TITLE]
     title = intent if len(intent) <= _TITLE else f"{cut} ..."
     texts = dict.fromkeys(SECTIONS, "*What you learned: write it here in place of this line.*")

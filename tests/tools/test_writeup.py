@@ -151,10 +151,12 @@ def test_an_intent_is_met_not_met_or_open(
 
 def test_what_the_policy_lets_be_and_what_broke_down_leaves_an_intent_open() -> None:
     run = run_of(COMPRESSION)
-    allowed = replace(run, rows=(*run.rows, as_row(UNPROVEN, allowed=True)))
-    assert outcome(answer_of(allowed))[0] == "Open"
-    broken = replace(run, rows=(*run.rows, Row("", "test_a.py", "error", "no such file")))
-    assert outcome(answer_of(broken))[1] == "1 of 1 verdict passed; test_a.py broke down."
+    rows = as_row(UNPROVEN, allowed=True), Row("", "test_a.py", "error", "no such file")
+    word, reason = outcome(answer_of(replace(run, rows=(*run.rows, *rows))))
+    assert (word, reason) == (
+        "Open",
+        "1 of 2 verdicts passed; m:L01 placement came to no answer; test_a.py broke down.",
+    )
 
 
 def test_result_names_minimum_and_mean_beside_the_limit() -> None:
@@ -329,7 +331,7 @@ def test_damaged_figures_are_one_sentence() -> None:
 
 @given(text=HOSTILE)
 def test_any_intent_is_one_paragraph_of_its_section(text: str) -> None:
-    assume(len(text) <= 4000 and any(map(str.isalnum, text)))
+    assume(any(map(str.isalnum, text)))
     intent = intent_of(text)
     page = WriteUp(Path("001-a.md"), HEAD, blank(1, intent))
     assert list(page.sections) == [*SECTIONS]
@@ -340,12 +342,10 @@ def test_any_intent_is_one_paragraph_of_its_section(text: str) -> None:
     assert sum(token.type == "heading_open" for token in tokens) == 8
 
 
-def test_intents_that_say_nothing_or_too_much() -> None:
-    for text in ("", " \n\t", "+++", "\u200b"):
-        with pytest.raises(ReportError, match="The intent is empty"):
-            intent_of(text)
-    with pytest.raises(ReportError, match="10,000 characters; say it in at most 4,000"):
-        intent_of("x" * 10_000)
+@pytest.mark.parametrize("text", ["", " \n\t", "+++", "\u200b"])
+def test_an_intent_that_says_nothing(text: str) -> None:
+    with pytest.raises(ReportError, match="The intent is empty"):
+        intent_of(text)
 
 
 @settings(max_examples=30)
