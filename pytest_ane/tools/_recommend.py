@@ -305,6 +305,9 @@ class ModelEvaluator:
         self._begun, self._seconds, self._most = time.monotonic(), minutes * 60, evaluations
         self._units: dict[str, tuple[Unit, ...]] = {}
         self._uncompressed = lru_cache(None)(self._converted)
+        self._source: dict[str, Any] = {
+            "identity": opened.identity, "model": lambda: opened.language_model,
+        }  # fmt: skip
 
     @property
     def spent(self) -> bool:
@@ -413,21 +416,12 @@ class ModelEvaluator:
     # Packages, compressed from uncompressed ones, which are converted once.
 
     def _build(self, shard: str, settings: Settings) -> Artifact:
-        return make.build_shard(
-            self._shards[shard].model_copy(update={"compression": settings}),
-            self._cache,
-            identity=self._opened.identity,
-            model=lambda: self._opened.language_model,
-            source=self._uncompressed(shard),
-        )
+        asked = self._shards[shard].model_copy(update={"compression": settings})
+        plain = self._uncompressed(shard)
+        return make.build_shard(asked, self._cache, source=plain, **self._source)
 
     def _converted(self, shard: str) -> Artifact:
-        return make.uncompressed(
-            self._shards[shard],
-            self._cache,
-            identity=self._opened.identity,
-            model=lambda: self._opened.language_model,
-        )
+        return make.uncompressed(self._shards[shard], self._cache, **self._source)
 
     @contextmanager
     def _only(self, unit: Unit, setting: str) -> Iterator[Artifact]:

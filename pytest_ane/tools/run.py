@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -51,13 +52,16 @@ def run(options: argparse.Namespace) -> Output:
         scale_after=options.scale_after,
     )
     outputs = session.model.output_names
-    files = [_output_file(text, outputs) for text in options.out]
+    files: dict[Path, list[str]] = {}
+    for text in options.out:
+        path, named = _output_file(text, outputs)
+        files.setdefault(path, []).extend(named)
     state = session.make_state() or None
-    names = tuple(dict.fromkeys((*outputs, *(name for _, named in files for name in named))))
+    names = tuple(dict.fromkeys(chain(outputs, *files.values())))
     results = session.predict(read_inputs(options.input), state, outputs=names)
     results = {name: _as_caller(session.model, name, x) for name, x in results.items()}
-    for path, named in files:
-        _write(path, {name: results[name] for name in named})
+    for path, wanted in files.items():
+        _write(path, {name: results[name] for name in wanted})
     data = {name: _statistics(value) for name, value in results.items()}
     for name, statistics in data.items():
         yield f"{name}: {_shown(statistics)}"

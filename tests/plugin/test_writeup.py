@@ -97,10 +97,7 @@ def test_what_speaks_against_an_answer_is_said(project: Project, command: Comman
             "--shards is empty; name shards such as L01, or 'all'.",
         ),
         (("--intent", "a", "--manifest", "b.toml"), "b.toml does not exist"),
-        (
-            ("--intent", "a", "--folder", "shards.toml/x"),
-            "shards.toml/x: not a directory.",
-        ),
+        (("--intent", "a", "--folder", "shards.toml/x"), "shards.toml/x: not a directory."),
     ],
 )
 def test_bad_input_is_one_sentence(

@@ -100,10 +100,7 @@ def test_a_state_is_read_once_and_written_once(tmp_path: Path) -> None:
         kept = mb.coreml_update_state(state=cache, value=new)
         return mb.matmul(x=kept, y=x, transpose_y=True)
 
-    specs = [
-        mb.StateTensorSpec((4, 8), dtype=types.fp16),
-        mb.TensorSpec((4, 8), dtype=types.fp16),
-    ]
+    specs = [mb.StateTensorSpec((4, 8), dtype=types.fp16), mb.TensorSpec((4, 8), dtype=types.fp16)]
     costs = count_costs(read_model(build(tmp_path / "m.mlpackage", specs, body)))
     assert costs.held == 2 * 4 * 8
     assert costs.states == 2 * costs.held
@@ -122,10 +119,7 @@ def test_only_the_rows_that_are_put_into_a_state_are_written(tmp_path: Path) -> 
         )
         return mb.relu(x=mb.coreml_update_state(state=cache, value=new))
 
-    specs = [
-        mb.StateTensorSpec((4, 8), dtype=types.fp16),
-        mb.TensorSpec((1, 8), dtype=types.fp16),
-    ]
+    specs = [mb.StateTensorSpec((4, 8), dtype=types.fp16), mb.TensorSpec((1, 8), dtype=types.fp16)]
     costs = count_costs(read_model(build(tmp_path / "m.mlpackage", specs, body)))
     assert costs.states == costs.held + 2 * 8
 

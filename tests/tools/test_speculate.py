@@ -136,10 +136,7 @@ def test_the_break_even_alone(capsys: Capture, as_json: AsJson) -> None:
         (["--prompt", "nobody"], "--prompt nobody: deep has no such golden prompt; there is: coun"),
         (["--margin", "-1"], "--margin -1.0: give a difference of logits, 0 or above."),
         (["--margin", "nan"], "--margin nan: give a difference of logits, 0 or above."),
-        (
-            ["--prompt-ids", "2,64"],
-            "Golden prompt 'prompt-ids' of deep has token 64, ",
-        ),
+        (["--prompt-ids", "2,64"], "Golden prompt 'prompt-ids' of deep has token 64, "),
         (["--model", "other"], "shards.toml has no model 'other'"),
     ],
 )
