@@ -177,14 +177,10 @@ class Verifier:
         self.counted = Speculated()
         self._decoder = Decoder(chain, ids)
         self.ids = self._decoder.ids
-        self._positions, self._margin, self._timer = chain.positions, margin, timer
+        self._margin, self._timer = margin, timer
         # Position up to which every token was decoded without drafts; None if all were.
         self._plain: tuple[int, Marks] | None = None
         self._take(self._decoder.logits()[0])
-
-    def room(self, width: int) -> int:
-        ends = self._positions
-        return width if ends is None else min(width, ends - len(self.ids) + 1)
 
     def step(self) -> None:
         start = self._timer()
@@ -265,7 +261,9 @@ def speculate(
     verifier = Verifier(chain, ids, margin, timer)
     tokens = verifier.counted.tokens
     while len(tokens) < count:
-        wanted = verifier.room(width) - 1
+        wanted = width - 1
+        if chain.positions is not None:
+            wanted = min(wanted, chain.positions - len(verifier.ids))
         if drafts := draft(verifier.ids, wanted)[:wanted]:
             verifier.verify(drafts, count - len(tokens))
         else:
