@@ -43,7 +43,6 @@ from pytest_ane.tools._compare_words import data, fault, lines
 
 EXAMPLE = "pytest-ane evidence verify --shards L01"
 _COLUMNS = ("subject", "gate", "age", "chip", "system", "units", "state")
-_LONGEST = 300
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -310,8 +309,7 @@ def _record(inventory: _Inventory, record: Record) -> Iterator[str]:
     for key, value in sorted(record.environment.items()):
         yield f"{key:<14} {value}"
     if record.asked:
-        text = json.dumps(record.asked, sort_keys=True)
-        yield f"asked          {text if len(text) <= _LONGEST else f'{text[:_LONGEST]}...'}"
+        yield f"asked          {json.dumps(record.asked, sort_keys=True)}"
     for figure in GATES[record.gate].figures(record.measurement):
         yield f"  {figure.name}: {amount(figure.value, figure.unit)}"
 

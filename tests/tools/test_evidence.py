@@ -116,16 +116,6 @@ def test_as_json(as_json: AsJson, store: Store) -> None:
     }
 
 
-@pytest.mark.parametrize("action", ["list", "show", "verify"])
-def test_names_in_files_stay_on_their_line(call: Call, store: Store, action: str) -> None:
-    """What else a terminal obeys is refused with the whole file."""
-    made, hostile = recorded("L01"), "Apple\tM4\nverdict passed"
-    store.write(replace(made, environment={**made.environment, "chip": hostile}))
-    lines = call(action, *(["L01"] if action == "show" else []))
-    assert all(line.isprintable() for line in lines)
-    assert r"Apple\tM4" in "\n".join(lines)
-
-
 def test_what_was_simulated_is_no_evidence(call: Call, store: Store) -> None:
     made = recorded("L01")
     environment = {"backend": "cpu", "arithmetic": "simulated ANE (h16+)"}

@@ -114,14 +114,6 @@ def test_sides_without_such_a_line(tmp_path: Path, ask: Ask) -> None:
     assert "Neither run 00000000 nor run 00000000 has a line of this gate" in error
 
 
-@pytest.mark.parametrize(
-    ("commit", "newest"), [("", "00000000."), ("c" * 40, "00000000, of commit ccccccccc.")]
-)
-def test_the_newest_run_is_named_once(tmp_path: Path, ask: Ask, commit: str, newest: str) -> None:
-    write(tmp_path, line(0, {"x": 1.0}, commit=commit))
-    assert ask("diff", "nope", "nope", code=1).endswith(f"; the newest run is {newest}")
-
-
 def test_json(folder: Path, ask: Ask) -> None:
     data = json.loads(ask("--json"))
     assert [model["model"] for model in data["models"]] == ["mini"]
