@@ -51,7 +51,7 @@ from pytest_ane.tools._devices import first_error
 from pytest_ane.tools._recommend_search import (
     Candidate,
     Choice,
-    ShardFailure,
+    Failure,
     Unit,
     shard_settings,
     units_of,
@@ -381,13 +381,13 @@ class ModelEvaluator:
             for id, shard in self._shards.items()
         }
 
-    def failure(self, shard: str, choice: Choice) -> ShardFailure | None:
+    def failure(self, shard: str, choice: Choice) -> Failure | None:
         """The first gate that a shard fails under a choice; None where it passes all."""
         result = self._judge_shard(shard, self.compression(choice)[shard])
         if result["status"] == "passed":
             return None
         units = self._units[shard] if result["gate"] == "fidelity" else ()
-        return ShardFailure(result["gate"], {u: self._blame(u, choice[u]) for u in units})
+        return result["gate"], {unit: self._blame(unit, choice[unit]) for unit in units}
 
     def candidate(self, name: str, choice: Choice) -> Candidate:
         """All gates of a whole model.

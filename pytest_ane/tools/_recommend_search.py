@@ -174,15 +174,8 @@ class Candidate:
         return self.status == "passed"
 
 
-@dataclass(frozen=True)
-class ShardFailure:
-    """The gate that a shard fails under a choice.
-
-    For fidelity, `blame` is the error that each unit causes alone; it is empty for other gates.
-    """
-
-    gate: str
-    blame: Mapping[Unit, float]
+Failure: TypeAlias = tuple[str, Mapping[Unit, float]]
+"""The gate that a shard fails and, for fidelity alone, the error that each unit causes alone."""
 
 
 class Evaluator(Protocol):
@@ -198,7 +191,7 @@ class Evaluator(Protocol):
     def losses(self) -> dict[Unit, float]:
         """KL in nats per squared error of every unit; empty if none was measured."""
 
-    def failure(self, shard: str, choice: Choice) -> ShardFailure | None:
+    def failure(self, shard: str, choice: Choice) -> Failure | None:
         """The first gate that a shard fails under a choice; None where it passes all."""
 
     def candidate(self, name: str, choice: Choice) -> Candidate:
@@ -307,15 +300,16 @@ def repaired(
         for _ in range(sum(len(unit.options) for unit in mine)):
             if evaluator.spent or (failure := evaluator.failure(shard, made)) is None:
                 break
-            if failure.blame:
-                step = _finer(mine, made, failure.blame)
+            gate, blame = failure
+            if blame:
+                step = _finer(mine, made, blame)
             else:
-                step = _smaller(mine, made, losses, caps) if failure.gate == "compression" else None
+                step = _smaller(mine, made, losses, caps) if gate == "compression" else None
             if step is None:
                 break
             unit, option = step
             made[unit] = option.setting
-            if failure.blame:
+            if blame:
                 caps[unit] = option.sse
     return made
 
