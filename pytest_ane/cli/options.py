@@ -60,8 +60,8 @@ def add_budget(parser: argparse.ArgumentParser) -> None:
         "memory that running a program may take, such as '8 GB' (default: half of what is free)"
     )
     time = "how long one call of a program may take, such as '90 s' or '2 h' (default: 10 min)"
-    _add(parser, "memory", type=_limit("size"), metavar="SIZE", help=memory)
-    _add(parser, "time", type=_limit("seconds"), metavar="TIME", help=time)
+    _add(parser, "memory", type=size, metavar="SIZE", help=memory)
+    _add(parser, "time", type=seconds, metavar="TIME", help=time)
 
 
 def budget(options: argparse.Namespace) -> AbstractContextManager[None]:
@@ -71,17 +71,6 @@ def budget(options: argparse.Namespace) -> AbstractContextManager[None]:
     from pytest_ane.mlprogram.executor.budget import process_budget
 
     return process_budget(options.memory, options.time)
-
-
-def _limit(name: str) -> Callable[[str], Any]:
-    """A parser of the policy's sizes or times, which is imported when one is read."""
-
-    def read(text: str) -> Any:
-        from pytest_ane.manifest import policy
-
-        return getattr(policy, name)(int(text) if text.isdecimal() else text)
-
-    return _read(read)
 
 
 def _read(parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -94,6 +83,22 @@ def _read(parse: Callable[[str], Any]) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(f"{text}: {error}") from None
 
     return read
+
+
+@_read
+def size(text: str) -> Any:
+    """Bytes of `'8 GB'`, or of a number."""
+    from pytest_ane.manifest.policy import size
+
+    return size(int(text) if text.isdecimal() else text)
+
+
+@_read
+def seconds(text: str) -> Any:
+    """Of `'90 s'`, or of a number."""
+    from pytest_ane.manifest.policy import seconds
+
+    return seconds(int(text) if text.isdecimal() else text)
 
 
 def add_arithmetic(

@@ -5,7 +5,6 @@ Williams, Waterman, Patterson, Roofline, CACM 52(4), 2009.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,11 +12,11 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pytest_ane.cli.output import tell
 from pytest_ane.gates.throughput.stored import read_stored
-from pytest_ane.manifest import Model, Shard
+from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.errors import ManifestError
 from pytest_ane.mlprogram.executor.shapes import largest_tokens
 from pytest_ane.project.choose import choose_model
@@ -26,7 +25,7 @@ from pytest_ane.project.progress import Progress
 from pytest_ane.project.project import read_project
 from pytest_ane.report.table import columns
 from pytest_ane.tools._costs import Costs, costs_of
-from pytest_ane.tools._devices import THIS_MACHINE, Device
+from pytest_ane.tools._devices import THIS_MACHINE, Device, first_error
 
 _GIGA, _TERA = 1e9, 1e12
 _ALL = "all"
@@ -60,52 +59,42 @@ def model_groups(path: Path, name: str | None, cache: Path | None) -> tuple[str,
     project = read_project(path, cache)
     model = choose_model(project.manifest, name)
     project.progress = Progress(len(model.shards), tell)
+    # One call runs, of the functions of a package, the first.
+    running: dict[object, Shard] = {}
+    for shard in model.shards:
+        running.setdefault(shard.artifact if shard.function else shard.id, shard)
+    shards, kinds, layouts = list(running.values()), dict[str, str](), dict[str, object]()
     with project.use():
         opened = project.model(model.name) if model.family else None
-        family = opened if isinstance(opened, OpenModel) else None
-        kinds = {wire.shard: wire.kind for wire in family.wiring} if family else {}
-        order = {shard: i for i, shard in enumerate(kinds)}
-
-        def kind(shard: Shard) -> str:
-            return kinds.get(shard.id, shard.id)
-
-        def layout(shard: Shard) -> object:
-            """How a shard is fed; those of a family that are fed alike cost the same."""
-            return family.layout(shard) if family else shard.id
-
+        if isinstance(opened, OpenModel):
+            kinds = {wire.shard: wire.kind for wire in opened.wiring}
+            layouts = {shard.id: opened.layout(shard) for shard in shards}
+            order = [*kinds]
+            shards.sort(key=lambda s: order.index(s.id) if s.id in kinds else len(order))
         groups = []
-        in_order = sorted(_running(model), key=lambda shard: order.get(shard.id, len(order)))
-        for shards in same_costs(in_order, kind, layout):
-            tell(f"{kind(shards[0])}: {len(shards)} shards")
-            groups += counted(
-                kind(shards[0]), shards, project.package, lambda s: project.artifact(s).path
-            )
+        for alike in same_costs(shards, kinds, layouts):
+            kind = kinds.get(alike[0].id, alike[0].id)
+            tell(f"{kind}: {len(alike)} shards")
+            groups += counted(kind, alike, project.package, lambda s: project.artifact(s).path)
         tell("")
     own = [
         largest_tokens(shard.artifact, model.max_tokens, shard.function)
-        for shard in _running(model)
+        for shard in shards
         if shard.artifact is not None
     ]
     most = min((t for t in own if t > 1), default=1 if own else model.max_tokens)
     return model.name, groups, most
 
 
-def _running(model: Model) -> list[Shard]:
-    """The shards that one call runs: of the functions of a package, the first."""
-    running: dict[object, Shard] = {}
-    for shard in model.shards:
-        running.setdefault(shard.artifact if shard.function else shard.id, shard)
-    return list(running.values())
-
-
 def same_costs(
-    shards: Sequence[Shard], kind: Callable[[Shard], str], layout: Callable[[Shard], object]
+    shards: Sequence[Shard], kinds: dict[str, str], layouts: dict[str, object]
 ) -> list[list[Shard]]:
     """Shards of one kind, compression and layout together; users' own packages each alone."""
     groups: dict[object, list[Shard]] = {}
     for shard in shards:
         sizes = (shard.max_tokens, shard.context, shard.target)
-        built = (kind(shard), shard.requested.model_dump_json(), sizes, repr(layout(shard)))
+        fed = (kinds.get(shard.id, shard.id), repr(layouts.get(shard.id, shard.id)))
+        built = (shard.requested.model_dump_json(), sizes, fed)
         groups.setdefault(shard.id if shard.artifact else built, []).append(shard)
     return list(groups.values())
 
@@ -121,18 +110,17 @@ def counted(
     The representative is the built shard nearest to the middle, for a model's first and last may
     differ; where none is built, the one in the middle is built now.
     """
-    paths = {shard.id: path for shard in shards if (path := built(shard)) is not None}
+    paths = [built(shard) for shard in shards]
     middle = len(shards) // 2
-    if not paths:
-        shard = shards[middle]
-        return [Group(kind, shard.id, len(shards), costs_of(build(shard), shard.function))]
-    places = [i for i, shard in enumerate(shards) if shard.id in paths]
-    chosen = shards[min(places, key=lambda i: abs(i - middle))].id
-    others = len(shards) - len(paths)
-    functions = {shard.id: shard.function for shard in shards}
+    if not any(paths):
+        paths[middle] = build(shards[middle])
+    places = [i for i, path in enumerate(paths) if path]
+    chosen = min(places, key=lambda i: abs(i - middle))
+    others = len(shards) - len(places)
     return [
-        Group(kind, name, 1 + (others if name == chosen else 0), costs_of(path, functions[name]))
-        for name, path in paths.items()
+        Group(kind, shard.id, 1 + others * (i == chosen), costs_of(path, shard.function))
+        for i, (shard, path) in enumerate(zip(shards, paths, strict=True))
+        if path
     ]
 
 
@@ -172,17 +160,15 @@ def roofline(
     macs: float = 1.0,
 ) -> KindBound:
     """The bound of shards, each so many times; `weights` and `macs` scale their bytes and MACs."""
-    streaming = computing = seconds = 0.0
-    binding = set()
+    times = []
     for count, cost in costs:
         stored = cost.weights if device.held is None else device.held * cost.elements
         streamed = weights * stored + cost.states + cost.inputs + cost.outputs
         move = streamed / (_GIGA * device.bandwidth)
         compute = 2 * macs * cost.padded(device.lanes) / (_TERA * device.peak)
-        binding.add("bandwidth" if move >= compute else "compute")
-        streaming += count * move
-        computing += count * compute
-        seconds += count * max(move, compute)
+        times.append((count, move, compute))
+    streaming = sum(count * move for count, move, _ in times)
+    binding = {"bandwidth" if move >= compute else "compute" for _, move, compute in times}
     total = sum(n * cost.macs for n, cost in costs)
     return KindBound(
         kind=kind,
@@ -193,8 +179,8 @@ def roofline(
         macs=total,
         intensity=2 * total / (streaming * _GIGA * device.bandwidth) if streaming else math.inf,
         streaming=streaming,
-        computing=computing,
-        seconds=seconds,
+        computing=sum(count * compute for count, _, compute in times),
+        seconds=sum(count * max(move, compute) for count, move, compute in times),
         bound_by=binding.pop() if len(binding) == 1 else "both",
     )
 
@@ -233,14 +219,13 @@ class CallBound:
 
 def bound_call(groups: Sequence[Group], device: Device, tokens: int) -> CallBound:
     """The bound of one call of all shards; `ExecutionError` if one takes no such T."""
-    costs = [(group.kind, (group.count, group.at(tokens))) for group in groups]
-    every = [each for _, each in costs]
-    kinds = dict.fromkeys(kind for kind, _ in costs)
+    every = [(group.count, group.at(tokens)) for group in groups]
+    kinds: dict[str, list[tuple[int, Costs]]] = {}
+    for group, each in zip(groups, every, strict=True):
+        kinds.setdefault(group.kind, []).append(each)
     return CallBound(
         tokens=None if all(cost.tokens is None for _, cost in every) else tokens,
-        kinds=tuple(
-            roofline(k, [each for kind, each in costs if kind == k], device) for k in kinds
-        ),
+        kinds=tuple(roofline(kind, each, device) for kind, each in kinds.items()),
         total=roofline(_ALL, every, device),
         half_weights=roofline(_ALL, every, device, weights=0.5).seconds,
         half_macs=roofline(_ALL, every, device, macs=0.5).seconds,
@@ -250,17 +235,7 @@ def bound_call(groups: Sequence[Group], device: Device, tokens: int) -> CallBoun
 
 # Measured speeds to show next to a bound: a stored run of ours, or another runtime's JSON.
 
-_LARGEST = 1 << 28
-"""Bytes of a file."""
-
-
-def _printable(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("has characters that cannot be printed")
-    return text
-
-
-_Text = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(_printable)]
+_Text = Annotated[str, Field(min_length=1, max_length=300)]
 _Rate = Annotated[float, Field(gt=0)]
 
 
@@ -300,15 +275,10 @@ def read_measured(text: str, model: str, device: Device) -> Measured:
     if text.endswith(".json"):
         return _stored(Path(text), model, device)
     tokens, _, tok_s = text.rpartition("=")
+    about = {"runtime": "measured", "device": _plain_name(device), "model": model}
     try:
-        return Measured(
-            runtime="measured",
-            device=_plain_name(device),
-            model=model,
-            tok_s=float(tok_s),
-            tokens=int(tokens or 1),
-        )
-    except ValueError:
+        return Measured.model_validate({**about, "tok_s": tok_s, "tokens": tokens or 1})
+    except ValidationError:
         raise ManifestError(
             f"--measured {text}: give tokens a second, such as 9.25, 4=8.28 for calls of T = 4, "
             "or a .json file: a run of pytest-benchmark, or another runtime's speed."
@@ -322,23 +292,17 @@ def _plain_name(device: Device) -> str:
 
 def _stored(file: Path, model: str, device: Device) -> Measured:
     try:
-        if file.stat().st_size > _LARGEST:
-            raise ManifestError(f"--measured {file}: is too large for a measured speed.")
-        data = json.loads(file.read_bytes())
-        if isinstance(data, dict) and "benchmarks" in data:
+        text = file.read_bytes()
+        if b'"benchmarks"' in text:
             return _decoding(file, model, device)
-        measured = Measured.model_validate(data)
+        measured = Measured.model_validate_json(text)
     except OSError as error:
         raise ManifestError(f"--measured {file}: cannot be read ({error.strerror}).") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
         raise ManifestError(
-            f"--measured {file}: {': '.join(filter(None, (key, first['msg'].lower())))}; give an "
-            "object with runtime, device, model and tok_s, or a stored run of pytest-benchmark."
+            f"--measured {file}: {first_error(error)}; give an object with runtime, device, model "
+            "and tok_s, or a stored run of pytest-benchmark."
         ) from None
-    except (ValueError, RecursionError) as error:
-        raise ManifestError(f"--measured {file}: is no JSON ({error}).") from None
     if measured.model != model:
         raise ManifestError(f"--measured {file}: is of {measured.model}, and the bound of {model}.")
     return measured
@@ -388,11 +352,8 @@ def lines(
     if held := calls[0].total.held:
         yield f"KV cache and other states: {_mega(held)} MB"
     for call in calls:
-        yield ""
-        yield from _call(call, device)
-        for one in measured:
-            if one.tokens == (call.tokens or 1):
-                yield _measured(one, call, device)
+        yield from ("", *_call(call, device))
+        yield from (_measured(m, call, device) for m in measured if m.tokens == (call.tokens or 1))
     yield ""
     yield "A bound, no forecast: launches, host and what does not overlap come on top."
 
@@ -406,10 +367,8 @@ def _call(call: CallBound, device: Device) -> Iterator[str]:
         rows.append((*figures[:5], "", *figures[6:], ""))
     yield from columns(rows, last=True, gap=" ")
     yield f"at most {_rate(call.rate)} {unit}/s ({_ms(total)} ms a call)"
-    for what, seconds in (
-        ("weights of half the bytes", call.half_weights),
-        ("half the MACs", call.half_macs),
-    ):
+    helps = {"weights of half the bytes": call.half_weights, "half the MACs": call.half_macs}
+    for what, seconds in helps.items():
         # Sums in another order differ in their last bits: no -0 %.
         more = round(total / seconds - 1, 6) + 0.0
         yield f"  {what}: {_rate(call.rate_of(seconds))} {unit}/s ({more:+.0%})"
@@ -428,6 +387,7 @@ def _measured(measured: Measured, call: CallBound, device: Device) -> str:
 
 
 def _row(kind: KindBound) -> tuple[str, ...]:
+    times = (_ms(kind.streaming), _ms(kind.computing), _ms(kind.seconds))
     return (
         kind.kind,
         str(kind.count),
@@ -435,9 +395,7 @@ def _row(kind: KindBound) -> tuple[str, ...]:
         _mega(kind.states),
         f"{kind.macs / 1e9:.3f}",
         f"{kind.intensity:.1f}",
-        _ms(kind.streaming),
-        _ms(kind.computing),
-        _ms(kind.seconds),
+        *times,
         _BINDS.get(kind.bound_by, kind.bound_by),
     )
 

@@ -38,17 +38,17 @@ def macs(op: str, parameters: Parameters, result: Shape) -> int:
     return count(parameters, result) if count else 0
 
 
-def _conv_macs(parameters: Parameters, result: Shape) -> int:
+def _conv(parameters: Parameters, result: Shape) -> int:
     """Every element of the result sums over its channel's weights, `[C / groups, *K]` or `[I]`."""
-    return math.prod(result) * math.prod(_extents(parameters["weight"])[1:])
+    return math.prod(result) * int(math.prod(parameters["weight"].shape[1:]))
 
 
 def _conv_transpose(parameters: Parameters, result: Shape) -> int:
     """Every element of the input meets the kernels of its channel, `[O / groups, *K]`."""
-    return math.prod(_extents(parameters["x"])) * math.prod(_extents(parameters["weight"])[1:])
+    return int(math.prod(parameters["x"].shape) * math.prod(parameters["weight"].shape[1:]))
 
 
-def _matmul_macs(parameters: Parameters, result: Shape) -> int:
+def _matmul(parameters: Parameters, result: Shape) -> int:
     x = parameters["x"]
     turned = parameters.get("transpose_x", False) and x.ndim > 1
     return math.prod(result) * int(x.shape[-2 if turned else -1])
@@ -64,32 +64,28 @@ def _einsum(parameters: Parameters, result: Shape) -> int:
     return math.prod(extents.values())
 
 
-def _attention_macs(parameters: Parameters, result: Shape) -> int:
+def _attention(parameters: Parameters, result: Shape) -> int:
     """Q K^T and the product with V: `[*B, L, E]`, `[*B, S, E]` and `[*B, S, EV]`."""
-    query, value = _extents(parameters["query"]), _extents(parameters["value"])
-    return math.prod(query[:-1]) * value[-2] * (query[-1] + value[-1])
+    query, value = parameters["query"].shape, parameters["value"].shape
+    return int(math.prod(query[:-1]) * value[-2] * (query[-1] + value[-1]))
 
 
 def _recurrent(parameters: Parameters, result: Shape) -> int:
     """Every step of `x [T, B, I]` multiplies by all weights, in either direction."""
     weights = (v for k, v in parameters.items() if k.startswith("weight") and v is not None)
-    return math.prod(_extents(parameters["x"])[:2]) * sum(math.prod(_extents(w)) for w in weights)
-
-
-def _extents(value: Any) -> Shape:
-    return tuple(int(extent) for extent in value.shape)
+    return int(math.prod(parameters["x"].shape[:2]) * sum(math.prod(w.shape) for w in weights))
 
 
 _COUNTS: dict[str, Callable[[Parameters, Shape], int]] = {
-    "conv": _conv_macs,
+    "conv": _conv,
     "conv_transpose": _conv_transpose,
     "einsum": _einsum,
     "gru": _recurrent,
-    "linear": _conv_macs,
+    "linear": _conv,
     "lstm": _recurrent,
-    "matmul": _matmul_macs,
+    "matmul": _matmul,
     "rnn": _recurrent,
-    "scaled_dot_product_attention": _attention_macs,
+    "scaled_dot_product_attention": _attention,
 }
 
 # The shapes of a call are the executor's own.
@@ -186,25 +182,20 @@ def count_costs(model: MLModel, tokens: int = 1) -> Costs:
     function = model.main
     counter = _Counter(model, ShapeRun(model, shapes))
     operations = tuple(counter.operations())
-    states = [n.type.wrapped for n in function.inputs if isinstance(n.type, StateType)]
     return Costs(
         tokens=tokens if flexible else None,
         operations=operations,
         inputs=sum(map(counter.size, shapes)),
         outputs=sum(map(counter.size, function.block.outputs)),
-        held=sum(_elements(kind) * bits(kind.dtype) // 8 for kind in states),
+        held=sum(_bytes(n.type.wrapped) for n in function.inputs if isinstance(n.type, StateType)),
     )
 
 
 class _Counter:
-    """Counts every operation of a run."""
-
     def __init__(self, model: MLModel, run: ShapeRun) -> None:
-        self._run = run
-        self._weights = Weights()
-        function = model.main
-        outputs = (out for op in function.block.operations for out in op.outputs)
-        self._types: dict[str, ValueType] = {n.name: n.type for n in (*function.inputs, *outputs)}
+        self._run, self._weights = run, Weights()
+        outputs = (out for op in model.main.block.operations for out in op.outputs)
+        self._types: dict[str, ValueType] = {n.name: n.type for n in (*model.main.inputs, *outputs)}
         self._producers: dict[str, Operation] = {}
         self._touched: set[tuple[str, str]] = set()
 
@@ -240,7 +231,7 @@ class _Counter:
         )
 
     def _state_bytes(self, op: Operation) -> int:
-        """Bytes to or from a state: all of it once, or only the rows that are put into it."""
+        """Bytes to or from a state, once: all of it, or only the rows of a `slice_update` of it."""
         (state,) = op.inputs["input"]
         assert isinstance(state, Ref)
         if (op.op, state.name) in self._touched:
@@ -248,17 +239,13 @@ class _Counter:
         self._touched.add((op.op, state.name))
         kind = self._types[state.name]
         assert isinstance(kind, StateType)
-        whole = -(-_elements(kind.wrapped) * bits(kind.wrapped.dtype) // 8)
-        return whole if op.op == "read_state" else min(whole, self._update(op) or whole)
-
-    def _update(self, op: Operation) -> int:
-        """Bytes that a `slice_update` puts into a state that is written at once; else 0."""
-        (data,) = op.inputs["data"]
+        data = op.inputs["data"][0] if op.op == "write_state" else None
         source = self._producers.get(data.name) if isinstance(data, Ref) else None
-        if source is None or source.op != "slice_update":
-            return 0
-        (update,) = source.inputs["update"]
-        return self.size(update.name) if isinstance(update, Ref) else 0
+        if source is not None and source.op == "slice_update":
+            (update,) = source.inputs["update"]
+            if isinstance(update, Ref):
+                return min(_bytes(kind.wrapped), self.size(update.name) or _bytes(kind.wrapped))
+        return _bytes(kind.wrapped)
 
 
 class Size(NamedTuple):
@@ -319,3 +306,7 @@ def _is_tensor(value: Value) -> bool:
 
 def _elements(kind: Any) -> int:
     return math.prod(d or 0 for d in kind.shape) if isinstance(kind, TensorType) else 0
+
+
+def _bytes(kind: TensorType) -> int:
+    return -(-_elements(kind) * bits(kind.dtype) // 8)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import platform
 import sys
-import time
+import timeit
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -15,10 +16,10 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pytest_ane.backends.coreml.machine import chip_name
-from pytest_ane.manifest.base import TOMLDecodeError, loads
-from pytest_ane.manifest.ids import nearest
+from pytest_ane.manifest.base import loads
 from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.mlprogram.errors import BackendError, ManifestError
+from pytest_ane.tools.compress import read_table
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -27,8 +28,6 @@ THIS_MACHINE = "this machine"
 _DEFAULT = "M4 Max"
 """The chip of the published ZAYA1 runs."""
 _SAVED = "device.toml"
-_LARGEST = 1 << 20
-"""Bytes of a profile."""
 _BYTES = 1 << 28
 """256 MiB an array: beyond any cache."""
 _ROWS, _ROUNDS = 1536, 5
@@ -88,12 +87,10 @@ def choose_device(name: str | None, root: Path, figures: Mapping[str, float | No
 
 
 def _chip() -> str:
-    if sys.platform != "darwin":
-        return _DEFAULT
-    try:
-        chip = chip_name().removeprefix("Apple ")
-    except BackendError:
-        return _DEFAULT
+    chip = ""
+    if sys.platform == "darwin":
+        with suppress(BackendError):
+            chip = chip_name().removeprefix("Apple ")
     return chip if chip in published() else _DEFAULT
 
 
@@ -103,14 +100,17 @@ def find_device(name: str, root: Path) -> Device:
     Raises:
         ManifestError: there is none such, or the file is no profile.
     """
-    if name.endswith(".toml"):
-        return _read(Path(name))
-    if name == THIS_MACHINE:
-        if (root / _SAVED).is_file():
-            return _read(root / _SAVED)
+    saved = root / _SAVED
+    if name == THIS_MACHINE and not saved.is_file():
         raise ManifestError(
             "--device: this machine has not been measured; run: pytest-ane calibrate --device"
         )
+    if name == THIS_MACHINE or name.endswith(".toml"):
+        file = saved if name == THIS_MACHINE else Path(name)
+        try:
+            return Device(**read_table("--device", file))
+        except ValidationError as error:
+            raise ManifestError(f"--device {file}: {first_error(error)}.") from None
     chips = {chip.casefold(): device for chip, device in published().items()}
     wanted = name.casefold().removeprefix("apple ")
     if wanted not in chips:
@@ -119,6 +119,12 @@ def find_device(name: str, root: Path) -> Device:
             f"'{THIS_MACHINE}', or a .toml file with name, bandwidth (GB/s) and peak (TFLOP/s)."
         )
     return chips[wanted]
+
+
+def first_error(error: ValidationError) -> str:
+    """`peak: field required`, the first of what is wrong with a record."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"].lower())))
 
 
 def save_device(device: Device, root: Path) -> Path:
@@ -166,26 +172,4 @@ def calibrate_device(say: Callable[[str], None]) -> Device:
 def _best(call: Callable[[], Any]) -> float:
     """Seconds of the quickest of some rounds, after one that warms up."""
     call()
-    seconds = []
-    for _ in range(_ROUNDS):
-        start = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
-
-
-def _read(path: Path) -> Device:
-    try:
-        if path.stat().st_size > _LARGEST:
-            raise ManifestError(f"--device {path}: is too large for a device profile.")
-        return Device(**loads(path.read_bytes().decode("utf-8-sig")))
-    except OSError as error:
-        raise ManifestError(f"--device {path}: cannot be read ({error.strerror}).") from None
-    except (UnicodeDecodeError, TOMLDecodeError) as error:
-        raise ManifestError(f"--device {path}: is no TOML file ({error}).") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        keys = list(Device.model_fields)
-        key = ".".join(map(str, first["loc"]))
-        hint = "" if key in keys else f"; {nearest(key, keys)}"
-        raise ManifestError(f"--device {path}: {key}: {first['msg'].lower()}{hint}.") from None
+    return min(timeit.repeat(call, repeat=_ROUNDS, number=1))

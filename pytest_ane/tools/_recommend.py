@@ -7,10 +7,10 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
-from itertools import dropwhile
+from functools import cached_property, lru_cache, partial
+from itertools import chain, dropwhile, islice
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
@@ -21,6 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pytest_ane import make
 from pytest_ane.backends import Backend, Runner
+from pytest_ane.cli.output import tell
 from pytest_ane.gates import compression
 from pytest_ane.gates.behaviour import BEHAVIOUR, measure
 from pytest_ane.gates.fidelity import FIDELITY
@@ -46,11 +47,11 @@ from pytest_ane.probes.exact_chain import GoldenPrompt, run_all
 from pytest_ane.probes.recording import RECORDING_VERSION
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.stack import Stack
-from pytest_ane.report.table import columns
+from pytest_ane.tools._devices import first_error
 from pytest_ane.tools._recommend_search import (
     Candidate,
     Choice,
-    ShardFailure,
+    Failure,
     Unit,
     shard_settings,
     units_of,
@@ -78,7 +79,8 @@ DEFAULT: Menu = MappingProxyType(
         "8-bit k-means g16": _kmeans(8, 16),
     }
 )
-"""What is tried unless the manifest or `--menu` says otherwise."""
+"""What is tried unless `--menu` says otherwise."""
+_MENU: TypeAdapter[dict[str, Settings]] = TypeAdapter(dict[str, Compression])
 
 
 def menu_of(file: Path | None) -> Menu:
@@ -88,30 +90,21 @@ def menu_of(file: Path | None) -> Menu:
         ManifestError: the file cannot be read, or a setting in it is wrong; or the menu has
             fewer than two settings, or one with exceptions of its own.
     """
-    menu, where = DEFAULT, str(file or "menu")
-    if file:
-        menu = {n: _setting(file, n, table) for n, table in read_table("--menu", file).items()}
+    if file is None:
+        return DEFAULT
+    try:
+        menu = _MENU.validate_python(read_table("--menu", file))
+    except ValidationError as error:
+        raise ManifestError(f"--menu {file}: {first_error(error)}.") from None
     if len(menu) < 2:
-        raise ManifestError(f"{where}: a menu needs at least two settings to choose from; add one.")
+        raise ManifestError(f"{file}: a menu needs at least two settings to choose from; add one.")
     for name, setting in menu.items():
         if setting.keep or setting.overrides:
             raise ManifestError(
-                f"{where}: {name!r} has keep or overrides; a setting of a menu is for any weight, "
+                f"{file}: {name!r} has keep or overrides; a setting of a menu is for any weight, "
                 "so leave them out (the model's own compression.keep is kept)."
             )
     return menu
-
-
-def _setting(file: Path, name: str, table: object) -> Settings:
-    adapter: TypeAdapter[Settings] = TypeAdapter(Compression)
-    try:
-        return adapter.validate_python(table)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        key = ".".join(map(str, first["loc"]))
-        raise ManifestError(
-            f"--menu {file}: {name!r}: {f'{key}: ' if key else ''}{first['msg']}."
-        ) from None
 
 
 def check_searchable(model: Model) -> None:
@@ -132,12 +125,11 @@ def check_searchable(model: Model) -> None:
                 f"{shard.qualified} is a package of your own, which is not compressed here; "
                 "recommend needs shards that are all built from the source."
             )
-        for gate in (gate.name for gate in GATES.values() if gate.recordable):
-            if shard.policy.requires_evidence(gate):
+        for gate in GATES.values():
+            if gate.recordable and shard.policy.requires_evidence(gate.name):
                 raise ManifestError(
-                    f"{shard.qualified}: policy.{gate} asks for what a device measured, which "
-                    "candidates do not have; search without that requirement, and record evidence "
-                    "of the result."
+                    f"{shard.qualified}: policy.{gate.name} asks for what a device measured, which "
+                    "candidates do not have; search without it, and record evidence of the result."
                 )
 
 
@@ -186,26 +178,23 @@ class Log:
     """Measurements by key, kept in a file as they come; those of another context are left alone.
 
     A last line that a killed process cut short is skipped, and so is whatever else is no entry.
+
+    Raises:
+        CacheError: by any method: the file cannot be read, or written.
     """
 
     def __init__(self, file: Path, context: object) -> None:
         self.file = file
         self._context = key_digest(context)[:16]
         self._entries: dict[str, dict[str, Any]] = {}
-        try:
+        with self._reached("read"):
             file.parent.mkdir(parents=True, exist_ok=True)
-            text = file.read_bytes() if file.exists() else b""
-        except OSError as error:
-            raise CacheError(
-                f"The log {file} cannot be read: {error.strerror}; choose another with --log."
-            ) from None
-        for line in text.splitlines():
-            try:
+            lines = file.read_bytes().splitlines() if file.exists() else []
+        for line in lines:
+            with suppress(ValueError, TypeError, KeyError, RecursionError):
                 entry = json.loads(line)
                 if entry["context"] == self._context:
                     self._entries[entry["key"]] = dict(entry["found"])
-            except (ValueError, TypeError, KeyError, RecursionError):
-                continue
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -217,9 +206,8 @@ class Log:
         self, kind: str, subject: object, measure: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
         """A measurement by its kind and subject, made and kept if there is none."""
-        if (entry := self.get(kind, subject)) is not None:
-            return entry
-        return self.put(kind, subject, measure())
+        entry = self.get(kind, subject)
+        return self.put(kind, subject, measure()) if entry is None else entry
 
     def put(self, kind: str, subject: object, measured: dict[str, Any]) -> dict[str, Any]:
         """Keep a measurement, with its subject for people; returns it as the log has it."""
@@ -227,16 +215,20 @@ class Log:
         self._entries[key] = measured
         entry = {"context": self._context, "kind": kind, "key": key}
         line = json.dumps(entry | {"of": subject, "found": measured})
+        with self._reached("written"), self.file.open("ab", buffering=0) as file:
+            # The break comes first: the line before may have been cut short.
+            file.write(f"\n{line}".encode())
+        return measured
+
+    @contextmanager
+    def _reached(self, what: str) -> Iterator[None]:
         try:
-            with self.file.open("ab", buffering=0) as file:
-                # The break comes first: the line before may have been cut short.
-                file.write(f"\n{line}".encode())
+            yield
         except OSError as error:
             raise CacheError(
-                f"The log {self.file} cannot be written: {error.strerror}; choose another with "
+                f"The log {self.file} cannot be {what}: {error.strerror}; choose another with "
                 "--log."
             ) from None
-        return measured
 
 
 def _key(kind: str, subject: object) -> str:
@@ -247,10 +239,13 @@ def _key(kind: str, subject: object) -> str:
 
 GATES_VERSION = 4
 """Raised when a gate measures or judges otherwise: what a log calls passed is asked again."""
+_UNITS = TypeAdapter(tuple[Unit, ...])
+_BROKEN = 1e3
+"""Nats counted for a unit that alone makes logits NaN: out of the question."""
 
 
 @dataclass(frozen=True)
-class CandidateShard:
+class _CandidateShard:
     """A shard with one of its packages (`gates.ShardContext`)."""
 
     shard: Shard
@@ -285,11 +280,6 @@ def log_of(file: Path | None, opened: OpenModel, cache: Cache, backend: Backend)
     return Log(file or cache.root / "recommend" / f"{model.name}.jsonl", context)
 
 
-_UNITS = TypeAdapter(tuple[Unit, ...])
-_BROKEN = 1e3
-"""Nats counted for a unit that alone makes logits NaN: out of the question."""
-
-
 class ModelEvaluator:
     """Measures candidates of one model, and keeps every number.
 
@@ -307,41 +297,42 @@ class ModelEvaluator:
         *,
         minutes: float,
         evaluations: float,
-        progress: Callable[[str], None],
     ) -> None:
         self.measured = 0
-        self._opened, self._cache, self._log, self._progress = opened, cache, log, progress
-        self._menu, self._backend = menu, LoadedBackend(backend)
+        self._opened, self._cache, self._log, self._menu = opened, cache, log, menu
+        self._backend = LoadedBackend(backend)
         self._shards: Mapping[str, Shard] = {shard.id: shard for shard in opened.model.shards}
-        self._plain: dict[str, Artifact] = {}
-        self._half = time.monotonic() + minutes * 30
-        self._until = time.monotonic() + minutes * 60
-        self._most = evaluations
+        self._begun, self._seconds, self._most = time.monotonic(), minutes * 60, evaluations
         self._units: dict[str, tuple[Unit, ...]] = {}
+        self._uncompressed = lru_cache(None)(self._converted)
+        self._source: dict[str, Any] = {
+            "identity": opened.identity, "model": lambda: opened.language_model,
+        }  # fmt: skip
 
     @property
     def spent(self) -> bool:
-        return time.monotonic() > self._until or self.measured >= self._most
+        return self._is_late(1.0) or self.measured >= self._most
+
+    def _is_late(self, share: float) -> bool:
+        return time.monotonic() > self._begun + share * self._seconds
 
     def units(self) -> tuple[Unit, ...]:
         """All units, in running order; builds every shard with every setting."""
         menu = {name: setting_keys(each) for name, each in self._menu.items()}
-        for i, wire in enumerate(self._opened.wiring):
-            note = f"building {wire.shard} ({i + 1} of {len(self._opened.wiring)})"
-            built = partial(self._built_units, wire.shard, note)
+        for i, wire in enumerate(self._opened.wiring, 1):
+            tell(f"building {wire.shard} ({i} of {len(self._opened.wiring)})")
+            built = partial(self._built_units, wire.shard)
             entry = self._log.kept("units", [wire.shard, menu], built)
             self._units[wire.shard] = _UNITS.validate_python(entry["units"])
-        return tuple(unit for units in self._units.values() for unit in units)
+        return tuple(chain.from_iterable(self._units.values()))
 
-    def _built_units(self, id: str, note: str) -> dict[str, Any]:
+    def _built_units(self, id: str) -> dict[str, Any]:
         """A shard's units; settings that the first gate, placement, refuses are no options."""
-        self._progress(note)
         shard, built = self._shards[id], {}
         keep = list(shard.requested.keep)
         for name, setting in self._menu.items():
-            artifact = self._build(
-                id, type(setting).model_validate(setting_keys(setting) | {"keep": keep})
-            )
+            keys = setting_keys(setting) | {"keep": keep}
+            artifact = self._build(id, type(setting).model_validate(keys))
             if next(self._verdicts(shard, artifact)).status == "passed":
                 program = read_model(artifact.path)
                 built[name] = compression.measure(shard, artifact, program)
@@ -358,15 +349,15 @@ class ModelEvaluator:
         Once half of the time is up, what is left gets the mean of the same weights elsewhere, or
         of all; nothing if none was measured.
         """
-        units = [unit for units in self._units.values() for unit in units]
+        units = [*chain.from_iterable(self._units.values())]
         losses: dict[Unit, float] = {}
         exact: ExactStack | None = None
-        for i, unit in enumerate(units):
+        for i, unit in enumerate(units, 1):
             pivot = unit.options[max(len(unit.options) // 2 - 1, 0)]
             what = [unit.shard, unit.glob, pivot.setting]
             entry = self._log.get("alone", what)
-            if entry is None and time.monotonic() < self._half:
-                self._progress(f"sensitivity of {unit} ({i + 1} of {len(units)})")
+            if entry is None and not self._is_late(0.5):
+                tell(f"sensitivity of {unit} ({i} of {len(units)})")
                 if exact is None:
                     self._backend.keep(self._uncompressed(id).path for id in self._shards)
                     plain = self._plain_stack({})
@@ -390,22 +381,20 @@ class ModelEvaluator:
             for id, shard in self._shards.items()
         }
 
-    def failure(self, shard: str, choice: Choice) -> ShardFailure | None:
+    def failure(self, shard: str, choice: Choice) -> Failure | None:
         """The first gate that a shard fails under a choice; None where it passes all."""
         result = self._judge_shard(shard, self.compression(choice)[shard])
         if result["status"] == "passed":
             return None
-        gate, blame = result["gate"], {}
-        if gate == "fidelity":
-            blame = {unit: self._blame(unit, choice[unit]) for unit in self._units[shard]}
-        return ShardFailure(gate, result["reasons"][0], blame)
+        units = self._units[shard] if result["gate"] == "fidelity" else ()
+        return result["gate"], {unit: self._blame(unit, choice[unit]) for unit in units}
 
     def candidate(self, name: str, choice: Choice) -> Candidate:
         """All gates of a whole model.
 
         Where the stack has failed, shards are not measured that were not before.
         """
-        self._progress(f"measuring {name}")
+        tell(f"measuring {name}")
         settings = self.compression(choice)
         dumped = {id: each.model_dump(mode="json") for id, each in settings.items()}
         stack = self._log.kept("stack", dumped, partial(self._run_stack, settings))
@@ -415,8 +404,8 @@ class ModelEvaluator:
             for id, each in settings.items()
             if stack["status"] == "passed" or self._log.get("shard", [id, dumped[id]])
         ]
-        reasons = [*stack["reasons"], *(reason for shard in shards for reason in shard["reasons"])]
-        status = _worst([stack["status"], *(shard["status"] for shard in shards)])
+        reasons = [reason for each in (stack, *shards) for reason in each["reasons"]]
+        status = _worst(each["status"] for each in (stack, *shards))
         facts = {k: float(v) for k, v in stack["facts"].items()}
         facts["cosine"] = lowest([shard["cosine"] for shard in shards])
         summary = {"name": name, "bytes": size, "status": status, "reasons": reasons}
@@ -424,28 +413,15 @@ class ModelEvaluator:
         nats = facts.get("kl.mean", math.nan)
         return Candidate(name, choice, size, nats, status, tuple(reasons), facts)
 
-    # Packages, compressed from uncompressed ones.
+    # Packages, compressed from uncompressed ones, which are converted once.
 
     def _build(self, shard: str, settings: Settings) -> Artifact:
-        """A shard with these settings, from the cache or compressed now."""
-        return make.build_shard(
-            self._shards[shard].model_copy(update={"compression": settings}),
-            self._cache,
-            identity=self._opened.identity,
-            model=lambda: self._opened.language_model,
-            source=self._uncompressed(shard),
-        )
+        asked = self._shards[shard].model_copy(update={"compression": settings})
+        plain = self._uncompressed(shard)
+        return make.build_shard(asked, self._cache, source=plain, **self._source)
 
-    def _uncompressed(self, shard: str) -> Artifact:
-        """A shard with all weights in fp16, converted once."""
-        if shard not in self._plain:
-            self._plain[shard] = make.uncompressed(
-                self._shards[shard],
-                self._cache,
-                identity=self._opened.identity,
-                model=lambda: self._opened.language_model,
-            )
-        return self._plain[shard]
+    def _converted(self, shard: str) -> Artifact:
+        return make.uncompressed(self._shards[shard], self._cache, **self._source)
 
     @contextmanager
     def _only(self, unit: Unit, setting: str) -> Iterator[Artifact]:
@@ -460,6 +436,14 @@ class ModelEvaluator:
             with temporary_files_in(Path(folder)):
                 artifact = make.compressed(alone, plain, Path(folder))
             yield artifact
+
+    def _plain_stack(self, replaced: Mapping[str, Artifact]) -> Stack:
+        """All shards uncompressed but these."""
+        artifacts = [
+            (shard, replaced.get(id) or self._uncompressed(id))
+            for id, shard in self._shards.items()
+        ]
+        return Stack(self._opened, artifacts, self._backend)
 
     # Verdicts of candidates.
 
@@ -482,17 +466,18 @@ class ModelEvaluator:
         return self._log.kept("shard", [id, asked.model_dump(mode="json")], measured)
 
     def _verdicts(self, subject: Shard, artifact: Artifact) -> Iterator[Verdict]:
-        gates = (g for g in GATES.values() if g.scope == "shard" and g.marker == "gate"
-                 and g.asks(subject))  # fmt: skip
-        for gate, each in ((g, s) for g in gates for s in g.subjects(subject, simulates=True)):
-            assert isinstance(each, Shard)
-            measurement = gate.measure(self._context(each, artifact))
-            yield (verdict := gate.judge(measurement, gate.policy(each.policy), each))
-            if verdict.status != "passed":
-                return
+        for gate in GATES.values():
+            if gate.scope != "shard" or gate.marker != "gate" or not gate.asks(subject):
+                continue
+            for each in gate.subjects(subject, simulates=True):
+                assert isinstance(each, Shard)
+                measurement = gate.measure(self._context(each, artifact))
+                yield (verdict := gate.judge(measurement, gate.policy(each.policy), each))
+                if verdict.status != "passed":
+                    return
 
-    def _context(self, shard: Shard, artifact: Artifact) -> CandidateShard:
-        return CandidateShard(shard, artifact, self._backend, lambda: self._opened.cases(shard))
+    def _context(self, shard: Shard, artifact: Artifact) -> _CandidateShard:
+        return _CandidateShard(shard, artifact, self._backend, lambda: self._opened.cases(shard))
 
     def _run_stack(self, asked: Mapping[str, Settings]) -> dict[str, Any]:
         """Behaviour of the whole model; without greedy text where it fails without."""
@@ -520,7 +505,7 @@ class ModelEvaluator:
             if any(verdict.status != "passed" for verdict in verdicts):
                 break
         return {
-            "status": _worst([verdict.status for verdict in verdicts]),
+            "status": _worst(verdict.status for verdict in verdicts),
             "reasons": [f"{f.reason}." for verdict in verdicts for f in verdict.reasons],
             "facts": {k: v for k, v in verdicts[0].values.items() if not isinstance(v, str)},
         }
@@ -538,34 +523,23 @@ class ModelEvaluator:
         entry = self._log.kept("blame", [unit.shard, unit.glob, setting], measured)
         return 1 - float(entry["cosine"])
 
-    def _plain_stack(self, replaced: Mapping[str, Artifact]) -> Stack:
-        """All shards uncompressed but these."""
-        artifacts = [
-            (shard, replaced.get(id) or self._uncompressed(id))
-            for id, shard in self._shards.items()
-        ]
-        return Stack(self._opened, artifacts, self._backend)
 
-
-def _worst(statuses: Sequence[Any]) -> Any:
+def _worst(statuses: Iterable[Any]) -> Any:
     return min(statuses, key=STATUSES.index)
 
 
 def filled(units: Sequence[Unit], measured: Mapping[Unit, float]) -> dict[Unit, float]:
     """Losses of all units: as measured, else the mean of those of the same name, else of all."""
-    if not measured:
-        return {}
     named: dict[str, list[float]] = {}
     for unit, loss in measured.items():
         named.setdefault(unit.glob, []).append(loss)
-    rest = list(measured.values())
-    return {unit: measured.get(unit, fmean(named.get(unit.glob, rest))) for unit in units}
+    rest = [*measured.values()]
+    return {u: measured.get(u, fmean(named.get(u.glob, rest))) for u in units if measured}
 
 
 def lowest(cosines: Sequence[float | None]) -> float:
     """The lowest cosine; NaN if one is NaN or None, which `min` would hide, or without any."""
-    known = [math.nan if cosine is None else float(cosine) for cosine in cosines]
-    return float(np.min(known)) if known else math.nan
+    return float(np.min([math.nan if each is None else each for each in cosines or [None]]))
 
 
 class ExactStack:
@@ -588,75 +562,11 @@ class ExactStack:
         Position 0 of every prompt is left out, as the behaviour gate does.
         """
         streams = list(map(dict, self._before[step.shard]))
-        after = list(dropwhile(lambda other: other.shard != step.shard, self._steps))[1:]
-        for each in (step, *after):
+        after = dropwhile(lambda other: other.shard != step.shard, self._steps)
+        for each in (step, *islice(after, 1, None)):
             run_all(each, streams)
         divergences: list[float] = []
         for prompt, stream in zip(self._golden, streams, strict=True):
             pair = (x[1:].astype(np.float64) for x in (prompt.logits, stream["logits"]))
             divergences += kl(*pair).tolist()
         return float(np.mean(divergences))
-
-
-# The table of a search: measured candidates, in bytes and by the gates' figures.
-
-_HEAD = ("candidate", "MB", "cosine", "top-1", "KL", "centred", "verdict")
-
-
-def pareto(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Candidates that no other beats in bytes and in KL at once, smallest first."""
-    kept: list[Candidate] = []
-    for candidate in sorted(candidates, key=lambda c: (c.size, _or_inf(c.kl))):
-        if not kept or _or_inf(candidate.kl) < min(_or_inf(c.kl) for c in kept):
-            kept.append(candidate)
-    return kept
-
-
-def table(candidates: Sequence[Candidate], marked: Candidate | None) -> Iterator[str]:
-    """Lines of the table; the recommended one is marked."""
-    shown = pareto(candidates)
-    extra = [c for c in candidates if c.passed and c not in shown]
-    rows = [_row(c, marked) for c in sorted([*shown, *extra], key=lambda c: c.size)]
-    yield from columns([_HEAD, *rows], last=True)
-
-
-def line(candidate: Candidate) -> str:
-    """`mixed 3: 105.1 MB, KL 0.0381, passed`, or the first reason why not."""
-    kl = f", KL {candidate.kl:.4f}" if not math.isnan(candidate.kl) else ""
-    head = f"{candidate.name}: {candidate.size / 1e6:.1f} MB{kl}"
-    if candidate.passed:
-        return f"{head}, passed"
-    more = f" (and {len(candidate.reasons) - 1} more)" if len(candidate.reasons) > 1 else ""
-    return f"{head}, {candidate.status}: {candidate.reasons[0]}{more}"
-
-
-def _row(candidate: Candidate, marked: Candidate | None) -> tuple[str, ...]:
-    facts = candidate.facts
-    return (
-        candidate.name,
-        f"{candidate.size / 1e6:.1f}",
-        _number(facts.get("cosine"), ".4f"),
-        _number(facts.get("top1"), ".1%"),
-        _number(candidate.kl, ".4f"),
-        _number(facts.get("centred_cosine.min"), ".4f"),
-        f"{candidate.status}, recommended" if candidate is marked else candidate.status,
-    )
-
-
-def saved(winner: Candidate, single: Candidate | None) -> str:
-    """The sentence of a recommendation: its bytes, and what it saves over one setting for all."""
-    head = f"recommended: {winner.name}, {winner.size / 1e6:.1f} MB, passed every gate here"
-    if single is None:
-        return f"{head}; no single setting of the menu that was measured did"
-    if winner is single:
-        return f"{head}; no mixture that was measured is smaller"
-    less = 1 - winner.size / single.size
-    return f"{head}; {less:.1%} smaller than {single.name} for all ({single.size / 1e6:.1f} MB)"
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None or math.isnan(value) else format(value, form)
-
-
-def _or_inf(value: float) -> float:
-    return math.inf if math.isnan(value) else value

@@ -28,8 +28,6 @@ from pytest_ane.mlprogram.weights import Weight
 
 # Units: the weights of a shard that get one setting together, and what each setting costs them.
 
-_NUMBERS = re.compile(r"\d+")
-
 
 @dataclass(frozen=True)
 class Option:
@@ -88,12 +86,11 @@ def _grouped(names: Sequence[str], everything: set[str]) -> dict[str, list[str]]
     """Names by the glob that takes numbers for any; by itself where that would name others."""
     groups: dict[str, list[str]] = {}
     for name in names:
-        groups.setdefault(_NUMBERS.sub("*", name), []).append(name)
+        groups.setdefault(re.sub(r"\d+", "*", name), []).append(name)
     distinct: dict[str, list[str]] = {}
     for glob, group in groups.items():
-        matched = {name for name in everything if fnmatchcase(name, glob)}
-        alike = len(group) > 1 and matched == set(group)
-        distinct |= {glob: group} if alike else {name: [name] for name in group}
+        is_exact = {name for name in everything if fnmatchcase(name, glob)} == set(group)
+        distinct |= {glob: group} if len(group) > 1 and is_exact else {n: [n] for n in group}
     return distinct
 
 
@@ -177,16 +174,8 @@ class Candidate:
         return self.status == "passed"
 
 
-@dataclass(frozen=True)
-class ShardFailure:
-    """The gate that a shard fails under a choice, and why.
-
-    For fidelity, `blame` is the error that each unit causes alone; it is empty for other gates.
-    """
-
-    gate: str
-    reason: str
-    blame: Mapping[Unit, float]
+Failure: TypeAlias = tuple[str, Mapping[Unit, float]]
+"""The gate that a shard fails and, for fidelity alone, the error that each unit causes alone."""
 
 
 class Evaluator(Protocol):
@@ -202,7 +191,7 @@ class Evaluator(Protocol):
     def losses(self) -> dict[Unit, float]:
         """KL in nats per squared error of every unit; empty if none was measured."""
 
-    def failure(self, shard: str, choice: Choice) -> ShardFailure | None:
+    def failure(self, shard: str, choice: Choice) -> Failure | None:
         """The first gate that a shard fails under a choice; None where it passes all."""
 
     def candidate(self, name: str, choice: Choice) -> Candidate:
@@ -216,10 +205,14 @@ def recommend(evaluator: Evaluator, limit: float) -> Iterator[Candidate]:
     is reported relative to it. `limit` is the most mean KL that behaviour allows, in nats.
     """
     units = evaluator.units()
-    for name, choice in singles(units):
+    sizes: dict[str, list[int]] = {}
+    for option in (option for unit in units for option in unit.options):
+        sizes.setdefault(option.setting, []).append(option.size)
+    fitting = {name: sum(each) for name, each in sizes.items() if len(each) == len(units)}
+    for name in sorted(fitting, key=fitting.__getitem__):
         if evaluator.spent:
             return
-        candidate = evaluator.candidate(name, choice)
+        candidate = evaluator.candidate(name, dict.fromkeys(units, name))
         yield candidate
         if candidate.passed:
             break
@@ -227,23 +220,9 @@ def recommend(evaluator: Evaluator, limit: float) -> Iterator[Candidate]:
         yield from search(units, losses, limit, evaluator)
 
 
-def singles(units: tuple[Unit, ...]) -> list[tuple[str, Choice]]:
-    """Every setting that fits all units, smallest first."""
-    fitting = [{option.setting for option in unit.options} for unit in units]
-    names = [n for n in dict.fromkeys(o.setting for unit in units for o in unit.options)
-             if all(n in settings for settings in fitting)]  # fmt: skip
-    names.sort(key=lambda name: sum(unit.option(name).size for unit in units))
-    return [(name, dict.fromkeys(units, name)) for name in names]
-
-
-def best(candidates: list[Candidate]) -> Candidate | None:
+def best(candidates: Sequence[Candidate]) -> Candidate | None:
     """The smallest candidate that passed every gate; None if none did."""
     return min((c for c in candidates if c.passed), key=lambda c: c.size, default=None)
-
-
-def best_single(candidates: list[Candidate]) -> Candidate | None:
-    """The smallest candidate of one setting for all weights that passed every gate."""
-    return best([c for c in candidates if len(set(c.choice.values())) == 1])
 
 
 def search(
@@ -258,10 +237,8 @@ def search(
     caps: dict[Unit, float] = {}
     seen: dict[tuple[str, ...], Candidate] = {}
 
-    def choose(losses: Mapping[Unit, float], budget: float) -> tuple[dict[Unit, str], bool]:
-        """A repaired choice, and whether it was measured before."""
-        made = repaired(allocate(units, losses, budget, caps), losses, caps, evaluator)
-        return made, tuple(made.values()) in seen
+    def chosen(losses: Mapping[Unit, float], budget: float) -> dict[Unit, str]:
+        return repaired(allocate(units, losses, budget, caps), losses, caps, evaluator)
 
     def measured(choice: Choice) -> Candidate:
         candidate = evaluator.candidate(f"mixed {len(seen) + 1}", choice)
@@ -270,25 +247,26 @@ def search(
 
     low, high, budget, idle = 0.0, math.inf, limit, 0
     while not evaluator.spent and idle < _IDLE and not (low and high / low < _CLOSE):
-        choice, known = choose(losses, budget)
+        choice = chosen(losses, budget)
         if evaluator.spent:
             return
-        idle = idle + 1 if known else 0
-        candidate = seen[tuple(choice.values())] if known else measured(choice)
-        if not known:
-            yield candidate
+        candidate = seen.get(tuple(choice.values()))
+        idle = idle + 1 if candidate else 0
+        if candidate is None:
+            yield (candidate := measured(choice))
         low, high = (max(low, budget), high) if candidate.passed else (low, min(high, budget))
         budget = _next(low, high, budget, limit, candidate, predicted(choice, losses))
     # Sensitivities are estimates: other choices of about the loss that passed may do better.
     draw, edge, idle = Random(0), low, 0
     while low and idle < _IDLE and not evaluator.spent:
         varied = {unit: loss * draw.lognormvariate(0, _SPREAD) for unit, loss in losses.items()}
-        choice, known = choose(varied, edge * 1.1)
-        idle = idle + 1 if known else 0
-        if known or evaluator.spent:
-            continue
-        yield (candidate := measured(choice))
-        edge = edge * 1.05 if candidate.passed else max(low * 0.9, edge * 0.98)
+        choice = chosen(varied, edge * 1.1)
+        if tuple(choice.values()) in seen:
+            idle += 1
+        elif not evaluator.spent:
+            idle = 0
+            yield (candidate := measured(choice))
+            edge = edge * 1.05 if candidate.passed else max(low * 0.9, edge * 0.98)
 
 
 def _next(
@@ -322,15 +300,16 @@ def repaired(
         for _ in range(sum(len(unit.options) for unit in mine)):
             if evaluator.spent or (failure := evaluator.failure(shard, made)) is None:
                 break
-            if failure.blame:
-                step = _finer(mine, made, failure.blame)
+            gate, blame = failure
+            if blame:
+                step = _finer(mine, made, blame)
             else:
-                step = _smaller(mine, made, losses, caps) if failure.gate == "compression" else None
+                step = _smaller(mine, made, losses, caps) if gate == "compression" else None
             if step is None:
                 break
             unit, option = step
             made[unit] = option.setting
-            if failure.blame:
+            if blame:
                 caps[unit] = option.sse
     return made
 

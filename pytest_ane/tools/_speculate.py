@@ -19,13 +19,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
-from math import isfinite
+from statistics import median
 from typing import TypeAlias
 
-import numpy as np
-
+from pytest_ane.cli.output import tell
 from pytest_ane.mlprogram.arrays import FloatArray
-from pytest_ane.mlprogram.errors import ExecutionError, ManifestError
+from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.models.chain import (
     Chain,
     Decoder,
@@ -36,25 +35,25 @@ from pytest_ane.models.chain import (
     lead,
     next_token,
 )
-from pytest_ane.probes.recording import TokenPrompt
-from pytest_ane.project.models import OpenModel
+
+MARGIN = 0.0625
+"""Leads below this are near ties; see docs/explanations/speculative.md for what was measured."""
+_LONGEST, SHORTEST = 3, 2
+"""N-gram sizes: tokens at the end of a text that have to have occurred before."""
+CALLS = 8
+"""Verifier calls that are timed."""
+
+Drafter: TypeAlias = Callable[[Sequence[int], int], Sequence[int]]
+"""From all tokens so far to at most so many that may follow, or none."""
 
 
 @dataclass(frozen=True)
 class BreakEven:
-    """Plain steps of `t1` seconds against a verifier's calls of `tv`, of `width` positions.
-
-    Raises:
-        ValueError: a time is not above 0, or the width is below 2.
-    """
+    """Plain steps of `t1` seconds, above 0, against calls of `tv`, of a `width` from 2 on."""
 
     t1: float
     tv: float
     width: int
-
-    def __post_init__(self) -> None:
-        if not all(isfinite(t) and t > 0 for t in (self.t1, self.tv)) or self.width < 2:
-            raise ValueError(f"no verifier: t1 {self.t1}, tv {self.tv}, width {self.width}")
 
     @property
     def tokens_needed(self) -> float:
@@ -76,8 +75,16 @@ class BreakEven:
 
     @property
     def acceptance_needed(self) -> float | None:
-        """The a at which independent drafts yield E tokens a call; None: unreachable."""
-        return acceptance(self.tokens_needed, self.width) if self.best >= 1 else None
+        """The a at which independent drafts yield E tokens a call; None: unreachable.
+
+        By bisection, as the yield rises with it.
+        """
+        low, high = 0.0, 1.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            enough = expected_tokens(middle, self.width) >= self.tokens_needed
+            low, high = (low, middle) if enough else (middle, high)
+        return high if self.best >= 1 else None
 
     def tok_s(self, calls: int, accepted: int, steps: int, again: int = 0) -> float:
         """Tokens a second of calls, of drafts accepted, and of steps, some run `again` for none."""
@@ -88,32 +95,6 @@ class BreakEven:
 def expected_tokens(a: float, width: int) -> float:
     """Tokens of a call at independent acceptance `a`."""
     return sum(a**i for i in range(width))
-
-
-def acceptance(tokens: float, width: int) -> float:
-    """The independent acceptance at which a call yields `tokens`: 0 for one, 1 for `width`.
-
-    By bisection, as the yield rises with it; 0 for fewer than one, 1 for more than `width`.
-    """
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        if expected_tokens(middle, width) < tokens:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
-MARGIN = 0.0625
-"""Leads below this are near ties; see docs/explanations/speculative.md for what was measured."""
-_LONGEST, SHORTEST = 3, 2
-"""N-gram sizes: tokens at the end of a text that have to have occurred before."""
-CALLS = 8
-"""Verifier calls that are timed."""
-
-Drafter: TypeAlias = Callable[[Sequence[int], int], Sequence[int]]
-"""From all tokens so far to at most so many that may follow, or none."""
 
 
 class Lookup:
@@ -196,14 +177,10 @@ class Verifier:
         self.counted = Speculated()
         self._decoder = Decoder(chain, ids)
         self.ids = self._decoder.ids
-        self._positions, self._margin, self._timer = chain.positions, margin, timer
+        self._margin, self._timer = margin, timer
         # Position up to which every token was decoded without drafts; None if all were.
         self._plain: tuple[int, Marks] | None = None
         self._take(self._decoder.logits()[0])
-
-    def room(self, width: int) -> int:
-        ends = self._positions
-        return width if ends is None else min(width, ends - len(self.ids) + 1)
 
     def step(self) -> None:
         start = self._timer()
@@ -284,7 +261,9 @@ def speculate(
     verifier = Verifier(chain, ids, margin, timer)
     tokens = verifier.counted.tokens
     while len(tokens) < count:
-        wanted = verifier.room(width) - 1
+        wanted = width - 1
+        if chain.positions is not None:
+            wanted = min(wanted, chain.positions - len(verifier.ids))
         if drafts := draft(verifier.ids, wanted)[:wanted]:
             verifier.verify(drafts, count - len(tokens))
         else:
@@ -322,7 +301,7 @@ def yield_of(ids: Sequence[int], tokens: Sequence[int], width: int, draft: Draft
     return Yield(width, calls, 1 + accepted / calls if calls else 1.0)
 
 
-def check_width(width: int, widest: int | None, *, goes_on: bool) -> None:
+def check_width(width: int, widest: int | None = None, *, goes_on: bool = True) -> None:
     """`ExecutionError` where a chain of this `widest` and `goes_on` cannot verify drafts."""
     if width < 2:
         raise ExecutionError(
@@ -382,7 +361,7 @@ class Trial:
     @property
     def cost(self) -> BreakEven:
         """A call against a plain step, by medians."""
-        return BreakEven(float(np.median(self.steps)), float(np.median(self.calls)), self.width)
+        return BreakEven(median(self.steps), median(self.calls), self.width)
 
     @property
     def tok_s(self) -> float:
@@ -415,7 +394,6 @@ def run_trial(
     width: int,
     margin: float = MARGIN,
     ngram_min: int = SHORTEST,
-    say: Callable[[str], None] = lambda _: None,
     timer: Timer = time.perf_counter,
 ) -> Trial:
     """Decode two tokens or more after a prompt both ways, and time calls between them.
@@ -424,108 +402,12 @@ def run_trial(
         ExecutionError: as `speculate`.
     """
     check_width(width, chain.widest, goes_on=chain.goes_on)
-    say("plain decoding")
+    tell("plain decoding")
     plain = decode(chain, ids, count, timer)
-    say(f"calls of width {width}")
+    tell(f"calls of width {width}")
     calls = time_calls(chain, [*ids, *plain.tokens], width, timer=timer)
-    say("decoding with drafts")
+    tell("decoding with drafts")
     drafted = speculate(
         chain, ids, count, width, margin=margin, draft=Lookup(ngram_min), timer=timer
     )
     return Trial(tuple(plain.tokens), plain.seconds, tuple(calls), drafted, width)
-
-
-# What the command asks of its options, and what it says.
-
-_WIDEST = 1 << 16
-
-
-def check_options(
-    width: int,
-    tokens: int,
-    margin: float | None,
-    prompt: str | None,
-    prompt_ids: tuple[int, ...] | None,
-) -> None:
-    """`ExecutionError` or `ManifestError` for options that no model could take."""
-    check_width(width, None, goes_on=True)
-    if width > _WIDEST:
-        raise ExecutionError(f"--width {width}: no call has so many positions; give at most 65536.")
-    if tokens < 2:
-        raise ExecutionError(
-            f"--tokens {tokens}: the first token comes from the prompt; give a number from 2 on."
-        )
-    if margin is not None and not (isfinite(margin) and margin >= 0):
-        raise ExecutionError(f"--margin {margin}: give a difference of logits, 0 or above.")
-    if prompt is not None and prompt_ids is not None:
-        raise ManifestError("Give either --prompt or --prompt-ids, not both.")
-
-
-def check_model(opened: OpenModel, prompt: str | None, width: int, tokens: int) -> None:
-    """Check the options against the model: `ExecutionError` or `ManifestError` before a build."""
-    model = opened.model
-    names = [each.name for each in model.prompts]
-    if prompt is not None and prompt not in names:
-        raise ManifestError(
-            f"--prompt {prompt}: {model.name} has no such golden prompt; there is: "
-            f"{', '.join(names)}."
-        )
-    layouts = (opened.language_model.layout(wire.shard) for wire in opened.wiring)
-    goes_on = all(layout.sees != "call" for layout in layouts)
-    check_width(width, model.max_tokens, goes_on=goes_on)
-    check_fits(opened.language_model.positions, chosen(opened.prompts, prompt).ids, tokens)
-
-
-def chosen(prompts: Sequence[TokenPrompt], name: str | None) -> TokenPrompt:
-    """The prompt of a name, or the first."""
-    return next(prompt for prompt in prompts if name in (prompt.name, None))
-
-
-def break_even(cost: BreakEven) -> str:
-    """The tokens and drafts that a call needs, or why none is enough."""
-    needs = f"break-even: a call must yield {cost.tokens_needed:.2f} tokens"
-    if cost.share_needed is None or cost.acceptance_needed is None:
-        return (
-            f"{needs}, and one of width {cost.width} yields at most {cost.width}: unreachable, "
-            f"at best {cost.best:.2f}x; below {_ms(cost.width * cost.t1)} a call it would be "
-            "reachable"
-        )
-    if cost.tokens_needed <= 1:
-        return (
-            f"{needs}, and every call yields one: it pays whatever the drafts; at best "
-            f"{cost.best:.2f}x, all accepted"
-        )
-    return (
-        f"{needs}: {cost.share_needed:.1%} of all drafts accepted, or each with probability "
-        f"{cost.acceptance_needed:.2f} if independent; at best {cost.best:.2f}x, all accepted"
-    )
-
-
-def lines(trial: Trial) -> tuple[str, ...]:
-    """The cost of a step and a call, the break-even, the counters, and the speed reached."""
-    cost, counted = trial.cost, trial.speculated
-    share = "none" if counted.acceptance is None else f"{counted.acceptance:.1%}"
-    a_call = f"{_ms(float(np.median(counted.calls)))} a call, " if counted.calls else ""
-    ties, again = "", len(counted.replays)
-    if again:
-        without = cost.tok_s(len(counted.calls), counted.accepted, len(counted.steps)) * cost.t1
-        ties = f"; without {again} steps again {without:.2f}x"
-    return (
-        f"plain: {_ms(cost.t1)} a token, {1 / cost.t1:.2f} tok/s "
-        f"({_times(len(trial.steps), 'step')}) · verifier of width {cost.width}: "
-        f"{_ms(cost.tv)} a call ({_times(len(trial.calls), 'call')})",
-        break_even(cost),
-        f"verifier_calls={len(counted.calls)} drafted={counted.drafted} "
-        f"accepted={counted.accepted} fallbacks={len(counted.steps)} acceptance={share} "
-        f"replayed={again}",
-        f"speculative: {a_call}{trial.tok_s:.2f} tok/s, {trial.speedup:.2f}x plain; "
-        f"predicted {trial.predicted:.2f} tok/s ({trial.predicted / trial.tok_s - 1:+.1%}){ties}",
-    )
-
-
-def _ms(seconds: float) -> str:
-    return f"{1000 * seconds:.4g} ms"
-
-
-def _times(count: int, name: str) -> str:
-    return f"median of {count} {name}s" if count > 1 else f"1 {name}"

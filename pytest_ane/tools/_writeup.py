@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from hashlib import sha256
 from itertools import filterfalse
-from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pytest_ane.gates.hazards.judge import KNOWN
 from pytest_ane.gates.placement.rules import Rule, find
 from pytest_ane.gates.registry import GATES
-from pytest_ane.gates.verdict import CAUSE, Figure, Finding, Verdict
+from pytest_ane.gates.verdict import CAUSE, Finding, Verdict
 from pytest_ane.manifest import Manifest, Shard, parse
 from pytest_ane.manifest.base import loads
+from pytest_ane.manifest.compression import setting_keys
 from pytest_ane.manifest.ids import select, without_function
 from pytest_ane.manifest.problems import toml_text, toml_value
 from pytest_ane.mlprogram.errors import AneError, ReportError
@@ -44,11 +44,8 @@ _SHORT = 300
 """Characters of a verdict in a table."""
 _NAMED = 12
 """Shards that a command or a sentence names; of more, the whole model."""
-_LONGEST_INTENT = 4000
 _TITLE = 80
-"""Characters of a page's title, of a longer intent the first words."""
-_KINDS = {"min": "minimum", "max": "maximum", "mean": "mean", "rms": "RMS"}
-"""What the last part of a figure's name says of it: over its probes, or values."""
+"""Characters of a page's title."""
 _LOCAL = ("cache ", "store ", "cluster ")
 """Parts of a run's header that only its machine knows."""
 
@@ -59,7 +56,7 @@ class Answer:
 
     Attributes:
         writeup: the page as it is.
-        run: its run; `file` the name of the run's file.
+        run: its run.
         before: the manifest's bytes when the intent was recorded; None where they are gone.
         last: stem and run of the last write-up of the same shards.
         charts: title, file's name and description of each picture.
@@ -74,18 +71,25 @@ class Answer:
     @cached_property
     def due(self) -> tuple[str, ...] | None:
         """Qualified ids of the selection that was recorded; None where nobody can tell."""
-        manifest = _manifest(_text(self.before), self.writeup.manifest)
+        if (manifest := self._manifest(_text(self.before))) is None:
+            return None
         try:
-            shards = select(manifest, self.writeup.head.shards) if manifest else None
+            return tuple(s.qualified for s in select(manifest, self.writeup.head.shards))
         except AneError:
             return None
-        return None if shards is None else tuple(shard.qualified for shard in shards)
 
     @cached_property
     def shards(self) -> tuple[Shard, ...]:
         """Those of the manifest that the run read."""
-        manifest = _manifest("\n".join(self.run.facts.manifest_text), self.writeup.manifest)
+        manifest = self._manifest("\n".join(self.run.facts.manifest_text))
         return manifest.shards if manifest else ()
+
+    def _manifest(self, text: str) -> Manifest | None:
+        """With paths as of its own folder; None where this version cannot read it."""
+        try:
+            return expanded(parse(text, self.writeup.manifest)) if text else None
+        except AneError:
+            return None
 
     @property
     def file(self) -> str:
@@ -123,52 +127,34 @@ class Answer:
         return _grouped((s.model, s.qualified) for s in left if s.model in begun)
 
 
-class Outcome(NamedTuple):
-    """Whether an intent is met: `Met`, `Not met` or `Open`, and why."""
-
-    word: str
-    reason: str
-
-
 def _text(manifest: bytes | None) -> str:
     return (manifest or b"").decode("utf-8-sig", errors="replace")
 
 
-def _manifest(text: str, path: Path) -> Manifest | None:
-    """A manifest with paths as of its own folder; None where this version cannot read it."""
-    try:
-        return expanded(parse(text, path)) if text else None
-    except AneError:
-        return None
+def outcome(answer: Answer) -> tuple[str, str]:
+    """Whether an intent is met: `Met`, `Not met` or `Open`, and why.
 
-
-def outcome(answer: Answer) -> Outcome:
-    """An intent is met where every gate of its shards passed; without evidence it is open."""
+    It is met where every gate of its shards passed; without evidence it is open.
+    """
     rows = [row for row in ranked(answer.run.rows) if row.gate and answer.about(row.subject)]
-    passed = sum(row.status == "passed" for row in rows)
-    told = f"{passed} of {amount(len(rows), 'verdicts')} passed"
-    if not rows:
-        return Outcome("Open", "no verdict was reached.")
-    if failed := [f"{row.subject} {row.gate}" for row in rows if row.status == "failed"]:
-        return Outcome("Not met", f"{told}; {few(failed, 3)} failed.")
-    waiting = [f"{row.subject} {row.gate}" for row in rows if row.status != "passed"]
-    broken = [row.subject for row in answer.run.rows if not row.gate]
-    if waiting:
-        told += f"; {few(waiting, 3)} came to no answer"
-    if answer.missing:
-        told += f"; there is none of {few(answer.missing)}"
-    if broken:
-        told += f"; {few(broken)} broke down"
-    return Outcome("Open" if waiting or answer.missing or broken else "Met", f"{told}.")
+    left = [(f"{row.subject} {row.gate}", row.status) for row in rows if row.status != "passed"]
+    told = f"{len(rows) - len(left)} of {amount(len(rows), 'verdicts')} passed"
+    if failed := [name for name, status in left if status == "failed"]:
+        return "Not met", f"{told}; {few(failed)} failed."
+    reasons = {
+        "came to no answer": [name for name, _ in left],
+        "have no verdict": answer.missing,
+        "broke down": [row.subject for row in answer.run.rows if not row.gate],
+    }
+    why = [f"; {few(names)} {what}" for what, names in reasons.items() if names]
+    return "Met" if rows and not why else "Open", f"{told}{''.join(why)}."
 
 
 def caveats(answer: Answer) -> Iterator[str]:
     """What speaks against taking the result for an answer to the intent, a sentence each."""
     head, facts = answer.writeup.head, answer.run.facts
-    intent = answer.writeup.sections.get("Intent")
-    if intent is None:
-        yield "The recorded intent is no longer on this page."
-    elif not f"{intent}\n".startswith(f"{head.intent}\n"):
+    intent = answer.writeup.sections.get("Intent", "")
+    if not f"{intent}\n".startswith(f"{head.intent}\n"):
         yield "The intent was changed after it was recorded."
     if not facts.started:
         yield "The run does not say when it began, so the intent may be younger than the result."
@@ -178,28 +164,23 @@ def caveats(answer: Answer) -> Iterator[str]:
         yield f"The manifest was changed after the intent was recorded{_changed_keys(answer)}."
     if facts.stopped:
         yield f"The run ended early ({facts.stopped.rstrip('.')})."
-    if answer.due is None:
-        if facts.selection != head.shards:
-            selected = facts.selection or "nothing"
-            yield f"The intent is about {head.shards}, and the run gated {selected}."
-    else:
-        if answer.missing:
-            yield f"The run has no verdict of {few(answer.missing)}."
-        if others := sorted(filterfalse(answer.about, answer.gated)):
-            yield f"The run also gated {few(others)}, which the intent is not about."
+    if answer.due is None and facts.selection != head.shards:
+        yield f"The intent is about {head.shards}, and the run gated {facts.selection}."
+    if answer.missing:
+        yield f"The run has no verdict of {few(answer.missing)}."
+    if others := sorted(filterfalse(answer.about, answer.gated)):
+        yield f"The run also gated {few(others)}, which the intent is not about."
     if facts.commit != head.commit:
         before, after = (commit[:12] or "no commit" for commit in (head.commit, facts.commit))
         yield f"The run is of another commit than the intent: {before}, then {after}."
 
 
 def _changed_keys(answer: Answer) -> str:
-    """`: models.m.seed absent -> 3`, or that no key differs, or why nobody can tell."""
-    if answer.before is None:
-        return ", or the copy beside this page was removed"
+    """`: models.m.seed absent -> 3`, where both manifests can be read."""
     try:
         old, new = loads(_text(answer.before)), loads("\n".join(answer.run.facts.manifest_text))
     except ValueError:
-        return "; one of the two is not TOML"
+        return ""
     changes = [
         f"{key} {' -> '.join('absent' if v is None else toml_value(v) for v in values)}"
         for key, *values in differences(old, new)
@@ -220,15 +201,13 @@ def last_of(writeup: WriteUp, run: Run) -> tuple[str, Run] | None:
     return None
 
 
-def few(names: Iterable[str], most: int = _NAMED) -> str:
+def few(names: Sequence[str]) -> str:
     """Of many names the first, and how many more."""
-    names = list(names)
-    shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+    shown = ", ".join(names[:_NAMED])
+    return f"{shown} and {len(names) - _NAMED} more" if len(names) > _NAMED else shown
 
 
 def _base(subject: str) -> str:
-    """A shard without the function of its package."""
     return without_function(subject)[0]
 
 
@@ -239,21 +218,15 @@ def intent_of(text: str) -> str:
     """An intent as it stands on the page: one paragraph, whose punctuation means nothing.
 
     Raises:
-        ReportError: it says nothing, or too much.
+        ReportError: it says nothing.
     """
-    text = " ".join(text.split())
     if not any(character.isalnum() for character in text):
         raise ReportError("The intent is empty; say in a sentence what you want to find out.")
-    if len(text) > _LONGEST_INTENT:
-        raise ReportError(
-            f"The intent has {len(text):,} characters; say it in at most {_LONGEST_INTENT:,}, and "
-            "the rest below it on the page."
-        )
-    return markdown.prose(text)
+    return markdown.prose(" ".join(text.split()))
 
 
 def blank(number: int, intent: str) -> str:
-    """The body of a page whose intent is recorded."""
+    """The body of a page whose intent is recorded; of a long one the title has the first words."""
     cut = intent[:_TITLE].rpartition(" ")[0] or intent[:_TITLE]
     title = intent if len(intent) <= _TITLE else f"{cut} ..."
     texts = dict.fromkeys(SECTIONS, "*What you learned: write it here in place of this line.*")
@@ -279,6 +252,7 @@ def sections(answer: Answer) -> dict[str, str]:
     )
     digests = {(row.subject, str(v.provenance.get("artifact") or "")) for row, v in verdicts}
     advised = sorted(findings, key=lambda pair: _SEVERITIES.index(pair[1].severity))
+    hazards = {met.get("hazard") for _, verdict in verdicts for met in verdict.records("hazards")}
     header = run.header.removeprefix("ane: ").split(" · ")
     text = _template().render(
         answer=answer, writeup=answer.writeup, head=answer.writeup.head, run=run, facts=facts,
@@ -300,7 +274,7 @@ def sections(answer: Answer) -> dict[str, str]:
         red=list(dict.fromkeys(row.subject for row in rows if row.red and row.gate))[:_MOST],
         forecast=any(verdict.basis == "forecast" for _, verdict in verdicts),
         rules=_rules(verdicts),
-        hazards=_hazards(verdicts),
+        hazards=[known for known in KNOWN.values() if known.title in hazards],
         gates=sorted({row.gate for row in rows} & GATES.keys()),
     )  # fmt: skip
     text = re.sub(r"\n{3,}", "\n\n", text)
@@ -315,46 +289,29 @@ def _compression(answer: Answer) -> Iterator[tuple[str, str]]:
     for shard in answer.shards:
         if _base(shard.qualified) in answer.gated:
             asked = shard.compression
-            keys = asked.model_dump(mode="json", exclude_unset=True) if asked else {}
-            # A discriminated default counts as not set.
-            text = toml_text({"method": asked.method, **keys}) if asked else "none was asked for"
+            text = toml_text(setting_keys(asked)) if asked else "none was asked for"
             yield text, shard.qualified
 
 
-def _words(figure: Figure) -> str:
-    """`cosine (minimum)`: its label, and what it is of its probes."""
-    name, kind = figure.label or figure.name, _KINDS.get(_kind(figure.name), "")
-    return name if kind.lower() in name.lower() else f"{name} ({kind})"
-
-
-def _kind(name: str) -> str:
-    return name.rpartition(".")[2]
-
-
 def _spread(verdicts: _Verdicts) -> Iterator[tuple[str, ...]]:
-    """Figures with a limit, minima and maxima that are shown, and their means; over shards."""
+    """Figures with a limit, extremes that are shown, and their means; over shards the spread."""
     values: dict[tuple[str, str, str, str], list[float]] = {}
     for row, verdict in verdicts:
         names = {
             f.name for f in verdict.figures
-            if f.limit is not None or (f.shown and _kind(f.name) in ("min", "max"))
+            if f.limit is not None or (f.shown and f.name.endswith((".min", ".max")))
         }  # fmt: skip
         names |= {f"{name.removesuffix('.min')}.mean" for name in names}
         for figure in verdict.figures:
             if figure.name in names and not isinstance(figure.value, str):
                 sign, limit = "least" if figure.good == "above" else "most", figure.limit
                 asks = "" if limit is None else f"at {sign} {limit_of(limit, figure.unit)}"
-                place = (row.gate, _words(figure), asks, figure.unit)
+                place = (row.gate, figure.label or figure.name, asks, figure.unit)
                 values.setdefault(place, []).append(figure.value)
-    for (gate, words, asks, unit), numbers in values.items():
-        key = (gate, words, asks)
-        if (size := len(numbers)) == 1:
-            yield *key, amount(numbers[0], unit), "", "", "", "", ""
-        else:
-            numbers.sort()
-            least, median, most = (amount(numbers[i], unit) for i in (0, size // 2, size - 1))
-            whole = amount(sum(numbers), unit) if unit == "bytes" else ""
-            yield *key, "", f"{size}", least, median, most, whole
+    for (*key, unit), numbers in values.items():
+        numbers.sort()
+        spread = [amount(numbers[at], unit) for at in (0, len(numbers) // 2, -1)]
+        yield (*key, *(("", *spread) if len(numbers) > 1 else (spread[0], "", "", "")))
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
@@ -372,10 +329,8 @@ def _changes(answer: Answer, verdicts: _Verdicts) -> Iterator[str]:
     run, before = answer.run, answer.last[1]
     if before.facts.digest != run.facts.digest:
         yield "the manifest changed"
-    old, new = (dict(r.facts.versions) | dict(r.facts.machine) for r in (before, run))
-    for name in dict.fromkeys((*old, *new)):
-        if old.get(name) != new.get(name):
-            yield f"{name} {old.get(name, 'none')} -> {new.get(name, 'none')}"
+    old, new = ({**r.facts.versions, **r.facts.machine} for r in (before, run))
+    yield from (f"{name} {then} -> {now}" for name, then, now in differences(old, new))
     rows = {(row.gate, row.subject, row.part): row for row in before.rows}
     for row, verdict in verdicts:
         if (last := rows.get((row.gate, row.subject, row.part))) is None:
@@ -383,17 +338,15 @@ def _changes(answer: Answer, verdicts: _Verdicts) -> Iterator[str]:
         who = f"{row.subject} {row.gate}:"
         if last.label != row.label:
             yield f"{who} {last.label} -> {row.label}"
-        if (then := verdict_of(last.data)) is None:
-            continue
-        if not comparable(row, last) or verdict.basis != then.basis:
-            yield f"{who} measured on another backend or machine, so no figure is compared"
+        then = verdict_of(last.data)
+        if then is None or not comparable(row, last) or verdict.basis != then.basis:
             continue
         for figure in verdict.figures:
             was = then.figure(figure.name)
             if was is not None and (figure.shown or figure.limit is not None):
                 texts = amount(was.value, was.unit), amount(figure.value, figure.unit)
                 if texts[0] != texts[1]:
-                    yield f"{who} {_words(figure)} {' -> '.join(texts)}"
+                    yield f"{who} {figure.label or figure.name} {' -> '.join(texts)}"
 
 
 def _advice(finding: Finding) -> str:
@@ -403,20 +356,10 @@ def _advice(finding: Finding) -> str:
 
 
 def _rules(verdicts: _Verdicts) -> list[Rule]:
-    """Placement rules that spoke."""
-    rules: dict[str, Rule] = {}
-    for _, verdict in verdicts:
-        for match in verdict.records("matches"):
-            outcome = cast(Any, match.get("outcome"))
-            if (rule := find(str(match.get("rule")), outcome)) is not None:
-                rules[rule.id] = rule
+    matches = (match for _, verdict in verdicts for match in verdict.records("matches"))
+    found = (find(str(m.get("rule")), cast(Any, m.get("outcome"))) for m in matches)
+    rules = {rule.id: rule for rule in found if rule is not None}
     return [rules[id] for id in sorted(rules)]
-
-
-def _hazards(verdicts: _Verdicts) -> list[Any]:
-    """Hazards of the ANE's arithmetic that were looked for."""
-    titles = {met.get("hazard") for _, verdict in verdicts for met in verdict.records("hazards")}
-    return [known for known in KNOWN.values() if known.title in titles]
 
 
 # How a template prints.

@@ -22,12 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_manifest(parser)
     parser.add_argument("--model", metavar="NAME", help="of a manifest of several")
-    parser.add_argument(
-        "--device",
-        metavar="NAME",
-        help="a chip such as 'M4 Max', 'this machine', or a profile FILE.toml "
-        "(default: this Mac's chip, elsewhere M4 Max)",
+    words = (
+        "a chip such as 'M4 Max', 'this machine', or a profile FILE.toml (default: this Mac's "
+        "chip, elsewhere M4 Max)"
     )
+    parser.add_argument("--device", metavar="NAME", help=words)
     parser.add_argument("--bandwidth", type=positive, metavar="GB/S", help="in place of its own")
     parser.add_argument("--peak", type=positive, metavar="TFLOP/S", help="in place of its own")
     parser.add_argument(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, cast
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
-from pytest_ane.cli.options import add_cache, add_yes
+from pytest_ane.cli.options import add_cache, add_yes, size
 from pytest_ane.cli.output import Output, confirmed
 from pytest_ane.mlprogram.errors import CacheError
 
@@ -26,18 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show entries, delete old ones, or give those that a store lacks to it",
     )
     add_cache(parser)
-    parser.add_argument(
-        "--keep",
-        default="0",
-        metavar="SIZE",
-        help="prune: keep the most recently used up to this, such as '2 GB'",
-    )
-    parser.add_argument(
-        "--store",
-        "--ane-store",
-        metavar="URL",
-        help="push: the store that machines share, such as s3://bucket/ane or a folder",
-    )
+    words = "prune: keep the most recently used up to this, such as '2 GB'"
+    parser.add_argument("--keep", type=size, default=0, metavar="SIZE", help=words)
+    words = "push: the store that machines share, such as s3://bucket/ane or a folder"
+    parser.add_argument("--store", "--ane-store", metavar="URL", help=words)
     add_yes(parser)
 
 
@@ -49,18 +42,12 @@ def run(options: argparse.Namespace) -> Output:
             cannot be used.
     """
     from pytest_ane.make import Cache
-    from pytest_ane.manifest.policy import size
 
     if options.action == "push":
         return (yield from _push(options))
     cache = Cache(options.cache)
     if options.action == "prune":
-        try:
-            keep = options.keep
-            budget = size(int(keep) if keep.isdecimal() else keep)
-        except ValueError as error:
-            raise CacheError(f"--keep={options.keep}: {error}.") from None
-        return (yield from _prune(cache, cast(int, budget), options))
+        return (yield from _prune(cache, options))
     entries = cache.entries()
     yield from map(_line, entries)
     yield f"{len(entries)} entries, {_megabytes(entries)} in {cache.root}"
@@ -87,20 +74,19 @@ def _push(options: argparse.Namespace) -> Output:
     return {"root": cache.root, "store": store.name, "entries": _data(stored)}
 
 
-def _prune(cache: Cache, budget: int, options: argparse.Namespace) -> Output:
-    entries, doomed = cache.entries(), cache.surplus(budget)
+def _prune(cache: Cache, options: argparse.Namespace) -> Output:
+    entries, doomed = cache.entries(), cache.surplus(options.keep)
     yield from map(_line, doomed)
-    if sum(entry.size for entry in entries) - sum(entry.size for entry in doomed) > budget:
-        since = cache.in_use_since()
-        used = [entry for entry in entries if entry.used >= since]
+    if sum(e.size for e in entries) - sum(e.size for e in doomed) > options.keep:
+        used = [entry for entry in entries if entry.used >= cache.in_use_since()]
         yield f"kept: {_megabytes(used)} that a running process may use"
-    of, data = f"of {len(entries)} entries", _data(doomed)
+    of, data = f"of {len(entries)} entries", {"root": cache.root, "chosen": _data(doomed)}
     if doomed and not confirmed(f"Delete {len(doomed)} {of}?", options):
         yield (
             f"{len(doomed)} {of}, {_megabytes(doomed)}, would be deleted; nothing was: "
             "pytest-ane cache prune --yes deletes them"
         )
-        return {"root": cache.root, "chosen": data, "removed": 0}
+        return {**data, "removed": 0}
     cache.sweep()
     try:
         removed = [entry for entry in doomed if cache.remove(entry)]
@@ -108,7 +94,7 @@ def _prune(cache: Cache, budget: int, options: argparse.Namespace) -> Output:
         raise CacheError(f"{error.filename} cannot be removed: {error.strerror}.") from None
     kept = [entry for entry in entries if entry not in removed]
     yield f"{len(removed)} {of} removed, {_megabytes(kept)} kept in {cache.root}"
-    return {"root": cache.root, "chosen": data, "removed": len(removed)}
+    return {**data, "removed": len(removed)}
 
 
 def _line(entry: Entry) -> str:
@@ -129,13 +115,11 @@ def _shard(entry: Entry) -> str:
     from pytest_ane.make import BuildRecord
     from pytest_ane.probes.recording import read_metadata
 
-    try:
+    with suppress(CacheError):
         if entry.kind == "artifacts":
             return BuildRecord.read(entry.path).shard
         if entry.kind == "recordings":
             return str(read_metadata(entry.path).get("shard", ""))
-    except CacheError:
-        pass
     return ""
 
 

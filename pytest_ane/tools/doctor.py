@@ -42,26 +42,20 @@ def run(options: argparse.Namespace) -> Output:
         if find_spec(name) is None
     ]
     checks, models = dict(_machine()), dict[str, str]()
-    yield from map(_line, checks.items())
+    yield from (f"{name}: {text}" for name, text in checks.items())
     manifest, text = _manifest(options.manifest, problems)
     cache = _cache(options.cache, problems)
     more = {**dict(_folders(cache)), "manifest": text}
-    yield from map(_line, more.items())
     if manifest is not None:
         models = {m.name: _model(manifest, m, cache, problems) for m in manifest.models}
-    yield from map(_line, models.items())
+    yield from (f"{name}: {text}" for name, text in (more | models).items())
     plans = plan_caches()
     yield from _plans(plans)
     data = {"checks": checks | more, "models": models, "plan_caches": plans, "problems": problems}
     if problems:
-        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        return Failed("\n".join((count, *(f"  - {problem}" for problem in problems))), data)
+        return Failed("\n  - ".join((f"problems: {len(problems)}", *problems)), data)
     yield "no problems found"
     return data
-
-
-def _line(check: tuple[str, str]) -> str:
-    return f"{check[0]}: {check[1]}"
 
 
 def _machine() -> Iterator[tuple[str, str]]:
@@ -93,10 +87,14 @@ def _core_ml() -> str:
     except AneError as error:
         return str(error)
     listed = ", ".join(machine.devices).replace("ANE", f"ANE ({machine.ane_cores} cores)")
-    parts = [str(machine), machine.model, f"compiler {machine.compiler}"]
-    parts += [f"devices {listed}"] if listed else []
-    if kind := without_ane(machine.device_facts()):
-        parts.append(f"which is {kind} and proves nothing of the ANE")
+    kind = without_ane(machine.device_facts())
+    parts = (
+        str(machine),
+        machine.model,
+        f"compiler {machine.compiler}",
+        listed and f"devices {listed}",
+        kind and f"which is {kind} and proves nothing of the ANE",
+    )
     return ", ".join(filter(None, parts))
 
 
@@ -136,13 +134,14 @@ def _cache(root: Path | None, problems: list[str]) -> Cache | None:
 def _folders(cache: Cache | None) -> Iterator[tuple[str, str]]:
     from pytest_ane.make.disk import amount, temporary_folder
 
+    def free(folder: Path) -> str:
+        return f"{amount(shutil.disk_usage(folder).free)} free"
+
     if cache is not None:
         entries = cache.entries()
-        held, free = sum(e.size for e in entries), shutil.disk_usage(cache.root).free
-        text = f"{cache.root}, {len(entries)} entries, {amount(held)}, {amount(free)} free"
-        yield "cache", text
-    temporary = temporary_folder()
-    yield "temporary files", f"{temporary}, {amount(shutil.disk_usage(temporary).free)} free"
+        held = f"{len(entries)} entries, {amount(sum(e.size for e in entries))}"
+        yield "cache", f"{cache.root}, {held}, {free(cache.root)}"
+    yield "temporary files", f"{temporary_folder()}, {free(temporary_folder())}"
 
 
 def _model(manifest: Manifest, model: Model, cache: Cache | None, problems: list[str]) -> str:
@@ -151,23 +150,20 @@ def _model(manifest: Manifest, model: Model, cache: Cache | None, problems: list
     from pytest_ane.project.project import Project
 
     count = len(model.shards)
-    try:
-        check_behaviour(model)
-    except AneError as error:
-        problems.append(str(error))
-    words = [f"{count} {'shard' if count == 1 else 'shards'}"]
+    words = ["1 shard" if count == 1 else f"{count} shards"]
     if model.canary:
         words.append(f"canary {', '.join(model.canary)}")
     for shard in model.shards:
         for path in (shard.artifact, shard.reference, shard.uncompressed):
             if isinstance(path, Path) and not path.exists():
                 problems.append(f"{shard.qualified}: {path} does not exist; check {model.name}.")
-    if any(shard.artifact is None for shard in model.shards) and cache is not None:
-        try:
+    try:
+        check_behaviour(model)
+        if cache is not None and any(shard.artifact is None for shard in model.shards):
             words += _to_build(Project(manifest, model.shards, cache.root), model, problems)
-        except AneError as error:
-            problems.append(f"{model.name}: {error}")
-            words.append("source cannot be used")
+    except AneError as error:
+        problems.append(f"{model.name}: {str(error).removeprefix(f'{model.name}: ')}")
+        words.append("cannot be used")
     return ", ".join(words)
 
 
@@ -187,9 +183,6 @@ def _to_build(project: Project, model: Model, problems: list[str]) -> Iterator[s
 def _plans(plans: Sequence[PlanCache]) -> Iterator[str]:
     from pytest_ane.make.disk import amount
 
-    if not plans:
-        yield "Core ML plan caches: none"
-        return
     stale = sum(cache.size for cache in plans if cache.stale)
     yield (
         f"Core ML plan caches: {amount(sum(cache.size for cache in plans))}, {amount(stale)} of "

@@ -8,33 +8,41 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pytest_ane.cli.options import add_project, add_shards, add_yes
 from pytest_ane.cli.output import Failed, Output, confirmed, terminal_width
 from pytest_ane.gates.base import Subject
-from pytest_ane.gates.registry import GATES
+from pytest_ane.gates.registry import GATES, recordable
+from pytest_ane.gates.verdict import Verdict, nothing
+from pytest_ane.make import Artifact
+from pytest_ane.manifest import Model, Shard, select
+from pytest_ane.manifest.ids import without_function
 from pytest_ane.mlprogram.arithmetic import SIMULATED
-from pytest_ane.mlprogram.errors import AneError, EvidenceError
+from pytest_ane.mlprogram.errors import AneError, BuildError, EvidenceError, UnprovenError
+from pytest_ane.project.choose import is_complete
+from pytest_ane.project.project import read_project
 from pytest_ane.records.audit import Auditor, base_of
-from pytest_ane.records.compare import compare
-from pytest_ane.records.record import Record, simulated
+from pytest_ane.records.compare import Recorded, Skipped, compare
+from pytest_ane.records.record import Record, files_of, question, read_file, simulated
 from pytest_ane.records.run import read_run
-from pytest_ane.records.store import Store, is_evidence
-from pytest_ane.records.verify import judge, time_in_words
+from pytest_ane.records.store import FOLDER, Store, is_evidence
+from pytest_ane.records.verify import EvidenceFile, answers, combined, judge, time_in_words
 from pytest_ane.report.figures import amount
 from pytest_ane.report.rows import Row
 from pytest_ane.report.table import columns
 from pytest_ane.report.terminal import table
 from pytest_ane.report.verdict import failure, reasons, row, to_json
 from pytest_ane.tools._compare_words import data, fault, lines
-from pytest_ane.tools._inventory import Inventory
 
 EXAMPLE = "pytest-ane evidence verify --shards L01"
 _COLUMNS = ("subject", "gate", "age", "chip", "system", "units", "state")
-_LONGEST = 300
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,36 +62,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--by", choices=("os", "chip"), help="compare: systems or chips")
     add_shards(parser, "verify, compare: which (default: all)")
     add_project(parser)
-    parser.add_argument(
-        "--evidence",
-        "--ane-evidence",
-        type=Path,
-        metavar="DIR",
-        help="default: the folder evidence next to the manifest",
-    )
+    words = "default: the folder evidence next to the manifest"
+    parser.add_argument("--evidence", "--ane-evidence", type=Path, metavar="DIR", help=words)
     parser.add_argument(
         "--rehash", "--ane-rehash", action="store_true", help="read unchanged files too"
     )
     add_yes(parser)
-    parser.add_argument(
-        "--policy-from",
-        metavar="REF|DIR",
-        help="verify-run: the base branch, a commit that git knows or a checkout of it",
+    words = "verify-run: the base branch, a commit that git knows or a checkout of it"
+    parser.add_argument("--policy-from", metavar="REF|DIR", help=words)
+    words = "verify-run: measure so many again, 5 or 10%% of all; the commit picks them"
+    parser.add_argument("--recheck", type=_recheck, default=0.0, metavar="N|SHARE", help=words)
+    words = (
+        "verify-run: somebody has agreed to the changes of manifest, keys and gates: let the pull "
+        "request's own manifest judge"
     )
-    parser.add_argument(
-        "--recheck",
-        type=_recheck,
-        default=0.0,
-        metavar="N|SHARE",
-        help="verify-run: measure again so many of the measurements: 5, or 10%%; the commit picks "
-        "them",
-    )
-    parser.add_argument(
-        "--reviewed",
-        action="store_true",
-        help="verify-run: somebody has agreed to the changes of manifest, keys and gates: let the "
-        "pull request's own manifest judge",
-    )
+    parser.add_argument("--reviewed", action="store_true", help=words)
 
 
 def _recheck(text: str) -> float:
@@ -111,7 +104,7 @@ def run(options: argparse.Namespace) -> Output:
         raise EvidenceError(f"evidence {action} {fault}; pytest-ane evidence --help shows how.")
     if action == "verify-run":
         return (yield from _verify_run(options))
-    inventory = Inventory(options.manifest, options.evidence, options.cache)
+    inventory = _Inventory(options)
     with inventory.project.use(rehash=options.rehash):
         return (yield from _ACTIONS[action](inventory, options))
 
@@ -120,7 +113,7 @@ def _fault(options: argparse.Namespace) -> str:
     """What is wrong with the arguments of an action; empty where nothing is."""
     action, count, base = options.action, len(options.what), options.policy_from
     if action == "show" and count != 1:
-        return "needs an evidence file, a shard or a model" if not count else "takes one alone"
+        return "needs one evidence file, shard or model"
     if action == "verify-run" and (count != 1 or base is None):
         return "needs the file of one run and --policy-from REF"
     if action not in ("show", "compare", "verify-run") and count:
@@ -130,8 +123,147 @@ def _fault(options: argparse.Namespace) -> str:
     return "takes no --policy-from" if base is not None and action != "verify-run" else ""
 
 
-def _list(inventory: Inventory, options: argparse.Namespace) -> Output:
-    """A table of the evidence files of shards and their state; then the unused files."""
+_Today: TypeAlias = tuple[Mapping[str, str], Mapping[str, Any], Artifact | None]
+"""Digests of what is built, the question, and a shard's package."""
+
+
+class _Inventory:
+    """The evidence files of a project, and what each is worth; nothing is built."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.project = read_project(options.manifest, options.cache)
+        self.manifest = self.project.manifest
+        self.store = Store(options.evidence or self.manifest.path.parent / FOLDER)
+        self.used = self.store.used(self.manifest)
+        self.now = datetime.now(timezone.utc)
+
+    def paths(self, what: str) -> list[Path]:
+        """The evidence files that a file's name, a shard or a model means, or `EvidenceError`."""
+        if (path := Path(what)).is_file():
+            same = (used for used in self.used if used.exists() and used.samefile(path))
+            return [next(same, path)]
+        files = [p for p, (_, s, _) in self.used.items() if what in _names(s) and p.is_file()]
+        if not files:
+            raise EvidenceError(
+                f"{what} is neither an evidence file nor a shard or model with evidence in "
+                f"{self.store.folder}; pytest-ane evidence list shows what there is."
+            )
+        return files
+
+    def read(self, path: Path) -> Record:
+        """A record; `EvidenceError` where the file is damaged."""
+        try:
+            return Record.from_json(read_file(path) or b"")
+        except EvidenceError as error:
+            raise EvidenceError(f"{path}: {str(error).removeprefix(f'{path} ')}") from None
+
+    def age(self, record: Record) -> str:
+        return time_in_words(max(self.now, record.time) - record.time)
+
+    def state(self, path: Path) -> str:
+        """What a file of a shard is worth: `valid`, or why not."""
+        try:
+            self.verified(*self.used[path])
+        except UnprovenError as error:
+            return error.kind
+        except BuildError:
+            return "not built"
+        except AneError:
+            return "unknown"
+        return "valid"
+
+    def recordable(self, selection: str) -> list[tuple[str, Subject]]:
+        """Gates of selected shards, and of whole models, that recorded evidence may answer."""
+        shards = select(self.manifest, selection)
+        chosen = {shard.qualified for shard in shards}
+        complete = [model for model in self.manifest.models if is_complete(model, chosen)]
+        return [
+            *((g.name, shard) for shard in shards for g in recordable("shard") if g.asks(shard)),
+            *((g.name, model) for model in complete for g in recordable("model")),
+        ]
+
+    def comparable(self, stores: Sequence[Store], selection: str) -> Iterator[Recorded | Skipped]:
+        """Evidence of selected shards in several folders, for `compare`; what does not count too.
+
+        What is built is held against the package; what is not, against other evidence alone. The
+        policy's systems, chips and age are left out.
+        """
+        for gate, subject in self.recordable(selection):
+            if not GATES[gate].by_device:  # It would be the same on any machine.
+                continue
+            policy = subject.policy.evidence
+            policy = policy.model_copy(update={"chips": None, "os": None, "max_age": None})
+            paths = [path for store in stores for path in store.all(gate, subject.qualified)]
+            today: _Today | None = None
+            with suppress(AneError):
+                today = self._today(gate, subject) if paths else None
+            files, asked, artifact = today or (None, None, None)
+            for path in paths:
+                try:
+                    found = EvidenceFile(path, gate, subject).verified(
+                        policy=policy, now=self.now, files=files, asked=asked, artifact=artifact
+                    )
+                    digest = sha256(found.to_json().encode()).hexdigest()
+                    yield Recorded(path, digest, found, subject, is_held=today is not None)
+                except UnprovenError as error:
+                    yield Skipped(path, error.kind, str(error))
+        for store in stores:
+            yield from (Skipped(path, "unused") for path in store.unused(self.manifest))
+
+    def proven(self, gate: str, subject: Subject) -> Verdict:
+        """Today's policy applied to what was recorded, on the worst of the policy's systems.
+
+        `unproven` with the sentence where it proves nothing.
+        """
+        try:
+            return combined(answers(gate, subject, partial(self.verified, gate, subject)))
+        except AneError as error:
+            reason, _, remedy = str(error).partition("; ")
+            return nothing(gate, subject.qualified, reason, remedy)
+
+    def verified(self, gate: str, subject: Subject, system: str = "") -> Record:
+        """The evidence of a gate, if it is of what is built and the policy takes it.
+
+        Raises:
+            AneError: it proves nothing, the shard is not built, or its source is missing.
+        """
+        files, asked, artifact = self._today(gate, subject)
+        return EvidenceFile.at(self.store, gate, subject, system).verified(
+            policy=subject.policy.evidence, now=self.now, files=files, asked=asked,
+            artifact=artifact,
+        )  # fmt: skip
+
+    def _today(self, gate: str, subject: Subject) -> _Today:
+        """What is built and what is asked, which evidence has to fit, and a shard's package."""
+        model = self.manifest.model_of(subject.qualified.partition(":")[0])
+        shards = model.shards if isinstance(subject, Model) else (subject,)
+        artifacts = {shard.id: self._artifact(shard) for shard in shards}
+        asked = question(gate, subject, model, lambda: self.project.model(model.name).identity)
+        artifact = artifacts[subject.id] if isinstance(subject, Shard) else None
+        return files_of(artifacts), asked, artifact
+
+    def _artifact(self, shard: Shard) -> Artifact:
+        """A shard's package; `BuildError` where there is none."""
+        package = self.project.package(shard)
+        if package is None:
+            raise BuildError(
+                f"{shard.qualified} is not built, and nothing is built here; run: "
+                f"pytest --ane-shards={shard.qualified} -m gate"
+            )
+        if not package.exists():
+            raise BuildError(f"{shard.qualified}: the artifact {package} does not exist.")
+        return Artifact(package)
+
+
+def _names(subject: Subject) -> tuple[str, ...]:
+    """What a shard or model may be called."""
+    name = subject.qualified
+    if not isinstance(subject, Shard):
+        return (name,)
+    return (name, subject.id, *(without_function(each)[0] for each in (name, subject.id)))
+
+
+def _list(inventory: _Inventory, options: argparse.Namespace) -> Output:
     store, used = inventory.store, inventory.used
     files = [path for path in store.files() if path in used or is_evidence(path)]
     rows = {path: _columns(inventory, path) for path in files if path in used}
@@ -143,56 +275,47 @@ def _list(inventory: Inventory, options: argparse.Namespace) -> Output:
     return {"folder": store.folder, "files": listed, "unused": unused}
 
 
-def _columns(inventory: Inventory, path: Path) -> tuple[str, ...]:
+def _columns(inventory: _Inventory, path: Path) -> tuple[str, ...]:
     gate, subject, _ = inventory.used[path]
-    try:
+    facts = [""] * 4
+    with suppress(EvidenceError):
         record = inventory.read(path)
-    except EvidenceError:
-        facts = [""] * 4
-    else:
         environment = dict(record.environment) | ({"chip": SIMULATED} if simulated(record) else {})
         keys = ("chip", "os", "compute_units")
-        facts = [_age(inventory, record), *(environment.get(key, "") for key in keys)]
+        facts = [inventory.age(record), *(environment.get(key, "") for key in keys)]
     return (subject.qualified, gate, *facts, inventory.state(path))
 
 
-def _show(inventory: Inventory, options: argparse.Namespace) -> Output:
+def _show(inventory: _Inventory, options: argparse.Namespace) -> Output:
     """Records in words, each with the verdict on it today."""
     shown: list[dict[str, Any]] = []
     for path in inventory.paths(options.what[0]):
-        yield from ("",) if shown else ()
         record = inventory.read(path)
         yield from _record(inventory, record)
         verdict = None
-        if (subject := inventory.used.get(path)) is None:
+        if path not in inventory.used:
             yield "verdict        none: no shard of the manifest uses this file"
         else:
-            verdict = yield from _worth(inventory, *subject)
+            verdict = yield from _worth(inventory, path)
         data = json.loads(record.to_json())
         shown.append({"file": path, "record": data, "verdict": verdict})
     return shown
 
 
-def _record(inventory: Inventory, record: Record) -> Iterator[str]:
+def _record(inventory: _Inventory, record: Record) -> Iterator[str]:
     yield f"{record.subject} {record.gate}"
-    yield f"recorded       {record.time:%Y-%m-%d %H:%M} UTC, {_age(inventory, record)} ago"
+    yield f"recorded       {record.time:%Y-%m-%d %H:%M} UTC, {inventory.age(record)} ago"
     yield f"of             {_files(len(record.files))}, {next(iter(record.files))} first"
     for key, value in sorted(record.environment.items()):
         yield f"{key:<14} {value}"
     if record.asked:
-        text = json.dumps(record.asked, sort_keys=True)
-        yield f"asked          {text if len(text) <= _LONGEST else f'{text[:_LONGEST]}...'}"
+        yield f"asked          {json.dumps(record.asked, sort_keys=True)}"
     for figure in GATES[record.gate].figures(record.measurement):
         yield f"  {figure.name}: {amount(figure.value, figure.unit)}"
 
 
-def _age(inventory: Inventory, record: Record) -> str:
-    return time_in_words(max(inventory.now, record.time) - record.time)
-
-
-def _worth(
-    inventory: Inventory, gate: str, subject: Subject, system: str
-) -> Generator[str, None, dict[str, Any]]:
+def _worth(inventory: _Inventory, path: Path) -> Generator[str, None, dict[str, Any]]:
+    gate, subject, system = inventory.used[path]
     try:
         verdict = judge(inventory.verified(gate, subject, system), subject)
     except AneError as error:
@@ -203,9 +326,13 @@ def _worth(
     return to_json(verdict)
 
 
-def _verify(inventory: Inventory, options: argparse.Namespace) -> Output:
+def _verify(inventory: _Inventory, options: argparse.Namespace) -> Output:
     """All gates whose policy requires a device's evidence, judged."""
-    required = inventory.required(options.shards)
+    required = [
+        (gate, subject)
+        for gate, subject in inventory.recordable(options.shards)
+        if subject.policy.requires_evidence(gate)
+    ]
     if not required:
         raise EvidenceError(
             "No policy of the selected shards requires evidence, so nothing was verified; it is "
@@ -227,8 +354,7 @@ def _verify(inventory: Inventory, options: argparse.Namespace) -> Output:
     return Failed(f"{len(red)} of {len(verdicts)} verdicts are red.", data) if red else data
 
 
-def _compare(inventory: Inventory, options: argparse.Namespace) -> Output:
-    """What differs between systems, or chips, of evidence in the manifest's folder and others."""
+def _compare(inventory: _Inventory, options: argparse.Namespace) -> Output:
     for folder in map(Path, options.what):
         if not folder.is_dir():
             raise EvidenceError(f"{folder} is no folder; name one with evidence in it.")
@@ -240,15 +366,12 @@ def _compare(inventory: Inventory, options: argparse.Namespace) -> Output:
     return Failed(says, data(comparison)) if says else data(comparison)
 
 
-def _prune(inventory: Inventory, options: argparse.Namespace) -> Output:
+def _prune(inventory: _Inventory, options: argparse.Namespace) -> Output:
     """Delete records that no shard uses, after a list of them and a yes."""
-    unused, folder = inventory.unused(), inventory.store.folder
+    unused, folder = inventory.store.unused(inventory.manifest), inventory.store.folder
     data = {"folder": folder, "unused": unused, "removed": 0}
-    if not unused:
-        yield f"no unused file in {folder}"
-        return data
     yield from (f"unused {path}" for path in unused)
-    if not confirmed(f"Delete {_files(len(unused))}?", options):
+    if unused and not confirmed(f"Delete {_files(len(unused))}?", options):
         yield (
             f"{_files(len(unused))} would be deleted; nothing was: "
             "pytest-ane evidence prune --yes deletes them"

@@ -7,12 +7,11 @@ import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from pytest_ane.cli.options import add_manifest
+from pytest_ane.cli.options import add_manifest, positive
 from pytest_ane.cli.output import Failed, Output
-from pytest_ane.mlprogram.errors import BackendError, ExecutionError
+from pytest_ane.mlprogram.errors import BackendError
 
 EXAMPLE = "pytest-ane first-contact --shard L01"
-_SECONDS = 300.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,31 +20,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shard", default="", help="the shard whose gates run (default: a small package)"
     )
     add_manifest(parser)
-    parser.add_argument(
-        "--folder",
-        type=Path,
-        default=Path("first-contact"),
-        help="where results are kept; a run goes on where it was (default: first-contact)",
-    )
-    parser.add_argument(
-        "-k",
-        default="",
-        metavar="TESTS",
-        dest="keyword",
-        help="only tests whose names match, as pytest's own -k: arithmetic, 'loads or image'",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=_SECONDS,
-        help=f"how long Core ML may take for an answer (default: {_SECONDS:g})",
-    )
-    parser.add_argument(
-        "--replay",
-        type=Path,
-        metavar="FOLDER",
-        help="rehearse: a script of pytest_ane.mac.testing answers for Core ML",
-    )
+    words = "where results are kept; a run goes on where it was (default: first-contact)"
+    parser.add_argument("--folder", type=Path, default=Path("first-contact"), help=words)
+    words = "only tests whose names match, as pytest's own -k: arithmetic, 'loads or image'"
+    parser.add_argument("-k", default="", metavar="TESTS", dest="keyword", help=words)
+    words = "seconds that Core ML may take for an answer (default: 300)"
+    parser.add_argument("--seconds", type=positive, default=300.0, help=words)
+    words = "rehearse: a script of pytest_ane.mac.testing answers for Core ML"
+    parser.add_argument("--replay", type=Path, metavar="FOLDER", help=words)
 
 
 def run(options: argparse.Namespace) -> Output:
@@ -60,8 +42,6 @@ def run(options: argparse.Namespace) -> Output:
         build = system_build()
     else:
         raise BackendError("first-contact runs on a Mac, and there is no Core ML here.")
-    if not options.seconds > 0:
-        raise ExecutionError(f"--seconds {options.seconds:g}: give more than 0.")
     manifest, replay = (
         str(path.resolve()) if path else "" for path in (options.manifest, options.replay)
     )

@@ -45,11 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_function(parser)
     add_project(parser)
     add_budget(parser)
-    add_backend(
-        parser,
-        "what runs a package (default: Core ML on a Mac, else the CPU executor)",
-        default="auto",
-    )
+    words = "what runs a package (default: Core ML on a Mac, else the CPU executor)"
+    add_backend(parser, words, default="auto")
 
 
 def run(options: argparse.Namespace) -> Output:
@@ -66,12 +63,10 @@ def run(options: argparse.Namespace) -> Output:
     if options.what.rstrip("/").endswith(_PACKAGES):
         if options.package is not None:
             raise GoldenError("--package is for a shard of the manifest; name one package.")
-        probes = Probes(kinds=("gaussian",))
-        package = Path(options.what)
-        recorded = _of_package(_backend(options), package, probes, None, options.function)
+        probes, package = Probes(kinds=("gaussian",)), Path(options.what)
+        tensors, metadata = _of_package(options, package, probes, None, options.function)
     else:
-        recorded = _of_shard(options)
-    tensors, metadata = recorded
+        tensors, metadata = _of_shard(options)
     write_golden(out, dict(tensors), metadata)
     size = out.stat().st_size
     yield f"{out}: {len(metadata['probes'])} probes, {size:,} bytes"
@@ -96,7 +91,7 @@ def _of_shard(options: argparse.Namespace) -> Recorded:
         return _of_family(model, shard, options)
     if package is not None:
         function = counterpart(package, shard.function)
-        return _of_package(_backend(options), package, shard.probes, shard.inputs, function)
+        return _of_package(options, package, shard.probes, shard.inputs, function)
     if isinstance(model, OpenModel):
         raise GoldenError(
             f"{shard.qualified}: has no float32 module; name a package to run with --package."
@@ -123,13 +118,13 @@ def _of_family(model: OpenModel, shard: Shard, options: argparse.Namespace) -> R
 
 
 def _of_package(
-    backend: Backend,
+    options: argparse.Namespace,
     package: Path,
     probes: Probes,
     tables: Mapping[str, Input] | None,
     function: str | None,
 ) -> Recorded:
-    """A package's own inputs and outputs."""
+    backend = _backend(options)
     cases = package_cases(backend, package, None, probes, tables, function)
     runner = backend.load(package, function)
     tensors: dict[str, Any] = {}

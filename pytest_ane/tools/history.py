@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,17 +13,15 @@ from pytest_ane.cli.output import Output
 from pytest_ane.mlprogram.errors import HistoryError
 from pytest_ane.project.entries import read_manifest
 from pytest_ane.records.history import compare, judge
-from pytest_ane.records.memory import FOLDER, Memory, Run, Series, Skipped
+from pytest_ane.records.memory import FOLDER, Memory, Series
 from pytest_ane.records.steps import Turn, summaries, turns
 from pytest_ane.report.table import columns
 
 EXAMPLE = "pytest-ane history cosine.min --shards L11"
 _SHOWN = 12
 """Steps, or differences, that a table has; --json has all."""
-_BAR = 20
 _SKIPPED = 3
 _TURN = ("commit", "subject", "gate", "figure", "before -> after", "since")
-_FACTS = {"os": "system", "compute_units": "compute units"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,12 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_shards(parser, "which shards and models (default: all)")
     parser.add_argument("--gate", default="", help="figures of this gate alone")
-    parser.add_argument(
-        "--history",
-        type=Path,
-        metavar="DIR",
-        help="default: the folder history next to the manifest",
-    )
+    words = "default: the folder history next to the manifest"
+    parser.add_argument("--history", type=Path, metavar="DIR", help=words)
     add_manifest(parser)
 
 
@@ -54,7 +47,12 @@ def run(options: argparse.Namespace) -> Output:
     memory = Memory(options.history or manifest.absolute().parent / FOLDER)
     asked = {"gate": options.gate, "shards": options.shards}
     memory.check(**asked)
-    yield from _notes(memory.skipped, memory.runs)
+    if memory.skipped:
+        named = ", ".join(map(str, memory.skipped[:_SKIPPED]))
+        yield f"note: {_count(len(memory.skipped), 'line')} skipped: {named}"
+    lost = [run.label for run in memory.runs if run.commit and not run.known]
+    if lost and len(lost) < len(memory.runs):
+        yield f"note: git does not know the commits of {', '.join(lost[:_SKIPPED])}"
     match options.what:
         case []:
             data = yield from _overview(memory, asked)
@@ -74,22 +72,7 @@ def run(options: argparse.Namespace) -> Output:
     return {**data, "skipped": memory.skipped}
 
 
-def _notes(lines: Sequence[Skipped], runs: Sequence[Run]) -> Iterator[str]:
-    """Lines that were not read, and runs whose commits git does not know, where it knows others."""
-    if lines:
-        named = ", ".join(map(str, lines[:_SKIPPED]))
-        more = f" and {len(lines) - _SKIPPED:,} more" if len(lines) > _SKIPPED else ""
-        yield f"note: {_count(len(lines), 'line')} skipped: {named}{more}"
-    lost = [run for run in runs if run.commit and not run.known]
-    if lost and len(lost) < len(runs):
-        yield (
-            f"note: git does not know the commits of {_count(len(lost), 'run')}, which stand by "
-            f"time: {lost[0].label}{' and others' if len(lost) > 1 else ''}"
-        )
-
-
 def _overview(memory: Memory, asked: dict[str, Any]) -> Output:
-    """A table of models, and the steps."""
     models, found = summaries(memory, **asked), turns(memory, **asked)
     heads = ("model", "lines", "runs", "commits", "first", "last", "machines")
     rows = [
@@ -112,93 +95,67 @@ def _overview(memory: Memory, asked: dict[str, Any]) -> Output:
 def _turn(turn: Turn) -> tuple[str, ...]:
     step = turn.steps[0]
     more = f" and {_count(len(turn.steps) - 1, 'more figure')}" if len(turn.steps) > 1 else ""
-    others = ", ".join(f"another {word}" for word in turn.changed)
+    why = "; ".join(filter(None, (turn.title[:60], *(f"another {word}" for word in turn.changed))))
     values = f"{_number(step.before)} -> {_number(step.after)}"
-    why = "; ".join(filter(None, (turn.title[:60], others)))
-    return (turn.run.label, turn.subject, _test(step.series), f"{step.series.figure}{more}",
-            values, why)  # fmt: skip
+    figure = f"{step.series.figure}{more}"
+    return turn.run.label, turn.subject, _test(step.series), figure, values, why
 
 
 def _course(memory: Memory, asked: dict[str, Any], figure: str) -> Output:
-    """One figure over runs, with bars from its least to its greatest value, and its steps."""
     found = memory.series(figure, **asked)
     if not found:
-        raise HistoryError(_unknown(memory, figure, asked))
+        names = memory.names(**asked)
+        near = get_close_matches(figure, names, 4, 0.4) or names[:4]
+        raise HistoryError(
+            f"No line that was asked for has the figure {figure!r}; of {len(names)} there are "
+            f"{', '.join(near)}."
+        )
     steps = turns(memory, figure=figure, **asked)
-    for at, series in enumerate(found):
-        if at:
-            yield ""
+    for series in found:
         yield from _values(memory, series, steps)
     return {"runs": memory.runs, "series": found, "steps": steps}
 
 
-def _unknown(memory: Memory, figure: str, asked: dict[str, Any]) -> str:
-    """That there is no such figure, and the names that come near."""
-    names = memory.names(**asked)
-    near = get_close_matches(figure, names, 4, 0.4) or names[:4]
-    some = f"{len(names)} figures, such as " if len(near) < len(names) else ""
-    narrowed = asked["gate"] or asked["shards"] != "all"
-    only = " with this gate and these shards" if narrowed else ""
-    return f"No line has the figure {figure!r}{only}; there are {some}{', '.join(near)}."
-
-
 def _values(memory: Memory, series: Series, turns: Sequence[Turn]) -> Iterator[str]:
-    finite = [value for value in series.values if math.isfinite(value)]
-    least, greatest = min(finite, default=0.0), max(finite, default=0.0)
-    steps = {step.series.ids[step.at]: (turn, step) for turn in turns for step in turn.steps}
+    stepped = {step.series.ids[step.at]: (turn, step) for turn in turns for step in turn.steps}
     on = f" on {series.backend}" if series.backend else ""
     yield f"{series.subject} {_test(series)} {series.figure}{on}:"
-    rows = []
+    rows = [("commit", "time", "value", "")]
     for id_, place, value in zip(series.ids, series.runs, series.values, strict=True):
         run = memory.runs[place]
-        note = memory.commits.titles.get(run.commit, "")[:40]
-        if id_ in steps:
-            turn, step = steps[id_]
+        note = memory.commits.titles.get(run.commit, "")[:60]
+        if id_ in stepped:
+            turn, step = stepped[id_]
             others = "".join(f"; another {word}" for word in turn.changed)
             note = f"stepped: {_number(step.before)} -> {_number(step.after)}{others}"
-        rows.append((run.label, run.time[:16], _number(value), _bar(value, least, greatest), note))
-    heads = ("commit", "time", "value", f"{_number(least)} to {_number(greatest)}", "")
-    yield from columns([heads, *rows], words=[True, True, False, True, True])
-
-
-def _bar(value: float, least: float, greatest: float) -> str:
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "inf"
-    share = (value - least) / (greatest - least) if greatest > least else 1.0
-    return "#" * max(round(_BAR * share), 1)
+        rows.append((run.label, run.time[:16], _number(value), note))
+    yield from columns(rows, words=[True, True, False, True])
 
 
 def _diff(memory: Memory, asked: dict[str, Any], a: str, b: str) -> Output:
-    """What two sides differ in."""
     found = compare(memory, a, b, **asked)
     left, right = found.sides
     yield f"{left} against {right}"
     for name, before, after in found.facts:
-        yield f"  {_FACTS.get(name, name)}: {before} -> {after}"
+        yield f"  {name}: {before} -> {after}"
     for count, what in ((found.packages, "package"), (found.questions, "question")):
         if count:
             yield f"  another {what} in {_count(count, 'measurement')}"
     for one, other, count in found.apart:
-        yield (
-            f"  not compared: {_count(count, 'measurement')}, by the backend {one} and by {other}; "
-            "numbers of different backends say nothing about each other"
-        )
+        yield f"  not compared: {_count(count, 'measurement')}, by the backend {one} and by {other}"
     for count, side in zip(found.only, found.sides, strict=True):
         if count:
             yield f"  only in {side}: {_count(count, 'measurement')}"
     yield ""
     differences, total = found.differences, len(found.differences)
-    if total:
-        heads = ("subject", "gate", "figure", left, right)
-        rows = [
-            (d.subject, _test(d), d.figure, _number(d.before), _number(d.after))
-            for d in differences[:_SHOWN]
-        ]
-        yield from columns([heads, *rows], words=len(heads))
-        more = f" ({total - _SHOWN:,} more, which --json lists)" if total > _SHOWN else ""
-        yield f"{_count(total, 'figure')} of {total + found.same:,} differ{more}"
-    else:
-        yield f"no figure differs, of {found.same:,}"
+    heads = ("subject", "gate", "figure", left, right)
+    rows = [
+        (d.subject, _test(d), d.figure, _number(d.before), _number(d.after))
+        for d in differences[:_SHOWN]
+    ]
+    yield from columns([heads, *rows] if rows else [], words=len(heads))
+    more = f" ({total - _SHOWN:,} more, which --json lists)" if total > _SHOWN else ""
+    yield f"{_count(total, 'figure')} of {total + found.same:,} differ{more}"
     return {**vars(found), "differences": [difference._asdict() for difference in differences]}
 
 

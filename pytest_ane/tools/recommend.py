@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import math
 import time
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_ane.cli.options import add_arithmetics, add_budget, add_project, positive
 from pytest_ane.cli.output import Failed, Output, tell
+from pytest_ane.manifest import Settings, parse
+from pytest_ane.manifest.base import TOMLDecodeError, loads
+from pytest_ane.manifest.compression import setting_keys
+from pytest_ane.manifest.problems import dotted, toml_text
+from pytest_ane.mlprogram.atomic import write_atomically
+from pytest_ane.mlprogram.errors import ManifestError
+from pytest_ane.report.table import columns
 
 if TYPE_CHECKING:
     from pytest_ane.tools._recommend_search import Candidate
@@ -38,50 +47,47 @@ def run(options: argparse.Namespace) -> Output:
 
     It fails where no candidate passes.
     """
-    from pytest_ane.project import process as threads
+    from pytest_ane.project import process
 
-    threads.choose()
+    process.choose()
     from pytest_ane.project.choose import choose_model
     from pytest_ane.project.models import OpenModel
     from pytest_ane.project.project import read_project
-    from pytest_ane.tools import _recommend as found
-    from pytest_ane.tools._recommend_manifest import diff, rewritten, save
-    from pytest_ane.tools._recommend_search import best, best_single, recommend
+    from pytest_ane.tools import _recommend as measured
+    from pytest_ane.tools._recommend_search import best, recommend
 
     file = options.manifest or Path("shards.toml")
     project = read_project(file, options.cache, backend_name="cpu", arithmetic=options.arithmetic)
     model = choose_model(project.manifest, options.model)
-    found.check_searchable(model)
-    settings = found.menu_of(options.menu)
-    cache, backend = project.cache, project.backend
+    measured.check_searchable(model)
+    menu = measured.menu_of(options.menu)
     with project.use():
         opened = project.model(model.name)
         assert isinstance(opened, OpenModel)  # It has a family.
         opened.check_logits()
         opened.check_compared()
-        log = found.log_of(options.log, opened, cache, backend)
-        yield f"log: {log.file}" + (f" ({len(log)} measurements in it already)" if len(log) else "")
-        evaluator = found.ModelEvaluator(
-            opened, cache, backend, settings, log, minutes=options.minutes or math.inf,
-            evaluations=options.evaluations or math.inf, progress=tell,
+        log = measured.log_of(options.log, opened, project.cache, project.backend)
+        yield f"log: {log.file}, {len(log)} measurements in it"
+        evaluator = measured.ModelEvaluator(
+            opened, project.cache, project.backend, menu, log,
+            minutes=options.minutes or math.inf, evaluations=options.evaluations or math.inf,
         )  # fmt: skip
-        start = time.monotonic()
+        start, limit = time.monotonic(), model.policy.behaviour.max_kl
         candidates: list[Candidate] = []
-        for candidate in recommend(evaluator, model.policy.behaviour.max_kl):
+        for candidate in recommend(evaluator, limit):
             tell("")
             candidates.append(candidate)
-            yield found.line(candidate)
+            yield line(candidate)
         tell("")
         winner, seconds = best(candidates), time.monotonic() - start
-        yield from ("", *found.table(candidates, winner), "")
-        old = len(candidates) - evaluator.measured
+        yield from ("", *table(candidates, winner), "")
         yield (
             f"{evaluator.measured} whole models measured in {seconds / 60:.1f} minutes "
-            f"({backend.name})" + (f"; {old} more were in the log" if old > 0 else "")
+            f"({project.backend.name})"
         )
         data = {
-            "command": "recommend", "model": model.name, "max_kl": model.policy.behaviour.max_kl,
-            "log": log.file, "candidates": list(map(_data, candidates)), "seconds": seconds,
+            "command": "recommend", "model": model.name, "max_kl": limit, "log": log.file,
+            "candidates": list(map(_data, candidates)), "seconds": seconds,
         }  # fmt: skip
         if winner is None:
             return Failed(
@@ -89,14 +95,22 @@ def run(options: argparse.Namespace) -> Output:
                 "bits to the menu, or give the search more time.",
                 data,
             )
-        yield found.saved(winner, best_single(candidates))
+        saved = f"recommended: {winner.name}, {_mb(winner)} MB, passed every gate here"
+        single = best([c for c in candidates if len(set(c.choice.values())) == 1])
+        if single is not None and single is not winner:
+            less = 1 - winner.size / single.size
+            saved += f"; {less:.1%} smaller than {single.name} for all ({_mb(single)} MB)"
+        yield saved
         compression = evaluator.compression(winner.choice)
         text = file.read_bytes().decode("utf-8-sig")
         new = rewritten(text, file, model.name, compression)
         if new == text:
             yield f"{file} has these settings already"
         elif options.write:
-            yield from diff(text, new, file)
+            names = str(file), f"{file} (recommended)"
+            yield from difflib.unified_diff(
+                text.splitlines(), new.splitlines(), *names, lineterm=""
+            )
             save(file, new)
             yield f"{file} written"
         else:
@@ -112,3 +126,153 @@ def _data(candidate: Candidate) -> dict[str, Any]:
         sizes[setting] += unit.option(setting).size
     data = {key: value for key, value in vars(candidate).items() if key != "choice"}
     return {**data, "passed": candidate.passed, "settings": dict(sizes)}
+
+
+# What is said of candidates.
+
+_HEAD = ("candidate", "MB", "cosine", "top-1", "KL", "centred", "verdict")
+_FORMS = {"cosine": ".4f", "top1": ".1%", "kl": ".4f", "centred_cosine.min": ".4f"}
+
+
+def table(candidates: Sequence[Candidate], marked: Candidate | None) -> Iterator[str]:
+    """Lines of the table, smallest first; the recommended one is marked."""
+    rows = [_row(c, c is marked) for c in sorted(candidates, key=lambda c: c.size)]
+    yield from columns([_HEAD, *rows], last=True)
+
+
+def line(candidate: Candidate) -> str:
+    """`mixed 3: 105.1 MB, KL 0.0381, passed`, or the first reason why not."""
+    kl = "" if math.isnan(candidate.kl) else f", KL {candidate.kl:.4f}"
+    reasons = candidate.reasons
+    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+    why = f": {reasons[0]}{more}" if reasons else ""
+    return f"{candidate.name}: {_mb(candidate)} MB{kl}, {candidate.status}{why}"
+
+
+def _row(candidate: Candidate, is_marked: bool) -> tuple[str, ...]:
+    facts = {**candidate.facts, "kl": candidate.kl}
+    values = ((facts.get(name, math.nan), form) for name, form in _FORMS.items())
+    figures = ("-" if math.isnan(value) else format(value, form) for value, form in values)
+    mark = ", recommended" * is_marked
+    return (candidate.name, _mb(candidate), *figures, f"{candidate.status}{mark}")
+
+
+def _mb(candidate: Candidate) -> str:
+    return f"{candidate.size / 1e6:.1f}"
+
+
+# The result in the manifest. Lines are taken out and put in; the new text is read back and has to
+# say exactly what was meant, or nothing is written.
+
+
+def rewritten(text: str, file: Path, model: str, wanted: Mapping[str, Settings]) -> str:
+    """A manifest's text with other compression for a model's shards, by id.
+
+    The compression that most shards have becomes the model's, others get a table of their own.
+    Other lines, comments and their order stay.
+
+    Raises:
+        ManifestError: the file's layout leaves no place for it.
+    """
+    before = parse(text, file)
+    one = before.model_of(model)
+    shards = tuple(s.model_copy(update={"compression": wanted[s.id]}) for s in one.shards)
+    changed = one.model_copy(update={"shards": shards})
+    models = tuple(changed if each is one else each for each in before.models)
+    meant = before.model_copy(update={"models": models})
+    if meant == before:
+        return text
+    tables = _tables(model, wanted)
+    try:
+        new = _replaced(text, model, tables)
+        if parse(new, file) == meant:
+            return new
+    except ManifestError:
+        pass
+    raise ManifestError(
+        f"{file}: the compression of {model} cannot be changed in place; replace its compression "
+        f"tables by hand with:\n{tables}"
+    )
+
+
+def save(file: Path, text: str) -> None:
+    """Replace a manifest's text at once, or `ManifestError`; a link stays one."""
+    try:
+        write_atomically(file.resolve(), text.encode())
+    except OSError as error:
+        raise ManifestError(f"{file} cannot be written: {error.strerror}.") from None
+
+
+def _tables(model: str, wanted: Mapping[str, Settings]) -> str:
+    """TOML of the model's table, and of each shard's that differs from it."""
+    forms = {shard: setting.model_dump_json() for shard, setting in wanted.items()}
+    common = Counter(forms.values()).most_common(1)[0][0]
+    main = setting_keys(next(s for shard, s in wanted.items() if forms[shard] == common))
+    tables: dict[tuple[str, ...], dict[str, Any]] = {("models", model): main}
+    for shard, setting in wanted.items():
+        if forms[shard] != common:
+            keys = setting_keys(setting)
+            if setting.method == main["method"]:
+                # What the table above says is said again, if only to be the default.
+                dumped = setting.model_dump(mode="json")
+                keys |= {key: dumped[key] for key in main if key not in keys}
+            tables["models", model, "shard", shard] = keys
+    return "\n".join(
+        f"[{dotted((*path, 'compression'))}]\n" + "".join(_lines(keys))
+        for path, keys in tables.items()
+    )
+
+
+def _lines(keys: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in keys.items():
+        if key == "overrides" and value:
+            tables = "".join(f"    {toml_text(each)},\n" for each in value)
+            yield f"{key} = [\n{tables}]\n"
+        elif value is not None:
+            yield f"{key} = {toml_text(value)}\n"
+
+
+def _replaced(text: str, model: str, tables: str) -> str:
+    """The text without a model's compression, and these tables where it was, else below the model.
+
+    Lines that are only a comment stay.
+    """
+    kept: list[str] = []
+    header: tuple[str, ...] = ()
+    place, below, goes = None, None, False
+    for line in text.splitlines(keepends=True):
+        if not line.strip() or line.lstrip().startswith("#"):
+            kept.append(line)
+            continue
+        # A line without a key goes on with the value before it.
+        if path := _path(line):
+            if is_header := line.lstrip().startswith("["):
+                header = path
+            path = path if is_header else (*header, *path)
+            goes = path[:2] == ("models", model) and "compression" in (*path[2:3], *path[4:5])
+            if path == ("models", model, "compression") and is_header:
+                place = len(kept)
+        if not goes:
+            kept.append(line)
+            below = len(kept) if header == ("models", model) else below
+    if place is None:
+        place, tables = len(kept) if below is None else below, f"\n{tables}"
+    after = kept[place:]
+    return "".join((*kept[:place], tables, *["\n" for line in after[:1] if line.strip()], *after))
+
+
+def _path(line: str) -> tuple[str, ...]:
+    """The keys of a header, or before `=`; none where a line has neither."""
+    try:
+        is_header = line.lstrip().startswith("[")
+        table: Any = loads(line if is_header else f"{line.partition('=')[0]} = 0")
+    except TOMLDecodeError:
+        return ()
+    path = []
+    while table and isinstance(table, dict | list):
+        if isinstance(table, dict):
+            path.append(next(iter(table)))
+            table = table[path[-1]]
+        else:
+            table = table[0]
+    return tuple(path)

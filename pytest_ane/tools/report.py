@@ -60,33 +60,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--out", type=Path, metavar="FILE", help="the page; its end decides: .html or .md"
     )
-    parser.add_argument(
-        "--against",
-        type=Path,
-        metavar="FILE|DIR",
-        help="an earlier run, to compare; or a folder of many runs, whose figures are drawn",
-    )
-    parser.add_argument(
-        "--intent",
-        metavar="TEXT",
-        help="begin a write-up before the run: what you want to find out, in quotes",
-    )
-    parser.add_argument(
-        "--writeup",
-        nargs="?",
-        const="",
-        metavar="NAME",
-        help="fill in a write-up after the run, by number, name or path (default: the newest "
-        "unfinished one)",
-    )
+    words = "an earlier run, to compare; or a folder of many runs, whose figures are drawn"
+    parser.add_argument("--against", type=Path, metavar="FILE|DIR", help=words)
+    words = "begin a write-up before the run: what you want to find out, in quotes"
+    parser.add_argument("--intent", metavar="TEXT", help=words)
+    words = "fill in a write-up after the run, by number, name or path (default: the newest open)"
+    parser.add_argument("--writeup", nargs="?", const="", metavar="NAME", help=words)
     add_shards(parser, "--intent: what it is about (default: all)")
     add_manifest(parser)
-    parser.add_argument(
-        "--folder",
-        type=Path,
-        metavar="DIR",
-        help="of write-ups (default: experiments, next to the manifest)",
-    )
+    words = "of write-ups (default: experiments, next to the manifest)"
+    parser.add_argument("--folder", type=Path, metavar="DIR", help=words)
 
 
 def run(options: argparse.Namespace) -> Output:
@@ -110,12 +93,12 @@ def run(options: argparse.Namespace) -> Output:
 def _page(options: argparse.Namespace) -> Output:
     """Read a run and what belongs to it, and write the page."""
     out: Path = options.out
-    inputs = [*options.files, *filter(None, [options.against])]
-    if any(_same(out, file) for file in inputs):
-        raise ReportError(f"-o {out}: would overwrite what it is made from; name another file.")
     if not options.files:
         raise ReportError(f"-o {out}: name the run, a file of --ane-report=run.jsonl.")
     recorded, *others = options.files
+    inputs = (*options.files, *filter(None, [options.against]))
+    if out.resolve() in map(Path.resolve, inputs):
+        raise ReportError(f"-o {out}: would overwrite what it is made from; name another file.")
     format = format_of(out)
     found = read_run(recorded)
     documents = _documents(found, others, "compare with it by --against")
@@ -127,21 +110,9 @@ def _page(options: argparse.Namespace) -> Output:
     elif options.against:
         found = against(found, read_run(options.against))
     text = format.text(found).encode()
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(out, text)
-    except OSError as error:
-        raise ReportError(f"{out} cannot be written ({error.strerror}); name another.") from None
+    _write(out, text)
     yield f"wrote {out} ({len(text):,} bytes)"
     return {"written": out, "verdicts": len(found.rows), "documents": others}
-
-
-def _same(one: Path, other: Path) -> bool:
-    """Whether two paths lead to one file."""
-    try:
-        return one.samefile(other)
-    except OSError:
-        return False
 
 
 def _models(found: Run) -> set[str]:
@@ -154,7 +125,6 @@ def _documents(found: Run, files: Iterable[Path], of_run: str) -> list[dict[str,
 
 
 def _remembered(found: Run, folder: Path) -> Run:
-    """With what the memory has of its models."""
     memory = Memory(folder, sorted(_models(found)))
     # The run's own place; of one that has no file there, before all that are not older.
     started = found.facts.started.removesuffix("Z")
@@ -210,7 +180,13 @@ def _finish(options: argparse.Namespace) -> Output:
             f"The run gated {answered.facts.selection or 'other shards'}, and "
             f"{writeup.path.stem} is about {writeup.head.shards}; name the run that answers it."
         )
-    _keep(file, own)
+    if file is not None and file.resolve() != own.resolve():
+        data = file.read_bytes()
+        if own.exists() and own.read_bytes() != data:
+            raise ReportError(
+                f"{_typed(own)} holds another run than {file}; remove it, or leave {file} out."
+            )
+        _write(own, data)
     for copy, document in documents.items():
         _write(copy, f"{json.dumps(document)}\n".encode())
     charts, without = _charts(answer, documents.values())
@@ -218,16 +194,13 @@ def _finish(options: argparse.Namespace) -> Output:
     head = replace(writeup.head, run=answered.facts.begun or "unknown")
     new = replace(writeup, head=head).with_sections(sections(answer))
     new.save()
-    result, warnings = outcome(answer), list(caveats(answer))
+    (word, reason), warnings = outcome(answer), list(caveats(answer))
     yield f"wrote {_typed(new.path)}"
-    yield f"{result.word}: {result.reason}"
-    yield from warnings
-    if without:
-        yield without
+    yield f"{word}: {reason}"
+    yield from (*warnings, *filter(None, [without]))
     red = sum(row.red for row in answered.rows)
     return {
-        "file": new.path, "run": own, "outcome": result.word.lower(), "red": red,
-        "caveats": warnings,
+        "file": new.path, "run": own, "outcome": word.lower(), "red": red, "caveats": warnings,
     }  # fmt: skip
 
 
@@ -252,20 +225,9 @@ def _charts(
     return tuple(made.values()), ""
 
 
-def _keep(given: Path | None, own: Path) -> None:
-    """Copy a run that was named to the write-up's own file, unless that is of another run."""
-    if given is None or given.resolve() == own.resolve():
-        return
-    data = given.read_bytes()
-    if own.exists() and own.read_bytes() != data:
-        raise ReportError(
-            f"{_typed(own)} holds another run than {given}; remove it, or leave {given} out."
-        )
-    _write(own, data)
-
-
 def _write(file: Path, data: bytes) -> None:
     try:
+        file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, data)
     except OSError as error:
         raise ReportError(f"{_typed(file)} cannot be written: {error.strerror}.") from None
@@ -276,6 +238,5 @@ def _folder(options: argparse.Namespace) -> Path:
 
 
 def _typed(path: Path) -> str:
-    """A path as it is typed here."""
     near = os.path.relpath(path)
     return str(path) if near.startswith(os.pardir) else near

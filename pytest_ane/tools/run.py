@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile, ZipFile
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -27,34 +28,17 @@ _PICTURE = ".png"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The package, its inputs, and files for its outputs."""
     parser.add_argument("package", type=Path, help="an .mlpackage or .mlmodelc")
-    parser.add_argument(
-        "--input",
-        action="append",
-        default=[],
-        metavar="NAME=FILE",
-        help="an input from a .npy file or a picture; or one FILE.npz of all",
-    )
-    parser.add_argument(
-        "--out",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="y.npy for the only output, NAME=y.npy for any value, all.npz for all outputs; "
-        "y.png for an image",
-    )
-    parser.add_argument(
-        "--precision",
-        choices=("as-typed", "float32", "float64"),
-        default="as-typed",
-        help="round fp16 results as their types say (default), or compute wider throughout",
-    )
+    many: dict[str, Any] = {"action": "append", "default": []}
+    words = "an input from a .npy file or a picture; or one FILE.npz of all"
+    parser.add_argument("--input", metavar="NAME=FILE", help=words, **many)
+    words = "y.npy for the only output, NAME=y.npy for any value, all.npz for all; y.png: an image"
+    parser.add_argument("--out", metavar="FILE", help=words, **many)
+    words = "round fp16 results as their types say (default), or compute wider throughout"
+    kinds = ("as-typed", "float32", "float64")
+    parser.add_argument("--precision", choices=kinds, default=kinds[0], help=words)
     add_arithmetic(parser)
-    parser.add_argument(
-        "--scale-after",
-        action="store_true",
-        help="with --arithmetic ane: scale sums of quantized weights' codes after accumulation, "
-        "which is inferred",
-    )
+    words = "with --arithmetic ane: scale sums of quantized weights after them, which is inferred"
+    parser.add_argument("--scale-after", action="store_true", help=words)
     add_function(parser)
     add_budget(parser)
 
@@ -68,12 +52,16 @@ def run(options: argparse.Namespace) -> Output:
         scale_after=options.scale_after,
     )
     outputs = session.model.output_names
-    files = _output_files(options.out, outputs)
+    files: dict[Path, list[str]] = {}
+    for text in options.out:
+        path, named = _output_file(text, outputs)
+        files.setdefault(path, []).extend(named)
     state = session.make_state() or None
-    names = tuple(dict.fromkeys((*outputs, *files)))
+    names = tuple(dict.fromkeys(chain(outputs, *files.values())))
     results = session.predict(read_inputs(options.input), state, outputs=names)
     results = {name: _as_caller(session.model, name, x) for name, x in results.items()}
-    _write_outputs(files, results)
+    for path, wanted in files.items():
+        _write(path, {name: results[name] for name in wanted})
     data = {name: _statistics(value) for name, value in results.items()}
     for name, statistics in data.items():
         yield f"{name}: {_shown(statistics)}"
@@ -91,27 +79,24 @@ def _statistics(value: Any) -> dict[str, Any]:
     """Type, shape and spread of a tensor; another value as its text."""
     if not isinstance(value, np.ndarray):
         return {"value": str(value)}
-    head = {"dtype": str(value.dtype), "shape": list(value.shape), "size": value.size}
-    if value.size == 0 or value.dtype.kind not in "fiub":
-        return head
-    finite = value[np.isfinite(value)]
-    head["not_finite"] = value.size - finite.size
-    if finite.size == 0:
-        return head
-    mean = float(finite.mean(dtype=np.float64))
-    return head | {"min": finite.min().item(), "max": finite.max().item(), "mean": mean}
+    found = {"dtype": str(value.dtype), "shape": list(value.shape), "size": value.size}
+    if value.dtype.kind in "fiub":
+        finite = value[np.isfinite(value)]
+        found["not_finite"] = value.size - finite.size
+        if finite.size:
+            mean = float(finite.mean(dtype=np.float64))
+            found |= {"min": finite.min().item(), "max": finite.max().item(), "mean": mean}
+    return found
 
 
-def _shown(statistics: Mapping[str, Any]) -> str:
+def _shown(statistics: dict[str, Any]) -> str:
     """`float32 [1, 8] · -1.25 to 3.5 · mean 0.1`, and how many values are not finite."""
-    if "value" in statistics:
-        return str(statistics["value"])
-    text = f"{statistics['dtype']} {statistics['shape']}"
+    form = "{value}" if "value" in statistics else "{dtype} {shape}"
     if "mean" in statistics:
-        text += " · {min:.6g} to {max:.6g} · mean {mean:.6g}".format_map(statistics)
+        form += " · {min:.6g} to {max:.6g} · mean {mean:.6g}"
     if statistics.get("not_finite"):
-        text += " · {not_finite} of {size} NaN or infinite".format_map(statistics)
-    return text
+        form += " · {not_finite} of {size} NaN or infinite"
+    return form.format_map(statistics)
 
 
 # Arrays in files.
@@ -151,25 +136,20 @@ def _load(path: Path) -> Any:
         raise ExecutionError(f"{path}: cannot be read as arrays ({error}).") from None
 
 
-def _output_files(targets: Sequence[str], outputs: Sequence[str]) -> dict[str, list[Path]]:
-    """The files of each result: `--out y.npy`, `name=y.npy`, or `all.npz` for all."""
-    files: dict[str, list[Path]] = {}
-    for target in targets:
-        name, separator, file = target.partition("=")
-        path = Path(file if separator else target)
-        names: Sequence[str] = (name,) if separator else outputs
-        if path.suffix not in (".npy", ".npz", _PICTURE):
-            raise ExecutionError(
-                f"--out {target}: give a file ending in .npy or .npz, or {_PICTURE} for an image."
-            )
-        if path.suffix != ".npz" and len(names) != 1:
-            raise ExecutionError(
-                f"--out {target}: the model gives {', '.join(outputs)}; "
-                "say which with NAME=FILE.npy, or write all into one FILE.npz."
-            )
-        for output in names:
-            files.setdefault(output, []).append(path)
-    return files
+def _output_file(text: str, outputs: Sequence[str]) -> tuple[Path, Sequence[str]]:
+    """The file and the values of `y.npy`, `name=y.npy`, or `all.npz` for all outputs."""
+    name, separator, file = text.rpartition("=")
+    path, names = Path(file), (name,) if separator else outputs
+    if path.suffix not in (".npy", ".npz", _PICTURE):
+        raise ExecutionError(
+            f"--out {text}: give a file ending in .npy or .npz, or {_PICTURE} for an image."
+        )
+    if path.suffix != ".npz" and len(names) != 1:
+        raise ExecutionError(
+            f"--out {text}: the model gives {', '.join(outputs)}; "
+            "say which with NAME=FILE.npy, or write all into one FILE.npz."
+        )
+    return path, names
 
 
 def _as_caller(model: MLModel | Pipeline, name: str, value: Any) -> Any:
@@ -183,40 +163,20 @@ def _as_caller(model: MLModel | Pipeline, name: str, value: Any) -> Any:
         raise ExecutionError(f"{model.path}: output {name!r} has {error}.") from None
 
 
-def _write_outputs(files: Mapping[str, list[Path]], results: Mapping[str, Any]) -> None:
-    together: dict[Path, dict[str, Any]] = {}
-    for name, paths in files.items():
-        for path in paths:
-            together.setdefault(path, {})[name] = results[name]
-    for path, arrays in together.items():
-        try:
-            *_, array = arrays.values()
-            if path.suffix == ".npz":
-                _write_all(path, arrays)
-            elif path.suffix == _PICTURE:
-                _write_picture(path, array)
-            else:
-                np.save(path, array, allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise ExecutionError(f"{path}: cannot be written ({error}).") from None
-
-
-def _write_picture(path: Path, pixels: Any) -> None:
-    """A PNG of pixels `[H, W, 3]` or `[H, W]`; `ValueError` where they are none of 8 bits."""
-    if getattr(pixels, "dtype", None) != np.uint8:
-        raise ValueError("it is no image of 8 bits; write it as .npy")
+def _write(path: Path, arrays: dict[str, Any]) -> None:
+    """Arrays to an `.npz`, or the only one: an `.npy`, or a PNG of `[H, W, 3]` or `[H, W]`."""
     try:
+        if path.suffix == ".npz":
+            np.savez(path, **arrays)
+            return
+        (array,) = arrays.values()
+        if path.suffix == ".npy":
+            np.save(path, array, allow_pickle=False)
+            return
+        if getattr(array, "dtype", None) != np.uint8:
+            raise ValueError("it is no image of 8 bits; write it as .npy")
         from PIL import Image
-    except ImportError:
-        raise ValueError("pictures need Pillow, run: pip install pillow") from None
-    Image.fromarray(pixels).save(path)
 
-
-def _write_all(path: Path, arrays: Mapping[str, Any]) -> None:
-    """An `.npz` file; `numpy.savez` cannot name an array `file`."""
-    with ZipFile(path, "w") as together:
-        for name, array in arrays.items():
-            with together.open(f"{name}.npy", "w", force_zip64=True) as part:
-                np.lib.format.write_array(  # type: ignore[no-untyped-call]
-                    part, np.asarray(array), allow_pickle=False
-                )
+        Image.fromarray(array).save(path)
+    except (OSError, ValueError, TypeError, ImportError) as error:
+        raise ExecutionError(f"{path}: cannot be written ({error}).") from None

@@ -64,22 +64,6 @@ def test_from_an_intent_to_a_page(project: Project, command: Command) -> None:
     assert "has only finished write-ups; name one" in sentence
 
 
-def test_a_second_one_tells_what_changed(project: Project, command: Command) -> None:
-    project.packages(good="none", nan="none")
-    for number, limit in enumerate(("1 GB", "1 kB"), 1):
-        project.packages(
-            good="none", more=f'[models.own.policy.compression]\nmax-bytes = "{limit}"'
-        )
-        command("--intent", f"Budget of {limit}")
-        file = f"experiments/00{number}-budget-of-{limit.lower().replace(' ', '-')}.jsonl"
-        project.gate(f"--ane-report={file}", "-k", "compression")
-        command("--writeup")
-    surprise = page(project, "002-budget-of-1-kb").sections["Surprise"]
-    assert "Since [001-budget-of-1-gb](001-budget-of-1-gb.md):" in surprise
-    assert "- the manifest changed" in surprise
-    assert "- own:good compression: passed -> failed" in surprise
-
-
 def test_what_speaks_against_an_answer_is_said(project: Project, command: Command) -> None:
     """The sentences are the business of `tests/tools/test_writeup.py`."""
     project.packages(good="none", nan="none")
@@ -113,10 +97,7 @@ def test_what_speaks_against_an_answer_is_said(project: Project, command: Comman
             "--shards is empty; name shards such as L01, or 'all'.",
         ),
         (("--intent", "a", "--manifest", "b.toml"), "b.toml does not exist"),
-        (
-            ("--intent", "a", "--folder", "shards.toml/x"),
-            "shards.toml/x: not a directory.",
-        ),
+        (("--intent", "a", "--folder", "shards.toml/x"), "shards.toml/x: not a directory."),
     ],
 )
 def test_bad_input_is_one_sentence(

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_ane.manifest import Linear, Shard
-from pytest_ane.mlprogram.errors import AneError, ManifestError, ProgramError
+from pytest_ane.mlprogram.errors import AneError, ManifestError
 from pytest_ane.tools._bound import (
     Group,
     KindBound,
@@ -24,11 +21,10 @@ from pytest_ane.tools._bound import (
     roofline,
     same_costs,
 )
-from pytest_ane.tools._costs import Costs, OpCost, costs_of
+from pytest_ane.tools._costs import Costs, OpCost
 from pytest_ane.tools._devices import Device, published
 from tests.gates.throughput.runs import run as stored
 from tests.gates.throughput.runs import speed as timed
-from tests.packages import save_conv
 
 DEVICE = Device(name="d", bandwidth=10, peak=1)
 M4_MAX = published()["M4 Max"]
@@ -131,21 +127,6 @@ def test_fixed_shapes_are_calls() -> None:
     assert found.rate == pytest.approx(1000)
 
 
-@given(
-    weights=st.integers(1, 10**9),
-    macs=st.integers(1, 10**12),
-    count=st.integers(1, 80),
-    lanes=st.sampled_from([1, 32]),
-)
-def test_less_of_either_never_takes_longer(weights: int, macs: int, count: int, lanes: int) -> None:
-    device = DEVICE.model_copy(update={"lanes": lanes})
-    found = bound_call([Group("a", "L0", count, lambda _: simple(weights, macs))], device, 1)
-    for less in (found.half_weights, found.half_macs):
-        assert found.total.seconds / 2 <= less * (1 + 1e-9)
-        assert less <= found.total.seconds * (1 + 1e-9)
-    assert found.unpadded <= found.total.seconds * (1 + 1e-9)
-
-
 ALL = tuple(f"L{i:02d}" for i in range(5))
 
 
@@ -153,30 +134,14 @@ def shards(count: int) -> tuple[Shard, ...]:
     return tuple(Shard(model="m", id=f"L{i:02d}") for i in range(count))
 
 
-def ids(groups: Collection[list[Shard]]) -> list[tuple[str, list[str]]]:
-    return [(parity(group[0]), [shard.id for shard in group]) for group in groups]
-
-
-def parity(shard: Shard) -> str:
-    return "mixture" if int(shard.id[1:]) % 2 else "attention"
-
-
-def test_kind_compression_and_layout_tell_shards_apart() -> None:
-    many = list(shards(6))
-    assert ids(same_costs(many, parity, lambda _: 0)) == [
-        ("attention", ["L00", "L02", "L04"]),
-        ("mixture", ["L01", "L03", "L05"]),
-    ]
+def test_kind_compression_and_layout_tell_shards_apart(tmp_path: Path) -> None:
+    many = list(shards(7))
     many[2] = many[2].model_copy(update={"compression": Linear()})
-    assert ["L02"] in [found for _, found in ids(same_costs(many, parity, lambda _: 0))]
-    layouts = {"L05": "sliding"}
-    found = ids(same_costs(many, parity, lambda shard: layouts.get(shard.id)))
-    assert ("mixture", ["L05"]) in found
-
-
-def test_packages_of_one_s_own_stand_for_themselves(tmp_path: Path) -> None:
-    many = [s.model_copy(update={"artifact": tmp_path / s.id}) for s in shards(3)]
-    assert [len(group) for group in same_costs(many, parity, lambda _: 0)] == [1, 1, 1]
+    many[6] = many[6].model_copy(update={"artifact": tmp_path})
+    kinds = {s.id: "mixture" if i % 2 else "attention" for i, s in enumerate(many)}
+    layouts: dict[str, object] = dict.fromkeys(kinds, "full") | {"L05": "sliding"}
+    groups = [[int(shard.id[1:]) for shard in each] for each in same_costs(many, kinds, layouts)]
+    assert groups == [[0, 4], [1, 3], [2], [5], [6]]
 
 
 @pytest.mark.parametrize(
@@ -199,26 +164,6 @@ def test_who_is_counted(
 
     found = counted("block", shards(5), lambda s: Path(s.id) if s.id in built else None, build)
     assert ([(group.subject, group.count) for group in found], builds) == (counts, made)
-
-
-def test_costs_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_ane.tools import _costs as module
-
-    save_conv(conv := tmp_path / "conv.mlpackage")
-    reads: list[Path] = []
-    read: Callable[..., object] = module.read_model
-    monkeypatch.setattr(
-        module, "read_model", lambda path, **options: reads.append(path) or read(path, **options)
-    )
-    at = costs_of(conv)
-    assert at(1) == at(1)
-    assert at(4).macs == 4 * at(1).macs
-    assert len(reads) == 2
-
-
-def test_what_is_no_package_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ProgramError):
-        costs_of(tmp_path / "none.mlpackage")(1)
 
 
 M0 = Device(name="M0", bandwidth=100, peak=10, lanes=4)
@@ -351,17 +296,13 @@ def test_another_runtime_with_its_energy(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "is no JSON"),
-        ("{", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
-        ("\xff", "is no JSON"),
+        *((text, "invalid json") for text in ("", "{", "[" * 100_000, "\xff")),
         ("[]", "give an object with runtime, device, model and tok_s"),
         ("{}", "runtime: field required; give an object"),
         (json.dumps(OTHER | {"tok_s": 0}), "tok_s: input should be greater than 0"),
         (json.dumps(OTHER | {"tok_s": float("nan")}), "tok_s: input should be a finite number"),
         (json.dumps(OTHER | {"joules_per_token": -1}), "joules_per_token: input should be"),
         (json.dumps(OTHER | {"watts": 1}), "watts: extra inputs are not permitted"),
-        (json.dumps(OTHER | {"runtime": "\x1b[31m"}), "runtime: .* cannot be printed"),
         ('{"benchmarks": [1]}', r"cannot be compared with \(benchmarks"),
     ],
 )

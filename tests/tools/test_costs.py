@@ -7,11 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch.nn import functional as F
-from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_ane.mlprogram.compiled import write_compiled
 from pytest_ane.mlprogram.errors import ExecutionError
@@ -105,10 +100,7 @@ def test_a_state_is_read_once_and_written_once(tmp_path: Path) -> None:
         kept = mb.coreml_update_state(state=cache, value=new)
         return mb.matmul(x=kept, y=x, transpose_y=True)
 
-    specs = [
-        mb.StateTensorSpec((4, 8), dtype=types.fp16),
-        mb.TensorSpec((4, 8), dtype=types.fp16),
-    ]
+    specs = [mb.StateTensorSpec((4, 8), dtype=types.fp16), mb.TensorSpec((4, 8), dtype=types.fp16)]
     costs = count_costs(read_model(build(tmp_path / "m.mlpackage", specs, body)))
     assert costs.held == 2 * 4 * 8
     assert costs.states == 2 * costs.held
@@ -127,10 +119,7 @@ def test_only_the_rows_that_are_put_into_a_state_are_written(tmp_path: Path) -> 
         )
         return mb.relu(x=mb.coreml_update_state(state=cache, value=new))
 
-    specs = [
-        mb.StateTensorSpec((4, 8), dtype=types.fp16),
-        mb.TensorSpec((1, 8), dtype=types.fp16),
-    ]
+    specs = [mb.StateTensorSpec((4, 8), dtype=types.fp16), mb.TensorSpec((1, 8), dtype=types.fp16)]
     costs = count_costs(read_model(build(tmp_path / "m.mlpackage", specs, body)))
     assert costs.states == costs.held + 2 * 8
 
@@ -239,38 +228,3 @@ def test_examples(
     op: str, parameters: dict[str, Any], result: tuple[int, ...], expected: int
 ) -> None:
     assert macs(op, parameters, result) == expected
-
-
-def flops(call: Any) -> tuple[int, tuple[int, ...]]:
-    counter = FlopCounterMode(display=False)
-    with counter, torch.inference_mode():
-        shape = tuple(call().shape)
-    return counter.get_total_flops(), shape
-
-
-@pytest.mark.drawn
-@pytest.mark.slow
-@settings(max_examples=25, deadline=None)
-@given(st.data())
-def test_convolutions_as_torch_counts_them(data: st.DataObject) -> None:
-    draw = lambda low, high: data.draw(st.integers(low, high))  # noqa: E731
-    groups, each, kernel = draw(1, 3), draw(1, 3), draw(1, 3)
-    x = ones(draw(1, 2), groups * each, draw(3, 6), draw(3, 6))
-    weight = ones(groups * draw(1, 3), each, kernel, draw(1, 3))
-    total, shape = flops(
-        lambda: F.conv2d(
-            torch.from_numpy(x), torch.from_numpy(weight), stride=draw(1, 2), groups=groups
-        )
-    )
-    assert 2 * macs("conv", {"x": x, "weight": weight}, shape) == total
-
-
-@settings(max_examples=25, deadline=None)
-@given(*[st.integers(1, 5)] * 4)
-def test_products_as_torch_counts_them(batch: int, rows: int, inner: int, columns: int) -> None:
-    x, y = ones(batch, rows, inner), ones(batch, inner, columns)
-    total, shape = flops(lambda: torch.bmm(torch.from_numpy(x), torch.from_numpy(y)))
-    assert 2 * macs("matmul", {"x": x, "y": y}, shape) == total
-    weight = ones(columns, inner)
-    total, shape = flops(lambda: F.linear(torch.from_numpy(x), torch.from_numpy(weight)))
-    assert 2 * macs("linear", {"x": x, "weight": weight}, shape) == total

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from pytest_ane.cli import main
 from pytest_ane.mac.testing import INTEL, Mac, Replayer, Script
 from pytest_ane.make.disk import PlanCache
 from tests.permissions import permitted, tree
 from tests.plugin.projects import LLAMA, make_llama
-from tests.tools.conftest import AsJson
+from tests.tools.conftest import AsJson, Says
 
-Doctor = Callable[..., tuple[int, list[str], list[str]]]
 OWN = '[models.own.shard.{name}]\nartifact = "{name}.mlpackage"\nreference = "none"\n'
 
 
@@ -28,13 +26,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def doctor(capsys: pytest.CaptureFixture[str]) -> Doctor:
-    def call(*options: str) -> tuple[int, list[str], list[str]]:
-        code = main(["doctor", "--ane-cache=cache", *options])
-        out, err = capsys.readouterr()
-        return code, out.splitlines(), err.splitlines()
-
-    return call
+def doctor(says: Says) -> Says:
+    return partial(says, "doctor", "--ane-cache=cache")
 
 
 def line(lines: list[str], start: str) -> str:
@@ -43,11 +36,10 @@ def line(lines: list[str], start: str) -> str:
 
 
 def test_a_machine_without_a_manifest(
-    doctor: Doctor, folder: Path, monkeypatch: pytest.MonkeyPatch
+    doctor: Says, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    code, out, err = doctor()
-    assert (code, err) == (0, [])
+    out = doctor()
     for name in ("pytest-ane", "python", "coremltools", "torch", "numpy", "pytest-xdist"):
         assert f"{name} " in line(out, "versions")
     assert "builds at once" in line(out, "machine")
@@ -74,32 +66,29 @@ def test_a_machine_without_a_manifest(
     ],
     ids=["ane", "intel"],
 )
-def test_the_mac_is_named_where_there_is_one(mac: Mac, said: str, doctor: Doctor) -> None:
+def test_the_mac_is_named_where_there_is_one(mac: Mac, said: str, doctor: Says) -> None:
     with Replayer(Script(mac)):
-        _, out, _ = doctor()
+        out = doctor()
     assert line(out, "Core ML").endswith(said)
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="macOS has Core ML")
-def test_elsewhere_there_is_no_core_ml(doctor: Doctor, folder: Path) -> None:
-    _, out, _ = doctor()
-    assert line(out, "Core ML").startswith("none here; ")
+def test_elsewhere_there_is_no_core_ml(doctor: Says, folder: Path) -> None:
+    assert line(doctor(), "Core ML").startswith("none here; ")
 
 
-def test_a_package_that_is_not_installed(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_not_installed(doctor: Says, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_ane.tools.doctor._NEEDED", ("numpy", "no-such-package"))
-    code, _, err = doctor()
-    assert code == 1
-    assert err[1:] == ["  - no-such-package is not installed; run: pip install pytest-ane"]
+    last = doctor(code=1)[-1]
+    assert last == "  - no-such-package is not installed; run: pip install pytest-ane"
 
 
-def test_models_built_and_to_build(doctor: Doctor, folder: Path) -> None:
+def test_models_built_and_to_build(doctor: Says, folder: Path) -> None:
     make_llama(folder / "mini.gguf")
     (folder / "a.mlpackage").mkdir()
     text = LLAMA.format(source="mini.gguf").replace("max-tokens", 'canary = "L01"\nmax-tokens', 1)
     (folder / "shards.toml").write_text(f"{text}\n{OWN.format(name='a')}")
-    code, out, err = doctor()
-    assert (code, err) == (0, [])
+    out = doctor()
     assert line(out, "manifest") == "shards.toml, models 2"
     assert line(out, "mini").startswith("4 shards, canary L01, 0 built, 4 to build, cache ")
     assert "needed" not in line(out, "mini")
@@ -108,7 +97,7 @@ def test_models_built_and_to_build(doctor: Doctor, folder: Path) -> None:
 
 
 def test_a_builder_in_the_manifest_s_folder(
-    doctor: Doctor, folder: Path, monkeypatch: pytest.MonkeyPatch
+    doctor: Says, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As in the installed script, which has no current folder among its modules.
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(folder))])
@@ -116,35 +105,27 @@ def test_a_builder_in_the_manifest_s_folder(
     (folder / "shards.toml").write_text(
         '[models.mine]\nbuilder = "doctor_blocks:build"\nshards = "L00-L01"\nmax-tokens = 4\n'
     )
-    code, out, err = doctor()
-    assert (code, err) == (0, [])
-    assert line(out, "mine").startswith("2 shards, 0 built, 2 to build, ")
+    assert line(doctor(), "mine").startswith("2 shards, 0 built, 2 to build, ")
 
 
-def test_a_model_that_its_family_refuses_is_one_problem(doctor: Doctor, folder: Path) -> None:
+def test_a_model_that_its_family_refuses_is_one_problem(doctor: Says, folder: Path) -> None:
     whole = make_llama(folder / "mini.gguf").read_bytes()
     refused = whole.replace(b"llama.context_length", b"llama.clamp_anything")
     (folder / "mini.gguf").write_bytes(refused)
     (folder / "shards.toml").write_text(LLAMA.format(source="mini.gguf"))
-    code, out, err = doctor()
-    assert (code, line(out, "mini")) == (1, "4 shards, source cannot be used")
-    assert err[0] == "pytest-ane: 1 problem"
-    assert err[1].endswith(
-        "mini.gguf: its metadata has llama.clamp_anything 64, which family 'llama' does not "
-        "compute, so its reference would be another model."
-    )
-    assert len(err) == 2
+    *out, count, problem = doctor(code=1)
+    assert line(out, "mini") == "4 shards, cannot be used"
+    assert count == "pytest-ane: problems: 1"
+    assert "mini.gguf: its metadata has llama.clamp_anything 64, which family 'll" in problem
 
 
-def test_every_problem_is_a_line(doctor: Doctor, folder: Path) -> None:
+def test_every_problem_is_a_line(doctor: Says, folder: Path) -> None:
     (folder / "shards.toml").write_text(LLAMA.format(source="gone.gguf") + OWN.format(name="a"))
-    code, out, err = doctor()
-    assert code == 1
-    assert "source cannot be used" in line(out, "mini")
-    assert err[0] == "pytest-ane: 2 problems"
-    assert err[1].startswith(f"  - mini: {folder}/gone.gguf: no such file")
-    assert err[2].startswith(f"  - own:a: {folder}/a.mlpackage does not exist")
-    assert len(err) == 3
+    *out, count, first, second = doctor(code=1)
+    assert "cannot be used" in line(out, "mini")
+    assert count == "pytest-ane: problems: 2"
+    assert first.startswith(f"  - mini: {folder}/gone.gguf: no such file")
+    assert second.startswith(f"  - own:a: {folder}/a.mlpackage does not exist")
     assert "no problems found" not in out
 
 
@@ -158,63 +139,55 @@ def test_as_json(as_json: AsJson, folder: Path) -> None:
 
 
 def test_a_disk_that_is_too_small(
-    doctor: Doctor, folder: Path, monkeypatch: pytest.MonkeyPatch
+    doctor: Says, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_llama(folder / "mini.gguf")
     budget = '\n[models.mini.policy.compression]\nmax-bytes = "1 GB"\n'
     (folder / "shards.toml").write_text(LLAMA.format(source="mini.gguf") + budget)
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10**9))
-    code, _, err = doctor()
-    assert code == 1
-    assert err[1].startswith("  - mini: the disk is too small: cache ")
+    assert doctor(code=1)[-1].startswith("  - mini: the disk is too small: cache ")
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
-    [(None, "no.toml does not exist"), ("[models", "no.toml:1: not valid TOML")],
+    ("text", "said"), [(None, "no.toml does not exist"), ("[models", "no.toml:1: not valid TOML")]
 )
 def test_a_named_manifest_has_to_be_good(
-    doctor: Doctor, folder: Path, text: str | None, says: str
+    doctor: Says, folder: Path, text: str | None, said: str
 ) -> None:
     if text is not None:
         (folder / "no.toml").write_text(text)
-    code, out, err = doctor("--ane-manifest=no.toml")
-    assert code == 1
+    out = doctor("--ane-manifest=no.toml", code=1)
     assert line(out, "manifest") == "no.toml, which cannot be used"
-    assert err[1].startswith(f"  - {says}")
+    assert out[-1].startswith(f"  - {said}")
 
 
-def test_a_cache_that_cannot_be_written_or_only_read(doctor: Doctor, folder: Path) -> None:
+def test_a_cache_that_cannot_be_written_or_only_read(doctor: Says, folder: Path) -> None:
     doctor()
     with permitted(0o555, *tree(folder / "cache")):
-        code, out, err = doctor()
-    assert (code, err[0]) == (1, "pytest-ane: 1 problem")
-    assert "cannot be written (Permission denied): what it holds is used" in err[1]
+        out = doctor(code=1)
+    assert "cannot be written (Permission denied): what it holds is used" in out[-1]
     assert line(out, "cache").startswith(f"{folder / 'cache'}, 0 entries, ")
     shutil.rmtree(folder / "cache")
     (folder / "cache").touch()
-    code, _, err = doctor()
-    assert (code, err[0]) == (1, "pytest-ane: 1 problem")
-    assert "cannot be written" in err[1]
+    assert "cannot be written" in doctor(code=1)[-1]
 
 
 def test_plans_of_core_ml_are_listed(
-    doctor: Doctor, folder: Path, monkeypatch: pytest.MonkeyPatch
+    doctor: Says, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [
         PlanCache(folder / "24G84", 86 * 10**9, True),
         PlanCache(folder / "25B78", 10**9, False),
     ]
     monkeypatch.setattr("pytest_ane.make.disk.plan_caches", lambda: found)
-    _, out, _ = doctor()
+    out = doctor()
     assert line(out, "Core ML plan caches").startswith("87.0 GB, 86.0 GB of them of another macOS")
     assert f"  86.0 GB stale  {folder / '24G84'}" in out
     assert f"  1.0 GB  {folder / '25B78'}" in out
 
 
-def test_a_policy_that_no_run_can_ask(doctor: Doctor, folder: Path) -> None:
+def test_a_policy_that_no_run_can_ask(doctor: Says, folder: Path) -> None:
     text = LLAMA.format(source=make_llama(folder / "mini.gguf"))
     (folder / "shards.toml").write_text(text.replace("L00-L01, head.0-head.1", "L00-L01"))
-    code, _, problems = doctor()
-    assert code == 1
-    assert any("mini: policy.behaviour is never asked" in problem for problem in problems)
+    said = doctor(code=1)
+    assert any("mini: policy.behaviour is never asked" in problem for problem in said)

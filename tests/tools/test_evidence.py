@@ -15,7 +15,7 @@ from pytest_ane.make import Artifact
 from pytest_ane.records.record import Record, files_of
 from pytest_ane.records.store import Store
 from tests.mlprogram.packages import doubling
-from tests.records.signing import bundle, envelope, new_key, stated, write_json, write_public
+from tests.records.signing import envelope, new_key, stated, write_json
 from tests.tools.conftest import AsJson, Says
 from tests.tools.terminal import at_a_terminal
 
@@ -116,26 +116,6 @@ def test_as_json(as_json: AsJson, store: Store) -> None:
     }
 
 
-@pytest.mark.parametrize("action", ["list", "show", "verify"])
-def test_names_in_files_stay_on_their_line(call: Call, store: Store, action: str) -> None:
-    """What else a terminal obeys is refused with the whole file."""
-    made, hostile = recorded("L01"), "Apple\tM4\nverdict passed"
-    store.write(replace(made, environment={**made.environment, "chip": hostile}))
-    lines = call(action, *(["L01"] if action == "show" else []))
-    assert all(line.isprintable() for line in lines)
-    assert r"Apple\tM4" in "\n".join(lines)
-
-
-def test_what_was_replayed_is_no_evidence(call: Call, store: Store) -> None:
-    units = {"compute_units": "CPU_AND_NE", "chip": "Apple M4 Max"}
-    made = recorded("L01")
-    store.write(replace(made, environment={**made.environment, **units, "native": "replaced"}))
-    lines = call("list")
-    assert lines[2].endswith("CPU_AND_NE  replayed")
-    assert max(map(len, lines)) < 80
-    assert "m:L01  placement" in "\n".join(call("verify", code=1))
-
-
 def test_what_was_simulated_is_no_evidence(call: Call, store: Store) -> None:
     made = recorded("L01")
     environment = {"backend": "cpu", "arithmetic": "simulated ANE (h16+)"}
@@ -169,14 +149,6 @@ def test_verify_says_the_worst_first(call: Call, store: Store) -> None:
     assert lines[-1] == "pytest-ane: 2 of 2 verdicts are red."
 
 
-def test_a_plan_with_an_operation_left_out(call: Call, store: Store) -> None:
-    (function,) = plan().functions
-    fewer = replace(function, operations=function.operations[:1])
-    store.write(replace(recorded("L01"), measurement=replace(plan(), functions=(fewer,))))
-    says = "L01.placement.json holds a plan of 0 add, and the program has 1; on a Mac, run: "
-    assert any(says in line for line in call("verify", code=1))
-
-
 def test_one_byte_of_a_package_and_none(call: Call) -> None:
     Path("L00.mlpackage/Manifest.json").write_text("L0O")
     assert "evidence/m/L00.placement.json is of other bytes: " in "\n".join(call("verify", code=1))
@@ -185,35 +157,11 @@ def test_one_byte_of_a_package_and_none(call: Call) -> None:
     assert "L00.mlpackage does not exist" in "\n".join(call("verify", code=1))
 
 
-def test_unproven_may_be_allowed_but_never_failed(call: Call, store: Store) -> None:
-    Path("shards.toml").write_text(f"{REQUIRED}unproven = 'allow'\n{SHARDS}")
-    store.path("placement", "m:L00").unlink()
-    assert "passed: placement 1/2" in call("verify")
-    store.write(replace(recorded("L01"), measurement=plan("CPU")))
-    assert call("verify", code=1)[-1] == "pytest-ane: 1 of 2 verdicts are red."
-
-
 def test_what_no_policy_requires_is_not_verified(call: Call) -> None:
     Path("shards.toml").write_text(SHARDS)
     (line,) = call("verify", code=1)
     assert line.startswith(
         "pytest-ane: No policy of the selected shards requires evidence, so nothing was verified"
-    )
-
-
-def test_policies_of_chips_and_signers(call: Call, store: Store) -> None:
-    key = new_key()
-    write_public(key, Path("lab.pub"))
-    Path("shards.toml").write_text(f"{REQUIRED}evidence.signers = ['lab.pub']\n{SHARDS}")
-    assert "L00.placement.json is not signed" in "\n".join(call("verify", code=1))
-    for path in store.files():
-        write_json(
-            path.with_name(f"{path.name}.sigstore.json"), bundle(key, stated(path.read_bytes()))
-        )
-    call("verify")
-    Path("shards.toml").write_text(f"{REQUIRED}evidence.chips = ['Apple M5*']\n{SHARDS}")
-    assert "was recorded on Apple M4, and the policy takes 'Apple M5*'" in "\n".join(
-        call("verify", code=1)
     )
 
 
@@ -275,7 +223,7 @@ def test_prune(call: Call, store: Store, lost: list[Path]) -> None:
     assert not any(path.exists() for path in lost)
     assert kept.exists()
     assert len(store.files()) == 2
-    assert call("prune") == ["no unused file in evidence"]
+    assert call("prune") == ["0 files removed from evidence"]
 
 
 @pytest.mark.parametrize(("answer", "gone"), [("y", True), ("n", False), ("", False)])
@@ -304,7 +252,7 @@ def test_prune_takes_only_records(call: Call, lost: list[Path]) -> None:
     write_json(others[-1], envelope(new_key(), b'{"name": "mine"}'))
     Path("linked").symlink_to("evidence/old", target_is_directory=True)
     Path("d/link.json").symlink_to(lost[0].absolute())
-    assert call("prune", "--ane-evidence=.", "--yes") == ["no unused file in ."]
+    assert call("prune", "--ane-evidence=.", "--yes") == ["0 files removed from ."]
     assert all(path.exists() for path in (*others, *lost))
     assert Path("d/link.json").exists()
     assert Path("L00.mlpackage/Manifest.json").exists()
@@ -313,8 +261,8 @@ def test_prune_takes_only_records(call: Call, lost: list[Path]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["show"], "evidence show needs an evidence file, a shard or a model"),
-        (["show", "a", "b"], "evidence show takes one alone"),
+        (["show"], "evidence show needs one evidence file, shard or model"),
+        (["show", "a", "b"], "evidence show needs one evidence file, shard or model"),
         (["verify", "x"], "evidence verify takes no file"),
         (["verify", "--policy-from=main"], "evidence verify takes no --policy-from"),
         (["verify-run", "run.jsonl"], "evidence verify-run needs the file of one run and --poli"),
@@ -335,10 +283,3 @@ def test_show_of_a_damaged_file(call: Call, store: Store) -> None:
     store.path("placement", "m:L00").write_bytes(b"{")
     (line,) = call("show", "m:L00", code=1)
     assert line.startswith("pytest-ane: evidence/m/L00.placement.json: ")
-
-
-def test_another_folder(call: Call, store: Store) -> None:
-    store.folder.rename("elsewhere")
-    assert call("list") == ["0 files in evidence"]
-    call("verify", code=1)
-    call("verify", "--ane-evidence=elsewhere")

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pytest_ane.gates.placement.plans import PlannedOperation
 from pytest_ane.records.record import Record
 from pytest_ane.records.store import Store
 from tests.mlprogram.packages import doubling
-from tests.records.signing import new_key, write_public
 from tests.records.test_judge import FIDELITY
 from tests.tools.conftest import AsJson, Says
 from tests.tools.test_evidence import REQUIRED, SHARDS, plan, recorded
@@ -135,43 +132,6 @@ def test_systems_that_the_policy_no_longer_takes_are_compared(call: Call, other:
     assert "nothing differs" in call("--shards=L00")[1]
 
 
-@pytest.mark.parametrize(
-    ("environment", "sentence"),
-    [
-        ({"virtual": "yes"}, "was recorded on a virtual machine, which proves nothing of the ANE"),
-        ({"native": "replaced"}, "was answered by a replay, and no device was asked"),
-        ({"backend": "cpu"}, "was measured by the backend cpu, not on a device"),
-    ],
-)
-def test_what_proves_nothing_is_named_and_not_compared(
-    call: Call, other: Store, environment: dict[str, str], sentence: str
-) -> None:
-    other.write(new("L00", "CPU", **environment))
-    other.write(new("L01"))
-    lines = call()
-    assert lines[:2] == [f"{PAIR}: 1 gate of m:L01 compared", "  nothing differs"]
-    assert any(line.startswith(f"  newer/m/L00.placement.json {sentence}; ") for line in lines)
-
-
-def test_a_damaged_file_leaves_the_others(call: Call, other: Store) -> None:
-    other.path("placement", "m:L00").parent.mkdir()
-    other.path("placement", "m:L00").write_text("{")
-    other.write(new("L01"))
-    lines = call()
-    assert lines[0] == f"{PAIR}: 1 gate of m:L01 compared"
-    assert any("newer/m/L00.placement.json is damaged: " in line for line in lines)
-
-
-def test_other_bytes_than_are_built(call: Call, other: Store) -> None:
-    other.write(replace(new("L00"), files={"L00/Manifest.json": "0" * 64}))
-    lines = call(code=1)
-    assert any("newer/m/L00.placement.json is of other bytes: " in line for line in lines)
-    assert lines[-1] == (
-        "pytest-ane: Nothing was compared: no two systems have evidence of the same bytes and the "
-        "same question; record it on another system, or name a folder that has it."
-    )
-
-
 def test_what_is_not_built_is_held_against_other_evidence_alone(call: Call, other: Store) -> None:
     other.write(new("L00"))
     other.write(replace(new("L01"), files={"L01/Manifest.json": "0" * 64}))
@@ -185,43 +145,9 @@ def test_what_is_not_built_is_held_against_other_evidence_alone(call: Call, othe
     assert lines[4:] == [f"  {at}/m/L01.placement.json: {says}" for at in ("evidence", "newer")]
 
 
-def test_signers_hold_for_every_side(call: Call, other: Store) -> None:
-    write_public(new_key(), Path("lab.pub"))
-    Path("shards.toml").write_text(f"{REQUIRED}evidence.signers = ['lab.pub']\n{SHARDS}")
-    other.write(new("L00"))
-    assert "newer/m/L00.placement.json is not signed" in "\n".join(call(code=1))
-
-
 def test_unused_evidence_and_copies(call: Call, other: Store) -> None:
     other.write(replace(old("L00"), subject="gone:L00"))
     other.write(old("L01"))
     lines = call(code=1)
     assert "  newer/gone/L00.placement.json: no shard of the manifest uses it" in lines
     assert "  newer/m/L01.placement.json: is the same record as one that is compared" in lines
-
-
-def test_by_chip(call: Call, other: Store) -> None:
-    other.write(old("L00", "GPU", chip="Apple M1"))
-    lines = call(code=1, by="chip")
-    assert lines[0] == "Apple M1 -> Apple M4: 1 gate of m:L00 compared"
-    assert any(line.split() == ["m:L00", "1", "add", "GPU", "->", "ANE", "y"] for line in lines)
-
-
-def test_a_system_and_a_chip_that_both_differ(call: Call, other: Store) -> None:
-    other.write(new("L00", chip="Apple M1"))
-    assert call()[1] == "  the chip differs too: Apple M4 -> Apple M1"
-
-
-def test_names_in_files_stay_on_their_line(call: Call, other: Store) -> None:
-    """What else a terminal obeys is refused with the whole file."""
-    hostile = "y\nverdict passed\t::error::" + "x" * 10_000
-    pair = old("L00"), new("L00")
-    Path("L00.mlpackage").rename("L00.gone")
-    for store, made in zip((Store(Path("evidence")), other), pair, strict=True):
-        device: Any = "ANE" if made.environment["os_build"] == "25B78" else "CPU"
-        (function,) = made.measurement.functions
-        functions = (replace(function, operations=(PlannedOperation(hostile, "add", device),)),)
-        store.write(replace(made, measurement=replace(made.measurement, functions=functions)))
-    lines = call(code=1)
-    assert all(line.isprintable() and len(line) < 2_000 for line in lines)
-    assert any(r"ANE -> CPU  y\nverdict passed\t" in line for line in lines)

@@ -64,12 +64,11 @@ def test_the_overview_counts_what_was_asked_for(folder: Path, ask: Ask) -> None:
 
 def test_a_figure_over_commits(folder: Path, ask: Ask) -> None:
     output = ask("cosine.min", "--shards", "L11", "--gate", "fidelity")
-    title, heads, *rows = output.splitlines()[1:]
+    title, _, *rows = output.splitlines()[1:]
     assert title == "mini:L11 fidelity cosine.min on cpu:"
-    assert "0.42 to 0.9991" in heads
     assert len(rows) == 9
-    assert rows[4].endswith(f"0.9991  {'#' * 20}")
-    assert rows[5].endswith("#                     stepped: 0.9991 -> 0.42; another package")
+    assert rows[4].endswith("0.9991")
+    assert rows[5].endswith("stepped: 0.9991 -> 0.42; another package")
 
 
 def test_numbers_of_different_backends_are_not_compared(folder: Path, ask: Ask) -> None:
@@ -77,7 +76,7 @@ def test_numbers_of_different_backends_are_not_compared(folder: Path, ask: Ask) 
     assert "not compared: 1 measurement, by the backend cpu and by coreml" in output
     assert "AMD EPYC against Apple M4\n" in output
     assert "only in AMD EPYC: 1 measurement" in output
-    assert "no figure differs, of 0" in output
+    assert "0 figures of 0 differ" in output
 
 
 def test_two_runs(folder: Path, ask: Ask) -> None:
@@ -115,14 +114,6 @@ def test_sides_without_such_a_line(tmp_path: Path, ask: Ask) -> None:
     assert "Neither run 00000000 nor run 00000000 has a line of this gate" in error
 
 
-@pytest.mark.parametrize(
-    ("commit", "newest"), [("", "00000000."), ("c" * 40, "00000000, of commit ccccccccc.")]
-)
-def test_the_newest_run_is_named_once(tmp_path: Path, ask: Ask, commit: str, newest: str) -> None:
-    write(tmp_path, line(0, {"x": 1.0}, commit=commit))
-    assert ask("diff", "nope", "nope", code=1).endswith(f"; the newest run is {newest}")
-
-
 def test_json(folder: Path, ask: Ask) -> None:
     data = json.loads(ask("--json"))
     assert [model["model"] for model in data["models"]] == ["mini"]
@@ -135,7 +126,8 @@ def test_json(folder: Path, ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("words", "start", "end"),
     [
-        (["cosine.mean"], "No line has the figure 'cosine.mean'; there are cosine.min.", ""),
+        (["cosine.mean"], "No line that was asked for has the figure 'cosine.mean'; of 1 there ",
+         "are cosine.min."),
         (["--shards", "nope"], "--shards: 'nope' matches no shard or model in ",
          "; there are: L01, L11."),
         (["--shards", "L11,mini:L2"], "--shards: 'mini:L2' matches no ",
@@ -159,10 +151,8 @@ def test_errors(folder: Path, ask: Ask, words: list[str], start: str, end: str) 
 
 def test_a_part_of_many_figures_is_no_list_of_all(tmp_path: Path, ask: Ask) -> None:
     write(tmp_path, line(0, dict.fromkeys("abcde", 1.0)), line(0, {"f": 1.0}, gate="hazards"))
-    says = "pytest-ane: No line has the figure 'xyz'; there are 6 figures, such as a, b, c, d."
-    assert ask("xyz", code=1) == says
-    error = ask("a", "--gate", "hazards", code=1)
-    assert error.endswith("'a' with this gate and these shards; there are f.")
+    assert ask("xyz", code=1).endswith("of 6 there are a, b, c, d.")
+    assert ask("a", "--gate", "hazards", code=1).endswith("of 1 there are f.")
 
 
 def test_a_gate_and_a_shard_that_have_no_line_together(tmp_path: Path, ask: Ask) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -123,13 +122,11 @@ def test_it_is_written_on_request_only(searched: tuple[Path, str], tmp_path: Pat
     copy.write_text(before)
     out = recommend(folder, "--ane-manifest", str(copy), "--write")
     assert (folder / "shards.toml").read_text() == before
-    written = copy.read_text()
-    assert written.startswith(before.rstrip("\n"))
-    assert all(f"+{line}" in out for line in written.removeprefix(before).splitlines())
-    assert {s.compression.method for s in load(copy).shards if s.compression} <= {
-        "palettize",
-        "none",
-    }
+    written = copy.read_text().splitlines()
+    added = [line[1:] for line in out.splitlines() if line.startswith("+") and line[:3] != "+++"]
+    assert sorted(written) == sorted([*before.splitlines(), *added])
+    methods = {s.compression.method for s in load(copy).shards if s.compression}
+    assert methods <= {"palettize", "none"}
     assert "has these settings already" in recommend(folder, "--ane-manifest", str(copy), "--write")
 
 
@@ -161,45 +158,23 @@ def test_nothing_passes(searched: tuple[Path, str], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("old", "new", "says"),
     [
-        (("", ""), "mini has no golden prompts"),
-        (("[models.mini.policy.behaviour]", "[models.mini.policy.fidelity]\nrequire = 'device'\n"
-          "[models.mini.policy.behaviour]"), "policy.fidelity asks for what a device measured"),
+        ("", "", "mini has no golden prompts"),
+        ("[models.mini.policy.b", "[models.mini.policy.fidelity]\nrequire = 'device'\n"
+         "[models.mini.policy.b", "policy.fidelity asks for what a device measured"),
+        ("", "", "mini has no family"),
+        ("[models.mini.policy.b", "[models.mini.shard.L00]\nartifact = 'a.mlpackage'\n"
+         "reference = 'none'\n[models.mini.policy.b", "mini:L00 is a package of your own"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_searched(change: tuple[str, str], says: str, tmp_path: Path) -> None:
-    text = manifest(tmp_path / "none.gguf").replace(*change)
+def test_what_cannot_be_searched(old: str, new: str, says: str, tmp_path: Path) -> None:
+    text = manifest(tmp_path / "none.gguf").replace(old, new)
     if "no golden prompts" in says:
         text = text[: text.index("[[models.mini.prompts]]")].replace(', "captured"', "")
+    if "no family" in says:
+        text = "[models.mini.shard.a]\nartifact = 'a.mlpackage'\nreference = 'none'\n"
     (tmp_path / "shards.toml").write_text(text)
     said = recommend(tmp_path, code=1)
     assert says in said
     assert "Traceback" not in said
-
-
-@pytest.mark.slow
-def test_prompts_of_a_single_token(searched: tuple[Path, str], tmp_path: Path) -> None:
-    folder, _ = searched
-    text = re.sub(r"ids = .*", "ids = [5]", (folder / "shards.toml").read_text())
-    (tmp_path / "shards.toml").write_text(text)
-    assert "no golden prompt has a second position" in recommend(tmp_path, code=1)
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [((), "has 2 models; name one of them: a, own"), (("own",), "own has no family")],
-)
-def test_which_model(options: tuple[str, ...], says: str, tmp_path: Path) -> None:
-    (tmp_path / "shards.toml").write_text(
-        "[models.a]\nfamily = 'llama'\nsource = { seeded = 1 }\nshards = 'L00'\n"
-        "[models.own.shard.a]\nartifact = 'a.mlpackage'\nreference = 'none'\n"
-    )
-    assert says in recommend(tmp_path, *options, code=1)
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "many"])
-def test_stop_rules_are_numbers_above_0(value: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["recommend", "--minutes", value])
-    assert "--minutes" in capsys.readouterr().err

@@ -111,7 +111,7 @@ def test_markdown(as_json: AsJson) -> None:
         (["run.jsonl", "--against", "bound.json", "-o", "r.html"], "is no file of a run"),
         (["run.jsonl", "--against", "none", "-o", "r.html"], "none cannot be read"),
         (["run.jsonl", "--against", ".", "-o", "r.html"], "holds no record of a run"),
-        (["run.jsonl", "-o", "bad.json/report.md"], "bad.json/report.md cannot be written ("),
+        (["run.jsonl", "-o", "bad.json/report.md"], "bad.json/report.md cannot be written:"),
         (["-o", "r.html"], "name the run, a file of --ane-report=run.jsonl"),
     ],
 )  # fmt: skip

@@ -119,7 +119,7 @@ def test_setup_says_what_was_asked_and_publishes_no_path() -> None:
         "- Intent: recorded 2026-11-24T16:00:00Z\n"
         "- Run: begun 2026-11-24T16:00:09Z, 3.50 s\n"
         "- Commit: `cccccccccccc`\n"
-        '- Compression: `{ method = "palettize", nbits = 4 }`\n'
+        '- Compression: `{ method = "palettize", mode = "kmeans", nbits = 4, group_size = 32 }`\n'
         "- Configuration: L01 · seed 7\n"
         "- Machine: backend cpu, machine Linux x86_64\n"
         "- Versions: pytest-ane 0.1.0, coremltools 9.0\n"
@@ -134,10 +134,10 @@ def test_setup_says_what_was_asked_and_publishes_no_path() -> None:
         ((COMPRESSION,), "L01", "Met", "1 of 1 verdict passed."),
         ((FIDELITY, COMPRESSION), "L01", "Not met",
          "1 of 2 verdicts passed; m:L01 fidelity failed."),
-        ((COMPRESSION,), "L01,L03", "Open", "1 of 1 verdict passed; there is none of m:L03."),
+        ((COMPRESSION,), "L01,L03", "Open", "1 of 1 verdict passed; m:L03 have no verdict."),
         ((COMPRESSION, UNPROVEN), "L01", "Open",
          "1 of 2 verdicts passed; m:L01 placement came to no answer."),
-        ((), "L01", "Open", "no verdict was reached."),
+        ((), "L01", "Open", "0 of 0 verdicts passed; m:L01 have no verdict."),
     ],
 )  # fmt: skip
 def test_an_intent_is_met_not_met_or_open(
@@ -145,16 +145,18 @@ def test_an_intent_is_met_not_met_or_open(
 ) -> None:
     answer = answer_of(run_of(*rows), shards)
     found = outcome(answer)
-    assert (found.word, found.reason) == (word, reason)
+    assert found == (word, reason)
     assert sections(answer)["Result"].startswith(f"**{word}**: {reason}")
 
 
 def test_what_the_policy_lets_be_and_what_broke_down_leaves_an_intent_open() -> None:
     run = run_of(COMPRESSION)
-    allowed = replace(run, rows=(*run.rows, as_row(UNPROVEN, allowed=True)))
-    assert outcome(answer_of(allowed)).word == "Open"
-    broken = replace(run, rows=(*run.rows, Row("", "test_a.py", "error", "no such file")))
-    assert outcome(answer_of(broken)).reason == "1 of 1 verdict passed; test_a.py broke down."
+    rows = as_row(UNPROVEN, allowed=True), Row("", "test_a.py", "error", "no such file")
+    word, reason = outcome(answer_of(replace(run, rows=(*run.rows, *rows))))
+    assert (word, reason) == (
+        "Open",
+        "1 of 2 verdicts passed; m:L01 placement came to no answer; test_a.py broke down.",
+    )
 
 
 def test_result_names_minimum_and_mean_beside_the_limit() -> None:
@@ -173,7 +175,7 @@ def test_result_names_minimum_and_mean_beside_the_limit() -> None:
         "\n"
         "| gate | figure | limit | value |\n"
         "| --- | --- | --- | --- |\n"
-        "| fidelity | cosine (minimum) | at least 0.97 | 0.9412 |\n"
+        "| fidelity | cosine | at least 0.97 | 0.9412 |\n"
         "| fidelity | mean cosine |  | 0.9800 |\n"
         "| compression | size_bytes | at most 2 MB | 1.02 MB |\n"
         "\n"
@@ -185,9 +187,9 @@ def test_result_names_minimum_and_mean_beside_the_limit() -> None:
 
 def test_result_of_several_shards_has_what_they_come_to() -> None:
     assert sections_of(run_of(COMPRESSION, OTHER), "L01,L03")["Result"].endswith(
-        "| gate | figure | limit | shards | least | median | most | sum |\n"
-        "| --- | --- | --- | --- | --- | --- | --- | --- |\n"
-        "| compression | size_bytes | at most 2 MB | 2 | 1.02 MB | 1.50 MB | 1.50 MB | 2.52 MB |"
+        "| gate | figure | limit | least | median | most |\n"
+        "| --- | --- | --- | --- | --- | --- |\n"
+        "| compression | size_bytes | at most 2 MB | 1.02 MB | 1.50 MB | 1.50 MB |"
     )
 
 
@@ -226,8 +228,7 @@ def test_what_changed_since_the_last_one() -> None:
         "\n"
         "- coremltools 8.3 -> 9.0\n"
         "- m:L01 fidelity: passed -> failed\n"
-        "- m:L01 fidelity: cosine (minimum) 0.9801 -> 0.9412\n"
-        "- m:L01 compression: measured on another backend or machine, so no figure is compared"
+        "- m:L01 fidelity: cosine 0.9801 -> 0.9412"
     )
     same = sections_of(run_of(FIDELITY), last=("001-w", run_of(FIDELITY)))["Surprise"]
     assert same.endswith("- no figure and no status changed")
@@ -296,10 +297,8 @@ CHANGED = MANIFEST.replace("nbits = 4", "nbits = 6").replace("[m", "# Why.\n[m",
          "recorded: models.m.compression.nbits 6 -> 4."),
         ({}, {"before": f"# Why.\n{MANIFEST}".encode()}, "The manifest was changed after the "
          "intent was recorded, in no key."),
-        ({}, {"before": None}, "The manifest was changed after the intent was recorded, or the "
-         "copy beside this page was removed."),
         ({"selection": "L02"}, {"before": b"[[["}, "The manifest was changed after the intent was "
-         "recorded; one of the two is not TOML."),
+         "recorded."),
         ({}, {"shards": "L01,L03"}, "The run has no verdict of m:L03."),
     ],
 )  # fmt: skip
@@ -318,11 +317,9 @@ def test_no_caveat_and_those_of_the_page_itself() -> None:
     added = answer.writeup.with_sections({"Intent": f"{INTENT}\n\nMine."})
     assert list(caveats(replace(answer, writeup=added))) == []
     changed = answer.writeup.with_sections({"Intent": "6-bit palettes"})
-    (sentence,) = caveats(replace(answer, writeup=changed))
-    assert sentence == "The intent was changed after it was recorded."
-    bare = replace(answer.writeup, body="\n# 002: nothing\n")
-    (sentence,) = caveats(replace(answer, writeup=bare))
-    assert sentence == "The recorded intent is no longer on this page."
+    for page in (changed, replace(answer.writeup, body="\n# 002: nothing\n")):
+        (sentence,) = caveats(replace(answer, writeup=page))
+        assert sentence == "The intent was changed after it was recorded."
 
 
 def test_damaged_figures_are_one_sentence() -> None:
@@ -334,7 +331,7 @@ def test_damaged_figures_are_one_sentence() -> None:
 
 @given(text=HOSTILE)
 def test_any_intent_is_one_paragraph_of_its_section(text: str) -> None:
-    assume(len(text) <= 4000 and any(map(str.isalnum, text)))
+    assume(any(map(str.isalnum, text)))
     intent = intent_of(text)
     page = WriteUp(Path("001-a.md"), HEAD, blank(1, intent))
     assert list(page.sections) == [*SECTIONS]
@@ -345,12 +342,10 @@ def test_any_intent_is_one_paragraph_of_its_section(text: str) -> None:
     assert sum(token.type == "heading_open" for token in tokens) == 8
 
 
-def test_intents_that_say_nothing_or_too_much() -> None:
-    for text in ("", " \n\t", "+++", "\u200b"):
-        with pytest.raises(ReportError, match="The intent is empty"):
-            intent_of(text)
-    with pytest.raises(ReportError, match="10,000 characters; say it in at most 4,000"):
-        intent_of("x" * 10_000)
+@pytest.mark.parametrize("text", ["", " \n\t", "+++", "\u200b"])
+def test_an_intent_that_says_nothing(text: str) -> None:
+    with pytest.raises(ReportError, match="The intent is empty"):
+        intent_of(text)
 
 
 @settings(max_examples=30)
@@ -380,11 +375,3 @@ def test_the_last_write_up_of_the_same_shards(tmp_path: Path) -> None:
     assert (last := last_of(page, now)) is not None
     assert (last[0], last[1].facts.selection) == ("001-a", "001-a")
     assert last_of(replace(page, path=tmp_path / "001-a.md"), now) is None
-
-
-@pytest.mark.parametrize(
-    ("intent", "title"),
-    [("short", "short"), ("word " * 20, "word " * 16 + "..."), ("量" * 100, "量" * 80 + " ...")],
-)
-def test_a_title_is_the_beginning_of_an_intent(intent: str, title: str) -> None:
-    assert f"\n# 007: {title}\n" in blank(7, intent_of(intent))

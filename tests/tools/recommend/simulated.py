@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import Random
 
-from pytest_ane.tools._recommend_search import Candidate, Choice, Option, ShardFailure, Unit
+from pytest_ane.tools._recommend_search import Candidate, Choice, Failure, Option, Unit
 
 BITS = {"4": 4, "6": 6, "8": 8}
 
@@ -55,14 +55,14 @@ class SimulatedEvaluator:
     def spent(self) -> bool:
         return self.left <= 0
 
-    def failure(self, shard: str, choice: Choice) -> ShardFailure | None:
+    def failure(self, shard: str, choice: Choice) -> Failure | None:
         """A unit in `needs` must have at least so many bits; a shard at most `most` bytes."""
         mine = {u: s for u, s in choice.items() if u.shard == shard}
         short = [u for u, s in mine.items() if int(s) < int(self.needs.get(u, "0"))]
         if short:
-            return ShardFailure("fidelity", "too coarse", {u: 1.0 * (u in short) for u in mine})
+            return "fidelity", {u: 1.0 * (u in short) for u in mine}
         if sum(u.option(s).size for u, s in mine.items()) > self.most.get(shard, 10**9):
-            return ShardFailure("compression", "too large", {})
+            return "compression", {}
         return None
 
     def kl(self, choice: Choice) -> float:
@@ -73,7 +73,7 @@ class SimulatedEvaluator:
         self.left -= 1
         kl = self.kl(choice)
         shards = dict.fromkeys(u.shard for u in choice)
-        reasons = [t.reason for s in shards if (t := self.failure(s, choice))]
+        reasons = [t[0] for s in shards if (t := self.failure(s, choice))]
         reasons += ["KL"] if not kl <= self.limit else []
         size = sum(u.option(s).size for u, s in choice.items())
         self.stacks.append(

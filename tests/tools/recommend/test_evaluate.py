@@ -22,13 +22,11 @@ from pytest_ane.tools._recommend import (
     LoadedBackend,
     Log,
     filled,
-    line,
     lowest,
     menu_of,
-    pareto,
-    table,
 )
 from pytest_ane.tools._recommend_search import Candidate
+from pytest_ane.tools.recommend import line, table
 from tests.models.test_chain import block, embed, following, head
 from tests.tools.recommend.simulated import unit
 
@@ -72,18 +70,11 @@ def test_it_is_the_whole_chain_with_that_step(amount: float) -> None:
     exact = chain(add(0.0))
     prompt = golden(exact)
     whole = compare_logits(prompt.logits, chain(add(amount)).logits(IDS))[1:]
-    found = ExactStack(exact, [prompt, prompt]).kl(add(amount))
+    alone = ExactStack(exact, [prompt, prompt])
+    alone.kl(add(3.0))  # Which leaves nothing behind.
+    found = alone.kl(add(amount))
     assert found == pytest.approx(np.mean([p.kl for p in whole]), abs=1e-12)
     assert (found > 1e-6) == (amount > 0)
-
-
-def test_one_replacement_leaves_nothing_behind() -> None:
-    exact = chain(add(0.0))
-    alone = ExactStack(exact, [golden(exact)])
-    before = alone.kl(add(0.5))
-    alone.kl(add(3.0))
-    assert alone.kl(add(0.5)) == before
-    assert alone.kl(head("head.0", following)) == pytest.approx(0, abs=1e-12)
 
 
 A, B = Path("a"), Path("b")
@@ -118,52 +109,26 @@ def test_the_runners_that_are_kept_are_loaded_once() -> None:
     assert loaded.provenance() == {"backend": "toy"}
 
 
-def test_what_was_put_is_there_again(tmp_path: Path) -> None:
-    file = tmp_path / "deep" / "log.jsonl"
-    log = Log(file, {"model": 1})
-    log.put("alone", ["L00", "q*"], {"kl": 0.5})
-    assert log.get("alone", ["L00", "q*"]) == {"kl": 0.5}
-    entry = json.loads(file.read_text())
-    assert (entry["kind"], entry["of"], entry["found"]) == ("alone", ["L00", "q*"], {"kl": 0.5})
-    again = Log(file, {"model": 1})
-    assert (len(again), again.get("alone", ["L00", "q*"])) == (1, {"kl": 0.5})
-    assert again.get("blame", ["L00", "q*"]) is None
-
-
-def test_what_is_not_finite_becomes_text(tmp_path: Path) -> None:
-    log = Log(tmp_path / "log", 1)
-    log.put("alone", "L00", {"kl": math.nan, "all": [{"a": math.inf}, 1.5]})
-    assert log.get("alone", "L00") == {"kl": "NaN", "all": [{"a": "Infinity"}, 1.5]}
-    assert len(Log(tmp_path / "log", 1)) == 1
-
-
-def test_another_context_has_its_own_numbers(tmp_path: Path) -> None:
-    Log(tmp_path / "log", "one").put("alone", "L00", {"kl": 0.5})
-    other = Log(tmp_path / "log", "other")
-    assert other.get("alone", "L00") is None
-    other.put("alone", "L00", {"kl": 0.7})
-    assert Log(tmp_path / "log", "one").get("alone", "L00") == {"kl": 0.5}
-
-
-def test_a_line_cut_short_costs_that_line_only(tmp_path: Path) -> None:
-    file = tmp_path / "log"
-    log = Log(file, 1)
-    log.put("alone", "L00", {"kl": 0.5})
-    log.put("alone", "L01", {"kl": 0.6})
-    file.write_bytes(file.read_bytes()[:-9])
-    again = Log(file, 1)
-    assert again.get("alone", "L00") == {"kl": 0.5}
-    assert again.get("alone", "L01") is None
-    again.put("alone", "L02", {"kl": 0.7})
-    assert Log(file, 1).get("alone", "L02") == {"kl": 0.7}
-
-
 @pytest.mark.parametrize(
-    "junk", [b"\xff\xfe", b"[]", b"null", b"{}", b'{"context": 1}', b"[" * 5000]
+    "junk", [b"", b"\xff\xfe", b"[]", b"null", b"{}", b'{"context": 1}', b"[" * 5000]
 )
-def test_junk_is_passed_over(junk: bytes, tmp_path: Path) -> None:
-    (tmp_path / "log").write_bytes(junk)
-    assert len(Log(tmp_path / "log", 1)) == 0
+def test_what_was_put_is_there_again(junk: bytes, tmp_path: Path) -> None:
+    """But for a last line cut short, of its own context, and beside whatever else is there."""
+    (file := tmp_path / "deep" / "log.jsonl").parent.mkdir()
+    file.write_bytes(junk)
+    log = Log(file, {"model": 1})
+    log.put("alone", ["L00", "q*"], {"kl": math.nan, "all": [{"a": math.inf}, 0.5]})
+    log.put("alone", "L01", {"kl": 0.6})
+    entry = json.loads(file.read_text("latin-1").splitlines()[-2])
+    found = {"kl": "NaN", "all": [{"a": "Infinity"}, 0.5]}
+    assert (entry["kind"], entry["of"], entry["found"]) == ("alone", ["L00", "q*"], found)
+    file.write_bytes(file.read_bytes()[:-9])
+    again = Log(file, {"model": 1})
+    assert (len(again), again.get("alone", ["L00", "q*"])) == (1, found)
+    assert again.get("blame", ["L00", "q*"]) is None
+    assert Log(file, {"model": 2}).get("alone", ["L00", "q*"]) is None
+    again.put("alone", "L02", {"kl": 0.7})
+    assert Log(file, {"model": 1}).get("alone", "L02") == {"kl": 0.7}
 
 
 def test_a_folder_in_its_place(tmp_path: Path) -> None:
@@ -183,6 +148,8 @@ method = "linear"
 
 def test_the_default_unless_something_else_is_said(tmp_path: Path) -> None:
     assert menu_of(None) is DEFAULT
+    with pytest.raises(ManifestError, match="cannot be read: No such file"):
+        menu_of(tmp_path / "menu.toml")
     (tmp_path / "menu.toml").write_text(FILE)
     assert menu_of(tmp_path / "menu.toml") == {"6-bit": Palettize(nbits=6), "int8": Linear()}
 
@@ -193,9 +160,9 @@ def test_the_default_unless_something_else_is_said(tmp_path: Path) -> None:
         ("", "a menu needs at least two settings to choose from"),
         ("[a]\nmethod = 'none'\n", "a menu needs at least two settings"),
         ("a = ", "not valid TOML"),
-        ("a = 1\nb = 2", "'a': "),
-        ("[a]\nmethod = 'palettize'\nnbits = 7\n[b]\nmethod = 'none'\n", "'a': palettize.nbits: "),
-        ("[a]\nmethod = 'zip'\n[b]\nmethod = 'none'\n", "'a': .*'zip'"),
+        ("a = 1\nb = 2", "a: "),
+        ("[a]\nmethod = 'palettize'\nnbits = 7\n[b]\nmethod = 'none'\n", "a.palettize.nbits: "),
+        ("[a]\nmethod = 'zip'\n[b]\nmethod = 'none'\n", "a: .*'zip'"),
         (
             "[a]\nmethod = 'none'\nkeep = ['r*']\n[b]\nmethod = 'linear'\n",
             "'a' has keep or overrides; .* so leave them out",
@@ -209,30 +176,14 @@ def test_what_is_wrong_with_a_file(text: str, says: str, tmp_path: Path) -> None
     assert "menu.toml" in str(caught.value)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match="cannot be read: No such file"):
-        menu_of(tmp_path / "menu.toml")
-
-
 FACTS = {"cosine": 0.98, "top1": 0.95, "centred_cosine.min": 0.97}
 FOUR = Candidate("4-bit", {}, 70_000_000, 0.5, "failed", ("Mean KL is high.", "And so on."))
 SMALL = Candidate("mixed 1", {}, 104_000_000, 0.04, "passed", (), FACTS)
-WORSE = Candidate("mixed 2", {}, 110_000_000, 0.05, "failed", ("Mean KL is high.",), FACTS)
 LARGE = Candidate("int8", {}, 135_000_000, 0.01, "passed", (), FACTS)
 
 
-def test_pareto_leaves_out_what_is_larger_and_no_better() -> None:
-    assert pareto([LARGE, WORSE, FOUR, SMALL]) == [FOUR, SMALL, LARGE]
-
-
-def test_one_without_kl_is_better_than_nothing_only_in_bytes() -> None:
-    bare = Candidate("bare", {}, 60_000_000, math.nan, "failed", ("no",))
-    assert pareto([bare, FOUR]) == [bare, FOUR]
-    assert pareto([bare, Candidate("other", {}, 65_000_000, math.nan, "failed", ("no",))]) == [bare]
-
-
 def test_table() -> None:
-    assert list(table([FOUR, LARGE, WORSE, SMALL], SMALL)) == [
+    assert list(table([FOUR, LARGE, SMALL], SMALL)) == [
         "candidate     MB  cosine  top-1      KL  centred  verdict",
         "4-bit       70.0       -      -  0.5000        -  failed",
         "mixed 1    104.0  0.9800  95.0%  0.0400   0.9700  passed, recommended",
@@ -243,6 +194,5 @@ def test_table() -> None:
 def test_lines() -> None:
     assert line(SMALL) == "mixed 1: 104.0 MB, KL 0.0400, passed"
     assert line(FOUR) == "4-bit: 70.0 MB, KL 0.5000, failed: Mean KL is high. (and 1 more)"
-    few = Candidate("few", {}, 70_000_000, 0.01, "unproven", ("4 positions are judged.",))
-    assert line(few) == "few: 70.0 MB, KL 0.0100, unproven: 4 positions are judged."
-    assert line(WORSE) == "mixed 2: 110.0 MB, KL 0.0500, failed: Mean KL is high."
+    few = Candidate("few", {}, 70_000_000, math.nan, "unproven", ("4 positions are judged.",))
+    assert line(few) == "few: 70.0 MB, unproven: 4 positions are judged."
