@@ -54,18 +54,13 @@ class PromptResult:
 
     def __post_init__(self) -> None:
         if not len(self.greedy) == len(self.expected) == len(self.leads):
-            raise ValueError(
-                f"{len(self.greedy)} greedy tokens, {len(self.expected)} expected ones and "
-                f"{len(self.leads)} leads are no match"
-            )
+            raise ValueError(f"{len(self.greedy)} greedy tokens, not {len(self.expected)}")
         if any(lead < 0 for lead in self.leads):
             raise ValueError("a lead is negative")
-        if self.likeliest and len(self.likeliest) != len(self.positions):
-            raise ValueError(
-                f"{len(self.likeliest)} of {len(self.positions)} positions have tokens"
-            )
-        if self.pieces and len(self.pieces) != len(self.positions):
-            raise ValueError(f"{len(self.pieces)} of {len(self.positions)} positions have texts")
+        every = len(self.positions)
+        for what, told in (("tokens", self.likeliest), ("texts", self.pieces)):
+            if told and len(told) != every:
+                raise ValueError(f"{len(told)} of {every} positions have {what}")
 
     @property
     def agreed(self) -> int:
@@ -155,8 +150,21 @@ def _run(
         chain.answer(g.ids, len(g.greedy), g.greedy, drift.watching(g) if drift else None)
         for g in golden
     ]
-    triples = zip(golden, answers, alone.heads, strict=True)
-    prompts = tuple(_result(*triple, decode) for triple in triples)
+    prompts = tuple(
+        PromptResult(
+            name=g.name,
+            positions=compare_logits(g.logits, answer.logits, g.ids),
+            greedy=answer.tokens,
+            expected=g.greedy,
+            leads=g.leads,
+            text=decode([token for token in answer.tokens if token != NO_TOKEN]),
+            expected_text=g.text,
+            likeliest=likeliest(answer.logits),
+            head=head,
+            pieces=tuple(_pieces(g.ids, decode)),
+        )
+        for g, answer, head in zip(golden, answers, alone.heads, strict=True)
+    )
     return answers, prompts, alone.shards, drift.states if drift else ()
 
 
@@ -172,27 +180,6 @@ def _costs(
         return {}
     summary = LogitSummary.of(positions)
     return {"kl": summary.kl, "top1": summary.top1}
-
-
-def _result(
-    golden: GoldenPrompt,
-    answer: Answer,
-    head: Head | None,
-    decode: Callable[[Sequence[int]], str],
-) -> PromptResult:
-    logits, tokens, _ = answer
-    return PromptResult(
-        name=golden.name,
-        positions=compare_logits(golden.logits, logits, golden.ids),
-        greedy=tokens,
-        expected=golden.greedy,
-        leads=golden.leads,
-        text=decode([token for token in tokens if token != NO_TOKEN]),
-        expected_text=golden.text,
-        likeliest=likeliest(logits),
-        head=head,
-        pieces=tuple(_pieces(golden.ids, decode)),
-    )
 
 
 def _pieces(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> Iterator[str]:
