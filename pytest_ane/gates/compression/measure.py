@@ -66,14 +66,11 @@ def measure_palettes(program: MLModel) -> tuple[Palette, ...]:
     """
     found: dict[str, Palette] = {}
     for each in find_weights(program):
-        weight = each.weight
-        if weight.name in found or not weight.stages or not weight.elements:
-            continue
-        if (spread := _spread(program, each)) is not None:
-            values, counts = (part.tolist() for part in map(np.asarray, spread))
-            found[weight.name] = Palette(
-                weight.name, tuple(map(rounded, values)), tuple(map(int, counts))
-            )
+        name, weight = each.weight.name, each.weight
+        wanted = name not in found and weight.stages and weight.elements
+        if wanted and (spread := _spread(program, each)) is not None:
+            values, counts = (np.asarray(part).tolist() for part in spread)
+            found[name] = Palette(name, tuple(map(rounded, values)), tuple(map(int, counts)))
     return tuple(found.values())
 
 
@@ -227,12 +224,10 @@ def measure(shard: Shard, artifact: Artifact, program: MLModel) -> CompressionMe
 
 def _others(artifact: Artifact, function: MLModel) -> int:
     """Bytes of weights that only other functions of a package, or other parts, have."""
-
-    def bytes_of(model: MLModel) -> dict[tuple[str, Blob], int]:
-        return {(model.weights, blob): size for blob, size in blob_bytes(model).items()}
-
     others: dict[tuple[str, Blob], int] = {}
-    for other in read_functions(artifact.path):
-        others |= bytes_of(other)
-    mine = bytes_of(function)
-    return sum(size for blob, size in others.items() if blob not in mine)
+    for model in (*read_functions(artifact.path), function):
+        blobs = {(model.weights, blob): size for blob, size in blob_bytes(model).items()}
+        if model is function:
+            return sum(size for blob, size in others.items() if blob not in blobs)
+        others |= blobs
+    return 0

@@ -72,6 +72,7 @@ class Comparison:
 
     def __post_init__(self) -> None:
         live = len(self.positions)
+        lengths: list[tuple[str, Sequence[object], int]]
         lengths = [("cosines", self.cosines, live), ("errors", self.relative, live)]
         if self.contributions:
             lengths.append(("contributions", self.contributions, len(self.contributing)))

@@ -52,13 +52,8 @@ class PlacementGate(Gate[Placement]):
         """Core ML's plan where the backend runs on a device, else a forecast."""
         # Some rules read weights, which `context.program` leaves out.
         program = read_model(context.artifact.path, function=context.shard.function)
-        size = context.artifact.size
-        return measure(
-            context.backend,
-            context.artifact.path,
-            program,
-            size_bytes=size,
-        )
+        artifact = context.artifact
+        return measure(context.backend, artifact.path, program, size_bytes=artifact.size)
 
     def beside(self, recorded: Placement, context: ShardContext) -> Placement:
         """A recorded plan beside what is predicted, so that the two can be compared."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from pytest_ane.gates.placement.plans._record import Device
@@ -52,25 +52,18 @@ def device(text: str, where: str) -> Device | None:
     return _DEVICES[word]
 
 
-def mapping(value: Any, where: str) -> Mapping[str, Any]:
-    """A JSON object."""
-    if not isinstance(value, Mapping):
-        raise PlanError(f"{where} is {_kind(value)}, not an object")
-    return value
+def _typed(kind: type[_T], word: str) -> Callable[[Any, str], _T]:
+    def read(value: Any, where: str) -> _T:
+        if not isinstance(value, kind):
+            raise PlanError(f"{where} is {_kind(value)}, not {word}")
+        return value
+
+    return read
 
 
-def sequence(value: Any, where: str) -> Sequence[Any]:
-    """A JSON array."""
-    if not isinstance(value, list):
-        raise PlanError(f"{where} is {_kind(value)}, not a list")
-    return value
-
-
-def string(value: Any, where: str) -> str:
-    """A JSON string."""
-    if not isinstance(value, str):
-        raise PlanError(f"{where} is {_kind(value)}, not a text")
-    return value
+mapping: Callable[[Any, str], dict[str, Any]] = _typed(dict, "an object")
+sequence: Callable[[Any, str], list[Any]] = _typed(list, "a list")
+string = _typed(str, "a text")
 
 
 def number(value: Any, where: str) -> float:

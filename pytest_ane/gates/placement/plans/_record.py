@@ -46,6 +46,11 @@ class PlannedOperation:
     folded: bool = False
     wires: Wires | None = field(default=None, compare=False)
 
+    @property
+    def compile_time(self) -> bool:
+        """Whether it is a constant, which nothing runs."""
+        return self.op == "const" or (self.op or "").startswith("constexpr_")
+
 
 @dataclass(frozen=True)
 class Wires:

@@ -33,7 +33,7 @@ def read(data: Any) -> Plan:
             model is no ML Program.
     """
     top = fields.mapping(data, "the plan")
-    cores = _Cores()
+    cores: list[int] = []
     found: dict[str, dict[Any, PlannedOperation]] = {}
     for index, info in enumerate(fields.sequence(top.get("infos"), "infos")):
         _enter(found, *_operation(info, f"infos[{index}]", cores))
@@ -48,7 +48,7 @@ def read(data: Any) -> Plan:
         "coremltools",
         tuple(functions),
         compute_units=fields.optional(top.get("computeUnits"), "computeUnits", fields.string) or "",
-        ane_cores=cores.total,
+        ane_cores=cores[0] if cores else None,
         extra=fields.rest(top, "infos", "unassigned", "computeUnits", _ADDED, _RENAMED, _TARGET),
         added={
             fields.string(kind, _ADDED): fields.count(number, f"{_ADDED}.{kind}")
@@ -76,12 +76,6 @@ def write(plan: Plan) -> dict[str, Any]:
     return made
 
 
-class _Cores:
-    """The ANE's cores, as the first device that tells them has it."""
-
-    total: int | None = None
-
-
 def _enter(
     found: dict[str, dict[Any, PlannedOperation]], function: str, operation: PlannedOperation
 ) -> None:
@@ -96,17 +90,12 @@ def _enter(
         )
 
 
-def _operation(info: Any, where: str, cores: _Cores) -> tuple[str, PlannedOperation]:
+def _operation(info: Any, where: str, cores: list[int]) -> tuple[str, PlannedOperation]:
     entry = fields.mapping(info, where)
     function, scope, name = _path(entry.get("path"), f"{where}.path")
-    usage = fields.mapping(entry.get("deviceUsage") or {}, f"{where}.deviceUsage")
     at = f"{where}.deviceUsage"
-    supported = (
-        _device(one, f"{at}.supported[{index}]", cores)
-        for index, one in enumerate(
-            fields.sequence(usage.get("supported") or [], f"{at}.supported")
-        )
-    )
+    usage = fields.mapping(entry.get("deviceUsage") or {}, at)
+    supported = fields.sequence(usage.get("supported") or [], f"{at}.supported")
     preferred = usage.get("preferred")
     extra = fields.rest(entry, "deviceUsage", "estimatedCost", "path", *_OWN)
     if more := fields.rest(usage, "preferred", "supported"):
@@ -116,7 +105,7 @@ def _operation(info: Any, where: str, cores: _Cores) -> tuple[str, PlannedOperat
         name,
         fields.op_type(kind) if kind else None,
         None if preferred is None else _device(preferred, f"{at}.preferred", cores),
-        tuple(supported),
+        tuple(_device(d, f"{at}.supported[{i}]", cores) for i, d in enumerate(supported)),
         fields.optional(entry.get("estimatedCost"), f"{where}.estimatedCost", fields.number),
         scope,
         entry.get("boundaryCast") is True,
@@ -125,15 +114,15 @@ def _operation(info: Any, where: str, cores: _Cores) -> tuple[str, PlannedOperat
     )
 
 
-def _device(value: Any, where: str, cores: _Cores) -> Device:
+def _device(value: Any, where: str, cores: list[int]) -> Device:
     entry = fields.mapping(value, where)
     found = [key for key in _KEYS if entry.get(key) is not None]
     if len(found) != 1:
         raise PlanError(f"{where} names {len(found)} of cpu, gpu and neuralEngine, not one")
     if found == ["neuralEngine"]:
         total = fields.mapping(entry["neuralEngine"], where).get("totalCoreCount")
-        read = fields.optional(total, f"{where}.totalCoreCount", fields.count)
-        cores.total = read if cores.total is None else cores.total
+        if total is not None:
+            cores.append(fields.count(total, f"{where}.totalCoreCount"))
     return _KEYS[found[0]]
 
 
@@ -179,18 +168,12 @@ def _info(function: str, operation: PlannedOperation, cores: int) -> dict[str, A
     made = dict(operation.extra)
     usage = made.pop("deviceUsage", {})
     if operation.preferred:
-        made["deviceUsage"] = {
-            **usage,
-            "preferred": _written(operation.preferred, cores),
-            "supported": [_written(one, cores) for one in operation.supported],
-        }
+        supported = [_written(one, cores) for one in operation.supported]
+        preferred = _written(operation.preferred, cores)
+        made["deviceUsage"] = {**usage, "preferred": preferred, "supported": supported}
     made["estimatedCost"] = operation.cost
-    if operation.op:
-        made["operatorName"] = operation.op
-    if operation.boundary:
-        made["boundaryCast"] = True
-    if operation.folded:
-        made["folded"] = True
+    own = (operation.op, operation.boundary, operation.folded)
+    made |= {key: value for key, value in zip(_OWN, own, strict=True) if value}
     blocks = [_ROOT, *(index for _, index in operation.scope)]
     names = [*(name for name, _ in operation.scope), operation.name]
     components: list[dict[str, Any]] = [
@@ -200,8 +183,7 @@ def _info(function: str, operation: PlannedOperation, cores: int) -> dict[str, A
     for index, name in zip(blocks, names, strict=True):
         components.append({"programBlock": {"data": {"index": index}}})
         components.append({"programOperation": {"data": {"outputName": name}}})
-    made["path"] = {"components": components}
-    return made
+    return made | {"path": {"components": components}}
 
 
 def _written(device: Device, cores: int) -> dict[str, Any]:

@@ -8,13 +8,13 @@ certainty, are in `model.toml`, which is checked as it is read.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from pytest_ane.gates.placement.segmenter._records import Backend, Op, Tensor
 from pytest_ane.manifest.base import loads
@@ -35,17 +35,6 @@ class Entry(BaseModel):
     source: Annotated[str, Field(min_length=1)]
     certainty: Certainty
     note: str = ""
-
-
-def check_sources(entries: Iterable[Entry], sources: Mapping[str, str]) -> None:
-    """Refuse a source that the file does not explain.
-
-    Raises:
-        ValueError: there is one.
-    """
-    cited = {source for entry in entries for source in entry.source.split(", ")}
-    if unknown := cited - {*sources}:
-        raise ValueError(f"unknown source {', '.join(sorted(unknown))}")
 
 
 class Edge(Entry):
@@ -76,11 +65,6 @@ class Rate(Entry):
     classic: Positive | None = None
     gpu: Positive | None = None
 
-    def on(self, backend: Backend) -> float | None:
-        """The rate on a backend."""
-        rate: float | None = getattr(self, backend)
-        return rate
-
 
 class _Chip(Entry):
     name: str
@@ -101,25 +85,6 @@ class _File(BaseModel):
     threshold: tuple[Threshold, ...]
     rate: tuple[Rate, ...]
     chip: tuple[_Chip, ...]
-
-    @model_validator(mode="after")
-    def _consistent(self) -> _File:
-        entries: tuple[Entry, ...] = (*self.edge, *self.threshold, *self.rate, *self.chip)
-        check_sources(entries, self.sources)
-        if sorted(edge.kind for edge in self.edge) != ["end", "launch", "switch"]:
-            raise ValueError("edge: launch, switch and end are needed once each")
-        for group in (self.threshold, self.rate, self.chip):
-            names = [entry.name for entry in group]
-            if len({*names}) != len(names):
-                raise ValueError("a name is given twice")
-        if both := {chip.name for chip in self.chip} & {*self.without_costs}:
-            raise ValueError(f"chip {', '.join(both)}: has costs, and is listed without")
-        for chip in self.chip:
-            if unknown := {*chip.rates} - {rate.name for rate in self.rate}:
-                raise ValueError(f"chip {chip.name}: unknown rate {', '.join(sorted(unknown))}")
-            if unknown := {*chip.thresholds} - {entry.name for entry in self.threshold}:
-                raise ValueError(f"chip {chip.name}: unknown threshold {', '.join(unknown)}")
-        return self
 
 
 @dataclass(frozen=True)
@@ -145,42 +110,31 @@ class CostModel:
     undecided_ms: float
 
 
-def parse_costs(text: str) -> _File:
-    """The numbers of all chips.
-
-    Raises:
-        ManifestError: the text is no TOML, or an entry is wrong.
-    """
-    try:
-        return _File.model_validate(loads(text))
-    except ValueError as error:
-        raise ManifestError(f"The segmenter's model.toml: {error}") from None
-
-
 @cache
 def _file() -> _File:
-    return parse_costs(files(__package__).joinpath("model.toml").read_text("utf-8"))
+    return _File.model_validate(_read("model.toml"))
+
+
+def _read(name: str) -> Any:
+    return loads(files(__package__).joinpath(name).read_text("utf-8"))
 
 
 @cache
 def models() -> Mapping[str, CostModel]:
     """The chips whose costs are known, by name: `M4`, `M4 Pro`."""
-    file = _file()
+    file, found = _file(), {}
     edges = {edge.kind: edge for edge in file.edge}
-    models = {}
     for chip in file.chip:
         rates = {
-            rate.name: rate.model_copy(
-                update={str(unit): value for unit, value in chip.rates.get(rate.name, {}).items()}
-            )
+            rate.name: rate.model_copy(update=dict[str, Any](chip.rates.get(rate.name, {})))
             for rate in file.rate
         }
         thresholds = {entry.name: entry.value for entry in file.threshold} | dict(chip.thresholds)
-        models[chip.name] = CostModel(
+        found[chip.name] = CostModel(
             chip.name, chip.system, edges["launch"], edges["switch"], edges["end"], rates,
             thresholds, file.tie_ms, file.undecided_ms,
         )  # fmt: skip
-    return models
+    return found
 
 
 def chip_named(name: str) -> str:
@@ -233,8 +187,16 @@ _DEFAULT = (Term("default"),)
 
 def milliseconds(op: Op, backend: Backend, model: CostModel) -> float:
     """Estimated duration; the backend must support the operation."""
-    terms = _CLASSES.get(op.kind, _only("default"))(op, model, backend)
-    return max(_duration(op, backend, model, term) for term in terms)
+
+    def duration(term: Term) -> float:
+        rate = model.rates[term.rate]
+        speed: float | None = getattr(rate, backend)
+        if speed is None:
+            return 0.0
+        amount = _AMOUNTS[rate.counts](op) if term.amount is None else term.amount
+        return amount / speed / _GIGA_MS
+
+    return max(map(duration, _CLASSES.get(op.kind, _only("default"))(op, model, backend)))
 
 
 def rates_of(op: Op, model: CostModel) -> frozenset[str]:
@@ -243,15 +205,6 @@ def rates_of(op: Op, model: CostModel) -> frozenset[str]:
         return frozenset()
     terms = _CLASSES[op.kind](op, model, "bnns")
     return frozenset(term.rate for term in terms) - {"default"}
-
-
-def _duration(op: Op, backend: Backend, model: CostModel, term: Term) -> float:
-    rate = model.rates[term.rate]
-    speed = rate.on(backend)
-    if speed is None:
-        return 0.0
-    amount = _AMOUNTS[rate.counts](op) if term.amount is None else term.amount
-    return amount / speed / _GIGA_MS
 
 
 def _io(op: Op) -> float:
@@ -279,15 +232,9 @@ def _moved(first: int) -> Class:
     return terms
 
 
-def _matmul(op: Op, model: CostModel, backend: Backend) -> Terms:
-    return (Term("default"), Term("matmul", 2.0 * _outputs(op) * inner(op)))
-
-
 def _pool(op: Op, model: CostModel, backend: Backend) -> Terms:
-    return (
-        Term("default"),
-        Term("pool", float(math.prod(op.attributes.get("kernel_sizes", ())) * _outputs(op))),
-    )
+    window = math.prod(op.attributes.get("kernel_sizes", ()))
+    return (Term("default"), Term("pool", float(window * _outputs(op))))
 
 
 def _conv(op: Op, model: CostModel, backend: Backend) -> Terms:
@@ -358,7 +305,10 @@ _CLASSES: Mapping[str, Class] = {
     "gather": lambda op, model, backend: _DEFAULT if backend == "ane" else (Term("gather"),),
     "stack": _moved(1),
     "scaled_dot_product_attention": _moved(3),  # The mask does not count.
-    "matmul": _matmul,
+    "matmul": lambda op, model, backend: (
+        Term("default"),
+        Term("matmul", 2.0 * _outputs(op) * inner(op)),
+    ),
     "avg_pool": _pool,
     "max_pool": _pool,
     "l2_pool": _pool,
@@ -400,11 +350,6 @@ class _Limits(BaseModel):
     dtypes: tuple[_DTypes, ...]
     limit: tuple[_Limit, ...]
 
-    @model_validator(mode="after")
-    def _consistent(self) -> _Limits:
-        check_sources((*self.never, *self.dtypes, *self.limit), self.sources)
-        return self
-
     @cached_property
     def reasons(self) -> Mapping[tuple[Backend, str], str]:
         """Why a backend never takes an op type."""
@@ -423,9 +368,7 @@ class _Limits(BaseModel):
 
 @cache
 def _support() -> _Limits:
-    return _Limits.model_validate(
-        loads(files(__package__).joinpath("support.toml").read_text("utf-8"))
-    )
+    return _Limits.model_validate(_read("support.toml"))
 
 
 def limit(name: str) -> int:
@@ -470,47 +413,30 @@ def obstacle(op: Op, backend: Backend) -> str:
     """The limit that keeps an operation off a backend, in a sentence's part; empty for none."""
     if reason := _support().reasons.get((backend, op.kind)):
         return f"{op.kind}: {reason}"
-    if backend != "ane":
-        return ""
-    return _types(op) or _indices(op) or _extents(op) or _window(op) or _depth(op)
+    return next(filter(None, _limits(op)), "") if backend == "ane" else ""
 
 
-def _types(op: Op) -> str:
-    types = _support().types
-    allowed = types["cast" if op.kind == "cast" else ""]
-    # Constant indices are compiled into the program, whatever their type.
-    tensors = [tensor for tensor in (*op.inputs, *op.outputs) if not tensor.constant]
-    outside = sorted({tensor.dtype for tensor in tensors} - allowed)
-    return f"{op.kind} of {', '.join(outside)}: the ANE has no such tensors" if outside else ""
-
-
-def _indices(op: Op) -> str:
-    if op.kind == "gather" and op.flag("runtime_indices"):
-        return "gather with indices computed at run time"
-    if op.kind == "slice_by_size" and op.flag("runtime_begin"):
-        return "slice_by_size with a begin computed at run time"
-    return ""
-
-
-def _extents(op: Op) -> str:
+def _limits(op: Op) -> Iterator[str]:
+    """What is beyond each limit of the ANE, empty where it is within."""
     tensors: tuple[Tensor, ...] = (*op.inputs, *op.outputs)
+    allowed = _support().types["cast" if op.kind == "cast" else ""]
+    # Constant indices are compiled into the program, whatever their type.
+    outside = sorted({tensor.dtype for tensor in tensors if not tensor.constant} - allowed)
+    yield f"{op.kind} of {', '.join(outside)}: the ANE has no such tensors" if outside else ""
+    if op.kind == "gather" and op.flag("runtime_indices"):
+        yield "gather with indices computed at run time"
+    if op.kind == "slice_by_size" and op.flag("runtime_begin"):
+        yield "slice_by_size with a begin computed at run time"
     longest = max((extent or 0 for tensor in tensors for extent in tensor.shape), default=0)
     if longest > limit("axis"):
-        return f"an axis of {longest:,}; the ANE takes {limit('axis'):,}"
+        yield f"an axis of {longest:,}; the ANE takes {limit('axis'):,}"
     rank = max((len(tensor.shape) for tensor in tensors), default=0)
     if rank > limit("rank"):
-        return f"a tensor of rank {rank}; the ANE takes {limit('rank')}"
-    return ""
-
-
-def _window(op: Op) -> str:
-    if op.kind == "conv" and op.weight is not None:
-        return wide_kernel(op.weight.shape[2:])
+        yield f"a tensor of rank {rank}; the ANE takes {limit('rank')}"
     sizes = op.attributes.get("kernel_sizes", ())
-    return wide_window(sizes[-1]) if op.kind == "max_pool" and sizes else ""
-
-
-def _depth(op: Op) -> str:
-    if op.kind != "matmul" or inner(op) <= limit("matmul depth"):
-        return ""
-    return f"matmul over {inner(op):,} elements; the ANE takes {limit('matmul depth'):,}"
+    if op.kind == "conv" and op.weight is not None:
+        yield wide_kernel(op.weight.shape[2:])
+    elif op.kind == "max_pool" and sizes:
+        yield wide_window(sizes[-1])
+    elif op.kind == "matmul" and inner(op) > (most := limit("matmul depth")):
+        yield f"matmul over {inner(op):,} elements; the ANE takes {most:,}"

@@ -75,45 +75,24 @@ def shortest(costs: Sequence[Row], edges: Edges, tie: float) -> Paths:
     """
     if not costs:
         return Paths(0.0, (), ())
-    enter, before = _enter(edges), _forward(costs, edges)
+    # Entering a backend costs the same from any other; staying is free.
+    enter = list(map(add, edges.launch, edges.switch))
+    before = [list(map(add, edges.launch, costs[0]))]
+    for row in costs[1:]:
+        least = min(before[-1])
+        each = zip(before[-1], enter, row, strict=True)
+        before.append([min(ms, least + entry) + cost for ms, entry, cost in each])
     after = [list(edges.end)]
     for row in reversed(costs[1:]):
         onward = list(map(add, after[-1], row))
         least = min(map(add, onward, enter))
         after.append([min(ms, least) for ms in onward])
     after.reverse()
-
     through = tuple(tuple(map(add, *row)) for row in zip(before, after, strict=True))
     total = min(through[0])
     if math.isinf(total):
         return Paths(total, through, ())
     return Paths(total, through, _follow(costs, after, enter, through[0], tie))
-
-
-def best_cost(costs: Sequence[Row], edges: Edges) -> float:
-    """The cost of a best path alone, in ms."""
-    return min(map(add, _forward(costs, edges)[-1], edges.end)) if costs else 0.0
-
-
-def _enter(edges: Edges) -> list[float]:
-    """Entering a backend costs the same from any other; staying is free."""
-    return list(map(add, edges.launch, edges.switch))
-
-
-def _forward(costs: Sequence[Row], edges: Edges) -> list[list[float]]:
-    """Cost of the best path up to each state, that state's included."""
-    enter = _enter(edges)
-    before = [list(map(add, edges.launch, costs[0]))]
-    for row in costs[1:]:
-        last = before[-1]
-        least = min(last)
-        before.append(
-            [
-                min(ms, least + entry) + cost
-                for ms, entry, cost in zip(last, enter, row, strict=True)
-            ]
-        )
-    return before
 
 
 def _follow(
@@ -179,7 +158,7 @@ def predict(
     segments = tuple(_segments(placed))
     ane = BACKENDS[units].index("ane")
     barred = [(*row[:ane], math.inf, *row[ane + 1 :]) for row in costs]
-    without = best_cost(barred, edges)
+    without = shortest(barred, edges, model.tie_ms).total
     return Prediction(
         model.chip, model.system, units, placed, segments, paths.total, without, missing
     )

@@ -13,12 +13,9 @@ from pytest_ane.gates.placement.segmenter._costs import (
     launch_bounds,
     milliseconds,
     models,
-    parse_costs,
 )
 from pytest_ane.gates.placement.segmenter._records import Backend
-from pytest_ane.mlprogram.errors import ManifestError
-
-TEXT = files("pytest_ane.gates.placement.segmenter").joinpath("model.toml").read_text("utf-8")
+from pytest_ane.manifest.base import loads
 
 
 def test_a_chip_replaces_rates_and_thresholds_of_the_first() -> None:
@@ -39,27 +36,19 @@ def test_too_little_and_enough_work_are_far_from_a_launch() -> None:
     assert launch_bounds() == (0.0625, 1.5)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("ane = 43.0", "ane = -43.0", "rate.3.ane"),
-        ("ane = 43.0", "ane = nan", "rate.3.ane"),
-        ('certainty = "one point"', 'certainty = "sure"', "certainty"),
-        ('source = "S1, S2, S3"', 'source = "S1, S9"', "unknown source S9"),
-        ('source = "S1, S2, S3"\n', "", "source"),
-        ('kind = "end"', 'kind = "switch"', "launch, switch and end"),
-        ('name = "gru"', 'name = "lstm"', "given twice"),
-        ("[chip.rates.add]", "[chip.rates.plus]", "unknown rate plus"),
-        ("[chip.thresholds]\nconv-high", "[chip.thresholds]\nconv-top", "threshold conv-top"),
-        ('"M4 Max"', '"M4"', "chip M4: has costs"),
-        ("far = 4.0", "far = 0.5", "far"),
-        ("tie-ms = 1e-6", "tie-ms = ", "model.toml"),
-    ],
-)
-def test_a_wrong_entry_is_refused(old: str, new: str, message: str) -> None:
-    assert old in TEXT
-    with pytest.raises(ManifestError, match=message):
-        parse_costs(TEXT.replace(old, new, 1))
+@pytest.mark.parametrize("name", ["model.toml", "support.toml"])
+def test_every_entry_has_a_source_that_its_file_explains_and_a_name_of_its_own(name: str) -> None:
+    data = loads(files("pytest_ane.gates.placement.segmenter").joinpath(name).read_text("utf-8"))
+    for entries in data.values():
+        if isinstance(entries, list) and isinstance(entries[0], dict):
+            cited = {source for entry in entries for source in entry["source"].split(", ")}
+            assert cited <= {*data["sources"]}
+            names = [entry["name"] for entry in entries if "name" in entry]
+            assert len({*names}) == len(names)
+    for chip in data.get("chip", ()):
+        assert chip["name"] not in data["without-costs"]
+        assert {*chip.get("rates", ())} <= {rate["name"] for rate in data["rate"]}
+        assert {*chip.get("thresholds", ())} <= {entry["name"] for entry in data["threshold"]}
 
 
 IMAGE = Tensor((1, 64, 32, 32))
