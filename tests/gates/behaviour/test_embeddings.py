@@ -21,7 +21,6 @@ from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.models.chain import Chain, ChainStep
 from pytest_ane.models.families import Wire
 from pytest_ane.probes.exact_chain import GoldenPrompt, ShardAlone
-from pytest_ane.records.record import from_data, to_data
 
 NAN = math.nan
 GOOD = TextResult("music", 0.995, 0.1)
@@ -104,16 +103,6 @@ def test_in_the_ane_s_arithmetic_the_verdict_says_what_it_costs() -> None:
     assert [f.figure for f in verdict.reasons] == ["embedding.cosine.min"]
     assert verdict.values["cost.cosine"] == 0.91
     assert verdict.basis == "simulated ANE (h16+)"
-
-
-def test_evidence_of_an_encoder() -> None:
-    broken = Embeddings((GOOD, TextResult("cats", NAN, NAN)), (SAME,), ALONE)
-    behaviour = Behaviour((), (), {}, embeddings=broken, arithmetic="ane", costs={"cosine": 0.9})
-    read = from_data("behaviour", to_data("behaviour", behaviour), {})
-    assert repr(read) == repr(behaviour)
-    assert reasons(judge(read, BehaviourPolicy(), "minilm")) == reasons(
-        judge(behaviour, BehaviourPolicy(), "minilm")
-    )
 
 
 @pytest.mark.parametrize(

@@ -59,11 +59,6 @@ def test_of_a_package_of_unknown_making(tmp_path: Path) -> None:
     assert [(d.name, d.sse) for d in measurement.distortions] == [("u", 1.0)]
 
 
-def test_no_package_has_fewer_bytes_than_none() -> None:
-    with pytest.raises(ValueError, match="a package of -1 bytes"):
-        CompressionMeasurement(Census(()), -1)
-
-
 @pytest.mark.slow
 def test_weights_of_other_functions_count_apart(tmp_path: Path) -> None:
     """What a ratio is of: `decode` and `verify4` have 64 weights of their own each, in fp16."""
@@ -99,31 +94,30 @@ def palettized(folder: Path, indices: Any, tables: Any, *, name: str = "w") -> M
     return read_model(p.save(folder))
 
 
-def test_a_palette_and_how_often_each_entry_is_used(tmp_path: Path) -> None:
-    model = palettized(tmp_path, [[0, 1, 1, 3], [1, 1, 0, 3]], [[0.5, -1.0, 7.0, 2.0]])
-    assert measure_palettes(model) == (Palette("w", (-1.0, 0.5, 2.0, 7.0), (4, 2, 2, 0)),)
+@pytest.mark.parametrize(
+    ("rows", "tables", "values", "counts"),
+    [
+        ([[0, 1, 1, 3], [1, 1, 0, 3]], [[0.5, -1.0, 7.0, 2.0]], (-1.0, 0.5, 2.0, 7.0),
+         (4, 2, 2, 0)),
+        # Of several the median of each rank: rows of a palette each.
+        ([[0, 0, 0, 1], [1, 1, 0, 1], [0, 1, 1, 1]], [[1, 3], [6, 2], [2, 9]], (2.0, 6.0), (7, 5)),
+    ],
+)  # fmt: skip
+def test_a_palette_and_how_often_each_entry_is_used(
+    rows: Any, tables: Any, values: Any, counts: Any, tmp_path: Path
+) -> None:
+    assert measure_palettes(palettized(tmp_path, rows, tables)) == (Palette("w", values, counts),)
 
 
-def test_of_several_palettes_the_median_of_each_rank(tmp_path: Path) -> None:
-    """Rows of a palette each; the second is the first one backwards, twice as large."""
-    rows, tables = [[0, 0, 0, 1], [1, 1, 0, 1], [0, 1, 1, 1]], [[1, 3], [6, 2], [2, 9]]
-    model = palettized(tmp_path, rows, tables)
-    assert measure_palettes(model) == (Palette("w", (2.0, 6.0), (7, 5)),)
-
-
-def test_a_large_palette_comes_in_16_bins(tmp_path: Path) -> None:
+def test_a_large_palette_comes_in_16_bins_and_what_is_not_finite_is_nan(tmp_path: Path) -> None:
     entries = np.arange(64, dtype=np.float16)[None]
-    (found,) = measure_palettes(palettized(tmp_path, [[0, 1, 63, 63]], entries))
+    (found,) = measure_palettes(palettized(tmp_path / "a", [[0, 1, 63, 63]], entries))
     assert found.values == pytest.approx([63 / 16 * (i + 0.5) for i in range(16)], rel=1e-4)
     assert found.counts == (2, *[0] * 14, 2)
-
-
-def test_what_is_not_finite_is_nan_and_counted(tmp_path: Path) -> None:
     entries = np.array([[1.0, math.nan, math.inf, *[0.0] * 61]])
-    (found,) = measure_palettes(palettized(tmp_path, [[0, 1, 2, 3]], entries))
+    (found,) = measure_palettes(palettized(tmp_path / "b", [[0, 1, 2, 3]], entries))
     assert math.isnan(found.values[-1])
-    assert found.counts[-1] == 2
-    assert sum(found.counts) == 4
+    assert (found.counts[-1], sum(found.counts)) == (2, 4)
 
 
 @pytest.mark.drawn
@@ -170,10 +164,6 @@ def test_a_large_weight_without_a_palette_is_sampled(
 def test_a_damaged_weight_has_none(tmp_path: Path) -> None:
     """Its indices are of another shape than it is said to be."""
     assert measure_palettes(read_model(palette(tmp_path / "a", rows=3))) == ()
-
-
-def test_weights_that_are_not_compressed_have_none() -> None:
-    assert measure_palettes(read_model(network("iOS18").package_path)) == ()
 
 
 def test_the_verdict_has_them_and_the_terminal_does_not(tmp_path: Path) -> None:

@@ -131,10 +131,6 @@ def test_pictures_in_which_nothing_is_detected_are_no_proof(
     )
 
 
-def test_without_a_reference_it_only_runs(reference: Path) -> None:
-    assert verdict(reference, None).status == "passed"
-
-
 OBJECTS = Detection(("c", "b"), ("raw_c", "raw_b"))
 CONFIDENCE = np.float32([[0.9, 0.1], [0.1, 0.8], [0.7, 0.0]])
 BOXES = np.float32([[5, 5, 10, 10], [5, 5, 10, 10], [50, 50, 10, 10]])

@@ -122,25 +122,31 @@ def test_what_differs_at_an_input(x: Feature, difference: str) -> None:
     assert difference in found[0] if difference else found == ()
 
 
-def test_what_is_there_and_not_declared() -> None:
-    """Optional inputs and further outputs are in nobody's way."""
-    more = Feature("more", DType.FP16, (1,))
-    assert of(X, MASK, replace(more, optional=True), outputs=(Y, more)) == ()
-    assert of(X, MASK, more) == ("input more: not declared",)
-    assert of(X, MASK, states=(STATE, more)) == ("state more: not declared",)
-    assert of(X, MASK, states=(replace(STATE, shape=(1, 4, 1, 1)),)) == (
-        "state total: 4 in place of 2 along axis 1",
-    )
-    assert of(*(replace(f, dtype=DType.FP32) for f in (X, MASK))) == (
-        "inputs x, mask: fp32 in place of fp16",
-    )
-    assert of(X, MASK, outputs=()) == ("output y: missing",)
-    assert of(X, MASK, outputs=(replace(Y, shape=(1, 2, 1, 1)),)) == ()
+MORE = Feature("more", DType.FP16, (1,))
+FLOATS = [replace(f, dtype=DType.FP32) for f in (X, MASK)]
 
 
-def test_another_interface_is_red_though_every_number_is_right() -> None:
-    for interface, status in ((None, "passed"), ((), "passed"), (("input x: fp32",), "failed")):
-        verdict = judge(Fidelity((GOOD,), True, {}, interface=interface), FidelityPolicy(), "m:L01")
-        assert verdict.status == status
-    (finding,) = verdict.reasons
-    assert finding.reason == "The interface is not the declared one: input x: fp32"
+@pytest.mark.parametrize(
+    ("inputs", "ends", "difference"),
+    [
+        # Optional inputs and further outputs are in nobody's way; outputs leave the shape open.
+        ((X, MASK, replace(MORE, optional=True)), {"outputs": (Y, MORE)}, ()),
+        ((X, MASK), {"outputs": (replace(Y, shape=(1, 2, 1, 1)),)}, ()),
+        ((X, MASK, MORE), {}, ("input more: not declared",)),
+        ((X, MASK), {"states": (STATE, MORE)}, ("state more: not declared",)),
+        ((X, MASK), {"states": (replace(STATE, shape=(1, 4, 1, 1)),)},
+         ("state total: 4 in place of 2 along axis 1",)),
+        (FLOATS, {}, ("inputs x, mask: fp32 in place of fp16",)),
+        ((X, MASK), {"outputs": ()}, ("output y: missing",)),
+    ],
+)  # fmt: skip
+def test_what_is_there_and_not_declared(inputs: Any, ends: Any, difference: Any) -> None:
+    assert of(*inputs, **ends) == difference
+
+
+@pytest.mark.parametrize(
+    ("interface", "status"), [(None, "passed"), ((), "passed"), (("input x: fp32",), "failed")]
+)
+def test_another_interface_is_red_though_every_number_is_right(interface: Any, status: str) -> None:
+    verdict = judge(Fidelity((GOOD,), True, {}, interface=interface), FidelityPolicy(), "m:L01")
+    assert verdict.status == status
