@@ -29,11 +29,6 @@ def test_functions_nested_blocks_and_unknown_fields() -> None:
     assert (plan.ane_cores, plan.extra) == (16, {"made": "by hand"})
 
 
-def test_what_is_written_is_read_again() -> None:
-    plan = read(json.loads(COREMLTOOLS))
-    assert read(json.loads(json.dumps(write(plan)))) == plan
-
-
 def test_coremltools_reads_what_is_written() -> None:
     from pytest_ane.make.coremltools_quiet import import_coremltools
 
