@@ -14,7 +14,7 @@ import pytest
 from pytest_ane.backends.coreml import CoreMLBackend
 from pytest_ane.backends.coreml.process import Device
 from pytest_ane.gates.placement import judge
-from pytest_ane.gates.placement.measure import measure, plan_on_device, to_record
+from pytest_ane.gates.placement.measure import _device, measure, plan_on_device, to_record
 from pytest_ane.gates.placement.plans import Plan, coremltools, summarise
 from pytest_ane.gates.verdict import Verdict
 from pytest_ane.mac.first_contact._packages import package
@@ -232,6 +232,11 @@ def test_what_is_no_program(pipeline: Any, sentence: str) -> None:
 
     with pytest.raises(ExecutionError, match=sentence):
         to_record(Given(Structure(None, pipeline)), "ALL", "a")
+
+
+def test_a_device_of_the_future() -> None:
+    with pytest.raises(ExecutionError, match="names a object, which is no CPU, GPU or Neural"):
+        _device(object(), [])
 
 
 def test_a_joined_plan_is_the_same_from_its_file(ask: Ask) -> None:
