@@ -107,21 +107,18 @@ def test_the_figures_are_called_alike_and_the_basis_says_which_arithmetic() -> N
 
 
 @pytest.mark.parametrize(
-    ("gate", "expected"),
+    ("gate", "arithmetic", "simulates", "expected"),
     [
-        ("fidelity", ["m:L00", "m:L00-ane"]),
-        ("placement", ["m:L00"]),
-        ("compression", ["m:L00"]),
-        ("hazards", ["m:L00"]),
+        ("fidelity", BOTH, True, ["m:L00", "m:L00-ane"]),
+        *((gate, BOTH, True, ["m:L00"]) for gate in ("placement", "compression", "hazards")),
+        # A device, whatever it computes in, and its evidence have one.
+        *(("fidelity", each, False, ["m:L00"]) for each in (("typed",), ("ane",), BOTH)),
     ],
 )
-def test_each_arithmetic_has_a_test_where_it_matters(gate: str, expected: list[str]) -> None:
-    assert ids(gate, Shard(model="m", id="L00", arithmetic=BOTH)) == expected
-
-
-@pytest.mark.parametrize("arithmetic", [("typed",), ("ane",), BOTH])
-def test_a_device_and_its_evidence_have_one(arithmetic: tuple[Arithmetic, ...]) -> None:
+def test_each_arithmetic_has_a_test_where_it_matters(
+    gate: str, arithmetic: tuple[Arithmetic, ...], simulates: bool, expected: list[str]
+) -> None:
     shard = Shard(model="m", id="L00", arithmetic=arithmetic)
-    assert ids("fidelity", shard, simulates=False) == ["m:L00"]
+    assert ids(gate, shard, simulates=simulates) == expected
     policy = Policy(fidelity=FidelityPolicy(require="device"))
     assert ids("fidelity", shard.model_copy(update={"policy": policy})) == ["m:L00"]
