@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.gates.placement import Forecast, Match, judge
-from pytest_ane.gates.placement.rules import ALL_RULES
 from pytest_ane.gates.verdict import Verdict
 from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.mlprogram.errors import ManifestError
@@ -65,13 +64,6 @@ def test_an_ineligible_op_fails_and_is_named_with_rule_source_and_fix() -> None:
     assert (verdict.values["rules"], verdict.values["conv_eligible"]) == ("R064", 5)
 
 
-def test_every_op_is_listed() -> None:
-    verdict = of(Forecast(1, {"conv": 45}, {}, (*blocked(8, "R021"), *blocked(45))))
-    assert len(verdict.tables[0].rows) == len(verdict.reasons) == 53
-    assert len({f.kind for f in verdict.reasons}) == 2
-    assert verdict.values["ineligible_ops"] == 45
-
-
 def test_a_package_that_is_too_large_for_the_system_fails_as_a_whole() -> None:
     large = Forecast(3 * 2**29, {"conv": 7}, {})
     assert of(large, "macOS 26").status == "passed"
@@ -107,15 +99,9 @@ def test_an_op_comes_before_the_casts_that_are_there_for_it() -> None:
     assert "R999" in finding.reason
 
 
-def test_no_rule_speaks_of_residency_or_of_shares() -> None:
-    for rule in ALL_RULES:
-        words = f"{rule.title} {rule.matches} {rule.consequence} {rule.scope} {rule.fix}".lower()
-        assert "resident" not in words
-        assert "%" not in words
-
-
-def test_a_program_without_compute_ops_is_unproven() -> None:
-    assert of(Forecast(1, {}, {"const": 3})).status == "unproven"
+@pytest.mark.parametrize("forecast", [Forecast(1, {}, {"const": 3}), Forecast(1, {}, {})])
+def test_a_program_without_compute_ops_is_unproven(forecast: Forecast) -> None:
+    assert (forecast.outcome, of(forecast).status) == ("unproven", "unproven")
 
 
 MATCHES = st.builds(

@@ -107,28 +107,26 @@ def units(prediction: Prediction) -> str:
 
 def test_enough_work_is_on_the_ane() -> None:
     """Four convolutions: 0.4003 ms on the CPU; 0.0187, a launch and an end on the ANE."""
+    prediction = predict([*map(conv, "abcd"), op("relu")])
+    assert units(prediction) == "ANE ANE ANE ANE ANE"
+    # A relu costs the same everywhere, and after it the end or the switch.
+    assert (prediction.operations[-1].undecided, prediction.operations[-1].margin) == (True, 0.0)
     prediction = predict([conv(name) for name in "abcd"])
-    assert units(prediction) == "ANE ANE ANE ANE"
     assert prediction.total_ms == pytest.approx(4 * 0.0046743 + 0.25, rel=1e-4)
     assert prediction.without_ane_ms == pytest.approx(4 * 0.1000639, rel=1e-4)
     assert prediction.margin == pytest.approx(0.1316, rel=1e-3)
     assert [(s.unit, s.first, s.last) for s in prediction.segments] == [("ANE", 0, 3)]
-    assert prediction.switches == 0
     # Without one in the middle, the rest is better on the CPU too.
     assert prediction.operations[1].margin == pytest.approx(prediction.margin)
     assert not any(placed.undecided or placed.off for placed in prediction.operations)
     assert (prediction.chip, prediction.system) == ("M4", "macOS 27")
-
-
-def test_too_little_work_tells_how_much_is_short() -> None:
     prediction = predict([conv("a"), conv("b")])
-    assert units(prediction) == "CPU CPU"
-    assert prediction.margin == 0.0
+    assert (units(prediction), prediction.margin) == ("CPU CPU", 0.0)
     off = prediction.operations[0].off
     assert off
-    assert off.cause == "too little work"
     # 0.2593 ms on the ANE, 0.2001 ms on the CPU.
-    assert off.short_ms == pytest.approx(2 * 0.0046743 + 0.25 - 2 * 0.1000639, rel=1e-3)
+    short = pytest.approx(2 * 0.0046743 + 0.25 - 2 * 0.1000639, rel=1e-3)
+    assert (off.cause, off.short_ms) == ("too little work", short)
 
 
 def test_an_unsupported_operation_pulls_its_neighbours_along() -> None:
@@ -151,29 +149,16 @@ def test_a_long_segment_is_split_around_an_unsupported_operation() -> None:
     assert prediction.total_ms == pytest.approx(sums + 5 * 0.125)
 
 
-def test_a_tie_is_undecided() -> None:
-    """A relu costs the same everywhere, and after it the end or the switch."""
-    prediction = predict([*map(conv, "abcd"), op("relu")])
-    last = prediction.operations[-1]
-    assert (last.unit, last.undecided) == ("ANE", True)
-    assert last.margin == 0.0
-
-
-def test_with_all_the_gpu_takes_part() -> None:
-    kernel = Op("conv", "conv", (IMAGE,), (IMAGE,), Tensor((64, 64, 17, 17)))
-    assert units(predict([kernel])) == "CPU"
-    prediction = predict([kernel], "ALL")
-    assert units(prediction) == "GPU"
-    assert "The GPU's rates" in prediction.no_data[-1]
-
-
-def test_what_the_gpu_does_cheaper_is_told() -> None:
+def test_with_all_the_gpu_takes_part_and_what_it_does_cheaper_is_told() -> None:
     """ResNet-50's first addition: 1.94 ms on the ANE, 0.93 ms and two changes on the GPU."""
+    kernel = Op("conv", "conv", (IMAGE,), (IMAGE,), Tensor((64, 64, 17, 17)))
+    assert [units(predict([kernel])), units(predict([kernel], "ALL"))] == ["CPU", "GPU"]
     wide = Tensor((16, 256, 56, 56))
     conv = Op("c", "conv", (wide,), (wide,), Tensor((256, 256, 1, 1)))
     chain = [conv, Op("add", "add", (wide, wide), (wide,)), conv]
     prediction = predict(chain, "ALL", "M4 Pro")
     assert units(prediction) == "ANE GPU ANE"
+    assert "The GPU's rates" in prediction.no_data[-1]
     off = prediction.operations[1].off
     assert off
     assert off.cause == "cheaper on the GPU"
@@ -245,9 +230,3 @@ def test_a_chip_without_costs_has_support_alone(chip: str) -> None:
 )
 def test_work_is_large_or_small_far_from_a_launch(ops: list[Op], work: str | None) -> None:
     assert predict(ops, chip="M2").operations[0].work == work
-
-
-def test_each_row_of_supported_operations_has_its_own_work() -> None:
-    ops = [*[conv("a")] * 20, op("cumsum"), op("sigmoid")]
-    placed = predict(ops, chip="M2").operations
-    assert [placed[i].work for i in (0, 20, 21)] == ["large", None, "small"]
