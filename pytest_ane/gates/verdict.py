@@ -208,8 +208,7 @@ class Table:
     listed: bool = True
 
     def __post_init__(self) -> None:
-        rows = tuple(tuple(map(plain, row)) for row in self.rows)
-        object.__setattr__(self, "rows", rows)
+        object.__setattr__(self, "rows", tuple(tuple(map(plain, row)) for row in self.rows))
         if any(len(row) != len(self.columns) for row in self.rows):
             raise ValueError(f"a row of {self.title!r} has not {len(self.columns)} cells")
 
@@ -278,8 +277,7 @@ class Verdict:
 
     def records(self, name: str) -> list[dict[str, Cell]]:
         """Rows of a table as cells by title; none where there is no such table."""
-        found = self.table(name)
-        return found.records if found else []
+        return found.records if (found := self.table(name)) else []
 
 
 def nothing(gate: str, subject: str, reason: str, remedy: str = "", **more: Any) -> Verdict:

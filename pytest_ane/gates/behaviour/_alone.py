@@ -50,7 +50,6 @@ def _median(shards: Sequence[ShardAlone], alone: ShardAlone) -> float | None:
 
 
 def note(shards: Sequence[ShardAlone]) -> Iterator[Finding]:
-    """The shard that stands out, or that none does; nothing where none was measured."""
     where = "on the reference's own states"
     if (alone := outstanding(shards)) is not None:
         median = _median(shards, alone)
@@ -66,7 +65,6 @@ def note(shards: Sequence[ShardAlone]) -> Iterator[Finding]:
 
 
 def table(shards: Sequence[ShardAlone]) -> Table:
-    """All shards alone, the worst first."""
     titles = ("shard", "relative L2", "median of its kind", "lowest cosine")
     return Table(
         "shards alone, on the reference's own states",

@@ -80,7 +80,6 @@ class Ranking:
 
     @property
     def ordered(self) -> bool:
-        """Whether the reference tells any two sentences apart."""
         return max(self.expected) - min(self.expected) >= _TIE
 
     @property
@@ -185,7 +184,6 @@ def judge_embeddings(
 
 
 def limits(policy: BehaviourPolicy) -> Limits:
-    """What a policy asks of figures."""
     return {
         **bounds("above", embedding__cosine__min=policy.min_embedding_cosine,
                  kendall__min=policy.min_kendall, top1=policy.min_top1),
@@ -194,7 +192,6 @@ def limits(policy: BehaviourPolicy) -> Limits:
 
 
 def figures(measured: Embeddings, policy: BehaviourPolicy) -> Iterator[Figure]:
-    """Those with a threshold first."""
     yield from limited(_statistics(measured), limits(policy))
 
 

@@ -159,7 +159,6 @@ def figures(fidelity: Fidelity) -> tuple[Figure, ...]:
 
 
 def probes(comparisons: Sequence[Comparison]) -> int:
-    """Probes, each of which may have several outputs."""
     return len({c.probe for c in comparisons})
 
 
@@ -390,7 +389,6 @@ _ERROR_BINS = 12
 
 
 def tables(fidelity: Fidelity, groups: Groups) -> Iterator[Table]:
-    """All comparisons, how the errors of each are spread, and what probes exercise."""
     ranked = sorted(fidelity.comparisons, key=_rank)
     yield _probes(ranked, groups)
     if fidelity.coverage:

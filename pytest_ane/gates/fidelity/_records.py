@@ -96,7 +96,6 @@ class Comparison:
 
     @property
     def live(self) -> bool:
-        """Whether anything was compared."""
         return bool(self.cosines)
 
     @cached_property
@@ -106,7 +105,6 @@ class Comparison:
 
     @cached_property
     def contributing(self) -> tuple[int, ...]:
-        """Position of each entry of `contributions`."""
         idle = {*self.idle}
         return tuple(p for p in self.positions if p not in idle)
 
@@ -240,7 +238,6 @@ class Metric:
     worth: float | None = 0.9
 
     def of_part(self, comparisons: Iterable[Comparison]) -> list[Comparison]:
-        """The live parts of comparisons that it concerns."""
         live = [c for c in comparisons if c.live]
         if self.part != "all":
             live = [c.rest if self.part == "rest" else c.first for c in live]
@@ -254,7 +251,6 @@ class Metric:
 
     @property
     def least(self) -> bool:
-        """Whether values must reach the threshold; else they may not exceed it."""
         return self.good == "above"
 
     def rank(self, c: Comparison) -> float:
@@ -339,7 +335,6 @@ class Group:
     implied: bool = True
 
     def parts(self, metric: Metric) -> list[Comparison]:
-        """What a metric is held against."""
         parts = metric.of_part(self.comparisons)
         if metric is MIN_COSINE and self.pool:
             return [c for c in parts if c.kind in _REAL]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from pytest_ane.gates.fidelity._records import Fidelity
@@ -54,7 +54,6 @@ def split_limits(policy: FidelityPolicy) -> Limits:
 
 
 def split_findings(fidelity: Fidelity, policy: FidelityPolicy, subject: str) -> Iterator[Finding]:
-    """Which of the errors is beyond its bound."""
     if (budget := fidelity.budget) is None:
         return
     shard, total = subject.rpartition(":")[2], fidelity.total
@@ -165,41 +164,18 @@ def _details(error: Error, bound: float) -> Iterator[str]:
     if abs(error.gain - 1) > _GAIN:
         yield f"gain {error.gain:.3g}"
     bound = min(bound, error.greatest / 4)
-    wrong = [size for size, value in error.lengths if value > bound]
-    right = [size for size, value in error.lengths if value <= bound]
-    if wrong and right:
-        yield f"only for T {_lengths(wrong, right)}"
-    if text := _positions(error, bound):
-        yield text
+    named = {
+        "only for T =": error.lengths,
+        "at position": error.positions,
+        "experts": error.experts,
+    }
+    for what, values in named.items():
+        wrong = [at for at, value in values if value > bound]
+        if wrong and len(wrong) < len(values):
+            # Such as all that come later.
+            onward = len(wrong) > 1 and wrong == [at for at, _ in values][-len(wrong) :]
+            later = onward and what != "experts"
+            yield f"{what} {f'{wrong[0]} and more' if later else some(wrong, _NAMED)}"
     if error.channels:
         first, last = error.channels
         yield f"channel {first}" if first == last else f"channels {first} to {last}"
-    experts = [expert for expert, value in error.experts if value > bound]
-    if experts and len(experts) < len(error.experts):
-        word = "expert" if len(experts) == 1 else "experts"
-        yield f"{word} {some(experts, _NAMED)}"
-
-
-def _lengths(wrong: Sequence[int], right: Sequence[int]) -> str:
-    """`= 1`, `> 1`, `<= 4`, `= 2 to 4`, `= 33, 64`."""
-    if min(wrong) > max(right):
-        return f"> {max(right)}"
-    if max(wrong) < min(right):
-        return f"= {wrong[0]}" if len(wrong) == 1 else f"<= {max(wrong)}"
-    within = [size for size in right if min(wrong) < size < max(wrong)]
-    if not within and len(wrong) > 1:
-        return f"= {min(wrong)} to {max(wrong)}"
-    return f"= {some(wrong, _NAMED)}"
-
-
-def _positions(error: Error, bound: float) -> str:
-    """Where the errors of the worst probe are, unless they are everywhere."""
-    wrong = [position for position, value in error.positions if value > bound]
-    if not wrong or len(wrong) == len(error.positions):
-        return ""
-    later = [position for position, _ in error.positions if position >= wrong[0]]
-    if wrong[0] > error.positions[0][0] and 2 * len(wrong) > len(later):
-        return f"from position {wrong[0]} on"
-    if len(wrong) * 4 <= len(error.positions):
-        return f"at position {some(wrong, _NAMED)}"
-    return ""

@@ -108,10 +108,9 @@ class Graph:
         """The first operation that reads a value, by the value's name."""
         found: dict[str, Operation] = {}
         for operation in self.function.walk():
-            for arguments in operation.inputs.values():
-                for argument in arguments:
-                    if isinstance(argument, Ref):
-                        found.setdefault(argument.name, operation)
+            for _, argument in Site(self, operation).arguments():
+                if isinstance(argument, Ref):
+                    found.setdefault(argument.name, operation)
         return found
 
     @cached_property
@@ -119,18 +118,14 @@ class Graph:
         """Names of the scale and the bias that the converter puts behind an image input."""
         names: set[str] = set()
         for operation in self.function.block.operations:
-            suffix = _IMAGE_SUFFIXES.get(operation.op, "")
-            image = operation.name.removesuffix(suffix)
-            x = next(iter(operation.inputs.get("x", ())), None)
-            reads = x.name if isinstance(x, Ref) else ""
-            scaled = image + _IMAGE_SUFFIXES["mul"]
-            if (
-                operation.name == image + suffix
-                and suffix
-                and image in self.inputs
-                and (reads == image or (reads == scaled and scaled in names))
-            ):
-                names.add(operation.name)
+            suffix = _IMAGE_SUFFIXES.get(operation.op)
+            if suffix and operation.name.endswith(suffix):
+                image = operation.name.removesuffix(suffix)
+                x = next(iter(operation.inputs.get("x", ())), None)
+                reads = x.name if isinstance(x, Ref) else ""
+                scaled = reads == image + _IMAGE_SUFFIXES["mul"] and reads in names
+                if image in self.inputs and (reads == image or scaled):
+                    names.add(operation.name)
         return frozenset(names)
 
     def tensor(self, argument: Argument) -> TensorType | None:
@@ -166,10 +161,10 @@ class Graph:
         return self._read(value) if self._read else None
 
     def _declare(self, named: Iterable[Named]) -> None:
-        for name, declared in ((one.name, one.type) for one in named):
-            kind = declared.wrapped if isinstance(declared, StateType) else declared
+        for one in named:
+            kind = one.type.wrapped if isinstance(one.type, StateType) else one.type
             flexible = isinstance(kind, TensorType) and None in kind.shape
-            self._define(name, kind, Origin(Depends.VALUES, Depends(int(flexible))))
+            self._define(one.name, kind, Origin(Depends.VALUES, Depends(int(flexible))))
 
     def _define(self, name: str, kind: object, origin: Origin) -> None:
         self._origins[name] = origin
@@ -195,14 +190,8 @@ class Graph:
             return Origin(extents)
         if operation.op.startswith("random_"):
             values = Depends.VALUES
-        deciding = (self.origin(a).values for _, a in _deciding(operation))
-        return Origin(values, max(extents, max(deciding, default=Depends.NOTHING)))
-
-
-def _deciding(operation: Operation) -> Iterator[tuple[str, Argument]]:
-    for parameter in EXTENT_PARAMETERS.get(operation.op, ()):
-        for argument in operation.inputs.get(parameter, ()):
-            yield parameter, argument
+        deciding = [self.origin(a).values for _, a in Site(self, operation).deciding()]
+        return Origin(values, max(extents, *deciding) if deciding else extents)
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,7 +203,6 @@ class Site:
 
     @property
     def op(self) -> str:
-        """The operation's type."""
         return self.operation.op
 
     def argument(self, parameter: str) -> Argument | None:
@@ -222,14 +210,15 @@ class Site:
         return next(iter(self.operation.inputs.get(parameter, ())), None)
 
     def arguments(self) -> Iterator[tuple[str, Argument]]:
-        """Every argument with the parameter it is given for."""
         for parameter, arguments in self.operation.inputs.items():
             for argument in arguments:
                 yield parameter, argument
 
     def deciding(self) -> Iterator[tuple[str, Argument]]:
         """The arguments that decide the extents of the result."""
-        return _deciding(self.operation)
+        for parameter in EXTENT_PARAMETERS.get(self.op, ()):
+            for argument in self.operation.inputs.get(parameter, ()):
+                yield parameter, argument
 
     def tensor(self, parameter: str) -> TensorType | None:
         """The type of a parameter; `None` where it is not given, or is no tensor."""
@@ -255,7 +244,6 @@ class Site:
                 yield kind
 
     def outputs(self) -> Iterator[TensorType]:
-        """Types of the tensors it computes."""
         return (
             named.type for named in self.operation.outputs if isinstance(named.type, TensorType)
         )

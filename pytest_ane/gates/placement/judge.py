@@ -19,6 +19,7 @@ from pytest_ane.gates.verdict import (
     Table,
     Verdict,
     Where,
+    counted,
     rounded,
 )
 from pytest_ane.manifest.policy import PlacementPolicy
@@ -249,19 +250,20 @@ def predicted_figures(predictions: Sequence[Predicted]) -> Iterator[Figure]:
     """
     if not predictions:
         return
-    weakest, unknown = predictions[0], next((p.unknown for p in predictions if p.unknown), "")
+    weakest = predictions[0]
     prediction, compute = weakest.prediction, weakest.compute
     if prediction.total_ms is None:
-        why = unknown or "shapes are known only at run time"
-        yield Figure("predicted", f"nothing: {plain(why)}", label="predicted", shown=True)
+        why = next((p.unknown for p in predictions if p.unknown), "")
+        what = f"nothing: {plain(why or 'shapes are known only at run time')}"
+        yield Figure("predicted", what, label="predicted", shown=True)
         return
     at = f", T = {weakest.tokens}" if weakest.tokens is not None else ""
-    segments = sum(segment.unit == "ANE" for segment in prediction.segments)
+    segments = counted(sum(segment.unit == "ANE" for segment in prediction.segments), "segment")
     undecided = sum(op.undecided for op in compute)
     yield Figure(
         "predicted_ane_ops",
         sum(op.unit == "ANE" for op in compute),
-        f"compute ops on the ANE in {segments} segment{'' if segments == 1 else 's'}",
+        f"compute ops on the ANE in {segments}",
         "predicted:",
         of=len(compute),
         note=f"{prediction.chip}, {prediction.system}{at}",
@@ -320,11 +322,9 @@ def _unpredicted(predictions: Sequence[Predicted]) -> dict[str, str]:
 def assumptions(predictions: Sequence[Predicted]) -> tuple[Table, ...]:
     """What the predictions rest on without data."""
     sentences = dict.fromkeys(s for p in predictions for s in p.prediction.no_data)
-    if not sentences:
-        return ()
     rows = tuple((plain(sentence),) for sentence in sentences)
     title = "what the prediction has no data on"
-    return (Table(title, (Column("assumption"),), rows, "assumptions"),)
+    return (Table(title, (Column("assumption"),), rows, "assumptions"),) if rows else ()
 
 
 def contradictions(plan: Plan, predictions: Sequence[Predicted]) -> tuple[Table, ...]:

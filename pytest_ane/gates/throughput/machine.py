@@ -101,10 +101,7 @@ def _mac() -> dict[str, str]:
 
 def _load() -> str:
     """The load average of the last minute: how many other processes want to run."""
-    try:
-        return f"{os.getloadavg()[0]:.2f}"
-    except (AttributeError, OSError):
-        return ""
+    return f"{os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else ""
 
 
 def _count(number: int | str, noun: str) -> str:
@@ -112,10 +109,8 @@ def _count(number: int | str, noun: str) -> str:
 
 
 def _cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1
+    found = getattr(os, "sched_getaffinity", None)
+    return len(found(0)) if found else os.cpu_count() or 1
 
 
 def _chip() -> str:
@@ -124,9 +119,8 @@ def _chip() -> str:
     text = _text(_CPUINFO)
     if chip := _CHIP.search(text):
         return chip[1].strip()
-    if arm := dict(_ARM.findall(text)):
-        return " ".join(f"{name} {value}" for name, value in sorted(arm.items()))
-    return platform.processor() or platform.machine()
+    arm = " ".join(f"{name} {value}" for name, value in sorted({*_ARM.findall(text)}))
+    return arm or platform.processor() or platform.machine()
 
 
 def _text(file: Path) -> str:

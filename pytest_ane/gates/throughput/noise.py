@@ -189,8 +189,8 @@ def noise_of(storage: Storage, speed: Speed) -> Noise | None:
     Raises:
         UnprovenError: the file of this machine's noise is damaged.
     """
-    noises = read(storage, speed.identity)
-    return next((noise for noise in noises if benchmark_of(noise) == benchmark_of(speed)), None)
+    noises = {benchmark_of(noise): noise for noise in read(storage, speed.identity)}
+    return noises.get(benchmark_of(speed))
 
 
 def file_of(storage: Storage, identity: Mapping[str, str]) -> Path:

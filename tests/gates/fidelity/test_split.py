@@ -50,11 +50,11 @@ def test_a_right_shard_passes_and_shows_its_errors() -> None:
     [
         (wrong(gain=1.065), "wrong function: 0.2 of what L01 adds is wrong, and compression has no "
          "part in it; gain 1.06 (worst in captured chat T=2, position 7)"),
-        (wrong(lengths=((1, 0.0), (2, 0.2), (64, 0.15))), "; only for T > 1 ("),
+        (wrong(lengths=((1, 0.0), (2, 0.2), (64, 0.15))), "; only for T = 2 and more ("),
         (wrong(lengths=((1, 0.2), (2, 0.0))), "; only for T = 1 ("),
-        (wrong(lengths=((1, 0.0), (2, 0.2), (4, 0.2), (5, 0.0))), "; only for T = 2 to 4 ("),
+        (wrong(lengths=((1, 0.0), (2, 0.2), (4, 0.2), (5, 0.0))), "; only for T = 2, 4 ("),
         (wrong(lengths=((1, 0.2), (2, 0.2))), "part in it (worst"),
-        (wrong(positions=((0, 0.0), (1, 0.0), (2, 0.2), (3, 0.2))), "; from position 2 on ("),
+        (wrong(positions=((0, 0.0), (1, 0.0), (2, 0.2), (3, 0.2))), "; at position 2 and more ("),
         (wrong(positions=tuple((i, 0.2 * (i == 3)) for i in range(9))), "; at position 3 ("),
         (wrong(channels=(16, 31)), "; channels 16 to 31 ("),
         (wrong(experts=((0, 0.0), (3, 1.0), (5, 1.0))), "; experts 3, 5 ("),

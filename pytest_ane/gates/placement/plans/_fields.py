@@ -76,19 +76,16 @@ def number(value: Any, where: str) -> float:
 
 
 def count(value: Any, where: str) -> int:
-    """A whole number from 0 on."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST_COUNTED:
         raise PlanError(f"{where} is no count (a whole number from 0 on)")
     return value
 
 
 def optional(value: Any, where: str, read: Callable[[Any, str], _T]) -> _T | None:
-    """`read`, or `None` for null and absent fields."""
     return None if value is None else read(value, where)
 
 
 def rest(fields: Mapping[str, Any], *known: str) -> dict[str, Any]:
-    """The fields that are not among the known ones."""
     return {key: value for key, value in fields.items() if key not in known}
 
 

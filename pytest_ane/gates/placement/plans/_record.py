@@ -136,7 +136,6 @@ class Plan:
     extra: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
 
     def walk(self) -> Iterator[tuple[str, PlannedOperation]]:
-        """Every operation with the name of its function."""
         for function in self.functions:
             for operation in function.operations:
                 yield function.name, operation

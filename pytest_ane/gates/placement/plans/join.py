@@ -92,10 +92,8 @@ class _Joined:
         for index, one in reversed(self._planned.items()):
             for key in ((one.scope, one.name), one.name):
                 self._keys.setdefault(key, []).append(index)
-        self._pairs: dict[int, PlannedOperation] = {}
-        for index, (scope, operation) in enumerate(self._operations):
-            if (taken := self._take(scope, operation)) is not None:
-                self._pairs[index] = taken
+        taken = ((i, self._take(*pair)) for i, pair in enumerate(self._operations))
+        self._pairs = {index: one for index, one in taken if one is not None}
         by_name = set(self._pairs)
         self.renamed = self._join_renamed(function, planned)
         self._renamed = self._pairs.keys() - by_name
@@ -177,10 +175,6 @@ class _Joined:
             self._pairs[index] = self._planned.pop(other)
         return len(pairs)
 
-    def _compute(self) -> Iterator[tuple[int, Operation]]:
-        pairs = enumerate(operation for _, operation in self._operations)
-        return ((index, operation) for index, operation in pairs if _computes(operation.op))
-
     def _take_added(self) -> None:
         """Count constants, and casts that run on the ANE, nowhere or at the boundary."""
         for index, one in list(self._planned.items()):
@@ -192,15 +186,13 @@ class _Joined:
 
     def _left_out(self) -> Iterator[int]:
         """Operations that the compiler folded; none where that would be most of the program."""
-        compute = [index for index, _ in self._compute()]
-        missing = [index for index in compute if index not in self._pairs]
-        if 2 * len(missing) > len(compute):
-            return
-        for index, (_, operation) in enumerate(self._operations):
-            kind = operation.op
-            ran = kind == "cast" or _computes(kind)
-            if index not in self._pairs and ran and kind not in NEVER_FOLDED:
-                yield index
+        compute = [i for i, (_, op) in enumerate(self._operations) if _computes(op.op)]
+        missing = [i for i in compute if i not in self._pairs]
+        if 2 * len(missing) <= len(compute):
+            for index, (_, operation) in enumerate(self._operations):
+                ran = operation.op == "cast" or _computes(operation.op)
+                if index not in self._pairs and ran and operation.op not in NEVER_FOLDED:
+                    yield index
 
 
 @dataclass(frozen=True)

@@ -121,12 +121,13 @@ def _read(name: str) -> Any:
 
 @cache
 def models() -> Mapping[str, CostModel]:
-    """The chips whose costs are known, by name: `M4`, `M4 Pro`."""
     file, found = _file(), {}
     edges = {edge.kind: edge for edge in file.edge}
     for chip in file.chip:
         rates = {
-            rate.name: rate.model_copy(update=dict[str, Any](chip.rates.get(rate.name, {})))
+            rate.name: rate.model_copy(
+                update={str(unit): value for unit, value in chip.rates.get(rate.name, {}).items()}
+            )
             for rate in file.rate
         }
         thresholds = {entry.name: entry.value for entry in file.threshold} | dict(chip.thresholds)
@@ -362,7 +363,6 @@ class _Limits(BaseModel):
 
     @cached_property
     def limits(self) -> Mapping[str, int]:
-        """In elements, by name."""
         return {entry.name: entry.value for entry in self.limit}
 
 

@@ -226,12 +226,13 @@ def _unestimated(
 ) -> Prediction:
     """All on the CPU where values decide a shape; nothing is known of a flexible input's."""
     unit: Unit | None = "CPU" if any(map(_by_values, ops)) else None
-    placed = []
-    for op in ops:
-        limit = obstacle(op, "ane")
-        off = Off("unsupported", limit) if limit else None
-        placed.append(Placed(op.name, op.kind, unit, None, None, True, off, op.boundary))
-    return Prediction(model.chip, model.system, units, tuple(placed), (), None, None, no_data)
+    placed = tuple(_unplaced(op, obstacle(op, "ane"), unit) for op in ops)
+    return Prediction(model.chip, model.system, units, placed, (), None, None, no_data)
+
+
+def _unplaced(op: Op, limit: str, unit: Unit | None = None, work: Work | None = None) -> Placed:
+    off = Off("unsupported", limit) if limit else None
+    return Placed(op.name, op.kind, unit, None, None, True, off, op.boundary, work)
 
 
 def is_contradicted(op: Op, off: Off | None) -> bool:
@@ -255,23 +256,19 @@ def _without_costs(
     ops: Sequence[Op], units: Units, chip: str, no_data: Sequence[NoData]
 ) -> Prediction:
     """Support, and how much work each row of supported operations has on chips with costs."""
-    limits = [obstacle(op, "ane") for op in ops]
-    placed: list[Placed] = []
-    for _, group in groupby(zip(ops, limits, strict=True), key=lambda pair: bool(pair[1])):
+    pairs, placed = [(op, obstacle(op, "ane")) for op in ops], list[Placed]()
+    known = estimated(ops)
+    for off, group in groupby(pairs, key=lambda pair: bool(pair[1])):
         members = list(group)
-        work = None if members[0][1] or not estimated(ops) else _work([op for op, _ in members])
-        for op, limit in members:
-            off = Off("unsupported", limit) if limit else None
-            placed.append(
-                Placed(op.name, op.kind, None, None, None, True, off, op.boundary, work)
-            )  # fmt: skip
+        work = _work([op for op, _ in members]) if known and not off else None
+        placed += [_unplaced(op, limit, work=work) for op, limit in members]
     little, enough = launch_bounds()
-    chips = ", ".join(models())
     missing = (
         f"No costs of {chip} are public: where an operation runs is not predicted.",
         "Support is by limits measured on M4 (h16g).",
-        f"Work is large where the ANE of each of {chips} saves {enough:g} ms or more, and small "
-        f"where {little:g} ms or less: both are far from what launches and switches cost.",
+        f"Work is large where the ANE of each of {', '.join(models())} saves {enough:g} ms or "
+        f"more, and small where {little:g} ms or less: both are far from what launches and "
+        "switches cost.",
         *_missing(ops, no_data),
     )
     return Prediction(chip, "", units, tuple(placed), (), None, None, missing)
@@ -312,19 +309,14 @@ def _reasons(
     model: CostModel,
 ) -> list[Off | None]:
     ane = BACKENDS[units].index("ane")
-    limits = [
-        obstacle(op, "ane") if math.isinf(row[ane]) else ""
-        for op, row in zip(ops, costs, strict=True)
+    pairs = list(zip(ops, costs, strict=True))
+    limits = [obstacle(op, "ane") if math.isinf(row[ane]) else "" for op, row in pairs]
+    # The same program if the ANE took all of it, at the cost of its class there.
+    taken = [
+        (*row[:ane], milliseconds(op, "ane", model), *row[ane + 1 :]) if limit else row
+        for (op, row), limit in zip(pairs, limits, strict=True)
     ]
-    if any(limits):
-        # The same program if the ANE took all of it, at the cost of its class there.
-        taken = [
-            (*row[:ane], milliseconds(op, "ane", model), *row[ane + 1 :]) if limit else row
-            for op, row, limit in zip(ops, costs, limits, strict=True)
-        ]
-        freed = shortest(taken, edges, model.tie_ms).chosen
-    else:
-        freed = paths.chosen
+    freed = shortest(taken, edges, model.tie_ms).chosen if any(limits) else paths.chosen
     neighbours = _nearest([op.name if limit else "" for op, limit in zip(ops, limits, strict=True)])
     reasons: list[Off | None] = []
     for index, backend in enumerate(paths.chosen):
@@ -359,6 +351,5 @@ def _nearest(names: Sequence[str]) -> list[str]:
 def _segments(placed: Sequence[Placed]) -> Iterator[Segment]:
     for unit, group in groupby(enumerate(placed), key=lambda item: item[1].unit):
         members = list(group)
-        assert unit is not None
         duration = math.fsum(op.ms or 0.0 for _, op in members)
-        yield Segment(unit, members[0][0], members[-1][0], duration)
+        yield Segment(unit or "CPU", members[0][0], members[-1][0], duration)
