@@ -161,8 +161,7 @@ def test_without_a_reference_or_a_case_nothing_is_compared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outputs", "given"),
-    [({"z": X}, "z [3, 2]"), ({"y": X[:1]}, "y [1, 2]"), ({}, "nothing")],
+    ("outputs", "given"), [({"z": X}, "z [3, 2]"), ({"y": X[:1]}, "y [1, 2]"), ({}, "nothing")]
 )
 def test_an_output_that_is_missing_or_of_another_shape(
     outputs: dict[str, np.ndarray], given: str

@@ -126,10 +126,7 @@ _ASSUMED: Mapping[NoData, str] = {
 
 
 def predict(
-    ops: Sequence[Op],
-    units: Units = "CPU_AND_NE",
-    chip: str = "M4",
-    no_data: Sequence[NoData] = (),
+    ops: Sequence[Op], units: Units = "CPU_AND_NE", chip: str = "M4", no_data: Sequence[NoData] = ()
 ) -> Prediction:
     """Core ML's placement of a chain of operations, by its cost model.
 

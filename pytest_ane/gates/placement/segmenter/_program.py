@@ -8,13 +8,7 @@ from types import MappingProxyType
 
 from pytest_ane.gates.placement._graph import EXTENT_PARAMETERS, Depends, Graph, Site
 from pytest_ane.gates.placement.segmenter._predict import predict
-from pytest_ane.gates.placement.segmenter._records import (
-    NoData,
-    Op,
-    Predicted,
-    Tensor,
-    Units,
-)
+from pytest_ane.gates.placement.segmenter._records import NoData, Op, Predicted, Tensor, Units
 from pytest_ane.mlprogram.errors import AneError
 from pytest_ane.mlprogram.executor.shapes import token_range, value_shapes
 from pytest_ane.mlprogram.records import Argument, Function, MLModel, Ref, TensorType
@@ -58,10 +52,7 @@ _STATES = frozenset({"read_state", "write_state", "coreml_update_state"})
 
 
 def predict_model(
-    model: MLModel,
-    units: Units = "CPU_AND_NE",
-    chip: str = "M4",
-    tokens: int | None = None,
+    model: MLModel, units: Units = "CPU_AND_NE", chip: str = "M4", tokens: int | None = None
 ) -> tuple[Predicted, ...]:
     """Predicted placement of a package, the likeliest to leave the ANE first.
 

@@ -41,9 +41,7 @@ def _cost(costs: list[tuple[float, ...]], edges: Edges, path: tuple[int, ...]) -
 
 
 @given(chains())
-def test_every_path_costs_at_least_the_best(
-    chain: tuple[list[tuple[float, ...]], Edges],
-) -> None:
+def test_every_path_costs_at_least_the_best(chain: tuple[list[tuple[float, ...]], Edges]) -> None:
     costs, edges = chain
     paths = shortest(costs, edges, 1e-9)
     backends = range(len(edges.launch))

@@ -43,12 +43,7 @@ def test_public_plans_are_predicted(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_a_wrong_answer_fails(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    column: str,
-    old: str,
-    new: str,
-    total: str,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], column: str, old: str, new: str, total: str
 ) -> None:
     table = [
         {**row, column: new} if row[column] == old else row
