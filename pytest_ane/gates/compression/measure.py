@@ -93,8 +93,14 @@ def _spread(program: MLModel, weight: ProgramWeight) -> _Spread | None:
     try:
         if (levels := _levels(program, weight)) is not None:
             tables, counts = levels
-            return _ranks(tables, counts) if tables.shape[1] <= _ENTRIES else _bins(tables, counts)
-        if weight.weight.elements > _WHOLE and not _is_by_rows(weight):
+            if tables.shape[1] > _ENTRIES:
+                return _bins(tables, counts)
+            order = np.argsort(tables, axis=1)
+            values = np.median(np.take_along_axis(tables, order, 1), axis=0)
+            return values, np.take_along_axis(counts, order, 1).sum(0)
+        (first, *more), kind = weight.weight.stages, weight.weight
+        by_rows = not more and kind.blocks == 1 and first.vector == 1 and first.op in _BY_ROWS
+        if kind.elements > _WHOLE and not by_rows:
             return None
         sample = np.concatenate([*_sample(decompress(program, weight))])
     # The verdict does not depend on it, and says by itself what is damaged.
@@ -127,12 +133,6 @@ def _levels(program: MLModel, weight: ProgramWeight) -> tuple[DoubleArray, Any] 
     return lut.reshape(groups, entries).astype(np.float64), count(packed, groups)
 
 
-def _ranks(tables: DoubleArray, counts: Any) -> _Spread:
-    order = np.argsort(tables, axis=1)
-    values = np.median(np.take_along_axis(tables, order, 1), axis=0)
-    return values, np.take_along_axis(counts, order, 1).sum(0)
-
-
 def _bins(values: DoubleArray, counts: Any) -> _Spread:
     finite = np.isfinite(values)
     lost = counts[~finite].sum()
@@ -148,11 +148,6 @@ def _bins(values: DoubleArray, counts: Any) -> _Spread:
         found, edges = np.histogram(parts, _ENTRIES, (0.0, 1.0), weights=weights)
         middles = low + (edges[:-1] + edges[1:]) / 2 * (high - low)
     return (np.append(middles, math.nan), [*found, lost]) if lost else (middles, found)
-
-
-def _is_by_rows(weight: ProgramWeight) -> bool:
-    (first, *more), kind = weight.weight.stages, weight.weight
-    return not more and kind.blocks == 1 and first.vector == 1 and first.op in _BY_ROWS
 
 
 def _sample(weight: Any) -> Iterator[Any]:

@@ -125,13 +125,10 @@ class Graph:
                 continue
             inputs = [self._made(below, key) for key in below.inputs]
             exponential = next((i for i in inputs if i is not None and i.op == "exp"), None)
-            if exponential is None or (below.op == "add" and not self._adds_constant(below)):
-                continue
-            yield "softplus" if below.op == "add" else "logsumexp", exponential, op
-
-    def _adds_constant(self, op: Operation) -> bool:
-        makers = [self._made(op, key) for key in ("x", "y")]
-        return any(maker is None or maker.op == "const" for maker in makers)
+            terms = [self._made(below, key) for key in ("x", "y")]
+            constant = any(maker is None or maker.op == "const" for maker in terms)
+            if exponential is not None and (below.op != "add" or constant):
+                yield "softplus" if below.op == "add" else "logsumexp", exponential, op
 
     def _made(self, op: Operation, key: str) -> Operation | None:
         arguments = op.inputs.get(key, ())

@@ -121,9 +121,9 @@ def _by_place(plan: Plan) -> dict[_Place, PlannedOperation]:
     places: dict[_Place, PlannedOperation] = {}
     for function, op in plan.walk():
         key, count = (function, op.scope, op.name or op.op or ""), 0
-        while (*key, count) in places:
+        while (place := (*key, count)) in places:
             count += 1
-        places[(*key, count)] = op
+        places[place] = op
     return places
 
 

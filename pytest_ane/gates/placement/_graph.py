@@ -89,7 +89,12 @@ class Graph:
     def sites(self) -> Iterator[Site]:
         """Every operation, nested blocks included, once all it reads is known."""
         for operation in self.function.walk():
-            self._enter(operation)
+            origin = self._result(operation)
+            for named in operation.outputs:
+                self._define(named.name, named.type, origin)
+                self._producers[named.name] = operation
+            for block in operation.blocks:
+                self._declare(block.inputs)
             yield Site(self, operation)
 
     @cached_property
@@ -171,14 +176,6 @@ class Graph:
         self._types.pop(name, None)
         if isinstance(kind, TensorType):
             self._types[name] = kind
-
-    def _enter(self, operation: Operation) -> None:
-        origin = self._result(operation)
-        for named in operation.outputs:
-            self._define(named.name, named.type, origin)
-            self._producers[named.name] = operation
-        for block in operation.blocks:
-            self._declare(block.inputs)
 
     def _result(self, operation: Operation) -> Origin:
         if operation.op in _FROM_VALUES:

@@ -13,10 +13,8 @@ import platform
 import re
 import subprocess
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -71,7 +69,8 @@ def control(timer: Callable[[], float]) -> float:
     It is timed next to benchmarks and shown with them; no verdict depends on it. Half of it is
     small operations, half a product whose matrix comes from memory, about as in decoding.
     """
-    numbers, matrix, vector = _operands()
+    numbers = np.full(64, 0.5, np.float32)
+    matrix, vector = np.ones(_SHAPE, np.float32), np.ones(_SHAPE[1], np.float32)
     readings = []
     for _ in range(_READINGS):
         start = timer()
@@ -80,11 +79,6 @@ def control(timer: Callable[[], float]) -> float:
         np.dot(matrix, vector)
         readings.append(timer() - start)
     return median(readings)
-
-
-@cache
-def _operands() -> tuple[Any, Any, Any]:
-    return np.full(64, 0.5, np.float32), np.ones(_SHAPE, np.float32), np.ones(_SHAPE[1], np.float32)
 
 
 def _mac() -> dict[str, str]:

@@ -135,33 +135,27 @@ def _path(value: Any, where: str) -> tuple[str, tuple[tuple[str, int], ...], str
     components = fields.sequence(fields.mapping(value, where).get("components"), where)
     if len(components) > 2 * fields.MOST_NESTED:
         raise PlanError(f"{where} is nested too deeply")
-    path = [_component(component, where) for component in components]
-    kinds = [kind for kind, _ in path]
-    if any(kind.startswith(("neuralNetwork", "pipeline")) for kind in kinds):
-        raise PlanError(f"{where} is of a neural network or a pipeline, not of one ML Program")
-    path = [
-        one for one, after in zip(path, [*kinds[1:], ""], strict=True)
-        if (one[0], after) != ("programBlock", "programBlock")
-    ]  # fmt: skip
+    path: list[tuple[str, Any]] = []
+    for component in components:
+        entry = fields.mapping(component, where)
+        if len(entry) != 1:
+            raise PlanError(f"{where} has a component of {len(entry)} keys, not one")
+        ((kind, inner),) = entry.items()
+        if kind.startswith(("neuralNetwork", "pipeline")):
+            raise PlanError(f"{where} is of a neural network or a pipeline, not of one ML Program")
+        if kind == "programBlock" and path and path[-1][0] == kind:
+            path.pop()
+        path.append((kind, inner))
     nested = ["programBlock", "programOperation"] * max(1, (len(path) - 2) // 2)
     if [kind for kind, _ in path] != ["program", "programFunction", *nested]:
         raise PlanError(f"{where} does not lead from a program to one of its operations")
     data = [fields.mapping(fields.mapping(one, where).get("data"), where) for _, one in path[1:]]
     function = fields.string(data[0].get("name"), f"{where}: the function's name")
-    indices = [_index(one.get("index"), where) for one in data[1::2]]
+    found = [one.get("index") for one in data[1::2]]
+    at = f"{where}: a block's index"
+    indices = [_ROOT if index == _ROOT else fields.count(index, at) for index in found]
     names = [fields.string(one.get("outputName"), f"{where}: an outputName") for one in data[2::2]]
     return function, tuple(zip(names[:-1], indices[1:], strict=True)), names[-1]
-
-
-def _component(value: Any, where: str) -> tuple[str, Any]:
-    entry = fields.mapping(value, where)
-    if len(entry) != 1:
-        raise PlanError(f"{where} has a component of {len(entry)} keys, not one")
-    return next(iter(entry.items()))
-
-
-def _index(value: Any, where: str) -> int:
-    return _ROOT if value == _ROOT else fields.count(value, f"{where}: a block's index")
 
 
 def _info(function: str, operation: PlannedOperation, cores: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from typing import Literal
 
 from pytest_ane.gates.placement._graph import Graph, Site
@@ -137,7 +138,9 @@ class _Joined:
             for key in ((scope, name), name):
                 index = self._first(key, operation)
                 # What says otherwise, or of other values, is another operation: it stays.
-                if index is not None and (taken is None or _agree(taken, self._planned[index])):
+                if index is not None and (
+                    taken is None or _said(taken) == _said(self._planned[index])
+                ):
                     taken = taken or self._planned[index]
                     del self._planned[index]
                     break
@@ -157,7 +160,12 @@ class _Joined:
         if not any(_computes(one.op) and one.wires for one in self._planned.values()):
             return 0
         ours = _nodes(
-            (index, op.op, _references(op), [named.name for named in op.outputs])
+            (
+                index,
+                op.op,
+                [a.name for given in op.inputs.values() for a in given if isinstance(a, Ref)],
+                [named.name for named in op.outputs],
+            )
             for index, (_, op) in enumerate(self._operations)
         )
         theirs = _nodes(
@@ -259,6 +267,10 @@ def _neighbours(
     return {index: other for index, other in pairs.items() if index not in joined}
 
 
+_said = attrgetter("preferred", "wires")
+"""What two entries of one operation, for two of its outputs, have in common."""
+
+
 def _is_whole(function: Function, planned: Sequence[PlannedOperation]) -> bool:
     """Whether all that a listed program reads and gives is written in it, as far as is told."""
     if any(one.wires is None for one in planned):
@@ -268,11 +280,6 @@ def _is_whole(function: Function, planned: Sequence[PlannedOperation]) -> bool:
     given = {named.name for named in function.inputs}
     asked = {name for one in wires for name in one.inputs} | set(function.block.outputs)
     return asked <= written | given
-
-
-def _agree(one: PlannedOperation, other: PlannedOperation) -> bool:
-    """Whether two entries can be of one operation, for another of its outputs."""
-    return (one.preferred, one.wires) == (other.preferred, other.wires)
 
 
 def _readers(nodes: Mapping[int, _Node]) -> dict[str, list[int]]:
@@ -301,11 +308,6 @@ def _nodes(ops: Iterable[tuple[int, str, Sequence[str], Sequence[str]]]) -> dict
 
 def _computes(kind: str | None) -> bool:
     return kind not in ("const", "cast") and not (kind or "").startswith("constexpr_")
-
-
-def _references(operation: Operation) -> list[str]:
-    arguments = (argument for values in operation.inputs.values() for argument in values)
-    return [argument.name for argument in arguments if isinstance(argument, Ref)]
 
 
 def walk(block: Block, scope: _Scope) -> Iterator[tuple[_Scope, Operation]]:

@@ -14,6 +14,7 @@ from pytest_ane.gates.placement.rules._base import (
     ProgramRule,
     Rule,
     Subject,
+    kinds,
 )
 from pytest_ane.gates.placement.segmenter._costs import limit
 from pytest_ane.mlprogram.errors import ManifestError
@@ -153,11 +154,6 @@ def _enumerated(model: MLModel) -> Iterator[Subject]:
             yield Subject(feature.name, "input", why)
 
 
-def _enumerated_with_state(model: MLModel) -> Iterator[Subject]:
-    if any(_states(model)):
-        yield from _enumerated(model)
-
-
 _WIDTH = 32
 """Elements of fp16 in 64 bytes, which rows of ANE tensors are aligned to."""
 
@@ -244,7 +240,7 @@ LIMITS = (
         id="R032",
         title="A language-model head as `linear` or `matmul` may exceed the ANE's output limit.",
         matches="`linear`, or `matmul` by a constant, with more than 16,384 outputs",
-        ops=frozenset({"linear", "matmul"}),
+        ops=kinds("linear matmul"),
         why=_wide_head,
         outcome="warned",
         consequence='"Output blob dimensions exceed ANE limit", the head runs on the CPU',
@@ -276,7 +272,7 @@ STATES = (
         title="The ANE takes a `slice_update` only where it updates a state.",
         matches="`slice_update` whose result neither a `write_state` nor another `slice_update` "
         "takes",
-        ops=frozenset({"slice_update"}),
+        ops=kinds("slice_update"),
         why=_standalone,
         outcome="warned",
         grade="B",
@@ -315,7 +311,7 @@ PROGRAM_RULES = (
         id="R062",
         title="Enumerated shapes and states do not go together.",
         matches="an input with enumerated shapes in a program with states",
-        why=_enumerated_with_state,
+        why=lambda model: _enumerated(model) if any(_states(model)) else iter(()),
         outcome="warned",
         grade="B",
         consequence="prediction fails with std::bad_cast",

@@ -150,7 +150,13 @@ def predict(
     edges = edge_costs(units, model)
     paths = shortest(costs, edges, model.tie_ms)
     off = _reasons(ops, costs, edges, paths, units, model)
-    missing += tuple(_large(ops, off))
+    # Plans of others contradict these places.
+    if large := {op.kind for op, why in zip(ops, off, strict=True) if is_contradicted(op, why)}:
+        kinds = ", ".join(sorted(large))
+        missing += (
+            f"Other public plans have operations as large as {kinds} here on the ANE, where the "
+            "costs say CPU.",
+        )
     placed = tuple(_placed(ops, costs, paths, units, model, off))
     segments = tuple(_segments(placed))
     ane = BACKENDS[units].index("ane")
@@ -237,16 +243,6 @@ def is_contradicted(op: Op, off: Off | None) -> bool:
     if off is None or off.cause != "too little work" or op.weight or op.kind == "matmul":
         return False
     return max((tensor.elements for tensor in op.outputs), default=0) >= _LARGE
-
-
-def _large(ops: Sequence[Op], off: Sequence[Off | None]) -> Iterator[str]:
-    """Large operations whose predicted place the plans of others contradict."""
-    large = {op.kind for op, why in zip(ops, off, strict=True) if is_contradicted(op, why)}
-    if large:
-        yield (
-            f"Other public plans have operations as large as {', '.join(sorted(large))} here on "
-            "the ANE, where the costs say CPU."
-        )
 
 
 def _without_costs(

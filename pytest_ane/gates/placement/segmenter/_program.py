@@ -98,18 +98,9 @@ def function_ops(function: Function, shapes: Shapes = MappingProxyType({})) -> t
 
     Constants are left out, and what Core ML folds into them: operations on constants and shapes.
     """
-    nested = {
-        id(inner)
-        for operation in function.walk()
-        for block in operation.blocks
-        for inner in block.operations
-    }
-    sites = (_Reader(site, shapes) for site in Graph(function).sites())
-    return tuple(
-        reader.op(nested=id(reader.site.operation) in nested)
-        for reader in sites
-        if not reader.folded
-    )
+    top = {id(operation) for operation in function.block.operations}
+    readers = (_Reader(site, shapes) for site in Graph(function).sites())
+    return tuple(r.op(nested=id(r.site.operation) not in top) for r in readers if not r.folded)
 
 
 def _flexible(function: Function) -> bool:
@@ -132,7 +123,8 @@ class _Reader:
         attributes = {
             name: values for name in _ATTRIBUTES.get(site.op, ()) if (values := site.integers(name))
         }
-        weight = self._operand("weight") if site.op in _WEIGHTED else None
+        given = site.argument("weight") if site.op in _WEIGHTED else None
+        weight = self._argument(given) if given is not None else None
         if weight and not weight.constant:
             inputs = (*inputs, weight)
         if site.op in _WEIGHTED:
@@ -172,10 +164,6 @@ class _Reader:
             tensor = None if name in left_out else self._argument(argument)
             if tensor and not tensor.constant:
                 yield tensor
-
-    def _operand(self, parameter: str) -> Tensor | None:
-        argument = self.site.argument(parameter)
-        return None if argument is None else self._argument(argument)
 
     def _argument(self, argument: Argument) -> Tensor | None:
         kind = self.site.graph.tensor(argument)
