@@ -2,7 +2,7 @@
 
 A function per class of operations gives amounts (bytes or floating-point operations) and the names
 of the rates they are divided by; the slowest of several counts. The rates, with source and
-certainty, are in `model.toml`, which is checked as it is read.
+certainty, are in `model.toml`.
 """
 
 from __future__ import annotations
@@ -10,81 +10,38 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from importlib.resources import files
-from typing import Annotated, Any, Literal, NamedTuple
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from typing import Any, Literal, NamedTuple, get_args
 
 from pytest_ane.gates.placement.segmenter._records import Backend, Op, Tensor
 from pytest_ane.manifest.base import loads
 from pytest_ane.mlprogram.errors import ManifestError
 from pytest_ane.mlprogram.text import printable
 
-Certainty = Literal["recorded", "exact", "fitted", "one point", "assumed"]
 Counts = Literal["io", "in", "bytes", "flops"]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class Entry(BaseModel):
-    """What every entry of a data file has."""
+@dataclass(frozen=True)
+class Edge:
+    """Milliseconds by backend."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    source: Annotated[str, Field(min_length=1)]
-    certainty: Certainty
-    note: str = ""
-
-
-class Edge(Entry):
-    """Milliseconds by backend, 0 for those left out."""
-
-    kind: Literal["launch", "switch", "end"]
-    ane: Milliseconds = 0.0
-    bnns: Milliseconds = 0.0
-    classic: Milliseconds = 0.0
-    gpu: Milliseconds = 0.0
+    ane: float = 0.0
+    bnns: float = 0.0
+    classic: float = 0.0
+    gpu: float = 0.0
 
 
-class Threshold(Entry):
-    """The quantity from which on an operation has the rate of this name."""
-
-    name: str
-    value: Positive
-    unit: str
-
-
-class Rate(Entry):
+@dataclass(frozen=True)
+class Rate:
     """GB/s (or GFLOP/s where it counts flops) by backend; `None` where nothing is counted."""
 
-    name: str
     counts: Counts
-    ane: Positive | None = None
-    bnns: Positive | None = None
-    classic: Positive | None = None
-    gpu: Positive | None = None
-
-
-class _Chip(Entry):
-    name: str
-    system: str
-    rates: Mapping[str, Mapping[Backend, Positive]] = Field(default_factory=dict)
-    thresholds: Mapping[str, Positive] = Field(default_factory=dict)
-
-
-class _File(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    tie_ms: Annotated[Positive, Field(alias="tie-ms")]
-    undecided_ms: Annotated[Positive, Field(alias="undecided-ms")]
-    far: Annotated[float, Field(ge=1, allow_inf_nan=False)]
-    without_costs: Annotated[tuple[str, ...], Field(alias="without-costs")]
-    sources: Mapping[str, str]
-    edge: tuple[Edge, ...]
-    threshold: tuple[Threshold, ...]
-    rate: tuple[Rate, ...]
-    chip: tuple[_Chip, ...]
+    certainty: str
+    ane: float | None = None
+    bnns: float | None = None
+    classic: float | None = None
+    gpu: float | None = None
 
 
 @dataclass(frozen=True)
@@ -111,29 +68,30 @@ class CostModel:
 
 
 @cache
-def _file() -> _File:
-    return _File.model_validate(_read("model.toml"))
-
-
-def _read(name: str) -> Any:
+def _read(name: str) -> Mapping[str, Any]:
     return loads(files(__package__).joinpath(name).read_text("utf-8"))
+
+
+def _by_backend(entry: Mapping[str, Any]) -> dict[str, float]:
+    return {backend: entry[backend] for backend in get_args(Backend) if backend in entry}
 
 
 @cache
 def models() -> Mapping[str, CostModel]:
-    file, found = _file(), {}
-    edges = {edge.kind: edge for edge in file.edge}
-    for chip in file.chip:
+    """The chips whose costs are known, by name: `M4`, `M4 Pro`."""
+    file, found = _read("model.toml"), {}
+    edges = {edge["kind"]: Edge(**_by_backend(edge)) for edge in file["edge"]}
+    thresholds = {entry["name"]: entry["value"] for entry in file["threshold"]}
+    for chip in file["chip"]:
+        own = chip.get("rates", {})
         rates = {
-            rate.name: rate.model_copy(
-                update={str(unit): value for unit, value in chip.rates.get(rate.name, {}).items()}
-            )
-            for rate in file.rate
+            name: Rate(rate["counts"], rate["certainty"], **_by_backend(rate | own.get(name, {})))
+            for rate in file["rate"]
+            for name in [rate["name"]]
         }
-        thresholds = {entry.name: entry.value for entry in file.threshold} | dict(chip.thresholds)
-        found[chip.name] = CostModel(
-            chip.name, chip.system, edges["launch"], edges["switch"], edges["end"], rates,
-            thresholds, file.tie_ms, file.undecided_ms,
+        found[chip["name"]] = CostModel(
+            chip["name"], chip["system"], edges["launch"], edges["switch"], edges["end"], rates,
+            thresholds | chip.get("thresholds", {}), file["tie-ms"], file["undecided-ms"],
         )  # fmt: skip
     return found
 
@@ -148,7 +106,7 @@ def chip_named(name: str) -> str:
     def plain(name: str) -> str:
         return "".join(name.split()).casefold()
 
-    names = {plain(chip): chip for chip in (*models(), *_file().without_costs)}
+    names = {plain(chip): chip for chip in (*models(), *_read("model.toml")["without-costs"])}
     if chip := names.get(plain(name)):
         return chip
     raise ManifestError(
@@ -163,7 +121,7 @@ def launch_bounds() -> tuple[float, float]:
     Returns:
         What is too little by far, and what is enough by far.
     """
-    far, edges = _file().far, models().values()
+    far, edges = _read("model.toml")["far"], models().values()
     least = min(m.launch.ane + m.end.ane for m in edges)
     most = max(m.launch.ane + m.switch.ane + m.switch.bnns for m in edges)
     return least / far, most * far
@@ -322,53 +280,39 @@ _CLASSES: Mapping[str, Class] = {
 }
 
 
-Words = Annotated[frozenset[str], BeforeValidator(lambda text: frozenset(text.split()))]
+class _Support(NamedTuple):
+    """What backends take.
 
+    Attributes:
+        measured: op types of which a plan is public.
+        reasons: why a backend never takes an op type.
+        types: element types that the ANE takes, by op type; under an empty one those of most.
+        limits: in elements, by name.
+    """
 
-class _Never(Entry):
-    backend: Backend
-    operations: Words
-    reason: str
-
-
-class _DTypes(Entry):
-    backend: Backend
-    types: Words
-    operations: Words = frozenset()
-
-
-class _Limit(Entry):
-    name: str
-    value: Annotated[int, Field(gt=0)]
-
-
-class _Limits(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    measured: Words
-    sources: Mapping[str, str]
-    never: tuple[_Never, ...]
-    dtypes: tuple[_DTypes, ...]
-    limit: tuple[_Limit, ...]
-
-    @cached_property
-    def reasons(self) -> Mapping[tuple[Backend, str], str]:
-        """Why a backend never takes an op type."""
-        return {(e.backend, kind): e.reason for e in self.never for kind in e.operations}
-
-    @cached_property
-    def types(self) -> Mapping[str, frozenset[str]]:
-        """Element types that the ANE takes, by op type; under an empty one those of most."""
-        return {kind: entry.types for entry in self.dtypes for kind in entry.operations or {""}}
-
-    @cached_property
-    def limits(self) -> Mapping[str, int]:
-        return {entry.name: entry.value for entry in self.limit}
+    measured: frozenset[str]
+    reasons: Mapping[tuple[str, str], str]
+    types: Mapping[str, frozenset[str]]
+    limits: Mapping[str, int]
 
 
 @cache
-def _support() -> _Limits:
-    return _Limits.model_validate(_read("support.toml"))
+def _support() -> _Support:
+    file = _read("support.toml")
+    return _Support(
+        frozenset(file["measured"].split()),
+        {
+            (e["backend"], kind): e["reason"]
+            for e in file["never"]
+            for kind in e["operations"].split()
+        },
+        {
+            kind: frozenset(e["types"].split())
+            for e in file["dtypes"]
+            for kind in e.get("operations", "").split() or [""]
+        },
+        {e["name"]: e["value"] for e in file["limit"]},
+    )
 
 
 def limit(name: str) -> int:
