@@ -53,8 +53,9 @@ class PromptResult:
     pieces: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not len(self.greedy) == len(self.expected) == len(self.leads):
-            raise ValueError(f"{len(self.greedy)} greedy tokens, not {len(self.expected)}")
+        counts = [len(each) for each in (self.greedy, self.expected, self.leads)]
+        if len({*counts}) > 1:
+            raise ValueError("{} greedy tokens, {} expected ones and {} leads".format(*counts))
         if any(lead < 0 for lead in self.leads):
             raise ValueError("a lead is negative")
         every = len(self.positions)

@@ -129,10 +129,3 @@ def test_any_file(tmp_path_factory: pytest.TempPathFactory, medians: object) -> 
             read(place, HERE)
     else:
         assert found.limit >= 0
-
-
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    place = storage(tmp_path)
-    (tmp_path / ".benchmarks" / place.default_machine_id).write_text("a file")
-    with pytest.raises(UnprovenError, match=r"cannot be written|cannot be compared"):
-        write(place, Calibration(identity=HERE, noises=(noise(1.0, 2.0),)))
