@@ -117,8 +117,7 @@ def measure(
         states: the reference's hidden states, for shards alone; None where nobody knows them.
         decode: spells token ids.
         provenance: of the measurement.
-        typed: the same artifacts as typed, where `chain` computes in the ANE's arithmetic: they are
-            given the prompts too, to tell what that costs.
+        typed: the same as typed, where `chain` computes in the ANE's arithmetic, for what it costs.
         rules: tells, after it ran, by which rules `chain` computed.
     """
     more: dict[str, Any] = {}

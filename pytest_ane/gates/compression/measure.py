@@ -156,11 +156,14 @@ def _sample(weight: Any) -> Iterator[Any]:
     parts = 1 if rows == height else min(_PARTS, rows)
     size = rows // parts
     for start in np.linspace(0, height - size, parts).astype(int).tolist():
-        if isinstance(weight, StreamedWeight):
-            buffer = np.empty((size, *weight.shape[1:]), weight.dtype)
-            yield weight.rows(start, start + size, buffer).reshape(-1)
-        else:
-            yield np.asarray(weight[start : start + size]).reshape(-1)
+        part = (
+            weight[start : start + size]
+            if not isinstance(weight, StreamedWeight)
+            else (
+                weight.rows(start, start + size, np.empty((size, *weight.shape[1:]), weight.dtype))
+            )
+        )
+        yield np.asarray(part).reshape(-1)
 
 
 @dataclass(frozen=True)

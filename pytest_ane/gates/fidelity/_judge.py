@@ -68,12 +68,8 @@ def judge(
 ) -> Verdict:
     """Passed only if something was compared, and everything compared is close and finite.
 
-    Args:
-        fidelity: the measurement.
-        policy: its thresholds.
-        subject: the shard.
-        own: whether the artifact is the user's own, so that what an error budget calls compression
-            may be another function: nobody knows that it was compressed from what is named.
+    `own` says that the artifact is the user's own, so that what an error budget calls compression
+    may be another function: nobody knows that it was compressed from what is named.
     """
     if not fidelity.comparisons:
         reason = "No probe was run, so nothing was compared"

@@ -63,8 +63,7 @@ def measure(
         cases: the probes.
         compared: whether there is a reference.
         provenance: of the measurement.
-        budget: what function, fp16 and compression cost by themselves, or why
-            nobody can tell.
+        budget: of the error, or why there is none.
         simulated: of the artifact in the ANE's arithmetic, where that is what is compared.
         rules: tells, after it ran, by which rules that computed.
         program: of the artifact; without a reference, probes are compared with each other then.
@@ -118,14 +117,8 @@ def compare(
 ) -> Comparison:
     """Rows `[T, C]` of an output, C > 0, against the reference's.
 
-    Args:
-        case: the probe; it may know the residual path of the output.
-        name: the output.
-        actual: rows of the artifact.
-        expected: rows of the reference.
-        residual: input rows to project out of both outputs where the residual path is unknown;
-            None to compare as is. On `extreme` inputs a contribution is lost in the rounding of
-            the sum, so it is not compared.
+    `residual` has input rows to project out of both outputs where the residual path is unknown. On
+    `extreme` inputs a contribution is lost in the rounding of the sum, so it is not compared.
     """
     exact = name in case.residual
     path = case.residual[name] if exact else residual

@@ -265,8 +265,8 @@ class Metric:
         if self.worth is not None and not Bound(self.worth, self.good).passes(value):
             return ""
         step = self.step or 10.0 ** (math.floor(math.log10(value)) - 3 if value > 0 else 0)
-        rounded = (math.floor if self.least else math.ceil)(value / step) * step
-        return f"{self.key} = {rounded:g} would have passed"
+        kept = (math.floor if self.least else math.ceil)(value / step) * step
+        return f"{self.key} = {kept:g} would have passed"
 
 
 COSINES = attrgetter("cosines", "positions")
@@ -296,13 +296,10 @@ def greatest_l2(cosine: float) -> float:
 
 
 def threshold(metric: Metric, limits: OutputPolicy, *, implied: bool) -> float | None:
-    """A metric's threshold, where there is something to hold against it.
+    """A metric's threshold; `implied` says whether two that are not set follow from a cosine.
 
-    Args:
-        metric: one of `METRICS`.
-        limits: of the output.
-        implied: whether two that are not set follow from a cosine. That of position 0 always does:
-            the attention sink magnifies errors there, so 1 - cosine may be three times as much.
+    That of position 0 always does: the attention sink magnifies errors there, so 1 - cosine may be
+    three times as much.
     """
     limit: float | None = getattr(limits, metric.key.replace("-", "_"))
     cosine = limits.min_cosine

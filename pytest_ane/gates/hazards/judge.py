@@ -221,21 +221,12 @@ def _sentence(peak: Peak, met: bool, policy: HazardsPolicy) -> str:
     match peak.hazard:
         case "sum" if met:
             return f"{counted(peak.count, 'output')} overflowed, as the accumulator met {most:,.0f}"
-        case "sum":
-            after = "from which the accumulator overflows"
-            return f"the largest |sum| is {value:,.0f}, {near} {most:,.0f}, {after}"
         case "order":
             orders = f"some orders of summation meet {ACCUMULATOR:,.0f}, and the ANE's is unknown"
             return f"{counted(value, 'output')} may overflow: {orders}"
         case "infinity":
             after = "which the ANE takes for numbers from 65,536 on"
             return f"{counted(value, 'operand')} are infinite or NaN, {after}"
-        case "softplus":
-            after = "from which softplus is 0 (x = 10.398)"
-            return f"exp(x) + 1 reaches {value:,.0f}, {near} {most:,.0f}, {after}"
-        case "logsumexp":
-            after = "from which its logarithm is 0"
-            return f"the sum of exp(x) reaches {value:,.0f}, {near} {most:,.0f}, {after}"
         case "dropped":
             share = f"{peak.count:.1%} of the products are dropped"
             above = f"above {most * (1 if met else _NEAR_DROPPED):.2%}"
@@ -243,10 +234,19 @@ def _sentence(peak: Peak, met: bool, policy: HazardsPolicy) -> str:
         case "table":
             above = f"above {policy.warn_table_error:.2%}"
             return f"the table's error is {value:.2%} of its results, {above}"
-        case "late-scale":
-            after = "from which it overflows if the scale comes after the sum"
-            largest = "the largest |sum| of integer codes"
-            return f"{largest} is {value:,.0f}, {near} {most:,.0f}, {after}"
+        case hazard:
+            what, after = _REACHES[hazard]
+            return f"{what} {value:,.0f}, {near} {most:,.0f}, from which {after}"
+
+
+_REACHES: Mapping[Hazard, tuple[str, str]] = {
+    "sum": ("the largest |sum| is", "the accumulator overflows"),
+    "softplus": ("exp(x) + 1 reaches", "softplus is 0 (x = 10.398)"),
+    "logsumexp": ("the sum of exp(x) reaches", "its logarithm is 0"),
+    "late-scale": (
+        "the largest |sum| of integer codes is", "it overflows if the scale comes after the sum",
+    ),
+}  # fmt: skip
 
 
 def _figure(peak: Peak, policy: HazardsPolicy) -> Figure:

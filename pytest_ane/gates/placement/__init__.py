@@ -22,16 +22,9 @@ from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.mlprogram.model import read_model
 
 __all__ = [
-    "PLACEMENT",
-    "Forecast",
-    "Match",
-    "Placement",
-    "Plan",
-    "PredictedPlan",
-    "forecast",
-    "judge",
+    "PLACEMENT", "Forecast", "Match", "Placement", "Plan", "PredictedPlan", "forecast", "judge",
     "measure",
-]
+]  # fmt: skip
 
 
 class PlacementGate(Gate[Placement]):

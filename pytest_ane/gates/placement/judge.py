@@ -26,19 +26,12 @@ from pytest_ane.manifest.policy import PlacementPolicy
 
 
 def judge(measurement: Placement, policy: PlacementPolicy, subject: str) -> Verdict:
-    """The verdict on where a shard runs.
+    """Where a shard runs, by Core ML's plan, of which only preferred devices count, or a forecast.
 
-    Args:
-        measurement: Core ML's plan, of which only preferred devices count, or a forecast.
-        policy: names the system the shard is for, which decides the size rule of a forecast;
-            whether a prediction must put every op on the ANE; and ops that may be off it.
-        subject: qualified shard id.
-
-    Returns:
-        `unproven` where there was no compute op to ask about, or the plan proves nothing.
+    `unproven` where there was no compute op to ask about, or the plan proves nothing.
 
     Raises:
-        ManifestError: the policy names no system.
+        ManifestError: the policy names no system, which decides the size rule of a forecast.
     """
     if isinstance(measurement, Plan):
         return _of_plan(measurement, policy, subject)

@@ -44,13 +44,9 @@ _FIRST_WITHOUT = (3, 14)
 
 
 def measure(backend: Backend, artifact: Path, program: MLModel, *, size_bytes: int) -> Placement:
-    """Where an artifact's operations run, or what the rules say of that.
+    """Where an artifact's operations run, by a device's plan, or what the rules say of that.
 
-    Args:
-        backend: decides which: one on a device is asked for its plan.
-        artifact: the package.
-        program: what it holds, or one function of it.
-        size_bytes: its size on disk.
+    `program` is what it holds, or one function of it.
 
     Raises:
         PlanError: Core ML gives no plan.
@@ -170,13 +166,9 @@ def load_plan(compiled: str, units: str) -> Plan:
 
 
 def to_record(plan: Any, units: str, path: str) -> Plan:
-    """Coremltools' plan as our record: every function, every nested block.
+    """A `coremltools.models.compute_plan.MLComputePlan` as our record, nested blocks included.
 
-    Args:
-        plan: a `coremltools.models.compute_plan.MLComputePlan`; kept until all is read, because
-            its operations hold Core ML's weakly.
-        units: the compute units it was made for.
-        path: the model's, for the message.
+    It is kept until all is read, because its operations hold Core ML's weakly.
 
     Raises:
         ExecutionError: it is of a pipeline or a neural network.

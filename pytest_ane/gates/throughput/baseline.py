@@ -39,13 +39,9 @@ class Missing:
 
 
 def find(storage: Storage, now: Speed, which: str | None = None) -> Baseline | Missing:
-    """The baseline of a benchmark.
+    """The baseline of a benchmark: the newest run on this machine that has it.
 
-    Args:
-        storage: pytest-benchmark's own, or that of a model's `baselines`.
-        now: what was measured.
-        which: the run that `--benchmark-compare` names; None for the newest that has this
-            benchmark on this machine.
+    `which` is the run that `--benchmark-compare` names instead.
 
     Raises:
         UnprovenError: a run on the way to it is damaged, or the named one does not exist.

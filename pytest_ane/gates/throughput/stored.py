@@ -49,11 +49,9 @@ class Storage(Protocol):
 
 
 def open_storage(uri: str = STORAGE, baselines: Path | None = None) -> Storage:
-    """The storage that `--benchmark-storage` means; its folder is made, as pytest-benchmark does.
+    """The storage of a `--benchmark-storage`; its folder is made, as pytest-benchmark does.
 
-    Args:
-        uri: the option's value.
-        baselines: the folder that a model of the manifest names, in its place.
+    `baselines`, the folder that a model of the manifest names, goes in its place.
 
     Raises:
         UnprovenError: the URI is no folder.

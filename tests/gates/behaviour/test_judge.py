@@ -68,24 +68,12 @@ def test_the_stack_says_the_same() -> None:
     assert (verdict.gate, verdict.subject) == ("behaviour", "smollm2")
     assert (verdict.status, verdict.findings) == ("passed", ())
     assert verdict.values == {
-        "top1": 1.0,
-        "kl.mean": pytest.approx(0.01),
-        "kl.median": 0.01,
-        "kl.p95": 0.01,
-        "kl.max": 0.01,
-        "rank.max": 0,
-        "centred_cosine.min": 0.999,
-        "centred_cosine.p5": 0.999,
-        "centred_cosine.median": 0.999,
-        "positions": 6,
-        "first.centred_cosine.min": 0.5,
-        "first.kl.max": 9.0,
-        "greedy.agreed": 3,
-        "greedy.by_prompt": "3 3",
-        "prompts.unchanged": 2,
-        "reference.text.facts": " a b c",
-        "reference.text.chat": " a b c",
-    }
+        "top1": 1.0, "kl.mean": pytest.approx(0.01), "kl.median": 0.01, "kl.p95": 0.01,
+        "kl.max": 0.01, "rank.max": 0, "centred_cosine.min": 0.999, "centred_cosine.p5": 0.999,
+        "centred_cosine.median": 0.999, "positions": 6, "first.centred_cosine.min": 0.5,
+        "first.kl.max": 9.0, "greedy.agreed": 3, "greedy.by_prompt": "3 3", "prompts.unchanged": 2,
+        "reference.text.facts": " a b c", "reference.text.chat": " a b c",
+    }  # fmt: skip
     limits = {figure.name: figure.limit for figure in verdict.figures if figure.limit is not None}
     assert limits == {"top1": 0.9, "kl.mean": 0.05, "centred_cosine.min": 0.9, "positions": 1}
     prompts, greedy, alone, *_ = verdict.tables

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from pytest_ane.gates.compression import judge, measure
@@ -19,7 +17,6 @@ from pytest_ane.gates.compression.measure import (
     CompressionMeasurement,
     Palette,
     measure_palettes,
-    palettes_table,
 )
 from pytest_ane.make import Artifact, BuildRecord, Distortion, WeightComparison
 from pytest_ane.make.compress import compress
@@ -179,21 +176,3 @@ def test_the_verdict_has_them_and_the_terminal_does_not(tmp_path: Path) -> None:
 def test_no_palette_has_such_elements(values: tuple[float, ...], counts: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"values with|no elements"):
         Palette("w", values, counts)
-
-
-@given(st.data())
-@settings(max_examples=30, deadline=None)
-def test_shares_sum_to_1_and_values_ascend(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    bits, groups = data.draw(st.sampled_from([1, 2, 3, 4, 6])), data.draw(st.integers(1, 3))
-    height, width = groups * data.draw(st.integers(1, 3)), data.draw(st.integers(1, 9))
-    seed = np.random.default_rng(data.draw(st.integers(0, 999)))
-    indices = seed.integers(0, 1 << bits, (height, width))
-    tables = seed.standard_normal((groups, 1 << bits)) * data.draw(st.sampled_from([1e-4, 1, 1e4]))
-    model = palettized(tmp_path_factory.mktemp("m"), indices, tables)
-    (found,) = measure_palettes(model)
-    assert sum(found.counts) == height * width
-    assert list(found.values) == sorted(found.values)
-    shares = [row[2] for row in palettes_table((found,)).rows]
-    assert sum(map(float, shares)) == pytest.approx(1, abs=1e-4)

@@ -27,25 +27,14 @@ def blocked(count: int, rule: str = "R064") -> tuple[Match, ...]:
 def test_an_eligible_shard_passes_by_a_forecast() -> None:
     verdict = of(Forecast(1000, {"mul": 51, "conv": 7}, LEFT_OUT))
     assert (verdict.gate, verdict.subject, verdict.basis) == (
-        "placement",
-        "smollm2:L01",
-        "forecast",
-    )
+        "placement", "smollm2:L01", "forecast",
+    )  # fmt: skip
     assert (verdict.status, verdict.findings, verdict.tables) == ("passed", (), ())
     assert verdict.values == {
-        "instrument": "forecast",
-        "outcome": "eligible",
-        "os": "macOS 26",
-        "likely_ane_ops": 58,
-        "compute_ops": 58,
-        "ineligible_ops": 0,
-        "warned_ops": 0,
-        "conv_eligible": 7,
-        "conv_total": 7,
-        "left_out_ops": 50,
-        "size_bytes": 1000,
-        "rules": "",
-    }
+        "instrument": "forecast", "outcome": "eligible", "os": "macOS 26", "likely_ane_ops": 58,
+        "compute_ops": 58, "ineligible_ops": 0, "warned_ops": 0, "conv_eligible": 7,
+        "conv_total": 7, "left_out_ops": 50, "size_bytes": 1000, "rules": "",
+    }  # fmt: skip
 
 
 def test_an_ineligible_op_fails_and_is_named_with_rule_source_and_fix() -> None:

@@ -98,17 +98,12 @@ def test_the_newest_run_of_a_machine_that_has_a_benchmark(tmp_path: Path) -> Non
     store(tmp_path, 1, speed(1.0, subject="smollm2:L01", identity=HERE | clock))
     store(tmp_path, 2, speed(1.0, subject="other:L01"))
     store(tmp_path, 3, speed(1.0, subject="smollm2:L01", identity=THERE))
-
-    def newest(*subjects: str, which: str | None = None) -> str:
+    for subjects, which, found in (
+        (["smollm2:L01"], None, "0001"),
+        (["smollm2:L01", "other:L01"], None, "0002"),
+        (["smollm2:L02"], None, "No stored run of this machine has any of these benchmarks."),
+        (["smollm2:L01"], "0003", "The stored run 0003 is of another machine or backend: chip "
+         "'Apple M1', here 'Apple M4 Max'."),
+    ):  # fmt: skip
         run = newest_of(place, HERE, subjects, which)
-        return run.why if isinstance(run, Missing) else run.number
-
-    assert newest("smollm2:L01") == "0001"
-    assert newest("smollm2:L01", "other:L01") == "0002"
-    assert newest("smollm2:L02", "smollm2") == (
-        "No stored run of this machine has any of these benchmarks."
-    )
-    assert newest("smollm2:L01", which="0003") == (
-        "The stored run 0003 is of another machine or backend: chip 'Apple M1', here "
-        "'Apple M4 Max'."
-    )
+        assert (run.why if isinstance(run, Missing) else run.number) == found

@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pytest_ane.gates.throughput.noise import (
@@ -100,32 +98,3 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path, text: str, says: str) ->
     with pytest.raises(UnprovenError):
         write(place, Calibration(identity=HERE, noises=(noise(1.0, 2.0),)))
     assert file.read_text() == text
-
-
-@pytest.mark.drawn
-@pytest.mark.slow
-@settings(max_examples=150, deadline=None)
-@given(
-    st.binary(max_size=20)
-    | st.recursive(
-        st.none() | st.floats() | st.integers() | st.text(max_size=3),
-        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
-        max_leaves=3,
-    )
-)
-def test_any_file(tmp_path_factory: pytest.TempPathFactory, medians: object) -> None:
-    place = storage(tmp_path_factory.mktemp("any"))
-    file = file_of(place, HERE)
-    file.parent.mkdir(parents=True)
-    if isinstance(medians, bytes):
-        file.write_bytes(medians)
-    else:
-        one = noise(1.0, 2.0).model_dump() | {"medians": [1.0, medians]}
-        file.write_text(json.dumps({"identity": HERE, "noises": [one]}))
-    try:
-        found = noise_of(place, speed(4.0))
-    except UnprovenError:
-        with pytest.raises(UnprovenError, match=r"^[^\n]* cannot be compared with \([^\n]*$"):
-            read(place, HERE)
-    else:
-        assert found.limit >= 0

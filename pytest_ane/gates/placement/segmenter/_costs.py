@@ -106,7 +106,9 @@ def chip_named(name: str) -> str:
     def plain(name: str) -> str:
         return "".join(name.split()).casefold()
 
-    names = {plain(chip): chip for chip in (*models(), *_read("model.toml")["without-costs"])}
+    names: dict[str, str] = {
+        plain(chip): chip for chip in (*models(), *_read("model.toml")["without-costs"])
+    }
     if chip := names.get(plain(name)):
         return chip
     raise ManifestError(

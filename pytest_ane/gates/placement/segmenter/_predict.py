@@ -8,6 +8,7 @@ each change of backend, and an end for the backend of its last operation.
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -269,11 +270,9 @@ def _without_costs(
 
 def _work(ops: Sequence[Op]) -> Work:
     saved = [
-        math.fsum(
-            min(cpu) - ane for ane, *cpu in estimates(ops, "CPU_AND_NE", model)
-        )
+        math.fsum(min(cpu) - ane for ane, *cpu in estimates(ops, "CPU_AND_NE", model))
         for model in models().values()
-    ]  # fmt: skip
+    ]
     little, enough = launch_bounds()
     if min(saved) >= enough:
         return "large"
@@ -310,7 +309,7 @@ def _reasons(
         for (op, row), limit in zip(pairs, limits, strict=True)
     ]
     freed = shortest(taken, edges, model.tie_ms).chosen if any(limits) else paths.chosen
-    neighbours = _nearest([op.name if limit else "" for op, limit in zip(ops, limits, strict=True)])
+    barred = [index for index, limit in enumerate(limits) if limit]
     reasons: list[Off | None] = []
     for index, backend in enumerate(paths.chosen):
         short = paths.through[index][ane] - paths.total
@@ -319,26 +318,13 @@ def _reasons(
         elif limits[index]:
             reasons.append(Off("unsupported", limits[index]))
         elif freed[index] == ane:
-            reasons.append(Off("neighbour", short_ms=short, neighbour=neighbours[index]))
+            at = bisect(barred, index)
+            nearest = min(barred[max(at - 1, 0) : at + 1], key=lambda i, to=index: abs(i - to))  # type: ignore[misc]
+            reasons.append(Off("neighbour", short_ms=short, neighbour=ops[nearest].name))
         else:
             cpu = UNIT[BACKENDS[units][backend]] == "CPU"
             reasons.append(Off("too little work" if cpu else "cheaper on the GPU", short_ms=short))
     return reasons
-
-
-def _nearest(names: Sequence[str]) -> list[str]:
-    """For each place the nearest name that is not empty, the earlier of two."""
-    far = len(names) + 1
-
-    def passed(sequence: Sequence[str]) -> list[tuple[int, str]]:
-        nearest, distance, result = "", far, []
-        for name in sequence:
-            nearest, distance = (name, 0) if name else (nearest, distance + 1)
-            result.append((distance, nearest))
-        return result
-
-    behind, ahead = passed(names), passed(names[::-1])[::-1]
-    return [min(pair, key=lambda step: step[0])[1] for pair in zip(behind, ahead, strict=True)]
 
 
 def _segments(placed: Sequence[Placed]) -> Iterator[Segment]:

@@ -55,30 +55,6 @@ def test_every_path_costs_at_least_the_best(chain: tuple[list[tuple[float, ...]]
             assert through == min(ms for path, ms in every.items() if path[index] == backend)
 
 
-@pytest.mark.parametrize(
-    ("costs", "chosen", "total"),
-    [
-        # A whole chain on the ANE: launch and end, 0.25.
-        ([(0.1, 0.5, 9), (0.1, 0.5, 9)], (0, 0), 0.45),
-        # Too little work: the CPU needs neither.
-        ([(0.1, 0.3, 9)], (1,), 0.3),
-        # In the middle: switch and launch, then a switch back, 0.375.
-        ([(9, 0.1, 9), (0.1, 0.5, 9), (9, 0.1, 9)], (1, 0, 1), 0.675),
-        ([(9, 0.1, 9), (0.1, 0.4, 9), (9, 0.1, 9)], (1, 1, 1), 0.6),
-        # At the tail the end is paid instead of the switch back.
-        ([(9, 0.1, 9), (0.1, 0.5, 9)], (1, 0), 0.575),
-        # A tie stays where it is.
-        ([(0, 1, 9), (0.5, 0.5, 9)], (0, 0), 0.75),
-    ],
-)
-def test_a_segment_pays_for_launch_and_switches(
-    costs: list[tuple[float, ...]], chosen: tuple[int, ...], total: float
-) -> None:
-    paths = shortest(costs, _EDGES, 1e-6)
-    assert paths.chosen == chosen
-    assert paths.total == pytest.approx(total)
-
-
 def test_chains_without_operations_or_without_a_path() -> None:
     assert shortest([], _EDGES, 1e-6).total == 0.0
     paths = shortest([(math.inf,) * 3], _EDGES, 1e-6)
