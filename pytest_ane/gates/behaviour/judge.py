@@ -273,8 +273,8 @@ def _untested(
     if judged < policy.min_positions:
         yield Finding(
             "unproven",
-            f"{counted(judged, 'position')} judged, the first of each prompt left out; fewer than "
-            f"min-positions = {policy.min_positions} tell little",
+            f"{counted(judged, 'position')} {'is' if judged == 1 else 'are'} judged, the first of "
+            f"each prompt left out; fewer than min-positions = {policy.min_positions} tell little",
             remedy="add golden prompts, or set policy.behaviour.min-positions",
             figure="positions",
         )

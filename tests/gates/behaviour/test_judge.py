@@ -164,7 +164,7 @@ def test_few_positions_tell_little(
     if status == "unproven" and any(positions):
         (finding,) = verdict.reasons
         assert finding.figure == "positions"
-        assert finding.reason.startswith(f"{sum(positions)} positions judged")
+        assert finding.reason.startswith(f"{sum(positions)} positions are judged")
         assert finding.remedy == "add golden prompts, or set policy.behaviour.min-positions"
 
 
