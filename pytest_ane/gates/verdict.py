@@ -67,11 +67,8 @@ Limits: TypeAlias = Mapping[str, Bound]
 
 def bounds(good: Side, **limits: float | None) -> dict[str, Bound]:
     """Bounds of one side by figure, without those that are None; `__` stands for a dot."""
-    return {
-        name.replace("__", "."): Bound(limit, good)
-        for name, limit in limits.items()
-        if limit is not None
-    }
+    known = {name.replace("__", "."): limit for name, limit in limits.items()}
+    return {name: Bound(limit, good) for name, limit in known.items() if limit is not None}
 
 
 @dataclass(frozen=True)

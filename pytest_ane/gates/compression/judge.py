@@ -125,15 +125,8 @@ def _steps(weight: Weight, asked: Compression) -> Sequence[Step] | None:
     return None if isinstance(settings, Uncompressed) else steps_for(weight, settings)
 
 
-def _of(
-    weight: str,
-    reason: str,
-    kind: str,
-    severity: Severity = "failed",
-    figure: str = "",
-    remedy: str = "",
-) -> Finding:
-    return Finding(severity, reason, Where(weight=weight), remedy, kind, figure)
+def _of(weight: str, reason: str, kind: str, severity: Severity = "failed", **more: str) -> Finding:
+    return Finding(severity, reason, Where(weight=weight), kind=kind, **more)
 
 
 def _weights(census: Census, asked: Compression | None, notes: Sequence[str]) -> Iterator[Finding]:
@@ -385,27 +378,39 @@ def _errors(
     measurement: CompressionMeasurement, policy: CompressionPolicy, asked: Compression | None
 ) -> Iterator[Finding]:
     """Weights that are missing, differ, or lose more than their schemes do; and what is unknown."""
-    against = measurement.against
+    against, before = measurement.against, "the uncompressed program"
     compressed = {w.name for w in measurement.census.weights if w.stages}
     if against == "changed":
-        yield Finding(
-            "failed",
-            "The package has other bytes than those whose weights its build measured",
-            remedy="run 'pytest-ane cache prune', and it is built again",
-        )
+        reason = "The package has other bytes than those whose weights its build measured"
+        remedy = "run 'pytest-ane cache prune', and it is built again"
+        yield Finding("failed", reason, remedy=remedy)
     if against == "nothing" and compressed:
-        yield Finding(
-            "note",
-            f"{counted(len(compressed), 'compressed weight')} could not be compared, for the "
-            "program before compression is not known",
-            remedy='add uncompressed = "x-fp16.mlpackage" to the shard\'s table',
-        )
+        count = counted(len(compressed), "compressed weight")
+        reason = f"{count} could not be compared, for the program before compression is not known"
+        remedy = 'add uncompressed = "x-fp16.mlpackage" to the shard\'s table'
+        yield Finding("note", reason, remedy=remedy)
     if against not in _COMPARED:
         return
-    yield from _missing(measurement)
+    missing = measurement.missing
+    if missing and not measurement.distortions:
+        yield Finding(
+            "failed",
+            f"None of the {len(missing)} weights of the uncompressed package is in the package by "
+            "name and shape, so it is another program",
+            remedy="name the package's own program before compression as 'uncompressed'",
+            figure="weights_missing",
+        )
+    else:
+        for name in missing:
+            rest = f"of {before} {{}} not in the package"
+            reason, kind = f"{name} {rest.format('is')}", rest.format("are")
+            yield _of(name, reason, kind, figure="weights_missing")
+        for name in measurement.extra:
+            reason = f"{name} is not in {before}, so its error is unknown"
+            yield _of(name, reason, f"are not in {before}, so their errors are unknown", "warned")
     for name in measurement.changed:
-        reason = f"The constant {name} is another number than in the uncompressed program"
-        yield _of(name, reason, "are other numbers than in the uncompressed program")
+        reason = f"The constant {name} is another number than in {before}"
+        yield _of(name, reason, f"are other numbers than in {before}")
     for d in sorted(_judged(measurement), key=lambda d: -(d.row_error or 0)):
         yield from _lost(d, policy)
     for d in measurement.distortions:
@@ -417,26 +422,6 @@ def _errors(
                 why = "it was not to be compressed"
             reason = f"The error of {d.name} was not judged: {why}"
             yield _of(d.name, reason, f"have errors that were not judged: {why}", "note")
-
-
-def _missing(measurement: CompressionMeasurement) -> Iterator[Finding]:
-    if measurement.missing and not measurement.distortions:
-        yield Finding(
-            "failed",
-            f"None of the {len(measurement.missing)} weights of the uncompressed package is in the "
-            "package by name and shape, so it is another program",
-            remedy="name the package's own program before compression as 'uncompressed'",
-            figure="weights_missing",
-        )
-        return
-    what = "of the uncompressed program {} not in the package"
-    for name in measurement.missing:
-        reason = f"{name} {what.format('is')}"
-        yield _of(name, reason, what.format("are"), figure="weights_missing")
-    for name in measurement.extra:
-        reason = f"{name} is not in the uncompressed program, so its error is unknown"
-        kind = "are not in the uncompressed program, so their errors are unknown"
-        yield _of(name, reason, kind, "warned")
 
 
 def _lost(d: Distortion, policy: CompressionPolicy) -> Iterator[Finding]:

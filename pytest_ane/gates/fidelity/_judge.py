@@ -402,8 +402,8 @@ def _probes(ranked: Sequence[Comparison], groups: Groups) -> Table:
         ((policy, group),) = groups.items()
         limits = {metric: group.limit(metric, policy) for metric in METRICS}
         pools = bool(group.parts(MEAN_COSINE))
-    positions = (m for m in METRICS if m not in (FIRST_COSINE, MEAN_COSINE))
-    metrics = [m for m in positions if any(m.of(c)[0] for c in ranked)]
+    apart = (FIRST_COSINE, MEAN_COSINE)
+    metrics = [m for m in METRICS if m not in apart and any(m.of(c)[0] for c in ranked)]
     metrics.sort(key=lambda m: limits.get(m) is None)
     if pools:
         limits[MIN_COSINE] = None
@@ -418,8 +418,8 @@ def _probes(ranked: Sequence[Comparison], groups: Groups) -> Table:
     for c in ranked:
         row: list[Cell] = [c.probe, *([c.output] if several else [])]
         for metric in metrics:
-            value, at = metric.worst(c) if metric.of(c)[0] else (None, None)
-            row += (value, at) if metric is MIN_COSINE else (value,)
+            worst = metric.worst(c) if metric.of(c)[0] else (None, None)
+            row += worst if metric is MIN_COSINE else worst[:1]
         rows.append((*row, len(c.both_zero) or None, c.input_max or None))
     return Table("probes, the worst first", tuple(columns), tuple(rows), "probes")
 

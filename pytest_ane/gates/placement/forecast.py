@@ -129,11 +129,8 @@ class Forecast:
 
         def applied(match: Match) -> Match:
             off = match.outcome == "ineligible" and match.index is not None
-            return (
-                replace(match, outcome="allowed")
-                if off and allows(patterns, match.op, match.type)
-                else match
-            )
+            allowed = off and allows(patterns, match.op, match.type)
+            return replace(match, outcome="allowed") if allowed else match
 
         return replace(self, matches=tuple(map(applied, self.matches)))
 

@@ -378,9 +378,12 @@ def forecast_table(forecast: Forecast) -> Iterator[Table]:
     rows = []
     for op in forecast.ops:
         of = [*whole, *matches[op.index]]
+        # What is allowed off the ANE is ineligible all the same.
+        off = any(match.outcome in ("ineligible", "allowed") for match in of)
+        word = "ineligible" if off else "likely CPU" if of and _to_cpu(of) else "eligible"
         why = [f"{m.rule}, allowed" if m.outcome == "allowed" else m.rule for m in of]
         placed = predicted.get((plain(op.function), plain(op.name)))
-        rows.append(_row(op.name, op.type, op.function, _word(of), None, placed, why))
+        rows.append(_row((op.name, op.type, op.function), word, None, placed, why))
     yield from _table(rows)
 
 
@@ -394,15 +397,8 @@ def plan_table(plan: Plan, predictions: Sequence[Predicted]) -> Iterator[Table]:
             device = None if op.folded else op.preferred or "none"
             why = ["left out by the compiler"] * op.folded + [plain(op.why)] * bool(op.why)
             names = (key[1], plain(op.op or ""), key[0])
-            rows.append(_row(*names, None, device, predicted.get(key), why))
+            rows.append(_row(names, None, device, predicted.get(key), why))
     yield from _table(rows)
-
-
-def _word(matches: Sequence[Match]) -> str:
-    """The forecast in a word; what is allowed off the ANE is ineligible all the same."""
-    if any(match.outcome in ("ineligible", "allowed") for match in matches):
-        return "ineligible"
-    return "likely CPU" if matches and _to_cpu(matches) else "eligible"
 
 
 def _by_name(predictions: Sequence[Predicted]) -> Mapping[_Key, Placed]:
@@ -416,20 +412,18 @@ def _by_name(predictions: Sequence[Predicted]) -> Mapping[_Key, Placed]:
 
 
 def _row(
-    name: str,
-    kind: str,
-    function: str,
+    names: tuple[str, str, str],
     forecast: str | None,
     recorded: str | None,
     placed: Placed | None,
-    why: Sequence[str],
+    why: list[str],
 ) -> tuple[Cell, ...]:
-    unit, duration, reasons = None, None, [*why]
-    if placed is not None:
-        unit = "" if placed.undecided else placed.unit
-        duration = None if placed.ms is None else rounded(placed.ms / 1000)
-        reasons += [reason_of(placed)] if unit != "ANE" else []
-    return (name, kind, function, forecast, unit, recorded, duration, "; ".join(reasons))
+    if placed is None:
+        return (*names, forecast, None, recorded, None, "; ".join(why))
+    unit = "" if placed.undecided else placed.unit
+    duration = None if placed.ms is None else rounded(placed.ms / 1000)
+    reasons = [*why, reason_of(placed)] if unit != "ANE" else why
+    return (*names, forecast, unit, recorded, duration, "; ".join(reasons))
 
 
 def _table(rows: Sequence[tuple[Cell, ...]]) -> Iterator[Table]:

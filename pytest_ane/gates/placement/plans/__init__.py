@@ -10,7 +10,7 @@ from pytest_ane.gates.placement.plans._record import (
     PlannedFunction,
     PlannedOperation,
     Tally,
-)  # fmt: skip
+)
 from pytest_ane.gates.placement.plans.join import Summary, join, plain, summarise
 
 __all__ = [

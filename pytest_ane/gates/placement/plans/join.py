@@ -159,13 +159,12 @@ class _Joined:
         """Join what has other names, unless that is more than has the same."""
         if not any(_computes(one.op) and one.wires for one in self._planned.values()):
             return 0
+
+        def reads(op: Operation) -> list[str]:
+            return [a.name for given in op.inputs.values() for a in given if isinstance(a, Ref)]
+
         ours = _nodes(
-            (
-                index,
-                op.op,
-                [a.name for given in op.inputs.values() for a in given if isinstance(a, Ref)],
-                [named.name for named in op.outputs],
-            )
+            (index, op.op, reads(op), [named.name for named in op.outputs])
             for index, (_, op) in enumerate(self._operations)
         )
         theirs = _nodes(
@@ -175,12 +174,10 @@ class _Joined:
         )
         indices = {id(one): index for index, one in enumerate(planned)}
         named = {i: indices[id(one)] for i, one in self._pairs.items() if i in ours}
-        inputs = [named.name for named in function.inputs]
-        pairs = _neighbours(ours, theirs, named, inputs)
+        pairs = _neighbours(ours, theirs, named, [named.name for named in function.inputs])
         if len(pairs) > len(named):
             return 0
-        for index, other in pairs.items():
-            self._pairs[index] = self._planned.pop(other)
+        self._pairs |= {index: self._planned.pop(other) for index, other in pairs.items()}
         return len(pairs)
 
     def _take_added(self) -> None:

@@ -13,7 +13,7 @@ from pytest_ane.gates.placement.segmenter._records import (
     Prediction,
     Segment,
     Tensor,
-)  # fmt: skip
+)
 
 __all__ = [
     "Off", "Op", "Placed", "Predicted", "Prediction", "Segment", "Tensor", "predict",
