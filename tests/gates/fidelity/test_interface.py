@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -54,38 +53,6 @@ def test_what_is_converted_has_the_ports_that_are_declared(tmp_path: Path, longe
     assert differences(model, conversion.ports, longest) == ()
     compiled = write_compiled(model, tmp_path / "m.mlmodelc")
     assert differences(read_model(compiled), conversion.ports, longest) == ()
-
-
-def converted(path: Path, dtype: Any, longest: int) -> MLModel:
-    """A package with other types at its ends, as a converter writes it unless told otherwise."""
-    import coremltools as ct
-
-    class Twice(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x * 2
-
-    length = ct.RangeDim(1, longest, default=1)
-    with converter_notes():
-        ct.convert(
-            torch.jit.trace(Twice(), torch.zeros(1, 2, 2, 1)),
-            inputs=[ct.TensorType("x", (1, 2, length, 1), dtype=dtype)],
-            outputs=[ct.TensorType("y", dtype=dtype)],
-            minimum_deployment_target=ct.target.iOS18,
-            skip_model_load=True,
-        ).save(str(path))
-    return read_model(path)
-
-
-def test_a_package_of_other_types_and_lengths(tmp_path: Path) -> None:
-    ports = replace(PORTS, inputs=PORTS.inputs[:1])
-    assert differences(converted(tmp_path / "a.mlpackage", np.float32, 128), ports, 64) == (
-        "input x: fp32 in place of fp16",
-        "input x: T = 1 to 128 in place of 1 to 64",
-        "output y: fp32 in place of fp16",
-        "state total: missing",
-    )
-    ports = replace(ports, states=())
-    assert differences(converted(tmp_path / "b.mlpackage", np.float16, 64), ports, 64) == ()
 
 
 X = Feature("x", DType.FP16, (1, 2, 1, 1), ((1, 1), (2, 2), (1, 4), (1, 1)))
