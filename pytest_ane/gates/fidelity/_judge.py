@@ -344,7 +344,7 @@ def _broken(held: _Held, *, several: bool) -> Iterator[Finding]:
     c = min(bad, key=metric.rank)
     value, position = metric.worst(c)
     output = f", output {c.output}" if several else ""
-    side = "below" if metric.least else "above"
+    side = "below" if metric.good == "above" else "above"
     hidden = ""
     if metric is MIN_CONTRIBUTION and c.residual is not None:
         hidden = f", residual {c.residual:.3g} times the contribution"

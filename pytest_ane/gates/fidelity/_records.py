@@ -246,17 +246,13 @@ class Metric:
     def worst(self, c: Comparison) -> tuple[float, int]:
         """The worst value of a comparison and its position; NaN is worse than any number."""
         values, positions = self.of(c)
-        at = int(np.argmin(values) if self.least else np.argmax(values))
+        at = int(np.argmin(values) if self.good == "above" else np.argmax(values))
         return float(values[at]), positions[at]
-
-    @property
-    def least(self) -> bool:
-        return self.good == "above"
 
     def rank(self, c: Comparison) -> float:
         """Lowest for the worst."""
         value, _ = self.worst(c)
-        return -math.inf if math.isnan(value) else value if self.least else -value
+        return -math.inf if math.isnan(value) else value if self.good == "above" else -value
 
     def passing(self, value: float) -> str:
         """The strictest threshold of a few digits that a value keeps; empty beyond `worth`."""
@@ -265,7 +261,7 @@ class Metric:
         if self.worth is not None and not Bound(self.worth, self.good).passes(value):
             return ""
         step = self.step or 10.0 ** (math.floor(math.log10(value)) - 3 if value > 0 else 0)
-        kept = (math.floor if self.least else math.ceil)(value / step) * step
+        kept = (math.floor if self.good == "above" else math.ceil)(value / step) * step
         return f"{self.key} = {kept:g} would have passed"
 
 

@@ -48,19 +48,11 @@ class Origin:
 
 # The parameters that decide the extents of an op's result.
 EXTENT_PARAMETERS = {
-    "fill": ("shape",),
-    "pad": ("pad",),
-    "random_bernoulli": ("shape",),
-    "random_normal": ("shape",),
-    "random_uniform": ("shape",),
-    "range_1d": ("start", "end", "step"),
-    "reshape": ("shape",),
-    "resize": ("shape",),
-    "slice_by_index": ("begin", "end", "stride"),
-    "slice_by_size": ("size",),
-    "tile": ("reps",),
-    "topk": ("k",),
-}
+    "fill": ("shape",), "pad": ("pad",), "range_1d": ("start", "end", "step"),
+    "random_bernoulli": ("shape",), "random_normal": ("shape",), "random_uniform": ("shape",),
+    "reshape": ("shape",), "resize": ("shape",), "slice_by_index": ("begin", "end", "stride"),
+    "slice_by_size": ("size",), "tile": ("reps",), "topk": ("k",),
+}  # fmt: skip
 _FROM_VALUES = frozenset({"cond", "non_zero", "while_loop"})
 _UPDATES = {"slice_update": "x", "write_state": "data"}
 _UNKNOWN = Origin(Depends.VALUES)

@@ -32,6 +32,8 @@ from pytest_ane.gates.verdict import (
 )
 from pytest_ane.manifest.policy import ThroughputPolicy
 
+_RECORD = f"record a baseline of this machine with: {RECORD}"
+
 
 @dataclass(frozen=True)
 class Throughput:
@@ -52,7 +54,9 @@ class Throughput:
 
 @dataclass(frozen=True)
 class Change:
-    """A speed against its baseline.
+    """A speed against its baseline: `q - 1`, with the medians m and b of run and baseline.
+
+    q = b / m, of a load m / b.
 
     Attributes:
         shares: change of tok/s, or of a load's seconds, of the run and of its confirmation: -0.1
@@ -68,18 +72,6 @@ class Change:
     limit: Limit
     baseline: Baseline
     is_load: bool
-
-    @classmethod
-    def of(cls, now: Speed, baseline: Baseline, limit: Limit) -> Change:
-        """`q - 1`, with the medians m and b of run and baseline: q = b / m, of a load m / b."""
-
-        def share(m: float, b: float) -> float:
-            return b / m - 1 if now.tokens else m / b - 1
-
-        then = baseline.speed
-        control = share(now.control, then.control) if now.control and then.control else None
-        shares = tuple(share(m, then.median) for m in now.medians)
-        return cls(shares, control, limit, baseline, not now.tokens)
 
     @property
     def is_regression(self) -> bool:
@@ -109,15 +101,20 @@ def compare(timed: Throughput, policy: ThroughputPolicy) -> Change | Missing | N
     if not timed.compared and policy.max_regression is None:
         return None
     if isinstance(baseline, Baseline):
-        if not (other := differences(now, baseline.speed)):
-            limit = limit_of(policy, baseline.noise, now.what)
-            return Missing(limit) if isinstance(limit, str) else Change.of(now, baseline, limit)
-        why = f"Run {baseline.run} is no baseline: {'; '.join(other)}."
-    elif timed.recording:
+        then, is_load = baseline.speed, not now.tokens
+        if other := differences(now, then):
+            why = f"Run {baseline.run} is no baseline: {'; '.join(other)}."
+            return Missing(why, _RECORD)
+        if isinstance(limit := limit_of(policy, baseline.noise, now.what), str):
+            return Missing(limit)
+        pairs = [(m, then.median) for m in now.medians]
+        pairs += [(now.control, then.control)] if now.control and then.control else []
+        shares = [m / b - 1 if is_load else b / m - 1 for m, b in pairs]
+        control = shares.pop() if len(shares) > len(now.medians) else None
+        return Change(tuple(shares), control, limit, baseline, is_load)
+    if timed.recording:
         return None
-    else:
-        why = baseline.why if baseline else "Nothing is stored."
-    return Missing(why, f"record a baseline of this machine with: {RECORD}")
+    return Missing(baseline.why if baseline else "Nothing is stored.", _RECORD)
 
 
 def judge(timed: Throughput, policy: ThroughputPolicy, subject: str) -> Verdict:

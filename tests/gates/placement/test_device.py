@@ -18,7 +18,7 @@ from pytest_ane.gates.placement.measure import _device, measure, plan_on_device,
 from pytest_ane.gates.placement.plans import Plan, coremltools, summarise
 from pytest_ane.gates.verdict import Verdict
 from pytest_ane.mac.first_contact._packages import package
-from pytest_ane.mac.testing import DeviceRule, Replayer, Rewrite, Script, code_14, stale
+from pytest_ane.mac.testing import DeviceRule, Replayer, Rewrite, Script
 from pytest_ane.make import Cache
 from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.mlprogram.errors import ExecutionError, UnprovenError
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Compiling:
-    """Compiles with coremltools; a plan that fails with -14 is asked once more of a new model."""
+    """Compiles with coremltools."""
 
     device = Device(timeout=None)
 
@@ -40,19 +40,12 @@ class Compiling:
         self.said.append(text)
 
     def with_compiled(self, artifact: Path, use: Callable[[Path], T]) -> T:
-        target = self.folder / f"{artifact.stem}.mlmodelc"
-        if not target.exists():
-            self._compile(artifact, target)
-        try:
-            return use(target)
-        except RuntimeError as error:
-            self.say(f"compiled again after {str(error)[-4:]}")
-            return use(self._compile(artifact, self.folder / f"{artifact.stem}-2.mlmodelc"))
-
-    def _compile(self, artifact: Path, target: Path) -> Path:
         from coremltools.models.utils import compile_model
 
-        return Path(compile_model(str(artifact), str(target)))
+        target = self.folder / f"{artifact.stem}.mlmodelc"
+        if not target.exists():
+            compile_model(str(artifact), str(target))
+        return use(target)
 
 
 class Asked(NamedTuple):
@@ -162,24 +155,6 @@ def test_a_copy_without_a_device_is_inconclusive(ask: Ask, monkeypatch: pytest.M
     monkeypatch.setattr(shutil, "copytree", full)
     with pytest.raises(ExecutionError, match=r"\(No space left on device\); free space, or set TM"):
         ask("conv", unassigned_paths=1)
-
-
-def test_a_model_that_another_macos_compiled(ask: Ask, packages: dict[str, Path]) -> None:
-    assert ask("conv").said == []
-    asked = ask("conv", failures=(stale(),))
-    assert asked.said == []
-    from pytest_ane.mac.testing import Mac
-
-    asked = ask("conv", machine=Mac(os="26.2", build="25C56"), failures=(stale(),))
-    assert asked.said == ["compiled again after -14."]
-    assert judged(asked.plan).status == "passed"
-
-
-def test_error_14_that_stays(ask: Ask) -> None:
-    asked = ask("conv", failures=(code_14(),))
-    assert asked.said == ["compiled again after -14."]
-    with pytest.raises(RuntimeError, match=r"conv1-2\.mlmodelc/model\.mil' with error code: -14"):
-        ask("conv", failures=(code_14(times=2),))
 
 
 def test_nested_blocks(ask: Ask) -> None:

@@ -252,16 +252,13 @@ def _outputs(op: Op) -> int:
 
 
 _CLASSES: Mapping[str, Class] = {
-    "relu": _only("relu"),
-    "add": _only("add"),
+    **{kind: _only(kind) for kind in ("relu", "add", "mul", "concat", "lstm", "gru", "rnn")},
     "sub": _only("add"),
-    "mul": _only("mul"),
-    "concat": _only("concat"),
+    "upsample_bilinear": _only("upsample-bilinear"),
     # Axis 0 in its place is cheap; an unknown permutation counts as such.
     "transpose": lambda op, model, backend: (
         Term("transpose-batch" if op.flag("perm") else "transpose"),
     ),
-    "upsample_bilinear": _only("upsample-bilinear"),
     # The ANE moves what the result holds; the others read the whole table.
     "gather": lambda op, model, backend: _DEFAULT if backend == "ane" else (Term("gather"),),
     "stack": _moved(1),
@@ -270,15 +267,10 @@ _CLASSES: Mapping[str, Class] = {
         Term("default"),
         Term("matmul", 2.0 * _outputs(op) * inner(op)),
     ),
-    "avg_pool": _pool,
-    "max_pool": _pool,
-    "l2_pool": _pool,
+    **dict.fromkeys(("avg_pool", "max_pool", "l2_pool"), _pool),
     "conv": _conv,
     "conv_transpose": _conv_transpose,
     "linear": _linear,
-    "lstm": _only("lstm"),
-    "gru": _only("gru"),
-    "rnn": _only("rnn"),
 }
 
 

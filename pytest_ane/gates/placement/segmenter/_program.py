@@ -17,17 +17,12 @@ Shapes = Mapping[str, Sequence[int]]
 
 _MOST_TOKENS = 512
 _OPERANDS = {
-    "concat": ("values",),
-    "conv": ("x",),
-    "conv_transpose": ("x",),
-    "gather": ("x", "indices"),
-    "gather_along_axis": ("x", "indices"),
-    "gather_nd": ("x", "indices"),
-    "linear": ("x",),
+    **dict.fromkeys(("conv", "conv_transpose", "linear"), ("x",)),
+    **dict.fromkeys(("gather", "gather_along_axis", "gather_nd"), ("x", "indices")),
+    **dict.fromkeys(("concat", "stack"), ("values",)),
     "matmul": ("x", "y"),
     "scaled_dot_product_attention": ("query", "key", "value", "attn_mask"),
     "select": ("cond", "a", "b"),
-    "stack": ("values",),
 }
 """Parameters that are counted though they may be constant, in the order the costs expect."""
 _ELEMENTWISE = frozenset(
@@ -40,12 +35,10 @@ _WEIGHTED = frozenset({"conv", "conv_transpose", "linear"})
 _PARAMETERS = {"slice_update": ("begin", "end", "stride")}
 """Run-time integers that are no data, besides those that decide the result's extents."""
 _ATTRIBUTES = {
-    "avg_pool": ("kernel_sizes",),
+    **dict.fromkeys(("avg_pool", "l2_pool", "max_pool"), ("kernel_sizes",)),
     "conv": ("dilations", "groups"),
     "conv_transpose": ("groups",),
-    "l2_pool": ("kernel_sizes",),
     "matmul": ("transpose_x",),
-    "max_pool": ("kernel_sizes",),
     "transpose": ("perm",),
 }
 _STATES = frozenset({"read_state", "write_state", "coreml_update_state"})
