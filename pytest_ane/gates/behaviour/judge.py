@@ -243,13 +243,11 @@ def _greedy(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[Finding]:
     for prompt in behaviour.prompts:
         wanted = min(policy.min_greedy, len(prompt.expected))
         if prompt.agreed < wanted and not _is_tie(prompt):
-            yield Finding(
-                "failed",
-                f"Greedy text of {prompt.name!r} differs from token {prompt.agreed + 1} on: "
-                f"{prompt.text!r} instead of {prompt.expected_text!r} (the reference led by "
-                f"{prompt.leads[prompt.agreed]:.2f}, ties count below {TIE:g})",
-                Where(probe=prompt.name),
-            )
+            lead = f"the reference led by {prompt.leads[prompt.agreed]:.2f}, ties count below"
+            reason = f"Greedy text of {prompt.name!r} differs from token {prompt.agreed + 1} on"
+            texts = f"{prompt.text!r} instead of {prompt.expected_text!r}"
+            reason = f"{reason}: {texts} ({lead} {TIE:g})"
+            yield Finding("failed", reason, Where(probe=prompt.name))
 
 
 def _first_causes(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[Finding]:

@@ -240,12 +240,9 @@ def _with_limits(fidelity: Fidelity, groups: Groups) -> tuple[Figure, ...]:
 
 def _findings(fidelity: Fidelity, policy: FidelityPolicy, groups: Groups) -> Iterator[Finding]:
     if fidelity.interface:
-        yield Finding(
-            "failed",
-            f"The interface is not the declared one: {'; '.join(fidelity.interface)}",
-            remedy="convert it with the names, types, ranges and settings of its family, builder "
-            "or reference",
-        )
+        reason = f"The interface is not the declared one: {'; '.join(fidelity.interface)}"
+        remedy = "convert it with the names, types, ranges and settings that are declared"
+        yield Finding("failed", reason, remedy=remedy)
     outputs = list(dict.fromkeys(c.output for c in fidelity.comparisons))
     for held in _held(groups):
         yield from _broken(held, several=len(outputs) > 1)
@@ -273,13 +270,10 @@ def _single(c: Comparison, fidelity: Fidelity, policy: FidelityPolicy) -> Iterat
         )
         return
     if not _is_finite(c, policy):
-        yield Finding(
-            "failed",
-            f"{c.probe}: {_share(1 - c.finite)} of output {c.output} is NaN or infinite (largest "
-            f"input {c.input_max:,.1f}; fp16 squares overflow above 255.9)",
-            where,
-            kind="give NaN or infinite values",
-        )
+        largest = f"(largest input {c.input_max:,.1f}; fp16 squares overflow above 255.9)"
+        share = f"{_share(1 - c.finite)} of output {c.output} is NaN or infinite"
+        kind = "give NaN or infinite values"
+        yield Finding("failed", f"{c.probe}: {share} {largest}", where, kind=kind)
     zero = "is zero on one side only"
     adds = "adds to the residual path on one side only"
     for positions, what in ((c.one_zero if fidelity.compared else (), zero), (c.one_adds, adds)):

@@ -126,7 +126,6 @@ def compare(
         path = None
     if undefined := 1.0 - finite_fraction(expected):
         return replace(alone(case, name, actual), undefined=undefined)
-    spoilt = ~np.isfinite(actual).all(axis=1)
     a, b = (case.compared(rows).astype(np.float64) for rows in (actual, expected))
     path = None if path is None else case.compared(path)
     zero = zeros(a, b, case.input_max)
@@ -137,15 +136,14 @@ def compare(
     if not live.all():
         a, b, path = a[live], b[live], None if path is None else path[live]
     added = contributions if exact else contributions_off_input
-    return Comparison(
-        **_named(case, name, actual),
+    return replace(
+        alone(case, name, actual),
         cosines=tuple(round(x, 9) for x in _cosines(a, b).tolist()),
         positions=tuple(positions.tolist()),
         both_zero=_indices(zero.both & ~undecided, case.start),
         one_zero=_indices(zero.one, case.start),
         error_max=error_max,
         relative=tuple(rounded(x, 4) for x in relative_l2(a, b).tolist()),
-        spoilt=_indices(spoilt, case.start),
         undecided=_indices(undecided, case.start),
         experts=tuple(case.routed[i] for i in np.flatnonzero(zero.one)) if case.routed else (),
         **({} if path is None else _contributed(added(a, b, path), positions)),
@@ -166,26 +164,20 @@ def _cosines(a: DoubleArray, b: DoubleArray) -> DoubleArray:
 def alone(case: Case, name: str, actual: FloatArray) -> Comparison:
     """Rows `[T, C]` of an output that the reference does not have: only whether they are finite."""
     return Comparison(
-        **_named(case, name, actual),
+        kind=case.kind,
+        probe=case.name,
+        output=name,
+        length=case.length,
+        input_max=case.input_max,
         cosines=(),
         positions=(),
         both_zero=_indices(~actual.any(axis=1), case.start),
         one_zero=(),
+        finite=finite_fraction(actual),
         error_max=0.0,
         spoilt=_indices(~np.isfinite(actual).all(axis=1), case.start),
+        causal=case.causal,
     )
-
-
-def _named(case: Case, name: str, actual: FloatArray) -> dict[str, Any]:
-    return {
-        "kind": case.kind,
-        "probe": case.name,
-        "output": name,
-        "length": case.length,
-        "input_max": case.input_max,
-        "causal": case.causal,
-        "finite": finite_fraction(actual),
-    }
 
 
 def _contributed(added: Contributions, positions: npt.NDArray[Any]) -> dict[str, Any]:

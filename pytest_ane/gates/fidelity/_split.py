@@ -92,29 +92,20 @@ def compression_finding(fidelity: Fidelity, subject: str) -> Iterator[Finding]:
     budget, cost, shard = fidelity.budget, fidelity.cost, subject.rpartition(":")[2]
     e = budget and budget.compression
     if cost and not cost.rms <= (e.rms if e else 0.0):
-        yield Finding(
-            "failed",
-            f"the ANE's arithmetic: it costs {cost.rms:.2g} of {_what(cost, shard)} (rms), "
-            "against the same program as typed",
-            _where(cost),
-            "see which operations lose it, with the hazards gate or pytest-ane blame",
-        )
-    elif e and not math.isfinite(e.rms):
-        yield Finding(
-            "failed",
-            "compression: the compressed program gives NaN or infinity, and the uncompressed one "
-            "does not",
-            _where(e),
-            "compress it again; a table of its weights holds NaN, infinity, or what overflows",
-        )
+        reason = f"the ANE's arithmetic: it costs {cost.rms:.2g} of {_what(cost, shard)} (rms)"
+        remedy = "see which operations lose it, with the hazards gate or pytest-ane blame"
+        against = "against the same program as typed"
+        yield Finding("failed", f"{reason}, {against}", _where(cost), remedy)
     elif e:
         others = ", ".join(f"{n} {in_words(value, 2)}" for n, value in _parts(fidelity)[:-1])
-        yield Finding(
-            "failed",
-            f"compression: it costs {e.rms:.2g} of {_what(e, shard)} (rms), {others}",
-            _where(e),
-            "compress less, weight by weight as pytest-ane blame ranks them",
-        )
+        reason = f"it costs {e.rms:.2g} of {_what(e, shard)} (rms), {others}"
+        remedy = "compress less, weight by weight as pytest-ane blame ranks them"
+        if not math.isfinite(e.rms):
+            reason = "the compressed program gives NaN or infinity, and the uncompressed one does "
+            reason += "not"
+            remedy = "compress it again; a table of its weights holds NaN, infinity, or what "
+            remedy += "overflows"
+        yield Finding("failed", f"compression: {reason}", _where(e), remedy)
 
 
 def _where(error: Error) -> Where:

@@ -25,11 +25,8 @@ from pytest_ane.mlprogram.parse import parse
 from pytest_ane.mlprogram.records import Function, Operation, Ref
 
 _BACKENDS: Mapping[str, Device] = {
+    **dict.fromkeys(("bnns", "classic_cpu", "e5_minimal_cpu", "jit_call"), "CPU"),
     "ane": "ANE",
-    "bnns": "CPU",
-    "classic_cpu": "CPU",
-    "e5_minimal_cpu": "CPU",
-    "jit_call": "CPU",
     "mps_graph": "GPU",
 }
 _BEGINS = re.compile(r"\s*program\s*\(")

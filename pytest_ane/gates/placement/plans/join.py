@@ -212,11 +212,11 @@ class _Node:
     writes: tuple[str, ...]
 
 
+_Nodes = Mapping[int, _Node]
+
+
 def _neighbours(
-    ours: Mapping[int, _Node],
-    theirs: Mapping[int, _Node],
-    joined: Mapping[int, int],
-    inputs: Iterable[str],
+    ours: _Nodes, theirs: _Nodes, joined: Mapping[int, int], inputs: Iterable[str]
 ) -> dict[int, int]:
     """Ops of one type that alone have the same inputs, or the same consumers, by index.
 
@@ -279,7 +279,7 @@ def _is_whole(function: Function, planned: Sequence[PlannedOperation]) -> bool:
     return asked <= written | given
 
 
-def _readers(nodes: Mapping[int, _Node]) -> dict[str, list[int]]:
+def _readers(nodes: _Nodes) -> dict[str, list[int]]:
     readers: dict[str, list[int]] = {}
     for index, node in nodes.items():
         for name in node.reads:

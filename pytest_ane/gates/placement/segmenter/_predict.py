@@ -150,7 +150,7 @@ def predict(
     costs = estimates(ops, units, model)
     edges = edge_costs(units, model)
     paths = shortest(costs, edges, model.tie_ms)
-    off = _reasons(ops, costs, edges, paths, units, model)
+    off = _reasons(ops, costs, paths, units, model)
     # Plans of others contradict these places.
     if large := {op.kind for op, why in zip(ops, off, strict=True) if is_contradicted(op, why)}:
         kinds = ", ".join(sorted(large))
@@ -186,12 +186,8 @@ def estimates(ops: Sequence[Op], units: Units, model: CostModel) -> list[tuple[f
 
 def edge_costs(units: Units, model: CostModel) -> Edges:
     """Launches, switches and ends of the backends of some compute units."""
-    return Edges(
-        *(
-            [getattr(edge, backend) for backend in BACKENDS[units]]
-            for edge in (model.launch, model.switch, model.end)
-        )
-    )
+    edges = (model.launch, model.switch, model.end)
+    return Edges(*([getattr(edge, backend) for backend in BACKENDS[units]] for edge in edges))
 
 
 def _missing(ops: Sequence[Op], program: Sequence[NoData]) -> Iterator[str]:
@@ -293,12 +289,7 @@ def _placed(
 
 
 def _reasons(
-    ops: Sequence[Op],
-    costs: Sequence[Row],
-    edges: Edges,
-    paths: Paths,
-    units: Units,
-    model: CostModel,
+    ops: Sequence[Op], costs: Sequence[Row], paths: Paths, units: Units, model: CostModel
 ) -> list[Off | None]:
     ane = BACKENDS[units].index("ane")
     pairs = list(zip(ops, costs, strict=True))
@@ -308,7 +299,9 @@ def _reasons(
         (*row[:ane], milliseconds(op, "ane", model), *row[ane + 1 :]) if limit else row
         for (op, row), limit in zip(pairs, limits, strict=True)
     ]
-    freed = shortest(taken, edges, model.tie_ms).chosen if any(limits) else paths.chosen
+    freed = paths.chosen
+    if any(limits):
+        freed = shortest(taken, edge_costs(units, model), model.tie_ms).chosen
     barred = [index for index, limit in enumerate(limits) if limit]
     reasons: list[Off | None] = []
     for index, backend in enumerate(paths.chosen):
