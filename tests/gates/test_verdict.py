@@ -36,14 +36,10 @@ def test_the_gravest_finding_is_the_status(severities: tuple[Any, ...], status: 
 @pytest.mark.parametrize(
     ("value", "good", "passes"),
     [
-        (0.97, "above", True),
-        (0.96, "above", False),
-        (0.97, "below", True),
-        (0.98, "below", False),
-        (math.nan, "above", False),
-        (math.nan, "below", False),
+        (0.97, "above", True), (0.96, "above", False), (math.nan, "above", False),
+        (0.97, "below", True), (0.98, "below", False), (math.nan, "below", False),
     ],
-)
+)  # fmt: skip
 def test_a_figure_and_its_limit(value: float, good: Any, passes: bool) -> None:
     assert Figure("f", value, limit=0.97, good=good).passes is passes
     assert Figure("f", value).passes

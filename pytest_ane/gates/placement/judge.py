@@ -72,18 +72,12 @@ def _of_plan(plan: Plan, policy: PlacementPolicy, subject: str) -> Verdict:
     allowed = sum(allows(allow_off, op.name, op.op or "") for _, op in summary.off)
     texts = {text for _, op in plan.walk() for text in (op.name, op.op or "")}
     heads = ("op", "name", "function", "device", "supported", "why")
-    rows = tuple(
-        (
-            plain(op.op or "operation"),
-            plain(op.name),
-            plain(function),
-            op.preferred or "none",
-            ", ".join(op.supported),
-            plain(op.why),
-        )
-        for function, op in summary.off
-    )
-    off = Table("compute ops that are not on the ANE", tuple(map(Column, heads)), rows, "off_ane")
+    rows = []
+    for function, op in summary.off:
+        names = (plain(op.op or "operation"), plain(op.name), plain(function))
+        rows.append((*names, op.preferred or "none", ", ".join(op.supported), plain(op.why)))
+    title = "compute ops that are not on the ANE"
+    off = Table(title, tuple(map(Column, heads)), tuple(rows), "off_ane")
     elsewhere = contradictions(plan, predictions)
     return Verdict(
         "placement",

@@ -23,14 +23,9 @@ FIRST = Position(0.5, 9.0, False, 700)
 SAME = Position(0.999, 0.01, True, 0)
 OTHER = Position(0.95, 0.03, False, 3)
 GOOD = PromptResult(
-    name="facts",
-    positions=(FIRST, SAME, SAME, SAME),
-    greedy=(5, 6, 7),
-    expected=(5, 6, 7),
-    leads=(4.0, 3.0, 2.0),
-    text=" a b c",
-    expected_text=" a b c",
-)
+    name="facts", positions=(FIRST, SAME, SAME, SAME), greedy=(5, 6, 7), expected=(5, 6, 7),
+    leads=(4.0, 3.0, 2.0), text=" a b c", expected_text=" a b c",
+)  # fmt: skip
 
 
 def shard(name: str, error: float, cosine: float = 0.99) -> ShardAlone:

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
 import pytest
@@ -198,15 +199,9 @@ def test_a_package_is_never_planned(packages: dict[str, Path]) -> None:
     ],
 )
 def test_what_is_no_program(pipeline: Any, sentence: str) -> None:
-    class Structure(NamedTuple):
-        program: Any
-        pipeline: Any
-
-    class Given(NamedTuple):
-        model_structure: Structure
-
+    structure = SimpleNamespace(program=None, pipeline=pipeline)
     with pytest.raises(ExecutionError, match=sentence):
-        to_record(Given(Structure(None, pipeline)), "ALL", "a")
+        to_record(SimpleNamespace(model_structure=structure), "ALL", "a")
 
 
 def test_a_device_of_the_future() -> None:

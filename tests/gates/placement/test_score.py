@@ -49,17 +49,10 @@ def row(**given: str) -> dict[str, str]:
 
 def test_rows_are_scored_counted_by_instrument_and_rule_and_listed() -> None:
     results, left = scored(rows())
-    assert [(one.row["id"], one.verdict, *one.rules) for one in results] == [
-        ("1", "right"),
-        ("2", "hit", "R064"),
-        ("3", "hit", "R076"),
-        ("4", "hit", "R076"),
-        ("5", "miss"),
-        ("6", "hit", "R027"),
-        ("7", "hit", "R001"),
-        ("8", "false alarm", "R009"),
-        ("9", "hit", "R011"),
-    ]
+    assert [" ".join((one.row["id"], one.verdict, *one.rules)) for one in results] == [
+        "1 right", "2 hit R064", "3 hit R076", "4 hit R076", "5 miss", "6 hit R027", "7 hit R001",
+        "8 false alarm R009", "9 hit R011",
+    ]  # fmt: skip
     assert by_instrument(results)[2:4] == [
         "| all | 9 | 0.86 (6/7) | 0.86 (6/7) | 1 | 1 |",
         "| all but direct compilation | 7 | 1.00 (5/5) | 0.83 (5/6) | 0 | 1 |",

@@ -256,7 +256,6 @@ def test_every_compute_op_on_the_ane_or_one_on_the_cpu() -> None:
 @pytest.mark.parametrize(
     ("found", "outcome"),
     [
-        (of(*ops(77, "mul", "CPU")), "not resident"),
         (of(*ops(3, "mul", None)), "inconclusive"),
         (of(*CONSTS), "inconclusive"),
         (of(), "inconclusive"),

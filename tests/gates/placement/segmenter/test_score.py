@@ -55,9 +55,3 @@ def test_a_wrong_answer_fails(
     assert lines[-1].endswith("failed")
     at = next(i for i, line in enumerate(lines) if line.startswith(total))
     assert "abs" in lines[at + 1]
-
-
-def test_a_wrong_plan_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table = [{**row, "device": "CPU"} for row in rows("plans.csv")]
-    assert main(["--plans", written(tmp_path / "p.csv", table)]) == 1
-    assert "ALL with ties 2.6%: failed" in capsys.readouterr().out.splitlines()[-1]
