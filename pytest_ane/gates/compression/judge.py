@@ -203,21 +203,14 @@ def _row(
         wanted = "fp16" if steps is None else _words(steps) or "fp16 (small)"
     if steps and not weight.stages:
         declined = _because(weight, steps, notes)[0] or "coremltools gave no reason"
-    if error and not (weight.stages or error.sse):
-        error = None  # Uncompressed, and the same as in the other package.
-    return (
-        weight.name,
-        "x".join(map(str, weight.shape)),
-        wanted,
-        _stored(weight).replace("constexpr_", "")
-        + (f", {weight.sparsity:.1%} zeros" if weight.sparsity else ""),
-        weight.nbits,
-        weight.groups * weight.blocks,
-        weight.compressed_bytes,
-        error.sse if error else None,
-        error.snr if error else None,
-        declined,
-    )
+    zeros = f", {weight.sparsity:.1%} zeros" if weight.sparsity else ""
+    stored = _stored(weight).replace("constexpr_", "") + zeros
+    size = (weight.nbits, weight.groups * weight.blocks, weight.compressed_bytes)
+    # Uncompressed, and the same as in the other package, it has no error.
+    known = error is not None and (weight.stages or error.sse)
+    errors = (error.sse, error.snr) if error is not None and known else (None, None)
+    shape = "x".join(map(str, weight.shape))
+    return (weight.name, shape, wanted, stored, *size, *errors, declined)
 
 
 def _fault(

@@ -31,12 +31,10 @@ def _wide(site: Site) -> str | None:
     # No precision helps a recurrent op; the ANE takes casts; `shape` reads no element.
     if site.op in RECURRENT or site.op in ("cast", "shape"):
         return None
-    for kind in site.outputs():
-        if kind.dtype in _WIDE:
-            return f"It computes {kind.dtype}{_too_large(site)}, and {_FP16_ONLY}"
-    for kind in site.inputs():
-        if kind.dtype in _WIDE:
-            return f"It reads {kind.dtype}{_too_large(site)}, and {_FP16_ONLY}"
+    for does, kinds_ in (("computes", site.outputs()), ("reads", site.inputs())):
+        for kind in kinds_:
+            if kind.dtype in _WIDE:
+                return f"It {does} {kind.dtype}{_too_large(site)}, and {_FP16_ONLY}"
     return None
 
 
@@ -74,11 +72,10 @@ def _integers(site: Site) -> str | None:
 
 
 def _int8_output(site: Site) -> str | None:
-    for named in site.operation.outputs:
-        int8 = isinstance(named.type, TensorType) and named.type.dtype is DType.INT8
-        if int8 and named.name in site.graph.outputs:
-            return f"Its result `{named.name}` is an output of the program, as int8."
-    return None
+    outputs = (out for out in site.operation.outputs if out.name in site.graph.outputs)
+    int8 = (o for o in outputs if isinstance(o.type, TensorType) and o.type.dtype is DType.INT8)
+    says = "Its result `{}` is an output of the program, as int8."
+    return next((says.format(out.name) for out in int8), None)
 
 
 _BLOCKWISE = frozenset(
@@ -139,13 +136,9 @@ def _per_block(site: Site) -> str | None:
 
 
 def _scaled_palette(site: Site) -> str | None:
-    for parameter, operation, palette in _scaled(site):
-        if palette:
-            return (
-                f"Its {parameter} `{operation.name}` is a palette with scales of its own, "
-                "which Core ML lowers to a dequantize of fp16."
-            )
-    return None
+    says = "is a palette with scales of its own, which Core ML lowers to a dequantize of fp16."
+    scaled = (f"Its {name} `{op.name}` {says}" for name, op, palette in _scaled(site) if palette)
+    return next(scaled, None)
 
 
 def _rank(operation: Operation) -> int:
@@ -175,10 +168,9 @@ def _along_two_axes(site: Site) -> str | None:
 
 
 def _odd_vector(site: Site) -> str | None:
-    for operation, _, size in _tables(site):
-        if size not in _VECTORS:
-            return f"The palette `{operation.name}` has entries of {size} elements."
-    return None
+    odd = ((op, size) for op, _, size in _tables(site) if size not in _VECTORS)
+    says = "The palette `{}` has entries of {} elements."
+    return next((says.format(op.name, size) for op, size in odd), None)
 
 
 TYPES = (
