@@ -94,13 +94,10 @@ def _judge(
     ]
     where = _first_causes(behaviour, policy) if findings and not reference else ()
     return Verdict(
-        "behaviour",
-        model,
-        tuple(_figures(behaviour, summary, policy, most)),
+        "behaviour", model, tuple(_figures(behaviour, summary, policy, most)),
         (*findings, *where, *_untested(behaviour, summary, policy)),
-        tuple(_tables(behaviour, policy)),
-        behaviour.provenance,
-    )
+        tuple(_tables(behaviour, policy)), behaviour.provenance,
+    )  # fmt: skip
 
 
 def figures(behaviour: Behaviour) -> tuple[Figure, ...]:

@@ -207,17 +207,10 @@ def measure(shard: Shard, artifact: Artifact, program: MLModel) -> CompressionMe
     """
     against, weights = weights_against(shard, artifact, program)
     return CompressionMeasurement(
-        take_census(program),
-        artifact.size,
-        artifact.record.notes if artifact.record else (),
-        weights.distortions,
-        against,
-        weights.missing,
-        weights.extra,
-        weights.changed,
-        _others(artifact, program) if shard.function else 0,
-        measure_palettes(program),
-    )
+        take_census(program), artifact.size, artifact.record.notes if artifact.record else (),
+        weights.distortions, against, weights.missing, weights.extra, weights.changed,
+        _others(artifact, program) if shard.function else 0, measure_palettes(program),
+    )  # fmt: skip
 
 
 def _others(artifact: Artifact, function: MLModel) -> int:

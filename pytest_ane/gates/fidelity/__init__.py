@@ -78,15 +78,11 @@ class FidelityGate(Gate[Fidelity]):
         ane = simulator(context.backend) if simulates else None
         provenance = (ane or context.backend).provenance() | {"artifact": context.artifact.digest}
         measurement = measure(
-            context.backend.load(*package),
-            cases,
-            compared=reference != "none",
-            provenance=provenance,
-            budget=context.budget(),
+            context.backend.load(*package), cases, compared=reference != "none",
+            provenance=provenance, budget=context.budget(),
             simulated=ane.load(*package) if ane else None,
-            rules=lambda: ane.rule_shares if ane else RuleShares(),
-            program=program,
-        )
+            rules=lambda: ane.rule_shares if ane else RuleShares(), program=program,
+        )  # fmt: skip
         interface = None
         if isinstance(reference, Path) and reference.is_dir():
             function = counterpart(reference, shard.function)

@@ -164,20 +164,11 @@ def _cosines(a: DoubleArray, b: DoubleArray) -> DoubleArray:
 def alone(case: Case, name: str, actual: FloatArray) -> Comparison:
     """Rows `[T, C]` of an output that the reference does not have: only whether they are finite."""
     return Comparison(
-        kind=case.kind,
-        probe=case.name,
-        output=name,
-        length=case.length,
-        input_max=case.input_max,
-        cosines=(),
-        positions=(),
-        both_zero=_indices(~actual.any(axis=1), case.start),
-        one_zero=(),
-        finite=finite_fraction(actual),
-        error_max=0.0,
-        spoilt=_indices(~np.isfinite(actual).all(axis=1), case.start),
-        causal=case.causal,
-    )
+        kind=case.kind, probe=case.name, output=name, length=case.length, input_max=case.input_max,
+        cosines=(), positions=(), both_zero=_indices(~actual.any(axis=1), case.start), one_zero=(),
+        finite=finite_fraction(actual), error_max=0.0,
+        spoilt=_indices(~np.isfinite(actual).all(axis=1), case.start), causal=case.causal,
+    )  # fmt: skip
 
 
 def _contributed(added: Contributions, positions: npt.NDArray[Any]) -> dict[str, Any]:

@@ -205,14 +205,11 @@ def _planned(plan: Any, operation: Any, scope: _Scope, cores: list[int]) -> Plan
     bindings = (b.name for argument in operation.inputs.values() for b in argument.bindings)
     reads = filter(None, bindings)
     return PlannedOperation(
-        names[0] if names else "",
-        op_type(operation.operator_name),
-        preferred,
+        names[0] if names else "", op_type(operation.operator_name), preferred,
         tuple(_device(device, cores) for device in supported),
-        float(cost.weight) if cost is not None and isfinite(cost.weight) else None,
-        scope,
+        float(cost.weight) if cost is not None and isfinite(cost.weight) else None, scope,
         wires=Wires(tuple(reads), names),
-    )
+    )  # fmt: skip
 
 
 def _device(device: Any, cores: list[int]) -> Device:

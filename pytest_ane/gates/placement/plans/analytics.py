@@ -129,14 +129,11 @@ def _planned(operation: Operation) -> PlannedOperation:
     if "ane" in support:
         why = ", ".join(f"{ms:.2g} ms on {backend}" for backend, ms in estimates.items())
     return PlannedOperation(
-        name,
-        operation.op,
-        _device(selected, where) if selected else None,
-        tuple(dict.fromkeys(_device(word, where) for word in support)),
-        estimates.get(selected),
+        name, operation.op, _device(selected, where) if selected else None,
+        tuple(dict.fromkeys(_device(word, where) for word in support)), estimates.get(selected),
         why="" if selected == "ane" else why,
         extra={"SelectedBackend": selected, ESTIMATES: estimates, "ValidationMessage": messages},
-    )
+    )  # fmt: skip
 
 
 def _with_shares(functions: tuple[PlannedFunction, ...]) -> tuple[PlannedFunction, ...]:

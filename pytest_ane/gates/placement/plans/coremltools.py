@@ -102,16 +102,13 @@ def _operation(info: Any, where: str, cores: list[int]) -> tuple[str, PlannedOpe
         extra["deviceUsage"] = more
     kind = fields.optional(entry.get("operatorName"), f"{where}.operatorName", fields.string)
     return function, PlannedOperation(
-        name,
-        fields.op_type(kind) if kind else None,
+        name, fields.op_type(kind) if kind else None,
         None if preferred is None else _device(preferred, f"{at}.preferred", cores),
         tuple(_device(d, f"{at}.supported[{i}]", cores) for i, d in enumerate(supported)),
-        fields.optional(entry.get("estimatedCost"), f"{where}.estimatedCost", fields.number),
-        scope,
-        entry.get("boundaryCast") is True,
-        folded=entry.get("folded") is True and preferred is None,
+        fields.optional(entry.get("estimatedCost"), f"{where}.estimatedCost", fields.number), scope,
+        entry.get("boundaryCast") is True, folded=entry.get("folded") is True and preferred is None,
         extra=extra,
-    )
+    )  # fmt: skip
 
 
 def _device(value: Any, where: str, cores: list[int]) -> Device:

@@ -383,19 +383,13 @@ def summarise(plan: Plan) -> Summary:
     outcome: Outcome = "not resident" if elsewhere or off else "resident"
     compile_time = Counter(str(op.op) for _, op in operations if op.compile_time)
     return Summary(
-        devices=dict(devices),
-        elsewhere=elsewhere,
-        conv_ane=convs[True] if typed else None,
-        conv_total=convs.total() if typed else None,
-        compile_time=dict(compile_time.most_common()),
-        folded=len(run) - len(compute),
-        added=plan.added,
-        renamed=plan.renamed,
-        boundary_casts=sum(op.boundary and not op.compile_time for _, op in operations),
-        off=off,
-        outcome="inconclusive" if inconclusive else outcome,
-        inconclusive=inconclusive,
-    )
+        devices=dict(devices), elsewhere=elsewhere,
+        conv_ane=convs[True] if typed else None, conv_total=convs.total() if typed else None,
+        compile_time=dict(compile_time.most_common()), folded=len(run) - len(compute),
+        added=plan.added, renamed=plan.renamed,
+        boundary_casts=sum(op.boundary and not op.compile_time for _, op in operations), off=off,
+        outcome="inconclusive" if inconclusive else outcome, inconclusive=inconclusive,
+    )  # fmt: skip
 
 
 def _inconclusive(
