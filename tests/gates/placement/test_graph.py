@@ -30,17 +30,6 @@ def test_origins_of_a_slice_bounded_by_a_shape_and_by_a_value() -> None:
     assert made.origin(Ref("s")) == Origin()
 
 
-def test_compressing_ops_are_walked_nearest_first() -> None:
-    _, sites = graph(
-        op("constexpr_lut_to_dense", "l", half(4), indices="i", lut="t"),
-        op("constexpr_blockwise_shift_scale", "w", half(4), data="l", scale="s"),
-        op("linear", "y", half(1, 4), x="x", weight="w"),
-    )
-    names = [one.name for one in sites["y"].compressed_by(Ref("w"))]
-    assert names == ["w", "l"]
-    assert list(sites["y"].compressed_by(Ref("x"))) == []
-
-
 def test_a_cycle_in_a_hostile_program_ends() -> None:
     _, sites = graph(
         op("constexpr_lut_to_dense", "a", half(4), indices="b", lut="b"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -66,8 +67,6 @@ _OPERATIONS = st.builds(
 def test_any_plan_survives_writing_and_reading(
     operations: list[PlannedOperation], unassigned: bool
 ) -> None:
-    from dataclasses import replace
-
     if unassigned:
         operations[-1] = replace(operations[-1], preferred=None, supported=())
     used = {device for one in operations for device in (one.preferred, *one.supported)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from random import Random
@@ -70,8 +71,6 @@ _JSON = st.recursive(
 @settings(max_examples=150, deadline=None)
 @given(key=st.sampled_from(["infos", "aneOps", "ane_ops"]), value=_JSON)
 def test_any_value_under_a_known_key_is_refused_in_one_sentence(key: str, value: object) -> None:
-    import json
-
     outcome(json.dumps({key: value}).encode())
 
 

@@ -101,18 +101,6 @@ def test_a_flexible_shape_is_predicted_where_it_is_given() -> None:
     )
 
 
-def test_each_function_has_its_prediction() -> None:
-    functions = [
-        function(op("relu", name, half(1, 8), x="x"), inputs={"x": half(1, 8)}, name=name)
-        for name in ("main", "verify")
-    ]
-    predictions = predict_model(model(*functions))
-    assert {p.function: p.prediction.operations[0].name for p in predictions} == {
-        "main": "main", "verify": "verify",
-    }  # fmt: skip
-    assert "several functions" in predictions[0].prediction.no_data[0]
-
-
 @pytest.mark.slow
 def test_a_program_of_16_000_operations() -> None:
     kinds, names = ("relu", "cumsum", "sigmoid", "silu"), [f"v{i}" for i in range(16_000)]
