@@ -65,22 +65,15 @@ def note(shards: Sequence[ShardAlone]) -> Iterator[Finding]:
 
 
 def table(shards: Sequence[ShardAlone]) -> Table:
-    titles = ("shard", "relative L2", "median of its kind", "lowest cosine")
-    return Table(
-        "shards alone, on the reference's own states",
-        tuple(map(Column, titles)),
-        tuple((a.shard, a.error, _median(shards, a), a.cosine) for a in worst_first(shards)),
-        "alone",
-    )
+    columns = tuple(map(Column, ("shard", "relative L2", "median of its kind", "lowest cosine")))
+    rows = tuple((a.shard, a.error, _median(shards, a), a.cosine) for a in worst_first(shards))
+    return Table("shards alone, on the reference's own states", columns, rows, "alone")
 
 
 def drift_table(states: Sequence[StackState], shards: Sequence[ShardAlone]) -> Table:
     """Hidden states of the stack in running order, beside the error of each shard alone."""
     own = {alone.shard: rounded(alone.error) for alone in shards}
-    return Table(
-        "hidden states of the stack, against the reference's",
-        tuple(map(Column, ("shard", "relative L2", "lowest cosine", "own"))),
-        tuple((s.shard, rounded(s.error), rounded(s.cosine), own.get(s.shard)) for s in states),
-        "drift",
-        listed=False,
-    )
+    columns = tuple(map(Column, ("shard", "relative L2", "lowest cosine", "own")))
+    rows = tuple((s.shard, rounded(s.error), rounded(s.cosine), own.get(s.shard)) for s in states)
+    title = "hidden states of the stack, against the reference's"
+    return Table(title, columns, rows, "drift", listed=False)

@@ -335,21 +335,14 @@ def _tables(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[Table]:
 
 
 def _row(prompt: PromptResult) -> tuple[float | int | str | None, ...]:
-    rest = prompt.positions[1:]
-    s = LogitSummary.of(rest)
+    first, *rest = prompt.positions
+    s, head = LogitSummary.of(rest), prompt.head.kl if prompt.head is not None else None
     worst = min(rest, key=lambda p: -2.0 if math.isnan(p.centred_cosine) else p.centred_cosine)
+    at = prompt.positions.index(worst, 1)
+    cosines = (worst.centred_cosine, at, first.centred_cosine)
     return (
-        prompt.name,
-        s.top1,
-        s.kl,
-        s.kls.p95,
-        None if prompt.head is None else prompt.head.kl,
-        worst.centred_cosine,
-        prompt.positions.index(worst, 1),
-        prompt.positions[0].centred_cosine,
-        s.perplexity,
-        s.reference_perplexity,
-    )
+        prompt.name, s.top1, s.kl, s.kls.p95, head, *cosines, s.perplexity, s.reference_perplexity,
+    )  # fmt: skip
 
 
 def _is_bad(p: Position, i: int, policy: BehaviourPolicy) -> bool:

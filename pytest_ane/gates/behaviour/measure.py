@@ -150,22 +150,14 @@ def _run(
         chain.answer(g.ids, len(g.greedy), g.greedy, drift.watching(g) if drift else None)
         for g in golden
     ]
-    prompts = tuple(
-        PromptResult(
-            name=g.name,
-            positions=compare_logits(g.logits, answer.logits, g.ids),
-            greedy=answer.tokens,
-            expected=g.greedy,
-            leads=g.leads,
-            text=decode([token for token in answer.tokens if token != NO_TOKEN]),
-            expected_text=g.text,
-            likeliest=likeliest(answer.logits),
-            head=head,
-            pieces=tuple(_pieces(g.ids, decode)),
-        )
-        for g, answer, head in zip(golden, answers, alone.heads, strict=True)
-    )
-    return answers, prompts, alone.shards, drift.states if drift else ()
+    prompts = []
+    for g, answer, head in zip(golden, answers, alone.heads, strict=True):
+        positions, spoken = compare_logits(g.logits, answer.logits, g.ids), answer.tokens
+        text = decode([token for token in spoken if token != NO_TOKEN])
+        own = (g.name, positions, spoken, g.greedy, g.leads, text, g.text)
+        pieces = tuple(_pieces(g.ids, decode))
+        prompts.append(PromptResult(*own, likeliest(answer.logits), head, pieces))
+    return answers, tuple(prompts), alone.shards, drift.states if drift else ()
 
 
 def _costs(

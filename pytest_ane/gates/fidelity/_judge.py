@@ -423,17 +423,12 @@ def _errors(ranked: Sequence[Comparison]) -> Table:
 
     Positions whose error is NaN or infinite are counted, and in no statistic.
     """
-    heads = ("mean", "median", "p90", "p99", "max", "from", "to")
-    return Table(
-        "relative L2 over positions",
-        (
-            *map(Column, ("probe", "output", "positions", "undefined", *heads)),
-            *(Column(f"bin {i}", bar=True) for i in range(1, _ERROR_BINS + 1)),
-        ),
-        tuple(_spread(c.rest) for c in ranked if c.live),
-        "errors",
-        listed=False,
-    )
+    names = ("probe", "output", "positions", "undefined")
+    heads = (*names, "mean", "median", "p90", "p99", "max", "from", "to")
+    bins = (Column(f"bin {i}", bar=True) for i in range(1, _ERROR_BINS + 1))
+    rows = tuple(_spread(c.rest) for c in ranked if c.live)
+    title = "relative L2 over positions"
+    return Table(title, (*map(Column, heads), *bins), rows, "errors", listed=False)
 
 
 def _spread(c: Comparison) -> tuple[Cell, ...]:
@@ -446,8 +441,8 @@ def _spread(c: Comparison) -> tuple[Cell, ...]:
     # In units of the range: no sum overflows, and no range is too narrow for bins.
     parts = (errors - low) / (high - low or 1.0)
     counts, _ = np.histogram(parts, _ERROR_BINS, (0.0, 1.0))
-    mean, quantiles = low + (high - low) * parts.mean(), np.quantile(errors, (0.5, 0.9, 0.99))
-    statistics = (mean, *quantiles, high, low, high)
+    mean = low + (high - low) * parts.mean()
+    statistics = (mean, *np.quantile(errors, (0.5, 0.9, 0.99)), high, low, high)
     return (*row, *map(rounded, statistics), *counts.tolist())
 
 

@@ -79,17 +79,14 @@ def _of_plan(plan: Plan, policy: PlacementPolicy, subject: str) -> Verdict:
     title = "compute ops that are not on the ANE"
     off = Table(title, tuple(map(Column, heads)), tuple(rows), "off_ane")
     elsewhere = contradictions(plan, predictions)
+    tables = [*([off] if rows else []), *elsewhere]
+    tables += [*(assumptions(predictions) if elsewhere else ()), *plan_table(plan, predictions)]
     return Verdict(
         "placement",
         subject,
         (*figures(plan), *_allowed(allowed), *predicted_figures(predictions)),
         (*_off_the_ane(summary, allow_off), *_unmatched(allow_off, texts)),
-        (
-            *([off] if rows else []),
-            *elsewhere,
-            *(assumptions(predictions) if elsewhere else ()),
-            *plan_table(plan, predictions),
-        ),
+        tuple(tables),
         basis="plan",
     )
 

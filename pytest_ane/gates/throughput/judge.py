@@ -172,17 +172,16 @@ def _floor(now: Speed, policy: ThroughputPolicy) -> Iterator[Finding]:
 
 
 def _regression(now: Speed, change: Change) -> Finding:
-    baseline, limit = change.baseline, change.limit
+    then, limit = change.baseline, change.limit
     first, *confirmation = (percent(share, signed=True) for share in change.shares)
     also = "".join(f" ({share} when confirmed)" for share in confirmation)
-    date = f" of {baseline.when}" if baseline.when else ""
-    return Finding(
-        "failed",
+    run = f"run {then.run}" + (f" of {then.when}" if then.when else "")
+    reason = (
         f"{now.title.capitalize()}: {now.figure()} is {first}{also} on the baseline's "
-        f"{baseline.speed.figure()} (run {baseline.run}{date}), and {percent(limit.share)} is "
-        f"allowed ({limit.origin}), on {now.machine}",
-        figure="change",
+        f"{then.speed.figure()} ({run}), and {percent(limit.share)} is allowed ({limit.origin}), "
+        f"on {now.machine}"
     )
+    return Finding("failed", reason, figure="change")
 
 
 def _speed_figures(now: Speed, limits: Limits, *, is_below: bool) -> Iterator[Figure]:
