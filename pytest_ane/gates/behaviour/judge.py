@@ -52,12 +52,8 @@ def judge(
 ) -> Verdict:
     """Passed only if the reference is right and every threshold is kept.
 
-    Args:
-        behaviour: the measurement.
-        policy: the model's thresholds.
-        model: its name.
-        expect: by prompt, what the reference's greedy text must contain.
-        trained: whether the weights are a trained model's, whose perplexity has a default limit.
+    `expect` has by prompt what the reference's greedy text must contain; `trained` says that the
+    weights are a trained model's, whose perplexity has a default limit.
     """
     if (embeddings := behaviour.embeddings) is not None:
         verdict = judge_embeddings(embeddings, policy, model, expect, behaviour.provenance)

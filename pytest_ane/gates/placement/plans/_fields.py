@@ -26,11 +26,7 @@ _NO_DEVICE = frozenset({"", "?", "unknown", "static", "none", "nil", "null", "un
 
 
 def parse_json(text: str) -> Any:
-    """Strict JSON.
-
-    Raises:
-        PlanError: it is none; says where.
-    """
+    """Strict JSON; `PlanError` says what is none, and where."""
     try:
         return strict_json.parse_json(text)
     except ValueError as error:

@@ -120,8 +120,7 @@ def chip_named(name: str) -> str:
 def launch_bounds() -> tuple[float, float]:
     """Milliseconds that the ANE has to save in a row of operations on any chip with known costs.
 
-    Returns:
-        What is too little by far, and what is enough by far.
+    What is too little by far, and what is enough by far.
     """
     far, edges = _read("model.toml")["far"], models().values()
     least = min(m.launch.ane + m.end.ane for m in edges)
@@ -323,12 +322,9 @@ def wide_kernel(shape: Sequence[int | None]) -> str:
         return ""
     *height, width = (extent or 1 for extent in shape)
     rows = height[0] if height else 1
-    if rows == 1:
-        name, extent, axis = "kernel width", width, "wide"
-    elif width == 1:
-        name, extent, axis = "kernel height", rows, "high"
-    else:
-        name, extent, axis = "kernel side", max(rows, width), "on a side"
+    name, extent, axis = "kernel side", max(rows, width), "on a side"
+    if rows == 1 or width == 1:
+        name, axis = ("kernel width", "wide") if rows == 1 else ("kernel height", "high")
     most = limit(name)
     return "" if extent <= most else f"a kernel of {rows}x{width}; the ANE takes {most} {axis}"
 
@@ -336,9 +332,8 @@ def wide_kernel(shape: Sequence[int | None]) -> str:
 def wide_window(width: int) -> str:
     """Why the ANE takes no max_pool of this width; empty where it does."""
     most, besides = limit("max_pool width"), limit("max_pool width besides")
-    if width <= most or width == besides:
-        return ""
-    return f"max_pool {width} wide; the ANE takes {most}, or {besides}"
+    wide = width > most and width != besides
+    return f"max_pool {width} wide; the ANE takes {most}, or {besides}" if wide else ""
 
 
 def is_measured(op: Op) -> bool:

@@ -131,12 +131,9 @@ def predict(
 ) -> Prediction:
     """Core ML's placement of a chain of operations, by its cost model.
 
-    Args:
-        ops: in file order, constants left out.
-        units: the compute units the model is loaded with.
-        chip: `M4` (macOS 27) or `M4 Pro` (macOS 26.5.1). Of any other only support is told, and
-            whether work is large or small.
-        no_data: properties of the program that no public plan has; those of operations are added.
+    Of any chip but `M4` (macOS 27) and `M4 Pro` (macOS 26.5.1) only support is told, and whether
+    work is large or small. `ops` are in file order, constants left out; `no_data` are properties of
+    the program that no public plan has.
 
     Raises:
         ManifestError: there is no such chip.

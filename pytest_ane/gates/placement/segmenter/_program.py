@@ -49,11 +49,8 @@ def predict_model(
 ) -> tuple[Predicted, ...]:
     """Predicted placement of a package, the likeliest to leave the ANE first.
 
-    Args:
-        model: weights need not be readable.
-        units: the compute units the model is loaded with.
-        chip: as `predict` takes it.
-        tokens: T of flexible inputs; by default the least and the greatest they take, up to 512.
+    Weights need not be readable. `tokens` is T of flexible inputs; by default the least and the
+    greatest they take, up to 512.
 
     Raises:
         ManifestError: there is no such chip.
