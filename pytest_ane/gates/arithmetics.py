@@ -45,12 +45,11 @@ def in_arithmetic(
 def rule_figures(rules: RuleShares) -> Iterator[Figure]:
     """Shares of multiply-accumulates and of operations, by how well their rules are known."""
     for name, label, shares in (
-        ("products", "multiply-accumulates", rules.shares_of_products),
-        ("operations", "operations", rules.shares_of_operations),
+        ("products", "multiply-accumulates by rules", rules.shares_of_products),
+        ("operations", "operations by rules", rules.shares_of_operations),
     ):
         text = ", ".join(f"{share:.1%} {grade}" for grade, share in shares.items() if share)
         if shares:
-            label = f"{label} by rules"
             yield Figure(name, text, label=label, shown=name == "products")
         for grade, share in shares.items():
             yield Figure(f"{name}.{grade}", share, "%", f"{label} that are {grade}")

@@ -184,10 +184,8 @@ class Gate(ABC, Generic[M]):
     def subjects(self, subject: Subject, *, simulates: bool) -> tuple[Subject, ...]:
         """A shard or model as its tests ask about it: one for each arithmetic, if that matters.
 
-        Args:
-            subject: as the manifest has it.
-            simulates: whether the CPU executor runs artifacts. A device computes in an arithmetic
-                of its own, so there, and where its evidence alone counts, is one test.
+        A device computes in an arithmetic of its own, so where the CPU executor does not simulate,
+        and where a device's evidence alone counts, there is one test.
         """
         if not self.by_arithmetic:
             return (subject,)
@@ -207,12 +205,8 @@ class Gate(ABC, Generic[M]):
     def question(self, subject: Any, model: Model, source: Callable[[], str]) -> dict[str, Any]:
         """What decides a measurement besides artifact and machine, as JSON data.
 
-        Recorded evidence counts only if its question is today's.
-
-        Args:
-            subject: a shard, or for gates of whole models the model.
-            model: the shard's model, or the model itself.
-            source: digest of what the float32 reference is made of; called where that is used.
+        Recorded evidence counts only if its question is today's. `source` gives the digest of what
+        the float32 reference is made of, and is called where that is used.
         """
         return {}
 
@@ -233,10 +227,6 @@ class Gate(ABC, Generic[M]):
 
         Judges take the same limits, so that old figures are judged as new ones are. Limits that
         depend on the measurement, and findings without a figure, are not among them.
-
-        Args:
-            policy: what `policy` gave.
-            subject: a shard, or a model.
         """
         return {}
 
@@ -253,13 +243,8 @@ class Gate(ABC, Generic[M]):
     ) -> Iterator[str]:
         """What recorded evidence leaves out of what was asked, such as `leaves out p`.
 
-        Judges see only what is in a measurement, so this is asked before.
-
-        Args:
-            measurement: what was recorded.
-            subject: as the manifest has it.
-            place: the recording machine: backend, chip, compute units.
-            artifact: the shard's package as it is now.
+        Judges see only what is in a measurement, so this is asked before. `place` is the recording
+        machine: backend, chip, compute units.
         """
         return iter(())
 
@@ -269,17 +254,15 @@ class Gate(ABC, Generic[M]):
 
     def changes(self, old: M, new: M) -> Iterator[str]:
         """One line for each figure that differs, such as `cosine.min 0.981204 -> 0.980917`."""
-        before, after = self.figures(old), self.figures(new)
-        values = [{figure.name: _plain(figure.value) for figure in of} for of in (before, after)]
-        for name in dict.fromkeys((*values[0], *values[1])):
-            then, now = (of.get(name, "none") for of in values)
+        before, after = (
+            {f.name: f"{f.value:.6g}" if isinstance(f.value, float) else str(f.value) for f in made}
+            for made in (self.figures(old), self.figures(new))
+        )
+        for name in dict.fromkeys((*before, *after)):
+            then, now = before.get(name, "none"), after.get(name, "none")
             if then != now:
                 yield f"{name} {then} -> {now}"
 
     def moves(self, old: M, new: M) -> Iterator[Move]:
         """Operations that run elsewhere by another measurement of the same bytes."""
         return iter(())
-
-
-def _plain(value: float | int | str) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

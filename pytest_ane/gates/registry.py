@@ -13,25 +13,11 @@ from pytest_ane.gates.fidelity import FIDELITY
 from pytest_ane.gates.hazards import HAZARDS
 from pytest_ane.gates.placement import PLACEMENT
 from pytest_ane.gates.throughput import THROUGHPUT
-from pytest_ane.mlprogram.errors import ManifestError
 
 GATES: Mapping[str, Gate[Any]] = MappingProxyType(
     {gate.name: gate for gate in (PLACEMENT, COMPRESSION, FIDELITY, HAZARDS, BEHAVIOUR, THROUGHPUT)}
 )
 """Every gate by name, in the order in which they are asked: the cheapest first."""
-
-
-def find(word: str) -> Gate[Any]:
-    """A gate by its name or one of its aliases.
-
-    Raises:
-        ManifestError: no gate is called so.
-    """
-    for gate in GATES.values():
-        if word in (gate.name, *gate.aliases):
-            return gate
-    names = ", ".join(GATES)
-    raise ManifestError(f"There is no gate {word!r}; the gates are {names}.")
 
 
 def recordable(scope: str) -> tuple[Gate[Any], ...]:

@@ -67,11 +67,8 @@ Limits: TypeAlias = Mapping[str, Bound]
 
 def bounds(good: Side, **limits: float | None) -> dict[str, Bound]:
     """Bounds of one side by figure, without those that are None; `__` stands for a dot."""
-    return {
-        name.replace("__", "."): Bound(limit, good)
-        for name, limit in limits.items()
-        if limit is not None
-    }
+    known = {name.replace("__", "."): limit for name, limit in limits.items()}
+    return {name: Bound(limit, good) for name, limit in known.items() if limit is not None}
 
 
 @dataclass(frozen=True)
@@ -208,8 +205,7 @@ class Table:
     listed: bool = True
 
     def __post_init__(self) -> None:
-        rows = tuple(tuple(map(plain, row)) for row in self.rows)
-        object.__setattr__(self, "rows", rows)
+        object.__setattr__(self, "rows", tuple(tuple(map(plain, row)) for row in self.rows))
         if any(len(row) != len(self.columns) for row in self.rows):
             raise ValueError(f"a row of {self.title!r} has not {len(self.columns)} cells")
 
@@ -278,8 +274,7 @@ class Verdict:
 
     def records(self, name: str) -> list[dict[str, Cell]]:
         """Rows of a table as cells by title; none where there is no such table."""
-        found = self.table(name)
-        return found.records if found else []
+        return found.records if (found := self.table(name)) else []
 
 
 def nothing(gate: str, subject: str, reason: str, remedy: str = "", **more: Any) -> Verdict:

@@ -36,14 +36,10 @@ def test_the_gravest_finding_is_the_status(severities: tuple[Any, ...], status: 
 @pytest.mark.parametrize(
     ("value", "good", "passes"),
     [
-        (0.97, "above", True),
-        (0.96, "above", False),
-        (0.97, "below", True),
-        (0.98, "below", False),
-        (math.nan, "above", False),
-        (math.nan, "below", False),
+        (0.97, "above", True), (0.96, "above", False), (math.nan, "above", False),
+        (0.97, "below", True), (0.98, "below", False), (math.nan, "below", False),
     ],
-)
+)  # fmt: skip
 def test_a_figure_and_its_limit(value: float, good: Any, passes: bool) -> None:
     assert Figure("f", value, limit=0.97, good=good).passes is passes
     assert Figure("f", value).passes
@@ -85,20 +81,13 @@ def ids(gate: str, shard: Shard, *, simulates: bool = True) -> list[str]:
 def test_the_figures_are_called_alike_and_the_basis_says_which_arithmetic() -> None:
     made = in_arithmetic(TYPED, "ane", RULES, [Figure("cost.rms", 0.01)])
     assert made.basis == "simulated ANE (h16+)"
-    assert made.values == {
-        "cosine.min": 0.96,
-        "cost.rms": 0.01,
-        "products": "100.0% recorded",
-        "products.recorded": 1.0,
-        "products.fitted": 0.0,
-        "products.inferred": 0.0,
-        "products.unknown": 0.0,
-        "operations": "75.0% recorded, 25.0% unknown",
-        "operations.recorded": 0.75,
-        "operations.fitted": 0.0,
-        "operations.inferred": 0.0,
-        "operations.unknown": 0.25,
-    }
+    nothing = {f"{of}.{grade}": 0.0 for of in ("products", "operations")
+               for grade in ("fitted", "inferred", "unknown")}  # fmt: skip
+    assert made.values == nothing | {
+        "cosine.min": 0.96, "cost.rms": 0.01, "products": "100.0% recorded",
+        "products.recorded": 1.0, "operations": "75.0% recorded, 25.0% unknown",
+        "operations.recorded": 0.75, "operations.unknown": 0.25,
+    }  # fmt: skip
     assert [f.reason for f in made.findings] == [
         "below min-cosine",
         "simulated ANE (h16+): 25% of the operations have no known rule and ran as typed: softmax",
@@ -107,21 +96,18 @@ def test_the_figures_are_called_alike_and_the_basis_says_which_arithmetic() -> N
 
 
 @pytest.mark.parametrize(
-    ("gate", "expected"),
+    ("gate", "arithmetic", "simulates", "expected"),
     [
-        ("fidelity", ["m:L00", "m:L00-ane"]),
-        ("placement", ["m:L00"]),
-        ("compression", ["m:L00"]),
-        ("hazards", ["m:L00"]),
+        ("fidelity", BOTH, True, ["m:L00", "m:L00-ane"]),
+        *((gate, BOTH, True, ["m:L00"]) for gate in ("placement", "compression", "hazards")),
+        # A device, whatever it computes in, and its evidence have one.
+        *(("fidelity", each, False, ["m:L00"]) for each in (("typed",), ("ane",), BOTH)),
     ],
 )
-def test_each_arithmetic_has_a_test_where_it_matters(gate: str, expected: list[str]) -> None:
-    assert ids(gate, Shard(model="m", id="L00", arithmetic=BOTH)) == expected
-
-
-@pytest.mark.parametrize("arithmetic", [("typed",), ("ane",), BOTH])
-def test_a_device_and_its_evidence_have_one(arithmetic: tuple[Arithmetic, ...]) -> None:
+def test_each_arithmetic_has_a_test_where_it_matters(
+    gate: str, arithmetic: tuple[Arithmetic, ...], simulates: bool, expected: list[str]
+) -> None:
     shard = Shard(model="m", id="L00", arithmetic=arithmetic)
-    assert ids("fidelity", shard, simulates=False) == ["m:L00"]
+    assert ids(gate, shard, simulates=simulates) == expected
     policy = Policy(fidelity=FidelityPolicy(require="device"))
     assert ids("fidelity", shard.model_copy(update={"policy": policy})) == ["m:L00"]

@@ -91,16 +91,12 @@ def _lacks_embeddings(measurement: Behaviour, model: Model) -> Iterator[str]:
     if (embeddings := measurement.embeddings) is None:
         yield "holds no embeddings"
         return
-    prompts = [prompt.name for prompt in model.prompts]
-    texts = {text.text for text in embeddings.texts}
-    if lost := {*prompts, *model.sentences} - texts:
+    prompts = {prompt.name for prompt in model.prompts}
+    count = len(model.sentences) or len(prompts) - 1
+    ranked = {ranking.query for ranking in embeddings.rankings if len(ranking.expected) == count}
+    if lost := {*prompts, *model.sentences} - {text.text for text in embeddings.texts}:
         yield f"leaves out {', '.join(sorted(lost))}"
-        return
-    sentences = len(model.sentences) or len(prompts) - 1
-    ranked = {
-        ranking.query for ranking in embeddings.rankings if len(ranking.expected) == sentences
-    }
-    if sentences >= LEAST and (unranked := {*prompts} - ranked):
+    elif count >= LEAST and (unranked := prompts - ranked):
         yield f"ranks not all sentences for {', '.join(sorted(unranked))}"
 
 

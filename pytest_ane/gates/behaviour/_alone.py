@@ -50,42 +50,30 @@ def _median(shards: Sequence[ShardAlone], alone: ShardAlone) -> float | None:
 
 
 def note(shards: Sequence[ShardAlone]) -> Iterator[Finding]:
-    """The shard that stands out, or that none does; nothing where none was measured."""
+    where = "on the reference's own states"
     if (alone := outstanding(shards)) is not None:
-        how = "gives NaN or only zeros"
-        if not alone.undefined:
-            how = f"relative L2 {alone.error:.4g}"
-            if (median := _median(shards, alone)) is not None:
-                how = f"{how}, the median of its kind {median:.4g}"
-        reason = f"The worst shard on the reference's own states is {alone.shard} ({how})"
+        median = _median(shards, alone)
+        usual = "" if median is None else f", the median of its kind {median:.4g}"
+        how = f"relative L2 {alone.error:.4g}{usual}"
+        how = "gives NaN or only zeros" if alone.undefined else how
+        reason = f"The worst shard {where} is {alone.shard} ({how})"
         yield Finding("note", reason, Where(shard=alone.shard))
     elif shards:
-        yield Finding(
-            "note",
-            "No single shard stands out on the reference's own states: none has "
-            f"{_STANDS_OUT:g} times the median error of its kind",
-            remedy="pytest-ane bisect names the fewest that are to blame together",
-        )
+        times = f"none has {_STANDS_OUT:g} times the median error of its kind"
+        remedy = "pytest-ane bisect names the fewest that are to blame together"
+        yield Finding("note", f"No single shard stands out {where}: {times}", remedy=remedy)
 
 
 def table(shards: Sequence[ShardAlone]) -> Table:
-    """All shards alone, the worst first."""
-    titles = ("shard", "relative L2", "median of its kind", "lowest cosine")
-    return Table(
-        "shards alone, on the reference's own states",
-        tuple(map(Column, titles)),
-        tuple((a.shard, a.error, _median(shards, a), a.cosine) for a in worst_first(shards)),
-        "alone",
-    )
+    columns = tuple(map(Column, ("shard", "relative L2", "median of its kind", "lowest cosine")))
+    rows = tuple((a.shard, a.error, _median(shards, a), a.cosine) for a in worst_first(shards))
+    return Table("shards alone, on the reference's own states", columns, rows, "alone")
 
 
 def drift_table(states: Sequence[StackState], shards: Sequence[ShardAlone]) -> Table:
     """Hidden states of the stack in running order, beside the error of each shard alone."""
     own = {alone.shard: rounded(alone.error) for alone in shards}
-    return Table(
-        "hidden states of the stack, against the reference's",
-        tuple(map(Column, ("shard", "relative L2", "lowest cosine", "own"))),
-        tuple((s.shard, rounded(s.error), rounded(s.cosine), own.get(s.shard)) for s in states),
-        "drift",
-        listed=False,
-    )
+    columns = tuple(map(Column, ("shard", "relative L2", "lowest cosine", "own")))
+    rows = tuple((s.shard, rounded(s.error), rounded(s.cosine), own.get(s.shard)) for s in states)
+    title = "hidden states of the stack, against the reference's"
+    return Table(title, columns, rows, "drift", listed=False)

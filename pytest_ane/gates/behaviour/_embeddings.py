@@ -80,7 +80,6 @@ class Ranking:
 
     @property
     def ordered(self) -> bool:
-        """Whether the reference tells any two sentences apart."""
         return max(self.expected) - min(self.expected) >= _TIE
 
     @property
@@ -174,19 +173,17 @@ def judge_embeddings(
         return nothing("behaviour", model, reason, "add prompts", provenance=provenance)
     findings = [*_wrong_reference(measured, expect), *_broken(measured, policy)]
     # `bisect`, which a note may name, compares logits.
-    where = [replace(each, remedy="") for each in note(measured.alone)] if findings else []
-    return Verdict(
-        gate="behaviour",
-        subject=model,
-        figures=tuple(figures(measured, policy)),
-        findings=(*findings, *where, *_untested(measured, policy)),
-        tables=tuple(_tables(measured, policy)),
-        provenance=provenance,
-    )
+    findings += [replace(each, remedy="") for each in note(measured.alone) if findings]
+    if not measured.ordered and policy.min_kendall > -1:
+        reason = f"There are not {LEAST} sentences that the reference tells apart, so min-kendall"
+        reason = f"{reason} = {policy.min_kendall:g} was not tested"
+        remedy = "name a file of more as 'sentences', or set min-kendall to -1"
+        findings.append(Finding("failed", reason, remedy=remedy))
+    made, listed = tuple(figures(measured, policy)), tuple(_tables(measured, policy))
+    return Verdict("behaviour", model, made, tuple(findings), listed, provenance)
 
 
 def limits(policy: BehaviourPolicy) -> Limits:
-    """What a policy asks of figures."""
     return {
         **bounds("above", embedding__cosine__min=policy.min_embedding_cosine,
                  kendall__min=policy.min_kendall, top1=policy.min_top1),
@@ -195,21 +192,19 @@ def limits(policy: BehaviourPolicy) -> Limits:
 
 
 def figures(measured: Embeddings, policy: BehaviourPolicy) -> Iterator[Figure]:
-    """Those with a threshold first."""
     yield from limited(_statistics(measured), limits(policy))
 
 
 def _statistics(measured: Embeddings) -> Iterator[Figure]:
     cosines = [text.cosine for text in measured.texts]
-    yield Figure("embedding.cosine.min", float(np.min(cosines)), label="embedding cosine",
-                 shown=True)  # fmt: skip
-    yield Figure("embedding.relative_l2.max", float(np.max([t.relative for t in measured.texts])),
-                 label="relative L2")  # fmt: skip
+    farthest = float(np.max([text.relative for text in measured.texts]))
+    least = float(np.min(cosines))
+    yield Figure("embedding.cosine.min", least, label="embedding cosine", shown=True)
+    yield Figure("embedding.relative_l2.max", farthest, label="relative L2")
     if rankings := measured.ordered:
         taus = [ranking.tau for ranking in rankings]
         same = sum(ranking.same_best for ranking in rankings) / len(rankings)
-        yield Figure("kendall.min", float(np.min(taus)), label="Kendall's tau",
-                     shown=True)  # fmt: skip
+        yield Figure("kendall.min", float(np.min(taus)), label="Kendall's tau", shown=True)
         yield Figure("top1", same, "%", "same best sentence", shown=True)
         yield Figure("kendall.mean", float(np.mean(taus)), label="mean tau")
         yield Figure("queries", len(rankings), "queries", shown=True)
@@ -227,83 +222,57 @@ def _broken(measured: Embeddings, policy: BehaviourPolicy) -> Iterator[Finding]:
     """One finding for each threshold that is not kept, which NaN keeps none of."""
     worst = max(measured.texts, key=lambda t: math.inf if math.isnan(t.cosine) else -t.cosine)
     off = max(measured.texts, key=lambda t: math.inf if math.isnan(t.relative) else t.relative)
-    if math.isnan(worst.cosine):
+    nan = math.isnan(worst.cosine)
+    if nan:
         reason = f"The embedding of {worst.text!r:.60} is not finite, or zero"
         yield Finding("failed", reason, Where(probe=worst.text))
     reasons = {
-        "embedding.cosine.min": (
-            f"The embedding of {worst.text!r:.60} has cosine {worst.cosine:.4f}, below "
-            f"min-embedding-cosine = {policy.min_embedding_cosine:g}"
-        ),
-        "embedding.relative_l2.max": (
-            f"The embedding of {off.text!r:.60} has relative L2 {off.relative:.4g}, above "
-            f"{_most_relative(policy):.4g}, which min-embedding-cosine comes to; is its norm right?"
-        ),
+        "embedding.cosine.min": f"The embedding of {worst.text!r:.60} has cosine "
+        f"{worst.cosine:.4f}, below min-embedding-cosine = {policy.min_embedding_cosine:g}",
+        "embedding.relative_l2.max": f"The embedding of {off.text!r:.60} has relative L2 "
+        f"{off.relative:.4g}, above {_most_relative(policy):.4g}, which min-embedding-cosine "
+        "comes to; is its norm right?",
     }
-    if measured.ordered:
-        last = min(
-            measured.ordered,
-            key=lambda r: -2.0 if math.isnan(r.tau) else r.tau,
-        )
-        others = [r.query for r in measured.ordered if not r.same_best]
+    if ordered := measured.ordered:
+        last = min(ordered, key=lambda r: -2.0 if math.isnan(r.tau) else r.tau)
+        others = ", ".join(repr(r.query) for r in ordered if not r.same_best)
         reasons["kendall.min"] = (
             f"Sentences are in another order for {last.query!r}: Kendall's tau is {last.tau:.3f}, "
             f"below min-kendall = {policy.min_kendall:g}"
         )
         reasons["top1"] = (
-            f"Another sentence comes first for {', '.join(map(repr, others))}, below min-top1 = "
-            f"{policy.min_top1:g}"
+            f"Another sentence comes first for {others}, below min-top1 = {policy.min_top1:g}"
         )
     for figure in figures(measured, policy):
-        if not figure.passes and not (figure.name.startswith("emb") and math.isnan(worst.cosine)):
+        if not figure.passes and not (nan and figure.name.startswith("embedding")):
             yield Finding("failed", reasons[figure.name], figure=figure.name)
 
 
 def _wrong_reference(measured: Embeddings, expect: Mapping[str, str]) -> Iterator[Finding]:
     faults = [
-        f"it ranks {ranking.best!r} first for {ranking.query!r}, and "
-        f"{expect[ranking.query]!r} is expected"
-        for ranking in measured.rankings
-        if expect.get(ranking.query, "") not in ranking.best
+        f"it ranks {r.best!r} first for {r.query!r}, and {expect[r.query]!r} is expected"
+        for r in measured.rankings
+        if expect.get(r.query, "") not in r.best
     ]
     if faults:
-        yield Finding(
-            "failed",
-            f"The reference is wrong: {'; '.join(faults)}",
-            remedy="check the source of its weights, its tokenizer and its pooling first",
-        )
-
-
-def _untested(measured: Embeddings, policy: BehaviourPolicy) -> Iterator[Finding]:
-    if not measured.ordered and policy.min_kendall > -1:
-        yield Finding(
-            "failed",
-            f"There are not {LEAST} sentences that the reference tells apart, so min-kendall = "
-            f"{policy.min_kendall:g} was not tested",
-            remedy="name a file of more as 'sentences', or set min-kendall to -1",
-        )
+        remedy = "check the source of its weights, its tokenizer and its pooling first"
+        yield Finding("failed", f"The reference is wrong: {'; '.join(faults)}", remedy=remedy)
 
 
 def _tables(measured: Embeddings, policy: BehaviourPolicy) -> Iterator[Table]:
+    tau = Column("Kendall's tau", "", policy.min_kendall, "above")
     yield Table(
         "queries, and the order of the sentences",
-        (
-            Column("query"),
-            Column("Kendall's tau", "", policy.min_kendall, "above"),
-            Column("same best"),
-            Column("the reference's best"),
-        ),
+        (Column("query"), tau, Column("same best"), Column("the reference's best")),
         tuple((r.query, r.tau, "yes" if r.same_best else "no", r.best) for r in measured.rankings),
         "queries",
     )
     texts = sorted(measured.texts, key=lambda t: -2 if math.isnan(t.cosine) else t.cosine)
+    least = Column("cosine", "", policy.min_embedding_cosine, "above")
+    most = Column("relative L2", "", _most_relative(policy), "below")
     yield Table(
         "embeddings, the worst first",
-        (
-            Column("text"),
-            Column("cosine", "", policy.min_embedding_cosine, "above"),
-            Column("relative L2", "", _most_relative(policy), "below"),
-        ),
+        (Column("text"), least, most),
         tuple((t.text, t.cosine, t.relative) for t in texts),
         "embeddings",
     )

@@ -22,6 +22,7 @@ from pytest_ane.gates.verdict import (
     Verdict,
     Where,
     bounds,
+    counted,
     limited,
     nothing,
     rounded,
@@ -51,17 +52,18 @@ def judge(
 ) -> Verdict:
     """Passed only if the reference is right and every threshold is kept.
 
-    Args:
-        behaviour: the measurement.
-        policy: the model's thresholds.
-        model: its name.
-        expect: by prompt, what the reference's greedy text must contain.
-        trained: whether the weights are a trained model's, whose perplexity has a default limit.
+    `expect` has by prompt what the reference's greedy text must contain; `trained` says that the
+    weights are a trained model's, whose perplexity has a default limit.
     """
     if (embeddings := behaviour.embeddings) is not None:
         verdict = judge_embeddings(embeddings, policy, model, expect, behaviour.provenance)
+    elif positions := _compared(behaviour):
+        verdict = _judge(behaviour, LogitSummary.of(positions), policy, model, expect, trained)
     else:
-        verdict = _judge(behaviour, policy, model, expect, trained=trained)
+        reason = "No golden prompt has a second position, so nothing was compared"
+        verdict = nothing(
+            "behaviour", model, reason, "add prompts", provenance=behaviour.provenance
+        )
     costs = [
         Figure(f"cost.{name}", behaviour.costs[name], unit, label, shown=shown)
         for name, unit, label, shown in _COSTS
@@ -72,35 +74,26 @@ def judge(
 
 def _judge(
     behaviour: Behaviour,
+    summary: LogitSummary,
     policy: BehaviourPolicy,
     model: str,
     expect: Mapping[str, str],
-    *,
     trained: bool,
 ) -> Verdict:
-    positions = _compared(behaviour)
-    if not positions:
-        reason = "No golden prompt has a second position, so nothing was compared"
-        return nothing("behaviour", model, reason, "add prompts", provenance=behaviour.provenance)
-    summary = LogitSummary.of(positions)
-    most = most_perplexity(behaviour, policy, trained=trained)
-    perplexity = summary.reference_perplexity
-    reference = [*wrong_reference(behaviour, perplexity, policy, most, expect)]
+    most = _most_perplexity(behaviour, policy, trained=trained)
+    reference = [*_wrong_reference(behaviour, summary, policy, most, expect)]
     findings = [
         *reference,
         *_undefined(behaviour),
-        *_statistics(summary, policy),
+        *_broken(summary, policy),
         *_greedy(behaviour, policy),
     ]
     where = _first_causes(behaviour, policy) if findings and not reference else ()
     return Verdict(
-        gate="behaviour",
-        subject=model,
-        figures=(*_judged(summary, policy), *_others(behaviour, summary, policy, most)),
-        findings=(*findings, *where, *_untested(behaviour, summary, policy)),
-        tables=tuple(_tables(behaviour, policy)),
-        provenance=behaviour.provenance,
-    )
+        "behaviour", model, tuple(_figures(behaviour, summary, policy, most)),
+        (*findings, *where, *_untested(behaviour, summary, policy)),
+        tuple(_tables(behaviour, policy)), behaviour.provenance,
+    )  # fmt: skip
 
 
 def figures(behaviour: Behaviour) -> tuple[Figure, ...]:
@@ -109,8 +102,7 @@ def figures(behaviour: Behaviour) -> tuple[Figure, ...]:
         return tuple(figures_of_embeddings(behaviour.embeddings, BehaviourPolicy()))
     if not (positions := _compared(behaviour)):
         return ()
-    policy, summary = BehaviourPolicy(), LogitSummary.of(positions)
-    made = (*_judged(summary, policy), *_others(behaviour, summary, policy, None))
+    made = _figures(behaviour, LogitSummary.of(positions), BehaviourPolicy(), None)
     worst = [alone.error for alone in worst_first(behaviour.alone)[:1]]
     label = "relative L2 of the worst shard alone"
     return (*made, *(Figure("shard.relative_l2.max", error, label=label) for error in worst))
@@ -129,7 +121,7 @@ def _is_tie(prompt: PromptResult) -> bool:
 def _unchanged(prompt: PromptResult, policy: BehaviourPolicy) -> bool:
     """Whether a prompt has no bad position, and no other greedy text but by a tie."""
     same = prompt.agreed == len(prompt.expected) or _is_tie(prompt)
-    return same and first_bad((prompt,), policy) is None
+    return same and not any(_bad((prompt,), policy))
 
 
 def limits(policy: BehaviourPolicy, *, encoder: bool = False) -> Limits:
@@ -147,49 +139,43 @@ def limits(policy: BehaviourPolicy, *, encoder: bool = False) -> Limits:
     }  # fmt: skip
 
 
-def _judged(summary: LogitSummary, policy: BehaviourPolicy) -> Iterator[Figure]:
-    """Statistics with a threshold of the policy, those of the default policy first."""
-    yield from limited(_statistics_of(summary), limits(policy))
-
-
-def _statistics_of(summary: LogitSummary) -> Iterator[Figure]:
+def _statistics(summary: LogitSummary) -> Iterator[Figure]:
+    """What a policy may limit, what its default limits first."""
     yield Figure("top1", summary.top1, "%", "top-1", shown=True)
     yield Figure("kl.mean", summary.kl, "nats", "KL", shown=True)
-    yield Figure("centred_cosine.min", summary.centred_cosine.min, label="centred cosine",
-                 shown=True)  # fmt: skip
+    cosine = summary.centred_cosine.min
+    yield Figure("centred_cosine.min", cosine, label="centred cosine", shown=True)
     yield Figure("kl.p95", summary.kls.p95, "nats", "KL's 95th percentile")
     if (increase := summary.perplexity_increase) is not None:
         yield Figure("perplexity.increase", increase, "%", "perplexity increase", shown=True)
 
 
-def _others(
+def _figures(
     behaviour: Behaviour, summary: LogitSummary, policy: BehaviourPolicy, most: float | None
 ) -> Iterator[Figure]:
-    """Statistics without a threshold, but for the reference's perplexity and its `most`."""
-    prompts = behaviour.prompts
+    """Statistics beside their limits, then the rest; `most` is for the reference's perplexity."""
+    asked, prompts = limits(policy), behaviour.prompts
     first = LogitSummary.of([p.positions[0] for p in prompts if p.positions])
     same = [p for p in prompts if _unchanged(p, policy)]
     ties = sum(p.agreed < len(p.expected) for p in same)
-    note = f"{ties} part{'' if ties > 1 else 's'} at a near tie" if ties else ""
+    positions = Figure("positions", len(_compared(behaviour)), "positions", shown=True)
+    yield from limited(_statistics(summary), asked)
     yield Figure("kl.median", summary.kls.median, "nats", "median KL")
     yield Figure("kl.max", summary.kls.max, "nats", "largest KL")
     yield Figure("rank.max", summary.rank, label="lowest rank")
-    positions = Figure("positions", len(_compared(behaviour)), "positions", shown=True)
-    yield from limited([positions], limits(policy))
+    yield from limited([positions], asked)
     yield Figure("first.centred_cosine.min", first.centred_cosine.min,
                  label="centred cosine at position 0")  # fmt: skip
     yield Figure("first.kl.max", first.kls.max, "nats", "KL at position 0")
     yield Figure("greedy.agreed", min(p.agreed for p in prompts), "greedy tokens")
     yield Figure("greedy.by_prompt", " ".join(str(p.agreed) for p in prompts))
-    yield Figure("prompts.unchanged", len(same), "prompts unchanged", of=len(prompts), note=note,
-                 shown=True)  # fmt: skip
-    for name, label, spread in (
-        ("centred_cosine", "centred cosine", summary.centred_cosine),
-        ("cosine", "cosine", summary.cosine),
-    ):
+    yield Figure("prompts.unchanged", len(same), "prompts unchanged", of=len(prompts),
+                 note=f"{ties} at a near tie" if ties else "", shown=True)  # fmt: skip
+    if summary.cosine is not None:
+        yield Figure("cosine.min", summary.cosine.min, label="cosine")
+    for label, spread in (("centred cosine", summary.centred_cosine), ("cosine", summary.cosine)):
         if spread is not None:
-            if name == "cosine":
-                yield Figure(f"{name}.min", spread.min, label=label)
+            name = label.replace(" ", "_")
             yield Figure(f"{name}.p5", spread.p5, label=f"{label}, 5th percentile")
             yield Figure(f"{name}.median", spread.median, label=f"median {label}")
     if summary.perplexity is not None and summary.reference_perplexity is not None:
@@ -206,58 +192,43 @@ def _others(
         yield Figure("head.kl.mean", kl, "nats", "KL of the head alone")
 
 
-def _statistics(summary: LogitSummary, policy: BehaviourPolicy) -> Iterator[Finding]:
+def _broken(summary: LogitSummary, policy: BehaviourPolicy) -> Iterator[Finding]:
     """One finding for each threshold that is not kept, which NaN keeps none of."""
+    cosine, increase = summary.centred_cosine.min, summary.perplexity_increase
+    times = f"{(increase or 0.0) + 1:.4g} times"
+    if increase is not None and increase > 1000:
+        times = "more than 1,000 times"
     reasons = {
         "top1": f"Top-1 agreement is {summary.top1:.1%}, below min-top1 = {policy.min_top1:g}",
         "kl.mean": f"Mean KL is {summary.kl:.4f} nats, above max-kl = {policy.max_kl:g}",
-        "centred_cosine.min": (
-            f"The lowest centred cosine is {summary.centred_cosine.min:.4f}, below "
-            f"min-centred-cosine = {policy.min_centred_cosine:g}"
-        ),
+        "centred_cosine.min": f"The lowest centred cosine is {cosine:.4f}, below "
+        f"min-centred-cosine = {policy.min_centred_cosine:g}",
+        "perplexity.increase": f"Perplexity is {summary.perplexity or 0.0:,.5g}, {times} the "
+        f"reference's {summary.reference_perplexity or 0.0:,.5g}, above max-perplexity-increase = "
+        f"{policy.max_perplexity_increase or 0:g}",
     }
-    if (increase := summary.perplexity_increase) is not None:
-        reasons["perplexity.increase"] = (
-            f"Perplexity is {summary.perplexity:,.5g}, {_times(increase + 1)} the reference's "
-            f"{summary.reference_perplexity:,.5g}, above max-perplexity-increase = "
-            f"{policy.max_perplexity_increase or 0:g}"
-        )
-    for figure in _judged(summary, policy):
+    for figure in limited(_statistics(summary), limits(policy)):
         if not figure.passes:
             yield Finding("failed", reasons[figure.name], figure=figure.name)
-
-
-def _times(ratio: float) -> str:
-    return "more than 1,000 times" if ratio > 1000 else f"{ratio:.4g} times"
 
 
 def _undefined(behaviour: Behaviour) -> Iterator[Finding]:
     """NaN fails everywhere, position 0 and greedy text included: nothing excuses it."""
     for prompt in behaviour.prompts:
-        bad = [i for i, p in enumerate(prompt.positions) if not p.defined]
-        if bad:
-            yield Finding(
-                "failed",
-                f"Logits of {prompt.name!r} are not finite, or all equal, at {len(bad)} of "
-                f"{len(prompt.positions)} positions, the first is {bad[0]}",
-                Where(probe=prompt.name, position=bad[0]),
-            )
+        name, every = prompt.name, len(prompt.positions)
+        if bad := [i for i, p in enumerate(prompt.positions) if not p.defined]:
+            at = f"{len(bad)} of {every} positions, the first is {bad[0]}"
+            reason = f"Logits of {name!r} are not finite, or all equal, at {at}"
+            yield Finding("failed", reason, Where(probe=name, position=bad[0]))
         if NO_TOKEN in prompt.greedy:
-            token = prompt.greedy.index(NO_TOKEN) + 1
-            yield Finding(
-                "failed",
-                f"Logits of {prompt.name!r} are not finite at greedy token {token}, so its text "
-                "ends there",
-                Where(probe=prompt.name),
-            )
+            at = f"greedy token {prompt.greedy.index(NO_TOKEN) + 1}, so its text ends there"
+            reason = f"Logits of {name!r} are not finite at {at}"
+            yield Finding("failed", reason, Where(probe=name))
+    gives = "NaN or only zeros on the reference's own states"
     for alone in behaviour.alone:
         if alone.undefined:
-            yield Finding(
-                "failed",
-                f"{alone.shard} gives NaN or only zeros on the reference's own states",
-                Where(shard=alone.shard),
-                kind="give NaN or only zeros on the reference's own states",
-            )
+            reason, where = f"{alone.shard} gives {gives}", Where(shard=alone.shard)
+            yield Finding("failed", reason, where, kind=f"give {gives}")
 
 
 def _greedy(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[Finding]:
@@ -265,13 +236,11 @@ def _greedy(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[Finding]:
     for prompt in behaviour.prompts:
         wanted = min(policy.min_greedy, len(prompt.expected))
         if prompt.agreed < wanted and not _is_tie(prompt):
-            yield Finding(
-                "failed",
-                f"Greedy text of {prompt.name!r} differs from token {prompt.agreed + 1} on: "
-                f"{prompt.text!r} instead of {prompt.expected_text!r} (the reference led by "
-                f"{prompt.leads[prompt.agreed]:.2f}, ties count below {TIE:g})",
-                Where(probe=prompt.name),
-            )
+            lead = f"the reference led by {prompt.leads[prompt.agreed]:.2f}, ties count below"
+            reason = f"Greedy text of {prompt.name!r} differs from token {prompt.agreed + 1} on"
+            texts = f"{prompt.text!r} instead of {prompt.expected_text!r}"
+            reason = f"{reason}: {texts} ({lead} {TIE:g})"
+            yield Finding("failed", reason, Where(probe=prompt.name))
 
 
 def _first_causes(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[Finding]:
@@ -280,16 +249,12 @@ def _first_causes(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[Fin
     A position may be as bad in a stack of right shards, so it comes last.
     """
     yield from note(behaviour.alone)
-    if (bad := first_bad(behaviour.prompts, policy)) is not None:
-        prompt, at = bad
-        p = prompt.positions[at]
+    for prompt, i, p in _bad(behaviour.prompts, policy):
         how = f"centred cosine {p.centred_cosine:.4f}, the reference's token at rank {p.rank}"
         how = how if p.defined else "logits not finite or all equal"
-        yield Finding(
-            "note",
-            f"The first bad position is {at} of {prompt.name!r} ({how})",
-            Where(probe=prompt.name, position=at),
-        )
+        reason = f"The first bad position is {i} of {prompt.name!r} ({how})"
+        yield Finding("note", reason, Where(probe=prompt.name, position=i))
+        break
 
 
 def _untested(
@@ -297,41 +262,35 @@ def _untested(
 ) -> Iterator[Finding]:
     judged = len(_compared(behaviour))
     if judged < policy.min_positions:
-        counted = "1 position is" if judged == 1 else f"{judged} positions are"
         yield Finding(
             "unproven",
-            f"{counted} judged, the first of each prompt left out; fewer than min-positions = "
-            f"{policy.min_positions} tell little",
+            f"{counted(judged, 'position')} {'is' if judged == 1 else 'are'} judged, the first of "
+            f"each prompt left out; fewer than min-positions = {policy.min_positions} tell little",
             remedy="add golden prompts, or set policy.behaviour.min-positions",
             figure="positions",
         )
-    longest = max(len(prompt.expected) for prompt in behaviour.prompts)
-    if policy.min_greedy and not longest:
-        yield Finding(
-            "failed",
-            f"No golden prompt asks for greedy text, so min-greedy = {policy.min_greedy} was not "
-            "tested",
-            remedy="set greedy in a prompt, or min-greedy to 0",
-        )
+    longest, least = max(len(prompt.expected) for prompt in behaviour.prompts), policy.min_greedy
     # The default means as many as there are, up to ten; a number that somebody wrote means that.
-    elif policy.min_greedy > longest and "min_greedy" in policy.model_fields_set:
+    asked = "min_greedy" in policy.model_fields_set
+    if (least and not longest) or (asked and least > longest):
         yield Finding(
             "failed",
-            f"No golden prompt asks for more than {longest} greedy tokens, so min-greedy = "
-            f"{policy.min_greedy} was not tested",
+            f"No golden prompt asks for more than {longest} greedy tokens, so min-greedy = {least} "
+            "was not tested",
             remedy="raise greedy in a prompt, or lower min-greedy",
         )
     most = policy.max_perplexity_increase
     if most is not None and summary.perplexity_increase is None:
-        yield Finding(
-            "failed",
-            f"Perplexity is not known, so max-perplexity-increase = {most:g} was not tested",
-            remedy="add a prompt of at least three tokens",
-        )
+        yield _unknown("Perplexity", f"max-perplexity-increase = {most:g}")
+
+
+def _unknown(what: str, key: str) -> Finding:
+    reason = f"{what} is not known, so {key} was not tested"
+    return Finding("failed", reason, remedy="add a prompt of at least three tokens")
 
 
 def _tables(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[Table]:
-    rows = [_row(prompt) for prompt in behaviour.prompts if prompt.positions[1:]]
+    prompts = behaviour.prompts
     above: Literal["above"] = "above"
     yield Table(
         "prompts, position 0 in a column of its own",
@@ -342,26 +301,18 @@ def _tables(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[Table]:
             Column("KL p95", "nats"),
             Column("head's KL", "nats"),
             Column("centred cosine", "", policy.min_centred_cosine, above),
-            Column("at"),
-            Column("position 0"),
-            Column("perplexity"),
-            Column("reference's"),
+            *map(Column, ("at", "position 0", "perplexity", "reference's")),
         ),
-        tuple(rows),
+        tuple(_row(prompt) for prompt in prompts if prompt.positions[1:]),
         "prompts",
     )
+    leads = [p.leads[p.agreed] if p.agreed < len(p.expected) else None for p in prompts]
     yield Table(
         "greedy text; tokens that agree, and the reference's lead where they part",
-        (Column("prompt"), Column("agree"), Column("of"), Column("lead"), Column("text")),
+        tuple(map(Column, ("prompt", "agree", "of", "lead", "text"))),
         tuple(
-            (
-                p.name,
-                p.agreed,
-                len(p.expected),
-                float(p.leads[p.agreed]) if p.agreed < len(p.expected) else None,
-                repr(p.text),
-            )
-            for p in behaviour.prompts
+            (p.name, p.agreed, len(p.expected), lead, repr(p.text))
+            for p, lead in zip(prompts, leads, strict=True)
         ),
         "greedy",
     )
@@ -370,55 +321,48 @@ def _tables(behaviour: Behaviour, policy: BehaviourPolicy) -> Iterator[Table]:
     yield Table(
         "greedy text beside the reference's",
         tuple(map(Column, ("prompt", "text", "reference", "agree"))),
-        tuple((p.name, p.text, p.expected_text, p.agreed) for p in behaviour.prompts),
+        tuple((p.name, p.text, p.expected_text, p.agreed) for p in prompts),
         "texts",
         listed=False,
     )
-    yield positions_table(behaviour.prompts, policy)
+    yield _positions(prompts, policy)
     if behaviour.drift:
         yield drift_table(behaviour.drift, behaviour.alone)
 
 
 def _row(prompt: PromptResult) -> tuple[float | int | str | None, ...]:
-    rest = prompt.positions[1:]
-    s = LogitSummary.of(rest)
+    first, *rest = prompt.positions
+    s, head = LogitSummary.of(rest), prompt.head.kl if prompt.head is not None else None
     worst = min(rest, key=lambda p: -2.0 if math.isnan(p.centred_cosine) else p.centred_cosine)
+    at = prompt.positions.index(worst, 1)
+    cosines = (worst.centred_cosine, at, first.centred_cosine)
     return (
-        prompt.name,
-        s.top1,
-        s.kl,
-        s.kls.p95,
-        None if prompt.head is None else prompt.head.kl,
-        worst.centred_cosine,
-        prompt.positions.index(worst, 1),
-        prompt.positions[0].centred_cosine,
-        s.perplexity,
-        s.reference_perplexity,
-    )
+        prompt.name, s.top1, s.kl, s.kls.p95, head, *cosines, s.perplexity, s.reference_perplexity,
+    )  # fmt: skip
 
 
-def is_bad(p: Position, policy: BehaviourPolicy) -> bool:
+def _is_bad(p: Position, i: int, policy: BehaviourPolicy) -> bool:
     """Whether a position is undefined, or below the minimum, or predicts another token.
 
-    Another token is no fault where the reference's margin is that of a tie; NaN is no tie.
+    Position 0 attends to itself alone, and is bad only where it is undefined. Another token is no
+    fault where the reference's margin is that of a tie; NaN is no tie.
     """
+    if not i or not p.defined:
+        return not p.defined
     tie = p.margin is not None and p.margin < TIE
-    good = p.defined and p.centred_cosine >= policy.min_centred_cosine and (p.top1 or tie)
-    return not good
+    return not (p.centred_cosine >= policy.min_centred_cosine and (p.top1 or tie))
 
 
-def first_bad(
+def _bad(
     prompts: Sequence[PromptResult], policy: BehaviourPolicy
-) -> tuple[PromptResult, int] | None:
-    """The first bad position in the prompts' order; position 0 only where it is undefined."""
+) -> Iterator[tuple[PromptResult, int, Position]]:
     for prompt in prompts:
         for i, p in enumerate(prompt.positions):
-            if _counts_as_bad(p, i, policy):
-                return prompt, i
-    return None
+            if _is_bad(p, i, policy):
+                yield prompt, i, p
 
 
-def positions_table(prompts: Sequence[PromptResult], policy: BehaviourPolicy) -> Table:
+def _positions(prompts: Sequence[PromptResult], policy: BehaviourPolicy) -> Table:
     """Every position of every prompt, with the text of its own token."""
     rows = [
         (
@@ -428,7 +372,7 @@ def positions_table(prompts: Sequence[PromptResult], policy: BehaviourPolicy) ->
             rounded(p.kl),
             "yes" if p.top1 else "no",
             rounded(p.centred_cosine),
-            "yes" if _counts_as_bad(p, i, policy) else "no",
+            "yes" if _is_bad(p, i, policy) else "no",
         )
         for prompt in prompts
         for i, p in enumerate(prompt.positions)
@@ -438,12 +382,7 @@ def positions_table(prompts: Sequence[PromptResult], policy: BehaviourPolicy) ->
     return Table("positions", columns, tuple(rows), "positions", listed=False)
 
 
-def _counts_as_bad(p: Position, i: int, policy: BehaviourPolicy) -> bool:
-    """Position 0 attends to itself alone, and is bad only where it is undefined."""
-    return is_bad(p, policy) if i else not p.defined
-
-
-def most_perplexity(
+def _most_perplexity(
     behaviour: Behaviour, policy: BehaviourPolicy, *, trained: bool
 ) -> float | None:
     """The largest perplexity that a right reference may have; None where nothing can tell."""
@@ -453,22 +392,15 @@ def most_perplexity(
     return perplexity_bound(behaviour.vocabulary or 0, tokens)
 
 
-def wrong_reference(
+def _wrong_reference(
     behaviour: Behaviour,
-    perplexity: float | None,
+    summary: LogitSummary,
     policy: BehaviourPolicy,
     most: float | None,
     expect: Mapping[str, str],
 ) -> Iterator[Finding]:
-    """One finding with all that is wrong with the reference.
-
-    Args:
-        behaviour: the measurement.
-        perplexity: the reference's own, on the prompts.
-        policy: the model's thresholds.
-        most: as `most_perplexity` has it.
-        expect: by prompt, what its greedy text must contain.
-    """
+    """One finding with all that is wrong with the reference."""
+    perplexity, asked = summary.reference_perplexity, policy.max_reference_perplexity
     faults = [
         f"its greedy text of {prompt.name!r} is {prompt.expected_text!r} and "
         f"{expect[prompt.name]!r} is expected"
@@ -476,23 +408,14 @@ def wrong_reference(
         if prompt.expected and expect.get(prompt.name, "") not in prompt.expected_text
     ]
     if most is not None and perplexity is not None and not perplexity <= most:
-        own = policy.max_reference_perplexity is not None
-        why = "" if own else ", which token frequencies alone would give"
+        why = ", which token frequencies alone would give" if asked is None else ""
         faults.append(
             f"its perplexity on the prompts is {perplexity:,.4g}, above "
             f"max-reference-perplexity = {most:,.4g}{why}"
         )
     if faults:
-        yield Finding(
-            "failed",
-            f"The reference is wrong: {'; '.join(faults)}",
-            remedy="check the source of its weights, its tokenizer and the family before any shard",
-        )
-    asked = policy.max_reference_perplexity
+        reason = f"The reference is wrong: {'; '.join(faults)}"
+        remedy = "check the source of its weights, its tokenizer and the family before any shard"
+        yield Finding("failed", reason, remedy=remedy)
     if asked is not None and perplexity is None:
-        yield Finding(
-            "failed",
-            "The reference's perplexity is not known, so max-reference-perplexity = "
-            f"{asked:g} was not tested",
-            remedy="add a prompt of at least three tokens",
-        )
+        yield _unknown("The reference's perplexity", f"max-reference-perplexity = {asked:g}")

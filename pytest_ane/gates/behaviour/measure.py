@@ -53,19 +53,15 @@ class PromptResult:
     pieces: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not len(self.greedy) == len(self.expected) == len(self.leads):
-            raise ValueError(
-                f"{len(self.greedy)} greedy tokens, {len(self.expected)} expected ones and "
-                f"{len(self.leads)} leads are no match"
-            )
+        counts = [len(each) for each in (self.greedy, self.expected, self.leads)]
+        if len({*counts}) > 1:
+            raise ValueError("{} greedy tokens, {} expected ones and {} leads".format(*counts))
         if any(lead < 0 for lead in self.leads):
             raise ValueError("a lead is negative")
-        if self.likeliest and len(self.likeliest) != len(self.positions):
-            raise ValueError(
-                f"{len(self.likeliest)} of {len(self.positions)} positions have tokens"
-            )
-        if self.pieces and len(self.pieces) != len(self.positions):
-            raise ValueError(f"{len(self.pieces)} of {len(self.positions)} positions have texts")
+        every = len(self.positions)
+        for what, told in (("tokens", self.likeliest), ("texts", self.pieces)):
+            if told and len(told) != every:
+                raise ValueError(f"{len(told)} of {every} positions have {what}")
 
     @property
     def agreed(self) -> int:
@@ -121,8 +117,7 @@ def measure(
         states: the reference's hidden states, for shards alone; None where nobody knows them.
         decode: spells token ids.
         provenance: of the measurement.
-        typed: the same artifacts as typed, where `chain` computes in the ANE's arithmetic: they are
-            given the prompts too, to tell what that costs.
+        typed: the same as typed, where `chain` computes in the ANE's arithmetic, for what it costs.
         rules: tells, after it ran, by which rules `chain` computed.
     """
     more: dict[str, Any] = {}
@@ -155,9 +150,14 @@ def _run(
         chain.answer(g.ids, len(g.greedy), g.greedy, drift.watching(g) if drift else None)
         for g in golden
     ]
-    triples = zip(golden, answers, alone.heads, strict=True)
-    prompts = tuple(_result(*triple, decode) for triple in triples)
-    return answers, prompts, alone.shards, drift.states if drift else ()
+    prompts = []
+    for g, answer, head in zip(golden, answers, alone.heads, strict=True):
+        positions, spoken = compare_logits(g.logits, answer.logits, g.ids), answer.tokens
+        text = decode([token for token in spoken if token != NO_TOKEN])
+        own = (g.name, positions, spoken, g.greedy, g.leads, text, g.text)
+        pieces = tuple(_pieces(g.ids, decode))
+        prompts.append(PromptResult(*own, likeliest(answer.logits), head, pieces))
+    return answers, tuple(prompts), alone.shards, drift.states if drift else ()
 
 
 def _costs(
@@ -172,27 +172,6 @@ def _costs(
         return {}
     summary = LogitSummary.of(positions)
     return {"kl": summary.kl, "top1": summary.top1}
-
-
-def _result(
-    golden: GoldenPrompt,
-    answer: Answer,
-    head: Head | None,
-    decode: Callable[[Sequence[int]], str],
-) -> PromptResult:
-    logits, tokens, _ = answer
-    return PromptResult(
-        name=golden.name,
-        positions=compare_logits(golden.logits, logits, golden.ids),
-        greedy=tokens,
-        expected=golden.greedy,
-        leads=golden.leads,
-        text=decode([token for token in tokens if token != NO_TOKEN]),
-        expected_text=golden.text,
-        likeliest=likeliest(logits),
-        head=head,
-        pieces=tuple(_pieces(golden.ids, decode)),
-    )
 
 
 def _pieces(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> Iterator[str]:

@@ -66,14 +66,11 @@ def measure_palettes(program: MLModel) -> tuple[Palette, ...]:
     """
     found: dict[str, Palette] = {}
     for each in find_weights(program):
-        weight = each.weight
-        if weight.name in found or not weight.stages or not weight.elements:
-            continue
-        if (spread := _spread(program, each)) is not None:
-            values, counts = (part.tolist() for part in map(np.asarray, spread))
-            found[weight.name] = Palette(
-                weight.name, tuple(map(rounded, values)), tuple(map(int, counts))
-            )
+        name, weight = each.weight.name, each.weight
+        wanted = name not in found and weight.stages and weight.elements
+        if wanted and (spread := _spread(program, each)) is not None:
+            values, counts = (np.asarray(part).tolist() for part in spread)
+            found[name] = Palette(name, tuple(map(rounded, values)), tuple(map(int, counts)))
     return tuple(found.values())
 
 
@@ -96,8 +93,14 @@ def _spread(program: MLModel, weight: ProgramWeight) -> _Spread | None:
     try:
         if (levels := _levels(program, weight)) is not None:
             tables, counts = levels
-            return _ranks(tables, counts) if tables.shape[1] <= _ENTRIES else _bins(tables, counts)
-        if weight.weight.elements > _WHOLE and not _is_by_rows(weight):
+            if tables.shape[1] > _ENTRIES:
+                return _bins(tables, counts)
+            order = np.argsort(tables, axis=1)
+            values = np.median(np.take_along_axis(tables, order, 1), axis=0)
+            return values, np.take_along_axis(counts, order, 1).sum(0)
+        (first, *more), kind = weight.weight.stages, weight.weight
+        by_rows = not more and kind.blocks == 1 and first.vector == 1 and first.op in _BY_ROWS
+        if kind.elements > _WHOLE and not by_rows:
             return None
         sample = np.concatenate([*_sample(decompress(program, weight))])
     # The verdict does not depend on it, and says by itself what is damaged.
@@ -130,12 +133,6 @@ def _levels(program: MLModel, weight: ProgramWeight) -> tuple[DoubleArray, Any] 
     return lut.reshape(groups, entries).astype(np.float64), count(packed, groups)
 
 
-def _ranks(tables: DoubleArray, counts: Any) -> _Spread:
-    order = np.argsort(tables, axis=1)
-    values = np.median(np.take_along_axis(tables, order, 1), axis=0)
-    return values, np.take_along_axis(counts, order, 1).sum(0)
-
-
 def _bins(values: DoubleArray, counts: Any) -> _Spread:
     finite = np.isfinite(values)
     lost = counts[~finite].sum()
@@ -153,22 +150,20 @@ def _bins(values: DoubleArray, counts: Any) -> _Spread:
     return (np.append(middles, math.nan), [*found, lost]) if lost else (middles, found)
 
 
-def _is_by_rows(weight: ProgramWeight) -> bool:
-    (first, *more), kind = weight.weight.stages, weight.weight
-    return not more and kind.blocks == 1 and first.vector == 1 and first.op in _BY_ROWS
-
-
 def _sample(weight: Any) -> Iterator[Any]:
     height, width = weight.shape[0], max(1, math.prod(weight.shape[1:]))
     rows = min(height, max(1, _SAMPLE // width))
     parts = 1 if rows == height else min(_PARTS, rows)
     size = rows // parts
     for start in np.linspace(0, height - size, parts).astype(int).tolist():
-        if isinstance(weight, StreamedWeight):
-            buffer = np.empty((size, *weight.shape[1:]), weight.dtype)
-            yield weight.rows(start, start + size, buffer).reshape(-1)
-        else:
-            yield np.asarray(weight[start : start + size]).reshape(-1)
+        part = (
+            weight[start : start + size]
+            if not isinstance(weight, StreamedWeight)
+            else (
+                weight.rows(start, start + size, np.empty((size, *weight.shape[1:]), weight.dtype))
+            )
+        )
+        yield np.asarray(part).reshape(-1)
 
 
 @dataclass(frozen=True)
@@ -212,27 +207,18 @@ def measure(shard: Shard, artifact: Artifact, program: MLModel) -> CompressionMe
     """
     against, weights = weights_against(shard, artifact, program)
     return CompressionMeasurement(
-        take_census(program),
-        artifact.size,
-        artifact.record.notes if artifact.record else (),
-        weights.distortions,
-        against,
-        weights.missing,
-        weights.extra,
-        weights.changed,
-        _others(artifact, program) if shard.function else 0,
-        measure_palettes(program),
-    )
+        take_census(program), artifact.size, artifact.record.notes if artifact.record else (),
+        weights.distortions, against, weights.missing, weights.extra, weights.changed,
+        _others(artifact, program) if shard.function else 0, measure_palettes(program),
+    )  # fmt: skip
 
 
 def _others(artifact: Artifact, function: MLModel) -> int:
     """Bytes of weights that only other functions of a package, or other parts, have."""
-
-    def bytes_of(model: MLModel) -> dict[tuple[str, Blob], int]:
-        return {(model.weights, blob): size for blob, size in blob_bytes(model).items()}
-
     others: dict[tuple[str, Blob], int] = {}
-    for other in read_functions(artifact.path):
-        others |= bytes_of(other)
-    mine = bytes_of(function)
-    return sum(size for blob, size in others.items() if blob not in mine)
+    for model in (*read_functions(artifact.path), function):
+        blobs = {(model.weights, blob): size for blob, size in blob_bytes(model).items()}
+        if model is function:
+            return sum(size for blob, size in others.items() if blob not in blobs)
+        others |= blobs
+    return 0

@@ -72,31 +72,27 @@ class FidelityGate(Gate[Fidelity]):
         In the ANE's arithmetic the artifact runs as typed besides, to tell what that costs.
         """
         program, ports, cases = context.program, context.ports(), context.cases()
-        package = context.artifact.path, context.shard.function
-        simulates = context.shard.arithmetic[0] == "ane" and not context.backend.on_device
+        shard, reference = context.shard, context.shard.reference
+        package = context.artifact.path, shard.function
+        simulates = shard.arithmetic[0] == "ane" and not context.backend.on_device
         ane = simulator(context.backend) if simulates else None
+        provenance = (ane or context.backend).provenance() | {"artifact": context.artifact.digest}
         measurement = measure(
-            context.backend.load(*package),
-            cases,
-            compared=context.shard.reference != "none",
-            provenance=(ane or context.backend).provenance()
-            | {"artifact": context.artifact.digest},
-            budget=context.budget(),
+            context.backend.load(*package), cases, compared=reference != "none",
+            provenance=provenance, budget=context.budget(),
             simulated=ane.load(*package) if ane else None,
-            rules=lambda: ane.rule_shares if ane else RuleShares(),
-            program=program,
-        )
-        covered = (*coverage(program, cases), *_lost(context))
-        measurement = replace(measurement, coverage=covered)
-        reference = context.shard.reference
+            rules=lambda: ane.rule_shares if ane else RuleShares(), program=program,
+        )  # fmt: skip
+        interface = None
         if isinstance(reference, Path) and reference.is_dir():
-            function = counterpart(reference, context.shard.function)
-            theirs = read_any(reference, weights=False, function=function)
-            return replace(measurement, interface=other_settings(program, theirs))
-        if ports is None:
-            return measurement
-        declared = differences(only_program(program), ports, context.shard.max_tokens)
-        return replace(measurement, interface=declared)
+            function = counterpart(reference, shard.function)
+            interface = other_settings(
+                program, read_any(reference, weights=False, function=function)
+            )
+        elif ports is not None:
+            interface = differences(only_program(program), ports, shard.max_tokens)
+        covered = (*coverage(program, cases), *_lost(context))
+        return replace(measurement, coverage=covered, interface=interface)
 
     def judge(self, measurement: Fidelity, policy: FidelityPolicy, subject: Shard) -> Verdict:
         """Passed only if something was compared, and everything compared is close and finite."""
@@ -157,19 +153,16 @@ def _own(subject: Any) -> bool:
 
 def _lost(context: ShardContext) -> Iterator[Covered]:
     """Functions of a reference package that the artifact does not have."""
-    shard = context.shard
-    if isinstance(shard.reference, Path) and shard.golden is None:
-        own = {*entry_points(context.artifact.path)}
-        if not isinstance(context.program, Pipeline):
-            own |= {*context.program.program.functions}
-        for name in entry_points(shard.reference):
-            if name not in own:
-                yield Covered(
-                    f"function {name}",
-                    "the reference has it, and the package does not",
-                    exercised=False,
-                    remedy="convert it, or name a reference with the package's functions alone",
-                )
+    shard, program = context.shard, context.program
+    if not isinstance(shard.reference, Path) or shard.golden is not None:
+        return
+    own = {*entry_points(context.artifact.path)}
+    own |= set() if isinstance(program, Pipeline) else {*program.program.functions}
+    for name in entry_points(shard.reference):
+        if name not in own:
+            how = "the reference has it, and the package does not"
+            remedy = "convert it, or name a reference with the package's functions alone"
+            yield Covered(f"function {name}", how, exercised=False, remedy=remedy)
 
 
 def _is_whole(c: Comparison) -> bool:

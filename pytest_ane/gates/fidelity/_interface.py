@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pytest_ane.gates.verdict import some
 from pytest_ane.mlprogram.records import (
     DType,
     Feature,
@@ -89,17 +90,10 @@ def _setting(value: Any, expected: Any) -> str:
         return f"{value} in place of {expected}"
     if len(value) != len(expected):
         return f"of {len(value)} classes in place of {len(expected)}"
-    if len(value) > _NAMED:
-        value, expected = zip(
-            *(pair for pair in zip(value, expected, strict=True) if pair[0] != pair[1]),
-            strict=True,
-        )
-    return f"{_short(value)} in place of {_short(expected)}"
-
-
-def _short(labels: Sequence[Any]) -> str:
-    more = f" and {len(labels) - _NAMED} more" if len(labels) > _NAMED else ""
-    return ", ".join(map(str, labels[:_NAMED])) + more
+    differ = [pair for pair in zip(value, expected, strict=True) if pair[0] != pair[1]]
+    pairs = differ if len(value) > _NAMED else zip(value, expected, strict=True)
+    mine, theirs = zip(*pairs, strict=True)
+    return f"{some(mine, _NAMED)} in place of {some(theirs, _NAMED)}"
 
 
 def _differences(
@@ -125,13 +119,13 @@ def _differences(
 
 def _shape(port: Port, feature: Feature, max_tokens: int, *, flexible: bool) -> Iterator[str]:
     """Of outputs, packages leave the shape open, and compiled models have the default one."""
-    extents = _extents(feature)
-    if not extents:
-        return
-    if len(extents) != len(port.shape):
+    extents = feature.ranges or [(size, size) for size in feature.shape]
+    if feature.enumerated:
+        extents = [(min(sizes), max(sizes)) for sizes in zip(*feature.enumerated, strict=False)]
+    if extents and len(extents) != len(port.shape):
         yield f"rank {len(extents)} in place of {len(port.shape)}"
         return
-    for axis, (size, (low, high)) in enumerate(zip(port.shape, extents, strict=True)):
+    for axis, (size, (low, high)) in enumerate(zip(port.shape, extents, strict=False)):
         if size != "T" and (low, high) != (size, size):
             yield f"{_range(low, high)} in place of {size} along axis {axis}"
         elif size == "T" and flexible and (low, high) != (1, max_tokens):
@@ -139,14 +133,7 @@ def _shape(port: Port, feature: Feature, max_tokens: int, *, flexible: bool) -> 
         elif size == "T" and flexible and feature.enumerated:
             lengths = sorted({shape[axis] for shape in feature.enumerated})
             if len(lengths) < max_tokens:
-                shown = ", ".join(map(str, lengths[:_NAMED])) + ", ..." * (len(lengths) > _NAMED)
-                yield f"T = {shown} alone in place of {_range(1, max_tokens)}"
-
-
-def _extents(feature: Feature) -> Sequence[tuple[int, int | None]]:
-    if feature.enumerated:
-        return [(min(sizes), max(sizes)) for sizes in zip(*feature.enumerated, strict=False)]
-    return feature.ranges or [(size, size) for size in feature.shape]
+                yield f"T = {some(lengths, _NAMED)} alone in place of {_range(1, max_tokens)}"
 
 
 def _range(low: int, high: int | None) -> str:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pytest_ane.backends import Runner
 from pytest_ane.gates.fidelity._records import Comparison, Covered, Fidelity, Unmoved
+from pytest_ane.gates.verdict import rounded
 from pytest_ane.mlprogram.arithmetic import RuleShares
 from pytest_ane.mlprogram.arrays import DoubleArray, FloatArray
 from pytest_ane.mlprogram.errors import ExecutionError
@@ -30,7 +31,7 @@ from pytest_ane.mlprogram.metrics.tensors import (
     zeros,
 )
 from pytest_ane.mlprogram.records import DType, MLModel, Pipeline
-from pytest_ane.probes.cases import Case, Rows
+from pytest_ane.probes.cases import Case
 from pytest_ane.probes.domains import Exercised, exercised
 from pytest_ane.probes.error_budget import (
     ErrorBudget,
@@ -62,8 +63,7 @@ def measure(
         cases: the probes.
         compared: whether there is a reference.
         provenance: of the measurement.
-        budget: what function, fp16 and compression cost by themselves, or why
-            nobody can tell.
+        budget: of the error, or why there is none.
         simulated: of the artifact in the ANE's arithmetic, where that is what is compared.
         rules: tells, after it ran, by which rules that computed.
         program: of the artifact; without a reference, probes are compared with each other then.
@@ -86,13 +86,11 @@ def measure(
         for case, run in zip(cases, runs, strict=True)
         for comparison in _compared(case, run, compared)
     )
-    return Fidelity(comparisons, compared, dict(provenance), **_split(budget, cases, typed), **more)
-
-
-def _split(budget: ErrorBudget | str, cases: Sequence[Case], runs: Sequence[Run]) -> dict[str, Any]:
     if isinstance(budget, str):
-        return {"unsplit": budget}
-    return {"budget": budget, "total": total_error(cases, runs)}
+        more["unsplit"] = budget
+    else:
+        more |= {"budget": budget, "total": total_error(cases, typed)}
+    return Fidelity(comparisons, compared, dict(provenance), **more)
 
 
 def _compared(case: Case, run: Run, compared: bool) -> Iterator[Comparison]:
@@ -100,7 +98,12 @@ def _compared(case: Case, run: Run, compared: bool) -> Iterator[Comparison]:
     for name, expected in answers.items() if compared else ():
         actual = outputs.get(name)
         if actual is None or actual.shape != expected.shape:
-            raise ExecutionError(_mismatch(case, name, outputs, expected))
+            given = (f"{key} {list(rows.shape)}" for key, rows in outputs.items())
+            raise ExecutionError(
+                f"{case.name}: the reference gives {name} {list(expected.shape)}, the artifact "
+                f"{', '.join(given) or 'nothing'}; outputs are compared by name and must have one "
+                "shape."
+            )
         residual = nearest(run.alike.get(name, ()), expected)
         yield compare(case, name, actual, expected, residual)
     for name in outputs:
@@ -109,27 +112,13 @@ def _compared(case: Case, run: Run, compared: bool) -> Iterator[Comparison]:
             yield alone(case, name, outputs[name])
 
 
-def _mismatch(case: Case, name: str, outputs: Rows, expected: FloatArray) -> str:
-    given = ", ".join(f"{key} {list(rows.shape)}" for key, rows in outputs.items()) or "nothing"
-    return (
-        f"{case.name}: the reference gives {name} {list(expected.shape)}, the artifact {given}; "
-        "outputs are compared by name and must have one shape."
-    )
-
-
 def compare(
     case: Case, name: str, actual: FloatArray, expected: FloatArray, residual: FloatArray | None
 ) -> Comparison:
     """Rows `[T, C]` of an output, C > 0, against the reference's.
 
-    Args:
-        case: the probe; it may know the residual path of the output.
-        name: the output.
-        actual: rows of the artifact.
-        expected: rows of the reference.
-        residual: input rows to project out of both outputs where the residual path is unknown;
-            None to compare as is. On `extreme` inputs a contribution is lost in the rounding of
-            the sum, so it is not compared.
+    `residual` has input rows to project out of both outputs where the residual path is unknown. On
+    `extreme` inputs a contribution is lost in the rounding of the sum, so it is not compared.
     """
     exact = name in case.residual
     path = case.residual[name] if exact else residual
@@ -137,7 +126,6 @@ def compare(
         path = None
     if undefined := 1.0 - finite_fraction(expected):
         return replace(alone(case, name, actual), undefined=undefined)
-    spoilt = ~np.isfinite(actual).all(axis=1)
     a, b = (case.compared(rows).astype(np.float64) for rows in (actual, expected))
     path = None if path is None else case.compared(path)
     zero = zeros(a, b, case.input_max)
@@ -148,15 +136,14 @@ def compare(
     if not live.all():
         a, b, path = a[live], b[live], None if path is None else path[live]
     added = contributions if exact else contributions_off_input
-    return Comparison(
-        **_named(case, name, actual),
+    return replace(
+        alone(case, name, actual),
         cosines=tuple(round(x, 9) for x in _cosines(a, b).tolist()),
         positions=tuple(positions.tolist()),
         both_zero=_indices(zero.both & ~undecided, case.start),
         one_zero=_indices(zero.one, case.start),
         error_max=error_max,
-        relative=tuple(_digits(x, 4) for x in relative_l2(a, b).tolist()),
-        spoilt=_indices(spoilt, case.start),
+        relative=tuple(rounded(x, 4) for x in relative_l2(a, b).tolist()),
         undecided=_indices(undecided, case.start),
         experts=tuple(case.routed[i] for i in np.flatnonzero(zero.one)) if case.routed else (),
         **({} if path is None else _contributed(added(a, b, path), positions)),
@@ -177,26 +164,11 @@ def _cosines(a: DoubleArray, b: DoubleArray) -> DoubleArray:
 def alone(case: Case, name: str, actual: FloatArray) -> Comparison:
     """Rows `[T, C]` of an output that the reference does not have: only whether they are finite."""
     return Comparison(
-        **_named(case, name, actual),
-        cosines=(),
-        positions=(),
-        both_zero=_indices(~actual.any(axis=1), case.start),
-        one_zero=(),
-        error_max=0.0,
-        spoilt=_indices(~np.isfinite(actual).all(axis=1), case.start),
-    )
-
-
-def _named(case: Case, name: str, actual: FloatArray) -> dict[str, Any]:
-    return {
-        "kind": case.kind,
-        "probe": case.name,
-        "output": name,
-        "length": case.length,
-        "input_max": case.input_max,
-        "causal": case.causal,
-        "finite": finite_fraction(actual),
-    }
+        kind=case.kind, probe=case.name, output=name, length=case.length, input_max=case.input_max,
+        cosines=(), positions=(), both_zero=_indices(~actual.any(axis=1), case.start), one_zero=(),
+        finite=finite_fraction(actual), error_max=0.0,
+        spoilt=_indices(~np.isfinite(actual).all(axis=1), case.start), causal=case.causal,
+    )  # fmt: skip
 
 
 def _contributed(added: Contributions, positions: npt.NDArray[Any]) -> dict[str, Any]:
@@ -206,13 +178,8 @@ def _contributed(added: Contributions, positions: npt.NDArray[Any]) -> dict[str,
         "contributions": tuple(round(x, 6) for x in cosines[~idle].tolist()),
         "idle": tuple(positions[idle].tolist()),
         "one_adds": tuple(positions[single].tolist()),
-        "residual": None if idle.all() else _digits(float(np.median(ratios[~idle])), 4),
+        "residual": None if idle.all() else rounded(float(np.median(ratios[~idle])), 4),
     }
-
-
-def _digits(value: float, digits: int) -> float:
-    """Significant digits: evidence keeps what decides, not what no two machines share."""
-    return float(f"{value:.{digits}g}")
 
 
 def _indices(mask: npt.ArrayLike, start: int) -> tuple[int, ...]:
@@ -273,11 +240,26 @@ def _reached(program: MLModel | Pipeline) -> set[str]:
 
 def coverage(program: MLModel | Pipeline, cases: Sequence[Case]) -> tuple[Covered, ...]:
     """What cases exercise of a program: each function, state and input, and lengths."""
-    inputs = map(_input, exercised(cases))
+    lengths = ", ".join(str(n) for n in sorted({case.length for case in cases}))
+    rest = [
+        *map(_input, exercised(cases)),
+        Covered("lengths", f"{lengths} compared" if lengths else "nothing compared"),
+    ]
     if isinstance(program, Pipeline):
         parts = (Covered(f"part {name}", "run") for name in program.names)
-        return (*parts, *_detected(cases), *inputs, _lengths(cases))
-    return (*_functions(program), *_states(program, cases), *inputs, _lengths(cases))
+        return (*parts, *_detected(cases), *rest)
+    functions = [
+        Covered(f"function {name}", "run")
+        if function is program.main
+        else _left(f"function {name}", "not run", f'choose it with function = "{name}" in a table '
+                   "of a shard")
+        for name, function in program.program.functions.items()
+    ]  # fmt: skip
+    return (*functions, *_states(program, cases), *rest)
+
+
+def _left(what: str, how: str, remedy: str) -> Covered:
+    return Covered(what, how, exercised=False, remedy=remedy)
 
 
 def _input(each: Exercised) -> Covered:
@@ -294,39 +276,18 @@ def _input(each: Exercised) -> Covered:
     return Covered(f"input {each.name}", str(each), exercised=not remedy, remedy=remedy)
 
 
-def _functions(program: MLModel) -> Iterator[Covered]:
-    chosen = program.main
-    for name, function in program.program.functions.items():
-        if function is chosen:
-            yield Covered(f"function {name}", "run")
-        else:
-            yield Covered(
-                f"function {name}",
-                "not run",
-                exercised=False,
-                remedy=f'choose it with function = "{name}" in a table of a shard',
-            )
-
-
 def _states(program: MLModel, cases: Sequence[Case]) -> Iterator[Covered]:
     calls = max((len(case.calls) for case in cases), default=0)
     for state in program.states:
         carried = [case.carried[state.name] for case in cases if state.name in case.carried]
         what = f"state {state.name}"
         if calls <= 1:
-            yield Covered(
-                what,
-                "every probe is one call on a fresh state",
-                exercised=False,
-                remedy="give a reference that runs sequences, or golden tensors of several calls",
-            )
+            remedy = "give a reference that runs sequences, or golden tensors of several calls"
+            yield _left(what, "every probe is one call on a fresh state", remedy)
         elif carried and not any(carried):
-            yield Covered(
-                what,
-                "what earlier calls leave in it changes nothing of the reference's outputs",
-                exercised=False,
-                remedy="give inputs with which it is read, in golden tensors of several calls",
-            )
+            how = "what earlier calls leave in it changes nothing of the reference's outputs"
+            remedy = "give inputs with which it is read, in golden tensors of several calls"
+            yield _left(what, how, remedy)
         else:
             yield Covered(what, f"carried over up to {calls} calls")
 
@@ -335,20 +296,10 @@ def _detected(cases: Sequence[Case]) -> Iterator[Covered]:
     """Outputs of detectors that no probe gave an object to."""
     for pair, raw in dict.fromkeys(each for case in cases for each in case.detections):
         answers = [case.expected for case in cases if pair[0] in case.expected]
-        if not answers:
-            continue
-        if not any(case.pictures for case in cases) and raw[0] in answers[0]:
-            yield Covered(f"outputs {', '.join(pair)}", f"compared as {', '.join(raw)}")
-        elif not any(len(rows[pair[0]]) for rows in answers):
-            yield Covered(
-                f"outputs {', '.join(pair)}",
-                "nothing was detected in any probe",
-                exercised=False,
-                remedy='give pictures of what it detects, kind = "image", files = ["cat.png"], in '
-                "[models.NAME.shard.ID.inputs.INPUT]",
-            )
-
-
-def _lengths(cases: Sequence[Case]) -> Covered:
-    lengths = ", ".join(str(n) for n in sorted({case.length for case in cases}))
-    return Covered("lengths", f"{lengths} compared" if lengths else "nothing compared")
+        what, pictures = f"outputs {', '.join(pair)}", any(case.pictures for case in cases)
+        if answers and not pictures and raw[0] in answers[0]:
+            yield Covered(what, f"compared as {', '.join(raw)}")
+        elif answers and not any(len(rows[pair[0]]) for rows in answers):
+            remedy = 'give pictures of what it detects, kind = "image", files = ["cat.png"], in '
+            remedy += "[models.NAME.shard.ID.inputs.INPUT]"
+            yield _left(what, "nothing was detected in any probe", remedy)

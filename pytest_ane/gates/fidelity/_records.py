@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress, pairwise
 from operator import attrgetter
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,8 +17,6 @@ from pytest_ane.manifest.policy import OutputPolicy
 from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.metrics.tensors import is_cosine
 from pytest_ane.probes.error_budget import Error, ErrorBudget
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -73,22 +71,22 @@ class Comparison:
     causal: bool = True
 
     def __post_init__(self) -> None:
-        if len(self.cosines) != len(self.positions):
-            raise ValueError(f"{len(self.cosines)} cosines at {len(self.positions)} positions")
-        if self.contributions and len(self.contributions) != len(self.contributing):
-            raise ValueError(
-                f"{len(self.contributions)} contributions at {len(self.contributing)} positions"
-            )
-        if len(self.relative) != len(self.positions):
-            raise ValueError(f"{len(self.relative)} errors at {len(self.positions)} positions")
-        if self.experts and len(self.experts) != len(self.one_zero):
-            raise ValueError(f"experts of {len(self.experts)} positions, not {len(self.one_zero)}")
+        live = len(self.positions)
+        lengths: list[tuple[str, Sequence[object], int]]
+        lengths = [("cosines", self.cosines, live), ("errors", self.relative, live)]
+        if self.contributions:
+            lengths.append(("contributions", self.contributions, len(self.contributing)))
+        if self.experts:
+            lengths.append(("experts", self.experts, len(self.one_zero)))
+        for what, values, count in lengths:
+            if len(values) != count:
+                raise ValueError(f"{len(values)} {what} at {count} positions")
         if not all(map(is_cosine, (*self.cosines, *self.contributions))):
             raise ValueError("a cosine is neither in -1..1 nor NaN")
         apart = (self.both_zero, self.one_zero, self.idle, self.one_adds, self.spoilt)
-        if not all(map(_ascending, (self.positions, *apart, self.undecided))) or not {
-            *self.idle
-        } <= {*self.positions}:
+        every = (self.positions, *apart, self.undecided)
+        ascend = all(a < b for each in every for a, b in pairwise((-1, *each)))
+        if not ascend or not {*self.idle} <= {*self.positions}:
             raise ValueError("positions do not ascend from 0 on")
         if any(value < 0 for value in (*self.relative, self.residual or 0)):
             raise ValueError("a relative error or a ratio of norms is negative")
@@ -98,7 +96,6 @@ class Comparison:
 
     @property
     def live(self) -> bool:
-        """Whether anything was compared."""
         return bool(self.cosines)
 
     @cached_property
@@ -108,35 +105,37 @@ class Comparison:
 
     @cached_property
     def contributing(self) -> tuple[int, ...]:
-        """Position of each entry of `contributions`."""
         idle = {*self.idle}
         return tuple(p for p in self.positions if p not in idle)
 
+    @property
+    def apart(self) -> bool:
+        """Whether position 0 is reported separately, as that of a captured probe is."""
+        return self.causal and self.kind == "captured"
+
     @cached_property
     def first(self) -> Comparison:
-        """Position 0 of a captured probe (reported separately), empty otherwise."""
-        apart = self.causal and self.kind == "captured"
-        return self.at(lambda position: apart and position == 0)
+        """Position 0 where it is `apart`, else empty."""
+        return self.at(lambda position: self.apart and position == 0)
 
     @cached_property
     def rest(self) -> Comparison:
         """All positions but those of `first`."""
-        apart = self.causal and self.kind == "captured"
-        return self.at(lambda position: not apart or position > 0)
+        return self.at(lambda position: not self.apart or position > 0)
 
     def at(self, wanted: Callable[[int], bool]) -> Comparison:
         """What is known by position, at some of the live positions."""
         kept = [wanted(position) for position in self.positions]
         if all(kept):
             return self
-        of_contributions = [wanted(position) for position in self.contributing]
+        added = map(wanted, self.contributing)
         return replace(
             self,
-            cosines=_kept(self.cosines, kept),
-            positions=_kept(self.positions, kept),
-            contributions=_kept(self.contributions, of_contributions),
+            cosines=tuple(compress(self.cosines, kept)),
+            positions=tuple(compress(self.positions, kept)),
+            contributions=tuple(compress(self.contributions, added)),
             idle=tuple(filter(wanted, self.idle)),
-            relative=_kept(self.relative, kept),
+            relative=tuple(compress(self.relative, kept)),
         )
 
 
@@ -208,14 +207,6 @@ class Fidelity:
     rules: RuleShares = field(default_factory=RuleShares)
 
 
-def _kept(values: tuple[T, ...], kept: Sequence[bool]) -> tuple[T, ...]:
-    return tuple(compress(values, kept))
-
-
-def _ascending(positions: tuple[int, ...]) -> bool:
-    return all(a < b for a, b in pairwise((-1, *positions)))
-
-
 # Metrics of fidelity: values of a comparison, and which comparisons each is held against.
 
 Series = tuple[Sequence[float], Sequence[int]]
@@ -246,33 +237,22 @@ class Metric:
     step: float | None = 1e-4
     worth: float | None = 0.9
 
-    def limit(self, limits: OutputPolicy) -> float | None:
-        """Its threshold, None where there is none."""
-        value: float | None = getattr(limits, self.key.replace("-", "_"))
-        return value
-
     def of_part(self, comparisons: Iterable[Comparison]) -> list[Comparison]:
-        """The live parts of comparisons that it concerns."""
-        if self.part == "all":
-            return [c for c in comparisons if c.live]
-        parts = (c.rest if self.part == "rest" else c.first for c in comparisons if c.live)
-        return [c for c in parts if c.live]
+        live = [c for c in comparisons if c.live]
+        if self.part != "all":
+            live = [c.rest if self.part == "rest" else c.first for c in live]
+        return [c for c in live if c.live]
 
     def worst(self, c: Comparison) -> tuple[float, int]:
         """The worst value of a comparison and its position; NaN is worse than any number."""
         values, positions = self.of(c)
-        at = int(np.argmin(values) if self.least else np.argmax(values))
+        at = int(np.argmin(values) if self.good == "above" else np.argmax(values))
         return float(values[at]), positions[at]
-
-    @property
-    def least(self) -> bool:
-        """Whether values must reach the threshold; else they may not exceed it."""
-        return self.good == "above"
 
     def rank(self, c: Comparison) -> float:
         """Lowest for the worst."""
         value, _ = self.worst(c)
-        return -math.inf if math.isnan(value) else value if self.least else -value
+        return -math.inf if math.isnan(value) else value if self.good == "above" else -value
 
     def passing(self, value: float) -> str:
         """The strictest threshold of a few digits that a value keeps; empty beyond `worth`."""
@@ -281,8 +261,8 @@ class Metric:
         if self.worth is not None and not Bound(self.worth, self.good).passes(value):
             return ""
         step = self.step or 10.0 ** (math.floor(math.log10(value)) - 3 if value > 0 else 0)
-        rounded = (math.floor if self.least else math.ceil)(value / step) * step
-        return f"{self.key} = {rounded:g} would have passed"
+        kept = (math.floor if self.good == "above" else math.ceil)(value / step) * step
+        return f"{self.key} = {kept:g} would have passed"
 
 
 COSINES = attrgetter("cosines", "positions")
@@ -298,13 +278,7 @@ MAX_RELATIVE_L2 = Metric(
     "max-relative-l2", "relative_l2.max", "relative L2", attrgetter("relative", "positions"),
     good="below", step=None, worth=0.5,
 )  # fmt: skip
-METRICS = (
-    MIN_COSINE,
-    MEAN_COSINE,
-    FIRST_COSINE,
-    MIN_CONTRIBUTION,
-    MAX_RELATIVE_L2,
-)  # fmt: skip
+METRICS = (MIN_COSINE, MEAN_COSINE, FIRST_COSINE, MIN_CONTRIBUTION, MAX_RELATIVE_L2)
 """Every metric, in the order of the columns of reports."""
 
 
@@ -318,15 +292,13 @@ def greatest_l2(cosine: float) -> float:
 
 
 def threshold(metric: Metric, limits: OutputPolicy, *, implied: bool) -> float | None:
-    """A metric's threshold, where there is something to hold against it.
+    """A metric's threshold; `implied` says whether two that are not set follow from a cosine.
 
-    Args:
-        metric: one of `METRICS`.
-        limits: of the output.
-        implied: whether two that are not set follow from a cosine. That of position 0 always does:
-            the attention sink magnifies errors there, so 1 - cosine may be three times as much.
+    That of position 0 always does: the attention sink magnifies errors there, so 1 - cosine may be
+    three times as much.
     """
-    limit, cosine = metric.limit(limits), limits.min_cosine
+    limit: float | None = getattr(limits, metric.key.replace("-", "_"))
+    cosine = limits.min_cosine
     if metric is FIRST_COSINE and cosine is not None:
         return max(round(1 - 3 * (1 - cosine), 4), -1.0)
     if limit is not None or cosine is None or not implied:
@@ -336,11 +308,6 @@ def threshold(metric: Metric, limits: OutputPolicy, *, implied: bool) -> float |
     if metric is MIN_CONTRIBUTION:
         return max(round(2 * cosine * abs(cosine) - 1, 4), -1.0)
     return None
-
-
-def values_of(comparisons: Iterable[Comparison], of: Callable[[Comparison], Series]) -> list[float]:
-    """One metric's values of all comparisons."""
-    return [value for c in comparisons for value in of(c)[0]]
 
 
 @dataclass(frozen=True)
@@ -361,7 +328,6 @@ class Group:
     implied: bool = True
 
     def parts(self, metric: Metric) -> list[Comparison]:
-        """What a metric is held against."""
         parts = metric.of_part(self.comparisons)
         if metric is MIN_COSINE and self.pool:
             return [c for c in parts if c.kind in _REAL]
@@ -379,10 +345,10 @@ class Group:
         A cosine sees neither the size of an output nor what is small beside its residual path. The
         contribution's angle may be twice the one that `min-cosine` allows.
         """
-        limit = threshold(metric, limits, implied=self.implied)
-        if metric is MIN_CONTRIBUTION and metric.limit(limits) is None:
-            return limit if any(metric.of(c)[0] for c in self.parts(metric)) else None
-        return limit
+        follows = metric is MIN_CONTRIBUTION and limits.min_contribution is None
+        if follows and not any(metric.of(c)[0] for c in self.parts(metric)):
+            return None
+        return threshold(metric, limits, implied=self.implied)
 
 
 _REAL = ("captured", "golden")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_ane.gates.arithmetics import rule_figures, unknown_rules
 from pytest_ane.gates.hazards.measure import Hazard, Hazards, Peak
@@ -37,61 +36,86 @@ _SHOWN = 12
 """Rows of the table for each hazard."""
 
 
-@dataclass(frozen=True)
-class Known:
+_SCALE = (
+    "multiply the input or the weights by a power of two such as 2^-4, and the result by its "
+    "inverse"
+)
+_FUSED = ", if the compiler does not fuse it back, which is unknown"
+
+
+class Known(NamedTuple):
     """What is known of a hazard.
 
     Attributes:
         title: in a few words.
         grade: how well its rule is known.
         source: where the rule comes from.
+        kind: what operations that met it do, and what those do that come near.
+        remedies: rewrites, by the role in attention or the kind of an operation; empty for others.
     """
 
     title: str
     grade: str
     source: str
+    kind: tuple[str, str]
+    remedies: Mapping[str, str]
 
 
 KNOWN: Mapping[Hazard, Known] = {
-    "sum": Known("largest |sum|", "recorded", _STUDY),
-    "order": Known("outputs that may overflow", "recorded", _STUDY),
-    "infinity": Known("infinite operands", "recorded", _STUDY),
-    "softplus": Known("exp(x) + 1", "inferred", "apple/coremltools issue 2687"),
-    "logsumexp": Known("sum of exp(x)", "inferred", "apple/coremltools issue 2690"),
-    "dropped": Known("share of |w x| dropped", "recorded", _STUDY),
-    "table": Known("error of the table", "fitted", _STUDY),
-    "late-scale": Known(
-        "largest |sum| of codes", "inferred", "cadamcat/llms-on-apple-neural-engine"
+    "sum": Known(
+        "largest |sum|", "recorded", _STUDY,
+        ("overflow the accumulator", "come near the accumulator's limit"), {"": _SCALE},
     ),
-}
+    "order": Known(
+        "outputs that may overflow", "recorded", _STUDY,
+        ("may overflow the accumulator, by the order of summation", ""), {"": _SCALE},
+    ),
+    "infinity": Known(
+        "infinite operands", "recorded", _STUDY,
+        ("have infinite operands, which the ANE takes for numbers", ""),
+        {"": "keep its operands finite: use -1e4 in a mask, and results within fp16's 65,504"},
+    ),
+    "softplus": Known(
+        "exp(x) + 1", "inferred", "apple/coremltools issue 2687",
+        ("are beyond softplus's cliff", "come near softplus's cliff"),
+        {"": "write it as relu(x) + log(1 + exp(-|x|))"},
+    ),
+    "logsumexp": Known(
+        "sum of exp(x)", "inferred", "apple/coremltools issue 2690",
+        ("are beyond logsumexp's cliff", "come near logsumexp's cliff"),
+        {"": "subtract the maximum of x before exp, and add it to the logarithm"},
+    ),
+    "dropped": Known(
+        "share of |w x| dropped", "recorded", _STUDY,
+        ("lose products that are too small", "lose products that are too small"),
+        {
+            "": "multiply the smaller operand by a power of two such as 2^6, and the result by its "
+            "inverse",
+            "scores": "if a scale such as 1/sqrt(d) is folded into these weights, take it out and "
+            "multiply the scores by it",
+            "values": "normalize after P @ V: multiply exp(scores - maximum) with V, and divide "
+            "the result by the sum of the exponentials",
+        },
+    ),
+    "table": Known(
+        "error of the table", "fitted", _STUDY,
+        ("", "are by a table with an error above warn-table-error"),
+        {
+            "": f"a composition of other functions may be nearer{_FUSED}",
+            "silu": f"write it as x * (0.5 * tanh(x / 2) + 0.5){_FUSED}",
+            "sigmoid": f"write it as 0.5 * tanh(x / 2) + 0.5{_FUSED}",
+            "gelu": "write it as 0.5 * x * (1 + tanh(0.79788456 * (x + 0.044715 * x^3)))"
+            f"{_FUSED}",
+        },
+    ),
+    "late-scale": Known(
+        "largest |sum| of codes", "inferred", "cadamcat/llms-on-apple-neural-engine",
+        ("", "would overflow, or nearly, if scales come after the sum (inferred)"),
+        {"": "store the weight as a palette or in fp16, or multiply its input by a power of two "
+         "such as 2^-4, and the result by its inverse"},
+    ),
+}  # fmt: skip
 """In the order of their weight."""
-
-_SCALED = "a power of two such as 2^-4, and the result by its inverse"
-_FUSED = ", if the compiler does not fuse it back, which is unknown"
-REMEDIES: Mapping[tuple[Hazard, str], str] = {
-    ("sum", ""): f"multiply the input or the weights by {_SCALED}",
-    ("order", ""): f"multiply the input or the weights by {_SCALED}",
-    ("infinity", ""): "keep its operands finite: use -1e4 in a mask, and results within fp16's "
-    "65,504",
-    ("softplus", ""): "write it as relu(x) + log(1 + exp(-|x|))",
-    ("logsumexp", ""): "subtract the maximum of x before exp, and add it to the logarithm",
-    ("dropped", ""): "multiply the smaller operand by a power of two such as 2^6, and the result "
-    "by its inverse",
-    ("dropped", "scores"): "if a scale such as 1/sqrt(d) is folded into these weights, take it out "
-    "and multiply the scores by it",
-    ("dropped", "values"): "normalize after P @ V: multiply exp(scores - maximum) with V, and "
-    "divide the result by the sum of the exponentials",
-    ("table", ""): f"a composition of other functions may be nearer{_FUSED}",
-    ("table", "silu"): f"write it as x * (0.5 * tanh(x / 2) + 0.5){_FUSED}",
-    ("table", "sigmoid"): f"write it as 0.5 * tanh(x / 2) + 0.5{_FUSED}",
-    ("table", "gelu"): "write it as 0.5 * x * (1 + tanh(0.79788456 * (x + 0.044715 * x^3)))"
-    f"{_FUSED}",
-    ("late-scale", ""): "store the weight as a palette or in fp16, or multiply its input by "
-    f"{_SCALED}",
-}
-"""Rewrites by hazard, and by the role in attention or the kind of an operation."""
-
-
 _NEAR = 2.0
 """Within this factor of a limit, a value warns."""
 _NEAR_DROPPED = 0.1
@@ -174,81 +198,55 @@ def _severity(peak: Peak, policy: HazardsPolicy) -> Severity | None:
 
 
 def _finding(peak: Peak, severity: Severity, policy: HazardsPolicy) -> Finding:
-    known = KNOWN[peak.hazard]
-    keys = ((peak.hazard, key) for key in (peak.role or peak.kind, ""))
+    known, met = KNOWN[peak.hazard], severity == "failed"
+    kind = known.kind[0 if met or not known.kind[1] else 1]
+    if peak.hazard == "dropped":
+        kind += {"scores": " for attention", "values": " in P @ V"}.get(peak.role, "")
+    elif peak.hazard == "table":
+        kind = kind.replace("are by", f"are {peak.kind} by")
     return Finding(
         severity,
-        f"{SIMULATED}: {peak.op} ({peak.kind}) on {peak.probe}: "
-        f"{_sentence(peak, severity, policy)} ({known.grade}: {known.source})",
+        f"{SIMULATED}: {peak.op} ({peak.kind}) on {peak.probe}: {_sentence(peak, met, policy)} "
+        f"({known.grade}: {known.source})",
         Where(op=peak.op, probe=peak.probe),
-        next(REMEDIES[key] for key in keys if key in REMEDIES),
-        _kind(peak, severity),
-        _figure(peak, policy).name if severity == "failed" else "",
+        known.remedies.get(peak.role or peak.kind, known.remedies[""]),
+        kind,
+        _figure(peak, policy).name if met else "",
     )
 
 
-def _sentence(peak: Peak, severity: Severity, policy: HazardsPolicy) -> str:
-    value, met = peak.value, severity == "failed"
-    near = f"within a factor of {_NEAR:g} of"
+def _sentence(peak: Peak, met: bool, policy: HazardsPolicy) -> str:
+    value, most = peak.value, limit_of(peak.hazard, policy) or 0.0
+    near = "beyond" if met or value >= most else f"within a factor of {_NEAR:g} of"
     match peak.hazard:
         case "sum" if met:
-            outputs = counted(peak.count, "output")
-            return f"{outputs} overflowed, as the accumulator met {ACCUMULATOR:,.0f}"
-        case "sum":
-            return (
-                f"the largest |sum| is {value:,.0f}, {near} {ACCUMULATOR:,.0f}, from which the "
-                "accumulator overflows"
-            )
+            return f"{counted(peak.count, 'output')} overflowed, as the accumulator met {most:,.0f}"
         case "order":
-            return (
-                f"{counted(value, 'output')} may overflow: some orders of summation meet "
-                f"{ACCUMULATOR:,.0f}, and the ANE's is unknown"
-            )
+            orders = f"some orders of summation meet {ACCUMULATOR:,.0f}, and the ANE's is unknown"
+            return f"{counted(value, 'output')} may overflow: {orders}"
         case "infinity":
-            return (
-                f"{counted(value, 'operand')} {'is' if value == 1 else 'are'} infinite or NaN, "
-                "which the ANE takes for numbers from 65,536 on"
-            )
-        case "softplus":
-            return (
-                f"exp(x) + 1 reaches {value:,.0f}, {'beyond' if met else near} "
-                f"{ACCUMULATOR:,.0f}, from which softplus is 0 (x = 10.398)"
-            )
-        case "logsumexp":
-            return (
-                f"the sum of exp(x) reaches {value:,.0f}, {'beyond' if met else near} {MAX:,.0f}, "
-                "from which its logarithm is 0"
-            )
+            after = "which the ANE takes for numbers from 65,536 on"
+            return f"{counted(value, 'operand')} are infinite or NaN, {after}"
         case "dropped":
-            share = policy.max_dropped_weight * (1 if met else _NEAR_DROPPED)
-            return (
-                f"{peak.count:.1%} of the products are dropped, {value:.2%} of the sum of |w x|, "
-                f"above {share:.2%}"
-            )
+            share = f"{peak.count:.1%} of the products are dropped"
+            above = f"above {most * (1 if met else _NEAR_DROPPED):.2%}"
+            return f"{share}, {value:.2%} of the sum of |w x|, {above}"
         case "table":
-            near = f"{policy.warn_table_error:.2%}"
-            return f"the table's error is {value:.2%} of its results, above {near}"
-        case "late-scale":
-            return (
-                f"the largest |sum| of integer codes is {value:,.0f}, "
-                f"{'beyond' if value >= ACCUMULATOR else near} {ACCUMULATOR:,.0f}, from which it "
-                "overflows if the scale comes after the sum"
-            )
+            above = f"above {policy.warn_table_error:.2%}"
+            return f"the table's error is {value:.2%} of its results, {above}"
+        case hazard:
+            what, after = _REACHES[hazard]
+            return f"{what} {value:,.0f}, {near} {most:,.0f}, from which {after}"
 
 
-def _kind(peak: Peak, severity: Severity) -> str:
-    met = severity == "failed"
-    role = {"scores": " for attention", "values": " in P @ V"}.get(peak.role, "")
-    return {
-        "sum": "overflow the accumulator" if met else "come near the accumulator's limit",
-        "order": "may overflow the accumulator, by the order of summation",
-        "infinity": "have infinite operands, which the ANE takes for numbers",
-        "softplus": "are beyond softplus's cliff" if met else "come near softplus's cliff",
-        "logsumexp": "are beyond logsumexp's cliff" if met else "come near logsumexp's cliff",
-        "dropped": f"lose products that are too small{role}",
-        "table": f"are {peak.kind} by a table with an error above warn-table-error",
-        "late-scale": "would overflow, or nearly, if scales come after the sum (inferred)",
-    }[peak.hazard]
+_REACHES: Mapping[Hazard, tuple[str, str]] = {
+    "sum": ("the largest |sum| is", "the accumulator overflows"),
+    "softplus": ("exp(x) + 1 reaches", "softplus is 0 (x = 10.398)"),
+    "logsumexp": ("the sum of exp(x) reaches", "its logarithm is 0"),
+    "late-scale": (
+        "the largest |sum| of integer codes is", "it overflows if the scale comes after the sum",
+    ),
+}  # fmt: skip
 
 
 def _figure(peak: Peak, policy: HazardsPolicy) -> Figure:

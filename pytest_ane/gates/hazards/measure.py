@@ -107,15 +107,10 @@ class Graph:
         before any other sum or norm.
         """
         if op.op == "matmul":
-            moved = _reaches(
-                self._made_of(op), self._made_of,
-                lambda o: o.op == "softmax", lambda o: o.op in _MOVES,
-            )  # fmt: skip
-            return "values" if moved else ""
-        leads = op.op in PRODUCTS and _reaches(
-            self._taken_by(op), self._taken_by,
-            lambda o: o.op in _ATTENTION, lambda o: o.op not in _ENDS,
-        )  # fmt: skip
+            softmax, moves = (lambda o: o.op == "softmax"), (lambda o: o.op in _MOVES)
+            return "values" if _reaches(self._made_of(op), self._made_of, softmax, moves) else ""
+        attends, passes = (lambda o: o.op in _ATTENTION), (lambda o: o.op not in _ENDS)
+        leads = op.op in PRODUCTS and _reaches(self._taken_by(op), self._taken_by, attends, passes)
         return "scores" if leads else ""
 
     def follows(self, op: Operation, names: Collection[str]) -> bool:
@@ -130,13 +125,10 @@ class Graph:
                 continue
             inputs = [self._made(below, key) for key in below.inputs]
             exponential = next((i for i in inputs if i is not None and i.op == "exp"), None)
-            if exponential is None or (below.op == "add" and not self._adds_constant(below)):
-                continue
-            yield "softplus" if below.op == "add" else "logsumexp", exponential, op
-
-    def _adds_constant(self, op: Operation) -> bool:
-        makers = [self._made(op, key) for key in ("x", "y")]
-        return any(maker is None or maker.op == "const" for maker in makers)
+            terms = [self._made(below, key) for key in ("x", "y")]
+            constant = any(maker is None or maker.op == "const" for maker in terms)
+            if exponential is not None and (below.op != "add" or constant):
+                yield "softplus" if below.op == "add" else "logsumexp", exponential, op
 
     def _made(self, op: Operation, key: str) -> Operation | None:
         arguments = op.inputs.get(key, ())
@@ -231,12 +223,12 @@ class Observer:
         for (hazard, name, probe), part in self._parts.items():
             op = self._ops[name]
             if hazard == "table":
-                self._keep(Peak(hazard, name, op.op, probe, _relative(part)))
+                error, size = float(part[0]), float(part[1])
+                lost = math.sqrt(error / size) if size else math.inf if error else 0.0
+                self._keep(Peak(hazard, name, op.op, probe, lost))
             elif part[3]:
-                role = self._graph.role(op)
-                self._keep(
-                    Peak(hazard, name, op.op, probe, part[2] / part[3], part[0] / part[1], role)
-                )
+                shares, role = (part[2] / part[3], part[0] / part[1]), self._graph.role(op)
+                self._keep(Peak(hazard, name, op.op, probe, *shares, role))
         return tuple(self._peaks.values())
 
     def __call__(self, run: Computed) -> None:
@@ -259,11 +251,9 @@ class Observer:
         self._keep(Peak(hazard, op.name, op.op, self.probe, value, count, self._graph.role(op)))
 
     def _keep(self, peak: Peak) -> None:
-        key = peak.hazard, peak.op
-        if key not in self._peaks or (peak.value, peak.count) > (
-            self._peaks[key].value, self._peaks[key].count,
-        ):  # fmt: skip
-            self._peaks[key] = peak
+        known = self._peaks.get((peak.hazard, peak.op))
+        if known is None or (peak.value, peak.count) > (known.value, known.count):
+            self._peaks[peak.hazard, peak.op] = peak
 
     def _not_finite(self, run: Computed) -> int:
         """Operands that are infinite or NaN; constant ones are looked at once."""
@@ -281,18 +271,16 @@ class Observer:
     def _sums(self, run: Computed, sums: Sums) -> None:
         op, values = run.op, sums.values
         finite = np.isfinite(values)
-        largest = float(np.abs(values).max(initial=0.0, where=finite))
         if sums.infinite:
             self._overflowed.update(out.name for out in op.outputs)
-        depends = 0 if sums.may_overflow is None else int(sums.may_overflow.sum())
         # What overflows in order of k may do so in that order only.
         always = sums.infinite and int(np.sum(~finite & ~sums.mask))
+        largest = float(np.abs(values).max(initial=0.0, where=finite))
         self._note("sum", op, math.inf if always else largest, always)
-        if depends:
+        if sums.may_overflow is not None and (depends := int(sums.may_overflow.sum())):
             self._note("order", op, depends)
         if sums.operands is not None and self.shares:
-            lost = self._losses(run, *sums.operands)
-            self._parts["dropped", op.name, self.probe] += lost
+            self._parts["dropped", op.name, self.probe] += self._losses(run, *sums.operands)
         if (codes := self._sums_of_codes(run, values)) is not None:
             self._note("late-scale", op, codes)
 
@@ -317,10 +305,9 @@ class Observer:
 
         A sum of scaled numbers without its bias, divided by the scale of its row.
         """
-        factors = _constant(run)
+        factors, name = _constant(run), run.op.name
         if factors is None or factors.scale is None or run.op.op == "matmul":
             return None
-        name = run.op.name
         if name not in self._codes:
             self._codes[name] = _scales(factors)
         if (scale := self._codes[name]) is None:
@@ -343,18 +330,18 @@ class Observer:
 
     def _logarithms(self, run: Computed) -> Iterator[tuple[Hazard, float, Operation]]:
         """What logarithms of sums of exponentials sum, in float64."""
-        kind, x = run.op.op, run.parameters.get("x")
+        op, x = run.op, run.parameters.get("x")
+        softplus = [op] if op.op == "softplus" else self._exponentials.get(op.name, [])
         with np.errstate(all="ignore"):
-            if kind == "softplus":
-                yield "softplus", float(np.exp(np.float64(_most(x))) + 1), run.op
-            elif kind == "reduce_log_sum_exp":
-                given = {key: run.parameters.get(key) for key in ("axes", "keep_dims")}
-                total = run.typed(x=np.asarray(x, np.float64), **_present(given))
-                yield "logsumexp", float(np.exp(np.float64(_most(total)))), run.op
-            elif kind == "log" and self._logs.get(run.op.name) == "logsumexp":
-                yield "logsumexp", _most(x), run.op
-            for log in self._exponentials.get(run.op.name, ()):
+            for log in softplus:
                 yield "softplus", float(np.exp(np.float64(_most(x))) + 1), log
+            if op.op == "reduce_log_sum_exp":
+                keys = ("axes", "keep_dims")
+                given = {key: run.parameters[key] for key in keys if key in run.parameters}
+                total = run.typed(x=np.asarray(x, np.float64), **given)
+                yield "logsumexp", float(np.exp(np.float64(_most(total)))), op
+            elif op.op == "log" and self._logs.get(op.name) == "logsumexp":
+                yield "logsumexp", _most(x), op
 
 
 def _constant(run: Computed) -> Factors | None:
@@ -372,14 +359,6 @@ def _scales(factors: Factors) -> Array | None:
     return codes.codes[1].reshape(-1) if codes.is_exact else None
 
 
-def _relative(part: DoubleArray) -> float:
-    """Root of a sum of squared errors over one of squares; 0 where both are."""
-    error, size = float(part[0]), float(part[1])
-    if not size:
-        return math.inf if error else 0.0
-    return math.sqrt(error / size)
-
-
 def _infinities(x: Array) -> int:
     return int(x.size - np.count_nonzero(np.isfinite(x)))
 
@@ -387,7 +366,3 @@ def _infinities(x: Array) -> int:
 def _most(x: Any) -> float:
     """The largest number; NaN is left out, infinity is not."""
     return float(np.nanmax(np.asarray(x, np.float64), initial=-np.inf))
-
-
-def _present(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in given.items() if value is not None}

@@ -22,16 +22,9 @@ from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.mlprogram.model import read_model
 
 __all__ = [
-    "PLACEMENT",
-    "Forecast",
-    "Match",
-    "Placement",
-    "Plan",
-    "PredictedPlan",
-    "forecast",
-    "judge",
+    "PLACEMENT", "Forecast", "Match", "Placement", "Plan", "PredictedPlan", "forecast", "judge",
     "measure",
-]
+]  # fmt: skip
 
 
 class PlacementGate(Gate[Placement]):
@@ -52,13 +45,8 @@ class PlacementGate(Gate[Placement]):
         """Core ML's plan where the backend runs on a device, else a forecast."""
         # Some rules read weights, which `context.program` leaves out.
         program = read_model(context.artifact.path, function=context.shard.function)
-        size = context.artifact.size
-        return measure(
-            context.backend,
-            context.artifact.path,
-            program,
-            size_bytes=size,
-        )
+        artifact = context.artifact
+        return measure(context.backend, artifact.path, program, size_bytes=artifact.size)
 
     def beside(self, recorded: Placement, context: ShardContext) -> Placement:
         """A recorded plan beside what is predicted, so that the two can be compared."""
@@ -108,11 +96,14 @@ class PlacementGate(Gate[Placement]):
         assert isinstance(new, Plan)
         before, after = _by_place(old), _by_place(new)
         for key in dict.fromkeys((*before, *after)):
-            then, now = before.get(key), after.get(key)
-            if (moved := (_placed(then), _placed(now)))[0] != moved[1]:
-                operation = then or now
-                assert operation is not None
-                yield Move(key[0], operation.op or "", operation.name, *moved)
+            pair = (before.get(key), after.get(key))
+            then, now = (
+                "absent" if op is None else "folded" if op.folded else op.preferred or "none"
+                for op in pair
+            )
+            operation = pair[0] or pair[1]
+            if then != now and operation is not None:
+                yield Move(key[0], operation.op or "", operation.name, then, now)
 
 
 _Place: TypeAlias = tuple[str, tuple[tuple[str, int], ...], str, int]
@@ -120,20 +111,13 @@ _Place: TypeAlias = tuple[str, tuple[tuple[str, int], ...], str, int]
 
 def _by_place(plan: Plan) -> dict[_Place, PlannedOperation]:
     """Operations by function, blocks, name (else type), and which of equal ones it is."""
-    seen: Counter[tuple[str, tuple[tuple[str, int], ...], str]] = Counter()
     places: dict[_Place, PlannedOperation] = {}
-    for function, operation in plan.walk():
-        key = (function, operation.scope, operation.name or operation.op or "")
-        place = (*key, seen[key])
-        places[place] = operation
-        seen[key] += 1
+    for function, op in plan.walk():
+        key, count = (function, op.scope, op.name or op.op or ""), 0
+        while (place := (*key, count)) in places:
+            count += 1
+        places[place] = op
     return places
-
-
-def _placed(operation: PlannedOperation | None) -> str:
-    if operation is None:
-        return "absent"
-    return "folded" if operation.folded else operation.preferred or "none"
 
 
 PLACEMENT = PlacementGate()

@@ -48,19 +48,11 @@ class Origin:
 
 # The parameters that decide the extents of an op's result.
 EXTENT_PARAMETERS = {
-    "fill": ("shape",),
-    "pad": ("pad",),
-    "random_bernoulli": ("shape",),
-    "random_normal": ("shape",),
-    "random_uniform": ("shape",),
-    "range_1d": ("start", "end", "step"),
-    "reshape": ("shape",),
-    "resize": ("shape",),
-    "slice_by_index": ("begin", "end", "stride"),
-    "slice_by_size": ("size",),
-    "tile": ("reps",),
-    "topk": ("k",),
-}
+    "fill": ("shape",), "pad": ("pad",), "range_1d": ("start", "end", "step"),
+    "random_bernoulli": ("shape",), "random_normal": ("shape",), "random_uniform": ("shape",),
+    "reshape": ("shape",), "resize": ("shape",), "slice_by_index": ("begin", "end", "stride"),
+    "slice_by_size": ("size",), "tile": ("reps",), "topk": ("k",),
+}  # fmt: skip
 _FROM_VALUES = frozenset({"cond", "non_zero", "while_loop"})
 _UPDATES = {"slice_update": "x", "write_state": "data"}
 _UNKNOWN = Origin(Depends.VALUES)
@@ -89,7 +81,12 @@ class Graph:
     def sites(self) -> Iterator[Site]:
         """Every operation, nested blocks included, once all it reads is known."""
         for operation in self.function.walk():
-            self._enter(operation)
+            origin = self._result(operation)
+            for named in operation.outputs:
+                self._define(named.name, named.type, origin)
+                self._producers[named.name] = operation
+            for block in operation.blocks:
+                self._declare(block.inputs)
             yield Site(self, operation)
 
     @cached_property
@@ -108,10 +105,9 @@ class Graph:
         """The first operation that reads a value, by the value's name."""
         found: dict[str, Operation] = {}
         for operation in self.function.walk():
-            for arguments in operation.inputs.values():
-                for argument in arguments:
-                    if isinstance(argument, Ref):
-                        found.setdefault(argument.name, operation)
+            for _, argument in Site(self, operation).arguments():
+                if isinstance(argument, Ref):
+                    found.setdefault(argument.name, operation)
         return found
 
     @cached_property
@@ -119,18 +115,14 @@ class Graph:
         """Names of the scale and the bias that the converter puts behind an image input."""
         names: set[str] = set()
         for operation in self.function.block.operations:
-            suffix = _IMAGE_SUFFIXES.get(operation.op, "")
-            image = operation.name.removesuffix(suffix)
-            x = next(iter(operation.inputs.get("x", ())), None)
-            reads = x.name if isinstance(x, Ref) else ""
-            scaled = image + _IMAGE_SUFFIXES["mul"]
-            if (
-                operation.name == image + suffix
-                and suffix
-                and image in self.inputs
-                and (reads == image or (reads == scaled and scaled in names))
-            ):
-                names.add(operation.name)
+            suffix = _IMAGE_SUFFIXES.get(operation.op)
+            if suffix and operation.name.endswith(suffix):
+                image = operation.name.removesuffix(suffix)
+                x = next(iter(operation.inputs.get("x", ())), None)
+                reads = x.name if isinstance(x, Ref) else ""
+                scaled = reads == image + _IMAGE_SUFFIXES["mul"] and reads in names
+                if image in self.inputs and (reads == image or scaled):
+                    names.add(operation.name)
         return frozenset(names)
 
     def tensor(self, argument: Argument) -> TensorType | None:
@@ -166,24 +158,16 @@ class Graph:
         return self._read(value) if self._read else None
 
     def _declare(self, named: Iterable[Named]) -> None:
-        for name, declared in ((one.name, one.type) for one in named):
-            kind = declared.wrapped if isinstance(declared, StateType) else declared
+        for one in named:
+            kind = one.type.wrapped if isinstance(one.type, StateType) else one.type
             flexible = isinstance(kind, TensorType) and None in kind.shape
-            self._define(name, kind, Origin(Depends.VALUES, Depends(int(flexible))))
+            self._define(one.name, kind, Origin(Depends.VALUES, Depends(int(flexible))))
 
     def _define(self, name: str, kind: object, origin: Origin) -> None:
         self._origins[name] = origin
         self._types.pop(name, None)
         if isinstance(kind, TensorType):
             self._types[name] = kind
-
-    def _enter(self, operation: Operation) -> None:
-        origin = self._result(operation)
-        for named in operation.outputs:
-            self._define(named.name, named.type, origin)
-            self._producers[named.name] = operation
-        for block in operation.blocks:
-            self._declare(block.inputs)
 
     def _result(self, operation: Operation) -> Origin:
         if operation.op in _FROM_VALUES:
@@ -195,14 +179,8 @@ class Graph:
             return Origin(extents)
         if operation.op.startswith("random_"):
             values = Depends.VALUES
-        deciding = (self.origin(a).values for _, a in _deciding(operation))
-        return Origin(values, max(extents, max(deciding, default=Depends.NOTHING)))
-
-
-def _deciding(operation: Operation) -> Iterator[tuple[str, Argument]]:
-    for parameter in EXTENT_PARAMETERS.get(operation.op, ()):
-        for argument in operation.inputs.get(parameter, ()):
-            yield parameter, argument
+        deciding = [self.origin(a).values for _, a in Site(self, operation).deciding()]
+        return Origin(values, max(extents, *deciding) if deciding else extents)
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,7 +192,6 @@ class Site:
 
     @property
     def op(self) -> str:
-        """The operation's type."""
         return self.operation.op
 
     def argument(self, parameter: str) -> Argument | None:
@@ -222,14 +199,15 @@ class Site:
         return next(iter(self.operation.inputs.get(parameter, ())), None)
 
     def arguments(self) -> Iterator[tuple[str, Argument]]:
-        """Every argument with the parameter it is given for."""
         for parameter, arguments in self.operation.inputs.items():
             for argument in arguments:
                 yield parameter, argument
 
     def deciding(self) -> Iterator[tuple[str, Argument]]:
         """The arguments that decide the extents of the result."""
-        return _deciding(self.operation)
+        for parameter in EXTENT_PARAMETERS.get(self.op, ()):
+            for argument in self.operation.inputs.get(parameter, ()):
+                yield parameter, argument
 
     def tensor(self, parameter: str) -> TensorType | None:
         """The type of a parameter; `None` where it is not given, or is no tensor."""
@@ -255,7 +233,6 @@ class Site:
                 yield kind
 
     def outputs(self) -> Iterator[TensorType]:
-        """Types of the tensors it computes."""
         return (
             named.type for named in self.operation.outputs if isinstance(named.type, TensorType)
         )

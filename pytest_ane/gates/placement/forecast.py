@@ -54,14 +54,7 @@ class Match:
 
 @dataclass(frozen=True)
 class ComputeOp:
-    """An operation that the rules were asked about.
-
-    Attributes:
-        name: its first output.
-        type: such as `conv`.
-        function: the function it stands in.
-        index: as of a `Match`.
-    """
+    """An operation that the rules were asked about; fields as of a `Match`."""
 
     name: str
     type: str
@@ -133,15 +126,13 @@ class Forecast:
 
     def allowing(self, patterns: Sequence[str]) -> Forecast:
         """The forecast with operations allowed off the ANE by name or type."""
-        matches = tuple(
-            replace(match, outcome="allowed")
-            if match.outcome == "ineligible"
-            and match.index is not None
-            and allows(patterns, match.op, match.type)
-            else match
-            for match in self.matches
-        )
-        return replace(self, matches=matches)
+
+        def applied(match: Match) -> Match:
+            off = match.outcome == "ineligible" and match.index is not None
+            allowed = off and allows(patterns, match.op, match.type)
+            return replace(match, outcome="allowed") if allowed else match
+
+        return replace(self, matches=tuple(map(applied, self.matches)))
 
     def under(self, os: str) -> Forecast:
         """The forecast with the size rule of a system (`macOS 26`) applied.
@@ -187,7 +178,8 @@ def forecast(model: MLModel, *, size_bytes: int) -> Forecast:
                 ops.append(op)
                 matches += _matches(site, op)
             index += 1
-    return Forecast(size_bytes, _sorted(compute), _sorted(left_out), tuple(matches), tuple(ops))
+    asked, rest = (dict(count.most_common()) for count in (compute, left_out))
+    return Forecast(size_bytes, asked, rest, tuple(matches), tuple(ops))
 
 
 def _matches(site: Site, op: ComputeOp) -> Iterator[Match]:
@@ -212,10 +204,8 @@ def _reader(model: MLModel) -> Read:
     """Reads a constant's elements; `None` where they are too many, or no longer on disk."""
 
     def read(value: Value) -> npt.NDArray[Any] | None:
-        kind = value.type
-        if not isinstance(value.data, Blob) or not isinstance(kind, TensorType):
-            return None
-        if prod(extent or 0 for extent in kind.shape) > _READ_AT_MOST:
+        kind = value.type if isinstance(value.data, Blob) else None
+        if not isinstance(kind, TensorType) or prod(d or 0 for d in kind.shape) > _READ_AT_MOST:
             return None
         from pytest_ane.mlprogram import blob
 
@@ -225,7 +215,3 @@ def _reader(model: MLModel) -> Read:
             return None
 
     return read
-
-
-def _sorted(counts: Counter[str]) -> dict[str, int]:
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

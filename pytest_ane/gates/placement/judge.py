@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pytest_ane.gates.placement.forecast import Forecast, Match, allows
 from pytest_ane.gates.placement.measure import Placement, PredictedPlan
 from pytest_ane.gates.placement.plans import Plan, Summary, plain, summarise
-from pytest_ane.gates.placement.rules import find
+from pytest_ane.gates.placement.rules import Outcome, find
 from pytest_ane.gates.placement.segmenter import Placed, Predicted
 from pytest_ane.gates.verdict import (
     Cell,
@@ -19,25 +19,19 @@ from pytest_ane.gates.verdict import (
     Table,
     Verdict,
     Where,
+    counted,
     rounded,
 )
 from pytest_ane.manifest.policy import PlacementPolicy
 
 
 def judge(measurement: Placement, policy: PlacementPolicy, subject: str) -> Verdict:
-    """The verdict on where a shard runs.
+    """Where a shard runs, by Core ML's plan, of which only preferred devices count, or a forecast.
 
-    Args:
-        measurement: Core ML's plan, of which only preferred devices count, or a forecast.
-        policy: names the system the shard is for, which decides the size rule of a forecast;
-            whether a prediction must put every op on the ANE; and ops that may be off it.
-        subject: qualified shard id.
-
-    Returns:
-        `unproven` where there was no compute op to ask about, or the plan proves nothing.
+    `unproven` where there was no compute op to ask about, or the plan proves nothing.
 
     Raises:
-        ManifestError: the policy names no system.
+        ManifestError: the policy names no system, which decides the size rule of a forecast.
     """
     if isinstance(measurement, Plan):
         return _of_plan(measurement, policy, subject)
@@ -73,45 +67,26 @@ def figures(plan: Plan) -> tuple[Figure, ...]:
 
 
 def _of_plan(plan: Plan, policy: PlacementPolicy, subject: str) -> Verdict:
-    summary = summarise(plan)
+    summary, allow_off = summarise(plan), policy.allow_off
     predictions = plan.predictions if isinstance(plan, PredictedPlan) else ()
-    allowed = [op for _, op in summary.off if allows(policy.allow_off, op.name, op.op or "")]
-    heads = ("op", "name", "function", "device", "supported")
-    columns = tuple(map(Column, (*heads, "why") if any(op.why for _, op in summary.off) else heads))
+    allowed = sum(allows(allow_off, op.name, op.op or "") for _, op in summary.off)
+    texts = {text for _, op in plan.walk() for text in (op.name, op.op or "")}
+    heads = ("op", "name", "function", "device", "supported", "why")
+    rows = []
+    for function, op in summary.off:
+        names = (plain(op.op or "operation"), plain(op.name), plain(function))
+        rows.append((*names, op.preferred or "none", ", ".join(op.supported), plain(op.why)))
+    title = "compute ops that are not on the ANE"
+    off = Table(title, tuple(map(Column, heads)), tuple(rows), "off_ane")
     elsewhere = contradictions(plan, predictions)
-    rows = tuple(
-        (
-            plain(op.op or "operation"),
-            plain(op.name),
-            plain(function),
-            op.preferred or "none",
-            ", ".join(op.supported),
-            plain(op.why),
-        )[: len(columns)]
-        for function, op in summary.off
-    )
+    tables = [*([off] if rows else []), *elsewhere]
+    tables += [*(assumptions(predictions) if elsewhere else ()), *plan_table(plan, predictions)]
     return Verdict(
-        gate="placement",
-        subject=subject,
-        figures=(*figures(plan), *_allowed(len(allowed)), *predicted_figures(predictions)),
-        findings=(
-            *_off_the_ane(summary, policy.allow_off),
-            *_unmatched(
-                policy.allow_off,
-                {op.name for _, op in plan.walk()},
-                {op.op or "" for _, op in plan.walk()},
-            ),
-        ),
-        tables=(
-            *(
-                [Table("compute ops that are not on the ANE", columns, rows, "off_ane")]
-                if rows
-                else []
-            ),
-            *elsewhere,
-            *(assumptions(predictions) if elsewhere else ()),
-            *plan_table(plan, predictions),
-        ),
+        "placement",
+        subject,
+        (*figures(plan), *_allowed(allowed), *predicted_figures(predictions)),
+        (*_off_the_ane(summary, allow_off), *_unmatched(allow_off, texts)),
+        tuple(tables),
         basis="plan",
     )
 
@@ -121,12 +96,10 @@ def _allowed(count: int) -> Iterator[Figure]:
         yield Figure("allowed_off_ops", count, "ops allowed off the ANE", shown=True)
 
 
-def _unmatched(
-    patterns: Sequence[str], names: Collection[str], kinds: Collection[str]
-) -> Iterator[Finding]:
+def _unmatched(patterns: Sequence[str], texts: Collection[str]) -> Iterator[Finding]:
     """A pattern that no operation has: a slip of the pen, or for another shard of the model."""
     for pattern in patterns:
-        if not any(allows((pattern,), text, text) for text in (*names, *kinds)):
+        if not any(allows((pattern,), text, text) for text in texts):
             yield Finding(
                 "note",
                 f"policy.placement.allow-off has {pattern!r}, and no op has this name or type",
@@ -140,62 +113,46 @@ def _off_the_ane(summary: Summary, allow_off: Sequence[str]) -> Iterator[Finding
         yield Finding("unproven", reason, remedy=remedy)
         return
     off = [op for _, op in summary.off if not allows(allow_off, op.name, op.op or "")]
-    unnamed = [op for op in off if not op.name]
-    for op in off:
-        if op.name:
-            name = plain(op.name)
-            one, several, rest = (
-                ("runs", "run", f"on the {op.preferred} instead of the ANE")
-                if op.preferred
-                else ("has", "have", "no device")
-            )
-            reason = f"{plain(op.op or 'operation')} `{name}` {one} {rest}"
-            yield Finding("failed", reason, Where(op=name), kind=f"{several} {rest}")
-    if count := summary.elsewhere + len(unnamed):
+    for op in filter(lambda op: op.name, off):
+        name, rest = plain(op.name), f"on the {op.preferred} instead of the ANE"
+        one, several = ("runs", "run") if op.preferred else ("has", "have")
+        rest = rest if op.preferred else "no device"
+        reason = f"{plain(op.op or 'operation')} `{name}` {one} {rest}"
+        yield Finding("failed", reason, Where(op=name), kind=f"{several} {rest}")
+    if count := summary.elsewhere + sum(not op.name for op in off):
         verb = "op is" if count == 1 else "ops are"
         yield Finding("failed", f"{count:,} of {summary.compute:,} {verb} not on the ANE")
 
 
 def _of_forecast(forecast: Forecast, policy: PlacementPolicy, subject: str) -> Verdict:
-    findings = (
-        *_findings(forecast),
-        *_unmatched(policy.allow_off, {op.name for op in forecast.ops}, forecast.compute),
-        *(_required(forecast, policy) if policy.require == "predicted" else ()),
-    )
+    texts = {op.name for op in forecast.ops} | forecast.compute.keys()
+    findings = [*_findings(forecast), *_unmatched(policy.allow_off, texts)]
+    if policy.require == "predicted":
+        if not forecast.predictions:
+            findings.append(Finding("unproven", "Nothing is predicted of this program"))
+        ruled_out = {match.op for match in forecast.of("ineligible")}
+        wanted = _required(forecast.predictions, policy.allow_off)
+        findings += [each for each in wanted if each.where.op not in ruled_out]
     if forecast.outcome == "unproven":
         reason = "The program has no compute op, so there is nothing to place"
         remedy = "check that the artifact is the one that was built"
-        findings = (*findings, Finding("unproven", reason, remedy=remedy))
+        findings.append(Finding("unproven", reason, remedy=remedy))
     return Verdict(
-        gate="placement",
-        subject=subject,
-        figures=(*_figures(forecast, policy.os), *predicted_figures(forecast.predictions)),
-        findings=findings,
-        tables=(
-            *_tables(forecast),
-            *assumptions(forecast.predictions),
-            *forecast_table(forecast),
-        ),
+        "placement",
+        subject,
+        (*_figures(forecast, policy.os), *predicted_figures(forecast.predictions)),
+        tuple(findings),
+        (*_tables(forecast), *assumptions(forecast.predictions), *forecast_table(forecast)),
         basis="forecast",
     )
-
-
-def _required(forecast: Forecast, policy: PlacementPolicy) -> Iterator[Finding]:
-    if not forecast.predictions:
-        yield Finding("unproven", "Nothing is predicted of this program")
-    ruled_out = {match.op for match in forecast.of("ineligible")}
-    for finding in required(forecast.predictions, policy.allow_off):
-        if finding.where.op not in ruled_out:
-            yield finding
 
 
 def _figures(forecast: Forecast, os: str) -> Iterator[Figure]:
     compute, off, warned = forecast.compute_ops, forecast.ineligible(), forecast.warned()
     allowed = forecast.allowed()
-    types = ", ".join(dict.fromkeys(m.type for m in forecast.of("warned") if m.index is not None))
-    rules = [find(m.rule, "warned") for m in forecast.of("warned") if m.index is not None]
-    to_cpu = all(rule and "CPU" in rule.consequence for rule in rules)
+    warnings = [match for match in forecast.of("warned") if match.index is not None]
     convs = forecast.compute.get("conv", 0)
+    kinds = ", ".join(f"{count} {kind}" for kind, count in forecast.left_out.items())
     yield Figure("instrument", "forecast")
     yield Figure("outcome", forecast.outcome)
     yield Figure("os", os)
@@ -203,33 +160,33 @@ def _figures(forecast: Forecast, os: str) -> Iterator[Figure]:
                  shown=True)  # fmt: skip
     yield Figure("compute_ops", compute, "ops")
     yield Figure("ineligible_ops", off, "ops ineligible")
-    unit = "ops likely on the CPU" if to_cpu else "ops with a warning"
+    unit = "ops likely on the CPU" if _to_cpu(warnings) else "ops with a warning"
+    types = ", ".join(dict.fromkeys(match.type for match in warnings))
     yield Figure("warned_ops", warned, unit, note=types, shown=warned > 0)
     yield from _allowed(allowed)
     yield Figure("conv_eligible", forecast.eligible("conv"), "convolutions eligible", of=convs)
     yield Figure("conv_total", convs, "convolutions")
-    kinds = ", ".join(f"{count} {kind}" for kind, count in forecast.left_out.items())
     yield Figure("left_out_ops", sum(forecast.left_out.values()), "ops left out", note=kinds)
     yield Figure("size_bytes", forecast.size_bytes, "bytes")
     yield Figure("rules", " ".join(sorted({match.rule for match in forecast.of("ineligible")})))
 
 
+def _to_cpu(matches: Sequence[Match]) -> bool:
+    rules = [find(match.rule, "warned") for match in matches]
+    return all(rule and "CPU" in rule.consequence for rule in rules)
+
+
 def _findings(forecast: Forecast) -> Iterator[Finding]:
     """Matches by rule, in order of their ids; ops before the casts that are there for them."""
-    outcomes: tuple[tuple[str, Severity, str], ...] = (
-        ("ineligible", "failed", "ineligible"),
-        ("warned", "note", "warned of"),
-    )
-    for outcome, severity, word in outcomes:
-        matches = [match for match in forecast.matches if match.outcome == outcome]
-        for match in sorted(matches, key=lambda m: (m.rule, m.type == "cast")):
+    for outcome, severity, word in _OUTCOMES:
+        for match in sorted(forecast.of(outcome), key=lambda m: (m.rule, m.type == "cast")):
             rule = find(match.rule, match.outcome)
             title = _lower(rule.title.rstrip(".")) if rule else "a rule this version does not have"
             inside = f" in {function}" if (function := _outside_main(match)) else ""
+            why = _lower(match.why.rstrip("."))
             yield Finding(
                 severity,
-                f"{match.type} `{match.op}`{inside} is {word} ({match.rule}): "
-                f"{_lower(match.why.rstrip('.'))}",
+                f"{match.type} `{match.op}`{inside} is {word} ({match.rule}): {why}",
                 Where(op=match.op) if match.index is not None else Where(),
                 rule.fix if rule else "",
                 f"are {word} ({match.rule}: {title})" if match.index is not None else "",
@@ -247,16 +204,18 @@ def _tables(forecast: Forecast) -> Iterator[Table]:
         tuple((m.rule, m.outcome, m.type, m.op, _outside_main(m), m.why) for m in matches),
         "matches",
     )
-    known = dict.fromkeys((match.rule, match.outcome) for match in matches)
-    rows: list[tuple[str, str, str]] = []
-    for key in known:
-        if rule := find(*key):
-            rows += [
-                (rule.id, "rule", rule.title),
-                ("", "seen", f"{rule.consequence} ({rule.scope})"),
-                ("", "source", rule.source),
-                ("", "fix", rule.fix),
-            ]
+    known = (find(*key) for key in dict.fromkeys((m.rule, m.outcome) for m in matches))
+    rows = [
+        row
+        for rule in known
+        if rule
+        for row in (
+            (rule.id, "rule", rule.title),
+            ("", "seen", f"{rule.consequence} ({rule.scope})"),
+            ("", "source", rule.source),
+            ("", "fix", rule.fix),
+        )
+    ]
     yield Table("the rules", (Column("id"), Column(""), Column("")), tuple(rows), "rules")
 
 
@@ -268,12 +227,6 @@ def _lower(sentence: str) -> str:
     return sentence if sentence[1:2].isupper() else sentence[:1].lower() + sentence[1:]
 
 
-_REMEDY = (
-    "see `pytest-ane explain` for fixes, or name what may be off the ANE in "
-    "policy.placement.allow-off"
-)
-
-
 def predicted_figures(predictions: Sequence[Predicted]) -> Iterator[Figure]:
     """`predicted: 58 of 58 compute ops on the ANE in 1 segment (M4, macOS 27)`, and the margin.
 
@@ -281,19 +234,20 @@ def predicted_figures(predictions: Sequence[Predicted]) -> Iterator[Figure]:
     """
     if not predictions:
         return
-    weakest, unknown = predictions[0], next((p.unknown for p in predictions if p.unknown), "")
+    weakest = predictions[0]
     prediction, compute = weakest.prediction, weakest.compute
     if prediction.total_ms is None:
-        why = unknown or "shapes are known only at run time"
-        yield Figure("predicted", f"nothing: {plain(why)}", label="predicted", shown=True)
+        why = next((p.unknown for p in predictions if p.unknown), "")
+        what = f"nothing: {plain(why or 'shapes are known only at run time')}"
+        yield Figure("predicted", what, label="predicted", shown=True)
         return
     at = f", T = {weakest.tokens}" if weakest.tokens is not None else ""
-    segments = sum(segment.unit == "ANE" for segment in prediction.segments)
+    segments = counted(sum(segment.unit == "ANE" for segment in prediction.segments), "segment")
     undecided = sum(op.undecided for op in compute)
     yield Figure(
         "predicted_ane_ops",
         sum(op.unit == "ANE" for op in compute),
-        f"compute ops on the ANE in {segments} segment{'' if segments == 1 else 's'}",
+        f"compute ops on the ANE in {segments}",
         "predicted:",
         of=len(compute),
         note=f"{prediction.chip}, {prediction.system}{at}",
@@ -305,26 +259,37 @@ def predicted_figures(predictions: Sequence[Predicted]) -> Iterator[Figure]:
         yield Figure("predicted_margin", prediction.margin / 1000, "s", "margin", shown=True)
 
 
-def required(predictions: Sequence[Predicted], allow_off: Sequence[str]) -> Iterator[Finding]:
+def _required(predictions: Sequence[Predicted], allow_off: Sequence[str]) -> Iterator[Finding]:
     """Findings under `require = "predicted"`: failed off the ANE, unproven where undecided.
 
     Of several T that say the same of an op, the weakest one's is told.
     """
+    judged = [
+        (predicted, op)
+        for predicted in predictions
+        if predicted.prediction.total_ms is not None
+        for op in predicted.compute
+        if not allows(allow_off, op.name, op.kind) and (op.undecided or op.unit != "ANE")
+    ]
     told: set[tuple[str, str]] = set()
-    for predicted, op in _judged(predictions, allow_off):
-        if op.unit != "ANE" and not op.undecided and (predicted.function, op.name) not in told:
-            told.add((predicted.function, op.name))
-            yield _finding("failed", op, predicted, f"is predicted on the {op.unit}")
-    for function, why in _unpredicted(predictions).items():
+    for predicted, op in sorted(judged, key=lambda pair: pair[1].undecided):
+        if (predicted.function, op.name) in told:
+            continue
+        told.add((predicted.function, op.name))
+        at = f" at T = {predicted.tokens}" if predicted.tokens is not None else ""
+        state = "undecided" if op.undecided else f"predicted on the {op.unit}"
         yield Finding(
-            "unproven",
-            f"Nothing is predicted of function {plain(function)}: {plain(why)}",
-            remedy="give its inputs shapes that are known, or record a plan on a Mac",
+            "unproven" if op.undecided else "failed",
+            f"{plain(op.kind)} `{plain(op.name)}` is {state}{at}: {reason_of(op)}",
+            Where(op=plain(op.name)),
+            "see `pytest-ane explain` for fixes, or name what may be off the ANE in "
+            "policy.placement.allow-off",
+            f"are {state}{at}",
         )
-    for predicted, op in _judged(predictions, allow_off):
-        if op.undecided and (predicted.function, op.name) not in told:
-            told.add((predicted.function, op.name))
-            yield _finding("unproven", op, predicted, "is undecided")
+    for function, why in _unpredicted(predictions).items():
+        reason = f"Nothing is predicted of function {plain(function)}: {plain(why)}"
+        remedy = "give its inputs shapes that are known, or record a plan on a Mac"
+        yield Finding("unproven", reason, remedy=remedy)
 
 
 def _unpredicted(predictions: Sequence[Predicted]) -> dict[str, str]:
@@ -338,61 +303,33 @@ def _unpredicted(predictions: Sequence[Predicted]) -> dict[str, str]:
     return reasons
 
 
-def _judged(
-    predictions: Sequence[Predicted], allow_off: Sequence[str]
-) -> Iterator[tuple[Predicted, Placed]]:
-    for predicted in predictions:
-        if predicted.prediction.total_ms is not None:
-            for op in predicted.compute:
-                if not allows(allow_off, op.name, op.kind):
-                    yield predicted, op
-
-
 def assumptions(predictions: Sequence[Predicted]) -> tuple[Table, ...]:
     """What the predictions rest on without data."""
     sentences = dict.fromkeys(s for p in predictions for s in p.prediction.no_data)
-    if not sentences:
-        return ()
     rows = tuple((plain(sentence),) for sentence in sentences)
     title = "what the prediction has no data on"
-    return (Table(title, (Column("assumption"),), rows, "assumptions"),)
+    return (Table(title, (Column("assumption"),), rows, "assumptions"),) if rows else ()
 
 
 def contradictions(plan: Plan, predictions: Sequence[Predicted]) -> tuple[Table, ...]:
     """Operations that a plan places elsewhere than every prediction that is decided."""
-    units: dict[tuple[str, str], set[str]] = {}
-    margins: dict[tuple[str, str], float | None] = {}
+    units: dict[_Key, set[str]] = {}
+    margins: dict[_Key, float | None] = {}
     for predicted in predictions:
         for op in predicted.compute:
             key = (predicted.function, op.name)
-            if op.unit is None or op.undecided:
-                units.setdefault(key, set()).update(("ANE", "CPU", "GPU"))
-            else:
-                units.setdefault(key, set()).add(op.unit)
-                margins[key] = op.margin
-    rows = tuple(
-        (
-            plain(op.op or "operation"),
-            plain(op.name),
-            op.preferred,
-            " or ".join(sorted(units[function, op.name])),
-            margins[function, op.name],
-        )
-        for function, op in plan.walk()
-        if op.preferred and op.preferred not in units.get((function, op.name), {op.preferred})
-    )
-    columns = ("op", "name", "plan", "predicted", "margin, ms")
+            decided = {op.unit} if op.unit and not op.undecided else {"ANE", "CPU", "GPU"}
+            units.setdefault(key, set()).update(map(str, decided))
+            margins[key] = op.margin
+    rows = []
+    for function, planned in plan.walk():
+        key, device = (function, planned.name), planned.preferred
+        if device and device not in units.get(key, {device}):
+            names = (plain(planned.op or "operation"), plain(planned.name), device)
+            rows.append((*names, " or ".join(sorted(units[key])), margins[key]))
+    columns = tuple(map(Column, ("op", "name", "plan", "predicted", "margin, ms")))
     title = "compute ops that the plan places elsewhere than predicted"
-    table = Table(title, tuple(map(Column, columns)), rows, "contradictions")
-    return (table,) if rows else ()
-
-
-def _finding(severity: Severity, op: Placed, predicted: Predicted, state: str) -> Finding:
-    at = f" at T = {predicted.tokens}" if predicted.tokens is not None else ""
-    reason = f"{plain(op.kind)} `{plain(op.name)}` {state}{at}: {reason_of(op)}"
-    verb, _, rest = state.partition(" ")
-    plural = {"is": "are"}[verb]
-    return Finding(severity, reason, Where(op=plain(op.name)), _REMEDY, f"{plural} {rest}{at}")
+    return (Table(title, columns, tuple(rows), "contradictions"),) if rows else ()
 
 
 def reason_of(op: Placed) -> str:
@@ -409,6 +346,10 @@ def reason_of(op: Placed) -> str:
     return f"{off.cause}{short}"
 
 
+_OUTCOMES: tuple[tuple[Outcome, Severity, str], ...] = (
+    ("ineligible", "failed", "ineligible"),
+    ("warned", "note", "warned of"),
+)
 _COLUMNS = (
     *map(Column, ("op", "type", "function", "forecast", "predicted", "recorded")),
     Column("predicted time", "s"),
@@ -428,9 +369,12 @@ def forecast_table(forecast: Forecast) -> Iterator[Table]:
     rows = []
     for op in forecast.ops:
         of = [*whole, *matches[op.index]]
+        # What is allowed off the ANE is ineligible all the same.
+        off = any(match.outcome in ("ineligible", "allowed") for match in of)
+        word = "ineligible" if off else "likely CPU" if of and _to_cpu(of) else "eligible"
         why = [f"{m.rule}, allowed" if m.outcome == "allowed" else m.rule for m in of]
         placed = predicted.get((plain(op.function), plain(op.name)))
-        rows.append(_row(op.name, op.type, op.function, _word(of), None, placed, why))
+        rows.append(_row((op.name, op.type, op.function), word, None, placed, why))
     yield from _table(rows)
 
 
@@ -439,23 +383,13 @@ def plan_table(plan: Plan, predictions: Sequence[Predicted]) -> Iterator[Table]:
     predicted = _by_name(predictions)
     rows = []
     for function, op in plan.walk():
-        if op.boundary or op.op == "const" or (op.op or "").startswith("constexpr_"):
-            continue
-        key = (plain(function), plain(op.name))
-        names = (key[1], plain(op.op or ""), key[0])
-        device = None if op.folded else op.preferred or "none"
-        why = ["left out by the compiler"] * op.folded + [plain(op.why)] * bool(op.why)
-        rows.append(_row(*names, None, device, predicted.get(key), why))
+        if not (op.boundary or op.compile_time):
+            key = (plain(function), plain(op.name))
+            device = None if op.folded else op.preferred or "none"
+            why = ["left out by the compiler"] * op.folded + [plain(op.why)] * bool(op.why)
+            names = (key[1], plain(op.op or ""), key[0])
+            rows.append(_row(names, None, device, predicted.get(key), why))
     yield from _table(rows)
-
-
-def _word(matches: Sequence[Match]) -> str:
-    """The forecast in a word; what is allowed off the ANE is ineligible all the same."""
-    if any(match.outcome in ("ineligible", "allowed") for match in matches):
-        return "ineligible"
-    rules = [find(match.rule, "warned") for match in matches]
-    to_cpu = any(rule and "CPU" in rule.consequence for rule in rules)
-    return "likely CPU" if to_cpu else "eligible"
 
 
 def _by_name(predictions: Sequence[Predicted]) -> Mapping[_Key, Placed]:
@@ -469,20 +403,18 @@ def _by_name(predictions: Sequence[Predicted]) -> Mapping[_Key, Placed]:
 
 
 def _row(
-    name: str,
-    kind: str,
-    function: str,
+    names: tuple[str, str, str],
     forecast: str | None,
     recorded: str | None,
     placed: Placed | None,
-    why: Sequence[str],
+    why: list[str],
 ) -> tuple[Cell, ...]:
-    unit, duration, reasons = None, None, [*why]
-    if placed is not None:
-        unit = "" if placed.undecided else placed.unit
-        duration = None if placed.ms is None else rounded(placed.ms / 1000)
-        reasons += [reason_of(placed)] if unit != "ANE" else []
-    return (name, kind, function, forecast, unit, recorded, duration, "; ".join(reasons))
+    if placed is None:
+        return (*names, forecast, None, recorded, None, "; ".join(why))
+    unit = "" if placed.undecided else placed.unit
+    duration = None if placed.ms is None else rounded(placed.ms / 1000)
+    reasons = [*why, reason_of(placed)] if unit != "ANE" else why
+    return (*names, forecast, unit, recorded, duration, "; ".join(reasons))
 
 
 def _table(rows: Sequence[tuple[Cell, ...]]) -> Iterator[Table]:

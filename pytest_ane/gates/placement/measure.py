@@ -43,20 +43,10 @@ _Scope = tuple[tuple[str, int], ...]
 _FIRST_WITHOUT = (3, 14)
 
 
-def measure(
-    backend: Backend,
-    artifact: Path,
-    program: MLModel,
-    *,
-    size_bytes: int,
-) -> Placement:
-    """Where an artifact's operations run, or what the rules say of that.
+def measure(backend: Backend, artifact: Path, program: MLModel, *, size_bytes: int) -> Placement:
+    """Where an artifact's operations run, by a device's plan, or what the rules say of that.
 
-    Args:
-        backend: decides which: one on a device is asked for its plan.
-        artifact: the package.
-        program: what it holds, or one function of it.
-        size_bytes: its size on disk.
+    `program` is what it holds, or one function of it.
 
     Raises:
         PlanError: Core ML gives no plan.
@@ -64,8 +54,7 @@ def measure(
     """
     if isinstance(backend, CoreMLBackend):
         backend.require_ane()
-        plan = _plan_of_function(backend, artifact, program)
-        return beside_prediction(plan, program)
+        return beside_prediction(_plan_of_function(backend, artifact, program), program)
     found = forecast(program, size_bytes=size_bytes)
     return replace(found, predictions=predict_model(program))
 
@@ -75,13 +64,11 @@ def beside_prediction(plan: Plan, program: MLModel) -> PredictedPlan:
 
     Costs with the GPU are public for M4 Pro, those without it for M4.
     """
-    predictions = (
-        predict_model(program, "ALL", "M4 Pro")
-        if plan.compute_units == "ALL"
-        else predict_model(program)
-        if plan.compute_units in ("CPU_AND_NE", "")
-        else ()
-    )
+    predictions: tuple[Predicted, ...] = ()
+    if plan.compute_units == "ALL":
+        predictions = predict_model(program, "ALL", "M4 Pro")
+    elif plan.compute_units in ("CPU_AND_NE", ""):
+        predictions = predict_model(program)
     fields = {field: getattr(plan, field) for field in Plan.__dataclass_fields__}
     return PredictedPlan(**fields, predictions=predictions)
 
@@ -179,82 +166,64 @@ def load_plan(compiled: str, units: str) -> Plan:
 
 
 def to_record(plan: Any, units: str, path: str) -> Plan:
-    """Coremltools' plan as our record: every function, every nested block.
+    """A `coremltools.models.compute_plan.MLComputePlan` as our record, nested blocks included.
 
-    Args:
-        plan: a `coremltools.models.compute_plan.MLComputePlan`; kept until all is read, because
-            its operations hold Core ML's weakly.
-        units: the compute units it was made for.
-        path: the model's, for the message.
+    It is kept until all is read, because its operations hold Core ML's weakly.
 
     Raises:
         ExecutionError: it is of a pipeline or a neural network.
     """
-    structure = plan.model_structure
+    structure, cores = plan.model_structure, list[int]()
     if structure.program is None:
-        kind = "a pipeline" if structure.pipeline is not None else "a neural network"
-        what = (
-            "plan its models one by one" if structure.pipeline is not None
-            else 'convert it again with convert_to="mlprogram"'
-        )  # fmt: skip
-        raise ExecutionError(f"{path}: is {kind}, not one ML Program; {what}.")
-    walker = _Walker(plan)
+        what = 'a neural network, not one ML Program; convert it again with convert_to="mlprogram"'
+        if structure.pipeline is not None:
+            what = "a pipeline, not one ML Program; plan its models one by one"
+        raise ExecutionError(f"{path}: is {what}.")
+
+    def walk(block: Any, scope: _Scope) -> Iterator[PlannedOperation]:
+        for operation in block.operations:
+            planned = _planned(plan, operation, scope, cores)
+            yield planned
+            key = planned.name or planned.op or ""
+            for index, nested in enumerate(operation.blocks):
+                yield from walk(nested, (*scope, (key, index)))
+
     functions = tuple(
-        PlannedFunction(name, tuple(walker.walk(function.block, ())))
+        PlannedFunction(name, tuple(walk(function.block, ())))
         for name, function in structure.program.functions.items()
     )
-    return Plan(
-        "coremltools", functions, compute_units=units, ane_cores=walker.cores, complete=True
+    count = cores[0] if cores else None
+    return Plan("coremltools", functions, compute_units=units, ane_cores=count, complete=True)
+
+
+def _planned(plan: Any, operation: Any, scope: _Scope, cores: list[int]) -> PlannedOperation:
+    usage = plan.get_compute_device_usage_for_mlprogram_operation(operation)
+    cost = plan.get_estimated_cost_for_mlprogram_operation(operation)
+    names = tuple(output.name for output in operation.outputs)
+    supported = () if usage is None else usage.supported_compute_devices
+    preferred = None if usage is None else _device(usage.preferred_compute_device, cores)
+    bindings = (b.name for argument in operation.inputs.values() for b in argument.bindings)
+    reads = filter(None, bindings)
+    return PlannedOperation(
+        names[0] if names else "", op_type(operation.operator_name), preferred,
+        tuple(_device(device, cores) for device in supported),
+        float(cost.weight) if cost is not None and isfinite(cost.weight) else None, scope,
+        wires=Wires(tuple(reads), names),
+    )  # fmt: skip
+
+
+def _device(device: Any, cores: list[int]) -> Device:
+    """A device; the Neural Engine's cores come along."""
+    from coremltools.models import compute_device
+
+    if isinstance(device, compute_device.MLCPUComputeDevice):
+        return "CPU"
+    if isinstance(device, compute_device.MLGPUComputeDevice):
+        return "GPU"
+    if isinstance(device, compute_device.MLNeuralEngineComputeDevice):
+        cores.append(int(device.total_core_count))
+        return "ANE"
+    raise ExecutionError(
+        f"Core ML's plan names a {type(device).__name__}, which is no CPU, GPU or Neural "
+        "Engine that this version knows; update pytest-ane."
     )
-
-
-class _Walker:
-    """A plan's operations; `cores` are the Neural Engine's, as soon as one names it."""
-
-    def __init__(self, plan: Any) -> None:
-        self._plan = plan
-        self.cores: int | None = None
-
-    def walk(self, block: Any, scope: _Scope) -> Iterator[PlannedOperation]:
-        for operation in block.operations:
-            name = operation.outputs[0].name if operation.outputs else ""
-            yield self._planned(name, operation, scope)
-            key = name or op_type(operation.operator_name)
-            for index, nested in enumerate(operation.blocks):
-                yield from self.walk(nested, (*scope, (key, index)))
-
-    def _planned(self, name: str, operation: Any, scope: _Scope) -> PlannedOperation:
-        usage = self._plan.get_compute_device_usage_for_mlprogram_operation(operation)
-        cost = self._plan.get_estimated_cost_for_mlprogram_operation(operation)
-        return PlannedOperation(
-            name,
-            op_type(operation.operator_name),
-            None if usage is None else self._device(usage.preferred_compute_device),
-            () if usage is None else tuple(map(self._device, usage.supported_compute_devices)),
-            float(cost.weight) if cost is not None and isfinite(cost.weight) else None,
-            scope,
-            wires=Wires(
-                tuple(
-                    binding.name
-                    for argument in operation.inputs.values()
-                    for binding in argument.bindings
-                    if binding.name
-                ),
-                tuple(output.name for output in operation.outputs),
-            ),
-        )
-
-    def _device(self, device: Any) -> Device:
-        from coremltools.models import compute_device
-
-        if isinstance(device, compute_device.MLCPUComputeDevice):
-            return "CPU"
-        if isinstance(device, compute_device.MLGPUComputeDevice):
-            return "GPU"
-        if isinstance(device, compute_device.MLNeuralEngineComputeDevice):
-            self.cores = int(device.total_core_count)
-            return "ANE"
-        raise ExecutionError(
-            f"Core ML's plan names a {type(device).__name__}, which is no CPU, GPU or Neural "
-            "Engine that this version knows; update pytest-ane."
-        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from pytest_ane.gates.throughput.noise import Noise, noise_of
@@ -39,24 +39,22 @@ class Missing:
 
 
 def find(storage: Storage, now: Speed, which: str | None = None) -> Baseline | Missing:
-    """The baseline of a benchmark.
+    """The baseline of a benchmark: the newest run on this machine that has it.
 
-    Args:
-        storage: pytest-benchmark's own, or that of a model's `baselines`.
-        now: what was measured.
-        which: the run that `--benchmark-compare` names; None for the newest that has this
-            benchmark on this machine.
+    `which` is the run that `--benchmark-compare` names instead.
 
     Raises:
         UnprovenError: a run on the way to it is damaged, or the named one does not exist.
     """
-    runs = []
+    why = ""
     for run in map(read_stored, reversed(files_of(storage, which))):
-        runs.append(run)
         for speed in run.speeds.values():
-            if not differences(now, speed):
+            if not (other := differences(now, speed)):
                 return Baseline(speed, run.number, run.when, noise_of(storage, now))
-    return Missing(_why_missing(now, runs, storage))
+            if (now.what, now.subject) == (speed.what, speed.subject):
+                other_run = f"The stored run {run.number} is no baseline: {', and '.join(other)}."
+                why = why or other_run
+    return Missing(why or f"No run is stored in {folder_of(storage)} that has it.")
 
 
 def newest_of(
@@ -110,20 +108,3 @@ def _other_machine(
         for key in dict.fromkeys((*here, *then.identity))
         if then.identity.get(key) != here.get(key) and key not in ignored
     )
-
-
-def _why_missing(now: Speed, runs: Sequence[StoredRun], storage: Storage) -> str:
-    """What the nearest stored run has instead; the newest of runs that are equally near."""
-    if not runs:
-        return f"No run is stored in {folder_of(storage)}."
-    close = [
-        (then.identity != now.identity, then.tokens != now.tokens, age, run, then)
-        for age, run in enumerate(runs)
-        for then in run.speeds.values()
-        if (then.what, then.subject) == (now.what, now.subject)
-    ]
-    if not close:
-        count = "run has" if len(runs) == 1 else f"{len(runs)} runs have"
-        return f"The stored {count} no {now.what} of {now.subject}."
-    *_, run, then = min(close, key=lambda candidate: candidate[:3])
-    return f"The stored run {run.number} is no baseline: {', and '.join(differences(now, then))}."

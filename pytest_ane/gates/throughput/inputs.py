@@ -53,9 +53,8 @@ def package_inputs(
         ExecutionError: it is of fixed shapes, or has no such T.
         ProgramError: it takes something else than tensors.
     """
-    inputs = seeded_inputs(
-        features, artifact, _SEED, tables, function=function, smallest=tokens != "max"
-    )
+    smallest = tokens != "max"
+    inputs = seeded_inputs(features, artifact, _SEED, tables, function=function, smallest=smallest)
     lengths = {
         extent
         for feature in features

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from statistics import median
 
 from pytest_ane.gates.throughput.baseline import Baseline, Missing, differences
 from pytest_ane.gates.throughput.noise import Limit, limit_of
@@ -31,6 +32,8 @@ from pytest_ane.gates.verdict import (
 )
 from pytest_ane.manifest.policy import ThroughputPolicy
 
+_RECORD = f"record a baseline of this machine with: {RECORD}"
+
 
 @dataclass(frozen=True)
 class Throughput:
@@ -51,7 +54,9 @@ class Throughput:
 
 @dataclass(frozen=True)
 class Change:
-    """A speed against its baseline.
+    """A speed against its baseline: `q - 1`, with the medians m and b of run and baseline.
+
+    q = b / m, of a load m / b.
 
     Attributes:
         shares: change of tok/s, or of a load's seconds, of the run and of its confirmation: -0.1
@@ -67,18 +72,6 @@ class Change:
     limit: Limit
     baseline: Baseline
     is_load: bool
-
-    @classmethod
-    def of(cls, now: Speed, baseline: Baseline, limit: Limit) -> Change:
-        """`q - 1`, with the medians m and b of run and baseline: q = b / m, of a load m / b."""
-
-        def share(m: float, b: float) -> float:
-            return b / m - 1 if now.tokens else m / b - 1
-
-        then = baseline.speed
-        control = share(now.control, then.control) if now.control and then.control else None
-        shares = tuple(share(m, then.median) for m in now.medians)
-        return cls(shares, control, limit, baseline, not now.tokens)
 
     @property
     def is_regression(self) -> bool:
@@ -107,43 +100,46 @@ def compare(timed: Throughput, policy: ThroughputPolicy) -> Change | Missing | N
     now, baseline = timed.speed, timed.baseline
     if not timed.compared and policy.max_regression is None:
         return None
-    if not isinstance(baseline, Baseline):
-        if timed.recording:
-            return None
-        return _no_baseline(baseline.why if baseline else "Nothing is stored.")
-    if other := differences(now, baseline.speed):
-        return _no_baseline(f"Run {baseline.run} is no baseline: {'; '.join(other)}.")
-    limit = limit_of(policy, baseline.noise, now.what)
-    return Missing(limit.rstrip(".")) if isinstance(limit, str) else Change.of(now, baseline, limit)
+    if isinstance(baseline, Baseline):
+        then, is_load = baseline.speed, not now.tokens
+        if other := differences(now, then):
+            why = f"Run {baseline.run} is no baseline: {'; '.join(other)}."
+            return Missing(why, _RECORD)
+        if isinstance(limit := limit_of(policy, baseline.noise, now.what), str):
+            return Missing(limit)
+        pairs = [(m, then.median) for m in now.medians]
+        pairs += [(now.control, then.control)] if now.control and then.control else []
+        shares = [m / b - 1 if is_load else b / m - 1 for m, b in pairs]
+        control = shares.pop() if len(shares) > len(now.medians) else None
+        return Change(tuple(shares), control, limit, baseline, is_load)
+    if timed.recording:
+        return None
+    return Missing(baseline.why if baseline else "Nothing is stored.", _RECORD)
 
 
 def judge(timed: Throughput, policy: ThroughputPolicy, subject: str) -> Verdict:
     """Passes if the policy sets neither floor nor limit, or both hold."""
-    now, change = timed.speed, compare(timed, policy)
+    now, change, baseline = timed.speed, compare(timed, policy), timed.baseline
     findings = [*_floor(now, policy)]
+    made = [*_speed_figures(now, limits(policy), is_below=bool(findings))]
     if not (math.isfinite(now.median) and now.median > 0):
         reason = f"{now.title.capitalize()}: the median round takes {now.median} s"
         findings.insert(0, Finding("failed", reason))
-    if isinstance(change, Change) and change.is_regression:
-        findings.append(_regression(now, change))
-    if isinstance(change, Missing):
-        findings.append(Finding("unproven", change.why, remedy=change.remedy))
-    return Verdict(
-        gate="throughput",
-        subject=subject,
-        figures=(
-            *_speed_figures(now, limits(policy), is_below=any(_floor(now, policy))),
-            *(_change_figures(change) if isinstance(change, Change) else ()),
-            *_recorded(timed),
-        ),
-        findings=(
-            *findings,
-            # Why nothing is compared is a reason already.
-            *_notes(now, None if isinstance(change, Missing) else timed.baseline),
-        ),
-        tables=tuple(_tables(now, timed.baseline)),
-        provenance=now.identity | now.state,
-    )
+    if isinstance(change, Change):
+        made += _change_figures(change)
+        findings += [_regression(now, change)] if change.is_regression else []
+    elif isinstance(change, Missing):
+        findings.append(Finding("unproven", change.why.rstrip("."), remedy=change.remedy))
+    elif isinstance(baseline, Missing):
+        findings.append(Finding("note", baseline.why.rstrip(".")))
+    if timed.recording and isinstance(baseline, Missing):
+        made.append(Figure("recorded", "recorded as the baseline", shown=True))
+    known = baseline if isinstance(baseline, Baseline) else None
+    if known and not isinstance(change, Missing):
+        findings += _notes(now, known)
+    tables = tuple(_tables(now, known))
+    provenance = now.identity | now.state
+    return Verdict("throughput", subject, tuple(made), tuple(findings), tables, provenance)
 
 
 def figures(timed: Throughput) -> tuple[Figure, ...]:
@@ -156,10 +152,6 @@ def limits(policy: ThroughputPolicy) -> Limits:
     return bounds("above", tok_s=policy.min_tok_s)
 
 
-def _no_baseline(why: str) -> Missing:
-    return Missing(why.rstrip("."), f"record a baseline of this machine with: {RECORD}")
-
-
 def _floor(now: Speed, policy: ThroughputPolicy) -> Iterator[Finding]:
     """A finding if every run is below `min-tok-s`; NaN is below."""
     least = policy.min_tok_s
@@ -169,32 +161,27 @@ def _floor(now: Speed, policy: ThroughputPolicy) -> Iterator[Finding]:
         reason = f"A round computes no token, so min-tok-s = {least:g} was not tested"
         yield Finding("failed", reason)
     elif not any(now.tokens / median >= least for median in now.medians if median > 0):
+        first, *again = map(now.figure, now.medians)
+        reached = first + "".join(f" ({figure} when confirmed)" for figure in again)
         yield Finding(
             "failed",
-            f"{now.title.capitalize()} reaches {_runs(now)}, below policy.throughput.min-tok-s = "
+            f"{now.title.capitalize()} reaches {reached}, below policy.throughput.min-tok-s = "
             f"{least:g}, on {now.machine}",
             figure="tok_s",
         )
 
 
-def _runs(now: Speed) -> str:
-    """`10.00 tok/s`, followed by the confirmation."""
-    first, *confirmation = map(now.figure, now.medians)
-    return first + "".join(f" ({figure} when confirmed)" for figure in confirmation)
-
-
 def _regression(now: Speed, change: Change) -> Finding:
-    baseline, limit = change.baseline, change.limit
+    then, limit = change.baseline, change.limit
     first, *confirmation = (percent(share, signed=True) for share in change.shares)
     also = "".join(f" ({share} when confirmed)" for share in confirmation)
-    date = f" of {baseline.when}" if baseline.when else ""
-    return Finding(
-        "failed",
+    run = f"run {then.run}" + (f" of {then.when}" if then.when else "")
+    reason = (
         f"{now.title.capitalize()}: {now.figure()} is {first}{also} on the baseline's "
-        f"{baseline.speed.figure()} (run {baseline.run}{date}), and {percent(limit.share)} is "
-        f"allowed ({limit.origin}), on {now.machine}",
-        figure="change",
+        f"{then.speed.figure()} ({run}), and {percent(limit.share)} is allowed ({limit.origin}), "
+        f"on {now.machine}"
     )
+    return Finding("failed", reason, figure="change")
 
 
 def _speed_figures(now: Speed, limits: Limits, *, is_below: bool) -> Iterator[Figure]:
@@ -235,17 +222,8 @@ def _change_figures(change: Change) -> Iterator[Figure]:
     yield Figure("max_regression_from", limit.origin)
 
 
-def _recorded(timed: Throughput) -> Iterator[Figure]:
-    if timed.recording and isinstance(timed.baseline, Missing):
-        yield Figure("recorded", "recorded as the baseline", shown=True)
-
-
-def _notes(now: Speed, baseline: Baseline | Missing | None) -> Iterator[Finding]:
+def _notes(now: Speed, baseline: Baseline) -> Iterator[Finding]:
     """The noise, and what changed since the baseline except the speed."""
-    if isinstance(baseline, Missing):
-        yield Finding("note", baseline.why.rstrip("."))
-    if not isinstance(baseline, Baseline):
-        return
     then = baseline.speed
     if (noise := baseline.noise) is not None:
         yield Finding(
@@ -254,11 +232,9 @@ def _notes(now: Speed, baseline: Baseline | Missing | None) -> Iterator[Finding]
             f"{percent(noise.uncertainty)}; 2.8 sigma is {percent(noise.limit)}",
         )
     if then.control is not None and now.control is not None:
-        yield Finding(
-            "note",
-            f"Control, a fixed workload of the CPU: {seconds(then.control)} -> "
-            f"{seconds(now.control)}; no verdict depends on it",
-        )
+        times = f"{seconds(then.control)} -> {seconds(now.control)}"
+        control = f"Control, a fixed workload of the CPU: {times}; no verdict depends on it"
+        yield Finding("note", control)
     for name, digest in now.artifacts.items():
         if then.artifacts.get(name) != digest:
             reason = f"The package of {name} changed since the baseline"
@@ -268,23 +244,22 @@ def _notes(now: Speed, baseline: Baseline | Missing | None) -> Iterator[Finding]
             yield Finding("note", f"{key} was {before!r}, is {value!r}")
 
 
-def _tables(now: Speed, baseline: Baseline | Missing | None) -> Iterator[Table]:
+def _tables(now: Speed, baseline: Baseline | None) -> Iterator[Table]:
+    runs = [("now", now, now.seconds), ("confirmed", now, now.confirmation)]
+    then = baseline.speed if baseline else now
+    if baseline:
+        runs.append((f"run {baseline.run}", then, then.seconds))
     rows: list[tuple[Cell, ...]] = [
-        (label, now.figure(median), median, len(rounds), min(rounds), max(rounds))
-        for label, rounds, median in zip(
-            ("now", "confirmed"), (now.seconds, now.confirmation), now.medians, strict=False
-        )
+        (label, speed.figure(m), m, len(rounds), min(rounds), max(rounds))
+        for label, speed, rounds in runs
+        if rounds
+        for m in [median(rounds)]
     ]
-    then = baseline.speed if isinstance(baseline, Baseline) else None
-    if then is not None and isinstance(baseline, Baseline):
-        least, most = min(then.seconds), max(then.seconds)
-        label = f"run {baseline.run}"
-        rows.append((label, then.figure(), then.median, len(then.seconds), least, most))
+    units = {"median": "s", "fastest": "s", "slowest": "s"}
     heads = ("", "speed", "median", "rounds", "fastest", "slowest")
-    units = ("", "", "s", "", "s", "s")
-    columns = tuple(Column(head, unit) for head, unit in zip(heads, units, strict=True))
+    columns = tuple(Column(head, units.get(head, "")) for head in heads)
     yield Table("", columns, tuple(rows), "runs")
-    if then is not None and (both := now.profile.keys() & then.profile.keys()):
+    if baseline and (both := now.profile.keys() & then.profile.keys()):
         lost = sorted(both, key=lambda part: then.profile[part] - now.profile[part])
         yield Table(
             "parts of a token, before and now",
@@ -293,13 +268,9 @@ def _tables(now: Speed, baseline: Baseline | Missing | None) -> Iterator[Table]:
             "parts",
         )
     if whole := sum(now.profile.values()):
-        yield Table(
-            "parts of a token",
-            (Column("part"), Column("shards"), Column("time", "s"), Column("share", "%")),
-            tuple(
-                (part, now.counts.get(part), rounded(spent), rounded(spent / whole))
-                for part, spent in now.profile.items()
-            ),
-            "token",
-            listed=False,
+        parts = tuple(
+            (part, now.counts.get(part), rounded(spent), rounded(spent / whole))
+            for part, spent in now.profile.items()
         )
+        columns = (Column("part"), Column("shards"), Column("time", "s"), Column("share", "%"))
+        yield Table("parts of a token", columns, parts, "token", listed=False)

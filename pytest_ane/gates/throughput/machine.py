@@ -13,10 +13,8 @@ import platform
 import re
 import subprocess
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -71,7 +69,8 @@ def control(timer: Callable[[], float]) -> float:
     It is timed next to benchmarks and shown with them; no verdict depends on it. Half of it is
     small operations, half a product whose matrix comes from memory, about as in decoding.
     """
-    numbers, matrix, vector = _operands()
+    numbers = np.full(64, 0.5, np.float32)
+    matrix, vector = np.ones(_SHAPE, np.float32), np.ones(_SHAPE[1], np.float32)
     readings = []
     for _ in range(_READINGS):
         start = timer()
@@ -80,11 +79,6 @@ def control(timer: Callable[[], float]) -> float:
         np.dot(matrix, vector)
         readings.append(timer() - start)
     return median(readings)
-
-
-@cache
-def _operands() -> tuple[Any, Any, Any]:
-    return np.full(64, 0.5, np.float32), np.ones(_SHAPE, np.float32), np.ones(_SHAPE[1], np.float32)
 
 
 def _mac() -> dict[str, str]:
@@ -101,10 +95,7 @@ def _mac() -> dict[str, str]:
 
 def _load() -> str:
     """The load average of the last minute: how many other processes want to run."""
-    try:
-        return f"{os.getloadavg()[0]:.2f}"
-    except (AttributeError, OSError):
-        return ""
+    return f"{os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else ""
 
 
 def _count(number: int | str, noun: str) -> str:
@@ -112,10 +103,8 @@ def _count(number: int | str, noun: str) -> str:
 
 
 def _cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1
+    found = getattr(os, "sched_getaffinity", None)
+    return len(found(0)) if found else os.cpu_count() or 1
 
 
 def _chip() -> str:
@@ -124,9 +113,8 @@ def _chip() -> str:
     text = _text(_CPUINFO)
     if chip := _CHIP.search(text):
         return chip[1].strip()
-    if arm := dict(_ARM.findall(text)):
-        return " ".join(f"{name} {value}" for name, value in sorted(arm.items()))
-    return platform.processor() or platform.machine()
+    arm = " ".join(f"{name} {value}" for name, value in sorted({*_ARM.findall(text)}))
+    return arm or platform.processor() or platform.machine()
 
 
 def _text(file: Path) -> str:

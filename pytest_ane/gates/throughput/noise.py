@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -83,8 +82,7 @@ class Calibration(BaseModel):
     noises: tuple[Noise, ...]
 
 
-@dataclass(frozen=True)
-class Limit:
+class Limit(NamedTuple):
     """The change that is allowed.
 
     Attributes:
@@ -101,20 +99,20 @@ def limit_of(policy: ThroughputPolicy, noise: Noise | None, what: What) -> Limit
     wanted = policy.max_regression
     if isinstance(wanted, float):
         return Limit(wanted, "policy.throughput.max-regression")
+    if noise is None and wanted == CALIBRATED:
+        return (
+            "policy.throughput.max-regression is calibrated, and this machine's noise is not "
+            f"known; measure it with: {COMMAND}"
+        )
     if noise is None:
-        if wanted == CALIBRATED:
-            return (
-                "policy.throughput.max-regression is calibrated, and this machine's noise is not "
-                f"known; measure it with: {COMMAND}"
-            )
         default = DEFAULT_LOAD if what == "load" else DEFAULT
         return Limit(default, f"the default; {COMMAND} measures this machine's noise")
-    if not noise.limit < BLIND:
-        return (
-            f"Unchanged runs differ by sigma = {percent(noise.sigma)} ({noise.runs} runs), so half "
-            f"the speed could pass for noise; quieten the machine, and repeat: {COMMAND}"
-        )
-    return Limit(noise.limit, f"2.8 sigma of {noise.runs} unchanged runs, {COMMAND}")
+    if noise.limit < BLIND:
+        return Limit(noise.limit, f"2.8 sigma of {noise.runs} unchanged runs, {COMMAND}")
+    return (
+        f"Unchanged runs differ by sigma = {percent(noise.sigma)} ({noise.runs} runs), so half "
+        f"the speed could pass for noise; quieten the machine, and repeat: {COMMAND}"
+    )
 
 
 def calibrations(runs: Sequence[Sequence[Speed]]) -> list[Calibration]:
@@ -123,28 +121,28 @@ def calibrations(runs: Sequence[Sequence[Speed]]) -> list[Calibration]:
     Raises:
         UnprovenError: no benchmark was in two runs.
     """
-    medians: dict[str, dict[Benchmark, list[float]]] = {}
-    identities = {key_digest(s.identity): s.identity for run in runs for s in run}
+    machines: dict[str, tuple[dict[str, str], dict[Benchmark, list[float]]]] = {}
     for speed in (speed for run in runs for speed in run):
-        of_machine = medians.setdefault(key_digest(speed.identity), {})
-        of_machine.setdefault(benchmark_of(speed), []).append(speed.median)
-    machines = [
+        _, medians = machines.setdefault(key_digest(speed.identity), (speed.identity, {}))
+        medians.setdefault(benchmark_of(speed), []).append(speed.median)
+    found = [
         Calibration(
-            identity=identities[key],
+            identity=identity,
             noises=tuple(
                 Noise(what=what, subject=subject, tokens=tokens, prompt=prompt, medians=tuple(m))
                 for (what, subject, tokens, prompt), m in benchmarks.items()
                 if len(m) > 1
             ),
         )
-        for key, benchmarks in medians.items()
+        for identity, benchmarks in machines.values()
+        if any(len(m) > 1 for m in benchmarks.values())
     ]
-    if not any(machine.noises for machine in machines):
+    if not found:
         raise UnprovenError(
             f"No benchmark was in two runs of the same machine, out of {len(runs)}, so nothing is "
             f"known of noise; give {COMMAND} --runs=5, and shards that are benchmarked."
         )
-    return [machine for machine in machines if machine.noises]
+    return found
 
 
 def write(storage: Storage, calibration: Calibration) -> Path:
@@ -191,8 +189,8 @@ def noise_of(storage: Storage, speed: Speed) -> Noise | None:
     Raises:
         UnprovenError: the file of this machine's noise is damaged.
     """
-    noises = read(storage, speed.identity)
-    return next((noise for noise in noises if benchmark_of(noise) == benchmark_of(speed)), None)
+    noises = {benchmark_of(noise): noise for noise in read(storage, speed.identity)}
+    return noises.get(benchmark_of(speed))
 
 
 def file_of(storage: Storage, identity: Mapping[str, str]) -> Path:

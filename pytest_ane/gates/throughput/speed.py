@@ -78,19 +78,14 @@ class Speed(BaseModel):
         return ", ".join(filter(None, self.identity.values())) or "an unknown machine"
 
     def figure(self, median: float | None = None) -> str:
-        """`9.25 tok/s`; where a round computes none, its median, `812.5 ms`.
-
-        Of the first run, or of another median in seconds, such as the confirmation's.
-        """
+        """`9.25 tok/s`, of the first run or of another median; `812.5 ms` without tokens."""
         value = self.median if median is None else median
         return rate(self.tokens / value) if self.tokens else seconds(value)
 
     def to_json(self) -> dict[str, Any]:
         """The value of `extra_info["ane"]`: with the medians, for people and other tools."""
-        return self.model_dump(mode="json") | {
-            "tok_s": self.tok_s,
-            "ms_token": 1000 * self.median / self.tokens if self.tokens else None,
-        }
+        ms = 1000 * self.median / self.tokens if self.tokens else None
+        return self.model_dump(mode="json") | {"tok_s": self.tok_s, "ms_token": ms}
 
 
 def rate(tok_s: float) -> str:

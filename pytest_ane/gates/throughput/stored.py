@@ -49,11 +49,9 @@ class Storage(Protocol):
 
 
 def open_storage(uri: str = STORAGE, baselines: Path | None = None) -> Storage:
-    """The storage that `--benchmark-storage` means; its folder is made, as pytest-benchmark does.
+    """The storage of a `--benchmark-storage`; its folder is made, as pytest-benchmark does.
 
-    Args:
-        uri: the option's value.
-        baselines: the folder that a model of the manifest names, in its place.
+    `baselines`, the folder that a model of the manifest names, goes in its place.
 
     Raises:
         UnprovenError: the URI is no folder.
@@ -146,13 +144,10 @@ def damaged(file: Path, error: Exception | str, again: str = RECORD) -> Unproven
     why = str(getattr(error, "strerror", None) or error)
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"][:6])
-        what = first["msg"][:1].lower() + first["msg"][1:]
-        why = f"{place}: {what}" if place else what
-    return UnprovenError(
-        f"{file} cannot be compared with ({why}); delete it, and record it again with: {again}",
-        "damaged",
-    )
+        place = "".join(f"{part}." for part in first["loc"][:6])
+        why = f"{place.rstrip('.')}: " * bool(place) + first["msg"][:1].lower() + first["msg"][1:]
+    says = f"{file} cannot be compared with ({why}); delete it, and record it again with: {again}"
+    return UnprovenError(says, "damaged")
 
 
 class _Record(BaseModel):
@@ -179,6 +174,15 @@ class _Benchmark(_Record):
     stats: _Stats
     extra_info: dict[str, Any] = {}
 
+    @property
+    def speed(self) -> Speed:
+        speed = Speed.model_validate(self.extra_info[KEY])
+        if wrong := [s for s in speed.seconds if not SHORTEST <= s <= LONGEST]:
+            raise ValueError(f"{wrong[0]:g} seconds are no round's")
+        if speed.tokens > 1 << 40:
+            raise ValueError(f"{speed.tokens:,} tokens are no round's")
+        return speed
+
 
 class _Run(_Record):
     benchmarks: tuple[_Benchmark, ...]
@@ -190,15 +194,5 @@ class _Run(_Record):
 def _read(file: Path, changed: int, size: int) -> StoredRun:
     """`changed` (time in ns) and `size` are keys of the cache only."""
     run = _Run.model_validate_json(file.read_bytes(), strict=True)
-    ours = {b.fullname: _speed(b.extra_info[KEY]) for b in run.benchmarks if KEY in b.extra_info}
-    names = frozenset(benchmark.fullname for benchmark in run.benchmarks)
-    return StoredRun(file, run.datetime[:10], names, ours)
-
-
-def _speed(data: object) -> Speed:
-    speed = Speed.model_validate(data)
-    if wrong := [s for s in speed.seconds if not SHORTEST <= s <= LONGEST]:
-        raise ValueError(f"{wrong[0]:g} seconds are no round's")
-    if speed.tokens > 1 << 40:
-        raise ValueError(f"{speed.tokens:,} tokens are no round's")
-    return speed
+    ours = {b.fullname: b.speed for b in run.benchmarks if KEY in b.extra_info}
+    return StoredRun(file, run.datetime[:10], frozenset(b.fullname for b in run.benchmarks), ours)

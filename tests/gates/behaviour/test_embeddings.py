@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
 
 from pytest_ane.gates.behaviour import Behaviour, judge, measure
 from pytest_ane.gates.behaviour._embeddings import Embeddings, Ranking, TextResult, kendall
@@ -21,7 +19,6 @@ from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.models.chain import Chain, ChainStep
 from pytest_ane.models.families import Wire
 from pytest_ane.probes.exact_chain import GoldenPrompt, ShardAlone
-from pytest_ane.records.record import from_data, to_data
 
 NAN = math.nan
 GOOD = TextResult("music", 0.995, 0.1)
@@ -97,51 +94,22 @@ def test_nothing_to_embed_and_too_few_sentences() -> None:
     assert of(GOOD, rankings=[], min_kendall=-1).status == "passed"
 
 
-def test_in_the_ane_s_arithmetic_the_verdict_says_what_it_costs() -> None:
-    bad = Embeddings((TextResult("music", 0.9, 0.2),), (SAME,), ALONE)
-    behaviour = Behaviour((), (), {}, embeddings=bad, arithmetic="ane", costs={"cosine": 0.91})
-    verdict = judge(behaviour, BehaviourPolicy(), "minilm")
-    assert [f.figure for f in verdict.reasons] == ["embedding.cosine.min"]
-    assert verdict.values["cost.cosine"] == 0.91
-    assert verdict.basis == "simulated ANE (h16+)"
-
-
-def test_evidence_of_an_encoder() -> None:
-    broken = Embeddings((GOOD, TextResult("cats", NAN, NAN)), (SAME,), ALONE)
-    behaviour = Behaviour((), (), {}, embeddings=broken, arithmetic="ane", costs={"cosine": 0.9})
-    read = from_data("behaviour", to_data("behaviour", behaviour), {})
-    assert repr(read) == repr(behaviour)
-    assert reasons(judge(read, BehaviourPolicy(), "minilm")) == reasons(
-        judge(behaviour, BehaviourPolicy(), "minilm")
-    )
-
-
 @pytest.mark.parametrize(
     ("expected", "actual", "tau"),
     [
         ((0.1, 0.2, 0.3, 0.4), (0.2, 0.3, 0.4, 0.5), 1.0),
         ((0.1, 0.2, 0.3, 0.4), (0.4, 0.3, 0.2, 0.1), -1.0),
-        # One of six pairs is swapped: (5 - 1) / 6.
+        # One of six pairs is swapped: (5 - 1) / 6; one of three is equal: (2 - 0) / 3.
         ((0.1, 0.2, 0.3, 0.4), (0.1, 0.3, 0.2, 0.4), 2 / 3),
-        # One of three is equal: (2 - 0) / 3.
         ((0.1, 0.2, 0.3), (0.1, 0.1, 0.3), 2 / 3),
         # What the reference has 0.005 apart has no order to keep.
         ((0.1, 0.2, 0.205), (0.1, 0.3, 0.2), 1.0),
+        ((0.1, 0.101, 0.102), (0.1, 0.2, 0.3), NAN),
+        ((0.1, 0.2, NAN), (0.1, 0.2, 0.3), NAN),
     ],
 )
 def test_kendall(expected: tuple[float, ...], actual: tuple[float, ...], tau: float) -> None:
-    assert kendall(expected, actual) == pytest.approx(tau)
-
-
-def test_kendall_of_what_has_no_order() -> None:
-    assert math.isnan(kendall((0.1, 0.101, 0.102), (0.1, 0.2, 0.3)))
-    assert math.isnan(kendall((0.1, 0.2, NAN), (0.1, 0.2, 0.3)))
-
-
-@given(st.lists(st.floats(-1, 1, width=16), min_size=3, max_size=20, unique=True))
-def test_no_increasing_change_alters_an_order(values: list[float]) -> None:
-    assume(max(values) - min(values) > 0.01)
-    assert kendall(values, [math.exp(3 * v) for v in values]) == 1.0
+    assert kendall(expected, actual) == pytest.approx(tau, nan_ok=True)
 
 
 def mean(rows: FloatArray) -> FloatArray:

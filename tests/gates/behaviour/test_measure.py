@@ -13,7 +13,7 @@ from pytest_ane.gates.behaviour import measure
 from pytest_ane.gates.behaviour.measure import PromptResult
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.chain import NO_TOKEN, Chain
-from pytest_ane.probes.exact_chain import GoldenPrompt, Head, forced
+from pytest_ane.probes.exact_chain import GoldenPrompt, forced
 from pytest_ane.tools.drift import measure_drift
 from tests.gates.behaviour.toys import embed as embed_toy
 from tests.gates.behaviour.toys import golden, states_of, toy
@@ -79,19 +79,6 @@ def test_a_head_that_goes_astray() -> None:
     assert prompt.head.kl > 0.1
 
 
-def test_a_prompt_of_one_position_says_nothing_of_the_head() -> None:
-    golden = replace(GOLDEN, ids=IDS[:1], logits=COUNTING.logits(IDS[:1]))
-    found = measure(COUNTING, [golden], lambda *_: (embed(IDS[:1]),) * 2, decode, {})
-    assert found.prompts[0].head is None
-
-
-@pytest.mark.parametrize(("greedy", "agreed"), [((4, 5, 6), 3), ((4, 9, 6), 1), ((9, 5, 6), 0)])
-def test_tokens_equal_before_the_first_difference(greedy: tuple[int, ...], agreed: int) -> None:
-    prompt, _ = run(COUNTING)
-    changed = PromptResult(**{**vars(prompt), "greedy": greedy})
-    assert changed.agreed == agreed
-
-
 def test_one_nan_of_a_block_is_its_lowest_cosine() -> None:
     def broken(x: FloatArray) -> FloatArray:
         y = x.copy()
@@ -129,19 +116,6 @@ def test_zero_on_both_sides_is_agreement_and_no_evidence() -> None:
     assert alone(only(), zeros) == ()
     ((_, value),) = alone(only(0, 1, gives=math.nan), np.zeros_like(embed(IDS)))
     assert math.isnan(value)
-
-
-@pytest.mark.parametrize("live", [(), (0, 1)])
-def test_zero_on_one_side_alone_is_none(live: tuple[int, ...]) -> None:
-    half = np.ones_like(embed(IDS)) * np.array([[0.0], [1.0]], dtype=np.float32)
-    ((_, value),) = alone(only(*live), half)
-    assert math.isnan(value)
-
-
-@pytest.mark.parametrize("wrong", [(1.5, 0.0, 1.0), (0.5, -1.0, 1.0), (0.5, 0.0, 2.0)])
-def test_figures_of_a_head_that_cannot_be(wrong: tuple[float, float, float]) -> None:
-    with pytest.raises(ValueError, match="that is none"):
-        Head(*wrong)
 
 
 def test_a_nan_in_greedy_text_ends_it() -> None:

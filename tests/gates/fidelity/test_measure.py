@@ -77,37 +77,29 @@ def compare(actual: np.ndarray, expected: np.ndarray) -> Comparison:
     return comparison
 
 
-def test_equal_outputs() -> None:
-    found = compare(X, X)
-    assert (found.kind, found.probe, found.output) == ("gaussian", "probe", "y")
-    assert (found.length, found.input_max) == (3, 6.0)
-    assert found.cosines == pytest.approx((1, 1, 1))
-    assert found.positions == (0, 1, 2)
-    assert (found.both_zero, found.one_zero) == ((), ())
-    assert (found.finite, found.error_max) == (1.0, 0.0)
-    assert found.live
-
-
-def test_several_calls_share_one_state_and_their_rows_follow_one_another() -> None:
-    runner = FakeRunner(y=X)
-    twice = replace(case({"y": np.concatenate([X, X])}), calls=({"x": X}, {"x": X}))
-    (found,) = measure(runner, [twice], compared=True, provenance={}).comparisons
-    assert runner.calls == [1, 2]
-    assert found.positions == (0, 1, 2, 3, 4, 5)
-
-
-def test_zero_on_both_sides_is_agreement_and_not_compared() -> None:
-    zeroed = X * np.array([[0], [1], [1]], np.float32)
-    found = compare(zeroed, zeroed)
-    assert (found.both_zero, found.one_zero, found.positions) == ((0,), (), (1, 2))
-    assert found.worst == pytest.approx(1)
-
-
-@pytest.mark.parametrize("side", [0, 1])
-def test_zero_on_one_side_is_kept_apart(side: int) -> None:
-    pair = [X, X * np.array([[1], [0], [1]], np.float32)]
-    found = compare(pair[side], pair[1 - side])
-    assert (found.both_zero, found.one_zero, found.positions) == ((), (1,), (0, 2))
+@pytest.mark.parametrize(
+    ("actual", "expected", "both", "one", "positions"),
+    [
+        (X, X, (), (), (0, 1, 2)),
+        (X * [[0], [1], [1]], X * [[0], [1], [1]], (0,), (), (1, 2)),
+        (X, X * [[1], [0], [1]], (), (1,), (0, 2)),
+        (X * [[1], [0], [1]], X, (), (1,), (0, 2)),
+        (X * 0, X * 0, (0, 1, 2), (), ()),
+        # A weight that the float32 reference still has and fp16 has not; NaN is no zero.
+        (X * [[0], [1], [1]], np.array([[1e-9, 0], [3, 4], [5, 6]]), (0,), (), (1, 2)),
+        (X * [[np.nan], [1], [1]], X * [[0], [1], [1]], (), (0,), (1, 2)),
+    ],
+)
+def test_zero_on_both_sides_is_agreement_and_on_one_is_kept_apart(
+    actual: Any, expected: Any, both: Any, one: Any, positions: Any
+) -> None:
+    found = compare(actual.astype(np.float32), expected.astype(np.float32))
+    assert (found.both_zero, found.one_zero, found.positions) == (both, one, positions)
+    assert (found.kind, found.probe, found.output, found.input_max) == (
+        "gaussian", "probe", "y", 6.0,
+    )  # fmt: skip
+    assert found.cosines == pytest.approx((1,) * len(positions))
+    assert found.live is bool(positions)
 
 
 def test_positions_are_those_of_the_prompt_and_the_worst_is_found() -> None:
@@ -169,8 +161,7 @@ def test_without_a_reference_or_a_case_nothing_is_compared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outputs", "given"),
-    [({"z": X}, "z [3, 2]"), ({"y": X[:1]}, "y [1, 2]"), ({}, "nothing")],
+    ("outputs", "given"), [({"z": X}, "z [3, 2]"), ({"y": X[:1]}, "y [1, 2]"), ({}, "nothing")]
 )
 def test_an_output_that_is_missing_or_of_another_shape(
     outputs: dict[str, np.ndarray], given: str
@@ -196,39 +187,25 @@ def comparison(actual: np.ndarray, expected: np.ndarray, **changes: Any) -> Comp
     return found
 
 
-def test_a_residual_path_that_is_known_is_taken_out() -> None:
+@pytest.mark.parametrize(
+    ("known", "within"),
+    [
+        ({"residual": {"y": 20 * WIDE}}, 1e-4),
+        # Where it is unknown, what lies along the input is.
+        ({"calls": ({"mask": WRONG, "x": WIDE, "ids": np.ones((3, 64), np.int32), "s": X},),
+          "residual_unknown": True}, 0.02),
+    ],
+)  # fmt: skip
+def test_a_residual_path_is_taken_out(known: dict[str, Any], within: float) -> None:
     path = 20 * WIDE
-    found = comparison(path + ADDED + WRONG / 3, path + ADDED, residual={"y": path})
-    assert found.contributions == pytest.approx(compare(ADDED + WRONG / 3, ADDED).cosines, abs=1e-4)
+    found = comparison(path + ADDED + WRONG / 3, path + ADDED, **known)
+    alone = compare(ADDED + WRONG / 3, ADDED).cosines
+    assert found.contributions == pytest.approx(alone, abs=within)
     assert max(found.contributions) < 0.97 < 0.999 < found.worst
     assert found.contributing == found.positions
     assert found.residual == pytest.approx(20, rel=0.2)
     found = comparison(WIDE + WRONG, WIDE)
     assert (found.contributions, found.idle, found.residual) == ((), (), None)
-
-
-def test_where_it_is_unknown_what_lies_along_the_input_is_taken_out() -> None:
-    path = 20 * WIDE
-    inputs = ({"mask": WRONG, "x": WIDE, "ids": np.ones((3, 64), np.int32), "s": X},)
-    found = comparison(path + ADDED + WRONG / 3, path + ADDED, calls=inputs, residual_unknown=True)
-    assert found.contributions == pytest.approx(compare(ADDED + WRONG / 3, ADDED).cosines, abs=0.02)
-    assert found.residual == pytest.approx(20, rel=0.2)
-    without = comparison(path, path, calls=({"s": X},), residual_unknown=True)
-    assert without.contributions == ()
-    asked = comparison(path, path, calls=inputs)
-    assert asked.contributions == ()
-
-
-def test_an_output_that_is_no_port_has_no_input_beside_it() -> None:
-    made = replace(
-        case({"y": WIDE}),
-        calls=({"x": WIDE},),
-        residual_unknown=True,
-        rows=lambda outputs: {"y": outputs["y"]} if "y" in outputs else {},
-    )
-    runner = FakeRunner(y=WIDE + ADDED, more=WIDE)
-    (found,) = measure(runner, [made], compared=True, provenance={}).comparisons
-    assert found.output == "y"
 
 
 def test_positions_that_add_nothing_on_either_side_have_no_contribution() -> None:
@@ -256,41 +233,6 @@ def test_beside_extreme_inputs_what_is_added_is_lost_in_rounding() -> None:
     assert min(shown) < 0.9
     found = comparison(rounded, path + ADDED, residual={"y": path}, kind="extreme")
     assert (found.contributions, found.residual, found.live) == ((), None, True)
-
-
-def test_a_contribution_that_is_missing_or_not_finite_is_undefined() -> None:
-    found = comparison(WIDE, WIDE + ADDED, residual={"y": WIDE})
-    assert np.isnan(found.contributions).all()
-    assert len(found.contributions) == 3
-    broken = (WIDE + ADDED).copy()
-    broken[1, 5] = np.nan
-    found = comparison(broken, WIDE + ADDED, residual={"y": WIDE})
-    assert np.isnan(found.contributions).tolist() == [False, True, False]
-    assert np.isnan(found.relative).tolist() == [False, True, False]
-    assert found.spoilt == (1,)
-    assert math.isnan(found.error_max)
-
-
-def test_further_metrics() -> None:
-    actual = WIDE.copy()
-    actual[2, 40] += 8
-    found = comparison(actual, WIDE, start=7)
-    assert found.relative[:2] == (0, 0)
-    assert found.relative[2] == pytest.approx(8 / np.linalg.norm(WIDE[2]), rel=1e-3)
-    assert found.error_max == pytest.approx(8)
-
-
-def test_rows_that_are_near_zero_on_both_sides_agree_and_nan_is_no_zero() -> None:
-    """A weight that the float32 reference still has and fp16 has not."""
-    tiny = np.array([[1e-9, 0], [3, 4], [5, 6]], np.float32)
-    found = compare(np.where(tiny < 1e-6, 0, tiny).astype(np.float32), tiny)
-    assert (found.both_zero, found.one_zero, found.positions) == ((0,), (), (1, 2))
-    found = compare(np.array([[np.nan, 0]], np.float32), np.zeros((1, 2), np.float32))
-    assert (found.both_zero, found.one_zero) == ((), (0,))
-    found = compare(X * 0, X * 0)
-    assert not found.live
-    assert found.both_zero == (0, 1, 2)
-    assert math.isnan(found.worst)
 
 
 def test_the_experts_of_positions_that_are_zero_on_one_side_are_kept() -> None:
@@ -325,40 +267,6 @@ def test_where_the_reference_itself_is_nan_nothing_is_proven() -> None:
     assert judge(wrong, FidelityPolicy(), "m:L01").status == "failed"
 
 
-def test_many_rows_are_compared_as_few_are() -> None:
-    """More than one block of the wide rows of a head."""
-    expected = RNG.standard_normal((5, 9000)).astype(np.float32)
-    actual = expected + 0.1 * RNG.standard_normal((5, 9000)).astype(np.float32)
-    actual[1], expected[1], actual[4, 8990] = 0, 0, 40
-    found = comparison(actual, expected, residual={"y": expected / 2})
-    assert (found.both_zero, found.positions) == ((1,), (0, 2, 3, 4))
-    for i, position in enumerate(found.positions):
-        one = comparison(
-            actual[[position]], expected[[position]], residual={"y": expected[[position]] / 2}
-        )
-        assert found.cosines[i] == pytest.approx(one.worst, abs=2e-9)
-        assert found.contributions[i] == pytest.approx(one.contributions[0], abs=2e-6)
-    assert found.error_max == abs(float(actual[4, 8990]) - float(expected[4, 8990]))
-
-
-def test_contributions_follow_their_positions_into_parts() -> None:
-    found = replace(
-        compare(X, X),
-        kind="captured",
-        cosines=(0.9, 0.8, 0.7),
-        contributions=(0.5, 0.4),
-        idle=(1,),
-        relative=(0.1, 0.2, 0.3),
-    )
-    assert (found.first.contributions, found.first.idle, found.first.relative) == (
-        (0.5,), (), (0.1,),
-    )  # fmt: skip
-    assert (found.rest.contributions, found.rest.idle, found.rest.relative) == (
-        (0.4,), (1,), (0.2, 0.3),
-    )  # fmt: skip
-    assert found.rest.contributing == (2,)
-
-
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -369,7 +277,7 @@ def test_contributions_follow_their_positions_into_parts() -> None:
         ({"relative": (0.5, -0.1, 0.0)}, "is negative"),
         ({"residual": -1.0}, "is negative"),
         ({"spoilt": (2, 1)}, "do not ascend"),
-        ({"experts": ((1,),)}, "experts of 1 positions, not 0"),
+        ({"experts": ((1,),)}, "1 experts at 0 positions"),
     ],
 )
 def test_numbers_that_contradict_one_another(changes: dict[str, Any], says: str) -> None:

@@ -12,19 +12,10 @@ from pytest_ane.manifest.policy import FidelityPolicy
 
 NAN = math.nan
 GOOD = Comparison(
-    kind="gaussian",
-    probe="gaussian T=2 #0",
-    output="y",
-    length=2,
-    input_max=4.25,
-    cosines=(0.999, 0.998),
-    positions=(0, 1),
-    both_zero=(),
-    one_zero=(),
-    finite=1.0,
-    error_max=0.125,
-    relative=(0.01, 0.1),
-)
+    kind="gaussian", probe="gaussian T=2 #0", output="y", length=2, input_max=4.25,
+    cosines=(0.999, 0.998), positions=(0, 1), both_zero=(), one_zero=(), finite=1.0,
+    error_max=0.125, relative=(0.01, 0.1),
+)  # fmt: skip
 CAPTURED = replace(
     GOOD, kind="captured", probe="captured chat T=2", positions=(1, 2), input_max=21953.4
 )

@@ -48,24 +48,24 @@ def normal(seed: int, *shape: int, deviation: float = 1.0) -> Array:
     return (np.random.default_rng(seed).standard_normal(shape) * deviation).astype(HALF)
 
 
+def conv(x: Array, *weight: Operation, early: bool) -> tuple[MLModel, Inputs]:
+    """A convolution to 8 channels, of the input or of a sixteenth of it."""
+    inputs, result = {"x": x}, half(1, 8, 1, 4)
+    if not early:
+        return program(inputs, *weight, op("conv", "down", result, x="x", weight="w")), inputs
+    small = op("mul", "small", half(*x.shape), x="x", y=value(POWER))
+    down = op("conv", "down", result, x="small", weight="w")
+    return program(
+        inputs, *weight, small, down, op("mul", "y", result, x="down", y=value(1 / POWER))
+    ), inputs
+
+
 def overflow(*, cancels: bool = False, early: bool) -> tuple[MLModel, Inputs]:
     """A down-projection of large inputs, 40,000; or half of it, and the same less it."""
     width = 128 if cancels else 64
     weight = np.full((8, width, 1, 1), 62.5, HALF)
     weight[:, 64:] *= HALF(-1)
-    inputs = {"x": np.full((1, width, 1, 4), 10, HALF)}
-    result = half(1, 8, 1, 4)
-    if not early:
-        return program(
-            inputs, const("w", weight), op("conv", "down", result, x="x", weight="w")
-        ), inputs
-    return program(
-        inputs,
-        const("w", weight),
-        op("mul", "small", half(1, width, 1, 4), x="x", y=value(POWER)),
-        op("conv", "down", result, x="small", weight="w"),
-        op("mul", "y", result, x="down", y=value(1 / POWER)),
-    ), inputs
+    return conv(np.full((1, width, 1, 4), 10, HALF), const("w", weight), early=early)
 
 
 def query(*, folded: bool) -> tuple[MLModel, Inputs]:
@@ -122,47 +122,34 @@ def gated(*, by_table: bool) -> tuple[MLModel, Inputs]:
 def softplus(form: str) -> tuple[MLModel, Inputs]:
     """As one operation, composed, or stable: `relu(x) + log(1 + exp(-|x|))`."""
     inputs = {"x": np.array([[-3, 0.5, 10.5]], HALF)}
-    kind = half(1, 3)
+    kind, stable = half(1, 3), form == "stable"
     if form == "one":
         return program(inputs, op("softplus", "y", kind, x="x")), inputs
     tail = (
-        op("exp", "e", kind, x="low" if form == "stable" else "x"),
+        op("exp", "e", kind, x="low" if stable else "x"),
         op("add", "more", kind, x="e", y=value(HALF(1))),
-        op("log", "l" if form == "stable" else "y", kind, x="more"),
+        op("log", "l" if stable else "y", kind, x="more"),
     )
-    if form == "composed":
-        return program(inputs, *tail), inputs
-    return program(
-        inputs,
-        op("abs", "size", kind, x="x"),
-        op("mul", "low", kind, x="size", y=value(HALF(-1))),
-        *tail,
-        op("relu", "r", kind, x="x"),
-        op("add", "y", kind, x="r", y="l"),
-    ), inputs
+    head = (op("abs", "size", kind, x="x"), op("mul", "low", kind, x="size", y=value(HALF(-1))))
+    end = (op("relu", "r", kind, x="x"), op("add", "y", kind, x="r", y="l"))
+    return program(inputs, *((*head, *tail, *end) if stable else tail)), inputs
 
 
 def logsumexp(form: str) -> tuple[MLModel, Inputs]:
     """As one operation, composed, or with the maximum taken out."""
     inputs = {"x": np.full((2, 32), 8, HALF)}
-    wide, kind = half(2, 32), half(2, 1)
+    wide, kind, stable = half(2, 32), half(2, 1), form == "stable"
     along = {"axes": value([-1]), "keep_dims": value(np.True_)}
     if form == "one":
         return program(inputs, op("reduce_log_sum_exp", "y", kind, x="x", **along)), inputs
     tail = (
-        op("exp", "e", wide, x="low" if form == "stable" else "x"),
+        op("exp", "e", wide, x="low" if stable else "x"),
         op("reduce_sum", "total", kind, x="e", **along),
-        op("log", "l" if form == "stable" else "y", kind, x="total"),
+        op("log", "l" if stable else "y", kind, x="total"),
     )
-    if form == "composed":
-        return program(inputs, *tail), inputs
-    return program(
-        inputs,
-        op("reduce_max", "m", kind, x="x", **along),
-        op("sub", "low", wide, x="x", y="m"),
-        *tail,
-        op("add", "y", kind, x="l", y="m"),
-    ), inputs
+    head = (op("reduce_max", "m", kind, x="x", **along), op("sub", "low", wide, x="x", y="m"))
+    end = op("add", "y", kind, x="l", y="m")
+    return program(inputs, *((*head, *tail, end) if stable else tail)), inputs
 
 
 def masked(hidden: float) -> tuple[MLModel, Inputs]:
@@ -179,24 +166,12 @@ def masked(hidden: float) -> tuple[MLModel, Inputs]:
 
 def integers(*, early: bool) -> tuple[MLModel, Inputs]:
     """A sum of int8 codes that is small once it is scaled; the input may be scaled first."""
-    scale = np.full(8, 2**-7, HALF)
     attributes = {
         "quantized_data": value(np.full((8, 64, 1, 1), 100, np.int8)),
-        "scale": value(scale),
+        "scale": value(np.full(8, 2**-7, HALF)),
         "zero_point": value(np.zeros(8, np.int8)),
         "axis": value(0),
     }
-    weight = replace(
-        op("constexpr_affine_dequantize", "w", half(8, 64, 1, 1)), attributes=attributes
-    )
-    inputs = {"x": np.full((1, 64, 1, 4), 10, HALF)}
-    result = half(1, 8, 1, 4)
-    if not early:
-        return program(inputs, weight, op("conv", "down", result, x="x", weight="w")), inputs
-    return program(
-        inputs,
-        weight,
-        op("mul", "small", half(1, 64, 1, 4), x="x", y=value(POWER)),
-        op("conv", "down", result, x="small", weight="w"),
-        op("mul", "y", result, x="down", y=value(1 / POWER)),
-    ), inputs
+    weight = op("constexpr_affine_dequantize", "w", half(8, 64, 1, 1))
+    weight = replace(weight, attributes=attributes)
+    return conv(np.full((1, 64, 1, 4), 10, HALF), weight, early=early)

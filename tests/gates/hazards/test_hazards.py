@@ -12,7 +12,7 @@ from pytest_ane.backends.cpu import CpuRunner
 from pytest_ane.gates.hazards import Hazards, Peak, judge, measure
 from pytest_ane.gates.verdict import Finding, Verdict
 from pytest_ane.manifest.policy import HazardsPolicy
-from pytest_ane.mlprogram.arithmetic import SIMULATED
+from pytest_ane.mlprogram.arithmetic import SIMULATED, RuleShares
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.executor.ane import products
@@ -71,11 +71,6 @@ def test_a_hazard_fires_and_its_rewrite_silences_it(name: str) -> None:
     assert finding.reason.startswith(f"{SIMULATED}: {finding.where.op} (")
     assert finding.where.probe == "probe"
     assert met(right) == []
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_rewrite_is_the_same_function(name: str) -> None:
-    wrong, right, *_ = CASES[name]
     expected = programs.exact(*wrong)
     np.testing.assert_allclose(programs.exact(*right), expected, rtol=2e-3, atol=1e-5)
 
@@ -106,6 +101,8 @@ def test_a_right_program_passes_with_figures_and_near_the_limit_is_warned() -> N
     assert {f.name: f.limit for f in made.figures if f.limit} == {
         "sum.max": 32768, "dropped.max": 0.1,
     }  # fmt: skip
+    (finding,) = met(programs.attention(late=False), max_dropped_weight=0.005)
+    assert (finding.severity, finding.figure) == ("failed", "dropped.max")
     # A sixteenth of 40,000, which is 13.1 times below the limit.
     wrong = programs.overflow(early=True)
     assert met(wrong) == []
@@ -113,11 +110,6 @@ def test_a_right_program_passes_with_figures_and_near_the_limit_is_warned() -> N
         (finding,) = met(wrong)
     assert (finding.severity, finding.where.op) == ("warned", "down")
     assert "the largest |sum| is 2,500, within a factor of 14 of 32,768" in finding.reason
-
-
-def test_the_policy_s_own_limit_fails() -> None:
-    (finding,) = met(programs.attention(late=False), max_dropped_weight=0.005)
-    assert (finding.severity, finding.figure) == ("failed", "dropped.max")
 
 
 def test_what_only_moves_passes_and_what_has_no_rule_is_unproven() -> None:
@@ -133,9 +125,6 @@ def test_what_only_moves_passes_and_what_has_no_rule_is_unproven() -> None:
     (finding,) = verdict((made, inputs)).findings
     assert finding.severity == "unproven"
     assert finding.reason == "No operation has a known rule of the ANE's arithmetic: sin"
-    from pytest_ane.gates.hazards import Hazards
-    from pytest_ane.mlprogram.arithmetic import RuleShares
-
     assert judge(Hazards((), RuleShares(), 0), HazardsPolicy(), "m:L00").status == "unproven"
 
 

@@ -15,11 +15,11 @@ import pytest
 from pytest_ane.backends.coreml import CoreMLBackend
 from pytest_ane.backends.coreml.process import Device
 from pytest_ane.gates.placement import judge
-from pytest_ane.gates.placement.measure import measure, plan_on_device, to_record
+from pytest_ane.gates.placement.measure import _device, measure, plan_on_device, to_record
 from pytest_ane.gates.placement.plans import Plan, coremltools, summarise
 from pytest_ane.gates.verdict import Verdict
 from pytest_ane.mac.first_contact._packages import package
-from pytest_ane.mac.testing import DeviceRule, Replayer, Rewrite, Script, code_14, stale
+from pytest_ane.mac.testing import DeviceRule, Replayer, Rewrite, Script
 from pytest_ane.make import Cache
 from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.mlprogram.errors import ExecutionError, UnprovenError
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Compiling:
-    """Compiles with coremltools; a plan that fails with -14 is asked once more of a new model."""
+    """Compiles with coremltools."""
 
     device = Device(timeout=None)
 
@@ -41,19 +41,12 @@ class Compiling:
         self.said.append(text)
 
     def with_compiled(self, artifact: Path, use: Callable[[Path], T]) -> T:
-        target = self.folder / f"{artifact.stem}.mlmodelc"
-        if not target.exists():
-            self._compile(artifact, target)
-        try:
-            return use(target)
-        except RuntimeError as error:
-            self.say(f"compiled again after {str(error)[-4:]}")
-            return use(self._compile(artifact, self.folder / f"{artifact.stem}-2.mlmodelc"))
-
-    def _compile(self, artifact: Path, target: Path) -> Path:
         from coremltools.models.utils import compile_model
 
-        return Path(compile_model(str(artifact), str(target)))
+        target = self.folder / f"{artifact.stem}.mlmodelc"
+        if not target.exists():
+            compile_model(str(artifact), str(target))
+        return use(target)
 
 
 class Asked(NamedTuple):
@@ -98,35 +91,46 @@ def test_resident(ask: Ask) -> None:
     assert (dict(summary.compile_time), summary.boundary_casts) == ({"const": 14}, 2)
     assert judged(asked.plan).status == "passed"
     assert (asked.plan.source, asked.plan.compute_units) == ("coremltools", "CPU_AND_NE")
-    assert asked.plan.ane_cores == 16
-    assert asked.said == []
+    assert (asked.plan.ane_cores, asked.said) == (16, [])
 
 
-def test_one_operation_on_the_cpu_or_without_a_device(ask: Ask) -> None:
-    asked = ask("conv", DeviceRule("CPU", op="relu", cost=0.25))
+GPU = DeviceRule("GPU", op="conv", units=("ALL",))
+RELU = ("r_cast_fp16", "run on the CPU instead of the ANE")
+
+
+@pytest.mark.parametrize(
+    ("name", "rules", "rewrites", "units", "devices", "off"),
+    [
+        ("conv", [DeviceRule("CPU", op="relu")], (), "CPU_AND_NE", {"ANE": 2, "CPU": 1}, [RELU]),
+        ("conv", [DeviceRule("none", name="second*")], (), "CPU_AND_NE", {"ANE": 2},
+         [("second_cast_fp16", "have no device")]),
+        # On the GPU as soon as it may; what could run on the ANE is not there.
+        ("conv", [GPU], (), "CPU_AND_NE", {"ANE": 3}, []),
+        ("conv", [GPU], (), "ALL", {"ANE": 1, "GPU": 2},
+         [(f"{n}_cast_fp16", "run on the GPU instead of the ANE") for n in ("first", "second")]),
+        ("state", [], (), "CPU_AND_NE", None, []),
+        # What the compiler adds, renames or folds; a renamed op has the package's name.
+        ("conv", [], [("r_*", "rename"), ("first*", "cast")], "CPU_AND_NE", {"ANE": 3}, []),
+        ("conv", [], [("r_*", "fold")], "CPU_AND_NE", {"ANE": 2}, []),
+        ("conv", [DeviceRule("CPU", op="relu")], [("r_*", "rename")], "CPU_AND_NE",
+         {"ANE": 2, "CPU": 1}, [RELU]),
+        ("conv", [DeviceRule("CPU", name="first*_cast")], [("first*", "cast")], "CPU_AND_NE",
+         {"ANE": 3, "CPU": 1}, [("first_cast_fp16_cast", RELU[1])]),
+        ("conv", [], [("first*", "fold")], "CPU_AND_NE", {"ANE": 2},
+         [("first_cast_fp16", "have no device")]),
+        # No name is the package's: it is another program.
+        ("conv", [], [("first*", "rename"), ("r_*", "rename")], "CPU_AND_NE", None, [("", "")]),
+    ],
+)  # fmt: skip
+def test_where_operations_run(
+    name: str, rules: Any, rewrites: Any, units: str, devices: Any, off: Any, ask: Ask
+) -> None:
+    asked = ask(name, *rules, units=units, rewrites=tuple(Rewrite(*each) for each in rewrites))
     verdict = judged(asked.plan)
-    assert verdict.status == "failed"
-    assert [f.where.op for f in verdict.reasons] == ["r_cast_fp16"]
-    assert asked.devices() == {"ANE": 2, "CPU": 1}
-    (relu,) = (one for _, one in asked.plan.walk() if one.op == "relu")
-    assert relu.cost == 0.25
-    asked = ask("conv", DeviceRule("CPU", supported=("CPU", "GPU", "ANE")))
-    assert judged(asked.plan).status == "failed"
-    assert asked.devices() == {"CPU": 3}
-    asked = ask("conv", DeviceRule("none", name="second*"))
-    verdict = judged(asked.plan)
-    assert verdict.status == "failed"
-    assert [f.kind for f in verdict.reasons] == ["have no device"]
-    assert asked.devices() == {"ANE": 2}
-
-
-def test_on_the_gpu_as_soon_as_it_may(ask: Ask) -> None:
-    rule = DeviceRule("GPU", op="conv", units=("ALL",))
-    assert judged(ask("conv", rule).plan).status == "passed"
-    asked = ask("conv", rule, units="ALL")
-    assert asked.devices() == {"ANE": 1, "GPU": 2}
-    assert asked.plan.compute_units == "ALL"
-    assert judged(asked.plan).status == "failed"
+    assert [(f.where.op, f.kind) for f in verdict.reasons] == off
+    assert verdict.status == ("passed" if not off else "failed" if devices else "unproven")
+    if devices is not None:
+        assert asked.devices() == devices
 
 
 def test_a_broken_cache_is_read_again_from_a_copy(ask: Ask, packages: dict[str, Path]) -> None:
@@ -137,14 +141,6 @@ def test_a_broken_cache_is_read_again_from_a_copy(ask: Ask, packages: dict[str, 
         "at another path, in case Core ML's cache is broken."
     )
     assert judged(asked.plan).status == "passed"
-
-
-def test_neither_a_plan_nor_an_error(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    from coremltools.models.compute_plan import MLComputePlan
-
-    monkeypatch.setattr(MLComputePlan, "load_from_path", lambda *arguments: None)
-    with pytest.raises(RuntimeError, match="Core ML gave neither a plan nor an error"):
-        ask("conv")
 
 
 def test_a_copy_without_a_device_is_inconclusive(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,24 +158,6 @@ def test_a_copy_without_a_device_is_inconclusive(ask: Ask, monkeypatch: pytest.M
         ask("conv", unassigned_paths=1)
 
 
-def test_a_model_that_another_macos_compiled(ask: Ask, packages: dict[str, Path]) -> None:
-    assert ask("conv").said == []
-    asked = ask("conv", failures=(stale(),))
-    assert asked.said == []
-    from pytest_ane.mac.testing import Mac
-
-    asked = ask("conv", machine=Mac(os="26.2", build="25C56"), failures=(stale(),))
-    assert asked.said == ["compiled again after -14."]
-    assert judged(asked.plan).status == "passed"
-
-
-def test_error_14_that_stays(ask: Ask) -> None:
-    asked = ask("conv", failures=(code_14(),))
-    assert asked.said == ["compiled again after -14."]
-    with pytest.raises(RuntimeError, match=r"conv1-2\.mlmodelc/model\.mil' with error code: -14"):
-        ask("conv", failures=(code_14(times=2),))
-
-
 def test_nested_blocks(ask: Ask) -> None:
     asked = ask("branches", DeviceRule("CPU", op="t*"), DeviceRule("CPU", op="cos"))
     scopes = {one.op: one.scope for _, one in asked.plan.walk() if one.op in ("sin", "cos", "tanh")}
@@ -194,15 +172,6 @@ def test_several_functions(ask: Ask) -> None:
     assert [function.name for function in asked.plan.functions] == ["one", "two"]
     assert [function for function, _ in summarise(asked.plan).off] == ["two"]
     assert asked.devices()["ANE"] == 5
-
-
-def test_states(ask: Ask) -> None:
-    asked = ask("state", DeviceRule("CPU", op="*_state"))
-    assert {one.op for _, one in summarise(asked.plan).off} == {
-        "read_state",
-        "write_state",
-    }
-    assert judged(ask("state").plan).status == "passed"
 
 
 def test_python_without_core_ml(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,82 +199,14 @@ def test_a_package_is_never_planned(packages: dict[str, Path]) -> None:
     ],
 )
 def test_what_is_no_program(pipeline: Any, sentence: str) -> None:
-    class Structure(NamedTuple):
-        program: Any
-        pipeline: Any
-
-    class Given(NamedTuple):
-        model_structure: Structure
-
+    structure = SimpleNamespace(program=None, pipeline=pipeline)
     with pytest.raises(ExecutionError, match=sentence):
-        to_record(Given(Structure(None, pipeline)), "ALL", "a")
+        to_record(SimpleNamespace(model_structure=structure), "ALL", "a")
 
 
 def test_a_device_of_the_future() -> None:
-    plan = SimpleNamespace(
-        get_compute_device_usage_for_mlprogram_operation=lambda _: SimpleNamespace(
-            preferred_compute_device=object(), supported_compute_devices=[]
-        ),
-        get_estimated_cost_for_mlprogram_operation=lambda _: None,
-    )
-    operation = SimpleNamespace(
-        outputs=[SimpleNamespace(name="y")], operator_name="ios18.conv", blocks=[]
-    )
-    block = SimpleNamespace(operations=[operation])
-    functions = {"main": SimpleNamespace(block=block)}
-    plan.model_structure = SimpleNamespace(program=SimpleNamespace(functions=functions))
     with pytest.raises(ExecutionError, match="names a object, which is no CPU, GPU or Neural"):
-        to_record(plan, "ALL", "x")
-
-
-def test_ops_that_the_compiler_adds_and_renames(ask: Ask) -> None:
-    rewrites = (Rewrite("r_*", "rename"), Rewrite("first*", "cast"))
-    asked = ask("conv", rewrites=rewrites)
-    summary = summarise(asked.plan)
-    assert (summary.compute, summary.renamed) == (3, 1)
-    assert dict(summary.added) == {"const": 1, "cast": 1}
-    verdict = judged(asked.plan)
-    assert verdict.status == "passed"
-    figures = {figure.name: figure.value for figure in verdict.figures}
-    assert (figures["added_ops"], figures["renamed_ops"]) == (2, 1)
-
-
-def test_a_renamed_op_off_the_ane(ask: Ask) -> None:
-    rules = (DeviceRule("CPU", op="relu"),)
-    asked = ask("conv", *rules, rewrites=(Rewrite("r_*", "rename"),))
-    verdict = judged(asked.plan)
-    assert [f.where.op for f in verdict.reasons] == ["r_cast_fp16"], "by the package's name"
-
-
-def test_a_cast_inside_that_runs_on_the_cpu(ask: Ask) -> None:
-    asked = ask(
-        "conv", DeviceRule("CPU", name="first*_cast"), rewrites=(Rewrite("first*", "cast"),)
-    )
-    verdict = judged(asked.plan)
-    assert verdict.status == "failed"
-    assert [f.where.op for f in verdict.reasons] == ["first_cast_fp16_cast"]
-
-
-def test_an_op_that_the_compiler_folds_is_not_off_the_ane(ask: Ask) -> None:
-    asked = ask("conv", rewrites=(Rewrite("r_*", "fold"),))
-    summary = summarise(asked.plan)
-    assert (summary.folded, summary.compute, summary.outcome) == (1, 2, "resident")
-    figures = {figure.name: figure.value for figure in judged(asked.plan).figures}
-    assert (figures["ane_ops"], figures["folded_ops"]) == (2, 1)
-
-
-def test_a_convolution_cannot_be_folded(ask: Ask) -> None:
-    verdict = judged(ask("conv", rewrites=(Rewrite("first*", "fold"),)).plan)
-    assert [(f.where.op, f.kind) for f in verdict.reasons] == [
-        ("first_cast_fp16", "have no device")
-    ]
-
-
-def test_a_program_with_other_names_is_another_program(ask: Ask) -> None:
-    """Types and order are those of the package, and no name is."""
-    asked = ask("conv", rewrites=(Rewrite("first*", "rename"), Rewrite("r_*", "rename")))
-    assert summarise(asked.plan).renamed == 0
-    assert judged(asked.plan).status == "unproven"
+        _device(object(), [])
 
 
 def test_a_joined_plan_is_the_same_from_its_file(ask: Ask) -> None:
@@ -345,12 +246,6 @@ def measured(packages: dict[str, Path], tmp_path: Path) -> Callable[..., Plan]:
     return measured
 
 
-def test_functions_are_judged_by_plans_of_their_own(measured: Callable[..., Plan]) -> None:
-    plan = measured("one")
-    assert [function.name for function in plan.functions] == ["one"]
-    assert judged(plan).status == "passed"
-
-
 def test_another_function_of_a_compiled_model_is_unproven(
     measured: Callable[..., Plan], packages: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -366,9 +261,3 @@ def test_another_function_in_a_package_of_its_own(measured: Callable[..., Plan])
     plan = measured("two")
     assert [function.name for function in plan.functions] == ["two"]
     assert judged(plan).status == "passed"
-
-
-def test_all_functions_where_the_plan_has_one(ask: Ask) -> None:
-    asked = ask("functions", default_function_only=True)
-    assert [function.name for function in asked.plan.functions] == ["one"]
-    assert judged(asked.plan).status == "passed"

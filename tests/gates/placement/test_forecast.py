@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import pytest_ane.mlprogram.model
-from pytest_ane.gates.placement import Forecast, Match, forecast
-from pytest_ane.mlprogram.errors import ManifestError, ProgramError
+from pytest_ane.gates.placement import Match, forecast
+from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.records import Blob, Block, MLModel, Named, Operation, Value
 from tests.gates.placement.programs import const, foretell, full, function, half, model, op, value
 
@@ -37,14 +35,8 @@ def test_a_transformer_block_is_eligible_and_its_ops_are_counted() -> None:
     found = foretell(*BLOCK, inputs={"x": full(1, 8, 1, 4)})
     assert found.outcome == "eligible"
     assert found.matches == ()
-    assert found.compute == {
-        "mul": 2,
-        "add": 1,
-        "conv": 1,
-        "reduce_mean": 1,
-        "rsqrt": 1,
-        "softmax": 1,
-    }
+    once = ("add", "conv", "reduce_mean", "rsqrt", "softmax")
+    assert found.compute == {"mul": 2, **dict.fromkeys(once, 1)}
     assert found.left_out == {"boundary cast": 2, "const": 1, "constexpr_lut_to_dense": 1}
     assert found.compute_ops == 7
     assert (found.eligible("conv"), found.ineligible()) == (1, 0)
@@ -52,22 +44,20 @@ def test_a_transformer_block_is_eligible_and_its_ops_are_counted() -> None:
 
 def test_a_finding_names_op_function_and_place() -> None:
     found = foretell(const("c", [1]), op("argsort", "y", half(1, 8), x="x"), name="decode")
-    assert found.matches == (
-        Match(
-            "R009",
-            "ineligible",
-            "y",
-            "argsort",
-            "`argsort` is not implemented on the ANE.",
-            "decode",
-            1,
-        ),
-    )
+    why = "`argsort` is not implemented on the ANE."
+    assert found.matches == (Match("R009", "ineligible", "y", "argsort", why, "decode", 1),)
     assert (found.outcome, found.ineligible("argsort"), found.eligible("argsort")) == (
-        "ineligible",
-        1,
-        0,
-    )
+        "ineligible", 1, 0,
+    )  # fmt: skip
+    # Of the same name, and in nested blocks.
+    functions = (function(op("argsort", "y", half(1), x="x"), name=n) for n in ("a", "b"))
+    found = forecast(model(*functions), size_bytes=1)
+    assert [match.function for match in found.matches] == ["a", "b"]
+    assert found.ineligible("argsort") == 2
+    body = Block((), (op("scatter", "s", half(1), data="x"), op("relu", "r", half(1), x="s")), ())
+    found = foretell(Operation("cond", {}, (Named("y", half(1)),), blocks=(body,)))
+    assert [(match.op, match.rule) for match in found.matches] == [("y", "R003"), ("s", "R002")]
+    assert found.compute == {"cond": 1, "relu": 1, "scatter": 1}
 
 
 def test_ops_count_once_whatever_rules_they_meet() -> None:
@@ -78,45 +68,6 @@ def test_ops_count_once_whatever_rules_they_meet() -> None:
     assert (found.ineligible(), found.ineligible("argsort"), found.warned()) == (1, 1, 0)
 
 
-def test_ops_of_the_same_name_count_apart() -> None:
-    found = forecast(
-        model(
-            function(op("argsort", "y", half(1), x="x"), name="prefill"),
-            function(op("argsort", "y", half(1), x="x"), name="decode"),
-        ),
-        size_bytes=1,
-    )
-    assert [match.function for match in found.matches] == ["prefill", "decode"]
-    assert found.ineligible("argsort") == 2
-
-
-def test_ops_in_nested_blocks_are_asked_too() -> None:
-    body = Block((), (op("scatter", "s", half(1), data="x"), op("relu", "r", half(1), x="s")), ())
-    found = foretell(Operation("cond", {}, (Named("y", half(1)),), blocks=(body,)))
-    assert [(match.op, match.rule) for match in found.matches] == [
-        ("y", "R003"),
-        ("s", "R002"),
-    ]
-    assert found.compute == {"cond": 1, "relu": 1, "scatter": 1}
-
-
-def test_a_program_without_compute_ops_is_unproven() -> None:
-    assert foretell().outcome == "unproven"
-    found = foretell(const("c", [1]))
-    assert (found.outcome, found.compute_ops, found.left_out) == ("unproven", 0, {"const": 1})
-
-
-def test_a_rule_on_the_whole_program_makes_every_op_ineligible() -> None:
-    found = Forecast(2**31, {"conv": 7, "add": 3}, {})
-    assert found.under("macOS 26") == found
-    small = found.under("macOS 27")
-    assert (small.outcome, small.ineligible(), small.eligible("conv")) == ("ineligible", 10, 0)
-    assert small.matches[0].rule == "R076"
-    assert found.outcome == "eligible", "the measurement itself knows no system"
-    with pytest.raises(ManifestError, match="write it like 'macOS 26'"):
-        Forecast(1, {"conv": 1}, {}).under("Windows 11")
-
-
 def test_names_from_the_file_cannot_write_to_the_terminal() -> None:
     found = foretell(op("evil\x1b[31m", "y\r\n" + "z" * 500, half(1), x="x"))
     (match,) = found.matches
@@ -124,19 +75,6 @@ def test_names_from_the_file_cannot_write_to_the_terminal() -> None:
     assert match.op.startswith("y\\r\\nzz")
     assert len(match.op) <= 300
     assert match.why.isprintable()
-
-
-NAMES = st.sampled_from(["conv", "argsort", "topk", "relu", "mystery"])
-
-
-@settings(deadline=None, derandomize=True)
-@given(st.lists(st.tuples(NAMES, st.sampled_from(["x", "y0", "y1", "nowhere"])), max_size=8))
-def test_counts_add_up_whatever_the_program(ops: list[tuple[str, str]]) -> None:
-    found = foretell(*(op(kind, f"y{i}", half(1, 8), x=read) for i, (kind, read) in enumerate(ops)))
-    assert found.compute_ops == len(ops)
-    assert sum(found.eligible(kind) for kind in found.compute) == len(ops) - found.ineligible()
-    assert found.ineligible() == sum(kind in ("argsort", "mystery") for kind, _ in ops)
-    assert found.warned() == sum(kind == "topk" for kind, _ in ops)
 
 
 @pytest.fixture

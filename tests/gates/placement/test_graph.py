@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from pytest_ane.gates.placement._graph import Depends, Graph, Origin, Site
-from pytest_ane.mlprogram.records import Block, Named, Operation, Ref
+from pytest_ane.mlprogram.records import Operation, Ref
 from tests.gates.placement.programs import const, function, half, ints, op, value
 
 IN = {"x": half(1, 8, 1, None), "n": ints(1)}
@@ -31,26 +28,6 @@ def test_origins_of_a_slice_bounded_by_a_shape_and_by_a_value() -> None:
     made = Graph(function(op("shape", "s", ints(2), x="x"), inputs={"x": half(1, 8)}))
     list(made.sites())
     assert made.origin(Ref("s")) == Origin()
-
-
-def test_values_of_nested_blocks_are_known() -> None:
-    body = Block((Named("i", ints(1)),), (op("add", "j", ints(1), x="i", y="i"),), ("j",))
-    loop = Operation("while_loop", {}, (Named("out", half(1)),), blocks=(body,))
-    made, sites = graph(loop)
-    assert list(sites) == ["out", "j"]
-    assert made.tensor(Ref("i")) == ints(1)
-    assert made.origin(Ref("j")).values is Depends.VALUES
-
-
-def test_compressing_ops_are_walked_nearest_first() -> None:
-    _, sites = graph(
-        op("constexpr_lut_to_dense", "l", half(4), indices="i", lut="t"),
-        op("constexpr_blockwise_shift_scale", "w", half(4), data="l", scale="s"),
-        op("linear", "y", half(1, 4), x="x", weight="w"),
-    )
-    names = [one.name for one in sites["y"].compressed_by(Ref("w"))]
-    assert names == ["w", "l"]
-    assert list(sites["y"].compressed_by(Ref("x"))) == []
 
 
 def test_a_cycle_in_a_hostile_program_ends() -> None:
@@ -81,14 +58,3 @@ def test_the_scale_of_an_image_is_at_the_boundary_and_another_product_is_not() -
         **{"in": "boundary cast", "mine": "", "in__scaled__": "", "n__biased__": ""},
         **{"p": "boundary cast", "label": "classify"},
     }
-
-
-@settings(deadline=None, derandomize=True)
-@given(st.lists(st.sampled_from(["x", "n", "c", "s"]), min_size=1, max_size=5))
-def test_a_result_depends_on_what_its_most_dependent_input_does(names: list[str]) -> None:
-    made, _ = graph(
-        const("c", [1]),
-        op("shape", "s", ints(4), x="x"),
-        op("concat", "y", half(None), values=names),
-    )
-    assert made.origin(Ref("y")).values == max(made.origin(Ref(name)).values for name in names)

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.gates.placement import Forecast, Match, judge
-from pytest_ane.gates.placement.rules import ALL_RULES
 from pytest_ane.gates.verdict import Verdict
 from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.mlprogram.errors import ManifestError
@@ -28,25 +27,14 @@ def blocked(count: int, rule: str = "R064") -> tuple[Match, ...]:
 def test_an_eligible_shard_passes_by_a_forecast() -> None:
     verdict = of(Forecast(1000, {"mul": 51, "conv": 7}, LEFT_OUT))
     assert (verdict.gate, verdict.subject, verdict.basis) == (
-        "placement",
-        "smollm2:L01",
-        "forecast",
-    )
+        "placement", "smollm2:L01", "forecast",
+    )  # fmt: skip
     assert (verdict.status, verdict.findings, verdict.tables) == ("passed", (), ())
     assert verdict.values == {
-        "instrument": "forecast",
-        "outcome": "eligible",
-        "os": "macOS 26",
-        "likely_ane_ops": 58,
-        "compute_ops": 58,
-        "ineligible_ops": 0,
-        "warned_ops": 0,
-        "conv_eligible": 7,
-        "conv_total": 7,
-        "left_out_ops": 50,
-        "size_bytes": 1000,
-        "rules": "",
-    }
+        "instrument": "forecast", "outcome": "eligible", "os": "macOS 26", "likely_ane_ops": 58,
+        "compute_ops": 58, "ineligible_ops": 0, "warned_ops": 0, "conv_eligible": 7,
+        "conv_total": 7, "left_out_ops": 50, "size_bytes": 1000, "rules": "",
+    }  # fmt: skip
 
 
 def test_an_ineligible_op_fails_and_is_named_with_rule_source_and_fix() -> None:
@@ -63,13 +51,6 @@ def test_an_ineligible_op_fails_and_is_named_with_rule_source_and_fix() -> None:
     ]  # fmt: skip
     assert [row[1] for row in rules.rows] == ["rule", "seen", "source", "fix"]
     assert (verdict.values["rules"], verdict.values["conv_eligible"]) == ("R064", 5)
-
-
-def test_every_op_is_listed() -> None:
-    verdict = of(Forecast(1, {"conv": 45}, {}, (*blocked(8, "R021"), *blocked(45))))
-    assert len(verdict.tables[0].rows) == len(verdict.reasons) == 53
-    assert len({f.kind for f in verdict.reasons}) == 2
-    assert verdict.values["ineligible_ops"] == 45
 
 
 def test_a_package_that_is_too_large_for_the_system_fails_as_a_whole() -> None:
@@ -107,15 +88,9 @@ def test_an_op_comes_before_the_casts_that_are_there_for_it() -> None:
     assert "R999" in finding.reason
 
 
-def test_no_rule_speaks_of_residency_or_of_shares() -> None:
-    for rule in ALL_RULES:
-        words = f"{rule.title} {rule.matches} {rule.consequence} {rule.scope} {rule.fix}".lower()
-        assert "resident" not in words
-        assert "%" not in words
-
-
-def test_a_program_without_compute_ops_is_unproven() -> None:
-    assert of(Forecast(1, {}, {"const": 3})).status == "unproven"
+@pytest.mark.parametrize("forecast", [Forecast(1, {}, {"const": 3}), Forecast(1, {}, {})])
+def test_a_program_without_compute_ops_is_unproven(forecast: Forecast) -> None:
+    assert (forecast.outcome, of(forecast).status) == ("unproven", "unproven")
 
 
 MATCHES = st.builds(

@@ -1,12 +1,11 @@
-"""What is said of real models: published packages, and those that PYTEST_ANE_MODELS names.
+"""What is said of published packages.
 
 Their placement was not measured here; what holds is that the reasons are theirs: CREPE's large
-model has a variance that fp16 cannot hold, its kernels are as long as a frame, Silero is recurrent.
+model has a variance that fp16 cannot hold, and its kernels are as long as a frame.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -17,10 +16,6 @@ from pytest_ane.mlprogram.digests import tree_bytes
 from pytest_ane.mlprogram.model import read_model
 from tests.packages import published
 
-MODELS = os.environ.get("PYTEST_ANE_MODELS")
-UNIFIED = sorted(Path(MODELS).rglob("*unified*.mlmodelc") if MODELS else ())
-UNIFIED += sorted(Path(MODELS).rglob("*unified*.mlpackage") if MODELS else ())
-ENCODERS = sorted(Path(MODELS).rglob("*vad-encoder*.mlpackage") if MODELS else ())
 CREPE_KERNELS = ["512x1", *["64x1"] * 5]
 
 
@@ -62,21 +57,3 @@ def test_hands_are_eligible_throughout(name: str, convolutions: int, ops: int) -
     assert {match.rule for match in found.matches} <= {"R107"}
     assert (found.compute_ops, found.eligible("conv")) == (ops, convolutions)
     assert found.left_out["boundary cast"] == 1
-
-
-@pytest.mark.skipif(not UNIFIED, reason="PYTEST_ANE_MODELS names no folder with Silero VAD")
-@pytest.mark.parametrize("path", UNIFIED, ids=lambda path: path.name)
-def test_the_recurrence_of_silero_is_named(path: Path) -> None:
-    found = foretold(path)
-    assert found.outcome == "ineligible"
-    recurrent = [match.op for match in found.of("ineligible") if match.rule == "R001"]
-    assert recurrent == ["lstm_out_batch_first_0"]
-    assert {f.rule for f in found.of("ineligible")} == {"R001", "R035"}
-    assert kernels(found) == ["1x256"]
-
-
-@pytest.mark.skipif(not ENCODERS, reason="PYTEST_ANE_MODELS names no folder with Silero's encoder")
-@pytest.mark.parametrize("path", ENCODERS, ids=lambda path: path.name)
-def test_the_encoder_of_silero_alone_is_eligible(path: Path) -> None:
-    found = foretold(path)
-    assert (found.outcome, found.matches, found.compute_ops) == ("eligible", (), 12)

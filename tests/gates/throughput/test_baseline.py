@@ -36,37 +36,32 @@ def test_the_newest_run_that_has_the_benchmark(tmp_path: Path) -> None:
     assert baseline.speed == speed(2.0)
 
 
-def test_the_newest_of_this_machine(tmp_path: Path) -> None:
+def test_the_newest_of_this_machine_or_the_named_one(tmp_path: Path) -> None:
     store(tmp_path, 1, speed(1.0))
     store(tmp_path, 2, speed(2.0, identity=THERE))
     store(tmp_path, 3, speed(3.0, tokens=20))
     store(tmp_path, 4, speed(3.0, prompt=(1, 2)))
     assert found(tmp_path).run == "0001"
-
-
-def test_the_named_run(tmp_path: Path) -> None:
-    for number in (1, 2, 3):
-        store(tmp_path, number, speed(float(number)))
-    assert found(tmp_path, "0002").speed.median == 2
-    assert found(tmp_path, "000").run == "0003"
-    file = store(tmp_path, 4, speed(5.0), machine="elsewhere")
+    store(tmp_path, 5, speed(5.0))
+    assert found(tmp_path, "0001").speed.median == 1
+    assert found(tmp_path, "000").run == "0005"
+    file = store(tmp_path, 6, speed(5.0), machine="elsewhere")
     assert found(tmp_path, str(file)).speed.median == 5
-
-
-def test_a_name_that_is_none(tmp_path: Path) -> None:
-    store(tmp_path, 1, NOW)
-    with pytest.raises(UnprovenError, match=r"--benchmark-compare=0007 names no run in .*; give a"):
-        found(tmp_path, "0007")
     with pytest.raises(UnprovenError, match=r"^--benchmark-compare=a/b/c: 'a/b/c' isn't"):
         found(tmp_path, "a/b/c")
 
 
 def test_nothing_is_stored_or_not_the_benchmark(tmp_path: Path) -> None:
-    assert why(tmp_path) == f"No run is stored in {folder_of(storage(tmp_path))}."
+    nothing = f"No run is stored in {folder_of(storage(tmp_path))}"
+    assert why(tmp_path) == f"{nothing} that has it."
+    assert newest_of(storage(tmp_path), HERE, ["m"]) == Missing(f"{nothing}.")
     store(tmp_path, 1, speed(1.0, what="call"))
-    assert why(tmp_path) == "The stored run has no decode of smollm2."
-    store(tmp_path, 2)
-    assert why(tmp_path) == "The stored 2 runs have no decode of smollm2."
+    assert why(tmp_path) == f"{nothing} that has it."
+    store(tmp_path, 2, speed(1.0, tokens=20, prompt=(1,)))
+    assert why(tmp_path) == (
+        "The stored run 0002 is no baseline: it computed 20 tokens a round, this one 40, and it "
+        "continued another prompt."
+    )
 
 
 def test_another_machines_run_is_refused(tmp_path: Path) -> None:
@@ -76,15 +71,6 @@ def test_another_machines_run_is_refused(tmp_path: Path) -> None:
         "here 'Apple M4 Max'; backend 'cpu', here 'coreml'."
     )
     assert why(tmp_path, "0001") == why(tmp_path)
-
-
-def test_the_nearest_run_is_spoken_of(tmp_path: Path) -> None:
-    store(tmp_path, 1, speed(1.0, tokens=20, prompt=(1,)))
-    store(tmp_path, 2, speed(1.0, identity=THERE))
-    assert why(tmp_path) == (
-        "The stored run 0001 is no baseline: it computed 20 tokens a round, this one 40, and it "
-        "continued another prompt."
-    )
 
 
 def test_a_damaged_run_on_the_way_is_an_error(tmp_path: Path) -> None:
@@ -112,23 +98,12 @@ def test_the_newest_run_of_a_machine_that_has_a_benchmark(tmp_path: Path) -> Non
     store(tmp_path, 1, speed(1.0, subject="smollm2:L01", identity=HERE | clock))
     store(tmp_path, 2, speed(1.0, subject="other:L01"))
     store(tmp_path, 3, speed(1.0, subject="smollm2:L01", identity=THERE))
-
-    def newest(*subjects: str, which: str | None = None) -> str:
+    for subjects, which, found in (
+        (["smollm2:L01"], None, "0001"),
+        (["smollm2:L01", "other:L01"], None, "0002"),
+        (["smollm2:L02"], None, "No stored run of this machine has any of these benchmarks."),
+        (["smollm2:L01"], "0003", "The stored run 0003 is of another machine or backend: chip "
+         "'Apple M1', here 'Apple M4 Max'."),
+    ):  # fmt: skip
         run = newest_of(place, HERE, subjects, which)
-        return run.why if isinstance(run, Missing) else run.number
-
-    assert newest("smollm2:L01") == "0001"
-    assert newest("smollm2:L01", "other:L01") == "0002"
-    assert newest("smollm2:L02", "smollm2") == (
-        "No stored run of this machine has any of these benchmarks."
-    )
-    assert newest("smollm2:L01", which="0003") == (
-        "The stored run 0003 is of another machine or backend: chip 'Apple M1', here "
-        "'Apple M4 Max'."
-    )
-
-
-def test_no_run_of_any_machine(tmp_path: Path) -> None:
-    place = storage(tmp_path)
-    store(tmp_path, 1)
-    assert newest_of(place, HERE, ["m"]) == Missing(f"No run is stored in {folder_of(place)}.")
+        assert (run.why if isinstance(run, Missing) else run.number) == found

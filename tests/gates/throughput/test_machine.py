@@ -12,16 +12,9 @@ from pytest_ane.gates.throughput import machine
 
 TOOLS = {
     ("sysctl", "-n", "machdep.cpu.brand_string"): "Apple M4 Max",
-    (
-        "pmset",
-        "-g",
-        "batt",
-    ): "Now drawing from 'Battery Power'\n -InternalBattery-0 80%; discharging",
+    ("pmset", "-g", "batt"): "Now drawing from 'Battery Power'\n -InternalBattery-0 80%\n",
     ("pmset", "-g"): "Currently in use:\n lowpowermode         1\n sleep                1\n",
-    ("pmset", "-g", "therm"): (
-        "Note: No thermal warning level has been recorded\n"
-        "\tCPU_Scheduler_Limit \t= 100\n\tCPU_Speed_Limit \t= 70\n"
-    ),
+    ("pmset", "-g", "therm"): "Note\n\tCPU_Scheduler_Limit \t= 100\n\tCPU_Speed_Limit \t= 70\n",
 }
 
 
@@ -60,13 +53,8 @@ def test_a_mac() -> None:
     assert state["host"] == "studio"
     assert state["compiler"] == "coremlcompiler 3500"
     assert not state.keys() & machine.identity(OnDevice()).keys()
-
-
-@pytest.mark.usefixtures("mac")
-def test_the_cpu_of_a_mac() -> None:
     found = machine.identity(CpuBackend())
-    assert found["chip"] == "Apple M4 Max"
-    assert "os_build" not in found
+    assert (found["chip"], "os_build" in found) == ("Apple M4 Max", False)
 
 
 def test_tools_that_fail_say_nothing_and_a_replayed_mac_is_no_mac() -> None:

@@ -9,14 +9,7 @@ from tests.gates.throughput.runs import speed
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (1.0, "1.00 s"),
-        (75.25, "75.25 s"),
-        (0.8125, "812.5 ms"),
-        (3e-4, "0.3 ms"),
-        (2e-6, "0.002 ms"),
-    ],
+    ("value", "text"), [(1.0, "1.00 s"), (0.8125, "812.5 ms"), (2e-6, "0.002 ms")]
 )
 def test_seconds(value: float, text: str) -> None:
     assert seconds(value) == text
@@ -24,20 +17,11 @@ def test_seconds(value: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("share", "text"),
-    [
-        (0.05, "5 %"),
-        (0.1239, "12.4 %"),
-        (0.003, "0.3 %"),
-        (0, "0 %"),
-        (1.5, "150 %"),
-        (49.5, "4,950 %"),
-    ],
+    [(0.05, "5 %"), (0.1239, "12.4 %"), (0.003, "0.3 %"), (0, "0 %"), (49.5, "4,950 %")],
 )
 def test_percent(share: float, text: str) -> None:
     assert percent(share) == text
     assert percent(share, signed=True) == f"+{text}"
-    if share:
-        assert percent(-share, signed=True) == f"-{text}"
 
 
 def test_figures_and_the_confirmation() -> None:

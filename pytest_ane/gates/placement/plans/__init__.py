@@ -3,11 +3,8 @@
 Only the preferred device is placement. `summarise` says what a plan proves.
 """
 
-from __future__ import annotations
-
 from pytest_ane.gates.placement.plans._read import parse_plan, read_plan
 from pytest_ane.gates.placement.plans._record import (
-    Device,
     Message,
     Plan,
     PlannedFunction,
@@ -17,16 +14,6 @@ from pytest_ane.gates.placement.plans._record import (
 from pytest_ane.gates.placement.plans.join import Summary, join, plain, summarise
 
 __all__ = [
-    "Device",
-    "Message",
-    "Plan",
-    "PlannedFunction",
-    "PlannedOperation",
-    "Summary",
-    "Tally",
-    "join",
-    "parse_plan",
-    "plain",
-    "read_plan",
-    "summarise",
-]
+    "Message", "Plan", "PlannedFunction", "PlannedOperation", "Summary", "Tally", "join",
+    "parse_plan", "plain", "read_plan", "summarise",
+]  # fmt: skip

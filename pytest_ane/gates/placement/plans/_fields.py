@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from pytest_ane.gates.placement.plans._record import Device
@@ -26,11 +26,7 @@ _NO_DEVICE = frozenset({"", "?", "unknown", "static", "none", "nil", "null", "un
 
 
 def parse_json(text: str) -> Any:
-    """Strict JSON.
-
-    Raises:
-        PlanError: it is none; says where.
-    """
+    """Strict JSON; `PlanError` says what is none, and where."""
     try:
         return strict_json.parse_json(text)
     except ValueError as error:
@@ -52,25 +48,18 @@ def device(text: str, where: str) -> Device | None:
     return _DEVICES[word]
 
 
-def mapping(value: Any, where: str) -> Mapping[str, Any]:
-    """A JSON object."""
-    if not isinstance(value, Mapping):
-        raise PlanError(f"{where} is {_kind(value)}, not an object")
-    return value
+def _typed(kind: type[_T], word: str) -> Callable[[Any, str], _T]:
+    def read(value: Any, where: str) -> _T:
+        if not isinstance(value, kind):
+            raise PlanError(f"{where} is {_kind(value)}, not {word}")
+        return value
+
+    return read
 
 
-def sequence(value: Any, where: str) -> Sequence[Any]:
-    """A JSON array."""
-    if not isinstance(value, list):
-        raise PlanError(f"{where} is {_kind(value)}, not a list")
-    return value
-
-
-def string(value: Any, where: str) -> str:
-    """A JSON string."""
-    if not isinstance(value, str):
-        raise PlanError(f"{where} is {_kind(value)}, not a text")
-    return value
+mapping: Callable[[Any, str], dict[str, Any]] = _typed(dict, "an object")
+sequence: Callable[[Any, str], list[Any]] = _typed(list, "a list")
+string = _typed(str, "a text")
 
 
 def number(value: Any, where: str) -> float:
@@ -83,19 +72,16 @@ def number(value: Any, where: str) -> float:
 
 
 def count(value: Any, where: str) -> int:
-    """A whole number from 0 on."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST_COUNTED:
         raise PlanError(f"{where} is no count (a whole number from 0 on)")
     return value
 
 
 def optional(value: Any, where: str, read: Callable[[Any, str], _T]) -> _T | None:
-    """`read`, or `None` for null and absent fields."""
     return None if value is None else read(value, where)
 
 
 def rest(fields: Mapping[str, Any], *known: str) -> dict[str, Any]:
-    """The fields that are not among the known ones."""
     return {key: value for key, value in fields.items() if key not in known}
 
 

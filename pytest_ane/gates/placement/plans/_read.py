@@ -68,9 +68,10 @@ def parse_plan(data: bytes) -> Plan:
         raise PlanError(f"byte {error.start} is no UTF-8 text") from None
     if _LIKE_JSON.match(text) and not _is_lines(text):
         parsed = fields.parse_json(text)
-        for recognises, read in _JSON:
-            if recognises(parsed):
-                return read(parsed)
+        if coremltools.recognises(parsed):
+            return coremltools.read(parsed)
+        if _is_counts(parsed):
+            return _read_data(parsed)
     elif analytics.recognises(text):
         return analytics.read(text)
     else:
@@ -110,7 +111,8 @@ def _bytes(path: Path) -> bytes:
         raise PlanError(f"cannot be read ({getattr(error, 'strerror', None) or error})") from None
 
 
-_KEYS = ("aneOps", "ane_ops")
+_CHUNK = ("aneOps", "totalOps", "nonANE")
+_TYPES = ("ane_ops", "schedulable_ops", "total_ops")
 _OPERATION = re.compile(
     r"^\s*op=(?P<op>[\w.]+)\s+preferred=(?P<preferred>[\w?]*)\s+supported=\[(?P<supported>[^\]]*)\]"
 )
@@ -121,45 +123,36 @@ _SHARE = re.compile(r"^\s*(ANE|GPU|CPU):\s+(\d{1,12}) / (\d{1,12})\b")
 
 def _is_counts(data: Any) -> bool:
     first = data[0] if isinstance(data, list) and data else data
-    return isinstance(first, Mapping) and any(key in first for key in _KEYS)
+    return isinstance(first, Mapping) and (_CHUNK[0] in first or _TYPES[0] in first)
 
 
 def _read_data(data: Any) -> Plan:
-    """The plan of one JSON object of counts, or of a list of them.
-
-    Raises:
-        PlanError: a count is missing, none, or contradicts another.
-    """
+    """The plan of one JSON object of counts, or of a list of them."""
     entries = list(data) if isinstance(data, list) else [data]
-    tallies: list[Tally] = []
-    for index, value in enumerate(entries):
-        entry = fields.mapping(value, f"entry {index}")
-        tallies += _chunk(entry, index) if "aneOps" in entry else _by_type(entry, index)
+    tallies = [tally for at, entry in enumerate(entries) for tally in _entry(entry, f"entry {at}")]
     return Plan("counts", tallies=tuple(tallies))
 
 
 def _read_counts(text: str) -> Plan:
-    """The plan of a text.
-
-    Raises:
-        PlanError: counts contradict each other, or a device is unknown.
-    """
     if _is_lines(text):
         return _read_data([fields.parse_json(line) for line in text.splitlines() if line.strip()])
     operations: list[PlannedOperation] = []
     tallies: list[Tally] = []
     for number, line in enumerate(text.splitlines(), 1):
+        where, share = f"line {number}", _SHARE.match(line)
         if found := _OPERATION.match(line):
-            where = f"line {number}"
             named = (fields.device(one, where) for one in found["supported"].split(","))
             device = fields.device(found["preferred"], where)
             supported = tuple(device for device in named if device)
             operations.append(PlannedOperation("", fields.op_type(found["op"]), device, supported))
-        else:
-            tallies += (*_shares(line, number), *_pairs(line, number))
-    functions = (PlannedFunction("", tuple(operations)),) if operations else ()
+            continue
+        # `ANE: 412 / 480`; the other devices' lines say the same from their side.
+        if share and share[1] == "ANE":
+            tallies.append(_read_tally(None, int(share[2]), int(share[3]), where))
+        tallies += _pairs(line, where)
     if not operations and not tallies:
         raise PlanError("the text has no count of operations that have a device")
+    functions = (PlannedFunction("", tuple(operations)),) if operations else ()
     return Plan("counts", functions, tuple(tallies))
 
 
@@ -171,69 +164,55 @@ def _is_lines(text: str) -> bool:
         return False
 
 
-def _chunk(entry: Mapping[str, Any], index: int) -> list[Tally]:
-    ane = fields.count(entry.get("aneOps"), f"entry {index}: aneOps")
-    total = fields.count(entry.get("totalOps"), f"entry {index}: totalOps")
-    off = fields.optional(entry.get("nonANE"), f"entry {index}: nonANE", fields.count)
-    placed = total if off is None else ane + off
-    if placed > total:
-        raise PlanError(f"entry {index}: {placed} operations have a device, of {total} in all")
-    return [_read_tally(None, ane, placed, f"entry {index}")]
+def _entry(value: Any, where: str) -> Iterator[Tally]:
+    entry = fields.mapping(value, where)
 
+    def read(key: str) -> int:
+        return fields.count(entry.get(key), f"{where}: {key}")
 
-def _by_type(entry: Mapping[str, Any], index: int) -> list[Tally]:
-    where = f"entry {index}"
-    ane = fields.count(entry.get("ane_ops"), f"{where}: ane_ops")
-    total = fields.count(entry.get("schedulable_ops"), f"{where}: schedulable_ops")
-    everything = fields.optional(entry.get("total_ops"), f"{where}: total_ops", fields.count)
-    if everything is not None and total > everything:
+    if _CHUNK[0] in entry:
+        ane, total = read(_CHUNK[0]), read(_CHUNK[1])
+        placed = total if entry.get(_CHUNK[2]) is None else ane + read(_CHUNK[2])
+        if placed > total:
+            raise PlanError(f"{where}: {placed} operations have a device, of {total} in all")
+        yield _read_tally(None, ane, placed, where)
+        return
+    ane, total = read(_TYPES[0]), read(_TYPES[1])
+    if entry.get(_TYPES[2]) is not None and total > (everything := read(_TYPES[2])):
         raise PlanError(f"{where}: {total} schedulable operations, of {everything} in all")
-    tallies = [_read_tally(None, ane, total, where)]
+    yield _read_tally(None, ane, total, where)
     kinds = fields.optional(entry.get("per_op_type"), f"{where}: per_op_type", fields.mapping)
     for kind, counts in (kinds or {}).items():
         at = f"{where}: per_op_type.{kind}"
         found: Counter[str | None] = Counter()
-        for word, value in fields.mapping(counts, at).items():
-            found[fields.device(word, at)] += fields.count(value, at)
+        for word, count in fields.mapping(counts, at).items():
+            found[fields.device(word, at)] += fields.count(count, at)
         placed = sum(count for device, count in found.items() if device)
-        tallies.append(_read_tally(fields.op_type(kind), found["ANE"], placed, at))
-    return tallies
+        yield _read_tally(fields.op_type(kind), found["ANE"], placed, at)
 
 
-def _shares(line: str, number: int) -> Iterator[Tally]:
-    """`ANE: 412 / 480`; the other devices' lines say the same from their side."""
-    found = _SHARE.match(line)
-    if found and found[1] == "ANE":
-        yield _read_tally(None, int(found[2]), int(found[3]), f"line {number}")
-
-
-def _pairs(line: str, number: int) -> Iterator[Tally]:
+def _pairs(line: str, where: str) -> Iterator[Tally]:
     """`conv_total=4 conv_ane=4 conv_non_ane=0; compute_total=148 compute_ane=148`."""
     kinds: dict[str, dict[str, int]] = {}
     for kind, key, value, total in _PAIR.findall(line):
         counts = kinds.setdefault(kind, {})
         for name, digits in ((key, value), ("total", total)):
             if digits and counts.setdefault(name, int(digits)) != int(digits):
-                raise PlanError(f"line {number}: {kind}_{name} is {counts[name]} and {digits}")
+                raise PlanError(f"{where}: {kind}_{name} is {counts[name]} and {digits}")
     for kind, counts in kinds.items():
-        where, ane, off = f"line {number}: {kind}", counts.get("ane"), counts.get("non_ane")
+        ane, off = counts.get("ane"), counts.get("non_ane")
         if ane is None and off is None:
             continue
         if ane is None or ("total" not in counts and off is None):
-            raise PlanError(f"{where}_ane, or what it is counted of, is missing")
+            raise PlanError(f"{where}: {kind}_ane, or what it is counted of, is missing")
         total = counts.get("total", ane + (off or 0))
         if off is not None and ane + off != total:
-            raise PlanError(f"{where}_ane {ane} and {kind}_non_ane {off} are not {total} together")
-        yield _read_tally(None if kind == "compute" else kind, ane, total, where)
+            wrong = f"{kind}_ane {ane} and {kind}_non_ane {off} are not {total} together"
+            raise PlanError(f"{where}: {wrong}")
+        yield _read_tally(None if kind == "compute" else kind, ane, total, f"{where}: {kind}")
 
 
 def _read_tally(op: str | None, ane: int, total: int, where: str) -> Tally:
     if ane > total:
         raise PlanError(f"{where}: {ane} operations on the ANE, of {total}")
     return Tally(op, ane, total)
-
-
-_JSON = (
-    (coremltools.recognises, coremltools.read),
-    (_is_counts, _read_data),
-)

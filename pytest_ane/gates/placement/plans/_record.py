@@ -46,6 +46,11 @@ class PlannedOperation:
     folded: bool = False
     wires: Wires | None = field(default=None, compare=False)
 
+    @property
+    def compile_time(self) -> bool:
+        """Whether it is a constant, which nothing runs."""
+        return self.op == "const" or (self.op or "").startswith("constexpr_")
+
 
 @dataclass(frozen=True)
 class Wires:
@@ -131,7 +136,6 @@ class Plan:
     extra: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
 
     def walk(self) -> Iterator[tuple[str, PlannedOperation]]:
-        """Every operation with the name of its function."""
         for function in self.functions:
             for operation in function.operations:
                 yield function.name, operation

@@ -25,11 +25,8 @@ from pytest_ane.mlprogram.parse import parse
 from pytest_ane.mlprogram.records import Function, Operation, Ref
 
 _BACKENDS: Mapping[str, Device] = {
+    **dict.fromkeys(("bnns", "classic_cpu", "e5_minimal_cpu", "jit_call"), "CPU"),
     "ane": "ANE",
-    "bnns": "CPU",
-    "classic_cpu": "CPU",
-    "e5_minimal_cpu": "CPU",
-    "jit_call": "CPU",
     "mps_graph": "GPU",
 }
 _BEGINS = re.compile(r"\s*program\s*\(")
@@ -77,32 +74,25 @@ def read(text: str) -> Plan:
 def path_ms(plan: Plan) -> tuple[float, float] | None:
     """Estimated ms of a plan, launches and switches included; and with all it can on the ANE.
 
-    The file does not print what an end on the ANE costs; it is the cost model's.
-
-    Returns:
-        `None` where some operation has no estimate.
+    The file does not print what an end on the ANE costs; it is the cost model's. None where some
+    operation has no estimate.
     """
-    edges = plan.extra.get(EDGES, {})
-    end = models()["M4"].end.ane
-    placed = most = 0.0
+    edges, placed, most = plan.extra.get(EDGES, {}), 0.0, 0.0
     for function in plan.functions:
         estimates = [op.extra.get(ESTIMATES, {}) for op in function.operations]
         selected = [str(op.extra.get("SelectedBackend")) for op in function.operations]
         if any(name not in ms for name, ms in zip(selected, estimates, strict=True)):
             return None
         ane = ["ane" if "ane" in ms else name for name, ms in zip(selected, estimates, strict=True)]
-        placed += _cost(selected, estimates, edges, end)
-        most += _cost(ane, estimates, edges, end)
+        placed += _cost(selected, estimates, edges)
+        most += _cost(ane, estimates, edges)
     return placed, most
 
 
 def _cost(
-    path: Sequence[str],
-    estimates: Sequence[Mapping[str, float]],
-    edges: Mapping[str, float],
-    end: float,
+    path: Sequence[str], estimates: Sequence[Mapping[str, float]], edges: Mapping[str, float]
 ) -> float:
-    total = end if path and path[-1] == "ane" else 0.0
+    total = models()["M4"].end.ane if path and path[-1] == "ane" else 0.0
     before = ""
     for backend, ms in zip(path, estimates, strict=True):
         if backend != before:
@@ -135,38 +125,26 @@ def _planned(operation: Operation) -> PlannedOperation:
     }
     messages = _mapping(operation, "ValidationMessage", where)
     support = [w for w in _strings(operation, "BackendSupport", where) if w != "unsupported"]
+    why = str(messages.get("ane", ""))
+    if "ane" in support:
+        why = ", ".join(f"{ms:.2g} ms on {backend}" for backend, ms in estimates.items())
     return PlannedOperation(
-        name,
-        operation.op,
-        _device(selected, where) if selected else None,
-        tuple(dict.fromkeys(_device(word, where) for word in support)),
-        estimates.get(selected),
-        why=_why(selected, estimates, str(messages.get("ane", "")), "ane" in support),
+        name, operation.op, _device(selected, where) if selected else None,
+        tuple(dict.fromkeys(_device(word, where) for word in support)), estimates.get(selected),
+        why="" if selected == "ane" else why,
         extra={"SelectedBackend": selected, ESTIMATES: estimates, "ValidationMessage": messages},
-    )
-
-
-def _why(selected: str, estimates: Mapping[str, float], message: str, supported: bool) -> str:
-    if selected == "ane":
-        return ""
-    if not supported:
-        return message
-    return ", ".join(f"{ms:.2g} ms on {backend}" for backend, ms in estimates.items())
+    )  # fmt: skip
 
 
 def _with_shares(functions: tuple[PlannedFunction, ...]) -> tuple[PlannedFunction, ...]:
     """Costs as MLComputePlan gives them: shares of the milliseconds of all operations."""
     total = sum(op.cost or 0.0 for function in functions for op in function.operations)
-    return tuple(
-        replace(
-            function,
-            operations=tuple(
-                replace(op, cost=op.cost / total if op.cost is not None and total else None)
-                for op in function.operations
-            ),
-        )
-        for function in functions
-    )
+
+    def share(op: PlannedOperation) -> PlannedOperation:
+        known = op.cost is not None and total
+        return replace(op, cost=(op.cost or 0.0) / total if known else None)
+
+    return tuple(replace(f, operations=tuple(map(share, f.operations))) for f in functions)
 
 
 def _edges(text: str) -> dict[str, float]:

@@ -33,7 +33,7 @@ def read(data: Any) -> Plan:
             model is no ML Program.
     """
     top = fields.mapping(data, "the plan")
-    cores = _Cores()
+    cores: list[int] = []
     found: dict[str, dict[Any, PlannedOperation]] = {}
     for index, info in enumerate(fields.sequence(top.get("infos"), "infos")):
         _enter(found, *_operation(info, f"infos[{index}]", cores))
@@ -48,7 +48,7 @@ def read(data: Any) -> Plan:
         "coremltools",
         tuple(functions),
         compute_units=fields.optional(top.get("computeUnits"), "computeUnits", fields.string) or "",
-        ane_cores=cores.total,
+        ane_cores=cores[0] if cores else None,
         extra=fields.rest(top, "infos", "unassigned", "computeUnits", _ADDED, _RENAMED, _TARGET),
         added={
             fields.string(kind, _ADDED): fields.count(number, f"{_ADDED}.{kind}")
@@ -76,12 +76,6 @@ def write(plan: Plan) -> dict[str, Any]:
     return made
 
 
-class _Cores:
-    """The ANE's cores, as the first device that tells them has it."""
-
-    total: int | None = None
-
-
 def _enter(
     found: dict[str, dict[Any, PlannedOperation]], function: str, operation: PlannedOperation
 ) -> None:
@@ -96,44 +90,36 @@ def _enter(
         )
 
 
-def _operation(info: Any, where: str, cores: _Cores) -> tuple[str, PlannedOperation]:
+def _operation(info: Any, where: str, cores: list[int]) -> tuple[str, PlannedOperation]:
     entry = fields.mapping(info, where)
     function, scope, name = _path(entry.get("path"), f"{where}.path")
-    usage = fields.mapping(entry.get("deviceUsage") or {}, f"{where}.deviceUsage")
     at = f"{where}.deviceUsage"
-    supported = (
-        _device(one, f"{at}.supported[{index}]", cores)
-        for index, one in enumerate(
-            fields.sequence(usage.get("supported") or [], f"{at}.supported")
-        )
-    )
+    usage = fields.mapping(entry.get("deviceUsage") or {}, at)
+    supported = fields.sequence(usage.get("supported") or [], f"{at}.supported")
     preferred = usage.get("preferred")
     extra = fields.rest(entry, "deviceUsage", "estimatedCost", "path", *_OWN)
     if more := fields.rest(usage, "preferred", "supported"):
         extra["deviceUsage"] = more
     kind = fields.optional(entry.get("operatorName"), f"{where}.operatorName", fields.string)
     return function, PlannedOperation(
-        name,
-        fields.op_type(kind) if kind else None,
+        name, fields.op_type(kind) if kind else None,
         None if preferred is None else _device(preferred, f"{at}.preferred", cores),
-        tuple(supported),
-        fields.optional(entry.get("estimatedCost"), f"{where}.estimatedCost", fields.number),
-        scope,
-        entry.get("boundaryCast") is True,
-        folded=entry.get("folded") is True and preferred is None,
+        tuple(_device(d, f"{at}.supported[{i}]", cores) for i, d in enumerate(supported)),
+        fields.optional(entry.get("estimatedCost"), f"{where}.estimatedCost", fields.number), scope,
+        entry.get("boundaryCast") is True, folded=entry.get("folded") is True and preferred is None,
         extra=extra,
-    )
+    )  # fmt: skip
 
 
-def _device(value: Any, where: str, cores: _Cores) -> Device:
+def _device(value: Any, where: str, cores: list[int]) -> Device:
     entry = fields.mapping(value, where)
     found = [key for key in _KEYS if entry.get(key) is not None]
     if len(found) != 1:
         raise PlanError(f"{where} names {len(found)} of cpu, gpu and neuralEngine, not one")
     if found == ["neuralEngine"]:
         total = fields.mapping(entry["neuralEngine"], where).get("totalCoreCount")
-        read = fields.optional(total, f"{where}.totalCoreCount", fields.count)
-        cores.total = read if cores.total is None else cores.total
+        if total is not None:
+            cores.append(fields.count(total, f"{where}.totalCoreCount"))
     return _KEYS[found[0]]
 
 
@@ -146,51 +132,39 @@ def _path(value: Any, where: str) -> tuple[str, tuple[tuple[str, int], ...], str
     components = fields.sequence(fields.mapping(value, where).get("components"), where)
     if len(components) > 2 * fields.MOST_NESTED:
         raise PlanError(f"{where} is nested too deeply")
-    path = [_component(component, where) for component in components]
-    kinds = [kind for kind, _ in path]
-    if any(kind.startswith(("neuralNetwork", "pipeline")) for kind in kinds):
-        raise PlanError(f"{where} is of a neural network or a pipeline, not of one ML Program")
-    path = [
-        one for one, after in zip(path, [*kinds[1:], ""], strict=True)
-        if (one[0], after) != ("programBlock", "programBlock")
-    ]  # fmt: skip
+    path: list[tuple[str, Any]] = []
+    for component in components:
+        entry = fields.mapping(component, where)
+        if len(entry) != 1:
+            raise PlanError(f"{where} has a component of {len(entry)} keys, not one")
+        ((kind, inner),) = entry.items()
+        if kind.startswith(("neuralNetwork", "pipeline")):
+            raise PlanError(f"{where} is of a neural network or a pipeline, not of one ML Program")
+        if kind == "programBlock" and path and path[-1][0] == kind:
+            path.pop()
+        path.append((kind, inner))
     nested = ["programBlock", "programOperation"] * max(1, (len(path) - 2) // 2)
     if [kind for kind, _ in path] != ["program", "programFunction", *nested]:
         raise PlanError(f"{where} does not lead from a program to one of its operations")
     data = [fields.mapping(fields.mapping(one, where).get("data"), where) for _, one in path[1:]]
     function = fields.string(data[0].get("name"), f"{where}: the function's name")
-    indices = [_index(one.get("index"), where) for one in data[1::2]]
+    found = [one.get("index") for one in data[1::2]]
+    at = f"{where}: a block's index"
+    indices = [_ROOT if index == _ROOT else fields.count(index, at) for index in found]
     names = [fields.string(one.get("outputName"), f"{where}: an outputName") for one in data[2::2]]
     return function, tuple(zip(names[:-1], indices[1:], strict=True)), names[-1]
-
-
-def _component(value: Any, where: str) -> tuple[str, Any]:
-    entry = fields.mapping(value, where)
-    if len(entry) != 1:
-        raise PlanError(f"{where} has a component of {len(entry)} keys, not one")
-    return next(iter(entry.items()))
-
-
-def _index(value: Any, where: str) -> int:
-    return _ROOT if value == _ROOT else fields.count(value, f"{where}: a block's index")
 
 
 def _info(function: str, operation: PlannedOperation, cores: int) -> dict[str, Any]:
     made = dict(operation.extra)
     usage = made.pop("deviceUsage", {})
     if operation.preferred:
-        made["deviceUsage"] = {
-            **usage,
-            "preferred": _written(operation.preferred, cores),
-            "supported": [_written(one, cores) for one in operation.supported],
-        }
+        supported = [_written(one, cores) for one in operation.supported]
+        preferred = _written(operation.preferred, cores)
+        made["deviceUsage"] = {**usage, "preferred": preferred, "supported": supported}
     made["estimatedCost"] = operation.cost
-    if operation.op:
-        made["operatorName"] = operation.op
-    if operation.boundary:
-        made["boundaryCast"] = True
-    if operation.folded:
-        made["folded"] = True
+    own = (operation.op, operation.boundary, operation.folded)
+    made |= {key: value for key, value in zip(_OWN, own, strict=True) if value}
     blocks = [_ROOT, *(index for _, index in operation.scope)]
     names = [*(name for name, _ in operation.scope), operation.name]
     components: list[dict[str, Any]] = [
@@ -200,8 +174,7 @@ def _info(function: str, operation: PlannedOperation, cores: int) -> dict[str, A
     for index, name in zip(blocks, names, strict=True):
         components.append({"programBlock": {"data": {"index": index}}})
         components.append({"programOperation": {"data": {"outputName": name}}})
-    made["path"] = {"components": components}
-    return made
+    return made | {"path": {"components": components}}
 
 
 def _written(device: Device, cores: int) -> dict[str, Any]:

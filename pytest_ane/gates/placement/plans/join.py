@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from typing import Literal
 
 from pytest_ane.gates.placement._graph import Graph, Site
@@ -16,6 +17,7 @@ from pytest_ane.gates.placement.plans._record import (
     PlannedFunction,
     PlannedOperation,
 )
+from pytest_ane.gates.verdict import counted
 from pytest_ane.mlprogram.records import Block, Function, MLModel, Operation, Ref
 from pytest_ane.mlprogram.text import printable
 
@@ -91,10 +93,8 @@ class _Joined:
         for index, one in reversed(self._planned.items()):
             for key in ((one.scope, one.name), one.name):
                 self._keys.setdefault(key, []).append(index)
-        self._pairs: dict[int, PlannedOperation] = {}
-        for index, (scope, operation) in enumerate(self._operations):
-            if (taken := self._take(scope, operation)) is not None:
-                self._pairs[index] = taken
+        taken = ((i, self._take(*pair)) for i, pair in enumerate(self._operations))
+        self._pairs = {index: one for index, one in taken if one is not None}
         by_name = set(self._pairs)
         self.renamed = self._join_renamed(function, planned)
         self._renamed = self._pairs.keys() - by_name
@@ -138,7 +138,9 @@ class _Joined:
             for key in ((scope, name), name):
                 index = self._first(key, operation)
                 # What says otherwise, or of other values, is another operation: it stays.
-                if index is not None and (taken is None or _agree(taken, self._planned[index])):
+                if index is not None and (
+                    taken is None or _said(taken) == _said(self._planned[index])
+                ):
                     taken = taken or self._planned[index]
                     del self._planned[index]
                     break
@@ -157,8 +159,12 @@ class _Joined:
         """Join what has other names, unless that is more than has the same."""
         if not any(_computes(one.op) and one.wires for one in self._planned.values()):
             return 0
+
+        def reads(op: Operation) -> list[str]:
+            return [a.name for given in op.inputs.values() for a in given if isinstance(a, Ref)]
+
         ours = _nodes(
-            (index, op.op, _references(op), [named.name for named in op.outputs])
+            (index, op.op, reads(op), [named.name for named in op.outputs])
             for index, (_, op) in enumerate(self._operations)
         )
         theirs = _nodes(
@@ -168,17 +174,11 @@ class _Joined:
         )
         indices = {id(one): index for index, one in enumerate(planned)}
         named = {i: indices[id(one)] for i, one in self._pairs.items() if i in ours}
-        inputs = [named.name for named in function.inputs]
-        pairs = _Neighbours(ours, theirs, named, inputs).pair()
+        pairs = _neighbours(ours, theirs, named, [named.name for named in function.inputs])
         if len(pairs) > len(named):
             return 0
-        for index, other in pairs.items():
-            self._pairs[index] = self._planned.pop(other)
+        self._pairs |= {index: self._planned.pop(other) for index, other in pairs.items()}
         return len(pairs)
-
-    def _compute(self) -> Iterator[tuple[int, Operation]]:
-        pairs = enumerate(operation for _, operation in self._operations)
-        return ((index, operation) for index, operation in pairs if _computes(operation.op))
 
     def _take_added(self) -> None:
         """Count constants, and casts that run on the ANE, nowhere or at the boundary."""
@@ -191,15 +191,13 @@ class _Joined:
 
     def _left_out(self) -> Iterator[int]:
         """Operations that the compiler folded; none where that would be most of the program."""
-        compute = [index for index, _ in self._compute()]
-        missing = [index for index in compute if index not in self._pairs]
-        if 2 * len(missing) > len(compute):
-            return
-        for index, (_, operation) in enumerate(self._operations):
-            kind = operation.op
-            ran = kind == "cast" or _computes(kind)
-            if index not in self._pairs and ran and kind not in NEVER_FOLDED:
-                yield index
+        compute = [i for i, (_, op) in enumerate(self._operations) if _computes(op.op)]
+        missing = [i for i in compute if i not in self._pairs]
+        if 2 * len(missing) <= len(compute):
+            for index, (_, operation) in enumerate(self._operations):
+                ran = operation.op == "cast" or _computes(operation.op)
+                if index not in self._pairs and ran and operation.op not in NEVER_FOLDED:
+                    yield index
 
 
 @dataclass(frozen=True)
@@ -214,69 +212,60 @@ class _Node:
     writes: tuple[str, ...]
 
 
-class _Neighbours:
-    """Ops of the package (`ours`) and of the compiled program (`theirs`), by index.
+_Nodes = Mapping[int, _Node]
 
-    Args:
-        ours, theirs: the ops that compute.
-        joined: those that are the same, by name.
-        inputs: the function's, which have the same names in both.
+
+def _neighbours(
+    ours: _Nodes, theirs: _Nodes, joined: Mapping[int, int], inputs: Iterable[str]
+) -> dict[int, int]:
+    """Ops of one type that alone have the same inputs, or the same consumers, by index.
+
+    `ours` are those of the package, `theirs` of the compiled program, `joined` the same by name;
+    the function's `inputs` have the same names in both.
     """
+    pairs: dict[int, int] = {}
+    values = {name: name for name in inputs}
+    readers = {True: _readers(ours), False: _readers(theirs)}
 
-    def __init__(
-        self,
-        ours: Mapping[int, _Node],
-        theirs: Mapping[int, _Node],
-        joined: Mapping[int, int],
-        inputs: Iterable[str],
-    ) -> None:
-        self._ours, self._theirs = ours, theirs
-        self._readers = {True: _readers(ours), False: _readers(theirs)}
-        self._pairs: dict[int, int] = {}
-        self._values = {name: name for name in inputs}
-        for index, other in joined.items():
-            self._learn(index, other)
+    def learn(index: int, other: int) -> None:
+        pairs[index] = other
+        values.update(zip(theirs[other].writes, ours[index].writes, strict=False))
 
-    def pair(self) -> dict[int, int]:
-        """Ops of one type that alone have the same inputs, or the same consumers."""
-        known = len(self._pairs)
-        while any(self._pair_by(key) for key in (self._inputs, self._consumers)):
-            pass
-        return dict(list(self._pairs.items())[known:])
+    def reads(own: bool, index: int) -> object:
+        """None where an input comes of an op that is not joined yet."""
+        node = ours[index] if own else theirs[index]
+        names = node.reads if own else {values.get(name) for name in node.reads}
+        return None if None in names else (node.op, frozenset(names))
 
-    def _pair_by(self, key: Callable[[bool, int], object]) -> bool:
-        ours: dict[object, list[int]] = {}
-        theirs: dict[object, list[int]] = {}
-        for index in self._ours.keys() - self._pairs.keys():
-            ours.setdefault(key(True, index), []).append(index)
-        for index in self._theirs.keys() - set(self._pairs.values()):
-            theirs.setdefault(key(False, index), []).append(index)
-        alike = (ours.keys() & theirs.keys()) - {None}
-        new = [(ours[k][0], theirs[k][0]) for k in alike if len(ours[k]) == len(theirs[k]) == 1]
+    def consumers(own: bool, index: int) -> object:
+        """None where there are none, or one is not joined yet."""
+        node = ours[index] if own else theirs[index]
+        found = [i for name in node.writes for i in readers[own].get(name, ())]
+        names = {i: i for i in pairs} if own else {v: k for k, v in pairs.items()}
+        known = found and all(i in names for i in found)
+        return (node.op, frozenset(names[i] for i in found)) if known else None
+
+    def pair_by(key: Callable[[bool, int], object]) -> bool:
+        sides: tuple[dict[object, list[int]], dict[object, list[int]]] = ({}, {})
+        for index in ours.keys() - pairs.keys():
+            sides[0].setdefault(key(True, index), []).append(index)
+        for index in theirs.keys() - set(pairs.values()):
+            sides[1].setdefault(key(False, index), []).append(index)
+        alike = [[side[k] for side in sides] for k in sides[0].keys() & sides[1].keys() - {None}]
+        new = [(a[0], b[0]) for a, b in alike if len(a) == len(b) == 1]
         for index, other in new:
-            self._learn(index, other)
+            learn(index, other)
         return bool(new)
 
-    def _learn(self, index: int, other: int) -> None:
-        self._pairs[index] = other
-        values = zip(self._theirs[other].writes, self._ours[index].writes, strict=False)
-        self._values.update(values)
+    for index, other in joined.items():
+        learn(index, other)
+    while any(pair_by(key) for key in (reads, consumers)):
+        pass
+    return {index: other for index, other in pairs.items() if index not in joined}
 
-    def _inputs(self, own: bool, index: int) -> object:
-        """None where an input comes of an op that is not joined yet."""
-        node = self._ours[index] if own else self._theirs[index]
-        reads = node.reads if own else {self._values.get(name) for name in node.reads}
-        return None if None in reads else (node.op, frozenset(reads))
 
-    def _consumers(self, own: bool, index: int) -> object:
-        """None where there are none, or one is not joined yet."""
-        nodes = self._ours if own else self._theirs
-        readers = self._readers[own]
-        consumers = [i for name in nodes[index].writes for i in readers.get(name, ())]
-        names = {i: i for i in self._pairs} if own else {v: k for k, v in self._pairs.items()}
-        if not consumers or any(i not in names for i in consumers):
-            return None
-        return nodes[index].op, frozenset(names[i] for i in consumers)
+_said = attrgetter("preferred", "wires")
+"""What two entries of one operation, for two of its outputs, have in common."""
 
 
 def _is_whole(function: Function, planned: Sequence[PlannedOperation]) -> bool:
@@ -290,12 +279,7 @@ def _is_whole(function: Function, planned: Sequence[PlannedOperation]) -> bool:
     return asked <= written | given
 
 
-def _agree(one: PlannedOperation, other: PlannedOperation) -> bool:
-    """Whether two entries can be of one operation, for another of its outputs."""
-    return (one.preferred, one.wires) == (other.preferred, other.wires)
-
-
-def _readers(nodes: Mapping[int, _Node]) -> dict[str, list[int]]:
+def _readers(nodes: _Nodes) -> dict[str, list[int]]:
     readers: dict[str, list[int]] = {}
     for index, node in nodes.items():
         for name in node.reads:
@@ -321,11 +305,6 @@ def _nodes(ops: Iterable[tuple[int, str, Sequence[str], Sequence[str]]]) -> dict
 
 def _computes(kind: str | None) -> bool:
     return kind not in ("const", "cast") and not (kind or "").startswith("constexpr_")
-
-
-def _references(operation: Operation) -> list[str]:
-    arguments = (argument for values in operation.inputs.values() for argument in values)
-    return [argument.name for argument in arguments if isinstance(argument, Ref)]
 
 
 def walk(block: Block, scope: _Scope) -> Iterator[tuple[_Scope, Operation]]:
@@ -383,27 +362,11 @@ class Summary:
 
 def summarise(plan: Plan) -> Summary:
     """Count a plan; only preferred devices are placement, eligibility is not looked at."""
-    compile_time: Counter[str] = Counter()
-    devices: Counter[Device] = Counter()
-    convs: Counter[bool] = Counter()
-    casts, folded, off, typed = 0, 0, [], False
-    for function, operation in plan.walk():
-        typed = typed or operation.op is not None
-        if operation.op == "const" or (operation.op or "").startswith("constexpr_"):
-            compile_time[str(operation.op)] += 1
-            continue
-        if operation.boundary:
-            casts += 1
-            continue
-        if operation.folded:
-            folded += 1
-            continue
-        if operation.op == "conv":
-            convs[operation.preferred == "ANE"] += 1
-        if operation.preferred:
-            devices[operation.preferred] += 1
-        if operation.preferred != "ANE":
-            off.append((function, operation))
+    operations = [*plan.walk()]
+    run = [each for each in operations if not (each[1].compile_time or each[1].boundary)]
+    compute = [each for each in run if not each[1].folded]
+    devices = Counter(op.preferred for _, op in compute if op.preferred)
+    convs = Counter(op.preferred == "ANE" for _, op in compute if op.op == "conv")
     elsewhere = 0
     for tally in plan.tallies:
         if tally.op is None:
@@ -412,65 +375,55 @@ def summarise(plan: Plan) -> Summary:
         elif tally.op == "conv":
             convs[True] += tally.ane
             convs[False] += tally.total - tally.ane
-        typed = typed or tally.op is not None
-    lost = [operation for _, operation in off if operation.preferred is None]
+    kinds = [*(op.op for _, op in operations), *(tally.op for tally in plan.tallies)]
+    typed = any(kind is not None for kind in kinds)
+    off = tuple(each for each in compute if each[1].preferred != "ANE")
+    lost = [op for _, op in off if op.preferred is None]
     inconclusive = _inconclusive(plan, sum(devices.values()) + elsewhere, lost)
-    away = elsewhere + len(off)
-    outcome: Outcome = "not resident" if away else "resident"
+    outcome: Outcome = "not resident" if elsewhere or off else "resident"
+    compile_time = Counter(str(op.op) for _, op in operations if op.compile_time)
     return Summary(
-        dict(devices),
-        elsewhere,
-        convs[True] if typed else None,
-        convs.total() if typed else None,
-        dict(sorted(compile_time.items(), key=lambda item: (-item[1], item[0]))),
-        folded,
-        plan.added,
-        plan.renamed,
-        casts,
-        tuple(off),
-        "inconclusive" if inconclusive else outcome,
-        inconclusive,
-    )
+        devices=dict(devices), elsewhere=elsewhere,
+        conv_ane=convs[True] if typed else None, conv_total=convs.total() if typed else None,
+        compile_time=dict(compile_time.most_common()), folded=len(run) - len(compute),
+        added=plan.added, renamed=plan.renamed,
+        boundary_casts=sum(op.boundary and not op.compile_time for _, op in operations), off=off,
+        outcome="inconclusive" if inconclusive else outcome, inconclusive=inconclusive,
+    )  # fmt: skip
 
 
 def _inconclusive(
     plan: Plan, assigned: int, lost: list[PlannedOperation]
 ) -> tuple[str, str] | None:
+    untyped = sum(operation.op is None for operation in lost)
+    restart = "restart the Mac and ask again"
     if plan.source == "log":
         return "A log does not say where operations run", "record a compute plan"
     if failed := next((message for message in plan.messages if message.failure), None):
         meaning = plain(failed.meaning).rstrip(".")
         return f"The file records a failure on line {failed.line}: {meaning}", ""
     if plan.unmatched:
-        first = plain(plan.unmatched[0])
-        return (
-            f"{_ops(len(plan.unmatched))} of the plan not in the package, `{first}` first",
-            "give the .mlmodelc the plan was made of, or record the plan again",
-        )
-    if not assigned and lost and plan.target:
-        return (
-            f"No operation has a device: the program is for {plan.target}, and Core ML is reported "
-            "to plan none of targets below iOS 18",
-            "convert it with minimum_deployment_target=ct.target.iOS18; if it is the same then, "
-            "Core ML's caches are broken: restart the Mac and ask again",
-        )
-    if not assigned and lost and plan.extra.get(RETRIED) is True:
-        return (
-            "No operation has a device, nor in a copy at another path: Core ML's caches are broken",
-            "restart the Mac and ask again",
-        )
+        first = f"not in the package, `{plain(plan.unmatched[0])}` first"
+        remedy = "give the .mlmodelc the plan was made of, or record the plan again"
+        return f"{counted(len(plan.unmatched), 'operation')} of the plan {first}", remedy
     if not assigned and lost:
-        return (
-            "No operation has a device: that is a broken cache, no placement",
-            "copy the compiled model to another path and record the plan again",
-        )
+        reason = "No operation has a device"
+        if plan.target:
+            return (
+                f"{reason}: the program is for {plan.target}, and Core ML is reported to plan none "
+                "of targets below iOS 18",
+                "convert it with minimum_deployment_target=ct.target.iOS18; if it is the same "
+                f"then, Core ML's caches are broken: {restart}",
+            )
+        if plan.extra.get(RETRIED) is True:
+            return f"{reason}, nor in a copy at another path: Core ML's caches are broken", restart
+        remedy = "copy the compiled model to another path and record the plan again"
+        return f"{reason}: that is a broken cache, no placement", remedy
     if not assigned:
         return "The plan places no compute op", "record it again"
-    if any(operation.op is None for operation in lost):
-        return (
-            f"{_ops(len(lost))} without a device, of unknown type: constants are among such",
-            "give --package",
-        )
+    if untyped:
+        lack = "without a device, of unknown type: constants are among such"
+        return f"{counted(untyped, 'operation')} {lack}", "give --package"
     if not plan.tallies and all(operation.op is None for _, operation in plan.walk()):
         return (
             "The plan names neither types nor what it leaves out, so that an operation without a "
@@ -478,7 +431,3 @@ def _inconclusive(
             "give --package",
         )
     return None
-
-
-def _ops(count: int) -> str:
-    return "1 operation is" if count == 1 else f"{count:,} operations are"

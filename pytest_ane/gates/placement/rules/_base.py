@@ -23,6 +23,11 @@ Outcome = Literal["ineligible", "warned"]
 Grade = Literal["A", "B", "C"]
 
 
+def kinds(text: str) -> frozenset[str]:
+    """Op types, written with spaces between them."""
+    return frozenset(text.split())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rule:
     """A documented limit of the Neural Engine.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-from pytest_ane.gates.placement._graph import Depends, Site
-from pytest_ane.gates.placement.rules._base import DISPATCH, GUIDE, OpRule
+from pytest_ane.gates.placement._graph import Depends
+from pytest_ane.gates.placement.rules._base import DISPATCH, GUIDE, OpRule, kinds
 
 _SWEEP = "aneforge 0.4.0 full_mil_vocabulary_sweep.json (M5 Pro)"
 _NOTES = "smpanaro/more-ane-transformers, src/experiments/NOTES.md"
@@ -22,23 +22,9 @@ def mil_ops() -> frozenset[str]:
     return frozenset(listed.split())
 
 
-def _custom(site: Site) -> str | None:
-    if site.op in mil_ops():
-        return None
-    return f"`{site.op}` is no op that coremltools 9.0 defines, so it counts as a custom op."
-
-
-def _runtime_indices(site: Site) -> str | None:
-    if site.depends("indices") < Depends.VALUES:
-        return None
-    return "Its indices are known only at run time, and such a gather is placed on the CPU."
-
-
-def _runtime_begin(site: Site) -> str | None:
-    known = site.depends("begin") < Depends.VALUES
-    return None if known else "Its begin is known only at run time."
-
-
+_CUSTOM = "`{}` is no op that coremltools 9.0 defines, so it counts as a custom op."
+_INDICES = "Its indices are known only at run time, and such a gather is placed on the CPU."
+_BEGIN = "Its begin is known only at run time."
 RULES = (
     OpRule(
         id="R001",
@@ -53,7 +39,7 @@ RULES = (
     OpRule(
         id="R002",
         title="The scatter ops are not implemented on the ANE.",
-        ops=frozenset({"scatter", "scatter_along_axis", "scatter_nd"}),
+        ops=kinds("scatter scatter_along_axis scatter_nd"),
         consequence="falls back to CPU or GPU; a rank-5 scatter rejects the whole model",
         scope="all",
         source=f"{_SWEEP}; {GUIDE}; {_NOTES}; {_FLUID}",
@@ -62,7 +48,7 @@ RULES = (
     OpRule(
         id="R003",
         title="Control flow has no code generation for the ANE.",
-        ops=frozenset({"cond", "while_loop"}),
+        ops=kinds("cond while_loop"),
         consequence="the branch returns to the CPU and splits the graph",
         scope="all",
         source=f"{_SWEEP}; {_NOTES}",
@@ -71,9 +57,7 @@ RULES = (
     OpRule(
         id="R004",
         title="List ops are not implemented on the ANE.",
-        ops=frozenset(
-            {"make_list", "list_gather", "list_length", "list_read", "list_scatter", "list_write"}
-        ),
+        ops=kinds("make_list list_gather list_length list_read list_scatter list_write"),
         consequence="runs on the CPU",
         scope="all",
         source=f"{_SWEEP}; {GUIDE}",
@@ -82,17 +66,8 @@ RULES = (
     OpRule(
         id="R005",
         title="This op is not implemented on the ANE.",
-        ops=frozenset(
-            {
-                "band_part",
-                "mod",
-                "non_zero",
-                "one_hot",
-                "reduce_prod",
-                "reverse_sequence",
-                "shape",
-                "sliding_windows",
-            }
+        ops=kinds(
+            "band_part mod non_zero one_hot reduce_prod reverse_sequence shape sliding_windows"
         ),
         consequence="runs on the CPU",
         scope="measured on M1, M2, M4, M5",
@@ -102,7 +77,7 @@ RULES = (
     OpRule(
         id="R005",
         title="Whether these logical ops run on the ANE is not measured.",
-        ops=frozenset({"logical_or", "logical_xor"}),
+        ops=kinds("logical_or logical_xor"),
         outcome="warned",
         grade="B",
         consequence="a direct compile fails",
@@ -113,7 +88,7 @@ RULES = (
     OpRule(
         id="R006",
         title="These transcendental functions are not implemented on the ANE.",
-        ops=frozenset({"acos", "asin", "atanh", "cosh", "sinh", "tan"}),
+        ops=kinds("acos asin atanh cosh sinh tan"),
         consequence="runs on the CPU",
         scope="M1 to M5",
         source=f"{_SWEEP}; {GUIDE}; ane-probe's single-op scan",
@@ -122,9 +97,7 @@ RULES = (
     OpRule(
         id="R008",
         title="Random ops are not supported on the ANE.",
-        ops=frozenset(
-            {"random_bernoulli", "random_categorical", "random_normal", "random_uniform"}
-        ),
+        ops=kinds("random_bernoulli random_categorical random_normal random_uniform"),
         consequence="runs on the CPU",
         scope="all",
         source=f"{_SWEEP}; {GUIDE}",
@@ -133,7 +106,7 @@ RULES = (
     OpRule(
         id="R009",
         title="`argsort` is not implemented on the ANE.",
-        ops=frozenset({"argsort"}),
+        ops=kinds("argsort"),
         consequence="the op and its cast and gather consumers run on the CPU",
         scope="M4, M5",
         source=f"{_SWEEP}; {DISPATCH}",
@@ -142,7 +115,7 @@ RULES = (
     OpRule(
         id="R009",
         title="A `topk` may be placed on the CPU.",
-        ops=frozenset({"topk"}),
+        ops=kinds("topk"),
         outcome="warned",
         consequence="the op and its cast and gather consumers run on the CPU",
         scope="M3 Pro on macOS 27, M4 Max on macOS 26; Core ML's plan on an M4 takes three shapes, "
@@ -154,7 +127,7 @@ RULES = (
     OpRule(
         id="R010",
         title="Arg-reductions and the ops after them run on the CPU.",
-        ops=frozenset({"reduce_argmax", "reduce_argmin"}),
+        ops=kinds("reduce_argmax reduce_argmin"),
         consequence="a few ops at the end of a language-model head on the CPU",
         scope="A17, A19, M series; a direct compile fails on M4 and M6",
         source="john-rocky/CoreML-LLM@72178c6, ane_residency_baseline_2026-04-19.json; "
@@ -164,7 +137,7 @@ RULES = (
     OpRule(
         id="R011",
         title="`cumsum` is placed on the CPU.",
-        ops=frozenset({"cumsum"}),
+        ops=kinds("cumsum"),
         consequence="one CPU op for each use",
         scope="M4 on macOS 26 and 27; fails at run time on M1, a direct compile on M4 and M6",
         source=f"john-rocky/CoreML-LLM@72178c6, docs/QWEN35_ROADMAP.md; {_SWEEP}; "
@@ -175,8 +148,8 @@ RULES = (
         id="R012",
         title="A gather by indices that are known only at run time is placed on the CPU.",
         matches="`gather` whose `indices` derive from run-time values",
-        ops=frozenset({"gather"}),
-        why=_runtime_indices,
+        ops=kinds("gather"),
+        why=lambda site: _INDICES if site.depends("indices") is Depends.VALUES else None,
         consequence='"Unsupported gather index type": a CPU op or more where the graph begins; may '
         "split the program",
         scope="M1 to M6; macOS 13 to 27",
@@ -187,8 +160,8 @@ RULES = (
         id="R012",
         title="What prepares the indices of this gather is placed on the CPU.",
         matches="`gather_along_axis`, `gather_nd` whose `indices` derive from run-time values",
-        ops=frozenset({"gather_along_axis", "gather_nd"}),
-        why=_runtime_indices,
+        ops=kinds("gather_along_axis gather_nd"),
+        why=lambda site: _INDICES if site.depends("indices") is Depends.VALUES else None,
         outcome="warned",
         consequence="the casts of its indices run on the CPU; itself the ANE takes",
         scope="M4; a direct compile on M5 fails",
@@ -198,7 +171,7 @@ RULES = (
     OpRule(
         id="R015",
         title="Non-maximum suppression runs where CPU or GPU are allowed.",
-        ops=frozenset({"non_maximum_suppression"}),
+        ops=kinds("non_maximum_suppression"),
         outcome="warned",
         grade="B",
         consequence="runs on the CPU",
@@ -209,7 +182,7 @@ RULES = (
     OpRule(
         id="R016",
         title="`crop_resize` is not implemented on the ANE.",
-        ops=frozenset({"crop_resize"}),
+        ops=kinds("crop_resize"),
         consequence="runs on the CPU",
         scope="M4, M5",
         source=f"{DISPATCH}; {_SWEEP}",
@@ -218,7 +191,7 @@ RULES = (
     OpRule(
         id="R017",
         title="There is no path to the ANE for this op.",
-        ops=frozenset({"conv_quantized"}),
+        ops=kinds("conv_quantized"),
         outcome="warned",
         grade="B",
         consequence="runs on the CPU, or a compile error",
@@ -230,7 +203,7 @@ RULES = (
         id="R018",
         title="Custom ops cannot run on the ANE.",
         matches="any op type that coremltools 9.0 does not define",
-        why=_custom,
+        why=lambda site: None if site.op in mil_ops() else _CUSTOM.format(site.op),
         consequence="the op runs on CPU or GPU, the rest of the program may still go to the ANE",
         scope="all",
         source="coremltools #1278 (an Apple engineer)",
@@ -239,7 +212,7 @@ RULES = (
     OpRule(
         id="R048",
         title="`reduce_log_sum_exp` overflows on the ANE at small inputs.",
-        ops=frozenset({"reduce_log_sum_exp"}),
+        ops=kinds("reduce_log_sum_exp"),
         outcome="warned",
         grade="B",
         consequence="infinite from inputs of about 7.63 on",
@@ -251,8 +224,8 @@ RULES = (
         id="R105",
         title="A `slice_by_size` that begins where a run-time value says is no op of the ANE.",
         matches="`slice_by_size` whose `begin` derives from run-time values",
-        ops=frozenset({"slice_by_size"}),
-        why=_runtime_begin,
+        ops=kinds("slice_by_size"),
+        why=lambda site: _BEGIN if site.depends("begin") is Depends.VALUES else None,
         consequence="runs on the CPU",
         scope="M4 on macOS 27",
         source=DISPATCH,

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pytest_ane.gates.placement._graph import Site
-from pytest_ane.gates.placement.rules._base import AUTHORING, DISPATCH, GUIDE, OpRule
+from pytest_ane.gates.placement.rules._base import AUTHORING, DISPATCH, GUIDE, OpRule, kinds
 from pytest_ane.gates.placement.segmenter._costs import limit, wide_kernel, wide_window
 from pytest_ane.mlprogram import fp16
-from pytest_ane.mlprogram.records import Ref
+from pytest_ane.mlprogram.records import Ref, TensorType
 
 _CONV = frozenset({"conv"})
 _PALETTE_OF_4_BITS = 16
 
 
-def _wide_kernel(site: Site) -> str | None:
-    weight = site.tensor("weight")
+def _kernel(weight: TensorType | None) -> str | None:
     reason = wide_kernel(weight.shape[2:]) if weight else ""
     return f"It has {reason}." if reason else None
 
 
-def _wide_window(site: Site) -> str | None:
-    sizes = site.integers("kernel_sizes")
+def _window(sizes: Sequence[int]) -> str | None:
     reason = wide_window(sizes[-1]) if sizes else ""
     return f"It is a {reason}." if reason else None
 
@@ -44,13 +44,6 @@ def _rest(number: int) -> int:
         while number and number % factor == 0:
             number //= factor
     return number
-
-
-def _pool_strides(site: Site) -> str | None:
-    strides = site.integers("strides")
-    if set(strides) <= {1, 2, 4}:
-        return None
-    return f"Its strides are {'x'.join(map(str, strides))}; 2 and 4 cost least."
 
 
 def _runtime_weight(site: Site) -> str | None:
@@ -138,7 +131,7 @@ CONVOLUTIONS = (
         matches="`conv` by a kernel of one row and more than 15 columns, one column and more than "
         "31 rows, or more than 16 rows or columns of several",
         ops=_CONV,
-        why=_wide_kernel,
+        why=lambda site: _kernel(site.tensor("weight")),
         consequence="runs on the CPU",
         scope="M4 and M6; on M1 width 13, height 29. 16x16 takes minutes to compile",
         source=f"{DISPATCH}; {GUIDE}; aneforge 0.4.0, _targets.py (16 and more fail on M5)",
@@ -175,8 +168,8 @@ CONVOLUTIONS = (
         id="R106",
         title="A max_pool is 8 columns wide at most, or 32.",
         matches="`max_pool` whose kernel is wider than 8, except 32",
-        ops=frozenset({"max_pool"}),
-        why=_wide_window,
+        ops=kinds("max_pool"),
+        why=lambda site: _window(site.integers("kernel_sizes")),
         consequence="runs on the CPU",
         scope="M4; the compiler's message names the widths, a height of 9 is fine",
         source=DISPATCH,
@@ -199,8 +192,12 @@ CONVOLUTIONS = (
         id="R109",
         title="Pools cost least with strides of 2 or 4.",
         matches="`avg_pool`, `l2_pool`, `max_pool` with another stride than 1, 2 and 4",
-        ops=frozenset({"avg_pool", "l2_pool", "max_pool"}),
-        why=_pool_strides,
+        ops=kinds("avg_pool l2_pool max_pool"),
+        why=lambda site: (
+            f"Its strides are {'x'.join(map(str, strides))}; 2 and 4 cost least."
+            if not set(strides := site.integers("strides")) <= {1, 2, 4}
+            else None
+        ),
         outcome="warned",
         consequence="runs with overhead",
         scope="all",
@@ -213,7 +210,7 @@ MATMULS = (
         id="R028",
         title="A matmul of rank 5 is placed on the CPU.",
         matches="`matmul` that reads a run-time tensor of rank 5",
-        ops=frozenset({"matmul"}),
+        ops=kinds("matmul"),
         why=_rank_5,
         outcome="warned",
         grade="B",
@@ -226,7 +223,7 @@ MATMULS = (
         id="R029",
         title="`linear` takes inputs of rank 4 at most.",
         matches="`linear` that reads a run-time tensor of rank 5",
-        ops=frozenset({"linear"}),
+        ops=kinds("linear"),
         why=_rank_5,
         outcome="warned",
         grade="B",
@@ -239,7 +236,7 @@ MATMULS = (
         id="R031",
         title="A product of two run-time tensors is taken up to a depth of 32,768.",
         matches="`matmul` of two run-time tensors that sums over more than 32,768 elements",
-        ops=frozenset({"matmul"}),
+        ops=kinds("matmul"),
         why=lambda site: _deep(site, limit("matmul depth"), constant=False),
         consequence="runs on the CPU",
         scope="M4: 32,768 is fine, 40,000 fails",
@@ -250,7 +247,7 @@ MATMULS = (
         id="R031",
         title="A product by a constant is taken up to a depth of 16,384.",
         matches="`linear`, or `matmul` by a constant, that sums over more than 16,384 elements",
-        ops=frozenset({"linear", "matmul"}),
+        ops=kinds("linear matmul"),
         why=lambda site: _deep(site, _CONSTANT_DEPTH, constant=True),
         outcome="warned",
         grade="B",
@@ -267,7 +264,7 @@ ATTENTION = (
         title="The ANE's fused attention ignores a mask that comes from outside.",
         matches="`scaled_dot_product_attention` whose `attn_mask` is a function's input (also "
         "through `cast`) or computed by an ineligible op",
-        ops=frozenset({"scaled_dot_product_attention"}),
+        ops=kinds("scaled_dot_product_attention"),
         why=_ignored_mask,
         consequence="silently wrong values (cosine 0.87 to 0.975), equal to attention without a "
         "mask",

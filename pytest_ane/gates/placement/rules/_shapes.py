@@ -14,6 +14,7 @@ from pytest_ane.gates.placement.rules._base import (
     ProgramRule,
     Rule,
     Subject,
+    kinds,
 )
 from pytest_ane.gates.placement.segmenter._costs import limit
 from pytest_ane.mlprogram.errors import ManifestError
@@ -33,45 +34,37 @@ _R030_SOURCE = (
 _R030_FIX = "fold the long axis into two, or cut the tensor (a vocabulary into slices)"
 
 
-def _tensors(site: Site) -> Iterator[TensorType]:
-    yield from site.outputs()
-    yield from site.inputs()
-
-
 def _rank(site: Site) -> str | None:
-    for kind in _tensors(site):
-        if len(kind.shape) > (most := limit("rank")):
-            return f"{kind} has rank {len(kind.shape)}; the ANE takes rank {most} at most."
-    return None
+    most = limit("rank")
+    high = (kind for kind in (*site.outputs(), *site.inputs()) if len(kind.shape) > most)
+    says = "{} has rank {}; the ANE takes rank {} at most."
+    return next((says.format(kind, len(kind.shape), most) for kind in high), None)
 
 
-def _extents(kind: TensorType) -> Iterator[tuple[int, int, bool]]:
-    """Axis, extent, and whether the axis holds channels: N C H W from rank 4 on."""
-    for axis, extent in enumerate(kind.shape):
-        if extent is not None:
-            yield axis, extent, len(kind.shape) >= 4 and axis == 1
+def _axes(site: Site) -> Iterator[tuple[TensorType, int, int, bool]]:
+    """Each axis of each tensor, its extent, and whether it holds channels: N C H W from rank 4."""
+    for kind in (*site.outputs(), *site.inputs()):
+        for axis, extent in enumerate(kind.shape):
+            if extent is not None:
+                yield kind, axis, extent, len(kind.shape) >= 4 and axis == 1
 
 
 def _too_long(site: Site) -> str | None:
     most = limit("axis")
-    for kind in _tensors(site):
-        for axis, extent, channels in _extents(kind):
-            if extent > most and not (channels and site.op == "conv"):
-                return f"Axis {axis} of {kind} is longer than {most:,}, the most the ANE takes."
+    for kind, axis, extent, channels in _axes(site):
+        if extent > most and not (channels and site.op == "conv"):
+            return f"Axis {axis} of {kind} is longer than {most:,}, the most the ANE takes."
     return None
 
 
 def _may_be_too_long(site: Site) -> str | None:
-    for kind in _tensors(site):
-        for axis, extent, channels in _extents(kind):
-            if channels and extent > limit("axis") and site.op == "conv":
-                return f"{kind} has {extent:,} channels; the compiler documents 65,536 at most."
-            spatial = axis >= 2 or axis == len(kind.shape) - 1
-            if spatial and not channels and _SPATIAL < extent <= limit("axis"):
-                return (
-                    f"Axis {axis} of {kind} is longer than 16,384, the most that "
-                    "H, W and D take before A16 and M4."
-                )
+    for kind, axis, extent, channels in _axes(site):
+        if channels and extent > limit("axis") and site.op == "conv":
+            return f"{kind} has {extent:,} channels; the compiler documents 65,536 at most."
+        spatial = axis >= 2 or axis == len(kind.shape) - 1
+        if spatial and not channels and _SPATIAL < extent <= limit("axis"):
+            most = "16,384, the most that H, W and D take before A16 and M4"
+            return f"Axis {axis} of {kind} is longer than {most}."
     return None
 
 
@@ -79,11 +72,9 @@ def _wide_head(site: Site) -> str | None:
     weight = "weight" if site.op == "linear" else "y"
     if site.argument(weight) is None or site.depends(weight):
         return None
-    for kind in site.outputs():
-        extent = kind.shape[-1] if kind.shape else None
-        if extent is not None and extent > _HEAD:
-            return f"It has {extent:,} outputs; `linear` heads fail where `conv` slices do not."
-    return None
+    wide = (kind.shape[-1] or 0 for kind in site.outputs() if kind.shape)
+    says = "It has {:,} outputs; `linear` heads fail where `conv` slices do not."
+    return next((says.format(extent) for extent in wide if extent > _HEAD), None)
 
 
 SIZE_RULE = Rule(
@@ -115,13 +106,9 @@ def limit_bytes(os: str) -> int:
 
 def too_large(size_bytes: int, os: str) -> str | None:
     """Why an artifact of this size is refused; `None` where it is not."""
-    limit = limit_bytes(os)
-    if size_bytes <= limit:
-        return None
-    return (
-        f"The artifact has {size_bytes / _GIB:.2f} GiB; {os.strip()} takes {limit // _GIB} GiB "
-        "at most."
-    )
+    size, most = f"{size_bytes / _GIB:.2f} GiB", limit_bytes(os)
+    says = f"The artifact has {size}; {os.strip()} takes {most // _GIB} GiB at most."
+    return says if size_bytes > most else None
 
 
 _MASKS = {"begin": "begin_mask", "end": "end_mask"}
@@ -151,11 +138,6 @@ def _enumerated(model: MLModel) -> Iterator[Subject]:
         if count := len(feature.enumerated):
             why = f"Input `{feature.name}` has {count} enumerated shapes."
             yield Subject(feature.name, "input", why)
-
-
-def _enumerated_with_state(model: MLModel) -> Iterator[Subject]:
-    if any(_states(model)):
-        yield from _enumerated(model)
 
 
 _WIDTH = 32
@@ -197,9 +179,8 @@ def _padded(model: MLModel) -> Iterator[Subject]:
 
 
 def _standalone(site: Site) -> str | None:
-    if any(named.name in site.graph.updates for named in site.operation.outputs):
-        return None
-    return "Its result goes into no state."
+    updates = any(named.name in site.graph.updates for named in site.operation.outputs)
+    return None if updates else "Its result goes into no state."
 
 
 LIMITS = (
@@ -244,7 +225,7 @@ LIMITS = (
         id="R032",
         title="A language-model head as `linear` or `matmul` may exceed the ANE's output limit.",
         matches="`linear`, or `matmul` by a constant, with more than 16,384 outputs",
-        ops=frozenset({"linear", "matmul"}),
+        ops=kinds("linear matmul"),
         why=_wide_head,
         outcome="warned",
         consequence='"Output blob dimensions exceed ANE limit", the head runs on the CPU',
@@ -276,7 +257,7 @@ STATES = (
         title="The ANE takes a `slice_update` only where it updates a state.",
         matches="`slice_update` whose result neither a `write_state` nor another `slice_update` "
         "takes",
-        ops=frozenset({"slice_update"}),
+        ops=kinds("slice_update"),
         why=_standalone,
         outcome="warned",
         grade="B",
@@ -315,7 +296,7 @@ PROGRAM_RULES = (
         id="R062",
         title="Enumerated shapes and states do not go together.",
         matches="an input with enumerated shapes in a program with states",
-        why=_enumerated_with_state,
+        why=lambda model: _enumerated(model) if any(_states(model)) else iter(()),
         outcome="warned",
         grade="B",
         consequence="prediction fails with std::bad_cast",

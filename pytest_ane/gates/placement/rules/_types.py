@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pytest_ane.gates.placement._graph import Depends, Site
-from pytest_ane.gates.placement.rules._base import AUTHORING, DISPATCH, GUIDE, OpRule
+from pytest_ane.gates.placement.rules._base import AUTHORING, DISPATCH, GUIDE, OpRule, kinds
 from pytest_ane.gates.placement.rules._ops import RECURRENT
 from pytest_ane.mlprogram import fp16
 from pytest_ane.mlprogram.records import Dim, DType, Operation, TensorType
@@ -31,12 +31,10 @@ def _wide(site: Site) -> str | None:
     # No precision helps a recurrent op; the ANE takes casts; `shape` reads no element.
     if site.op in RECURRENT or site.op in ("cast", "shape"):
         return None
-    for kind in site.outputs():
-        if kind.dtype in _WIDE:
-            return f"It computes {kind.dtype}{_too_large(site)}, and {_FP16_ONLY}"
-    for kind in site.inputs():
-        if kind.dtype in _WIDE:
-            return f"It reads {kind.dtype}{_too_large(site)}, and {_FP16_ONLY}"
+    for does, kinds_ in (("computes", site.outputs()), ("reads", site.inputs())):
+        for kind in kinds_:
+            if kind.dtype in _WIDE:
+                return f"It {does} {kind.dtype}{_too_large(site)}, and {_FP16_ONLY}"
     return None
 
 
@@ -73,21 +71,11 @@ def _integers(site: Site) -> str | None:
     return None
 
 
-def _bfloat(site: Site) -> str | None:
-    kinds = (*site.outputs(), *site.inputs())
-    return "It reads or computes bf16." if any(k.dtype is DType.BF16 for k in kinds) else None
-
-
 def _int8_output(site: Site) -> str | None:
-    for named in site.operation.outputs:
-        int8 = isinstance(named.type, TensorType) and named.type.dtype is DType.INT8
-        if int8 and named.name in site.graph.outputs:
-            return f"Its result `{named.name}` is an output of the program, as int8."
-    return None
-
-
-def _bool_tile(site: Site) -> str | None:
-    return "It tiles a bool." if any(k.dtype is DType.BOOL for k in site.inputs()) else None
+    outputs = (out for out in site.operation.outputs if out.name in site.graph.outputs)
+    int8 = (o for o in outputs if isinstance(o.type, TensorType) and o.type.dtype is DType.INT8)
+    says = "Its result `{}` is an output of the program, as int8."
+    return next((says.format(out.name) for out in int8), None)
 
 
 _BLOCKWISE = frozenset(
@@ -109,12 +97,10 @@ def _scaled(site: Site) -> Iterator[tuple[str, Operation, bool]]:
         palette = any(operation.op in _PALETTES for operation in behind)
         for operation in behind:
             if operation.op in _BLOCKWISE:
-                yield parameter, operation, palette and _is_float(Site(site.graph, operation))
-
-
-def _is_float(scaled: Site) -> bool:
-    kind = scaled.tensor("data") or scaled.tensor("nonzero_data")
-    return kind is not None and kind.dtype in _FLOATS
+                scaled = Site(site.graph, operation)
+                kind = scaled.tensor("data") or scaled.tensor("nonzero_data")
+                floats = kind is not None and kind.dtype in _FLOATS
+                yield parameter, operation, palette and floats
 
 
 def _output_axis(site: Site, parameter: str, rank: int) -> int | None:
@@ -150,13 +136,9 @@ def _per_block(site: Site) -> str | None:
 
 
 def _scaled_palette(site: Site) -> str | None:
-    for parameter, operation, palette in _scaled(site):
-        if palette:
-            return (
-                f"Its {parameter} `{operation.name}` is a palette with scales of its own, "
-                "which Core ML lowers to a dequantize of fp16."
-            )
-    return None
+    says = "is a palette with scales of its own, which Core ML lowers to a dequantize of fp16."
+    scaled = (f"Its {name} `{op.name}` {says}" for name, op, palette in _scaled(site) if palette)
+    return next(scaled, None)
 
 
 def _rank(operation: Operation) -> int:
@@ -186,10 +168,9 @@ def _along_two_axes(site: Site) -> str | None:
 
 
 def _odd_vector(site: Site) -> str | None:
-    for operation, _, size in _tables(site):
-        if size not in _VECTORS:
-            return f"The palette `{operation.name}` has entries of {size} elements."
-    return None
+    odd = ((op, size) for op, _, size in _tables(site) if size not in _VECTORS)
+    says = "The palette `{}` has entries of {} elements."
+    return next((says.format(op.name, size) for op, size in odd), None)
 
 
 TYPES = (
@@ -223,8 +204,10 @@ TYPES = (
         id="R024",
         title="A tile of bools fails to compile for the ANE.",
         matches="`tile` of a bool",
-        ops=frozenset({"tile"}),
-        why=_bool_tile,
+        ops=kinds("tile"),
+        why=lambda site: (
+            "It tiles a bool." if any(k.dtype is DType.BOOL for k in site.inputs()) else None
+        ),
         outcome="warned",
         grade="B",
         consequence="ANE compile error",
@@ -236,7 +219,11 @@ TYPES = (
         id="R026",
         title="bf16 is not supported on the ANE.",
         matches="any op that reads or computes bf16 at run time",
-        why=_bfloat,
+        why=lambda site: (
+            "It reads or computes bf16."
+            if any(k.dtype is DType.BF16 for k in (*site.outputs(), *site.inputs()))
+            else None
+        ),
         outcome="warned",
         grade="B",
         consequence="runs on CPU or GPU",
@@ -248,7 +235,7 @@ TYPES = (
         id="R104",
         title="The ANE gives no int8 output.",
         matches="`cast` or `quantize` to int8 whose result is an output of the program",
-        ops=frozenset({"cast", "quantize"}),
+        ops=kinds("cast quantize"),
         why=_int8_output,
         consequence="runs on the CPU",
         scope="M4; Core ML puts a cast to int32 before such an output",
@@ -311,7 +298,7 @@ COMPRESSED = (
     OpRule(
         id="R071",
         title="Quantized activations compile on Macs and fail on an iPhone.",
-        ops=frozenset({"quantize"}),
+        ops=kinds("quantize"),
         outcome="warned",
         grade="B",
         consequence="ANE compile error on A19 Pro, while M4 takes the same model",

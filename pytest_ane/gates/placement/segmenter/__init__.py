@@ -3,8 +3,6 @@
 A prediction names chip and system. It is never a measurement: only a plan can say `resident`.
 """
 
-from __future__ import annotations
-
 from pytest_ane.gates.placement.segmenter._predict import predict
 from pytest_ane.gates.placement.segmenter._program import predict_model
 from pytest_ane.gates.placement.segmenter._records import (
@@ -15,18 +13,9 @@ from pytest_ane.gates.placement.segmenter._records import (
     Prediction,
     Segment,
     Tensor,
-    Units,
 )
 
 __all__ = [
-    "Off",
-    "Op",
-    "Placed",
-    "Predicted",
-    "Prediction",
-    "Segment",
-    "Tensor",
-    "Units",
-    "predict",
+    "Off", "Op", "Placed", "Predicted", "Prediction", "Segment", "Tensor", "predict",
     "predict_model",
-]
+]  # fmt: skip

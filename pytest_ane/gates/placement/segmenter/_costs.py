@@ -2,124 +2,46 @@
 
 A function per class of operations gives amounts (bytes or floating-point operations) and the names
 of the rates they are divided by; the slowest of several counts. The rates, with source and
-certainty, are in `model.toml`, which is checked as it is read.
+certainty, are in `model.toml`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from importlib.resources import files
-from typing import Annotated, Literal, NamedTuple
-
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from typing import Any, Literal, NamedTuple, get_args
 
 from pytest_ane.gates.placement.segmenter._records import Backend, Op, Tensor
 from pytest_ane.manifest.base import loads
 from pytest_ane.mlprogram.errors import ManifestError
 from pytest_ane.mlprogram.text import printable
 
-Certainty = Literal["recorded", "exact", "fitted", "one point", "assumed"]
 Counts = Literal["io", "in", "bytes", "flops"]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class Entry(BaseModel):
-    """What every entry of a data file has."""
+@dataclass(frozen=True)
+class Edge:
+    """Milliseconds by backend."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    source: Annotated[str, Field(min_length=1)]
-    certainty: Certainty
-    note: str = ""
-
-
-def check_sources(entries: Iterable[Entry], sources: Mapping[str, str]) -> None:
-    """Refuse a source that the file does not explain.
-
-    Raises:
-        ValueError: there is one.
-    """
-    cited = {source for entry in entries for source in entry.source.split(", ")}
-    if unknown := cited - {*sources}:
-        raise ValueError(f"unknown source {', '.join(sorted(unknown))}")
+    ane: float = 0.0
+    bnns: float = 0.0
+    classic: float = 0.0
+    gpu: float = 0.0
 
 
-class Edge(Entry):
-    """Milliseconds by backend, 0 for those left out."""
-
-    kind: Literal["launch", "switch", "end"]
-    ane: Milliseconds = 0.0
-    bnns: Milliseconds = 0.0
-    classic: Milliseconds = 0.0
-    gpu: Milliseconds = 0.0
-
-
-class Threshold(Entry):
-    """The quantity from which on an operation has the rate of this name."""
-
-    name: str
-    value: Positive
-    unit: str
-
-
-class Rate(Entry):
+@dataclass(frozen=True)
+class Rate:
     """GB/s (or GFLOP/s where it counts flops) by backend; `None` where nothing is counted."""
 
-    name: str
     counts: Counts
-    ane: Positive | None = None
-    bnns: Positive | None = None
-    classic: Positive | None = None
-    gpu: Positive | None = None
-
-    def on(self, backend: Backend) -> float | None:
-        """The rate on a backend."""
-        rate: float | None = getattr(self, backend)
-        return rate
-
-
-class _Chip(Entry):
-    name: str
-    system: str
-    rates: Mapping[str, Mapping[Backend, Positive]] = Field(default_factory=dict)
-    thresholds: Mapping[str, Positive] = Field(default_factory=dict)
-
-
-class _File(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    tie_ms: Annotated[Positive, Field(alias="tie-ms")]
-    undecided_ms: Annotated[Positive, Field(alias="undecided-ms")]
-    far: Annotated[float, Field(ge=1, allow_inf_nan=False)]
-    without_costs: Annotated[tuple[str, ...], Field(alias="without-costs")]
-    sources: Mapping[str, str]
-    edge: tuple[Edge, ...]
-    threshold: tuple[Threshold, ...]
-    rate: tuple[Rate, ...]
-    chip: tuple[_Chip, ...]
-
-    @model_validator(mode="after")
-    def _consistent(self) -> _File:
-        entries: tuple[Entry, ...] = (*self.edge, *self.threshold, *self.rate, *self.chip)
-        check_sources(entries, self.sources)
-        if sorted(edge.kind for edge in self.edge) != ["end", "launch", "switch"]:
-            raise ValueError("edge: launch, switch and end are needed once each")
-        for group in (self.threshold, self.rate, self.chip):
-            names = [entry.name for entry in group]
-            if len({*names}) != len(names):
-                raise ValueError("a name is given twice")
-        if both := {chip.name for chip in self.chip} & {*self.without_costs}:
-            raise ValueError(f"chip {', '.join(both)}: has costs, and is listed without")
-        for chip in self.chip:
-            if unknown := {*chip.rates} - {rate.name for rate in self.rate}:
-                raise ValueError(f"chip {chip.name}: unknown rate {', '.join(sorted(unknown))}")
-            if unknown := {*chip.thresholds} - {entry.name for entry in self.threshold}:
-                raise ValueError(f"chip {chip.name}: unknown threshold {', '.join(unknown)}")
-        return self
+    certainty: str
+    ane: float | None = None
+    bnns: float | None = None
+    classic: float | None = None
+    gpu: float | None = None
 
 
 @dataclass(frozen=True)
@@ -145,42 +67,33 @@ class CostModel:
     undecided_ms: float
 
 
-def parse_costs(text: str) -> _File:
-    """The numbers of all chips.
-
-    Raises:
-        ManifestError: the text is no TOML, or an entry is wrong.
-    """
-    try:
-        return _File.model_validate(loads(text))
-    except ValueError as error:
-        raise ManifestError(f"The segmenter's model.toml: {error}") from None
-
-
 @cache
-def _file() -> _File:
-    return parse_costs(files(__package__).joinpath("model.toml").read_text("utf-8"))
+def _read(name: str) -> Mapping[str, Any]:
+    return loads(files(__package__).joinpath(name).read_text("utf-8"))
+
+
+def _by_backend(entry: Mapping[str, Any]) -> dict[str, float]:
+    return {backend: entry[backend] for backend in get_args(Backend) if backend in entry}
 
 
 @cache
 def models() -> Mapping[str, CostModel]:
     """The chips whose costs are known, by name: `M4`, `M4 Pro`."""
-    file = _file()
-    edges = {edge.kind: edge for edge in file.edge}
-    models = {}
-    for chip in file.chip:
+    file, found = _read("model.toml"), {}
+    edges = {edge["kind"]: Edge(**_by_backend(edge)) for edge in file["edge"]}
+    thresholds = {entry["name"]: entry["value"] for entry in file["threshold"]}
+    for chip in file["chip"]:
+        own = chip.get("rates", {})
         rates = {
-            rate.name: rate.model_copy(
-                update={str(unit): value for unit, value in chip.rates.get(rate.name, {}).items()}
-            )
-            for rate in file.rate
+            name: Rate(rate["counts"], rate["certainty"], **_by_backend(rate | own.get(name, {})))
+            for rate in file["rate"]
+            for name in [rate["name"]]
         }
-        thresholds = {entry.name: entry.value for entry in file.threshold} | dict(chip.thresholds)
-        models[chip.name] = CostModel(
-            chip.name, chip.system, edges["launch"], edges["switch"], edges["end"], rates,
-            thresholds, file.tie_ms, file.undecided_ms,
+        found[chip["name"]] = CostModel(
+            chip["name"], chip["system"], edges["launch"], edges["switch"], edges["end"], rates,
+            thresholds | chip.get("thresholds", {}), file["tie-ms"], file["undecided-ms"],
         )  # fmt: skip
-    return models
+    return found
 
 
 def chip_named(name: str) -> str:
@@ -193,7 +106,9 @@ def chip_named(name: str) -> str:
     def plain(name: str) -> str:
         return "".join(name.split()).casefold()
 
-    names = {plain(chip): chip for chip in (*models(), *_file().without_costs)}
+    names: dict[str, str] = {
+        plain(chip): chip for chip in (*models(), *_read("model.toml")["without-costs"])
+    }
     if chip := names.get(plain(name)):
         return chip
     raise ManifestError(
@@ -205,10 +120,9 @@ def chip_named(name: str) -> str:
 def launch_bounds() -> tuple[float, float]:
     """Milliseconds that the ANE has to save in a row of operations on any chip with known costs.
 
-    Returns:
-        What is too little by far, and what is enough by far.
+    What is too little by far, and what is enough by far.
     """
-    far, edges = _file().far, models().values()
+    far, edges = _read("model.toml")["far"], models().values()
     least = min(m.launch.ane + m.end.ane for m in edges)
     most = max(m.launch.ane + m.switch.ane + m.switch.bnns for m in edges)
     return least / far, most * far
@@ -233,8 +147,16 @@ _DEFAULT = (Term("default"),)
 
 def milliseconds(op: Op, backend: Backend, model: CostModel) -> float:
     """Estimated duration; the backend must support the operation."""
-    terms = _CLASSES.get(op.kind, _only("default"))(op, model, backend)
-    return max(_duration(op, backend, model, term) for term in terms)
+
+    def duration(term: Term) -> float:
+        rate = model.rates[term.rate]
+        speed: float | None = getattr(rate, backend)
+        if speed is None:
+            return 0.0
+        amount = _AMOUNTS[rate.counts](op) if term.amount is None else term.amount
+        return amount / speed / _GIGA_MS
+
+    return max(map(duration, _CLASSES.get(op.kind, _only("default"))(op, model, backend)))
 
 
 def rates_of(op: Op, model: CostModel) -> frozenset[str]:
@@ -243,15 +165,6 @@ def rates_of(op: Op, model: CostModel) -> frozenset[str]:
         return frozenset()
     terms = _CLASSES[op.kind](op, model, "bnns")
     return frozenset(term.rate for term in terms) - {"default"}
-
-
-def _duration(op: Op, backend: Backend, model: CostModel, term: Term) -> float:
-    rate = model.rates[term.rate]
-    speed = rate.on(backend)
-    if speed is None:
-        return 0.0
-    amount = _AMOUNTS[rate.counts](op) if term.amount is None else term.amount
-    return amount / speed / _GIGA_MS
 
 
 def _io(op: Op) -> float:
@@ -279,15 +192,9 @@ def _moved(first: int) -> Class:
     return terms
 
 
-def _matmul(op: Op, model: CostModel, backend: Backend) -> Terms:
-    return (Term("default"), Term("matmul", 2.0 * _outputs(op) * inner(op)))
-
-
 def _pool(op: Op, model: CostModel, backend: Backend) -> Terms:
-    return (
-        Term("default"),
-        Term("pool", float(math.prod(op.attributes.get("kernel_sizes", ())) * _outputs(op))),
-    )
+    window = math.prod(op.attributes.get("kernel_sizes", ()))
+    return (Term("default"), Term("pool", float(window * _outputs(op))))
 
 
 def _conv(op: Op, model: CostModel, backend: Backend) -> Terms:
@@ -344,87 +251,60 @@ def _outputs(op: Op) -> int:
 
 
 _CLASSES: Mapping[str, Class] = {
-    "relu": _only("relu"),
-    "add": _only("add"),
+    **{kind: _only(kind) for kind in ("relu", "add", "mul", "concat", "lstm", "gru", "rnn")},
     "sub": _only("add"),
-    "mul": _only("mul"),
-    "concat": _only("concat"),
+    "upsample_bilinear": _only("upsample-bilinear"),
     # Axis 0 in its place is cheap; an unknown permutation counts as such.
     "transpose": lambda op, model, backend: (
         Term("transpose-batch" if op.flag("perm") else "transpose"),
     ),
-    "upsample_bilinear": _only("upsample-bilinear"),
     # The ANE moves what the result holds; the others read the whole table.
     "gather": lambda op, model, backend: _DEFAULT if backend == "ane" else (Term("gather"),),
     "stack": _moved(1),
     "scaled_dot_product_attention": _moved(3),  # The mask does not count.
-    "matmul": _matmul,
-    "avg_pool": _pool,
-    "max_pool": _pool,
-    "l2_pool": _pool,
+    "matmul": lambda op, model, backend: (
+        Term("default"),
+        Term("matmul", 2.0 * _outputs(op) * inner(op)),
+    ),
+    **dict.fromkeys(("avg_pool", "max_pool", "l2_pool"), _pool),
     "conv": _conv,
     "conv_transpose": _conv_transpose,
     "linear": _linear,
-    "lstm": _only("lstm"),
-    "gru": _only("gru"),
-    "rnn": _only("rnn"),
 }
 
 
-Words = Annotated[frozenset[str], BeforeValidator(lambda text: frozenset(text.split()))]
+class _Support(NamedTuple):
+    """What backends take.
 
+    Attributes:
+        measured: op types of which a plan is public.
+        reasons: why a backend never takes an op type.
+        types: element types that the ANE takes, by op type; under an empty one those of most.
+        limits: in elements, by name.
+    """
 
-class _Never(Entry):
-    backend: Backend
-    operations: Words
-    reason: str
-
-
-class _DTypes(Entry):
-    backend: Backend
-    types: Words
-    operations: Words = frozenset()
-
-
-class _Limit(Entry):
-    name: str
-    value: Annotated[int, Field(gt=0)]
-
-
-class _Limits(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    measured: Words
-    sources: Mapping[str, str]
-    never: tuple[_Never, ...]
-    dtypes: tuple[_DTypes, ...]
-    limit: tuple[_Limit, ...]
-
-    @model_validator(mode="after")
-    def _consistent(self) -> _Limits:
-        check_sources((*self.never, *self.dtypes, *self.limit), self.sources)
-        return self
-
-    @cached_property
-    def reasons(self) -> Mapping[tuple[Backend, str], str]:
-        """Why a backend never takes an op type."""
-        return {(e.backend, kind): e.reason for e in self.never for kind in e.operations}
-
-    @cached_property
-    def types(self) -> Mapping[str, frozenset[str]]:
-        """Element types that the ANE takes, by op type; under an empty one those of most."""
-        return {kind: entry.types for entry in self.dtypes for kind in entry.operations or {""}}
-
-    @cached_property
-    def limits(self) -> Mapping[str, int]:
-        """In elements, by name."""
-        return {entry.name: entry.value for entry in self.limit}
+    measured: frozenset[str]
+    reasons: Mapping[tuple[str, str], str]
+    types: Mapping[str, frozenset[str]]
+    limits: Mapping[str, int]
 
 
 @cache
-def _support() -> _Limits:
-    return _Limits.model_validate(
-        loads(files(__package__).joinpath("support.toml").read_text("utf-8"))
+def _support() -> _Support:
+    file = _read("support.toml")
+    return _Support(
+        frozenset(file["measured"].split()),
+        {
+            (e["backend"], kind): e["reason"]
+            for e in file["never"]
+            for kind in e["operations"].split()
+        },
+        {
+            kind: frozenset(e["types"].split())
+            for e in file["dtypes"]
+            for kind in e.get("operations", "").split() or [""]
+        },
+        {e["name"]: e["value"] for e in file["limit"]},
     )
 
 
@@ -442,12 +322,9 @@ def wide_kernel(shape: Sequence[int | None]) -> str:
         return ""
     *height, width = (extent or 1 for extent in shape)
     rows = height[0] if height else 1
-    if rows == 1:
-        name, extent, axis = "kernel width", width, "wide"
-    elif width == 1:
-        name, extent, axis = "kernel height", rows, "high"
-    else:
-        name, extent, axis = "kernel side", max(rows, width), "on a side"
+    name, extent, axis = "kernel side", max(rows, width), "on a side"
+    if rows == 1 or width == 1:
+        name, axis = ("kernel width", "wide") if rows == 1 else ("kernel height", "high")
     most = limit(name)
     return "" if extent <= most else f"a kernel of {rows}x{width}; the ANE takes {most} {axis}"
 
@@ -455,9 +332,8 @@ def wide_kernel(shape: Sequence[int | None]) -> str:
 def wide_window(width: int) -> str:
     """Why the ANE takes no max_pool of this width; empty where it does."""
     most, besides = limit("max_pool width"), limit("max_pool width besides")
-    if width <= most or width == besides:
-        return ""
-    return f"max_pool {width} wide; the ANE takes {most}, or {besides}"
+    wide = width > most and width != besides
+    return f"max_pool {width} wide; the ANE takes {most}, or {besides}" if wide else ""
 
 
 def is_measured(op: Op) -> bool:
@@ -470,47 +346,30 @@ def obstacle(op: Op, backend: Backend) -> str:
     """The limit that keeps an operation off a backend, in a sentence's part; empty for none."""
     if reason := _support().reasons.get((backend, op.kind)):
         return f"{op.kind}: {reason}"
-    if backend != "ane":
-        return ""
-    return _types(op) or _indices(op) or _extents(op) or _window(op) or _depth(op)
+    return next(filter(None, _limits(op)), "") if backend == "ane" else ""
 
 
-def _types(op: Op) -> str:
-    types = _support().types
-    allowed = types["cast" if op.kind == "cast" else ""]
-    # Constant indices are compiled into the program, whatever their type.
-    tensors = [tensor for tensor in (*op.inputs, *op.outputs) if not tensor.constant]
-    outside = sorted({tensor.dtype for tensor in tensors} - allowed)
-    return f"{op.kind} of {', '.join(outside)}: the ANE has no such tensors" if outside else ""
-
-
-def _indices(op: Op) -> str:
-    if op.kind == "gather" and op.flag("runtime_indices"):
-        return "gather with indices computed at run time"
-    if op.kind == "slice_by_size" and op.flag("runtime_begin"):
-        return "slice_by_size with a begin computed at run time"
-    return ""
-
-
-def _extents(op: Op) -> str:
+def _limits(op: Op) -> Iterator[str]:
+    """What is beyond each limit of the ANE, empty where it is within."""
     tensors: tuple[Tensor, ...] = (*op.inputs, *op.outputs)
+    allowed = _support().types["cast" if op.kind == "cast" else ""]
+    # Constant indices are compiled into the program, whatever their type.
+    outside = sorted({tensor.dtype for tensor in tensors if not tensor.constant} - allowed)
+    yield f"{op.kind} of {', '.join(outside)}: the ANE has no such tensors" if outside else ""
+    if op.kind == "gather" and op.flag("runtime_indices"):
+        yield "gather with indices computed at run time"
+    if op.kind == "slice_by_size" and op.flag("runtime_begin"):
+        yield "slice_by_size with a begin computed at run time"
     longest = max((extent or 0 for tensor in tensors for extent in tensor.shape), default=0)
     if longest > limit("axis"):
-        return f"an axis of {longest:,}; the ANE takes {limit('axis'):,}"
+        yield f"an axis of {longest:,}; the ANE takes {limit('axis'):,}"
     rank = max((len(tensor.shape) for tensor in tensors), default=0)
     if rank > limit("rank"):
-        return f"a tensor of rank {rank}; the ANE takes {limit('rank')}"
-    return ""
-
-
-def _window(op: Op) -> str:
-    if op.kind == "conv" and op.weight is not None:
-        return wide_kernel(op.weight.shape[2:])
+        yield f"a tensor of rank {rank}; the ANE takes {limit('rank')}"
     sizes = op.attributes.get("kernel_sizes", ())
-    return wide_window(sizes[-1]) if op.kind == "max_pool" and sizes else ""
-
-
-def _depth(op: Op) -> str:
-    if op.kind != "matmul" or inner(op) <= limit("matmul depth"):
-        return ""
-    return f"matmul over {inner(op):,} elements; the ANE takes {limit('matmul depth'):,}"
+    if op.kind == "conv" and op.weight is not None:
+        yield wide_kernel(op.weight.shape[2:])
+    elif op.kind == "max_pool" and sizes:
+        yield wide_window(sizes[-1])
+    elif op.kind == "matmul" and inner(op) > (most := limit("matmul depth")):
+        yield f"matmul over {inner(op):,} elements; the ANE takes {most:,}"

@@ -8,6 +8,7 @@ each change of backend, and an end for the backend of its last operation.
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -75,45 +76,24 @@ def shortest(costs: Sequence[Row], edges: Edges, tie: float) -> Paths:
     """
     if not costs:
         return Paths(0.0, (), ())
-    enter, before = _enter(edges), _forward(costs, edges)
+    # Entering a backend costs the same from any other; staying is free.
+    enter = list(map(add, edges.launch, edges.switch))
+    before = [list(map(add, edges.launch, costs[0]))]
+    for row in costs[1:]:
+        least = min(before[-1])
+        each = zip(before[-1], enter, row, strict=True)
+        before.append([min(ms, least + entry) + cost for ms, entry, cost in each])
     after = [list(edges.end)]
     for row in reversed(costs[1:]):
         onward = list(map(add, after[-1], row))
         least = min(map(add, onward, enter))
         after.append([min(ms, least) for ms in onward])
     after.reverse()
-
     through = tuple(tuple(map(add, *row)) for row in zip(before, after, strict=True))
     total = min(through[0])
     if math.isinf(total):
         return Paths(total, through, ())
     return Paths(total, through, _follow(costs, after, enter, through[0], tie))
-
-
-def best_cost(costs: Sequence[Row], edges: Edges) -> float:
-    """The cost of a best path alone, in ms."""
-    return min(map(add, _forward(costs, edges)[-1], edges.end)) if costs else 0.0
-
-
-def _enter(edges: Edges) -> list[float]:
-    """Entering a backend costs the same from any other; staying is free."""
-    return list(map(add, edges.launch, edges.switch))
-
-
-def _forward(costs: Sequence[Row], edges: Edges) -> list[list[float]]:
-    """Cost of the best path up to each state, that state's included."""
-    enter = _enter(edges)
-    before = [list(map(add, edges.launch, costs[0]))]
-    for row in costs[1:]:
-        last = before[-1]
-        least = min(last)
-        before.append(
-            [
-                min(ms, least + entry) + cost
-                for ms, entry, cost in zip(last, enter, row, strict=True)
-            ]
-        )
-    return before
 
 
 def _follow(
@@ -147,19 +127,13 @@ _ASSUMED: Mapping[NoData, str] = {
 
 
 def predict(
-    ops: Sequence[Op],
-    units: Units = "CPU_AND_NE",
-    chip: str = "M4",
-    no_data: Sequence[NoData] = (),
+    ops: Sequence[Op], units: Units = "CPU_AND_NE", chip: str = "M4", no_data: Sequence[NoData] = ()
 ) -> Prediction:
     """Core ML's placement of a chain of operations, by its cost model.
 
-    Args:
-        ops: in file order, constants left out.
-        units: the compute units the model is loaded with.
-        chip: `M4` (macOS 27) or `M4 Pro` (macOS 26.5.1). Of any other only support is told, and
-            whether work is large or small.
-        no_data: properties of the program that no public plan has; those of operations are added.
+    Of any chip but `M4` (macOS 27) and `M4 Pro` (macOS 26.5.1) only support is told, and whether
+    work is large or small. `ops` are in file order, constants left out; `no_data` are properties of
+    the program that no public plan has.
 
     Raises:
         ManifestError: there is no such chip.
@@ -173,13 +147,19 @@ def predict(
     costs = estimates(ops, units, model)
     edges = edge_costs(units, model)
     paths = shortest(costs, edges, model.tie_ms)
-    off = _reasons(ops, costs, edges, paths, units, model)
-    missing += tuple(_large(ops, off))
+    off = _reasons(ops, costs, paths, units, model)
+    # Plans of others contradict these places.
+    if large := {op.kind for op, why in zip(ops, off, strict=True) if is_contradicted(op, why)}:
+        kinds = ", ".join(sorted(large))
+        missing += (
+            f"Other public plans have operations as large as {kinds} here on the ANE, where the "
+            "costs say CPU.",
+        )
     placed = tuple(_placed(ops, costs, paths, units, model, off))
     segments = tuple(_segments(placed))
     ane = BACKENDS[units].index("ane")
     barred = [(*row[:ane], math.inf, *row[ane + 1 :]) for row in costs]
-    without = best_cost(barred, edges)
+    without = shortest(barred, edges, model.tie_ms).total
     return Prediction(
         model.chip, model.system, units, placed, segments, paths.total, without, missing
     )
@@ -203,12 +183,8 @@ def estimates(ops: Sequence[Op], units: Units, model: CostModel) -> list[tuple[f
 
 def edge_costs(units: Units, model: CostModel) -> Edges:
     """Launches, switches and ends of the backends of some compute units."""
-    return Edges(
-        *(
-            [getattr(edge, backend) for backend in BACKENDS[units]]
-            for edge in (model.launch, model.switch, model.end)
-        )
-    )
+    edges = (model.launch, model.switch, model.end)
+    return Edges(*([getattr(edge, backend) for backend in BACKENDS[units]] for edge in edges))
 
 
 def _missing(ops: Sequence[Op], program: Sequence[NoData]) -> Iterator[str]:
@@ -247,12 +223,13 @@ def _unestimated(
 ) -> Prediction:
     """All on the CPU where values decide a shape; nothing is known of a flexible input's."""
     unit: Unit | None = "CPU" if any(map(_by_values, ops)) else None
-    placed = []
-    for op in ops:
-        limit = obstacle(op, "ane")
-        off = Off("unsupported", limit) if limit else None
-        placed.append(Placed(op.name, op.kind, unit, None, None, True, off, op.boundary))
-    return Prediction(model.chip, model.system, units, tuple(placed), (), None, None, no_data)
+    placed = tuple(_unplaced(op, obstacle(op, "ane"), unit) for op in ops)
+    return Prediction(model.chip, model.system, units, placed, (), None, None, no_data)
+
+
+def _unplaced(op: Op, limit: str, unit: Unit | None = None, work: Work | None = None) -> Placed:
+    off = Off("unsupported", limit) if limit else None
+    return Placed(op.name, op.kind, unit, None, None, True, off, op.boundary, work)
 
 
 def is_contradicted(op: Op, off: Off | None) -> bool:
@@ -262,37 +239,23 @@ def is_contradicted(op: Op, off: Off | None) -> bool:
     return max((tensor.elements for tensor in op.outputs), default=0) >= _LARGE
 
 
-def _large(ops: Sequence[Op], off: Sequence[Off | None]) -> Iterator[str]:
-    """Large operations whose predicted place the plans of others contradict."""
-    large = {op.kind for op, why in zip(ops, off, strict=True) if is_contradicted(op, why)}
-    if large:
-        yield (
-            f"Other public plans have operations as large as {', '.join(sorted(large))} here on "
-            "the ANE, where the costs say CPU."
-        )
-
-
 def _without_costs(
     ops: Sequence[Op], units: Units, chip: str, no_data: Sequence[NoData]
 ) -> Prediction:
     """Support, and how much work each row of supported operations has on chips with costs."""
-    limits = [obstacle(op, "ane") for op in ops]
-    placed: list[Placed] = []
-    for _, group in groupby(zip(ops, limits, strict=True), key=lambda pair: bool(pair[1])):
+    pairs, placed = [(op, obstacle(op, "ane")) for op in ops], list[Placed]()
+    known = estimated(ops)
+    for off, group in groupby(pairs, key=lambda pair: bool(pair[1])):
         members = list(group)
-        work = None if members[0][1] or not estimated(ops) else _work([op for op, _ in members])
-        for op, limit in members:
-            off = Off("unsupported", limit) if limit else None
-            placed.append(
-                Placed(op.name, op.kind, None, None, None, True, off, op.boundary, work)
-            )  # fmt: skip
+        work = _work([op for op, _ in members]) if known and not off else None
+        placed += [_unplaced(op, limit, work=work) for op, limit in members]
     little, enough = launch_bounds()
-    chips = ", ".join(models())
     missing = (
         f"No costs of {chip} are public: where an operation runs is not predicted.",
         "Support is by limits measured on M4 (h16g).",
-        f"Work is large where the ANE of each of {chips} saves {enough:g} ms or more, and small "
-        f"where {little:g} ms or less: both are far from what launches and switches cost.",
+        f"Work is large where the ANE of each of {', '.join(models())} saves {enough:g} ms or "
+        f"more, and small where {little:g} ms or less: both are far from what launches and "
+        "switches cost.",
         *_missing(ops, no_data),
     )
     return Prediction(chip, "", units, tuple(placed), (), None, None, missing)
@@ -300,11 +263,9 @@ def _without_costs(
 
 def _work(ops: Sequence[Op]) -> Work:
     saved = [
-        math.fsum(
-            min(cpu) - ane for ane, *cpu in estimates(ops, "CPU_AND_NE", model)
-        )
+        math.fsum(min(cpu) - ane for ane, *cpu in estimates(ops, "CPU_AND_NE", model))
         for model in models().values()
-    ]  # fmt: skip
+    ]
     little, enough = launch_bounds()
     if min(saved) >= enough:
         return "large"
@@ -325,28 +286,20 @@ def _placed(
 
 
 def _reasons(
-    ops: Sequence[Op],
-    costs: Sequence[Row],
-    edges: Edges,
-    paths: Paths,
-    units: Units,
-    model: CostModel,
+    ops: Sequence[Op], costs: Sequence[Row], paths: Paths, units: Units, model: CostModel
 ) -> list[Off | None]:
     ane = BACKENDS[units].index("ane")
-    limits = [
-        obstacle(op, "ane") if math.isinf(row[ane]) else ""
-        for op, row in zip(ops, costs, strict=True)
+    pairs = list(zip(ops, costs, strict=True))
+    limits = [obstacle(op, "ane") if math.isinf(row[ane]) else "" for op, row in pairs]
+    # The same program if the ANE took all of it, at the cost of its class there.
+    taken = [
+        (*row[:ane], milliseconds(op, "ane", model), *row[ane + 1 :]) if limit else row
+        for (op, row), limit in zip(pairs, limits, strict=True)
     ]
+    freed = paths.chosen
     if any(limits):
-        # The same program if the ANE took all of it, at the cost of its class there.
-        taken = [
-            (*row[:ane], milliseconds(op, "ane", model), *row[ane + 1 :]) if limit else row
-            for op, row, limit in zip(ops, costs, limits, strict=True)
-        ]
-        freed = shortest(taken, edges, model.tie_ms).chosen
-    else:
-        freed = paths.chosen
-    neighbours = _nearest([op.name if limit else "" for op, limit in zip(ops, limits, strict=True)])
+        freed = shortest(taken, edge_costs(units, model), model.tie_ms).chosen
+    barred = [index for index, limit in enumerate(limits) if limit]
     reasons: list[Off | None] = []
     for index, backend in enumerate(paths.chosen):
         short = paths.through[index][ane] - paths.total
@@ -355,31 +308,17 @@ def _reasons(
         elif limits[index]:
             reasons.append(Off("unsupported", limits[index]))
         elif freed[index] == ane:
-            reasons.append(Off("neighbour", short_ms=short, neighbour=neighbours[index]))
+            at = bisect(barred, index)
+            nearest = min(barred[max(at - 1, 0) : at + 1], key=lambda i, to=index: abs(i - to))  # type: ignore[misc]
+            reasons.append(Off("neighbour", short_ms=short, neighbour=ops[nearest].name))
         else:
             cpu = UNIT[BACKENDS[units][backend]] == "CPU"
             reasons.append(Off("too little work" if cpu else "cheaper on the GPU", short_ms=short))
     return reasons
 
 
-def _nearest(names: Sequence[str]) -> list[str]:
-    """For each place the nearest name that is not empty, the earlier of two."""
-    far = len(names) + 1
-
-    def passed(sequence: Sequence[str]) -> list[tuple[int, str]]:
-        nearest, distance, result = "", far, []
-        for name in sequence:
-            nearest, distance = (name, 0) if name else (nearest, distance + 1)
-            result.append((distance, nearest))
-        return result
-
-    behind, ahead = passed(names), passed(names[::-1])[::-1]
-    return [min(pair, key=lambda step: step[0])[1] for pair in zip(behind, ahead, strict=True)]
-
-
 def _segments(placed: Sequence[Placed]) -> Iterator[Segment]:
     for unit, group in groupby(enumerate(placed), key=lambda item: item[1].unit):
         members = list(group)
-        assert unit is not None
         duration = math.fsum(op.ms or 0.0 for _, op in members)
-        yield Segment(unit, members[0][0], members[-1][0], duration)
+        yield Segment(unit or "CPU", members[0][0], members[-1][0], duration)

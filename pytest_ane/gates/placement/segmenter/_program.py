@@ -8,13 +8,7 @@ from types import MappingProxyType
 
 from pytest_ane.gates.placement._graph import EXTENT_PARAMETERS, Depends, Graph, Site
 from pytest_ane.gates.placement.segmenter._predict import predict
-from pytest_ane.gates.placement.segmenter._records import (
-    NoData,
-    Op,
-    Predicted,
-    Tensor,
-    Units,
-)
+from pytest_ane.gates.placement.segmenter._records import NoData, Op, Predicted, Tensor, Units
 from pytest_ane.mlprogram.errors import AneError
 from pytest_ane.mlprogram.executor.shapes import token_range, value_shapes
 from pytest_ane.mlprogram.records import Argument, Function, MLModel, Ref, TensorType
@@ -23,17 +17,12 @@ Shapes = Mapping[str, Sequence[int]]
 
 _MOST_TOKENS = 512
 _OPERANDS = {
-    "concat": ("values",),
-    "conv": ("x",),
-    "conv_transpose": ("x",),
-    "gather": ("x", "indices"),
-    "gather_along_axis": ("x", "indices"),
-    "gather_nd": ("x", "indices"),
-    "linear": ("x",),
+    **dict.fromkeys(("conv", "conv_transpose", "linear"), ("x",)),
+    **dict.fromkeys(("gather", "gather_along_axis", "gather_nd"), ("x", "indices")),
+    **dict.fromkeys(("concat", "stack"), ("values",)),
     "matmul": ("x", "y"),
     "scaled_dot_product_attention": ("query", "key", "value", "attn_mask"),
     "select": ("cond", "a", "b"),
-    "stack": ("values",),
 }
 """Parameters that are counted though they may be constant, in the order the costs expect."""
 _ELEMENTWISE = frozenset(
@@ -46,30 +35,22 @@ _WEIGHTED = frozenset({"conv", "conv_transpose", "linear"})
 _PARAMETERS = {"slice_update": ("begin", "end", "stride")}
 """Run-time integers that are no data, besides those that decide the result's extents."""
 _ATTRIBUTES = {
-    "avg_pool": ("kernel_sizes",),
+    **dict.fromkeys(("avg_pool", "l2_pool", "max_pool"), ("kernel_sizes",)),
     "conv": ("dilations", "groups"),
     "conv_transpose": ("groups",),
-    "l2_pool": ("kernel_sizes",),
     "matmul": ("transpose_x",),
-    "max_pool": ("kernel_sizes",),
     "transpose": ("perm",),
 }
 _STATES = frozenset({"read_state", "write_state", "coreml_update_state"})
 
 
 def predict_model(
-    model: MLModel,
-    units: Units = "CPU_AND_NE",
-    chip: str = "M4",
-    tokens: int | None = None,
+    model: MLModel, units: Units = "CPU_AND_NE", chip: str = "M4", tokens: int | None = None
 ) -> tuple[Predicted, ...]:
     """Predicted placement of a package, the likeliest to leave the ANE first.
 
-    Args:
-        model: weights need not be readable.
-        units: the compute units the model is loaded with.
-        chip: as `predict` takes it.
-        tokens: T of flexible inputs; by default the least and the greatest they take, up to 512.
+    Weights need not be readable. `tokens` is T of flexible inputs; by default the least and the
+    greatest they take, up to 512.
 
     Raises:
         ManifestError: there is no such chip.
@@ -107,18 +88,9 @@ def function_ops(function: Function, shapes: Shapes = MappingProxyType({})) -> t
 
     Constants are left out, and what Core ML folds into them: operations on constants and shapes.
     """
-    nested = {
-        id(inner)
-        for operation in function.walk()
-        for block in operation.blocks
-        for inner in block.operations
-    }
-    sites = (_Reader(site, shapes) for site in Graph(function).sites())
-    return tuple(
-        reader.op(nested=id(reader.site.operation) in nested)
-        for reader in sites
-        if not reader.folded
-    )
+    top = {id(operation) for operation in function.block.operations}
+    readers = (_Reader(site, shapes) for site in Graph(function).sites())
+    return tuple(r.op(nested=id(r.site.operation) not in top) for r in readers if not r.folded)
 
 
 def _flexible(function: Function) -> bool:
@@ -141,7 +113,8 @@ class _Reader:
         attributes = {
             name: values for name in _ATTRIBUTES.get(site.op, ()) if (values := site.integers(name))
         }
-        weight = self._operand("weight") if site.op in _WEIGHTED else None
+        given = site.argument("weight") if site.op in _WEIGHTED else None
+        weight = self._argument(given) if given is not None else None
         if weight and not weight.constant:
             inputs = (*inputs, weight)
         if site.op in _WEIGHTED:
@@ -181,10 +154,6 @@ class _Reader:
             tensor = None if name in left_out else self._argument(argument)
             if tensor and not tensor.constant:
                 yield tensor
-
-    def _operand(self, parameter: str) -> Tensor | None:
-        argument = self.site.argument(parameter)
-        return None if argument is None else self._argument(argument)
 
     def _argument(self, argument: Argument) -> Tensor | None:
         kind = self.site.graph.tensor(argument)

@@ -49,7 +49,6 @@ class Tensor:
 
     @cached_property
     def known(self) -> bool:
-        """Whether all extents are known."""
         return None not in self.shape
 
     @cached_property
@@ -90,11 +89,9 @@ class Op:
 
     @property
     def known(self) -> bool:
-        """Whether all extents it reads and gives are known."""
         return all(tensor.known for tensor in (*self.inputs, *self.outputs))
 
     def flag(self, name: str, default: int = 0) -> int:
-        """The first integer of an attribute."""
         return next(iter(self.attributes.get(name, ())), default)
 
 
@@ -174,7 +171,6 @@ class Prediction:
 
     @property
     def switches(self) -> int:
-        """Number of changes of unit."""
         return max(len(self.segments) - 1, 0)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from random import Random
@@ -10,13 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.gates.placement.plans import _fields as fields
 from pytest_ane.gates.placement.plans import parse_plan, read_plan, summarise
 from pytest_ane.gates.placement.plans._read import explain
 from pytest_ane.mlprogram.errors import PlanError
 from pytest_ane.report.placement import explain_plan
 from tests.gates.placement.plans import samples
-from tests.gates.placement.plans.samples import ALL, COREMLTOOLS, COUNTS_TEXT, LOG
+from tests.gates.placement.plans.samples import ALL, COUNTS_TEXT, LOG
 
 _INSERTS = (b"{", b"}", b"[", b"]", b'"', b",", b":", b"null", b"-1", b"1e999", b"NaN", b"(", b")",
             b"\n", b"\x00", b"\xff", b"true", b"{}", b"[]", b"99999999999999999999")  # fmt: skip
@@ -53,22 +53,12 @@ def test_a_format_is_recognised_by_its_content(name: str, tmp_path: Path) -> Non
     assert read_plan(file).source == name.split("/")[0]
 
 
-def test_a_byte_order_mark_does_not_matter() -> None:
-    assert parse_plan(b"\xef\xbb\xbf" + COREMLTOOLS.encode()).source == "coremltools"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_mutated_files_are_refused_in_one_sentence(name: str) -> None:
     random, data = Random(name), ALL[name].encode()
     for _ in range(2000):
         outcome(mutated(data, random))
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.one_of(st.binary(max_size=300), st.text(max_size=300).map(lambda text: text.encode())))
-def test_any_bytes_are_refused_in_one_sentence(data: bytes) -> None:
-    outcome(data)
 
 
 _JSON = st.recursive(
@@ -81,8 +71,6 @@ _JSON = st.recursive(
 @settings(max_examples=150, deadline=None)
 @given(key=st.sampled_from(["infos", "aneOps", "ane_ops"]), value=_JSON)
 def test_any_value_under_a_known_key_is_refused_in_one_sentence(key: str, value: object) -> None:
-    import json
-
     outcome(json.dumps({key: value}).encode())
 
 
@@ -145,6 +133,8 @@ def test_a_file_that_is_none_is_one_sentence(tmp_path: Path) -> None:
         # The convolutions alone are no proof, and a file's own opinion is none either.
         ("conv_ane=36/36 conv_non_ane=0 PASS=True", (36, 36), 0, 0, "inconclusive"),
         ('{"aneOps":0,"nonANE":0,"totalOps":9}', None, 0, 0, "inconclusive"),
+        (f"{samples.COUNTS_CHUNK}\n{samples.COUNTS_CHUNK}", None, 2116, 2116, "resident"),
+        (f"[{samples.COUNTS_CHUNK},{samples.COUNTS_CHUNK}]", None, 2116, 2116, "resident"),
     ],
 )
 def test_counts_are_summed(
@@ -154,13 +144,6 @@ def test_counts_are_summed(
     assert (summary.conv_ane, summary.conv_total) == (convs or (None, None))
     assert (summary.devices.get("ANE", 0), summary.compute) == (ane, compute)
     assert summary.outcome == outcome
-
-
-def test_lines_and_lists_of_chunks_add_up() -> None:
-    lines = parse_plan(f"{samples.COUNTS_CHUNK}\n{samples.COUNTS_CHUNK}".encode())
-    listed = parse_plan(f"[{samples.COUNTS_CHUNK},{samples.COUNTS_CHUNK}]".encode())
-    assert lines == listed
-    assert summarise(lines).compute == 2116
 
 
 @pytest.mark.parametrize(
@@ -182,23 +165,11 @@ def test_contradictions_are_refused(text: str, words: str) -> None:
 
 
 TEXTS = {
-    "Failed to build the model execution plan using a model architecture file '/a/model.mil' with "
-    "error code: -14.": "compile the .mlpackage again",
     "E5RT encountered an STL exception. msg = MILCompilerForANE error: failed to compile ANE model "
     "using ANEF. Error=_ANECompiler : ANECCompile() FAILED.": "falls back to CPU or GPU silently",
-    "[Espresso::handle_ex_plan] exception=ANECF error: ANECCompile(/a) FAILED: err=( "
-    "CompilationFailure )": "falls back to CPU or GPU silently",
-    "Error plan build: -1.": "older path",
-    "ANEProgramProcessRequestDirect() Failed with status=0x1d : Program": "run time",
-    "Error Domain=com.apple.appleneuralengine Code=5 0x3: Program Inference overflow": "overflowed",
-    "Program load failure (0x20004)": "could not load",
     "Invalid blob shape: Data-dependent shapes were disabled": "R053",
-    "Tensor dimensions N1D1C1H1W240000 are not within supported range, N[1-65536]": "R030",
     "ANE does not support blob with rank: 6": "R027",
-    "ANE only support per-cout/per-tensor quantization": "R064",
-    "'mps.dequantize' op operand #2 must be tensor of quantized values, but got 'tensor<1xf16>'":
-        "R069",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -218,30 +189,3 @@ def test_what_a_log_says() -> None:
     assert summarise(plan).outcome == "inconclusive"
     assert explain("all is well\n") == ()
     assert len(explain("Error plan build: -1.\n" * 5000)) == 1000
-
-
-@pytest.mark.parametrize(
-    ("word", "device"),
-    [("MLNeuralEngineComputeDevice", "ANE"), ("neural engine", "ANE"), ("N", "ANE"),
-     (" MLGPU", "GPU"), ("cpu", "CPU"), ("static", None), ("?", None), ("", None)],
-)  # fmt: skip
-def test_devices_by_the_names_tools_use(word: str, device: str | None) -> None:
-    assert fields.device(word, "here") == device
-
-
-def test_only_an_opset_prefix_is_dropped() -> None:
-    assert [fields.op_type(name) for name in ("ios17.conv", "conv", "mine.conv", "ios.conv")] == [
-        "conv", "conv", "mine.conv", "ios.conv",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("value", [True, "1", None, -1, float("inf"), float("nan"), 10**400, []])
-def test_what_is_no_number(value: object) -> None:
-    with pytest.raises(PlanError, match=r"^cost is "):
-        fields.number(value, "cost")
-
-
-@pytest.mark.parametrize("value", [True, 1.0, -1, 2**60, "1"])
-def test_what_is_no_count(value: object) -> None:
-    with pytest.raises(PlanError, match=r"^n is no count"):
-        fields.count(value, "n")

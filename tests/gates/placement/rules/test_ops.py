@@ -6,10 +6,9 @@ from collections import Counter
 
 import pytest
 
-from pytest_ane.gates.placement._graph import Graph
 from pytest_ane.gates.placement.rules import ALL_RULES, OP_RULES, OpRule, find
 from pytest_ane.gates.placement.rules._ops import mil_ops
-from tests.gates.placement.programs import foretell, function, half, ints, op, rules, value
+from tests.gates.placement.programs import foretell, half, ints, op, rules, value
 
 BARE = [rule for rule in OP_RULES if rule.why is None]
 
@@ -21,32 +20,6 @@ BARE = [rule for rule in OP_RULES if rule.why is None]
 )
 def test_a_rule_on_op_types_fires_on_each_of_its_ops(rule: OpRule, kind: str) -> None:
     assert rules(op(kind, "y", half(1, 8))) == [("y", rule.id, rule.outcome)]
-
-
-@pytest.mark.parametrize(
-    ("rule_id", "kinds"),
-    [
-        ("R001", ["lstm", "gru", "rnn"]),
-        ("R002", ["scatter", "scatter_nd", "scatter_along_axis"]),
-        ("R003", ["cond", "while_loop"]),
-        ("R004", ["make_list", "list_read", "list_write", "list_gather", "list_scatter"]),
-        ("R005", ["non_zero", "one_hot", "shape", "band_part", "mod", "reduce_prod"]),
-        ("R006", ["tan", "asin", "acos", "atanh", "sinh", "cosh"]),
-        ("R008", ["random_normal", "random_bernoulli", "random_categorical", "random_uniform"]),
-        ("R009", ["argsort"]),
-        ("R010", ["reduce_argmax", "reduce_argmin"]),
-        ("R011", ["cumsum"]),
-        ("R015", ["non_maximum_suppression"]),
-        ("R016", ["crop_resize"]),
-        ("R017", ["conv_quantized"]),
-        ("R048", ["reduce_log_sum_exp"]),
-        ("R071", ["quantize"]),
-    ],
-)
-def test_the_ops_of_a_rule_are_the_documented_ones(rule_id: str, kinds: list[str]) -> None:
-    rule = next(rule for rule in OP_RULES if rule.id == rule_id)
-    assert set(kinds) <= rule.ops
-    assert rule.ops <= mil_ops()
 
 
 @pytest.mark.parametrize(
@@ -76,46 +49,23 @@ def test_ops_that_a_converter_writes_are_not_custom(kind: str) -> None:
     assert ("y", "R018", "ineligible") not in rules(op(kind, "y", half(1, 8)))
 
 
-@pytest.mark.parametrize("kind", ["logical_or", "logical_xor", "topk"])
-def test_what_reports_differ_on_is_warned_of(kind: str) -> None:
-    assert [outcome for _, _, outcome in rules(op(kind, "y", half(1, 8), x="x"))] == ["warned"]
-
-
 @pytest.mark.parametrize(
     ("kind", "outcome"),
     [("gather", "ineligible"), ("gather_along_axis", "warned"), ("gather_nd", "warned")],
 )
-def test_a_gather_by_runtime_indices(kind: str, outcome: str) -> None:
+def test_what_runs_by_runtime_indices_is_told_and_by_constant_ones_is_not(
+    kind: str, outcome: str
+) -> None:
     gather = op(kind, "y", half(3, 8), x=value([[0.5] * 8] * 9), indices="i")
     assert rules(gather, inputs={"i": ints(3)}) == [("y", "R012", outcome)]
-
-
-def test_a_slice_by_size_with_a_runtime_begin_alone_is_ineligible() -> None:
+    assert rules(op(kind, "y", half(1, 2, 1, 4), x="x", indices=value([0, 3]))) == []
     cut = op("slice_by_size", "y", half(1, 4), x="x", begin="b", size=value([1, 4]))
-    found = rules(cut, inputs={"x": half(1, 8), "b": ints(2)})
-    assert found == [("y", "R105", "ineligible")]
+    assert rules(cut, inputs={"x": half(1, 8), "b": ints(2)}) == [("y", "R105", "ineligible")]
     cut = op("slice_by_size", "y", half(1, 4), x="x", begin=value([0, 4]), size=value([1, 4]))
     assert rules(cut, inputs={"x": half(1, 8)}) == []
 
 
-@pytest.mark.parametrize("kind", ["gather", "gather_along_axis", "gather_nd"])
-def test_a_gather_by_constant_indices_is_not(kind: str) -> None:
-    assert rules(op(kind, "y", half(1, 2, 1, 4), x="x", indices=value([0, 3]))) == []
-
-
-FAILING = (
-    *(1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 16, 18, 21, 22, 27, 30, 31, 35, 49, 53, 56, 61, 64),
-    *(69, 76, 104, 105, 106),
-)
-WARNING = (
-    *(5, 9, 12, 15, 17, 24, 26, 28, 29, 30, 31, 32, 38, 48, 52, 55, 58, 59, 62, 68, 70, 71, 73),
-    *(107, 108, 109),
-)
-
-
 def test_every_rule_is_one_tells_what_it_is_and_names_ops_that_exist() -> None:
-    listed = {(int(rule.id.removeprefix("R")), rule.outcome) for rule in ALL_RULES}
-    assert listed == {(n, "ineligible") for n in FAILING} | {(n, "warned") for n in WARNING}
     names = Counter((rule.id, rule.outcome) for rule in ALL_RULES)
     assert set(names.values()) == {1}
     for rule in ALL_RULES:
@@ -130,11 +80,3 @@ def test_every_rule_is_one_tells_what_it_is_and_names_ops_that_exist() -> None:
     assert len(mil_ops()) == 168
     assert {"conv", "constexpr_lut_to_dense", "read_state", "write_state"} <= mil_ops()
     assert not {"_const_symbolic", "coreml_update_state", "complex_fft"} & mil_ops()
-
-
-def test_a_rule_applies_to_its_own_ops_only() -> None:
-    rule = OpRule(
-        id="R", title="No.", ops=frozenset({"topk"}), consequence="", scope="", source="", fix=""
-    )
-    sites = Graph(function(op("topk", "a", half(1)), op("relu", "b", half(1)))).sites()
-    assert [rule.apply(site) for site in sites] == ["No.", None]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_ane.mlprogram.records import Operation, TensorType
-from tests.gates.placement.programs import const, foretell, full, half, op, rules, value
+from pytest_ane.mlprogram.records import Operation
+from tests.gates.placement.programs import const, half, op, rules, value
 
 PALETTE = (1, 1, 1, 1, 16, 1)
 
@@ -30,15 +30,11 @@ def conv(
     return [rule for _, rule, _ in rules(*made, y, inputs={"x": half(1, 8, *ones)})]
 
 
-def test_along_one_to_three_axes_it_is_fine() -> None:
-    assert conv(8, 8, 3, 3) == conv(8, 8, 3, rank=3) == conv(8, 8, 1, 1, 1, rank=5) == []
-
-
 @pytest.mark.parametrize(
     ("kernel", "found"),
     [
         *((wide, ["R035"]) for wide in ((1, 16), (32, 1), (512, 1), (17, 17), (3, 17), (256,))),
-        *((fine, []) for fine in ((1, 15), (31, 1), (13, 13), (16, 16))),
+        *((fine, []) for fine in ((1, 15), (31, 1), (13, 13), (16, 16), (3,), (3, 3), (1, 1, 1))),
     ],
 )
 def test_a_wide_kernel_is_ineligible(kernel: tuple[int, ...], found: list[str]) -> None:
@@ -134,49 +130,39 @@ def attention(mask: str | None) -> Operation:
     return op("scaled_dot_product_attention", "y", result, query="q", key="q", value="q", **given)
 
 
-def test_a_mask_that_is_an_input_is_ineligible_cast_or_not() -> None:
-    (finding,) = foretell(attention("m"), inputs=QKV).matches
-    assert finding.rule == "R049"
-    assert finding.why == (
-        "Its attn_mask is the function's input `m`; the ANE's fused attention then ignores the "
-        "mask."
-    )
-    inputs: dict[str, TensorType] = {**QKV, "m": full(1, 1, 4, 4)}
-    cast = op("cast", "m16", half(1, 1, 4, 4), x="m")
-    assert rules(cast, attention("m16"), inputs=inputs) == [("y", "R049", "ineligible")]
+SCALED = op("mul", "s", half(1, 1, 4, 4), x="m", y=value(0.5))
+CONSTANT = const("c", np.zeros((1, 1, 4, 4), np.float16))
 
 
-def test_a_mask_from_an_ineligible_op_is_ineligible() -> None:
-    band = op("band_part", "b", half(1, 1, 4, 4), x="m")
-    assert rules(band, attention("b"), inputs=QKV) == [
-        ("b", "R005", "ineligible"),
-        ("y", "R049", "ineligible"),
-    ]
-
-
-def test_a_mask_computed_by_an_eligible_op_or_constant_or_absent_is_fine() -> None:
-    scaled = op("mul", "s", half(1, 1, 4, 4), x="m", y=value(0.5))
-    constant = const("c", np.zeros((1, 1, 4, 4), np.float16))
-    for made in ([scaled, attention("s")], [constant, attention("c")], [attention(None)]):
-        assert rules(*made, inputs=QKV) == []
-
-
-@pytest.mark.parametrize("low", [-np.inf, -65504.0, np.finfo(np.float32).min])
 @pytest.mark.parametrize(
-    ("kind", "parameter"), [("add", "y"), ("select", "a"), ("select", "b"), ("fill", "value")]
+    ("made", "found"),
+    [
+        ([attention("m")], ["y R049"]),
+        ([op("cast", "m16", half(1, 1, 4, 4), x="m"), attention("m16")], ["y R049"]),
+        ([op("band_part", "b", half(1, 1, 4, 4), x="m"), attention("b")], ["b R005", "y R049"]),
+        # Computed by an eligible op, constant, or absent.
+        ([SCALED, attention("s")], []),
+        ([CONSTANT, attention("c")], []),
+        ([attention(None)], []),
+    ],
 )
-def test_a_mask_without_end_is_warned_of(kind: str, parameter: str, low: float) -> None:
+def test_a_mask_from_outside_is_ineligible(made: list[Operation], found: list[str]) -> None:
+    assert [f"{name} {rule}" for name, rule, _ in rules(*made, inputs=QKV)] == found
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameter", "low", "found"),
+    [
+        *((*given, low, ["R052"])
+          for low in (-np.inf, -65504.0, np.finfo(np.float32).min)
+          for given in (("add", "y"), ("select", "a"), ("select", "b"), ("fill", "value"))),
+        *(("add", "y", low, []) for low in (-1e4, -6e4, np.nan, np.inf)),
+        ("clip", "alpha", -np.inf, []),
+    ],
+)  # fmt: skip
+def test_a_mask_without_end_is_warned_of(
+    kind: str, parameter: str, low: float, found: list[str]
+) -> None:
     mask = const("low", np.array([0, low], np.float32))
     masked = op(kind, "y", half(1, 8, 1, 4), **{parameter: "low"})
-    assert rules(mask, masked) == [("y", "R052", "warned")]
-
-
-@pytest.mark.parametrize("low", [-1e4, -6e4, np.nan, np.inf])
-def test_a_finite_mask_is_fine(low: float) -> None:
-    mask = const("low", np.array([0, low], np.float16))
-    assert rules(mask, op("add", "y", half(1, 8, 1, 4), x="x", y="low")) == []
-
-
-def test_the_lowest_number_elsewhere_is_no_mask() -> None:
-    clip = op("clip", "y", half(1, 8, 1, 4), x="x", alpha=value(-np.inf), beta=value(0.5))
-    assert rules(clip) == []
+    assert [rule for _, rule, _ in rules(mask, masked)] == found

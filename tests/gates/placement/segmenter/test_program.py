@@ -25,30 +25,20 @@ def array(*shape: int) -> Any:
     return np.zeros(shape, np.float16)
 
 
-def test_a_convolution_has_its_weight_and_attributes() -> None:
-    (conv,) = ops(
-        const("w", array(16, 4, 3, 3)),
-        op(
-            "conv",
-            "y",
-            half(1, 16, 2, 2),
-            x="x",
-            weight="w",
-            bias=value(array(16)),
-            dilations=value([2, 2]),
-            groups=value(2),
-        ),
-    )
+def test_operations_have_their_weights_and_attributes() -> None:
+    given = {"bias": value(array(16)), "dilations": value([2, 2]), "groups": value(2)}
+    made = op("conv", "y", half(1, 16, 2, 2), x="x", weight="w", **given)
+    (conv,) = ops(const("w", array(16, 4, 3, 3)), made)
     assert conv.inputs == (Tensor((1, 8, 4, 4)),)
     assert conv.weight == Tensor((16, 4, 3, 3), constant=True)
     assert conv.attributes == {"dilations": (2, 2), "groups": (2,), "bias": (1,)}
-
-
-def test_a_weight_computed_at_run_time_is_an_input() -> None:
+    # A weight that is computed at run time is an input; a negative axis counts from the end.
     inputs = {"x": half(1, 8, 4, 4), "w": half(16, 8, 1, 1)}
     (conv,) = ops(op("conv", "y", half(1, 16, 4, 4), x="x", weight="w"), inputs=inputs)
     assert conv.inputs == (Tensor((1, 8, 4, 4)), Tensor((16, 8, 1, 1)))
     assert conv.weight in conv.inputs
+    (moved,) = ops(op("transpose", "y", half(8, 1, 4, 4), x="x", perm=value([-3, 0, -2, -1])))
+    assert moved.attributes["perm"] == (1, 0, 2, 3)
 
 
 def test_constant_operands_count_and_operations_on_constants_are_folded() -> None:
@@ -82,11 +72,6 @@ def test_indices_of_a_gather() -> None:
     assert computed.flag("runtime_indices") == 1
 
 
-def test_a_negative_axis_of_a_permutation_counts_from_the_end() -> None:
-    (moved,) = ops(op("transpose", "y", half(8, 1, 4, 4), x="x", perm=value([-3, 0, -2, -1])))
-    assert moved.attributes["perm"] == (1, 0, 2, 3)
-
-
 def test_compressed_weights_and_states_are_marked() -> None:
     (linear,) = ops(
         op("constexpr_lut_to_dense", "w", half(16, 4), indices=value(array(16, 4))),
@@ -114,18 +99,6 @@ def test_a_flexible_shape_is_predicted_where_it_is_given() -> None:
     assert predicted.prediction.no_data == (
         "No public plan has flexible shapes; each shape is predicted as if fixed.",
     )
-
-
-def test_each_function_has_its_prediction() -> None:
-    functions = [
-        function(op("relu", name, half(1, 8), x="x"), inputs={"x": half(1, 8)}, name=name)
-        for name in ("main", "verify")
-    ]
-    predictions = predict_model(model(*functions))
-    assert {p.function: p.prediction.operations[0].name for p in predictions} == {
-        "main": "main", "verify": "verify",
-    }  # fmt: skip
-    assert "several functions" in predictions[0].prediction.no_data[0]
 
 
 @pytest.mark.slow
