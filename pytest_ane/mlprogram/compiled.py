@@ -33,7 +33,6 @@ from pytest_ane.mlprogram._features import (
     part_names,
     read_features,
 )
-from pytest_ane.mlprogram._write import write
 from pytest_ane.mlprogram.blob import check_blobs
 from pytest_ane.mlprogram.checks import check_boundary, check_pipeline, read_file
 from pytest_ane.mlprogram.errors import ProgramError
@@ -387,6 +386,8 @@ def write_compiled(model: MLModel, folder: Path, functions: Sequence[MLModel] = 
         folder: to be made.
         functions: of several, the same model read for each of them.
     """
+    from pytest_ane.mlprogram.parse import write
+
     try:
         (folder / "weights").mkdir(parents=True)
         (folder / "model.mil").write_text(write(model.program), encoding="utf-8")

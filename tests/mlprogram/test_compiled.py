@@ -235,29 +235,6 @@ def test_impossible_features(tmp_path: Path, entry: Any, message: str) -> None:
     assert complaint(folder) == f"C/metadata.json: {message}"
 
 
-def test_a_compiled_model_is_the_same_model(tmp_path: Path) -> None:
-    model = read_model(doubling().save(tmp_path))
-    again = read_model(write_compiled(model, tmp_path / "doubling.mlmodelc"))
-    assert differences(model, again) == []
-    assert (again.inputs, again.outputs, again.states) == (
-        model.inputs, model.outputs, model.states,
-    )  # fmt: skip
-    assert again.specification_version == model.specification_version
-    theirs, ours = (Path(m.weights, "weight.bin").read_bytes() for m in (model, again))
-    assert ours == theirs
-
-
-def test_flexible_shapes(tmp_path: Path) -> None:
-    program = Program()
-    program.input("x", (2, 3), "FLOAT16", ranges=((1, 4), (3, 3)), kind=65552)
-    program.op("relu", "y", "FLOAT16", (None, 3), x="x")
-    program.output("y", 65552)
-    model = read_model(program.save(tmp_path))
-    again = read_model(write_compiled(model, tmp_path / "flexible.mlmodelc"))
-    assert again.inputs == model.inputs
-    assert again.inputs[0].ranges == ((1, 4), (3, 3))
-
-
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
     model = read_model(doubling().save(tmp_path))

@@ -99,12 +99,6 @@ def test_a_manifest_that_leaves_the_package(tmp_path: Path, path: str) -> None:
     assert complaint(package) == f"P/Manifest.json: names a model outside the package: {path!r}."
 
 
-@pytest.mark.parametrize("path", ["", "com.apple.CoreML", "missing.mlmodel", None, 5, "a\0b"])
-def test_a_manifest_that_names_no_file(tmp_path: Path, path: object) -> None:
-    text = complaint(with_root(doubling().save(tmp_path), path))
-    assert "Manifest.json" in text
-
-
 def with_root(package: Path, path: object) -> Path:
     manifest = {"itemInfoEntries": {"A": {"path": path}}, "rootModelIdentifier": "A"}
     (package / "Manifest.json").write_text(json.dumps(manifest))
@@ -174,13 +168,6 @@ LENGTHS = sorted(FUNCTIONS.items())
 def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made = multifunction.make(tmp_path_factory.mktemp("functions"))
     return made | {"compiled": multifunction.compiled(made["reference"])}
-
-
-@pytest.mark.drawn
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["reference", "compiled"])
-def test_names(packages: dict[str, Path], form: str) -> None:
-    assert entry_points(packages[form]) == ("decode", "verify4")
 
 
 def test_one_function_has_no_names(packages: dict[str, Path], tmp_path: Path) -> None:

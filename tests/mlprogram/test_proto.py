@@ -61,13 +61,11 @@ def test_reading_and_preparing_import_neither_coremltools_nor_torch(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_the_real_coremltools_can_be_imported_afterwards(tmp_path: Path) -> None:
-    run(READ + REAL + READ, doubling().save(tmp_path))
-
-
-@pytest.mark.slow
-def test_the_real_coremltools_can_have_been_imported_before(tmp_path: Path) -> None:
-    run(REAL + READ, doubling().save(tmp_path))
+@pytest.mark.parametrize("code", [READ + REAL + READ, REAL + READ])
+def test_the_real_coremltools_can_be_imported_before_and_afterwards(
+    tmp_path: Path, code: str
+) -> None:
+    run(code, doubling().save(tmp_path))
 
 
 ROOT = Path(__file__).parents[2]

@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_ane.mlprogram._write import write
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.model import read_model
-from pytest_ane.mlprogram.parse import parse
+from pytest_ane.mlprogram.parse import parse, write
 from pytest_ane.mlprogram.records import MLModel
 from tests.mlprogram.same import differences
 

@@ -94,7 +94,7 @@ numpy's own object: a call through numba's wrapper of it takes 1 us more.
 """
 
 _MATRIX = types.Array(types.uint16, 2, "C", readonly=True)
-_ROWS = types.Array(types.float32, 2, "C", readonly=True)
+_VECTOR = types.Array(types.float32, 1, "C", readonly=True)
 _LINE = types.Array(types.uint16, 1, "C", readonly=True)
 
 
@@ -102,16 +102,8 @@ _LINE = types.Array(types.uint16, 1, "C", readonly=True)
 _ANY_ORDER = {"reassoc", "contract"}
 
 
-@numba.njit(fastmath=_ANY_ORDER, nogil=True)
-def _dot(row: Patterns, vector: FloatArray) -> Any:
-    total = np.float32(0)
-    for k in range(len(row)):
-        total += widen_number(row[k]) * vector[k]
-    return total
-
-
-@numba.njit(fastmath=_ANY_ORDER, nogil=True)
-def multiply_one(weight: Patterns, vector: FloatArray, out: FloatArray) -> None:
+@compiled(_MATRIX, _VECTOR, types.float32[::1], fastmath=_ANY_ORDER)
+def multiply(weight: Patterns, vector: FloatArray, out: FloatArray) -> None:
     """`out [O] = weight [O, K] vector [K]`.
 
     In four streams: memory delivers a quarter more a second to four than to one.
@@ -128,40 +120,10 @@ def multiply_one(weight: Patterns, vector: FloatArray, out: FloatArray) -> None:
         out[o], out[o + quarter] = a, b
         out[o + 2 * quarter], out[o + 3 * quarter] = c, d
     for o in range(4 * quarter, weight.shape[0]):
-        out[o] = _dot(weight[o], vector)
-
-
-@numba.njit(fastmath=_ANY_ORDER, nogil=True)
-def _two_by_two(row: Patterns, other: Patterns, vectors: FloatArray) -> Any:
-    """Two rows' products with two vectors: every number read serves two of them."""
-    a, b, c, d = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
-    for k in range(len(row)):
-        x, y = vectors[0, k], vectors[1, k]
-        p, q = widen_number(row[k]), widen_number(other[k])
-        a += p * x
-        b += p * y
-        c += q * x
-        d += q * y
-    return a, b, c, d
-
-
-@compiled(_MATRIX, _ROWS, types.float32[:, ::1], fastmath=_ANY_ORDER)
-def multiply(weight: Patterns, vectors: FloatArray, out: FloatArray) -> None:
-    """`out [O, P] = weight [O, K] vectors^T [K, P]`: of each row once, in two streams."""
-    if len(vectors) == 1:
-        multiply_one(weight, vectors[0], out[:, 0])
-        return
-    half, last = len(weight) // 2, len(vectors) - 1
-    for o in range(half):
-        row, other = weight[o], weight[o + half]
-        for p in range(0, last, 2):
-            a, b, c, d = _two_by_two(row, other, vectors[p : p + 2])
-            out[o, p], out[o, p + 1], out[o + half, p], out[o + half, p + 1] = a, b, c, d
-        if last % 2 == 0:
-            out[o, last], out[o + half, last] = _dot(row, vectors[last]), _dot(other, vectors[last])
-    for o in range(2 * half, len(weight)):
-        for p in range(len(vectors)):
-            out[o, p] = _dot(weight[o], vectors[p])
+        total = np.float32(0)
+        for k in range(weight.shape[1]):
+            total += widen_number(weight[o, k]) * vector[k]
+        out[o] = total
 
 
 @compiled(_LINE, types.float32[::1])

@@ -292,7 +292,10 @@ def _conv(
     axes = _windows(x, weight.shape[2:], pad_type, pad, strides, dilations)
     padded, positions = (volume(lengths) for lengths in zip(*axes, strict=True))
     is_padded = padded != volume(x.shape[2:])
-    return volume(x.shape[:2]) * padded * is_padded + len(x) * weight.shape[0] * positions
+    result = volume(x.shape[:2]) * padded * is_padded + len(x) * weight.shape[0] * positions
+    # torch lays out the windows of one sample on some processors.
+    kernel = volume(weight.shape[2:])
+    return result + (x.shape[1] * kernel * positions if kernel > 1 else 0)
 
 
 def _conv_transpose(

@@ -37,7 +37,7 @@ from pytest_ane.mlprogram.records import (
 )
 
 if TYPE_CHECKING:
-    from pytest_ane.mlprogram.executor.ane.simulation import Computed, Simulation, Tally
+    from pytest_ane.mlprogram.executor.ane.simulation import Computed
 
 
 class Session:
@@ -76,12 +76,17 @@ class Session:
         arithmetic: Arithmetic = "typed",
         scale_after: bool = False,
     ) -> None:
-        check_options(model, precision, memory_budget, arithmetic, scale_after)
+        _check_options(precision, arithmetic, scale_after)
         self.model = model
         self.precision = precision
         self.budget = current_budget() if budget is None else budget.settled()
         check_interface(model, precision, self.budget)
-        simulation = simulate(model, scale_after) if arithmetic == "ane" else None
+        simulation = None
+        if arithmetic == "ane":  # Imported here, for compiling takes a second.
+            from pytest_ane.mlprogram.executor.ane.simulation import Simulation
+
+            makers = {out.name: op for op in model.main.walk() for out in op.outputs}
+            simulation = Simulation(makers, scale_after=scale_after)
         self.arithmetic = arithmetic
         self.tally = simulation.tally if simulation else None
         self._simulation = simulation
@@ -119,7 +124,15 @@ class Session:
     @property
     def rule_shares(self) -> RuleShares | None:
         """By which rules all runs so far computed; None with arithmetic `typed`."""
-        return None if self.tally is None else rule_shares(self.tally)
+        if (tally := self.tally) is None:
+            return None
+        return RuleShares(
+            {grade.value: count for grade, count in tally.operations.items() if count},
+            {grade.value: count for grade, count in tally.products.items() if count},
+            tuple(sorted(op for op, grade in tally.kinds.items() if grade.value == GRADES[-1])),
+            {name: count for name, count in tally.infinite.items() if count},
+            {name: count for name, count in tally.may_overflow.items() if count},
+        )
 
     def watch(self, watch: Callable[[Computed], None]) -> None:
         """With arithmetic `ane`, call this after each run of an operation that has a rule."""
@@ -267,37 +280,7 @@ def _fits(shape: tuple[int, ...], kind: TensorType) -> bool:
     )
 
 
-def simulate(model: MLModel, scale_after: bool) -> Simulation:
-    """The ANE's rules for a program's operations; imported here, for compiling takes a second."""
-    from pytest_ane.mlprogram.executor.ane.simulation import Simulation
-
-    makers = {out.name: op for op in model.main.walk() for out in op.outputs}
-    return Simulation(makers, scale_after=scale_after)
-
-
-def rule_shares(tally: Tally) -> RuleShares:
-    """A tally as a record."""
-    return RuleShares(
-        {grade.value: count for grade, count in tally.operations.items() if count},
-        {grade.value: count for grade, count in tally.products.items() if count},
-        tuple(sorted(op for op, grade in tally.kinds.items() if grade.value == GRADES[-1])),
-        {name: count for name, count in tally.infinite.items() if count},
-        {name: count for name, count in tally.may_overflow.items() if count},
-    )
-
-
-def check_options(
-    model: object,
-    precision: str,
-    memory_budget: object,
-    arithmetic: str = "typed",
-    scale_after: bool = False,
-) -> None:
-    """Refuse what a session cannot be opened with."""
-    if not isinstance(model, MLModel):
-        raise ExecutionError(
-            f"a session needs a model, not {type(model).__name__}; pass read_model(path)."
-        )
+def _check_options(precision: str, arithmetic: str, scale_after: bool) -> None:
     kinds = (("precision", precision, Precision), ("arithmetic", arithmetic, Arithmetic))
     for name, value, kind in kinds:
         if value not in get_args(kind):
@@ -311,9 +294,6 @@ def check_options(
         raise ExecutionError(
             "scale-after says where the ANE scales sums, so it needs arithmetic 'ane'."
         )
-    whole = isinstance(memory_budget, int) and memory_budget >= 0
-    if memory_budget is not None and not whole:
-        raise ExecutionError(f"memory_budget {memory_budget!r} is no number of bytes.")
 
 
 def eval_op(name: str, *, opset: str = "iOS18", **parameters: Any) -> Any:

@@ -123,24 +123,11 @@ def decode(
 
 def count(indices: Packed, groups: int) -> npt.NDArray[np.int64]:
     """How often each index occurs in each group of rows, which divide them: `[groups, 2^bits]`."""
-    bits, entries, size = indices.bits, 1 << indices.bits, indices.size // groups
-    # Bytes of several indices are counted as they are, where every group begins with one.
-    by_bytes = bits in (1, 2, 4) and size * bits % 8 == 0
-    symbols = 256 if by_bytes else entries
-    elements = _elements_of_words(bits, 8) if by_bytes else np.arange(entries)[:, None]
-    times = (elements[:, :, None] == np.arange(entries)).sum(1)
+    entries, size = 1 << indices.bits, indices.size // groups
     counts = np.zeros((groups, entries), np.int64)
-    for part in _parts(range(indices.size), size, max(_BLOCK // max(size, 1), 1), _BLOCK):
-        first, several = part.start // size, -(-len(part) // size)
-        if by_bytes:
-            numbers = indices.data[part.start * bits // 8 : part.stop * bits // 8]
-        else:
-            numbers = indices.elements(part.start, part.stop)
-        if several > 1:
-            offsets = np.arange(0, several * symbols, symbols)[:, None]
-            numbers = (numbers.reshape(several, -1) + offsets).reshape(-1)
-        found = np.bincount(numbers, minlength=several * symbols).reshape(several, symbols)
-        counts[first : first + several] += found @ times if by_bytes else found
+    for part in _parts(range(indices.size), size, 1, _BLOCK):
+        numbers = indices.elements(part.start, part.stop)
+        counts[part.start // size] += np.bincount(numbers, minlength=entries)
     return counts
 
 
@@ -226,8 +213,6 @@ LARGE = 1 << 16
 """Bytes from which a weight is worth streaming, or holding in fp16."""
 _AT_ONCE = 1 << 20
 """Elements decoded at a time: their 4 MB stay in the cache until they are multiplied."""
-_FEW = 8
-"""Columns up to which the compiled product beats widening the weight for BLAS."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,14 +272,13 @@ class HalfWeight(StreamedWeight):
         return cls(numbers.shape, np.float32, rows, patterns)
 
     def product(self, columns: Array) -> Array:
-        """As `StreamedWeight.product`; few columns are multiplied while the weight is read."""
-        count, width, positions = columns.shape
-        if count * positions > _FEW or (kernels := load_kernels()) is None:
+        """As `StreamedWeight.product`; a single column is multiplied while the weight is read."""
+        if columns.size != columns.shape[1] or (kernels := load_kernels()) is None:
             return super().product(columns)
-        vectors = np.ascontiguousarray(columns.swapaxes(1, 2), np.float32).reshape(-1, width)
-        result = np.empty((len(self.patterns), len(vectors)), np.float32)
-        kernels.multiply(self.patterns, vectors, result)
-        return result.reshape(-1, count, positions).swapaxes(0, 1)
+        result = np.empty((1, len(self.patterns), 1), np.float32)
+        column = np.ascontiguousarray(columns.reshape(-1), np.float32)
+        kernels.multiply(self.patterns, column, result.reshape(-1))
+        return result
 
 
 def palettized(

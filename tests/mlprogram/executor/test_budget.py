@@ -148,15 +148,6 @@ def test_commands_refuse_with_one_sentence(
     assert line.endswith("fill 'y' of 120 GB, over the budget of 8 GB; raise --ane-memory.")
 
 
-@pytest.mark.parametrize("option", ["--memory=much", "--time=soon", "--time=0"])
-def test_commands_refuse_other_words(
-    tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main(["run", "none.mlpackage", option])
-    assert "must be a number of" in capsys.readouterr().err
-
-
 PEAK = """
 import sys
 import numpy as np

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,15 +73,6 @@ def suppress(
 )
 def test_boxes_that_are_kept(changed: dict[str, Any], rows: list[int]) -> None:
     assert suppress(**changed) == rows
-
-
-def test_a_fixed_shape_pads_with_zeros() -> None:
-    shapes = {"confidence": (5, 2), "coordinates": (5, 4)}
-    fixed = [Feature(name, DType.FP32, shape) for name, shape in shapes.items()]
-    session = SuppressionSession(replace(model(), outputs=tuple(fixed)))
-    outputs = session.predict({"scores": np.float32(SCORES), "boxes": np.float32(BOXES)})
-    assert {name: rows.shape for name, rows in outputs.items()} == shapes
-    assert not outputs["confidence"][3:].any()
 
 
 @pytest.mark.parametrize(

@@ -80,19 +80,6 @@ def test_integers_that_keep_their_value(
             bind_inputs(read, {"x": wrong}, "as-typed")
 
 
-@pytest.mark.parametrize(
-    ("feature", "text"),
-    [
-        (Feature("x", DType.FP16, (1, 4)), "fp16 [1, 4]"),
-        (Feature("x", DType.INT32, (1,), ((1, None),)), "int32 [1..]"),
-        (Feature("x", DType.FP32, (1, 4), enumerated=((1, 4), (1, 8))),
-         "fp32 of shape [1, 4] or [1, 8]"),
-    ],
-)  # fmt: skip
-def test_what_a_feature_takes(feature: Feature, text: str) -> None:
-    assert present(feature) == text
-
-
 def test_enumerated_shapes(tmp_path: Path) -> None:
     program = Program()
     program.input("x", (1, 4), ranges=((1, 1), (4, 8)))
@@ -201,11 +188,6 @@ def test_the_order_of_channels(color: str, channel: int) -> None:
     assert np.flatnonzero(tensor.sum((0, 2, 3))).tolist() == [channel]
     assert tensor.max() == 200
     np.testing.assert_array_equal(to_pixels(image(color), tensor), RED)
-
-
-def test_rows_are_height() -> None:
-    pixels = np.arange(6, dtype=np.uint8).reshape(2, 3)
-    assert to_tensor(image("GRAYSCALE"), pixels).tolist() == [[[[0, 1, 2], [3, 4, 5]]]]
 
 
 @pytest.mark.parametrize(

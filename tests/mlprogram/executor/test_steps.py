@@ -66,17 +66,6 @@ def test_a_streamed_weight_is_decoded_once_for_all(
     assert columns == [7]
 
 
-def test_values_inside_may_be_asked_for(shard: Path) -> None:
-    session = Session(read_model(shard), memory_budget=0)
-    first, second = session.predict_all(inputs([2, 3]), outputs=["x", "h"])
-    assert (first["h"].shape, second["h"].shape) == ((1, ROWS, 2, 1), (1, ROWS, 3, 1))
-    np.testing.assert_array_equal(first["x"], inputs([2, 3])[0]["x"])
-
-
-def test_no_input_at_all(shard: Path) -> None:
-    assert Session(read_model(shard)).predict_all([]) == []
-
-
 def test_one_bad_input_among_good_ones(shard: Path) -> None:
     with pytest.raises(ExecutionError, match="'x'"):
         Session(read_model(shard)).predict_all([*inputs([1]), {}])

@@ -151,31 +151,12 @@ def mul(x: Any, y: Any) -> FloatArray:
     return np.asarray(_mul(x, y))
 
 
-@rule(Grade.INFERRED, "abs")
-def absolute(x: Any) -> FloatArray:
-    """`|x|`."""
-    return r16(np.abs(decode(x)))
-
-
-@rule(Grade.INFERRED, "sign")
-def sign(x: Any) -> FloatArray:
-    """-1, 0 or 1."""
-    return r16(np.sign(decode(x)))
-
-
-@rule(Grade.INFERRED, "square")
-def square(x: Any) -> FloatArray:
-    """`r16(x x)`."""
-    return mul(x, x)
-
-
-@rule(Grade.INFERRED, "maximum")
-def maximum(x: Any, y: Any) -> FloatArray:
-    """The larger number; an infinity is 65536, and stays one."""
-    return r16(np.maximum(decode(x), decode(y)))
-
-
-@rule(Grade.INFERRED, "minimum")
-def minimum(x: Any, y: Any) -> FloatArray:
-    """The smaller number."""
-    return r16(np.minimum(decode(x), decode(y)))
+# An infinity is 65536 to all of these, and stays one.
+for _op, _compute in {
+    "abs": lambda x: r16(np.abs(decode(x))),
+    "sign": lambda x: r16(np.sign(decode(x))),
+    "square": lambda x: mul(x, x),
+    "maximum": lambda x, y: r16(np.maximum(decode(x), decode(y))),
+    "minimum": lambda x, y: r16(np.minimum(decode(x), decode(y))),
+}.items():
+    rule(Grade.INFERRED, _op)(_compute)

@@ -123,17 +123,6 @@ def test_float32_programs_do_not_run_on_the_ane(tmp_path: Path) -> None:
     assert session.tally.operations == {Grade.UNKNOWN: 1}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"arithmetic": "m1"}, "none of typed, ane"),
-     ({"arithmetic": "ane", "precision": "float32"}, "excludes precision 'float32'")],
-)  # fmt: skip
-def test_options_that_are_refused(options: Any, message: str, tmp_path: Path) -> None:
-    model = read_model(program("relu", (1, 2)).save(tmp_path))
-    with pytest.raises(ExecutionError, match=message):
-        Session(model, **options)
-
-
 RNG = np.random.default_rng(0)
 OUTPUTS, INPUTS = 6, 40
 CODES = RNG.integers(-128, 128, (OUTPUTS, INPUTS)).astype(np.int8)

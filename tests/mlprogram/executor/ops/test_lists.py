@@ -144,11 +144,3 @@ def test_a_model_with_states_needs_one(accumulator: Path) -> None:
         prepared.predict(X, state)
     with pytest.raises(ExecutionError, match="state is of type dict; pass what make_state"):
         prepared.predict(X, {"total": np.zeros((1, 3))})  # type: ignore[arg-type]
-
-
-def test_a_state_keeps_its_shape() -> None:
-    state = State(TensorType(DType.FP16, (2, 3)))
-    with pytest.raises(ValueError, match=r"fp16\[2,3\] cannot take shape \[3, 2\]"):
-        state.write(np.zeros((3, 2)))
-    with pytest.raises(ExecutionError, match="open shape"):
-        State(TensorType(DType.FP16, (2, None)))
