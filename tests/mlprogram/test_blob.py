@@ -84,21 +84,6 @@ def test_a_changed_file_is_seen(tmp_path: Path) -> None:
     assert blob.load(model, value).tolist() == [2]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "shape", "size"),
-    [
-        ("uint6", (5,), 4),
-        ("int4", (3, 3), 5),
-        ("fp16", (2, 3), 12),
-        ("uint1", (), 1),
-        ("fp32", (0,), 0),
-    ],
-)
-def test_byte_size_reads_nothing(dtype: str, shape: tuple[int, ...], size: int) -> None:
-    value = Value(TensorType(DType(dtype), shape), blob.Blob("@model_path/weights/none", 0))
-    assert blob.byte_size(value) == size
-
-
 def test_packed_bytes_as_they_lie(tmp_path: Path) -> None:
     model, value = loaded(program_with("UINT4", (5,), bytes.fromhex("21430f")), tmp_path)
     assert bytes(blob.packed(model, value)).hex() == "21430f"

@@ -10,7 +10,6 @@ import pytest
 from pytest_ane.mlprogram.executor import dtypes
 from pytest_ane.mlprogram.executor.dtypes import (
     Precision,
-    carried,
     converter,
     round_fp16,
     rounded,
@@ -45,21 +44,6 @@ def test_converters() -> None:
     x = np.array([2048.0], np.float32)
     assert converted(x, DType.FP16, "as-typed", True) is x
     assert converted(np.array([1.9, -1.9]), DType.INT32, "as-typed", False).tolist() == [1, -1]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "kind"),
-    [
-        (DType.FP16, np.float32),
-        (DType.BF16, np.float32),
-        (DType.INT32, np.int32),
-        (DType.BOOL, np.bool_),
-        (DType.UINT6, np.uint8),
-        (DType.INT4, np.int8),
-    ],
-)
-def test_how_types_are_carried(dtype: DType, kind: type) -> None:
-    assert carried(dtype) == kind
 
 
 def test_numpy_rounds_and_widens_until_loading_the_kernels_pays(

@@ -243,16 +243,6 @@ def test_as_one_by_one(shape: tuple[int, ...], groups: int, bits: int) -> None:
     np.testing.assert_array_equal(result.view(np.uint32), expected.view(np.uint32), strict=True)
 
 
-@pytest.mark.parametrize("bits", BITS)
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_types(bits: int, dtype: Any) -> None:
-    elements, packed, tables = random((8, 4096), bits, 2)
-    expected = plain(elements, tables.astype(dtype))
-    np.testing.assert_array_equal(decode(packed, tables.astype(dtype)), expected, strict=True)
-    whole = np.arange(2 << bits).astype(np.uint8).reshape(2, -1)
-    np.testing.assert_array_equal(decode(packed, whole), plain(elements, whole), strict=True)
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(BITS), st.sampled_from([1, 2, 3, 6]), st.sampled_from([1, 7, 8, 1000, 24000]),

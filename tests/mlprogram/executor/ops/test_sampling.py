@@ -72,14 +72,6 @@ def _affine(x: Any, matrix: Any, height: int, width: int, **others: Any) -> dict
             "coordinates_mode": MINUS, "align_corners": True} | others  # fmt: skip
 
 
-def test_affine_as_documented() -> None:
-    matrix = f32([[-1, -2, -3.7, -1, 3.5, 1.2]])
-    expected = f32([10.7525, 2.5025, 0, 1.98, 0, 0, 0, 0, 0]).reshape(1, 1, 3, 3)
-    close("affine", expected, **_affine(X, matrix, 3, 3))
-    expected = f32([10.7525, 5.94, 2.5025, 0.44, 0, 0, 0, 0, 0, 0]).reshape(1, 1, 2, 5)
-    close("affine", expected, **_affine(X, matrix, 2, 5))
-
-
 @pytest.mark.filterwarnings("ignore:Since version 1.3.0, affine_grid")
 @pytest.mark.parametrize("align", [True, False])
 @pytest.mark.parametrize("size", [(4, 5), (1, 3), (7, 1)])
