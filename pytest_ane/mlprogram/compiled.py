@@ -128,14 +128,7 @@ def is_compiled(path: Path) -> bool:
 def read_compiled(
     path: Path, *, weights: bool = True, function: str | None = None
 ) -> MLModel | Pipeline:
-    """Read an `.mlmodelc`.
-
-    Args:
-        path: the compiled model's folder.
-        function: which function of several, read without the others, or which program of a
-            pipeline; None for all of them, of which the default one runs, and the whole pipeline.
-        weights: check that every weight lies inside its file.
-    """
+    """Read an `.mlmodelc`, as `model.read_any` does."""
     if not path.is_dir():
         hint = "it is a file" if path.exists() else "no such folder"
         raise ProgramError(f"{path}: not an .mlmodelc ({hint}).")
@@ -237,10 +230,7 @@ def _model(path: Path, *, weights: bool = True, function: str | None = None) -> 
 
 
 def compiled_functions(path: Path) -> tuple[str, ...]:
-    """Names of the functions of an `.mlmodelc`, by the lines of its program that begin them.
-
-    Of a pipeline, those of its ML Programs.
-    """
+    """Names of the functions of an `.mlmodelc`; of a pipeline, of its ML Programs."""
     if folders := _parts(path):
         named = zip(_names(path, folders), folders, strict=True)
         return tuple(name for name, folder in named if (folder / _PROGRAM).exists())
@@ -381,10 +371,7 @@ def _extents(shape: Any) -> tuple[int, ...]:
 def write_compiled(model: MLModel, folder: Path, functions: Sequence[MLModel] = ()) -> Path:
     """Write `folder`, an `.mlmodelc` that `read_model` reads as the same model.
 
-    Args:
-        model: with all of its functions.
-        folder: to be made.
-        functions: of several, the same model read for each of them.
+    `functions` are, of several, the same model read for each of them.
     """
     from pytest_ane.mlprogram.parse import write
 

@@ -37,15 +37,12 @@ def file_digest(path: Path) -> str:
 
 @contextmanager
 def remembered(folder: Path, *, rehash: bool = False) -> Iterator[None]:
-    """Keep digests of files in a folder, for this process and later ones.
+    """Keep digests of files in a folder, for this process and later ones, which may share it.
 
     A file is taken for unchanged if its path, size, times of change, inode and device are; one
     that was changed less than two seconds before it was read is not remembered. Whatever is
-    wrong with the folder or the list in it costs time, not the run.
-
-    Args:
-        folder: made if need be; processes may share it.
-        rehash: read every file once more, and remember anew; holds for what is nested in it too.
+    wrong with the folder or the list in it costs time, not the run. `rehash` reads every file once
+    more, and remembers anew; it holds for what is nested in it too.
     """
     global _memory
     before = _memory

@@ -207,12 +207,7 @@ def _elements(value: Any) -> int:
 
 
 def _broadcast(*values: Any) -> int:
-    if size := np.broadcast(*values).size:
-        return size
-    shapes = [np.shape(v)[::-1] for v in values]
-    longest = max(map(len, shapes))
-    padded = [(*shape, *[1] * (longest - len(shape))) for shape in shapes]
-    return volume(max(lengths) for lengths in zip(*padded, strict=True))
+    return volume(np.broadcast_shapes(*([n or 1 for n in np.shape(v)] for v in values)))
 
 
 def _pad(x: Any, pad: Any, **_: Any) -> Any:

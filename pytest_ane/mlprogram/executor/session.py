@@ -21,10 +21,9 @@ from pytest_ane.mlprogram.executor._registry import FAILURES, lookup
 from pytest_ane.mlprogram.executor._steps import PreparedBlock, Values, run_all, shapes_decide
 from pytest_ane.mlprogram.executor.budget import Budget, Meter, current_budget
 from pytest_ane.mlprogram.executor.dtypes import Precision, converter
-from pytest_ane.mlprogram.executor.folding import dense
 from pytest_ane.mlprogram.executor.interface import bind_inputs, check_interface
 from pytest_ane.mlprogram.executor.ops.lists import State, States
-from pytest_ane.mlprogram.executor.prepare import Preparer, uses
+from pytest_ane.mlprogram.executor.prepare import Preparer, dense, uses
 from pytest_ane.mlprogram.executor.weights import LARGE, HalfWeight
 from pytest_ane.mlprogram.records import (
     Block,
@@ -236,11 +235,6 @@ class Session:
                 "pass what make_state() gives."
             )
         states = States() if states is None else states
-        if not isinstance(states, States):
-            raise ExecutionError(
-                f"{self.model.path}: state is of type {type(states).__name__}; pass what "
-                "make_state() gives."
-            )
         if set(states) != set(declared):
             raise ExecutionError(
                 f"{self.model.path}: states {', '.join(states) or 'none'} were given, the model's "

@@ -11,7 +11,7 @@ import pytest
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.executor import session as module
-from pytest_ane.mlprogram.executor.folding import constant
+from pytest_ane.mlprogram.executor.prepare import constant
 from pytest_ane.mlprogram.executor.session import Replay
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import MLModel

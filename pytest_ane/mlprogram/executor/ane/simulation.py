@@ -129,11 +129,6 @@ def rules() -> Mapping[str, Rule]:
     return REGISTERED
 
 
-def grade_of(op: str) -> Grade:
-    """The grade of an operation's rule."""
-    return REGISTERED[op].grade if op in REGISTERED else Grade.UNKNOWN
-
-
 @dataclass
 class Tally:
     """What ran by which rules; it adds up over runs.
@@ -160,11 +155,6 @@ class Tally:
         known = self.kinds.get(op)
         if known is not grade and (known is None or _ORDER[grade] > _ORDER[known]):
             self.kinds[op] = grade
-
-    def shares(self, what: Counter[Grade]) -> dict[Grade, float]:
-        """Each grade's part of `operations` or of `products`; all 0 where nothing ran."""
-        total = what.total()
-        return {grade: what[grade] / total if total else 0.0 for grade in Grade}
 
 
 @dataclass(frozen=True)

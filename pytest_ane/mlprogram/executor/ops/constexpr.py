@@ -135,18 +135,15 @@ def constexpr_blockwise_shift_scale(data: Any, scale: Any, offset: Any = None) -
     return scale * (values if offset is None else values - offset.astype(scale.dtype))
 
 
-@register("constexpr_affine_dequantize", opset="iOS16")
-def constexpr_affine_dequantize(
-    quantized_data: Any, zero_point: Any, scale: Any, axis: int = 0
-) -> Any:
-    """`scale (quantized_data - zero_point)`, both scalar or along an axis."""
-    return dequantize(quantized_data, scale, zero_point, axis)
-
-
-@register("constexpr_cast", opset="iOS16")
-def constexpr_cast(source_val: Any, output_dtype: str) -> Any:
-    """`source_val` as fp16 (carried as float32) or fp32."""
-    return cast(source_val, output_dtype)
+register("constexpr_affine_dequantize", opset="iOS16")(
+    lambda quantized_data, zero_point, scale, axis=0: dequantize(
+        quantized_data, scale, zero_point, axis
+    )
+)
+# fp16 is carried as float32.
+register("constexpr_cast", opset="iOS16")(
+    lambda source_val, output_dtype: cast(source_val, output_dtype)
+)
 
 
 @register("constexpr_sparse_to_dense", opset="iOS16", moves=True)

@@ -9,6 +9,7 @@ seed, and runs of one session, give the same numbers.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,16 +33,12 @@ def dimensions(shape: Any) -> tuple[int, ...]:
     return lengths
 
 
-@register("fill", moves=True)
-def fill(shape: Any, value: Any = 0.0) -> Any:
-    """A tensor of this shape and the value's type, filled with the value."""
-    return np.full(dimensions(shape), _typed(value))
-
-
-@register("fill_like", opset="iOS16", moves=True)
-def fill_like(ref_tensor: Any, value: Any = 0.0) -> Any:
-    """A tensor of another's shape and the value's type, filled with the value."""
-    return np.full(np.shape(ref_tensor), _typed(value))
+_register = partial(register, moves=True)
+# Of the value's type.
+_register("fill")(lambda shape, value=0.0: np.full(dimensions(shape), _typed(value)))
+_register("fill_like", opset="iOS16")(
+    lambda ref_tensor, value=0.0: np.full(np.shape(ref_tensor), _typed(value))
+)
 
 
 @register("one_hot", moves=True)
@@ -82,10 +79,7 @@ def range_1d(start: Any, end: Any, step: Any) -> Any:
 def band_part(x: Any, lower: int = -1, upper: int = -1) -> Any:
     """Matrices with zeros (also for infinity and NaN) outside a band about the diagonal.
 
-    Args:
-        x: rank 2 or more; the last two axes are the matrices'.
-        lower: diagonals to keep below the main one; all where negative.
-        upper: the same above it.
+    So many diagonals are kept below and above the main one; all where the number is negative.
     """
     x = np.asarray(x)
     if x.ndim < 2:
@@ -136,16 +130,10 @@ def random_bernoulli(shape: Any, prob: float = 0.5, seed: int | None = -1) -> An
 
 @register("random_categorical")
 def random_categorical(x: Any, mode: str = "logits", size: int = 1, seed: int | None = -1) -> Any:
-    """Indices drawn, with replacement, from the distributions along the last axis.
+    """Indices drawn, with replacement, from the distributions along the last axis, as floats.
 
-    Args:
-        x: (..., classes), logits or probabilities that need not add up to 1.
-        mode: `logits` or `probs`.
-        size: how many to draw from each.
-        seed: as for all random operations.
-
-    Returns:
-        (..., size) indices as floats.
+    `x (..., classes)` holds logits, or probabilities that need not add up to 1; of each
+    distribution `size` are drawn, (..., size).
     """
     if mode not in ("logits", "probs"):
         raise ValueError(f"mode is {mode!r}, not 'logits' or 'probs'")

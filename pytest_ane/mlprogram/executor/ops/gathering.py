@@ -102,11 +102,8 @@ def gather_nd(x: Any, indices: Any, batch_dims: int = 0, validate_indices: bool 
     return np.broadcast_to(x[place], shape)
 
 
-@register("non_zero", moves=True)
-def non_zero(x: Any) -> Any:
-    """The indices of elements that are not zero in row-major order, (count, rank) as int32."""
-    return np.argwhere(x).astype(np.int32)
-
+# In row-major order, (count, rank).
+register("non_zero", moves=True)(lambda x: np.argwhere(x).astype(np.int32))
 
 _MODES: dict[str, Any] = {
     "add": np.add,
@@ -147,15 +144,10 @@ def scatter(
     data: Any, indices: Any, updates: Any, axis: int = 0, mode: str = "add",
     validate_indices: bool = False,
 ) -> Any:  # fmt: skip
-    """Slices of updates put along an axis of the data.
+    """Slices of updates put along an axis of the data, at the indices.
 
-    Args:
-        data: any shape.
-        indices: where along the axis.
-        updates: shape `data.shape[:axis] + indices.shape + data.shape[axis + 1 :]`.
-        axis: may be negative.
-        mode: `add`, `div`, `max`, `min`, `mul`, `sub` or `update`.
-        validate_indices: negative indices are errors.
+    The updates have shape `data.shape[:axis] + indices.shape + data.shape[axis + 1 :]`; `mode` is
+    `add`, `div`, `max`, `min`, `mul`, `sub` or `update`.
     """
     data = np.asarray(data)
     places = gather(_places(data.shape), indices, axis, validate_indices=validate_indices)
@@ -167,10 +159,7 @@ def scatter_along_axis(
     data: Any, indices: Any, updates: Any, axis: int = 0, mode: str = "add",
     validate_indices: bool = False,
 ) -> Any:  # fmt: skip
-    """Updates put at data[..., indices[...], ...] along an axis.
-
-    Indices and updates have the data's shape but for that axis; otherwise as `scatter`.
-    """
+    """`scatter` at data[..., indices[...], ...]; all have the data's shape but for that axis."""
     data = np.asarray(data)
     places = gather_along_axis(_places(data.shape), indices, axis, validate_indices)
     return _apply(data, places, updates, mode)
@@ -180,10 +169,9 @@ def scatter_along_axis(
 def scatter_nd(
     data: Any, indices: Any, updates: Any, mode: str = "add", validate_indices: bool = False
 ) -> Any:
-    """Slices of updates put at data[indices[i, ..., :]].
+    """`scatter` at data[indices[i, ..., :]].
 
-    Updates have shape `indices.shape[:-1] + data.shape[indices.shape[-1] :]`; otherwise as
-    `scatter`.
+    Updates have shape `indices.shape[:-1] + data.shape[indices.shape[-1] :]`.
     """
     data = np.asarray(data)
     places = gather_nd(_places(data.shape), indices, validate_indices=validate_indices)

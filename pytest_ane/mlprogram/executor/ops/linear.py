@@ -15,13 +15,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.mlprogram.executor._registry import register
-from pytest_ane.mlprogram.executor.ops.elementwise import (
-    relu,
-    scaled_tanh,
-    sigmoid,
-    sigmoid_hard,
-    softmax,
-)
+from pytest_ane.mlprogram.executor.ops.elementwise import FORMULAS, softmax
 from pytest_ane.mlprogram.executor.weights import StreamedWeight
 
 
@@ -56,8 +50,8 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
 def einsum(values: Any, equation: str) -> Any:
     """Sum of products as the equation says.
 
-    MIL's own equations are `nchw,nwhu->nchu` and `chw,whr->chr`, under any letters: matrix products
-    for every n and h, which broadcast.
+    MIL's own, `nchw,nwhu->nchu` and `chw,whr->chr`, are matrix products for every n and h, which
+    broadcast.
     """
     letters = {c: str(i) for i, c in enumerate(dict.fromkeys(c for c in equation if c.isalpha()))}
     pattern = "".join(letters.get(c, c) for c in equation if not c.isspace())
@@ -103,8 +97,8 @@ Function = Callable[[Any], Any]
 
 # With the defaults of MIL's operations of these names; `scaled_tanh` is then `tanh`.
 _ACTIVATIONS: dict[str, Function] = {
-    "hard_sigmoid": sigmoid_hard, "linear": lambda x: x, "relu": relu, "scaled_tanh": scaled_tanh,
-    "sigmoid": sigmoid, "sigmoid_hard": sigmoid_hard, "tanh": np.tanh,
+    **{name: FORMULAS[name] for name in ("relu", "scaled_tanh", "sigmoid", "sigmoid_hard")},
+    "hard_sigmoid": FORMULAS["sigmoid_hard"], "linear": lambda x: x, "tanh": np.tanh,
 }  # fmt: skip
 
 

@@ -73,14 +73,7 @@ _register_arg("argmin", np.argmin)
 
 @register("cumsum")
 def cumsum(x: Any, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Any:
-    """Sums of all elements up to each along an axis.
-
-    Args:
-        x: rank 1 or more.
-        axis: may be negative.
-        exclusive: leave out the element itself, so that the first sum is 0.
-        reverse: sum from the last element on.
-    """
+    """Sums of all up to each element along an axis, or before it; in reverse, from the last on."""
     x = np.asarray(x)
     if reverse:
         return np.flip(cumsum(np.flip(x, axis), axis, exclusive), axis)
@@ -134,8 +127,7 @@ def instance_norm(x: Any, gamma: Any = None, beta: Any = None, epsilon: float = 
 @register("l2_norm")
 def l2_norm(x: Any, epsilon: float = 1e-6) -> Any:
     """`x / sqrt(sum of squares over the last three axes + epsilon)`."""
-    square = np.square(x).sum(axis=(-3, -2, -1), keepdims=True)
-    return x / np.sqrt(square + np.float32(epsilon))
+    return x / np.sqrt(_sum_square(x, (-3, -2, -1), keepdims=True) + np.float32(epsilon))
 
 
 @register("local_response_norm")

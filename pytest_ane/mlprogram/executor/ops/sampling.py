@@ -144,15 +144,8 @@ def crop(x: Any, crop_height: Any, crop_width: Any) -> Any:
 def bilinear(x: Any, batch: Any, h: Any, w: Any, outside: Any = 0) -> Any:
     """The four pixels of `x [B, C, H, W]` around each place, weighted; `outside` beyond the edges.
 
-    Args:
-        x: images.
-        batch: images' numbers, broadcast to `[N, P, Q]` with h and w.
-        h: rows, as numbers that need not be whole.
-        w: columns, likewise.
-        outside: the pixels' value beyond the image.
-
-    Returns:
-        `[N, C, P, Q]`.
+    `batch` are images' numbers, h and w places in rows and columns, which broadcast to
+    `[N, P, Q]`; the result is `[N, C, P, Q]`.
     """
     top, left = np.floor(h), np.floor(w)
     total: Any = 0
@@ -166,10 +159,7 @@ def bilinear(x: Any, batch: Any, h: Any, w: Any, outside: Any = 0) -> Any:
 
 
 def nearest(x: Any, batch: Any, h: Any, w: Any, outside: Any = 0) -> Any:
-    """The pixel of `x [B, C, H, W]` nearest to each place (half-way, the even one).
-
-    Arguments and result as of `bilinear`.
-    """
+    """The pixel nearest to each place (half-way, the even one); otherwise as `bilinear`."""
     rows, columns = (_index(np.rint(p), n) for p, n in ((h, x.shape[2]), (w, x.shape[3])))
     pixels = np.moveaxis(x[batch, :, rows, columns], -1, 1)
     inside = (rows == np.rint(h)) & (columns == np.rint(w))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.mlprogram.executor._registry import register
+from pytest_ane.mlprogram.executor._registry import register, register_all
 from pytest_ane.mlprogram.executor.ops.spatial import integers, ints
 
 
@@ -33,12 +33,8 @@ def _index(
 def slice_by_index(x: Any, begin: Any, end: Any, **bounds: Any) -> Any:
     """x[begin:end:stride] by axis, with Python's meaning of negative and excessive bounds.
 
-    Args:
-        x: any shape.
-        begin: one integer for each axis, as are `end` and `stride` (1 if left out).
-        end: not included.
-        bounds: `stride`; `begin_mask` and `end_mask` open a bound; `squeeze_mask` takes the one
-            index `begin` and drops the axis.
+    `bounds`: `stride`, 1 if left out; `begin_mask` and `end_mask` open a bound; `squeeze_mask`
+    takes the one index `begin` and drops the axis.
     """
     return np.asarray(x)[_index(np.ndim(x), begin, end, **bounds)]
 
@@ -73,12 +69,7 @@ def slice_by_size(x: Any, begin: Any, size: Any) -> Any:
 
 @register("sliding_windows", moves=True)
 def sliding_windows(x: Any, axis: int, size: int, stride: int = 1) -> Any:
-    """All windows of `size` along an axis, `stride` apart.
-
-    Returns:
-        The axis counts windows, (n - size) // stride + 1 of them; a new axis after it counts within
-        a window.
-    """
+    """All (n - size) // stride + 1 windows of `size` along an axis, a new axis after it."""
     if size < 1 or stride < 1:
         raise ValueError(f"size {size} and stride {stride} must be positive")
     axis = range(x.ndim)[axis]
@@ -99,10 +90,12 @@ def concat(values: Any, axis: int, interleave: bool = False) -> Any:
     return stacked.reshape(target)
 
 
-@register("stack", moves=True)
-def stack(values: Any, axis: int) -> Any:
-    """Tensors of one shape, one after another along a new axis."""
-    return np.stack(values, axis=axis)
+_MOVES: dict[str, Any] = {
+    "stack": lambda values, axis: np.stack(values, axis=axis),
+    # All axes where none are given.
+    "reverse": lambda x, axes=None: np.flip(x, None if axes is None else tuple(integers(axes))),
+}
+register_all(_MOVES, _MOVES)
 
 
 @register("split", moves=True)
@@ -162,12 +155,6 @@ def _check_pad(pairs: list[tuple[int, int]], shape: tuple[int, ...], mode: str, 
     for axis, (amounts, size) in enumerate(zip(pairs, shape, strict=True)):
         if max(amounts) > max(size - less, 0):
             raise ValueError(f"mode {mode} cannot add {amounts} to axis {axis} of {size} elements")
-
-
-@register("reverse", moves=True)
-def reverse(x: Any, axes: Any = None) -> Any:
-    """`x` backwards along axes; all of them where none are given."""
-    return np.flip(x, None if axes is None else tuple(integers(axes)))
 
 
 @register("reverse_sequence", moves=True)

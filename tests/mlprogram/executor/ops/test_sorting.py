@@ -103,7 +103,7 @@ def test_the_classes_of_a_converted_classifier(
     """They are bound to the operation itself."""
     from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
     from pytest_ane.mlprogram.executor import Session
-    from pytest_ane.mlprogram.executor.folding import constant
+    from pytest_ane.mlprogram.executor.prepare import constant
     from pytest_ane.mlprogram.model import read_model
     from pytest_ane.mlprogram.records import Ref
 
