@@ -178,6 +178,10 @@ def _names(path: Path, folders: Sequence[Path]) -> tuple[str, ...]:
     return part_names(len(folders), read_names(path / "modelNames" / _DATA))
 
 
+def _missing(file: Path) -> str:
+    return f"{file}: missing; the compiled model is incomplete."
+
+
 def _refused(path: Path, number: int, folder: Path) -> str:
     """Why a part cannot be read, and what to do."""
     kind = "neuralNetwork" if (folder / _NETWORK).exists() else ""
@@ -190,7 +194,7 @@ def _refused(path: Path, number: int, folder: Path) -> str:
             "compiled from."
         )
     if kind in ("", _KIND):
-        return f"{folder / _PROGRAM}: missing; the compiled model is incomplete."
+        return _missing(folder / _PROGRAM)
     return (
         f"{path}: part {number} of the pipeline is a {kind}, not an ML Program; convert it again "
         'with convert_to="mlprogram".'
@@ -237,9 +241,7 @@ def compiled_functions(path: Path) -> tuple[str, ...]:
     try:
         text = read_file(path / _PROGRAM)
     except FileNotFoundError:
-        raise ProgramError(
-            f"{path / _PROGRAM}: missing; the compiled model is incomplete."
-        ) from None
+        raise ProgramError(_missing(path / _PROGRAM)) from None
     return tuple(name.decode() for name in _FUNCTION.findall(text))
 
 
@@ -259,7 +261,7 @@ def _described_in(path: Path) -> Metadata | ModelData:
     try:
         return ModelData(path / _DATA)
     except FileNotFoundError:
-        raise ProgramError(f"{file}: missing; the compiled model is incomplete.") from None
+        raise ProgramError(_missing(file)) from None
 
 
 def _metadata(path: Path) -> Metadata | ModelData:
@@ -282,7 +284,7 @@ def _program(file: Path) -> Program:
         data = read_file(file)
         return parse(data.decode(), file)
     except FileNotFoundError:
-        raise ProgramError(f"{file}: missing; the compiled model is incomplete.") from None
+        raise ProgramError(_missing(file)) from None
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ProgramError(f"{file}:{line}: not UTF-8; the file is damaged.") from None

@@ -167,16 +167,13 @@ def _model_file(path: Path) -> Path:
         ) from None
     if not stays_inside(root):
         raise ProgramError(f"{manifest}: names a model outside the package: {root!r}.")
-    if not _is_file(file):
-        raise ProgramError(f"{file}: missing, though {manifest.name} names it.")
-    return file
-
-
-def _is_file(file: Path) -> bool:
     try:
-        return file.is_file()
+        found = file.is_file()
     except OSError as error:
         raise ProgramError(f"{file}: cannot be read ({error.strerror}).") from None
+    if not found:
+        raise ProgramError(f"{file}: missing, though {manifest.name} names it.")
+    return file
 
 
 def _parse(data: bytes, file: Path) -> Any:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -151,11 +150,14 @@ def _write(indices: Packed, tables: Array, group: int, span: range, flat: Array)
     if short or group % unit or span.start % unit or span.stop % unit:
         _write_elements(indices, tables, group, span, flat)
         return
-    word_tables = partial(_word_tables, elements=_elements_of_words(indices.bits, word))
+    # The elements that make up every word: `[2^word, word / bits]`.
+    shifts = np.arange(0, word, indices.bits)
+    elements = np.arange(1 << word)[:, None] >> shifts & (1 << indices.bits) - 1
     buffer = np.empty(min(_BLOCK + group // values, len(span) // values), np.intp)
     for part in _parts(span, group, at_once, _BLOCK * values):
         first, count = part.start // group, -(-len(part) // group)
-        table = word_tables(tables[first : first + count])
+        # Values of every word, the tables' one after another.
+        table = tables[first : first + count][:, elements].reshape(-1, values)
         data = indices.data[part.start * indices.bits // 8 : part.stop * indices.bits // 8]
         numbers = buffer[: len(part) // values].reshape(count, -1)
         np.copyto(numbers, _words(data, word).reshape(numbers.shape))
@@ -187,16 +189,6 @@ def _words(data: Array, word: int) -> Array:
     words[:, 0] = low | (middle & 15) << 8
     words[:, 1] = middle >> 4 | high << 4
     return words
-
-
-def _elements_of_words(bits: int, word: int) -> Array:
-    """The elements that make up every word: `[2^word, word / bits]`."""
-    return np.arange(1 << word)[:, None] >> np.arange(0, word, bits) & (1 << bits) - 1
-
-
-def _word_tables(tables: Array, elements: Array) -> Array:
-    """Values of every word, the tables' one after another: `[G * 2^word, word / bits]`."""
-    return tables[:, elements].reshape(-1, elements.shape[1])
 
 
 def _write_elements(indices: Packed, tables: Array, group: int, span: range, flat: Array) -> None:

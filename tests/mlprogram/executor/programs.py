@@ -11,7 +11,7 @@ from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltool
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.parse import parse
-from pytest_ane.mlprogram.records import TensorType
+from pytest_ane.mlprogram.records import StateType, TensorType
 
 
 def build(
@@ -50,15 +50,19 @@ def save_text(
     text = f"program(1.3) {{\n func main<ios18>({inputs}) {{\n{body}\n}} -> ({outputs});\n}}\n"
     (folder / "weights").mkdir(parents=True)
     (folder / "model.mil").write_text(text)
-    entries = []
+    schemas: dict[str, list[Any]] = {"inputSchema": [], "stateSchema": []}
     for named in parse(text).main.inputs:
-        assert isinstance(named.type, TensorType)
-        ends = [[1, 10**6] if d is None else [d, d] for d in named.type.shape]
-        entries.append({"name": named.name, "type": "MultiArray", "dataType":
-                        WORDS[named.type.dtype.value], "shape": [low for low, _ in ends],
-                        "shapeRange": ends if None in named.type.shape else []})  # fmt: skip
-    kind = {"modelType": {"name": "MLModelType_mlProgram"}, "specificationVersion": 9}
-    (folder / "metadata.json").write_text(json.dumps([{**kind, "inputSchema": entries}]))
+        state = isinstance(named.type, StateType)
+        kind = named.type.wrapped if isinstance(named.type, StateType) else named.type
+        assert isinstance(kind, TensorType)
+        ends = [[1, 10**6] if d is None else [d, d] for d in kind.shape]
+        schemas["stateSchema" if state else "inputSchema"].append(
+            {"name": named.name, "type": "State" if state else "MultiArray",
+             "dataType": WORDS[kind.dtype.value], "shape": [low for low, _ in ends],
+             "shapeRange": ends if None in kind.shape else []}
+        )  # fmt: skip
+    described = {"modelType": {"name": "MLModelType_mlProgram"}, "specificationVersion": 9}
+    (folder / "metadata.json").write_text(json.dumps([described | schemas]))
     return folder
 
 

@@ -152,11 +152,12 @@ def mul(x: Any, y: Any) -> FloatArray:
 
 
 # An infinity is 65536 to all of these, and stays one.
-for _op, _compute in {
+_INFERRED: dict[str, Callable[..., Any]] = {
     "abs": lambda x: r16(np.abs(decode(x))),
     "sign": lambda x: r16(np.sign(decode(x))),
     "square": lambda x: mul(x, x),
     "maximum": lambda x, y: r16(np.maximum(decode(x), decode(y))),
     "minimum": lambda x, y: r16(np.minimum(decode(x), decode(y))),
-}.items():
+}
+for _op, _compute in _INFERRED.items():
     rule(Grade.INFERRED, _op)(_compute)

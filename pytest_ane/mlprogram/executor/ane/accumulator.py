@@ -200,11 +200,6 @@ class Columns:
         return Losses(int(out[0]), int(out[1]), float(out[2]), float(out[3]))
 
 
-def losses(weight: Weight, vectors: Array) -> Losses:
-    """Of the sums that `accumulator.sums` computes; shapes as there."""
-    return Columns.of(weight).losses(vectors)
-
-
 def _count(factors: Any, counts: Any, sizes: Any) -> None:
     """Add factors to their classes."""
     for b in range(factors.shape[0]):

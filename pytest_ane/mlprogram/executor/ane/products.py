@@ -24,7 +24,6 @@ from pytest_ane.mlprogram.executor.ane._kernel import LIMIT
 from pytest_ane.mlprogram.executor.ane.accumulator import Sums, Weight, sums
 from pytest_ane.mlprogram.executor.dtypes import round_fp16
 from pytest_ane.mlprogram.executor.ops.constexpr import along
-from pytest_ane.mlprogram.executor.ops.conv import check_channels
 from pytest_ane.mlprogram.executor.ops.spatial import ints, padding
 from pytest_ane.mlprogram.executor.weights import HalfWeight, StreamedWeight
 
@@ -252,7 +251,6 @@ def conv(
     kernel, spatial, groups = weight.shape[2:], x.ndim - 2, int(groups)
     if not set(kernel) <= {1}:
         return None
-    check_channels(x, weight.shape[1] * groups, weight.shape[0], groups)
     steps = ints(strides, spatial, 1)
     pads = padding(pad_type, pad, x.shape[2:], kernel, steps, ints(dilations, spatial, 1))
     if any(map(any, pads)):

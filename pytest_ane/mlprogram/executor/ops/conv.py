@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.mlprogram.executor._registry import register
-from pytest_ane.mlprogram.executor.ops.spatial import extent, halves, ints, padding
+from pytest_ane.mlprogram.executor.ops.spatial import halves, ints, padding
 from pytest_ane.mlprogram.executor.weights import StreamedWeight
 
 
@@ -22,28 +22,13 @@ def conv(
     spatial, groups = x.ndim - 2, int(groups)
     strides, dilations = ints(strides, spatial, 1), ints(dilations, spatial, 1)
     kernel = weight.shape[2:]
-    check_channels(x, weight.shape[1] * groups, weight.shape[0], groups)
     pads = padding(pad_type, pad, x.shape[2:], kernel, strides, dilations)
     if any(map(any, pads)):
         x = np.pad(x, [(0, 0), (0, 0), *pads])
     if set(kernel) <= {1}:
         return add_bias(_pointwise(x, weight, strides, groups), bias)
-    if any(extent(k, d) > n for n, k, d in zip(x.shape[2:], kernel, dilations, strict=True)):
-        raise ValueError(
-            f"a kernel of {kernel}, dilated by {dilations}, does not fit a padded input of "
-            f"{x.shape[2:]}"
-        )
     y = _by_torch("conv", x, weight, stride=strides, dilation=dilations, groups=groups)
     return add_bias(y, bias)
-
-
-def check_channels(x: Any, inputs: int, outputs: int, groups: int) -> None:
-    """Raise ValueError where a weight of this many channels and groups does not fit the input."""
-    if x.shape[1] != inputs or inputs % groups or outputs % groups:
-        raise ValueError(
-            f"x has {x.shape[1]} channels; the weight takes {inputs}, gives {outputs}, and "
-            f"both are to divide into {groups} groups"
-        )
 
 
 def add_bias(y: Any, bias: Any) -> Any:
@@ -90,7 +75,6 @@ def conv_transpose(
     spatial, groups = x.ndim - 2, int(groups)
     strides = ints(strides, spatial, 1)
     outputs = weight.shape[1] * groups
-    check_channels(x, weight.shape[0], outputs, groups)
     target = None if output_shape is None else ints(output_shape, 2 + spatial, 0)
     if target is not None and target[:2] != (len(x), outputs):
         raise ValueError(f"output_shape {list(target)} does not begin with {[len(x), outputs]}")
@@ -110,8 +94,6 @@ def conv_transpose(
     if pad_type not in ("valid", "custom"):
         spare = (max(n - size, 0) for n, size in zip(reach, sizes, strict=True))
         begins = tuple(halves(pad_type, n)[0] for n in spare)
-    if min(sizes) <= 0:
-        raise ValueError(f"no output is left of {reach} from {begins} on, but {sizes}")
     return add_bias(_cut(whole, begins, sizes), bias)
 
 

@@ -58,8 +58,6 @@ def einsum(values: Any, equation: str) -> Any:
     if pattern not in ("0123,0324->0124", "012,213->013"):
         return np.einsum(equation, *values, optimize=True)
     x, y = values
-    if not x.ndim == y.ndim == len(pattern.split(",")[0]):
-        raise ValueError(f"operands of rank {x.ndim} and {y.ndim} for {equation!r}")
     product = np.matmul(np.swapaxes(x, -3, -2), np.swapaxes(y, -3, -2))
     return np.swapaxes(product, -3, -2)
 
@@ -71,13 +69,9 @@ def scaled_dot_product_attention(query: Any, key: Any, value: Any, attn_mask: An
     The mask `[.., S]` broadcasts to `[*B, L, S]`; floats are added, and where a bool is false a
     position is left out. A row without any position gives NaN, as the formula has it.
     """
-    shapes = f"query {query.shape}, key {key.shape}, value {value.shape}"
-    if query.ndim < 3 or not query.ndim == key.ndim == value.ndim:
-        raise ValueError(f"{shapes}: of one rank, at least 3, expected")
-    if not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
-        raise ValueError(f"{shapes}: the batch differs")
-    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
-        raise ValueError(f"{shapes}: the embedding or the sequence length differs")
+    shapes = [array.shape[:-2] for array in (query, key, value)]
+    if query.ndim < 3 or shapes != shapes[:1] * 3:
+        raise ValueError(f"batches of one shape, of rank 1 at least, expected, not {shapes}")
     scores = np.matmul(query, np.swapaxes(key, -1, -2))
     scores *= 1 / math.sqrt(query.shape[-1])
     if attn_mask is None:

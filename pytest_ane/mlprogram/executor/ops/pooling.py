@@ -73,8 +73,6 @@ def _axes(
     kernel = ints(kernel_sizes, spatial, 1)
     strides = ints(strides, spatial, 1)
     pads = padding(pad_type, pad, x.shape[2:], kernel, strides, (1,) * spatial)
-    if ceil_mode and (pad_type == "same" or any(before != after for before, after in pads)):
-        raise ValueError("ceil_mode needs padding that is symmetric, and not of pad_type same")
     return [
         _Axis(n, k, s, p, _count(n, k, s, p, ceil_mode))
         for n, k, s, p in zip(x.shape[2:], kernel, strides, pads, strict=True)

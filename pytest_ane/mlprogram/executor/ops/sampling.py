@@ -112,8 +112,6 @@ def upsample_bilinear(
 ) -> Any:  # fmt: skip
     """`x [..., H, W]` scaled, by linear interpolation; the factors are those of the sizes."""
     centred = not align_corners if half_pixel_centers is None else half_pixel_centers
-    if align_corners and centred:
-        raise ValueError("align_corners and half_pixel_centers exclude each other")
     mode = "STRICT_ALIGN_CORNERS" if align_corners else "DEFAULT"
     mode = "UNALIGN_CORNERS" if centred else mode
     height, width = x.shape[-2:]

@@ -103,25 +103,16 @@ def cast(x: Any, dtype: str) -> Any:
         return x.astype(np.promote_types(x.dtype, wide) if fractional else wide, copy=False)
     if dtype == "bool":
         return x.astype(np.bool_)
-    if dtype not in ("int8", "uint8", "int16", "uint16", "int32", "uint32"):
-        raise ValueError(f"unknown dtype {dtype!r}")
     if fractional:
         ends = np.iinfo(dtype)
         x = np.clip(np.nan_to_num(x.astype(np.float64)), ends.min, ends.max)
     return x.astype(dtype)
 
 
-def _divided(n: int, by: int, what: str) -> int:
-    if by < 1 or n % by:
-        raise ValueError(f"{what} {n} does not divide by {by}")
-    return n // by
-
-
 def _split_space(x: Any, height: int, width: int) -> Any:
     """(n, C, H, W) as (n, C, H / height, height, W / width, width)."""
     n, c, h, w = x.shape
-    rows, columns = _divided(h, height, "height"), _divided(w, width, "width")
-    return x.reshape(n, c, rows, height, columns, width)
+    return x.reshape(n, c, h // height, height, w // width, width)
 
 
 def _merge_space(x: Any) -> Any:
@@ -143,7 +134,7 @@ def _deepened(x: Any, block: int, order: tuple[int, ...]) -> Any:
 
 def _widened(x: Any, block: int, depth_first: bool) -> Any:
     b, (n, c, h, w) = int(block), x.shape
-    channels = _divided(c, b * b, "channels")
+    channels = c // (b * b)
     if depth_first:
         return _merge_space(x.reshape(n, b, b, channels, h, w).transpose(0, 3, 4, 1, 5, 2))
     return _merge_space(x.reshape(n, channels, b, b, h, w).transpose(0, 1, 4, 2, 5, 3))
@@ -181,7 +172,7 @@ def batch_to_space(x: Any, block_shape: Any, crops: Any) -> Any:
     height, width = integers(block_shape)
     (top, bottom), (left, right) = _pairs(crops)
     n, c, h, w = x.shape
-    split = x.reshape(height, width, _divided(n, height * width, "batch"), c, h, w)
+    split = x.reshape(height, width, n // (height * width), c, h, w)
     image = _merge_space(split.transpose(2, 3, 4, 0, 5, 1))
     rows, columns = image.shape[2:]
     if top + bottom > rows or left + right > columns:

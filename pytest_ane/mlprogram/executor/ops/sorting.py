@@ -37,11 +37,7 @@ def topk(
     -1 takes all (iOS 17); the result is always sorted, which `sort` (iOS 16) does not ask for.
     Indices are left out if not to be returned (iOS 16), and `int32` or `uint16` (iOS 17).
     """
-    if not return_indices and output_indices_dtype is not None:
-        raise ValueError("output_indices_dtype is given, but return_indices is false")
     dtype = output_indices_dtype or "int32"
-    if dtype not in ("int32", "uint16"):
-        raise ValueError(f"output_indices_dtype is {dtype!r}, not 'int32' or 'uint16'")
     x = np.asarray(x)
     count = x.shape[axis] if k == -1 else int(k)
     if not 0 <= count <= x.shape[axis]:

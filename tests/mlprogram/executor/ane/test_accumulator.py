@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.mlprogram.executor.ane._fp16 import r16
-from pytest_ane.mlprogram.executor.ane.accumulator import Weight, losses, sums
+from pytest_ane.mlprogram.executor.ane.accumulator import Columns, Weight, sums
 from tests.mlprogram.executor.ane import plain
 
 Patterns = npt.NDArray[np.uint16]
@@ -185,7 +185,7 @@ def test_all_products_are_counted(dtype: type) -> None:
         np.float16
     )
     w[0, 0, 0] = 0
-    measured = losses(Weight.of(w.astype(dtype)), x)
+    measured = Columns.of(Weight.of(w.astype(dtype))).losses(x)
     products = dropped = 0
     size = lost = 0.0
     for b, o, p, k in np.ndindex(2, 3, 2, 20):

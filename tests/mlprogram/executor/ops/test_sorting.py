@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from pytest_ane.mlprogram.executor import eval_op
 from tests.mlprogram.executor.ops.oracle import arrays, f32, same
+from tests.mlprogram.executor.programs import written
 
 X = np.array([[2, 3, 1], [5, 4, 6]])
 KINDS = [np.float32, np.int8, np.int16, np.int32, np.uint8, np.uint16]
@@ -96,40 +98,14 @@ def test_classify() -> None:
     assert eval_op("classify", probabilities=f32([0, 1, 1]), classes=("a", "b", "c"))[0] == "b"
 
 
-@pytest.mark.parametrize("labels", [["ant", "bee"], [7, 9]])
-def test_the_classes_of_a_converted_classifier(
-    labels: list[str] | list[int], tmp_path: Path
-) -> None:
-    """They are bound to the operation itself."""
-    from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
-    from pytest_ane.mlprogram.executor import Session
-    from pytest_ane.mlprogram.executor.prepare import constant
-    from pytest_ane.mlprogram.model import read_model
-    from pytest_ane.mlprogram.records import Ref
-
-    ct = import_coremltools()
-    with torch.no_grad(), converter_notes():
-        traced = torch.jit.trace(torch.nn.Softmax(-1), torch.zeros(1, 2))
-        ct.convert(
-            traced,
-            inputs=[ct.TensorType("x", (1, 2))],
-            convert_to="mlprogram",
-            classifier_config=ct.ClassifierConfig(labels),
-            skip_model_load=True,
-        ).save(str(tmp_path / "m.mlpackage"))
-    model = read_model(tmp_path / "m.mlpackage")
-    operation = model.program.main.block.operations[-1]
-    (classes,) = operation.inputs["classes"]
-    assert not isinstance(classes, Ref)
-    label, probabilities = eval_op(operation.op, probabilities=f32([[0.25, 0.75]]),
-                                   classes=constant(model, classes))  # fmt: skip
+@pytest.mark.parametrize(("kind", "labels"), [("string", ["ant", "bee"]), ("int64", [7, 9])])
+def test_a_classifier_as_a_program_has_it(kind: str, labels: list[Any], tmp_path: Path) -> None:
+    body = f"""{kind} label, dict<{kind}, fp32> by_class = classify(
+        probabilities = x, classes = list<{kind}, 2>({json.dumps(labels)}));"""
+    classifier = written(tmp_path / "m.mlmodelc", body, "label, by_class", "tensor<fp32, [1, 2]> x")
+    label, by_class = classifier.predict({"x": f32([[0.25, 0.75]])}).values()
     assert label == labels[1]
-    assert probabilities == {labels[0]: 0.25, labels[1]: 0.75}
-    found = Session(model).predict({"x": f32([[0, np.log(3)]])})
-    label = found.pop("classLabel")
-    assert label == labels[1]
-    (by_class,) = found.values()
-    assert by_class == pytest.approx({labels[0]: 0.25, labels[1]: 0.75}, rel=1e-3)
+    assert by_class == {labels[0]: 0.25, labels[1]: 0.75}
 
 
 # Boxes 0 and 1 overlap by 2/3 and each has its own class; box 2 is apart.
