@@ -11,7 +11,6 @@ from pytest_ane.mlprogram.executor import dtypes
 from pytest_ane.mlprogram.executor.dtypes import (
     Precision,
     converter,
-    round_fp16,
     rounded,
     widen,
 )
@@ -21,19 +20,6 @@ from pytest_ane.mlprogram.records import DType, TensorType
 def converted(x: Any, dtype: DType, precision: Precision, moves: bool) -> Any:
     with np.errstate(all="ignore"):
         return converter(TensorType(dtype), precision, moves)(x)
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ([2048, 2049, 2051, 0.1], [2048, 2048, 2052, 0.0999755859375]),
-        ([1 + 2**-11, 1 + 3 * 2**-11], [1, 1 + 2**-9]),
-        ([65504, 65519.99, 65520, -1e6], [65504, 65504, np.inf, -np.inf]),
-        ([2**-24, 2**-25, 3 * 2**-25, 2**-14 + 2**-25], [2**-24, 0, 2**-23, 2**-14]),
-    ],
-)
-def test_rounding_written_out(values: list[float], expected: list[float]) -> None:
-    assert round_fp16(np.array(values, np.float32)).tolist() == expected
 
 
 def test_converters() -> None:

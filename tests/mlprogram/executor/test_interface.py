@@ -80,21 +80,6 @@ def test_integers_that_keep_their_value(
             bind_inputs(read, {"x": wrong}, "as-typed")
 
 
-def test_enumerated_shapes(tmp_path: Path) -> None:
-    program = Program()
-    program.input("x", (1, 4), ranges=((1, 1), (4, 8)))
-    array = program.model.description.input[0].type.multiArrayType
-    array.ClearField("shapeRange")
-    for shape in ((1, 4), (1, 8)):
-        array.enumeratedShapes.shapes.add().shape.extend(shape)
-    program.op("abs", "y", shape=(1, None), x="x")
-    program.output("y")
-    session = Session(read_model(program.save(tmp_path)))
-    assert session.predict({"x": np.ones((1, 8), np.float32)})["y"].shape == (1, 8)
-    with pytest.raises(ExecutionError, match=r"it takes fp32 of shape \[1, 4\] or \[1, 8\]\.$"):
-        session.predict({"x": np.ones((1, 5), np.float32)})
-
-
 def optional(tmp_path: Path, **default: float) -> MLModel:
     """`y = |x|` with `x` an int32 or fp32 `[1, 4]` that may be left out."""
     whole = "intDefaultValue" in default

@@ -85,14 +85,6 @@ def test_a_plain_weight_is_streamed_from_its_file(tmp_path: Path) -> None:
     assert streamed(both(program, tmp_path)[1]) == ["w"]
 
 
-def test_operations_that_need_the_whole_weight_get_it(tmp_path: Path) -> None:
-    """Here both a convolution, and an addition, which takes no streamed weight."""
-    program = conv()
-    program.op("add", "z", "FLOAT16", (ROWS, COLUMNS, 1, 1), x="w", y="w")
-    program.op("reduce_sum", "s", "FLOAT16", (1, 1, 1, 1), x="z")
-    both(program, tmp_path)
-
-
 def test_a_convolution_in_groups_gets_the_whole_weight(tmp_path: Path) -> None:
     program = Program()
     program.input("x", (1, 2 * COLUMNS, 3, 1), "FLOAT16", kind=65552)

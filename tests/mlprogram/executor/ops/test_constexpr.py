@@ -78,14 +78,6 @@ def test_packed_palettes() -> None:
          shape=np.array([2, 2], np.uint32))  # fmt: skip
 
 
-@pytest.mark.parametrize("blocks", [(1, 1), (2, 1), (4, 1), (1, 3), (2, 2)])
-def test_packed_indices_with_blocks(blocks: tuple[int, int]) -> None:
-    data = np.random.default_rng(0).integers(0, 256, 12).astype(np.uint8)
-    packed, lut = Packed(data, 4, (4, 6)), noise(*blocks, 16, 1)
-    expected = eval_op("constexpr_lut_to_dense", indices=np.asarray(packed), lut=lut)
-    same("constexpr_lut_to_dense", expected, indices=packed, lut=lut)
-
-
 MASK = np.array([[1, 1, 0, 0, 0, 0], [1, 1, 0, 0, 0, 1], [0, 1, 1, 0, 1, 0], [0, 0, 0, 1, 0, 0]],
                 np.uint8)  # fmt: skip
 INDICES = np.array([0, 1, 1, 0, 1, 1, 0, 0, 1], np.uint8)

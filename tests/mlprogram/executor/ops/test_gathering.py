@@ -101,20 +101,6 @@ def test_repeated_places_in_order(mode: str) -> None:
           indices=np.repeat(indices[:, None], 3, axis=1))  # fmt: skip
 
 
-@settings(max_examples=30)
-@given(st.integers(0, 5), st.integers(1, 4), st.integers(-3, 2), st.integers(0, 9))
-def test_scatter_along_axis_as_torch_has_it(count: int, side: int, axis: int, seed: int) -> None:
-    data = noise(side, 3, 2, seed=seed)
-    shape = list(data.shape)
-    shape[axis] = count
-    updates = noise(*shape, seed=seed + 1)
-    indices = np.random.default_rng(seed).integers(0, data.shape[axis], shape)
-    expected = torch.from_numpy(data).scatter_add(
-        axis, torch.from_numpy(indices), torch.from_numpy(updates)
-    )
-    close("scatter_along_axis", expected, data=data, indices=indices, updates=updates, axis=axis)
-
-
 def test_data_and_types_stay() -> None:
     data = DATA.copy()
     for mode in STEPS:

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor import Session, eval_op
@@ -67,15 +65,6 @@ def test_outside_of_a_list_that_does_not_grow(op: str, index: int) -> None:
     value = {"value": np.float32([1, 1])} if op == "list_write" else {}
     with pytest.raises(ExecutionError, match=f"index {index} into a list of 3 elements"):
         eval_op(op, ls=made(), index=index, **value)
-
-
-@given(st.lists(st.integers(0, 4), max_size=8))
-def test_a_list_holds_what_was_written_last(writes: list[int]) -> None:
-    ls, expected = made(5, shape=()), [0.0] * 5
-    for number, place in enumerate(writes, start=1):
-        ls = eval_op("list_write", ls=ls, index=place, value=np.float32(number))
-        expected[place] = number
-    assert values(ls) == expected
 
 
 def test_what_is_written_is_read() -> None:

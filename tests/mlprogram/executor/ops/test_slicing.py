@@ -96,14 +96,6 @@ def test_split() -> None:
     assert [p.tolist() for p in parts] == [A.tolist()]
 
 
-@given(arrays(), st.data())
-def test_cut_and_joined_again(x: Any, data: st.DataObject) -> None:
-    axis = data.draw(st.integers(-x.ndim, x.ndim - 1))
-    first = data.draw(st.integers(0, x.shape[axis]))
-    parts = eval_op("split", x=x, axis=axis, split_sizes=[first, x.shape[axis] - first])
-    same("concat", x, values=parts, axis=axis)
-
-
 def test_reverse_sequence() -> None:
     x = f32([[1, 2, 3, 4, 5, 0, 0, 0], [1, 2, 0, 0, 0, 0, 0, 0], [1, 2, 3, 4, 0, 0, 0, 0],
              [1, 2, 3, 4, 5, 6, 7, 8]])  # fmt: skip
