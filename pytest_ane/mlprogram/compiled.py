@@ -202,7 +202,6 @@ def _refused(path: Path, number: int, folder: Path) -> str:
 
 
 def _model(path: Path, *, weights: bool = True, function: str | None = None) -> MLModel:
-    """One ML Program."""
     metadata = _metadata(path)
     program = _program(path / _PROGRAM)
     several = len(program.functions) > 1

@@ -141,7 +141,6 @@ def _plain(number: int, value: str | int) -> bytes:
 
 
 def _plain_field(kind: Any, name: str, value: Any, *, repeated: bool = False) -> bytes:
-    """A field without messages in it, as protobuf writes a message of nothing else."""
     message = kind()
     if repeated:
         getattr(message, name).extend(value)

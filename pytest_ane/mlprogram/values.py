@@ -142,7 +142,6 @@ def _tensor(tensor: Any, kind: TensorType, where: str) -> Any:
 
 
 def _numbers(values: Any, kind: TensorType, where: str) -> Any:
-    """Numbers of a repeated field; those that the type cannot hold are refused."""
     if kind.dtype not in NUMPY:
         raise ProgramError(f"{where}: a constant {kind} is stored as numbers, not as bytes.")
     wide = np.array(values)

@@ -23,6 +23,7 @@ from pytest_ane.mlprogram.arrays import FloatArray
 
 F = TypeVar("F", bound=Callable[..., Any])
 Patterns = npt.NDArray[np.uint16]
+_vectorize: Any = numba.vectorize
 
 
 def available() -> bool:
@@ -40,24 +41,40 @@ def cached(build: Callable[[bool], Any]) -> Any:
         return build(False)
 
 
-def compiled(*arguments: Any, **options: Any) -> Callable[[F], F]:
-    """Compile a function for these types of arguments, to release the GIL while it runs."""
+def compiled(*kinds: Any, **options: Any) -> Callable[[F], F]:
+    """Compile a function for these types of arguments, to release the GIL while it runs.
+
+    `kinds` are the types, or a list of them for each combination.
+    """
+    lists = kinds if isinstance(kinds[0], list) else [kinds]
+    made = [types.void(*arguments) for arguments in lists]
 
     def decorate(function: F) -> F:
-        kind = types.void(*arguments)
         return cast(
             F,
-            cached(lambda cache: numba.njit(kind, cache=cache, nogil=True, **options)(function)),
+            cached(lambda cache: numba.njit(made, cache=cache, nogil=True, **options)(function)),
         )
 
     return decorate
 
 
-def _widening(context: Any, pattern: Any) -> Any:
+def ufunc(kind: str) -> Callable[[Any], Any]:
+    """Compile a function of numbers, such as `float32(float64)`, as numpy's own ufunc.
+
+    numpy's own object: a call through numba's wrapper of it takes 1 us more.
+    """
+    return lambda function: cached(lambda cache: _vectorize([kind], cache=cache)(function)).ufunc
+
+
+def _widening(context: Any, number: Any) -> Any:
+    """A number as float32: from an fp16 pattern, or as it is."""
+
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if isinstance(number, types.Float):
+            return arguments[0]
         return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
 
-    return types.float32(types.uint16), generate
+    return types.float32(number), generate
 
 
 def _rounding(context: Any, number: Any) -> Any:
@@ -81,17 +98,11 @@ widen_number: Any = intrinsic(_widening)
 round_number: Any = intrinsic(_rounding)
 
 
-def _rounded(x: Any) -> Any:
+@ufunc("float32(float32)")
+def rounded(x: Any) -> Any:
+    """The nearest fp16 number of each float32 one, ties to even; overflow gives infinity."""
     return round_number(x)
 
-
-_vectorize: Any = numba.vectorize
-_vectorized = cached(lambda cache: _vectorize(["float32(float32)"], cache=cache)(_rounded))
-rounded: Any = _vectorized.ufunc
-"""A ufunc: the nearest fp16 number of each float32 one, ties to even; overflow gives infinity.
-
-numpy's own object: a call through numba's wrapper of it takes 1 us more.
-"""
 
 _MATRIX = types.Array(types.uint16, 2, "C", readonly=True)
 _VECTOR = types.Array(types.float32, 1, "C", readonly=True)

@@ -251,7 +251,6 @@ def _run_joined(step: Step, tables: Sequence[Values], keep: AbstractSet[int], me
 
 
 def _alike(arrays: Sequence[Any], axis: int) -> bool:
-    """Whether arrays differ in their length along one axis at most."""
     rank = arrays[0].ndim
     if rank < 2 or any(array.ndim != rank for array in arrays):
         return False

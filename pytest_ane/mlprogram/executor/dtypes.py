@@ -103,9 +103,8 @@ def convert(array: Array, dtype: DType, precision: Precision) -> Array:
 
     Callers have numpy's warnings off.
     """
-    if dtype is DType.FP16 and precision == "as-typed":
-        return rounded(array)
-    return np.asarray(array).astype(carried(dtype, precision), copy=False)
+    converted: Array = converter(TensorType(dtype), precision, moves=False)(array)
+    return converted
 
 
 @lru_cache(maxsize=1024)

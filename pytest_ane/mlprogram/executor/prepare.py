@@ -155,7 +155,6 @@ class Constants:
         return values if len(values) > 1 or key in SEQUENCES else values[0]
 
     def _compute(self, op: Operation) -> None:
-        """Compute a constant operation's results."""
         implementation = lookup(op.op, self._opset, f"{self._model.path}: {op.name}: ")
         with np.errstate(all="ignore"):
             try:

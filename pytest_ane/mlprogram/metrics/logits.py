@@ -244,7 +244,6 @@ def _ranks(a: DoubleArray, b: DoubleArray) -> npt.NDArray[np.int64]:
 
 
 def _leads(logits: DoubleArray) -> DoubleArray:
-    """The best minus the second; infinite where there is no second."""
     if logits.shape[1] < 2:
         return np.full(len(logits), math.inf)
     ordered = np.partition(logits, (-2, -1), axis=1)

@@ -22,7 +22,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from pytest_ane.mlprogram.arrays import Array, FloatArray
-from pytest_ane.mlprogram.executor._kernels import cached
+from pytest_ane.mlprogram.executor._kernels import ufunc
 from pytest_ane.mlprogram.executor.ane import Grade, rule
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -82,12 +82,6 @@ def inline(function: F) -> F:
 
 rounded_number = inline(round_half_away)
 decoded_number = inline(decode_number)
-_vectorize: Any = numba.vectorize
-
-
-def ufunc(kind: str) -> Callable[[Any], Any]:
-    """Compile a function of numbers, such as `float32(float64)`, as numpy's own ufunc."""
-    return lambda function: cached(lambda cache: _vectorize([kind], cache=cache)(function)).ufunc
 
 
 _decode = ufunc("float32(float32)")(decode_number)

@@ -28,8 +28,9 @@ from numba.core import types
 
 from pytest_ane.mlprogram.arrays import Array, BoolArray, DoubleArray, FloatArray
 from pytest_ane.mlprogram.executor._kernels import Patterns, compiled
+from pytest_ane.mlprogram.executor._kernels import widen_number as number_of
 from pytest_ane.mlprogram.executor.ane._fp16 import bits_of, decode, decoded_number, r16
-from pytest_ane.mlprogram.executor.ane._kernel import FACTORS, measure, number_of, products, scale
+from pytest_ane.mlprogram.executor.ane._kernel import FACTORS, measure, products, scale
 
 LSB = 2.0**-16
 
@@ -201,7 +202,6 @@ class Columns:
 
 
 def _count(factors: Any, counts: Any, sizes: Any) -> None:
-    """Add factors to their classes."""
     for b in range(factors.shape[0]):
         for o in range(factors.shape[1]):
             for k in range(factors.shape[2]):

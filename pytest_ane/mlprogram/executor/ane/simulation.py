@@ -210,7 +210,6 @@ class Simulation:
         return self._ruled(op, rule, grade, typed)
 
     def _is_fp16(self, op: Operation) -> bool:
-        """Whether it computes in fp16: what is of another type does not run on the ANE."""
         if op.op == "quantize":
             return self._patterns.dtype(op, "scale") is DType.FP16
         kinds = [out.type for out in op.outputs]
@@ -223,7 +222,6 @@ class Simulation:
         return Grade.INFERRED if is_packed and usual is Grade.RECORDED else usual
 
     def _counted(self, op: str, typed: Callable[..., Any]) -> Callable[..., Any]:
-        """An operation without a rule."""
 
         def compute(**parameters: Any) -> Any:
             result = typed(**parameters)

@@ -98,7 +98,6 @@ def conv_transpose(
 
 
 def _cut(whole: Any, begins: Sequence[int], sizes: Sequence[int]) -> Any:
-    """So many elements of each spatial axis from a place on, zeros past the end."""
     at = (slice(begin, begin + size) for begin, size in zip(begins, sizes, strict=True))
     place = (..., *at)
     inside = whole[place]

@@ -68,7 +68,6 @@ def reshape_like(x: Any, ref_tensors: Any, begins: Any, ends: Any, end_masks: An
 
 
 def _tuple(values: Any) -> tuple[Any, ...]:
-    """A list's items; a list of one may come as its item."""
     return tuple(values) if isinstance(values, (tuple, list)) else (values,)
 
 
