@@ -340,12 +340,6 @@ def _floats(words: list[str], dtype: DType) -> Array:
         raise ValueError("beyond the range of any type")
     with np.errstate(over="ignore"):
         array = wide.astype(_numpy(dtype))
-    if dtype is DType.BF16:
-        # To the nearest, ties to even: bfloat16 is the upper half of float32.
-        word = array.view(np.uint32).astype(np.uint64)
-        word = word + 0x7FFF + (word >> 16 & 1)
-        rounded = (word & 0xFFFF0000).astype(np.uint32).view(np.float32)
-        array = np.where(np.isnan(array), array, rounded)
     if np.isinf(array[np.isfinite(wide)]).any():
         raise ValueError("beyond the range of the type")
     return array

@@ -106,11 +106,6 @@ def test_opsets(text: str, record: str) -> None:
     assert parse(body("", opset=text)).main.opset == record
 
 
-def test_several_functions() -> None:
-    text = "program(1.3) { func b<ios18>(fp16 x) { } -> (x); func a<ios18>(fp16 x) { } -> (x); }"
-    assert list(parse(text).functions) == ["a", "b"]
-
-
 @pytest.mark.parametrize(
     ("kind", "literal", "value"),
     [

@@ -181,15 +181,6 @@ def test_the_block_of_the_functions_own_opset(tmp_path: Path) -> None:
     assert [op.op for op in function.walk()] == ["const", "add"]
 
 
-def test_nested_blocks_see_the_names_around_them(tmp_path: Path) -> None:
-    program = doubling()
-    cond = program.op("cond", "z", shape=(2, 3), pred="x")
-    block = cond.blocks.add()
-    block.outputs.append("x")
-    nested = list(read_model(program.save(tmp_path)).program.walk())[-1].blocks
-    assert nested[0].outputs == ("x",)
-
-
 def test_types_of_every_kind(tmp_path: Path) -> None:
     program = doubling()
     op = program.op("make", "state")

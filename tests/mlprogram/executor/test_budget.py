@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_ane.cli import main
 from pytest_ane.mlprogram.errors import BudgetError
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.executor.budget import (
@@ -123,18 +122,6 @@ def test_the_process_has_a_budget(tmp_path: Path) -> None:
     with process_budget(memory=10**6), pytest.raises(BudgetError, match="budget of 1 MB"):
         Session(read_model(package)).predict(X)
     assert current_budget().memory != 10**6
-
-
-@pytest.mark.parametrize("arguments", [["run"], ["golden", "record", "--out=y.safetensors"]])
-def test_commands_refuse_with_one_sentence(
-    tmp_path: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    package = fill().save(tmp_path)
-    np.save(tmp_path / "x.npy", X["x"])
-    inputs = [f"--input=x={tmp_path}/x.npy"] if arguments == ["run"] else []
-    assert main([*arguments, str(package), "--memory", "8 GB", *inputs]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("fill 'y' of 120 GB, over the budget of 8 GB; raise --ane-memory.")
 
 
 PEAK = """

@@ -135,19 +135,6 @@ def test_an_image_is_bound_as_the_program_takes_it(
     assert bound.tolist() == [[[[3, 6]], [[2, 5]], [[1, 4]]]]
 
 
-@pytest.mark.parametrize(
-    ("value", "what"),
-    [(np.zeros((2, 1, 3), np.uint8), "shape [2, 1, 3]"), (np.zeros((1, 2, 3)), "dtype float64")],
-)
-def test_an_image_that_does_not_fit(tmp_path: Path, value: Any, what: str) -> None:
-    read = picture(tmp_path)
-    with pytest.raises(ExecutionError) as caught:
-        bind_inputs(read, {"x": value}, "as-typed")
-    assert str(caught.value) == (
-        f"{read.path}: input 'x' has {what}; it takes a PIL image of mode RGB or uint8 [1, 2, 3]."
-    )
-
-
 def test_colours_that_are_not_declared(tmp_path: Path) -> None:
     """A compiled model's table may leave them out: no order of channels is made up."""
     read = picture(tmp_path)
@@ -243,12 +230,6 @@ def test_results_are_clipped_and_rounded() -> None:
     pixels = to_pixels(image("GRAYSCALE"), x.reshape(1, 1, 1, -1))
     assert pixels.tolist() == [[0, 0, 1, 255, 255, 255, 255, 0, 0]]
     assert pixels.dtype == np.uint8
-
-
-@pytest.mark.parametrize("shape", [(1, 1, 2, 3), (2, 3, 2, 3), (3, 2, 3), (2, 3)])
-def test_results_that_are_no_image(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"not \[1, 3, H, W\]"):
-        to_pixels(image("RGB"), np.zeros(shape, np.float32))
 
 
 @given(st.sampled_from(["RGB", "BGR", "GRAYSCALE"]), st.integers(1, 5), st.integers(1, 5),

@@ -14,7 +14,7 @@ from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.executor.weights import StreamedWeight
 from pytest_ane.mlprogram.model import read_model
-from tests.mlprogram.executor.programs import build, session, written
+from tests.mlprogram.executor.programs import written
 from tests.mlprogram.executor.test_weights import COLUMNS, ROWS, palette
 from tests.mlprogram.packages import Program
 
@@ -95,53 +95,34 @@ def test_a_product_of_constants_and_one_with_a_computed_bias(tmp_path: Path) -> 
 X = np.float32([1, 2, 3])
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("programs")
+def test_cond_branches_may_be_constants_and_outer_values(tmp_path: Path) -> None:
+    body = """
+        fp32 sum = reduce_sum(x = x);
+        bool flag = greater(x = sum, y = fp32(0));
+        tensor<fp32, [3]> doubled = mul(x = x, y = fp32(2));
+        tensor<fp32, [3]> other = const()[val = tensor<fp32, [3]>([7, 8, 9])];
+        tensor<fp32, [3]> y = cond(pred = flag) a() { } -> (doubled), b() { } -> (other);
+    """
+    prepared = written(tmp_path / "m.mlmodelc", body)
+    assert prepared.predict({"x": X})["y"].tolist() == [2, 4, 6]
+    assert prepared.predict({"x": -X})["y"].tolist() == [7, 8, 9]
 
 
-@pytest.fixture(scope="module")
-def mb() -> Any:
-    from pytest_ane.make.coremltools_quiet import import_coremltools
-
-    import_coremltools()
-    from coremltools.converters.mil import Builder
-
-    return Builder
-
-
-def test_cond_branches_may_be_constants_and_outer_values(folder: Path, mb: Any) -> None:
-    def body(x: Any) -> Any:
-        flag = mb.greater(x=mb.reduce_sum(x=x, axes=[0], keep_dims=False), y=0.0)
-        doubled = mb.mul(x=x, y=2.0)
-        return mb.cond(
-            pred=flag,
-            _true_fn=lambda: mb.identity(x=doubled),
-            _false_fn=lambda: mb.const(val=np.float32([7, 8, 9])),
-        )
-
-    prepared = session(build(folder / "constant.mlpackage", [mb.TensorSpec((3,))], body))
-    assert _only(prepared, x=[1, 2, 3]).tolist() == [2, 4, 6]
-    assert _only(prepared, x=[-1, -2, -3]).tolist() == [7, 8, 9]
-
-
-def test_while_loop_counts_and_carries(folder: Path, mb: Any) -> None:
-    """Y = x 2^5, and 0 rounds give x itself."""
-
-    def body(x: Any, n: Any) -> Any:
-        count = mb.cast(x=mb.squeeze(x=n, axes=[0]), dtype="int32")
-        left, y = mb.while_loop(
-            _cond=lambda left, _: mb.greater(x=left, y=0),
-            _body=lambda left, y: (mb.sub(x=left, y=1), mb.mul(x=y, y=2.0)),
-            loop_vars=(count, x),
-        )
-        return mb.add(x=y, y=0.0), left
-
-    specs = [mb.TensorSpec((2,)), mb.TensorSpec((1,))]
-    prepared = session(build(folder / "while.mlpackage", specs, body))
+def test_while_loop_counts_and_carries(tmp_path: Path) -> None:
+    """Y = x 2^n, and 0 rounds give x itself."""
+    body = """
+        int32 left, tensor<fp32, [3]> y = while_loop(loop_vars = (n, x))
+        (int32 i, tensor<fp32, [3]> a) { bool c = greater(x = i, y = int32(0)); } -> (c),
+        (int32 i, tensor<fp32, [3]> a) {
+            int32 j = sub(x = i, y = int32(1));
+            tensor<fp32, [3]> b = mul(x = a, y = fp32(2));
+        } -> (j, b);
+    """
+    inputs = "tensor<fp32, [3]> x, int32 n"
+    prepared = written(tmp_path / "m.mlmodelc", body, "y, left", inputs)
     for rounds in (5, 0, 1):
-        y, left = prepared.predict({"x": np.float32([1, 3]), "n": np.float32([rounds])}).values()
-        assert y.tolist() == [2**rounds, 3 * 2**rounds]
+        y, left = prepared.predict({"x": X, "n": np.int32(rounds)}).values()
+        assert y.tolist() == (X * 2**rounds).tolist()
         assert left == 0
 
 
@@ -164,28 +145,24 @@ def test_nested_loops(tmp_path: Path) -> None:
     assert found.predict({"x": np.float32(10)})["y"].tolist() == 13
 
 
-def test_lists_collect_what_a_loop_computes(folder: Path, mb: Any) -> None:
-    def body(x: Any) -> Any:
-        ls = mb.make_list(init_length=4, dtype="fp32", elem_shape=(2,))
-        _, filled = mb.while_loop(
-            _cond=lambda i, _: mb.less(x=i, y=4),
-            _body=lambda i, ls: (
-                mb.add(x=i, y=1),
-                mb.list_write(ls=ls, index=i, value=mb.mul(x=x, y=mb.cast(x=i, dtype="fp32"))),
-            ),
-            loop_vars=(0, ls),
-        )
-        return mb.list_gather(ls=filled, indices=[3, 1]), mb.list_read(ls=filled, index=2)
-
-    prepared = session(build(folder / "list.mlpackage", [mb.TensorSpec((2,))], body))
-    gathered, third = prepared.predict({"x": np.float32([1, 10])}).values()
-    assert gathered.tolist() == [[3, 30], [1, 10]]
-    assert third.tolist() == [2, 20]
-
-
-def _only(prepared: Session, **inputs: Any) -> Any:
-    (found,) = prepared.predict({k: np.float32(v) for k, v in inputs.items()}).values()
-    return found
+def test_lists_collect_what_a_loop_computes(tmp_path: Path) -> None:
+    body = """
+        list<tensor<fp32, [3]>, ?> first = make_list(
+            init_length = int32(4), dtype = string("fp32"), elem_shape = (int32(3)));
+        int32 n, list<tensor<fp32, [3]>, ?> filled = while_loop(loop_vars = (int32(0), first))
+        (int32 i, list<tensor<fp32, [3]>, ?> a) { bool c = less(x = i, y = int32(4)); } -> (c),
+        (int32 i, list<tensor<fp32, [3]>, ?> a) {
+            int32 j = add(x = i, y = int32(1));
+            fp32 factor = cast(x = i, dtype = string("fp32"));
+            tensor<fp32, [3]> value = mul(x = x, y = factor);
+            list<tensor<fp32, [3]>, ?> b = list_write(ls = a, index = i, value = value);
+        } -> (j, b);
+        tensor<fp32, [2, 3]> y = list_gather(ls = filled, indices = tensor<int32, [2]>([3, 1]));
+        tensor<fp32, [3]> third = list_read(ls = filled, index = int32(2));
+    """
+    y, third = written(tmp_path / "m.mlmodelc", body, "y, third").predict({"x": X}).values()
+    assert y.tolist() == [(3 * X).tolist(), X.tolist()]
+    assert third.tolist() == (2 * X).tolist()
 
 
 def test_a_later_constant_does_not_take_an_inner_name(tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ two vectors at a time; elsewhere one after the other in float64, with the sticky
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numba
 import numpy as np
@@ -18,8 +17,6 @@ from numba.extending import intrinsic
 from pytest_ane.mlprogram.executor._kernels import compiled
 from pytest_ane.mlprogram.executor._kernels import widen_number as number_of
 from pytest_ane.mlprogram.executor.ane._fp16 import bits_of, decoded_number, inline, of_bits
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 LIMIT = 2**31
 """Of the accumulator, in LSB: 32768.0."""

@@ -29,26 +29,6 @@ FORMULAS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("op", "all_", "rows"),
-    [
-        ("l1_norm", 10, [3, 7]),
-        ("l2_norm", np.sqrt(f32(30)), [np.sqrt(f32(5)), 5]),
-        ("max", 4, [1, 4]),
-        ("mean", 1.5, [-0.5, 3.5]),
-        ("min", -2, [-2, 3]),
-        ("prod", -24, [-2, 12]),
-        ("sum", 6, [-1, 7]),
-        ("sum_square", 30, [5, 25]),
-    ],
-)
-def test_literal(op: str, all_: float, rows: list[float]) -> None:
-    same(f"reduce_{op}", f32(all_), x=X)
-    same(f"reduce_{op}", f32(rows), x=X, axes=[-1])
-    same(f"reduce_{op}", f32(rows)[:, None], x=X, axes=[1], keep_dims=True)
-    same(f"reduce_{op}", f32([[all_]]), x=X, axes=[0, 1], keep_dims=True)
-
-
 def test_log_sum_exp_of_extremes() -> None:
     close("reduce_log_sum_exp", 1000 + np.log(2), x=f32([1000, 1000]))
     same("reduce_log_sum_exp", f32(-np.inf), x=f32([-np.inf, -np.inf]))

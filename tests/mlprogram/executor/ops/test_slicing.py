@@ -148,15 +148,6 @@ def test_fewer_pairs_are_for_the_last_axes(x: Any, data: st.DataObject) -> None:
 
 
 LITERALS = [
-    case("slice_by_index", [[5, 6]], x=X, begin=[1, 1], end=[2, 3]),
-    case("slice_by_index", [[1, 3], [7, 9]], x=X, begin=[0, 0], end=[3, 3], stride=[2, 2]),
-    case("slice_by_index", [[6]], x=X, begin=[-2, -1], end=[-1, 3]),
-    case("slice_by_index", X, x=X, begin=[2, 2], end=[0, 0], begin_mask=[True, True],
-         end_mask=[True, True]),
-    case("slice_by_index", [4, 5], x=X, begin=[1, 0], end=[0, 2], squeeze_mask=[True, False]),
-    case("slice_by_index", f32(6), x=X, begin=[1, -1], end=[0, 0], squeeze_mask=[True, True]),
-    case("slice_by_index", X[::-1], x=X, begin=[-1, 0], end=[0, 3], stride=[-1, 1],
-         end_mask=[True, True]),
     case("slice_by_size", [[5, 6], [8, 9]], x=X, begin=[1, 1], size=[2, -1]),
     case("slice_by_size", [[4, 5], [7, 8]], x=X, begin=[-2, -3], size=[2, 2]),
     case("slice_by_size", X[1:, 2:], x=X, begin=[-2, -1], size=[-1, -1]),
