@@ -137,12 +137,6 @@ def test_options_that_there_are_not(tmp_path: Path, options: dict[str, Any], sen
         chain(tmp_path, **options)
 
 
-@pytest.mark.parametrize("inputs", [X, None, [1, 2]])
-def test_inputs_without_names(tmp_path: Path, inputs: Any) -> None:
-    with pytest.raises(ExecutionError, match="give them by name: x"):
-        chain(tmp_path).predict(inputs)
-
-
 def test_results_share_nothing_with_the_session(tmp_path: Path) -> None:
     prepared, x = chain(tmp_path), X.copy()
     taps = prepared.predict({"x": x}, outputs=["x", "three", "y"])
