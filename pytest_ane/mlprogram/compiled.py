@@ -144,38 +144,39 @@ def _parts(path: Path) -> list[Path]:
     return list(takewhile(Path.is_dir, folders))
 
 
+def _named(path: Path) -> tuple[list[Path], tuple[str, ...], tuple[str, ...]]:
+    """The folders of a pipeline's parts, their names, and the names of those that are programs."""
+    folders = _parts(path)
+    names = part_names(len(folders), read_names(path / "modelNames" / _DATA))
+    named = zip(names, folders, strict=True)
+    return folders, names, tuple(name for name, f in named if (f / _PROGRAM).exists())
+
+
 def _pipeline(path: Path, *, weights: bool, part: str | None) -> MLModel | Pipeline:
     """A pipeline, or one of its programs, whatever the other parts are."""
-    folders = _parts(path)
-    names = _names(path, folders)
-    programs = [name for name, f in zip(names, folders, strict=True) if (f / _PROGRAM).exists()]
+    folders, names, programs = _named(path)
+
+    def read(folder: Path) -> MLModel:
+        return replace(_model(folder, weights=weights), part=folder.name)
+
     if part is not None:
         if part not in programs:
             raise no_such_part(path, part, programs)
-        return _part(folders[names.index(part)], weights=weights)
+        return read(folders[names.index(part)])
     for i, folder in enumerate(folders, 1):
         if not (folder / _PROGRAM).exists():
             raise ProgramError(_refused(path, i, folder))
     metadata = _described_in(path)
-    parts = tuple(_part(folder, weights=weights) for folder in folders)
     pipeline = Pipeline(
         path=str(path),
         specification_version=metadata.specification_version,
         inputs=metadata.features("", "inputSchema"),
         outputs=metadata.features("", "outputSchema"),
-        parts=parts,
+        parts=tuple(map(read, folders)),
         names=names,
     )
     check_pipeline(pipeline, metadata.file)
     return pipeline
-
-
-def _part(folder: Path, *, weights: bool) -> MLModel:
-    return replace(_model(folder, weights=weights), part=folder.name)
-
-
-def _names(path: Path, folders: Sequence[Path]) -> tuple[str, ...]:
-    return part_names(len(folders), read_names(path / "modelNames" / _DATA))
 
 
 def _missing(file: Path) -> str:
@@ -234,9 +235,8 @@ def _model(path: Path, *, weights: bool = True, function: str | None = None) -> 
 
 def compiled_functions(path: Path) -> tuple[str, ...]:
     """Names of the functions of an `.mlmodelc`; of a pipeline, of its ML Programs."""
-    if folders := _parts(path):
-        named = zip(_names(path, folders), folders, strict=True)
-        return tuple(name for name, folder in named if (folder / _PROGRAM).exists())
+    if _parts(path):
+        return _named(path)[2]
     try:
         text = read_file(path / _PROGRAM)
     except FileNotFoundError:

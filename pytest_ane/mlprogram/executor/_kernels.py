@@ -105,7 +105,7 @@ def rounded(x: Any) -> Any:
 
 
 _MATRIX = types.Array(types.uint16, 2, "C", readonly=True)
-_VECTOR = types.Array(types.float32, 1, "C", readonly=True)
+_ROWS = types.Array(types.float32, 2, "C", readonly=True)
 _LINE = types.Array(types.uint16, 1, "C", readonly=True)
 
 
@@ -113,28 +113,29 @@ _LINE = types.Array(types.uint16, 1, "C", readonly=True)
 _ANY_ORDER = {"reassoc", "contract"}
 
 
-@compiled(_MATRIX, _VECTOR, types.float32[::1], fastmath=_ANY_ORDER)
-def multiply(weight: Patterns, vector: FloatArray, out: FloatArray) -> None:
-    """`out [O] = weight [O, K] vector [K]`.
+@compiled(_MATRIX, _ROWS, types.float32[:, ::1], fastmath=_ANY_ORDER)
+def multiply(weight: Patterns, vectors: FloatArray, out: FloatArray) -> None:
+    """`out [P, O] = vectors [P, K] weight^T [K, O]`.
 
     In four streams: memory delivers a quarter more a second to four than to one.
     """
     quarter = weight.shape[0] // 4
-    for o in range(quarter):
-        a, b, c, d = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
-        for k in range(weight.shape[1]):
-            x = vector[k]
-            a += widen_number(weight[o, k]) * x
-            b += widen_number(weight[o + quarter, k]) * x
-            c += widen_number(weight[o + 2 * quarter, k]) * x
-            d += widen_number(weight[o + 3 * quarter, k]) * x
-        out[o], out[o + quarter] = a, b
-        out[o + 2 * quarter], out[o + 3 * quarter] = c, d
-    for o in range(4 * quarter, weight.shape[0]):
-        total = np.float32(0)
-        for k in range(weight.shape[1]):
-            total += widen_number(weight[o, k]) * vector[k]
-        out[o] = total
+    for p in range(len(vectors)):
+        for o in range(quarter):
+            a, b, c, d = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
+            for k in range(weight.shape[1]):
+                x = vectors[p, k]
+                a += widen_number(weight[o, k]) * x
+                b += widen_number(weight[o + quarter, k]) * x
+                c += widen_number(weight[o + 2 * quarter, k]) * x
+                d += widen_number(weight[o + 3 * quarter, k]) * x
+            out[p, o], out[p, o + quarter] = a, b
+            out[p, o + 2 * quarter], out[p, o + 3 * quarter] = c, d
+        for o in range(4 * quarter, weight.shape[0]):
+            total = np.float32(0)
+            for k in range(weight.shape[1]):
+                total += widen_number(weight[o, k]) * vectors[p, k]
+            out[p, o] = total
 
 
 @compiled(_LINE, types.float32[::1])

@@ -205,6 +205,8 @@ LARGE = 1 << 16
 """Bytes from which a weight is worth streaming, or holding in fp16."""
 _AT_ONCE = 1 << 20
 """Elements decoded at a time: their 4 MB stay in the cache until they are multiplied."""
+_FEW = 8
+"""Columns up to which the compiled product beats widening the weight for BLAS."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,13 +266,14 @@ class HalfWeight(StreamedWeight):
         return cls(numbers.shape, np.float32, rows, patterns)
 
     def product(self, columns: Array) -> Array:
-        """As `StreamedWeight.product`; a single column is multiplied while the weight is read."""
-        if columns.size != columns.shape[1] or (kernels := load_kernels()) is None:
+        """As `StreamedWeight.product`; few columns are multiplied while the weight is read."""
+        count, width, positions = columns.shape
+        if count * positions > _FEW or (kernels := load_kernels()) is None:
             return super().product(columns)
-        result = np.empty((1, len(self.patterns), 1), np.float32)
-        column = np.ascontiguousarray(columns.reshape(-1), np.float32)
-        kernels.multiply(self.patterns, column, result.reshape(-1))
-        return result
+        vectors = np.ascontiguousarray(columns.swapaxes(1, 2), np.float32).reshape(-1, width)
+        result = np.empty((len(vectors), len(self.patterns)), np.float32)
+        kernels.multiply(self.patterns, vectors, result)
+        return result.reshape(count, positions, -1).swapaxes(1, 2)
 
 
 def palettized(

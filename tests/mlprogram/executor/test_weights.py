@@ -139,7 +139,7 @@ def held(session: Session) -> list[str]:
     return [name for name, v in session._constants.items() if isinstance(v, HalfWeight)]
 
 
-@pytest.mark.parametrize("positions", [1, 3, 40])
+@pytest.mark.parametrize("positions", [1, 3, 8, 9])
 @pytest.mark.parametrize("samples", [1, 2])
 def test_products(positions: int, samples: int) -> None:
     columns = RNG.standard_normal((samples, COLUMNS, positions)).astype(np.float32)
