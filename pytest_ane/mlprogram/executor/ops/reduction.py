@@ -137,5 +137,7 @@ def local_response_norm(
 
     if x.ndim < 3 or size < 1:
         raise ValueError(f"{size} channels around do not exist in {x.shape}")
-    tensor = torch.from_numpy(np.array(x))
-    return torch.nn.functional.local_response_norm(tensor, int(size), alpha, beta, k).numpy()
+    # All channels are within twice their number; torch would lay out the rest as zeros.
+    near = min(int(size), 2 * x.shape[1] + int(size) % 2)
+    numbers = near, float(alpha) * near / int(size), float(beta), float(k)
+    return torch.nn.functional.local_response_norm(torch.from_numpy(np.array(x)), *numbers).numpy()
