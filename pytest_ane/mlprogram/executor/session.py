@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from pytest_ane.mlprogram.arithmetic import GRADES, Arithmetic, RuleShares
+from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor._registry import FAILURES, lookup
@@ -62,7 +62,6 @@ class Session:
         block: the steps of a run.
         template: values of all slots before the first step: constants where needed, else None.
         slots: slots of the outermost block's values by name.
-        tally: with arithmetic `ane`, which grades of rules computed what; else None.
     """
 
     def __init__(
@@ -87,7 +86,6 @@ class Session:
             makers = {out.name: op for op in model.main.walk() for out in op.outputs}
             simulation = Simulation(makers, scale_after=scale_after)
         self.arithmetic = arithmetic
-        self.tally = simulation.tally if simulation else None
         self._simulation = simulation
         prepared = Preparer(model, precision, memory_budget, overrides, self.budget, simulation)
         self.block, self.template = prepared.block, prepared.template
@@ -123,15 +121,7 @@ class Session:
     @property
     def rule_shares(self) -> RuleShares | None:
         """By which rules all runs so far computed; None with arithmetic `typed`."""
-        if (tally := self.tally) is None:
-            return None
-        return RuleShares(
-            {grade.value: count for grade, count in tally.operations.items() if count},
-            {grade.value: count for grade, count in tally.products.items() if count},
-            tuple(sorted(op for op, grade in tally.kinds.items() if grade.value == GRADES[-1])),
-            {name: count for name, count in tally.infinite.items() if count},
-            {name: count for name, count in tally.may_overflow.items() if count},
-        )
+        return self._simulation.shares if self._simulation else None
 
     def watch(self, watch: Callable[[Computed], None]) -> None:
         """With arithmetic `ane`, call this after each run of an operation that has a rule."""
