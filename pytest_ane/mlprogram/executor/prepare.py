@@ -208,9 +208,7 @@ class Constants:
 
     def _stored_value(self, op: Operation, key: str) -> Value | None:
         """A parameter as it is stored, which may be a constant by name."""
-        argument: Argument | None = op.attributes.get(key)
-        if argument is None and len(op.inputs.get(key, ())) == 1:
-            argument = op.inputs[key][0]
+        argument = op.only(key)
         return self._stored.get(argument.name) if isinstance(argument, Ref) else argument
 
     def _is_constant(self, op: Operation) -> bool:

@@ -31,7 +31,7 @@ from pytest_ane.mlprogram.executor.ane.products import (
 from pytest_ane.mlprogram.executor.dtypes import load_kernels
 from pytest_ane.mlprogram.executor.ops.constexpr import along
 from pytest_ane.mlprogram.executor.weights import HalfWeight
-from pytest_ane.mlprogram.records import Argument, DType, Operation, Ref, TensorType, Value
+from pytest_ane.mlprogram.records import DType, Operation, Ref, TensorType, Value
 
 OPERANDS = {"conv": ("weight",), "linear": ("weight",), "matmul": ("x", "y")}
 """Parameters that may be constant factors."""
@@ -41,13 +41,6 @@ Reader = Callable[[Operation, Sequence[str]], Mapping[str, Any]]
 
 
 _QDQ = ("dequantize", "quantize")
-
-
-def _only(op: Operation, key: str) -> Argument | None:
-    if key in op.attributes:
-        return op.attributes[key]
-    arguments = op.inputs.get(key, ())
-    return arguments[0] if len(arguments) == 1 else None
 
 
 def _plain(op: Operation, key: str, constants: Mapping[str, Any]) -> Factors:
@@ -147,12 +140,12 @@ class Simulation:
         return self._ruled(op, rule, grade, typed)
 
     def _maker(self, op: Operation, key: str) -> Operation | None:
-        only = _only(op, key)
+        only = op.only(key)
         return self._makers.get(only.name) if isinstance(only, Ref) else None
 
     def _dtype(self, op: Operation, key: str) -> DType | None:
         """The type of a parameter's elements; None for one of the program's inputs."""
-        maker, stored = self._maker(op, key), _only(op, key)
+        maker, stored = self._maker(op, key), op.only(key)
         kind = stored.type if isinstance(stored, Value) else maker and maker.outputs[0].type
         return kind.dtype if isinstance(kind, TensorType) else None
 
