@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.mlprogram.arrays import FloatArray
-from pytest_ane.mlprogram.executor.ane._fp16 import add, maximum, minimum, mul, sub
 from pytest_ane.mlprogram.executor.ane.accumulator import Weight, sums
 from pytest_ane.mlprogram.executor.ane.products import quantize, w8a8
 from pytest_ane.mlprogram.executor.ane.simulation import rules
@@ -174,9 +173,10 @@ def unary(op: str) -> Callable[[Mapping[str, Any]], FloatArray]:
     return compute
 
 
-def pairwise(compute: Callable[..., FloatArray]) -> Callable[[Mapping[str, Any]], FloatArray]:
+def pairwise(op: str) -> Callable[[Mapping[str, Any]], FloatArray]:
     """An element-wise operation on `x` and `y`."""
-    return lambda operands: compute(numbers(operands["x"]), numbers(operands["y"]))
+    compute = rules()[op].compute
+    return lambda operands: np.asarray(compute(numbers(operands["x"]), numbers(operands["y"])))
 
 
 FUNCTIONS = (
@@ -188,9 +188,9 @@ OPERATIONS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "conv": dot, "conv_bias": dot, "conv_lsb": dot, "conv_palette": dot, "matmul": dot,
     "linear": dot,
     "conv_w8a8": integer_conv, "quantize": quantized,
-    **{f"{prefix}{compute.__name__}": pairwise(compute)
-       for compute in (add, sub, mul) for prefix in ("elementwise_", "")},
-    "maximum": pairwise(maximum), "minimum": pairwise(minimum),
+    **{f"{prefix}{op}": pairwise(op)
+       for op in ("add", "sub", "mul") for prefix in ("elementwise_", "")},
+    "maximum": pairwise("maximum"), "minimum": pairwise("minimum"),
 }  # fmt: skip
 
 

@@ -37,7 +37,7 @@ from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.executor.ane import REGISTERED, Grade, Rule, products
 from pytest_ane.mlprogram.executor.ane._activations import tanh
 from pytest_ane.mlprogram.executor.ane._fp16 import add, mul
-from pytest_ane.mlprogram.executor.ane.accumulator import Sums, Weight, losses, sums
+from pytest_ane.mlprogram.executor.ane.accumulator import Columns, Sums, Weight, sums
 from pytest_ane.mlprogram.executor.ane.simulation import rules
 from pytest_ane.mlprogram.metrics.logits import LogitSummary, compare_logits
 from pytest_ane.mlprogram.model import read_model
@@ -144,7 +144,7 @@ def logits_of(stack: Stack, prompts: Sequence[GoldenPrompt]) -> LogitSummary:
 
 @dataclass
 class Loss:
-    """What the sums of one kind lose, as in `losses`, and the largest |sum|."""
+    """What the sums of one kind lose, as in `Columns.losses`, and the largest |sum|."""
 
     products: int = 0
     dropped: int = 0
@@ -154,7 +154,7 @@ class Loss:
 
     def add(self, weight: Weight, vectors: Array, result: Sums) -> None:
         """Count some sums."""
-        part = losses(weight, vectors)
+        part = Columns.of(weight).losses(vectors)
         self.products += part.products
         self.dropped += part.dropped
         self.size += part.size

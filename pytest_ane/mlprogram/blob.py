@@ -125,7 +125,6 @@ def _path(model: MLModel, blob: Blob) -> Path:
 
 
 def _data(model: MLModel, blob: Blob) -> tuple[int, npt.NDArray[np.uint8]]:
-    """The number of a blob's type, and its bytes."""
     path = _path(model, blob)
     try:
         stat = path.stat()

@@ -33,7 +33,6 @@ from pytest_ane.mlprogram._features import (
     part_names,
     read_features,
 )
-from pytest_ane.mlprogram._write import write
 from pytest_ane.mlprogram.blob import check_blobs
 from pytest_ane.mlprogram.checks import check_boundary, check_pipeline, read_file
 from pytest_ane.mlprogram.errors import ProgramError
@@ -129,14 +128,7 @@ def is_compiled(path: Path) -> bool:
 def read_compiled(
     path: Path, *, weights: bool = True, function: str | None = None
 ) -> MLModel | Pipeline:
-    """Read an `.mlmodelc`.
-
-    Args:
-        path: the compiled model's folder.
-        function: which function of several, read without the others, or which program of a
-            pipeline; None for all of them, of which the default one runs, and the whole pipeline.
-        weights: check that every weight lies inside its file.
-    """
+    """Read an `.mlmodelc`, as `model.read_any` does."""
     if not path.is_dir():
         hint = "it is a file" if path.exists() else "no such folder"
         raise ProgramError(f"{path}: not an .mlmodelc ({hint}).")
@@ -152,38 +144,43 @@ def _parts(path: Path) -> list[Path]:
     return list(takewhile(Path.is_dir, folders))
 
 
+def _named(path: Path) -> tuple[list[Path], tuple[str, ...], tuple[str, ...]]:
+    """The folders of a pipeline's parts, their names, and the names of those that are programs."""
+    folders = _parts(path)
+    names = part_names(len(folders), read_names(path / "modelNames" / _DATA))
+    named = zip(names, folders, strict=True)
+    return folders, names, tuple(name for name, f in named if (f / _PROGRAM).exists())
+
+
 def _pipeline(path: Path, *, weights: bool, part: str | None) -> MLModel | Pipeline:
     """A pipeline, or one of its programs, whatever the other parts are."""
-    folders = _parts(path)
-    names = _names(path, folders)
-    programs = [name for name, f in zip(names, folders, strict=True) if (f / _PROGRAM).exists()]
+    folders, names, programs = _named(path)
+
+    def read(folder: Path) -> MLModel:
+        return replace(_model(folder, weights=weights), part=folder.name)
+
     if part is not None:
         if part not in programs:
             raise no_such_part(path, part, programs)
-        return _part(folders[names.index(part)], weights=weights)
+        return read(folders[names.index(part)])
     for i, folder in enumerate(folders, 1):
         if not (folder / _PROGRAM).exists():
             raise ProgramError(_refused(path, i, folder))
     metadata = _described_in(path)
-    parts = tuple(_part(folder, weights=weights) for folder in folders)
     pipeline = Pipeline(
         path=str(path),
         specification_version=metadata.specification_version,
         inputs=metadata.features("", "inputSchema"),
         outputs=metadata.features("", "outputSchema"),
-        parts=parts,
+        parts=tuple(map(read, folders)),
         names=names,
     )
     check_pipeline(pipeline, metadata.file)
     return pipeline
 
 
-def _part(folder: Path, *, weights: bool) -> MLModel:
-    return replace(_model(folder, weights=weights), part=folder.name)
-
-
-def _names(path: Path, folders: Sequence[Path]) -> tuple[str, ...]:
-    return part_names(len(folders), read_names(path / "modelNames" / _DATA))
+def _missing(file: Path) -> str:
+    return f"{file}: missing; the compiled model is incomplete."
 
 
 def _refused(path: Path, number: int, folder: Path) -> str:
@@ -198,7 +195,7 @@ def _refused(path: Path, number: int, folder: Path) -> str:
             "compiled from."
         )
     if kind in ("", _KIND):
-        return f"{folder / _PROGRAM}: missing; the compiled model is incomplete."
+        return _missing(folder / _PROGRAM)
     return (
         f"{path}: part {number} of the pipeline is a {kind}, not an ML Program; convert it again "
         'with convert_to="mlprogram".'
@@ -206,7 +203,6 @@ def _refused(path: Path, number: int, folder: Path) -> str:
 
 
 def _model(path: Path, *, weights: bool = True, function: str | None = None) -> MLModel:
-    """One ML Program."""
     metadata = _metadata(path)
     program = _program(path / _PROGRAM)
     several = len(program.functions) > 1
@@ -238,19 +234,13 @@ def _model(path: Path, *, weights: bool = True, function: str | None = None) -> 
 
 
 def compiled_functions(path: Path) -> tuple[str, ...]:
-    """Names of the functions of an `.mlmodelc`, by the lines of its program that begin them.
-
-    Of a pipeline, those of its ML Programs.
-    """
-    if folders := _parts(path):
-        named = zip(_names(path, folders), folders, strict=True)
-        return tuple(name for name, folder in named if (folder / _PROGRAM).exists())
+    """Names of the functions of an `.mlmodelc`; of a pipeline, of its ML Programs."""
+    if _parts(path):
+        return _named(path)[2]
     try:
         text = read_file(path / _PROGRAM)
     except FileNotFoundError:
-        raise ProgramError(
-            f"{path / _PROGRAM}: missing; the compiled model is incomplete."
-        ) from None
+        raise ProgramError(_missing(path / _PROGRAM)) from None
     return tuple(name.decode() for name in _FUNCTION.findall(text))
 
 
@@ -270,7 +260,7 @@ def _described_in(path: Path) -> Metadata | ModelData:
     try:
         return ModelData(path / _DATA)
     except FileNotFoundError:
-        raise ProgramError(f"{file}: missing; the compiled model is incomplete.") from None
+        raise ProgramError(_missing(file)) from None
 
 
 def _metadata(path: Path) -> Metadata | ModelData:
@@ -293,7 +283,7 @@ def _program(file: Path) -> Program:
         data = read_file(file)
         return parse(data.decode(), file)
     except FileNotFoundError:
-        raise ProgramError(f"{file}: missing; the compiled model is incomplete.") from None
+        raise ProgramError(_missing(file)) from None
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ProgramError(f"{file}:{line}: not UTF-8; the file is damaged.") from None
@@ -382,11 +372,10 @@ def _extents(shape: Any) -> tuple[int, ...]:
 def write_compiled(model: MLModel, folder: Path, functions: Sequence[MLModel] = ()) -> Path:
     """Write `folder`, an `.mlmodelc` that `read_model` reads as the same model.
 
-    Args:
-        model: with all of its functions.
-        folder: to be made.
-        functions: of several, the same model read for each of them.
+    `functions` are, of several, the same model read for each of them.
     """
+    from pytest_ane.mlprogram.parse import write
+
     try:
         (folder / "weights").mkdir(parents=True)
         (folder / "model.mil").write_text(write(model.program), encoding="utf-8")

@@ -37,19 +37,16 @@ def file_digest(path: Path) -> str:
 
 @contextmanager
 def remembered(folder: Path, *, rehash: bool = False) -> Iterator[None]:
-    """Keep digests of files in a folder, for this process and later ones.
+    """Keep digests of files in a folder, for this process and later ones, which may share it.
 
     A file is taken for unchanged if its path, size, times of change, inode and device are; one
     that was changed less than two seconds before it was read is not remembered. Whatever is
-    wrong with the folder or the list in it costs time, not the run.
-
-    Args:
-        folder: made if need be; processes may share it.
-        rehash: read every file once more, and remember anew; holds for what is nested in it too.
+    wrong with the folder or the list in it costs time, not the run. `rehash` reads every file once
+    more, and remembers anew; it holds for what is nested in it too.
     """
     global _memory
     before = _memory
-    _memory = _opened(folder / "files.jsonl", rehash or (before is not None and before.rehash))
+    _memory = _Memory(folder / "files.jsonl", rehash or (before is not None and before.rehash))
     _file_digest.cache_clear()
     try:
         yield
@@ -64,20 +61,18 @@ class _Memory:
     """
 
     def __init__(self, file: Path, rehash: bool) -> None:
-        self.file = file
-        self.rehash = rehash
+        self.file, self.rehash = file, rehash
         self._known: dict[str, tuple[_State, str]] = {}
-        self._read = 0
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Take in what was appended since, by whatever process."""
         with suppress(OSError):
-            if not self.rehash:
-                self._read_on()
-            if self.file.stat().st_size > _LONGEST:
-                self._clear()
-                self._read = 0
+            lines = () if rehash else file.read_bytes().splitlines()
+            for line in lines:
+                with suppress(ValueError, TypeError, RecursionError):
+                    path, state, digest = json.loads(line)
+                    if len(digest) == 64 and _HEX.issuperset(digest):
+                        self._known[path] = tuple(state), digest
+            if file.stat().st_size > _LONGEST:
+                known = (_line(p, *found) for p, found in self._known.items() if Path(p).exists())
+                write_atomically(file, b"".join(known))
 
     def get(self, path: Path, state: _State) -> str | None:
         found, digest = self._known.get(str(path), ((), ""))
@@ -90,35 +85,6 @@ class _Memory:
             with self.file.open("ab", buffering=0) as file:
                 file.write(_line(str(path), state, digest))
 
-    def _read_on(self) -> None:
-        with self.file.open("rb") as file:
-            if file.seek(0, os.SEEK_END) < self._read:  # Another process has cleared it.
-                self._read = 0
-            file.seek(self._read)
-            lines = file.read()
-        self._read += len(lines)
-        for line in lines.splitlines():
-            with suppress(ValueError, TypeError, RecursionError):
-                path, state, digest = json.loads(line)
-                if len(digest) == 64 and _HEX.issuperset(digest):
-                    self._known[path] = tuple(state), digest
-
-    def _clear(self) -> None:
-        known = {path: found for path, found in self._known.items() if Path(path).exists()}
-        lines = (_line(path, *found) for path, found in known.items())
-        write_atomically(self.file, b"".join(lines))
-
-
-def _opened(file: Path, rehash: bool) -> _Memory:
-    """A list, of which a process that opens it often reads on where it was."""
-    global _latest
-    if rehash or _latest is None or _latest.file != file:
-        memory = _Memory(file, rehash)
-        _latest = _latest if rehash else memory
-        return memory
-    _latest.refresh()
-    return _latest
-
 
 def _line(path: str, state: _State, digest: str) -> bytes:
     # The break comes first: the line before may have been cut short by a full disk.
@@ -126,7 +92,6 @@ def _line(path: str, state: _State, digest: str) -> bytes:
 
 
 _memory: _Memory | None = None
-_latest: _Memory | None = None
 
 
 def _state(stat: os.stat_result) -> _State:

@@ -24,9 +24,6 @@ def entry_points(path: Path) -> tuple[str, ...]:
     """Names of a model's functions where it has several, else none; weights are not looked at.
 
     Of a pipeline, names of its ML Programs, even of a single one.
-
-    Raises:
-        ProgramError: missing or damaged.
     """
     check_links(path)
     names = (compiled_functions if is_compiled(path) else package_functions)(path)
@@ -44,7 +41,7 @@ def counterpart(path: Path, function: str | None) -> str | None:
     It is the one of the same name of several, and the only one where there are no others.
 
     Raises:
-        ProgramError: missing or damaged, or none of several has the name.
+        ProgramError: none of several has the name.
     """
     names = entry_points(path)
     if function is None or not names:
@@ -78,11 +75,7 @@ def read_model(path: Path | str, *, weights: bool = True, function: str | None =
 
 
 def only_program(model: MLModel | Pipeline) -> MLModel:
-    """A model that is one ML Program.
-
-    Raises:
-        ProgramError: it is a pipeline.
-    """
+    """A model that is one ML Program; `ProgramError` of a pipeline."""
     if isinstance(model, Pipeline):
         raise ProgramError(
             f"{model.path}: is a pipeline of {len(model.parts)} models, not one ML Program; "
@@ -94,11 +87,7 @@ def only_program(model: MLModel | Pipeline) -> MLModel:
 def read_any(
     path: Path, *, weights: bool = True, function: str | None = None
 ) -> MLModel | Pipeline:
-    """Read what `read_model` reads, or a whole pipeline.
-
-    Raises:
-        ProgramError: as `read_model`; in a pipeline, of a part too.
-    """
+    """Read what `read_model` reads, or a whole pipeline; errors as there, of a part too."""
     check_links(path)
     read = read_compiled if is_compiled(path) else read_package
     return read(path, weights=weights, function=function)

@@ -25,18 +25,7 @@ from pytest_ane.mlprogram.records import MLModel, Part, Pipeline
 def read_package(
     path: Path, *, weights: bool = True, function: str | None = None
 ) -> MLModel | Pipeline:
-    """Read an `.mlpackage` of one ML Program, or of a pipeline of such and of suppressions.
-
-    Args:
-        path: the package's folder.
-        function: which function of several, read without the others, or which program of a
-            pipeline; None for all of them, of which the default one runs, and the whole pipeline.
-        weights: check that every weight lies inside its file; False reads structure only, so
-            that a package whose weights are absent can still be forecast.
-
-    Raises:
-        ProgramError: missing, damaged, hostile, or not an ML Program; says which file and where.
-    """
+    """Read an `.mlpackage` of one ML Program, or of a pipeline, as `model.read_any` does."""
     file = _model_file(path)
     data = read_file(file)
     read = _read if len(data) <= _MOST_KEPT else _read.__wrapped__
@@ -82,11 +71,7 @@ def _part(message: Any, path: Path, file: Path, number: int) -> Part:
 
 
 def parse_package(path: Path) -> tuple[Path, Any]:
-    """The model file of an `.mlpackage`, and its message `Model` as it stands, unchecked.
-
-    Raises:
-        ProgramError: missing or damaged.
-    """
+    """The model file of an `.mlpackage`, and its message `Model` as it stands, unchecked."""
     file = _model_file(path)
     return file, _parse(read_file(file), file)
 
@@ -142,13 +127,7 @@ def _declared(description: Any, function: str | None, file: Path) -> Any:
 
 
 def package_functions(path: Path) -> tuple[str, ...]:
-    """Names of the functions that an `.mlpackage` declares; none where it has its main alone.
-
-    Of a pipeline, those of its ML Programs.
-
-    Raises:
-        ProgramError: missing or damaged.
-    """
+    """Names of the functions that an `.mlpackage` declares; of a pipeline, of its ML Programs."""
     _, message = parse_package(path)
     if (body := _pipeline(message)) is not None:
         named = zip(part_names(len(body.models), body.names), body.models, strict=True)
@@ -157,7 +136,7 @@ def package_functions(path: Path) -> tuple[str, ...]:
 
 
 def is_pipeline_package(path: Path) -> bool:
-    """Whether an `.mlpackage` holds a pipeline; errors as of `package_functions`."""
+    """Whether an `.mlpackage` holds a pipeline."""
     return _pipeline(parse_package(path)[1]) is not None
 
 
@@ -188,16 +167,13 @@ def _model_file(path: Path) -> Path:
         ) from None
     if not stays_inside(root):
         raise ProgramError(f"{manifest}: names a model outside the package: {root!r}.")
-    if not _is_file(file):
-        raise ProgramError(f"{file}: missing, though {manifest.name} names it.")
-    return file
-
-
-def _is_file(file: Path) -> bool:
     try:
-        return file.is_file()
+        found = file.is_file()
     except OSError as error:
         raise ProgramError(f"{file}: cannot be read ({error.strerror}).") from None
+    if not found:
+        raise ProgramError(f"{file}: missing, though {manifest.name} names it.")
+    return file
 
 
 def _parse(data: bytes, file: Path) -> Any:

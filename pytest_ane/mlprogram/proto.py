@@ -104,10 +104,9 @@ _KEY, _VALUE = 1, 2
 def canonical_bytes(message: Any) -> bytes:
     """A message in one form, whichever protobuf wrote it.
 
-    Its fields are in the order of their numbers, its maps in the order of their keys, texts by code
-    point. Unknown fields are left out. protobuf's own deterministic serialization sorts maps, but
-    not alike in C and in Python, and promises nothing between versions
-    (protobuf.dev/programming-guides/serialization-not-canonical).
+    Its fields are in the order of their numbers, its maps in that of their keys; unknown fields are
+    left out. protobuf's own deterministic serialization sorts maps, but not alike in C and in
+    Python (protobuf.dev/programming-guides/serialization-not-canonical).
     """
     return b"".join(_fields(message))
 
@@ -142,7 +141,6 @@ def _plain(number: int, value: str | int) -> bytes:
 
 
 def _plain_field(kind: Any, name: str, value: Any, *, repeated: bool = False) -> bytes:
-    """A field without messages in it, as protobuf writes a message of nothing else."""
     message = kind()
     if repeated:
         getattr(message, name).extend(value)

@@ -147,6 +147,11 @@ class Operation:
         """The first output's name: the join key of compute plans and messages."""
         return self.outputs[0].name if self.outputs else self.op
 
+    def only(self, key: str) -> Argument | None:
+        """A parameter that is one value: an attribute, or the only argument."""
+        arguments = self.inputs.get(key, ())
+        return self.attributes.get(key) or (arguments[0] if len(arguments) == 1 else None)
+
 
 @dataclass(frozen=True, eq=False)
 class Block:

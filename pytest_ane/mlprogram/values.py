@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -84,29 +84,37 @@ def read_value(message: Any, kind: ValueType, where: str) -> Value:
     which = immediate.WhichOneof("value")
     if which == "tensor" and isinstance(kind, TensorType):
         return Value(kind, _tensor(immediate.tensor, kind, where))
-    if which == "list" and isinstance(kind, ListType):
-        items = immediate.list.values
-        return Value(kind, tuple(_member(m, kind.element, where) for m in items))
-    if which == "tuple" and isinstance(kind, TupleType):
-        members = immediate.tuple.values
-        if len(members) == len(kind.elements):
-            fields = zip(members, kind.elements, strict=True)
-            return Value(kind, tuple(_member(m, k, where) for m, k in fields))
-    if which == "dictionary" and isinstance(kind, DictionaryType):
-        pairs = (
-            (_member(p.key, kind.key, where), _member(p.value, kind.value, where))
-            for p in immediate.dictionary.values
-        )
-        return Value(kind, tuple(pairs))
-    raise ProgramError(f"{where}: a constant of type {kind} holds no value of that type.")
+    whole = {"list": list, "tuple": tuple, "dictionary": Pairs}.get(which or "")
+    if whole is None:
+        raise _mistyped(kind, where)
+    members = getattr(immediate, which).values
+    parts = [(p.key, p.value) for p in members] if whole is Pairs else members
+    return Value(kind, _compound(whole(parts), kind, where, _member))
 
 
 def _member(message: Any, kind: ValueType, where: str) -> Any:
-    """What lies in a list, a tuple or a dictionary: never a blob, which nobody would load."""
     data = read_value(message, kind, where).data
     if isinstance(data, Blob):
         raise ProgramError(f"{where}: a part of a constant lies in a weights file.")
     return data
+
+
+def _compound(
+    parts: Any, kind: ValueType, where: str, member: Callable[[Any, ValueType, str], Any]
+) -> tuple[Any, ...]:
+    """The members of a list, a tuple or a dictionary: never a blob, which nobody would load."""
+    if isinstance(kind, ListType) and type(parts) is list:
+        return tuple(member(part, kind.element, where) for part in parts)
+    if isinstance(kind, TupleType) and type(parts) is tuple and len(parts) == len(kind.elements):
+        fields = zip(parts, kind.elements, strict=True)
+        return tuple(member(part, k, where) for part, k in fields)
+    if isinstance(kind, DictionaryType) and isinstance(parts, Pairs):
+        return tuple((member(k, kind.key, where), member(v, kind.value, where)) for k, v in parts)
+    raise _mistyped(kind, where)
+
+
+def _mistyped(kind: ValueType, where: str) -> ProgramError:
+    return ProgramError(f"{where}: a constant of type {kind} holds no value of that type.")
 
 
 def _tensor(tensor: Any, kind: TensorType, where: str) -> Any:
@@ -134,7 +142,6 @@ def _tensor(tensor: Any, kind: TensorType, where: str) -> Any:
 
 
 def _numbers(values: Any, kind: TensorType, where: str) -> Any:
-    """Numbers of a repeated field; those that the type cannot hold are refused."""
     if kind.dtype not in NUMPY:
         raise ProgramError(f"{where}: a constant {kind} is stored as numbers, not as bytes.")
     wide = np.array(values)
@@ -230,23 +237,13 @@ def read_literal(literal: Literal, kind: ValueType, where: str) -> Any:
             leaves, kind, where
         )
     if isinstance(kind, ListType):
-        items = _items(literal)
-        if items is not None and kind.length in (None, len(items)):
-            return tuple(_literal_member(i, kind.element, where) for i in items)
-    size = len(literal) if isinstance(literal, tuple) else None
-    if isinstance(kind, TupleType) and size == len(kind.elements):
-        fields = zip(literal, kind.elements, strict=True)
-        return tuple(_literal_member(i, k, where) for i, k in fields)
-    if isinstance(kind, DictionaryType) and isinstance(literal, Pairs):
-        return tuple(
-            (_literal_member(k, kind.key, where), _literal_member(v, kind.value, where))
-            for k, v in literal
-        )
-    raise ProgramError(f"{where}: a constant of type {kind} holds no value of that type.")
+        literal = _items(literal)
+        if literal is not None and kind.length not in (None, len(literal)):
+            raise _mistyped(kind, where)
+    return _compound(literal, kind, where, _literal_member)
 
 
 def _literal_member(literal: Literal, kind: ValueType, where: str) -> Any:
-    """What lies in a list, a tuple or a dictionary: never a blob, which nobody would load."""
     if isinstance(literal, Blob):
         raise ProgramError(f"{where}: a part of a constant lies in a weights file.")
     return read_literal(literal, kind, where)
@@ -343,12 +340,6 @@ def _floats(words: list[str], dtype: DType) -> Array:
         raise ValueError("beyond the range of any type")
     with np.errstate(over="ignore"):
         array = wide.astype(_numpy(dtype))
-    if dtype is DType.BF16:
-        # To the nearest, ties to even: bfloat16 is the upper half of float32.
-        word = array.view(np.uint32).astype(np.uint64)
-        word = word + 0x7FFF + (word >> 16 & 1)
-        rounded = (word & 0xFFFF0000).astype(np.uint32).view(np.float32)
-        array = np.where(np.isnan(array), array, rounded)
     if np.isinf(array[np.isfinite(wide)]).any():
         raise ValueError("beyond the range of the type")
     return array

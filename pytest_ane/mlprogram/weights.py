@@ -24,8 +24,8 @@ import numpy as np
 
 from pytest_ane.mlprogram.blob import load, packed
 from pytest_ane.mlprogram.errors import ProgramError
-from pytest_ane.mlprogram.executor.folding import Constants
 from pytest_ane.mlprogram.executor.ops.constexpr import constexpr_blockwise_shift_scale
+from pytest_ane.mlprogram.executor.prepare import Constants
 from pytest_ane.mlprogram.executor.weights import Packed, StreamedWeight, decode
 from pytest_ane.mlprogram.records import (
     DType,
@@ -172,22 +172,16 @@ def _stage(op: Operation, parameters: Mapping[str, Operand], of_table: bool) -> 
 
 
 def _parameters(op: Operation, producers: Producers) -> dict[str, Operand]:
-    return dict(_sources(op, producers))
-
-
-def _sources(op: Operation, producers: Producers) -> Iterator[tuple[str, Operand]]:
-    for name, value in op.attributes.items():
-        if name != "name":
-            yield name, value
+    """By name, what each comes from, constants looked through."""
+    found: dict[str, Operand] = {k: value for k, value in op.attributes.items() if k != "name"}
     for name, arguments in op.inputs.items():
         for argument in arguments:
-            source: Operand | None = argument if isinstance(argument, Value) else None
-            if isinstance(argument, Ref):
-                source = producers.get(argument.name)
+            source = producers.get(argument.name) if isinstance(argument, Ref) else argument
             if isinstance(source, Operation) and source.op == "const":
                 source = source.attributes.get("val")
             if source is not None:
-                yield name, source
+                found[name] = source
+    return found
 
 
 def _type(source: Operand) -> ValueType:
@@ -278,14 +272,7 @@ class Census:
 
 @dataclass(frozen=True)
 class ProgramWeight:
-    """A weight and its place in a function.
-
-    Attributes:
-        weight: its record in the census.
-        operation: yields the dense weight.
-        function: whose operations these are.
-        producers: the function's operations by the names of their outputs.
-    """
+    """A weight and its place in a function, whose operations `producers` has by their outputs."""
 
     weight: Weight
     operation: Operation

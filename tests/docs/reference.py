@@ -21,7 +21,6 @@ from pytest_ane.mac._experiments import EXPERIMENTS
 from pytest_ane.mac.first_contact import PARTS
 from pytest_ane.manifest.tables import json_schema
 from pytest_ane.mlprogram.executor.ane import Grade
-from pytest_ane.mlprogram.executor.ane.simulation import grade_of
 from pytest_ane.mlprogram.executor.ane.simulation import rules as rules_of_ane
 from tests.docs.pages import ROOT, SITE, tomllib
 
@@ -274,9 +273,8 @@ def _rule(rule: Rule) -> tuple[str, ...]:
 
 def grades() -> str:
     """Operations with a rule, by the rule's grade."""
-    by_grade = {
-        grade: sorted(op for op in rules_of_ane() if grade_of(op) is grade) for grade in Grade
-    }
+    rules = sorted(rules_of_ane().items())
+    by_grade = {grade: [op for op, rule in rules if rule.grade is grade] for grade in Grade}
     rows = ((grade.value, ", ".join(f"`{op}`" for op in by_grade[grade])) for grade in Grade)
     return table(("grade", "operations of MIL"), (row for row in rows if row[1]))
 

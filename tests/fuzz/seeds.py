@@ -15,11 +15,10 @@ import numpy as np
 from coremltools.converters.mil import Builder as mb
 from coremltools.converters.mil.mil import types
 
-from pytest_ane.mlprogram._write import write
+from pytest_ane.mlprogram.compiled import write_compiled
 from pytest_ane.mlprogram.model import read_model
 from tests.fuzz.programs import single
 from tests.fuzz.targets import every_dtype
-from tests.mlprogram.compiled import schema
 from tests.mlprogram.packages import Program, doubling, model_file, set_type, weight_file
 from tests.mlprogram.pipelines import three
 from tests.mlprogram.test_parse import FULL
@@ -36,18 +35,10 @@ def main() -> None:
         _write("package", "pipeline.mlmodel", model_file(pipeline).read_bytes())
         for name, package in packages.items():
             _write("package", f"{name}.mlmodel", model_file(package).read_bytes())
-            model = read_model(package, weights=False)
-            _write("text", f"{name}.mil", write(model.program).encode())
-            metadata = {
-                "modelType": {"name": "MLModelType_mlProgram"},
-                "specificationVersion": model.specification_version,
-                "inputSchema": [schema(f) for f in model.inputs if f.kind != "image"],
-                "outputSchema": [],
-                "stateSchema": [schema(f) for f in model.states],
-                "functions": [],
-                "userDefinedMetadata": dict(model.metadata),
-            }
-            _write("metadata", f"{name}.json", json.dumps([metadata]).encode())
+            twin = Path(folder) / f"{name}.mlmodelc"
+            write_compiled(read_model(package, weights=False), twin)
+            _write("text", f"{name}.mil", (twin / "model.mil").read_bytes())
+            _write("metadata", f"{name}.json", (twin / "metadata.json").read_bytes())
         _write("text", "full.mil", FULL.encode())
         _write("weights", "every.bin", weight_file(packages["every"]).read_bytes())
         manifest = (packages["every"] / "Manifest.json").read_bytes()

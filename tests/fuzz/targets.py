@@ -15,10 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from pytest_ane.mlprogram import blob
-from pytest_ane.mlprogram._write import write
 from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.model import read_any, read_model
-from pytest_ane.mlprogram.parse import parse
+from pytest_ane.mlprogram.parse import parse, write
 from pytest_ane.mlprogram.records import MLModel, Pipeline, TensorType, Value
 from tests.fuzz.programs import run_program
 from tests.mlprogram.packages import CODES, Program, doubling, model_file, weight_file

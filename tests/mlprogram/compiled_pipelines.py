@@ -7,9 +7,9 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from pytest_ane.mlprogram._write import write
 from pytest_ane.mlprogram.model import read_any
 from pytest_ane.mlprogram.package import parse_package
+from pytest_ane.mlprogram.parse import write
 from pytest_ane.mlprogram.proto import definitions
 from pytest_ane.mlprogram.records import MLModel, Pipeline
 

@@ -84,21 +84,6 @@ def test_a_changed_file_is_seen(tmp_path: Path) -> None:
     assert blob.load(model, value).tolist() == [2]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "shape", "size"),
-    [
-        ("uint6", (5,), 4),
-        ("int4", (3, 3), 5),
-        ("fp16", (2, 3), 12),
-        ("uint1", (), 1),
-        ("fp32", (0,), 0),
-    ],
-)
-def test_byte_size_reads_nothing(dtype: str, shape: tuple[int, ...], size: int) -> None:
-    value = Value(TensorType(DType(dtype), shape), blob.Blob("@model_path/weights/none", 0))
-    assert blob.byte_size(value) == size
-
-
 def test_packed_bytes_as_they_lie(tmp_path: Path) -> None:
     model, value = loaded(program_with("UINT4", (5,), bytes.fromhex("21430f")), tmp_path)
     assert bytes(blob.packed(model, value)).hex() == "21430f"
@@ -112,11 +97,6 @@ def complaint(tmp_path: Path, program: Program) -> str:
     text = str(caught.value)
     assert "\n" not in text
     return text.replace(str(weight_file(package)), "W").replace(str(package), "P")
-
-
-@pytest.mark.parametrize("offset", [1, 63, 2**64 - 64, 2**64 - 1])
-def test_impossible_offsets(tmp_path: Path, offset: int) -> None:
-    assert complaint(tmp_path, program_with("FLOAT16", (2,), bytes(4), offset=offset))
 
 
 LATE = "W: has 320 bytes, too few for the blob at 192, which ends at "
@@ -145,31 +125,6 @@ def test_a_blob_that_is_not_whole(
     tmp_path: Path, data: bytes, fault: dict[str, int], sentence: str
 ) -> None:
     assert complaint(tmp_path, program_with("FLOAT16", (2,), data, **fault)) == sentence
-
-
-@pytest.mark.parametrize("dtype", ["STRING", "BOOL", "FLOAT64"])
-def test_types_no_blob_holds(tmp_path: Path, dtype: str) -> None:
-    assert complaint(tmp_path, program_with(dtype, (1,), bytes(8)))
-
-
-@pytest.mark.parametrize(
-    "file",
-    [
-        "",
-        "/etc/passwd",
-        "@model_path/weights/../../../../x",
-        "@model_path/../x",
-        "weights/weight.bin",
-    ],
-)
-def test_a_path_that_leaves_the_package(tmp_path: Path, file: str) -> None:
-    text = complaint(tmp_path, program_with("FLOAT16", (2,), bytes(4), file=file))
-    assert text == f"P: names weights outside the package: {file!r}."
-
-
-@pytest.mark.parametrize("file", ["@model_path/weights/", "@model_path/weights/a\0b"])
-def test_a_path_that_is_no_file(tmp_path: Path, file: str) -> None:
-    assert complaint(tmp_path, program_with("FLOAT16", (2,), bytes(4), file=file))
 
 
 def test_files_and_types_that_hold_no_blob(tmp_path: Path) -> None:

@@ -82,120 +82,61 @@ def test_uncompressed(take: Take, target: str) -> None:
     census = take(target)
     assert census.weights == (NORM, Weight("w", SHAPE, 12_288, 16, op_types=("conv",)))
     assert census.dense_bytes == census.stored_bytes == 12_416
+    assert census.weights[1].sparsity == 0.0
+
+
+def lut(nbits: int, groups: int = 1, blocks: int = 1) -> Stage:
+    return Stage("constexpr_lut_to_dense", nbits, groups, blocks)
+
+
+def scaled(nbits: int, groups: int, blocks: int = 1, op: str = "blockwise_shift_scale") -> Stage:
+    return Stage(f"constexpr_{op}", nbits, groups, blocks)
+
+
+UNIFORM, SYMMETRIC = {"mode": "uniform"}, {"mode": "linear_symmetric"}
+BLOCKS = {"granularity": "per_block", "block_size": 32, "dtype": "int4"}
 
 
 @pytest.mark.parametrize(
-    ("target", "nbits", "stored"),
+    ("target", "apply", "options", "stages", "stored"),
     [
         # Before iOS 18 indices are packed into bytes, and the shape is stored beside them.
-        ("iOS16", 4, 3072 + 32 + 16),
-        ("iOS16", 6, 4608 + 128 + 16),
-        ("iOS18", 4, 3072 + 32),
-        ("iOS18", 6, 4608 + 128),
-        ("iOS18", 1, 768 + 4),
+        ("iOS16", PALETTE, {"nbits": 4, **UNIFORM}, [lut(4)], 3072 + 32 + 16),
+        ("iOS16", PALETTE, {"nbits": 6, **UNIFORM}, [lut(6)], 4608 + 128 + 16),
+        ("iOS18", PALETTE, {"nbits": 6, **UNIFORM}, [lut(6)], 4608 + 128),
+        ("iOS18", PALETTE, {"nbits": 1, **UNIFORM}, [lut(1)], 768 + 4),
+        ("iOS18", PALETTE, {"nbits": 6, **UNIFORM, **GROUPED}, [lut(6, 3)], 4608 + 3 * 128),
+        ("iOS18", PALETTE, {"nbits": 4, "enable_per_channel_scale": True, **UNIFORM, **GROUPED},
+         [Stage("constexpr_blockwise_shift_scale", 16, 1, 64, of_table=True), lut(4, 3, 64)], None),
+        ("iOS16", LINEAR, SYMMETRIC, [scaled(8, 96, op="affine_dequantize")], None),
+        ("iOS18", LINEAR, SYMMETRIC, [scaled(8, 96)], None),
+        ("iOS18", LINEAR, {"granularity": "per_tensor", **SYMMETRIC}, [scaled(8, 1)], None),
+        # 4-bit integers, and a scale of 2 bytes for each of 96 x 2 blocks.
+        ("iOS18", LINEAR, {**BLOCKS, **SYMMETRIC}, [scaled(4, 96, 2)], 3072 + 2 * 96 * 2),
+        # A group of 17 channels divides nothing: the pass declines without a word.
+        ("iOS18", PALETTE, {"nbits": 4, **UNIFORM, **GROUPED, "group_size": 17}, [], 12_288),
     ],
-)
-def test_one_table(take: Take, target: str, nbits: int, stored: int) -> None:
-    census = take(target, *PALETTE, mode="uniform", nbits=nbits)
-    stages = (Stage("constexpr_lut_to_dense", nbits),)
-    palettized = Weight("w", SHAPE, stored, nbits, stages, op_types=("conv",))
-    assert census.weights == (NORM, palettized)
-    assert census.stored_bytes == 128 + stored
-
-
-def test_a_table_for_each_group_of_channels(take: Take) -> None:
-    census = take("iOS18", *PALETTE, mode="uniform", nbits=6, **GROUPED)
-    stored = 4608 + 3 * 128
-    stages = (Stage("constexpr_lut_to_dense", 6, groups=3),)
-    assert census.weights[1] == Weight("w", SHAPE, stored, 6, stages, op_types=("conv",))
-
-
-def test_a_table_of_vectors(take: Take) -> None:
-    census = take("iOS18", *PALETTE, mode="kmeans", nbits=4, cluster_dim=2, **GROUPED)
-    assert census.weights[1].nbits == 4
-    assert census.weights[1].groups == 3
-    assert census.weights[1].shape == SHAPE
-
-
-def test_tables_that_are_scaled_by_channel_are_counted_with_their_scales(take: Take) -> None:
-    options = {"mode": "uniform", "nbits": 4, "enable_per_channel_scale": True, **GROUPED}
-    found = take("iOS18", *PALETTE, **options).weights[1]
-    assert (found.name, found.storage, found.nbits, found.groups) == (
-        "w",
-        "constexpr_lut_to_dense",
-        4,
-        3,
-    )
-    assert found.compressed_bytes > 3072 + 3 * 32
-    assert found.stages == (
-        Stage("constexpr_blockwise_shift_scale", 16, 1, 64, of_table=True),
-        Stage("constexpr_lut_to_dense", 4, 3, 64),
-    )
-
-
-def test_a_weight_that_was_declined_shows_as_fp16(take: Take) -> None:
-    options = {"granularity": "per_grouped_channel", "group_size": 17}
-    census = take("iOS18", *PALETTE, mode="uniform", nbits=4, **options)
-    assert census.weights[1].storage == "const"
-
-
-@pytest.mark.parametrize(
-    ("target", "options", "expected"),
-    [
-        ("iOS16", {}, ("constexpr_affine_dequantize", 8, 96, 1)),
-        ("iOS18", {}, ("constexpr_blockwise_shift_scale", 8, 96, 1)),
-        ("iOS18", {"granularity": "per_tensor"}, ("constexpr_blockwise_shift_scale", 8, 1, 1)),
-        (
-            "iOS18",
-            {"granularity": "per_block", "block_size": 32, "dtype": "int4"},
-            ("constexpr_blockwise_shift_scale", 4, 96, 2),
-        ),
-    ],
-)
-def test_quantized(
-    take: Take, target: str, options: dict[str, Any], expected: tuple[Any, ...]
+)  # fmt: skip
+def test_compressed(
+    take: Take, target: str, apply: Any, options: Any, stages: list[Stage], stored: int | None
 ) -> None:
-    found = take(target, *LINEAR, mode="linear_symmetric", **options).weights[1]
-    assert (found.storage, found.nbits, found.groups, found.blocks) == expected
-    assert (found.name, found.elements) == ("w", 6144)
-
-
-def test_quantized_by_block_in_bytes(take: Take) -> None:
-    """4-bit integers, and a scale of 2 bytes for each of 96 x 2 blocks."""
-    options = {"granularity": "per_block", "block_size": 32, "dtype": "int4"}
-    found = take("iOS18", *LINEAR, mode="linear_symmetric", **options).weights[1]
-    assert found.compressed_bytes == 3072 + 2 * 96 * 2
+    census = take(target, *apply, **options)
+    found = census.weights[1]
+    assert (found.name, found.shape, found.stages) == ("w", SHAPE, tuple(stages))
+    assert found.nbits == (stages[-1].nbits if stages else 16)
+    assert found.compressed_bytes == (stored or found.compressed_bytes)
+    assert census.stored_bytes == 128 + found.compressed_bytes
+    if stages:
+        assert (found.storage, found.groups) == (stages[-1].op, stages[-1].groups)
 
 
 @pytest.mark.parametrize("target", ["iOS16", "iOS18"])
 def test_pruned(take: Take, target: str) -> None:
     options = {"target_sparsity": 0.5}
     found = take(target, "prune_weights", "OpMagnitudePrunerConfig", **options).weights[1]
-    assert (found.name, found.storage) == ("w", "constexpr_sparse_to_dense")
-    assert 6144 < found.compressed_bytes < 7000
     assert found.stages == (Stage("constexpr_sparse_to_dense", 16),)
+    assert 6144 < found.compressed_bytes < 7000
     assert 0.5 <= found.sparsity < 0.501
-
-
-@pytest.mark.parametrize("target", ["iOS16", "iOS18"])
-def test_an_uncompressed_weight_leaves_nothing_out(take: Take, target: str) -> None:
-    assert take(target).weights[1].sparsity == 0.0
-
-
-def test_the_census_is_json() -> None:
-    assert Census((NORM,)).to_dict() == {
-        "weights": [
-            {
-                "name": "norm",
-                "shape": (1, 64, 1, 1),
-                "compressed_bytes": 128,
-                "nbits": 16,
-                "stages": (),
-                "sparsity": 0.0,
-                "op_types": ("mul",),
-            }
-        ]
-    }
 
 
 HALF = TensorType(DType.FP16, (2, 3))

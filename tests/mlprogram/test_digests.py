@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_ane.mlprogram import digests
 from pytest_ane.mlprogram.digests import (
@@ -111,27 +109,14 @@ def test_a_file_s_digest_is_sha256_of_its_bytes(tmp_path: Path) -> None:
         assert file_digest(tmp_path / f"{len(content)}") == hashlib.sha256(content).hexdigest()
 
 
-def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
+def test_a_file_is_read_once_and_again_when_it_changed(tmp_path: Path, reads: list[str]) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"abc")
-    assert file_digest(path) == ABC
+    assert [file_digest(path) for _ in range(2)] == [ABC] * 2
     path.write_bytes(b"abd")
     os.utime(path, ns=(0, 0))
     assert file_digest(path) == hashlib.sha256(b"abd").hexdigest()
-
-
-def test_a_file_that_did_not_change_is_read_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"abc")
-    file_digest(path)
-
-    def refuse(*_: object) -> None:
-        raise AssertionError("read again")
-
-    monkeypatch.setattr(Path, "open", refuse)
-    assert file_digest(path) == ABC
+    assert reads == ["file"] * 2
 
 
 def test_a_folder_s_digest_is_of_names_and_digests(package: Path) -> None:
@@ -141,36 +126,22 @@ def test_a_folder_s_digest_is_of_names_and_digests(package: Path) -> None:
     assert tree_digest(package) == hashlib.sha256(lines.encode()).hexdigest()
 
 
-@pytest.mark.parametrize("change", ["content", "name", "more", "less"])
-def test_a_folder_s_digest_changes_with_anything_in_it(package: Path, change: str) -> None:
-    before = tree_digest(package)
-    file = package / "Data" / "weight.bin"
-    if change == "content":
-        file.write_bytes(b"abd")
-        os.utime(file, ns=(0, 0))
-    elif change == "name":
-        file.rename(package / "Data" / "weights.bin")
-    elif change == "more":
-        (package / "Data" / "extra").touch()
-    else:
-        (package / "Manifest.json").unlink()
-    assert tree_digest(package) != before
-
-
-def test_a_folder_s_digest_does_not_depend_on_where_it_lies(package: Path, tmp_path: Path) -> None:
-    before = tree_digest(package / "Data")
-    assert tree_digest((package / "Data").rename(tmp_path / "Moved")) == before
+def test_a_folder_s_digest_changes_with_anything_in_it(package: Path) -> None:
+    file, found = package / "Data" / "weight.bin", [tree_digest(package)]
+    for change in (
+        lambda: (file.write_bytes(b"abd"), os.utime(file, ns=(0, 0))),
+        lambda: file.rename(package / "Data" / "weights.bin"),
+        (package / "Data" / "extra").touch,
+        (package / "Manifest.json").unlink,
+    ):
+        change()
+        found.append(tree_digest(package))
+    assert len({*found}) == 5
 
 
 def test_a_key_s_digest_is_of_its_canonical_json() -> None:
     text = b'{"a":[1,null],"b":"\\u00e9"}'
     assert key_digest({"b": "é", "a": [1, None]}) == hashlib.sha256(text).hexdigest()
-
-
-@given(st.dictionaries(st.text(), st.integers() | st.text() | st.booleans()))
-def test_a_key_s_digest_does_not_depend_on_the_order_of_its_parts(key: dict[str, object]) -> None:
-    assert key_digest(key) == key_digest(dict(reversed(key.items())))
-    assert key_digest(key) != key_digest({**key, "more": 1, "and more": 2})
 
 
 @pytest.fixture
@@ -322,24 +293,6 @@ def test_processes_that_share_a_list(tmp_path: Path) -> None:
         assert process.communicate()[0].split() == [wanted[path].encode() for path in share]
     lines = (tmp_path / "cache" / "files.jsonl").read_text().split("\n")[1:]
     assert {Path(json.loads(line)[0]): json.loads(line)[2] for line in lines} == wanted
-
-
-@pytest.mark.usefixtures("later")
-def test_a_list_that_is_opened_again_is_read_on(settled: Path, tmp_path: Path) -> None:
-    """What another process has appended meanwhile is known; so is a list that it has cleared."""
-    cache = tmp_path / "cache"
-    with remembered(cache):
-        file_digest(settled)
-    other = tmp_path / "other"
-    other.write_bytes(b"other")
-    line = json.dumps([str(other), digests._state(other.stat()), ABC])
-    with (cache / "files.jsonl").open("a") as file:
-        file.write(f"\n{line}")
-    with remembered(cache):
-        assert file_digest(other) == ABC
-    (cache / "files.jsonl").write_text("")
-    with remembered(cache):
-        assert file_digest(settled) == ABC
 
 
 @pytest.mark.usefixtures("later")

@@ -10,10 +10,10 @@ import pytest
 
 from pytest_ane.mlprogram._features import read_features
 from pytest_ane.mlprogram.errors import ProgramError
-from pytest_ane.mlprogram.model import read_any, read_model
+from pytest_ane.mlprogram.model import read_any
 from pytest_ane.mlprogram.proto import definitions
-from pytest_ane.mlprogram.records import DType, Feature, MLModel, Pipeline
-from tests.mlprogram.packages import Program, doubling, weight_file
+from pytest_ane.mlprogram.records import DType, Feature, Pipeline
+from tests.mlprogram.packages import Program, weight_file
 from tests.mlprogram.pipelines import chain, given, made, stage, three
 
 FILE = Path("model.mlmodel")
@@ -38,7 +38,9 @@ def one(message: Any) -> Feature:
 
 
 def test_shapes() -> None:
-    assert one(array()) == Feature("x", DType.FP16, (1, 4))
+    kinds = {65552: "fp16", 65568: "fp32", 65600: "fp64", 131104: "int32", 131080: "int8"}
+    for kind, dtype in kinds.items():
+        assert one(array(kind=kind)) == Feature("x", DType(dtype), (1, 4))
     assert one(sized((1, 1), (2, -1))).ranges == ((1, 1), (2, None))
     message = array()
     for shape in ((1, 4), (1, 8)):
@@ -48,14 +50,6 @@ def test_shapes() -> None:
     message.type.stateType.arrayType.dataType = 65552
     message.type.stateType.arrayType.shape.extend((2, 3))
     assert one(message) == Feature("cache", DType.FP16, (2, 3), kind="state")
-
-
-@pytest.mark.parametrize(
-    ("kind", "dtype"),
-    [(65552, "fp16"), (65568, "fp32"), (65600, "fp64"), (131104, "int32"), (131080, "int8")],
-)
-def test_element_types(kind: int, dtype: str) -> None:
-    assert one(array(kind=kind)).dtype == DType(dtype)
 
 
 def test_an_optional_input() -> None:
@@ -139,20 +133,6 @@ def test_parts_in_order(tmp_path: Path, kind: str) -> None:
     assert pipeline.parts[1].path == f"{package}, part 2"
 
 
-def test_one_model_is_no_pipeline(tmp_path: Path) -> None:
-    assert isinstance(read_any(doubling().save(tmp_path)), MLModel)
-
-
-def test_who_wants_one_model_is_told_there_are_several(tmp_path: Path) -> None:
-    package = saved(three(), tmp_path)
-    with pytest.raises(ProgramError) as caught:
-        read_model(package)
-    assert str(caught.value) == (
-        f"{package}: is a pipeline of 3 models, not one ML Program; "
-        "choose one of part1, part2, part3."
-    )
-
-
 def test_weights_of_a_part(tmp_path: Path) -> None:
     package = three().save(tmp_path)
     with pytest.raises(ProgramError, match=r"1-weight\.bin: the weights file is missing"):
@@ -205,16 +185,6 @@ def test_pipelines_that_are_refused(program: Program, sentence: str, tmp_path: P
     with pytest.raises(ProgramError) as caught:
         read_any(package)
     assert str(caught.value) == f"{package}/Data/com.apple.CoreML/model.mlmodel: {sentence}"
-
-
-def test_a_part_is_chosen_as_a_function_is(tmp_path: Path) -> None:
-    whole = three()
-    whole.model.pipeline.names.extend(["first", "second", "third"])
-    package = saved(whole, tmp_path)
-    assert [f.name for f in read_model(package, function="second").outputs] == ["c"]
-    sentence = "is a pipeline without an ML Program 'half'; it has first, second, third"
-    with pytest.raises(ProgramError, match=sentence):
-        read_any(package, function="half")
 
 
 @pytest.mark.parametrize("names", [(), ("a", "b"), ("a", "b", "a"), ("a", "", "c")])

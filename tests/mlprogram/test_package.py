@@ -7,12 +7,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from pytest_ane.mlprogram.checks import stays_inside
 from pytest_ane.mlprogram.errors import ProgramError
-from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.model import counterpart, entry_points, read_functions, read_model
 from pytest_ane.mlprogram.records import DType
 from tests import multifunction
@@ -99,12 +97,6 @@ def test_a_manifest_that_leaves_the_package(tmp_path: Path, path: str) -> None:
     assert complaint(package) == f"P/Manifest.json: names a model outside the package: {path!r}."
 
 
-@pytest.mark.parametrize("path", ["", "com.apple.CoreML", "missing.mlmodel", None, 5, "a\0b"])
-def test_a_manifest_that_names_no_file(tmp_path: Path, path: object) -> None:
-    text = complaint(with_root(doubling().save(tmp_path), path))
-    assert "Manifest.json" in text
-
-
 def with_root(package: Path, path: object) -> Path:
     manifest = {"itemInfoEntries": {"A": {"path": path}}, "rootModelIdentifier": "A"}
     (package / "Manifest.json").write_text(json.dumps(manifest))
@@ -140,18 +132,6 @@ def test_an_empty_model_is_of_no_kind(tmp_path: Path) -> None:
     assert "is a model of no kind, not an ML Program" in complaint(package)
 
 
-def test_a_missing_coremltools_is_not_called_a_damaged_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def absent() -> object:
-        raise ProgramError("coremltools is not installed; run: pip install coremltools")
-
-    package = doubling().save(tmp_path)
-    monkeypatch.setattr("pytest_ane.mlprogram.package.definitions", absent)
-    with pytest.raises(ProgramError, match="coremltools is not installed"):
-        read_model(package)
-
-
 @pytest.mark.parametrize(
     "name", ["weight.bin", "weights/weight.bin", "a/./b", "..weights", "a..b/c"]
 )
@@ -176,13 +156,6 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return made | {"compiled": multifunction.compiled(made["reference"])}
 
 
-@pytest.mark.drawn
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["reference", "compiled"])
-def test_names(packages: dict[str, Path], form: str) -> None:
-    assert entry_points(packages[form]) == ("decode", "verify4")
-
-
 def test_one_function_has_no_names(packages: dict[str, Path], tmp_path: Path) -> None:
     assert entry_points(packages["single"]) == ()
     assert entry_points(compiled.save(doubling(), tmp_path)) == ()
@@ -190,12 +163,6 @@ def test_one_function_has_no_names(packages: dict[str, Path], tmp_path: Path) ->
     for file in (twin / "weights").iterdir():
         file.unlink()
     assert entry_points(twin) == ("decode", "verify4")
-
-
-@pytest.mark.parametrize("name", ["no.mlpackage", "no.mlmodelc"])
-def test_what_is_missing_has_no_names(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ProgramError, match=r"no such folder|missing"):
-        entry_points(tmp_path / name)
 
 
 @pytest.mark.parametrize("form", ["reference", "compiled"])
@@ -207,17 +174,6 @@ def test_a_function_is_read_without_the_others(
     assert (model.function, [*model.program.functions], model.main.name) == (name, [name], name)
     assert [f.shape for f in model.inputs] == [(1, 8, 1, length)]
     assert [f.dtype for f in model.outputs] == [DType.FP32]
-
-
-@pytest.mark.parametrize(("name", "length"), LENGTHS)
-def test_a_compiled_twin_computes_the_same(
-    packages: dict[str, Path], name: str, length: int
-) -> None:
-    x = np.random.default_rng(0).standard_normal((1, 8, 1, length)).astype(np.float32)
-    forms = (packages["reference"], packages["compiled"])
-    a, b = (Session(read_model(form, function=name)).predict({"x": x})["y"] for form in forms)
-    np.testing.assert_array_equal(a, b)
-    assert a.any()
 
 
 @pytest.mark.parametrize("form", ["reference", "compiled"])

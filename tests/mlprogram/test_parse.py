@@ -106,11 +106,6 @@ def test_opsets(text: str, record: str) -> None:
     assert parse(body("", opset=text)).main.opset == record
 
 
-def test_several_functions() -> None:
-    text = "program(1.3) { func b<ios18>(fp16 x) { } -> (x); func a<ios18>(fp16 x) { } -> (x); }"
-    assert list(parse(text).functions) == ["a", "b"]
-
-
 @pytest.mark.parametrize(
     ("kind", "literal", "value"),
     [
@@ -292,33 +287,26 @@ def nested_blocks(depth: int) -> str:
     return "".join(f"fp16 v{i} = cond() () {{" for i in range(depth)) + "} -> (x);" * depth
 
 
+def literal(brackets: str) -> str:
+    return f"fp16 c = const()[val = fp16({brackets}"
+
+
 @pytest.mark.parametrize(
-    "statement",
+    ("statement", "end"),
     [
-        nested_blocks(33),
-        nested_blocks(60),
-        "list<" * 40 + "fp16" + ", 1>" * 40 + " y = f();",
-        "tuple<" * 60 + "fp16" + ">" * 60 + " y = f();",
+        (nested_blocks(33), "nest deeper than 32."),
+        ("list<" * 40 + "fp16" + ", 1>" * 40 + " y = f();", "nest deeper than 32."),
+        ("tuple<" * 60 + "fp16" + ">" * 60 + " y = f();", "nest deeper than 32."),
+        *((literal(a * 300 + b * 300 + ")];"), "") for a, b in ("[]", "()", "{}")),
+        *((literal(a * 50_000), "") for a in "[({"),
+        # What nests without end is not read to its end.
+        (nested_blocks(20_000), ": brackets nest too deep."),
+        (literal("(" * 20_000), ": brackets nest too deep."),
+        ("list<" * 20_000, ": brackets nest too deep."),
     ],
 )
-def test_nesting_too_deep(statement: str) -> None:
-    message = complaint(body(statement))
-    assert message.endswith("nest deeper than 32.")
-
-
-@pytest.mark.parametrize("brackets", ["[]", "()", "{}"])
-def test_literals_nested_too_deep(brackets: str) -> None:
-    opening, closing = brackets
-    complaint(body(f"fp16 c = const()[val = fp16({opening * 300}{closing * 300})];"))
-    complaint(body(f"fp16 c = const()[val = fp16({opening * 50_000}"))
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [nested_blocks(20_000), "fp16 c = const()[val = fp16(" + "(" * 20_000, "list<" * 20_000],
-)
-def test_what_nests_without_end_is_not_read_to_its_end(statement: str) -> None:
-    assert complaint(body(statement)).endswith(": brackets nest too deep.")
+def test_nesting_too_deep(statement: str, end: str) -> None:
+    assert complaint(body(statement)).endswith(end)
 
 
 def test_as_much_as_a_text_may_have() -> None:
@@ -351,17 +339,13 @@ def test_a_damaged_text_gives_a_program_or_one_sentence(seed: int, edits: int) -
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.binary(max_size=200), st.booleans())
-def test_random_bytes(data: bytes, inside: bool) -> None:
-    text = data.decode("latin-1")
-    judged(body(text) if inside else text)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.text('[]{}()<>,;="\\ x01?.-', max_size=60))
-def test_random_marks(text: str) -> None:
-    judged(body(f"fp16 c = const()[val = {text}"))
-    judged(body(text))
+@given(
+    st.binary(max_size=200).map(lambda data: data.decode("latin-1"))
+    | st.text('[]{}()<>,;="\\ x01?.-', max_size=60)
+)
+def test_random_bytes_and_marks(text: str) -> None:
+    for whole in (text, body(text), body(f"fp16 c = const()[val = {text}")):
+        judged(whole)
 
 
 def judged(text: str) -> None:

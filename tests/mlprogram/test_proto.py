@@ -61,13 +61,11 @@ def test_reading_and_preparing_import_neither_coremltools_nor_torch(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_the_real_coremltools_can_be_imported_afterwards(tmp_path: Path) -> None:
-    run(READ + REAL + READ, doubling().save(tmp_path))
-
-
-@pytest.mark.slow
-def test_the_real_coremltools_can_have_been_imported_before(tmp_path: Path) -> None:
-    run(REAL + READ, doubling().save(tmp_path))
+@pytest.mark.parametrize("code", [READ + REAL + READ, REAL + READ])
+def test_the_real_coremltools_can_be_imported_before_and_afterwards(
+    tmp_path: Path, code: str
+) -> None:
+    run(code, doubling().save(tmp_path))
 
 
 ROOT = Path(__file__).parents[2]
@@ -181,15 +179,6 @@ def test_the_block_of_the_functions_own_opset(tmp_path: Path) -> None:
     function = read_model(program.save(tmp_path)).program.main
     assert function.opset == "CoreML8"
     assert [op.op for op in function.walk()] == ["const", "add"]
-
-
-def test_nested_blocks_see_the_names_around_them(tmp_path: Path) -> None:
-    program = doubling()
-    cond = program.op("cond", "z", shape=(2, 3), pred="x")
-    block = cond.blocks.add()
-    block.outputs.append("x")
-    nested = list(read_model(program.save(tmp_path)).program.walk())[-1].blocks
-    assert nested[0].outputs == ("x",)
 
 
 def test_types_of_every_kind(tmp_path: Path) -> None:

@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_ane.mlprogram._write import write
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.model import read_model
-from pytest_ane.mlprogram.parse import parse
+from pytest_ane.mlprogram.parse import parse, write
 from pytest_ane.mlprogram.records import MLModel
 from tests.mlprogram.same import differences
 
@@ -30,43 +29,25 @@ PAIRS = [
 pytestmark = pytest.mark.skipif(
     not PAIRS, reason="PYTEST_ANE_MODELS names no folder with packages and their compiled twins"
 )
-twins = pytest.mark.parametrize(("package", "twin"), PAIRS, ids=lambda path: path.name)
 
 
-@twins
-def test_a_twin_is_the_same_program(package: Path, twin: Path) -> None:
-    a, b = read_model(package), read_model(twin)
-    assert differences(a, b) == []
-    assert (a.inputs, a.outputs, a.states) == (b.inputs, b.outputs, b.states)
-    assert a.specification_version == b.specification_version
-    assert a.metadata == b.metadata
-
-
-@twins
-def test_what_a_twin_declares_stands_in_coremldata_too(
-    package: Path, twin: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("package", "twin"), PAIRS, ids=lambda path: path.name)
+def test_a_twin_is_the_same_model(package: Path, twin: Path, tmp_path: Path) -> None:
+    """What it declares stands in coremldata.bin too; and a program survives its own text."""
     shutil.copytree(twin, bare := tmp_path / twin.name)
     (bare / "metadata.json").unlink()
-    a, b = read_model(package), read_model(bare)
-    assert (a.inputs, a.outputs, a.states) == (b.inputs, b.outputs, b.states)
-    assert a.specification_version == b.specification_version
-    assert a.metadata == b.metadata
-
-
-@twins
-def test_a_program_survives_its_own_text(package: Path, twin: Path) -> None:
-    for path in (package, twin):
-        program = read_model(path).program
-        assert differences(parse(write(program)), program) == []
-
-
-@twins
-def test_a_twin_gives_the_same_results(package: Path, twin: Path) -> None:
-    a, b = (results(read_model(path)) for path in (package, twin))
-    assert a.keys() == b.keys()
-    for name in a:
-        np.testing.assert_array_equal(a[name], b[name])
+    a, others = read_model(package), [read_model(path) for path in (twin, bare)]
+    for b in others:
+        assert differences(a, b) == []
+        assert (a.inputs, a.outputs, a.states) == (b.inputs, b.outputs, b.states)
+        assert a.specification_version == b.specification_version
+        assert a.metadata == b.metadata
+    for model in (a, others[0]):
+        assert differences(parse(write(model.program)), model.program) == []
+    expected, found = results(a), results(others[0])
+    assert expected.keys() == found.keys()
+    for name in expected:
+        np.testing.assert_array_equal(found[name], expected[name])
 
 
 def results(model: MLModel) -> dict[str, np.ndarray]:

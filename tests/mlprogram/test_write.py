@@ -7,11 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from pytest_ane.mlprogram._write import write
 from pytest_ane.mlprogram.errors import ProgramError
-from pytest_ane.mlprogram.parse import parse
+from pytest_ane.mlprogram.parse import parse, write
 from pytest_ane.mlprogram.records import (
     Blob,
     Block,
@@ -93,13 +91,3 @@ def test_a_name_the_text_cannot_have(name: str) -> None:
     function = replace(program.main, name=name)
     with pytest.raises(ProgramError, match="is no name that the text of a program can have"):
         write(Program({name: function}))
-
-
-@given(st.lists(st.floats(width=16), min_size=1, max_size=5))
-def test_numbers_are_exact(numbers: list[float]) -> None:
-    array = np.array(numbers, np.float16)
-    kind = TensorType(DType.FP16, (len(numbers),))
-    constant = Operation("const", {}, (Named("c", kind),), {"val": Value(kind, array)})
-    program = Program({"main": Function("main", "CoreML8", (), Block((), (constant,), ("c",)))})
-    (read,) = parse(write(program)).walk()
-    np.testing.assert_array_equal(read.attributes["val"].data, array)

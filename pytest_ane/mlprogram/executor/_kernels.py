@@ -23,6 +23,7 @@ from pytest_ane.mlprogram.arrays import FloatArray
 
 F = TypeVar("F", bound=Callable[..., Any])
 Patterns = npt.NDArray[np.uint16]
+_vectorize: Any = numba.vectorize
 
 
 def available() -> bool:
@@ -40,24 +41,40 @@ def cached(build: Callable[[bool], Any]) -> Any:
         return build(False)
 
 
-def compiled(*arguments: Any, **options: Any) -> Callable[[F], F]:
-    """Compile a function for these types of arguments, to release the GIL while it runs."""
+def compiled(*kinds: Any, **options: Any) -> Callable[[F], F]:
+    """Compile a function for these types of arguments, to release the GIL while it runs.
+
+    `kinds` are the types, or a list of them for each combination.
+    """
+    lists = kinds if isinstance(kinds[0], list) else [kinds]
+    made = [types.void(*arguments) for arguments in lists]
 
     def decorate(function: F) -> F:
-        kind = types.void(*arguments)
         return cast(
             F,
-            cached(lambda cache: numba.njit(kind, cache=cache, nogil=True, **options)(function)),
+            cached(lambda cache: numba.njit(made, cache=cache, nogil=True, **options)(function)),
         )
 
     return decorate
 
 
-def _widening(context: Any, pattern: Any) -> Any:
+def ufunc(kind: str) -> Callable[[Any], Any]:
+    """Compile a function of numbers, such as `float32(float64)`, as numpy's own ufunc.
+
+    numpy's own object: a call through numba's wrapper of it takes 1 us more.
+    """
+    return lambda function: cached(lambda cache: _vectorize([kind], cache=cache)(function)).ufunc
+
+
+def _widening(context: Any, number: Any) -> Any:
+    """A number as float32: from an fp16 pattern, or as it is."""
+
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if isinstance(number, types.Float):
+            return arguments[0]
         return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
 
-    return types.float32(types.uint16), generate
+    return types.float32(number), generate
 
 
 def _rounding(context: Any, number: Any) -> Any:
@@ -81,17 +98,11 @@ widen_number: Any = intrinsic(_widening)
 round_number: Any = intrinsic(_rounding)
 
 
-def _rounded(x: Any) -> Any:
+@ufunc("float32(float32)")
+def rounded(x: Any) -> Any:
+    """The nearest fp16 number of each float32 one, ties to even; overflow gives infinity."""
     return round_number(x)
 
-
-_vectorize: Any = numba.vectorize
-_vectorized = cached(lambda cache: _vectorize(["float32(float32)"], cache=cache)(_rounded))
-rounded: Any = _vectorized.ufunc
-"""A ufunc: the nearest fp16 number of each float32 one, ties to even; overflow gives infinity.
-
-numpy's own object: a call through numba's wrapper of it takes 1 us more.
-"""
 
 _MATRIX = types.Array(types.uint16, 2, "C", readonly=True)
 _ROWS = types.Array(types.float32, 2, "C", readonly=True)
@@ -102,66 +113,29 @@ _LINE = types.Array(types.uint16, 1, "C", readonly=True)
 _ANY_ORDER = {"reassoc", "contract"}
 
 
-@numba.njit(fastmath=_ANY_ORDER, nogil=True)
-def _dot(row: Patterns, vector: FloatArray) -> Any:
-    total = np.float32(0)
-    for k in range(len(row)):
-        total += widen_number(row[k]) * vector[k]
-    return total
-
-
-@numba.njit(fastmath=_ANY_ORDER, nogil=True)
-def multiply_one(weight: Patterns, vector: FloatArray, out: FloatArray) -> None:
-    """`out [O] = weight [O, K] vector [K]`.
+@compiled(_MATRIX, _ROWS, types.float32[:, ::1], fastmath=_ANY_ORDER)
+def multiply(weight: Patterns, vectors: FloatArray, out: FloatArray) -> None:
+    """`out [P, O] = vectors [P, K] weight^T [K, O]`.
 
     In four streams: memory delivers a quarter more a second to four than to one.
     """
     quarter = weight.shape[0] // 4
-    for o in range(quarter):
-        a, b, c, d = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
-        for k in range(weight.shape[1]):
-            x = vector[k]
-            a += widen_number(weight[o, k]) * x
-            b += widen_number(weight[o + quarter, k]) * x
-            c += widen_number(weight[o + 2 * quarter, k]) * x
-            d += widen_number(weight[o + 3 * quarter, k]) * x
-        out[o], out[o + quarter] = a, b
-        out[o + 2 * quarter], out[o + 3 * quarter] = c, d
-    for o in range(4 * quarter, weight.shape[0]):
-        out[o] = _dot(weight[o], vector)
-
-
-@numba.njit(fastmath=_ANY_ORDER, nogil=True)
-def _two_by_two(row: Patterns, other: Patterns, vectors: FloatArray) -> Any:
-    """Two rows' products with two vectors: every number read serves two of them."""
-    a, b, c, d = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
-    for k in range(len(row)):
-        x, y = vectors[0, k], vectors[1, k]
-        p, q = widen_number(row[k]), widen_number(other[k])
-        a += p * x
-        b += p * y
-        c += q * x
-        d += q * y
-    return a, b, c, d
-
-
-@compiled(_MATRIX, _ROWS, types.float32[:, ::1], fastmath=_ANY_ORDER)
-def multiply(weight: Patterns, vectors: FloatArray, out: FloatArray) -> None:
-    """`out [O, P] = weight [O, K] vectors^T [K, P]`: of each row once, in two streams."""
-    if len(vectors) == 1:
-        multiply_one(weight, vectors[0], out[:, 0])
-        return
-    half, last = len(weight) // 2, len(vectors) - 1
-    for o in range(half):
-        row, other = weight[o], weight[o + half]
-        for p in range(0, last, 2):
-            a, b, c, d = _two_by_two(row, other, vectors[p : p + 2])
-            out[o, p], out[o, p + 1], out[o + half, p], out[o + half, p + 1] = a, b, c, d
-        if last % 2 == 0:
-            out[o, last], out[o + half, last] = _dot(row, vectors[last]), _dot(other, vectors[last])
-    for o in range(2 * half, len(weight)):
-        for p in range(len(vectors)):
-            out[o, p] = _dot(weight[o], vectors[p])
+    for p in range(len(vectors)):
+        for o in range(quarter):
+            a, b, c, d = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
+            for k in range(weight.shape[1]):
+                x = vectors[p, k]
+                a += widen_number(weight[o, k]) * x
+                b += widen_number(weight[o + quarter, k]) * x
+                c += widen_number(weight[o + 2 * quarter, k]) * x
+                d += widen_number(weight[o + 3 * quarter, k]) * x
+            out[p, o], out[p, o + quarter] = a, b
+            out[p, o + 2 * quarter], out[p, o + 3 * quarter] = c, d
+        for o in range(4 * quarter, weight.shape[0]):
+            total = np.float32(0)
+            for k in range(weight.shape[1]):
+                total += widen_number(weight[o, k]) * vectors[p, k]
+            out[p, o] = total
 
 
 @compiled(_LINE, types.float32[::1])

@@ -44,9 +44,9 @@ _REGISTRY: dict[str, list[Implementation]] = {}
 def register(*names: str, opset: str = "iOS15", moves: bool = False) -> Callable[[F], F]:
     """Register a function as operations of these names, from an opset on.
 
-    The function takes the operation's parameters by MIL's names: tensors as arrays (fp16 ones as
-    float32), scalars as Python numbers, texts as str, `values` as a tuple; it returns an array, or
-    a tuple of arrays for several outputs. Parameters left out must have MIL's default.
+    It takes the operation's parameters by MIL's names: tensors as arrays (fp16 ones as float32),
+    scalars as Python numbers, texts as str, `values` as a tuple; it returns an array, or a tuple of
+    arrays for several outputs. Parameters left out must have MIL's default.
     """
     if opset not in _OPSETS:
         raise ValueError(f"unknown opset {opset!r}; there are: {', '.join(_OPSETS)}")

@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -29,20 +29,13 @@ Outputs = tuple[tuple[int, ValueType], ...]
 """Slots of results, and their types."""
 
 
-class Step(Protocol):
-    """An operation, its parameters resolved to constants and slots."""
+Step: TypeAlias = "Compute | Cond | WhileLoop"
+"""An operation, its parameters resolved to constants and slots.
 
-    @property
-    def outputs(self) -> Outputs:
-        """Slots of its results, and their types."""
-        ...
-
-    def run(self, values: Values, keep: AbstractSet[int], meter: Meter | None = None) -> None:
-        """Take inputs from their slots, put results into theirs; free what `keep` does not name.
-
-        `meter` holds what is about to be computed against the budget; None where a run with inputs
-        of the same shapes has been within it.
-        """
+`run(values, keep, meter)` takes inputs from their slots, puts results into theirs, and frees what
+`keep` does not name. `meter` holds what is about to be computed against the budget; None where a
+run with inputs of the same shapes has been within it.
+"""
 
 
 @dataclass(frozen=True)
@@ -258,7 +251,6 @@ def _run_joined(step: Step, tables: Sequence[Values], keep: AbstractSet[int], me
 
 
 def _alike(arrays: Sequence[Any], axis: int) -> bool:
-    """Whether arrays differ in their length along one axis at most."""
     rank = arrays[0].ndim
     if rank < 2 or any(array.ndim != rank for array in arrays):
         return False

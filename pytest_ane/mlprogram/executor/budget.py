@@ -207,12 +207,7 @@ def _elements(value: Any) -> int:
 
 
 def _broadcast(*values: Any) -> int:
-    if size := np.broadcast(*values).size:
-        return size
-    shapes = [np.shape(v)[::-1] for v in values]
-    longest = max(map(len, shapes))
-    padded = [(*shape, *[1] * (longest - len(shape))) for shape in shapes]
-    return volume(max(lengths) for lengths in zip(*padded, strict=True))
+    return volume(np.broadcast_shapes(*([n or 1 for n in np.shape(v)] for v in values)))
 
 
 def _pad(x: Any, pad: Any, **_: Any) -> Any:
@@ -292,7 +287,10 @@ def _conv(
     axes = _windows(x, weight.shape[2:], pad_type, pad, strides, dilations)
     padded, positions = (volume(lengths) for lengths in zip(*axes, strict=True))
     is_padded = padded != volume(x.shape[2:])
-    return volume(x.shape[:2]) * padded * is_padded + len(x) * weight.shape[0] * positions
+    result = volume(x.shape[:2]) * padded * is_padded + len(x) * weight.shape[0] * positions
+    # torch lays out the windows of one sample on some processors.
+    kernel = volume(weight.shape[2:])
+    return result + (x.shape[1] * kernel * positions if kernel > 1 else 0)
 
 
 def _conv_transpose(

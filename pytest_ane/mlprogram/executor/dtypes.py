@@ -103,19 +103,15 @@ def convert(array: Array, dtype: DType, precision: Precision) -> Array:
 
     Callers have numpy's warnings off.
     """
-    if dtype is DType.FP16 and precision == "as-typed":
-        return rounded(array)
-    return np.asarray(array).astype(carried(dtype, precision), copy=False)
+    converted: Array = converter(TensorType(dtype), precision, moves=False)(array)
+    return converted
 
 
 @lru_cache(maxsize=1024)
 def converter(kind: ValueType, precision: Precision, moves: bool) -> Callable[[Any], Any]:
     """`convert` for results of one type; lists, dictionaries, states and texts stay as they are.
 
-    Args:
-        kind: the result's MIL type.
-        precision: the session's.
-        moves: the result consists of numbers of its type, so that nothing needs to be rounded.
+    Where an operation only `moves` numbers of the type, nothing needs to be rounded.
     """
     if not isinstance(kind, TensorType) or kind.dtype is DType.STRING:
         return lambda result: result

@@ -173,11 +173,6 @@ def check_interface(model: MLModel, precision: Precision, budget: Budget) -> Non
 def check_names(path: str, features: tuple[Feature, ...], inputs: Mapping[str, Any]) -> None:
     """Check that every input is declared."""
     names = [f.name for f in features]
-    if not isinstance(inputs, Mapping):
-        raise ExecutionError(
-            f"{path}: inputs are of type {type(inputs).__name__}; give them by name: "
-            f"{', '.join(names)}."
-        )
     for name in inputs:
         if name not in names:
             raise ExecutionError(f"{path}: no input {name!r}; inputs are: {', '.join(names)}.")

@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from pytest_ane.mlprogram.arithmetic import GRADES, Arithmetic, RuleShares
+from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor._registry import FAILURES, lookup
 from pytest_ane.mlprogram.executor._steps import PreparedBlock, Values, run_all, shapes_decide
 from pytest_ane.mlprogram.executor.budget import Budget, Meter, current_budget
 from pytest_ane.mlprogram.executor.dtypes import Precision, converter
-from pytest_ane.mlprogram.executor.folding import dense
 from pytest_ane.mlprogram.executor.interface import bind_inputs, check_interface
 from pytest_ane.mlprogram.executor.ops.lists import State, States
-from pytest_ane.mlprogram.executor.prepare import Preparer, uses
+from pytest_ane.mlprogram.executor.prepare import Preparer, dense, uses
 from pytest_ane.mlprogram.executor.weights import LARGE, HalfWeight
 from pytest_ane.mlprogram.records import (
     Block,
@@ -37,7 +36,7 @@ from pytest_ane.mlprogram.records import (
 )
 
 if TYPE_CHECKING:
-    from pytest_ane.mlprogram.executor.ane.simulation import Computed, Simulation, Tally
+    from pytest_ane.mlprogram.executor.ane.simulation import Computed
 
 
 class Session:
@@ -63,7 +62,6 @@ class Session:
         block: the steps of a run.
         template: values of all slots before the first step: constants where needed, else None.
         slots: slots of the outermost block's values by name.
-        tally: with arithmetic `ane`, which grades of rules computed what; else None.
     """
 
     def __init__(
@@ -76,14 +74,18 @@ class Session:
         arithmetic: Arithmetic = "typed",
         scale_after: bool = False,
     ) -> None:
-        check_options(model, precision, memory_budget, arithmetic, scale_after)
+        _check_options(precision, arithmetic, scale_after)
         self.model = model
         self.precision = precision
         self.budget = current_budget() if budget is None else budget.settled()
         check_interface(model, precision, self.budget)
-        simulation = simulate(model, scale_after) if arithmetic == "ane" else None
+        simulation = None
+        if arithmetic == "ane":  # Imported here, for compiling takes a second.
+            from pytest_ane.mlprogram.executor.ane.simulation import Simulation
+
+            makers = {out.name: op for op in model.main.walk() for out in op.outputs}
+            simulation = Simulation(makers, scale_after=scale_after)
         self.arithmetic = arithmetic
-        self.tally = simulation.tally if simulation else None
         self._simulation = simulation
         prepared = Preparer(model, precision, memory_budget, overrides, self.budget, simulation)
         self.block, self.template = prepared.block, prepared.template
@@ -119,7 +121,7 @@ class Session:
     @property
     def rule_shares(self) -> RuleShares | None:
         """By which rules all runs so far computed; None with arithmetic `typed`."""
-        return None if self.tally is None else rule_shares(self.tally)
+        return self._simulation.shares if self._simulation else None
 
     def watch(self, watch: Callable[[Computed], None]) -> None:
         """With arithmetic `ane`, call this after each run of an operation that has a rule."""
@@ -223,11 +225,6 @@ class Session:
                 "pass what make_state() gives."
             )
         states = States() if states is None else states
-        if not isinstance(states, States):
-            raise ExecutionError(
-                f"{self.model.path}: state is of type {type(states).__name__}; pass what "
-                "make_state() gives."
-            )
         if set(states) != set(declared):
             raise ExecutionError(
                 f"{self.model.path}: states {', '.join(states) or 'none'} were given, the model's "
@@ -267,37 +264,7 @@ def _fits(shape: tuple[int, ...], kind: TensorType) -> bool:
     )
 
 
-def simulate(model: MLModel, scale_after: bool) -> Simulation:
-    """The ANE's rules for a program's operations; imported here, for compiling takes a second."""
-    from pytest_ane.mlprogram.executor.ane.simulation import Simulation
-
-    makers = {out.name: op for op in model.main.walk() for out in op.outputs}
-    return Simulation(makers, scale_after=scale_after)
-
-
-def rule_shares(tally: Tally) -> RuleShares:
-    """A tally as a record."""
-    return RuleShares(
-        {grade.value: count for grade, count in tally.operations.items() if count},
-        {grade.value: count for grade, count in tally.products.items() if count},
-        tuple(sorted(op for op, grade in tally.kinds.items() if grade.value == GRADES[-1])),
-        {name: count for name, count in tally.infinite.items() if count},
-        {name: count for name, count in tally.may_overflow.items() if count},
-    )
-
-
-def check_options(
-    model: object,
-    precision: str,
-    memory_budget: object,
-    arithmetic: str = "typed",
-    scale_after: bool = False,
-) -> None:
-    """Refuse what a session cannot be opened with."""
-    if not isinstance(model, MLModel):
-        raise ExecutionError(
-            f"a session needs a model, not {type(model).__name__}; pass read_model(path)."
-        )
+def _check_options(precision: str, arithmetic: str, scale_after: bool) -> None:
     kinds = (("precision", precision, Precision), ("arithmetic", arithmetic, Arithmetic))
     for name, value, kind in kinds:
         if value not in get_args(kind):
@@ -311,9 +278,6 @@ def check_options(
         raise ExecutionError(
             "scale-after says where the ANE scales sums, so it needs arithmetic 'ane'."
         )
-    whole = isinstance(memory_budget, int) and memory_budget >= 0
-    if memory_budget is not None and not whole:
-        raise ExecutionError(f"memory_budget {memory_budget!r} is no number of bytes.")
 
 
 def eval_op(name: str, *, opset: str = "iOS18", **parameters: Any) -> Any:

@@ -182,7 +182,6 @@ class ShapeRun:
         return np.shape(self._values[self._session.slots[name]])
 
     def _fill(self, shapes: Mapping[str, Shape]) -> None:
-        """The slots before the first operation: zeros for inputs, fresh states."""
         session = self._session
         try:
             states = session.make_state()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -123,24 +122,11 @@ def decode(
 
 def count(indices: Packed, groups: int) -> npt.NDArray[np.int64]:
     """How often each index occurs in each group of rows, which divide them: `[groups, 2^bits]`."""
-    bits, entries, size = indices.bits, 1 << indices.bits, indices.size // groups
-    # Bytes of several indices are counted as they are, where every group begins with one.
-    by_bytes = bits in (1, 2, 4) and size * bits % 8 == 0
-    symbols = 256 if by_bytes else entries
-    elements = _elements_of_words(bits, 8) if by_bytes else np.arange(entries)[:, None]
-    times = (elements[:, :, None] == np.arange(entries)).sum(1)
+    entries, size = 1 << indices.bits, indices.size // groups
     counts = np.zeros((groups, entries), np.int64)
-    for part in _parts(range(indices.size), size, max(_BLOCK // max(size, 1), 1), _BLOCK):
-        first, several = part.start // size, -(-len(part) // size)
-        if by_bytes:
-            numbers = indices.data[part.start * bits // 8 : part.stop * bits // 8]
-        else:
-            numbers = indices.elements(part.start, part.stop)
-        if several > 1:
-            offsets = np.arange(0, several * symbols, symbols)[:, None]
-            numbers = (numbers.reshape(several, -1) + offsets).reshape(-1)
-        found = np.bincount(numbers, minlength=several * symbols).reshape(several, symbols)
-        counts[first : first + several] += found @ times if by_bytes else found
+    for part in _parts(range(indices.size), size, 1, _BLOCK):
+        numbers = indices.elements(part.start, part.stop)
+        counts[part.start // size] += np.bincount(numbers, minlength=entries)
     return counts
 
 
@@ -164,11 +150,14 @@ def _write(indices: Packed, tables: Array, group: int, span: range, flat: Array)
     if short or group % unit or span.start % unit or span.stop % unit:
         _write_elements(indices, tables, group, span, flat)
         return
-    word_tables = partial(_word_tables, elements=_elements_of_words(indices.bits, word))
+    # The elements that make up every word: `[2^word, word / bits]`.
+    shifts = np.arange(0, word, indices.bits)
+    elements = np.arange(1 << word)[:, None] >> shifts & (1 << indices.bits) - 1
     buffer = np.empty(min(_BLOCK + group // values, len(span) // values), np.intp)
     for part in _parts(span, group, at_once, _BLOCK * values):
         first, count = part.start // group, -(-len(part) // group)
-        table = word_tables(tables[first : first + count])
+        # Values of every word, the tables' one after another.
+        table = tables[first : first + count][:, elements].reshape(-1, values)
         data = indices.data[part.start * indices.bits // 8 : part.stop * indices.bits // 8]
         numbers = buffer[: len(part) // values].reshape(count, -1)
         np.copyto(numbers, _words(data, word).reshape(numbers.shape))
@@ -200,16 +189,6 @@ def _words(data: Array, word: int) -> Array:
     words[:, 0] = low | (middle & 15) << 8
     words[:, 1] = middle >> 4 | high << 4
     return words
-
-
-def _elements_of_words(bits: int, word: int) -> Array:
-    """The elements that make up every word: `[2^word, word / bits]`."""
-    return np.arange(1 << word)[:, None] >> np.arange(0, word, bits) & (1 << bits) - 1
-
-
-def _word_tables(tables: Array, elements: Array) -> Array:
-    """Values of every word, the tables' one after another: `[G * 2^word, word / bits]`."""
-    return tables[:, elements].reshape(-1, elements.shape[1])
 
 
 def _write_elements(indices: Packed, tables: Array, group: int, span: range, flat: Array) -> None:
@@ -292,9 +271,9 @@ class HalfWeight(StreamedWeight):
         if count * positions > _FEW or (kernels := load_kernels()) is None:
             return super().product(columns)
         vectors = np.ascontiguousarray(columns.swapaxes(1, 2), np.float32).reshape(-1, width)
-        result = np.empty((len(self.patterns), len(vectors)), np.float32)
+        result = np.empty((len(vectors), len(self.patterns)), np.float32)
         kernels.multiply(self.patterns, vectors, result)
-        return result.reshape(-1, count, positions).swapaxes(0, 1)
+        return result.reshape(count, positions, -1).swapaxes(1, 2)
 
 
 def palettized(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -193,7 +192,6 @@ class LogitSummary:
             return float(np.float64(self.perplexity) / self.reference_perplexity - 1)
 
 
-@lru_cache(maxsize=16)
 def perplexity_bound(vocabulary: int, tokens: int) -> float | None:
     """A perplexity that no trained model exceeds and no untrained one keeps.
 
@@ -244,7 +242,6 @@ def _ranks(a: DoubleArray, b: DoubleArray) -> npt.NDArray[np.int64]:
 
 
 def _leads(logits: DoubleArray) -> DoubleArray:
-    """The best minus the second; infinite where there is no second."""
     if logits.shape[1] < 2:
         return np.full(len(logits), math.inf)
     ordered = np.partition(logits, (-2, -1), axis=1)

@@ -32,9 +32,8 @@ from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.arrays import Arrays
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor import Session
-from pytest_ane.mlprogram.executor.folding import dense
 from pytest_ane.mlprogram.executor.ops.lists import State
-from pytest_ane.mlprogram.executor.prepare import uses
+from pytest_ane.mlprogram.executor.prepare import dense, uses
 from pytest_ane.mlprogram.executor.session import Replay, run_step
 from pytest_ane.mlprogram.records import MLModel
 from pytest_ane.mlprogram.weights import Weight

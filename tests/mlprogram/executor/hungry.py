@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from tests.mlprogram.executor.programs import save_text
 from tests.mlprogram.packages import Program, set_type
 
+HUGE = "tensor<fp32, [100000, 100000]> x"
 OPEN: tuple[int | None, ...] = (None,)
+
+
+@dataclass(frozen=True)
+class Text:
+    """Operations on `x [1, 1, 4, 4]`, or on another input."""
+
+    body: str
+    inputs: str = "tensor<fp32, [1, 1, 4, 4]> x"
+
+    def save(self, folder: Path) -> Path:
+        return save_text(folder / "model.mlmodelc", self.body, inputs=self.inputs)
 
 
 def _program(**constants: tuple[Any, str]) -> Program:
@@ -15,16 +31,6 @@ def _program(**constants: tuple[Any, str]) -> Program:
     program.input("x", (1, 1, 4, 4))
     for name, (value, dtype) in constants.items():
         program.const(name, value, dtype)
-    return program
-
-
-def _single(
-    op: str, rank: int, operands: dict[str, str], /, **constants: tuple[Any, str]
-) -> Program:
-    """One operation; constants are computed from the input where operands say so."""
-    program = _program(**constants)
-    call(program, op, "y", OPEN * rank, **operands)
-    program.output("y")
     return program
 
 
@@ -36,64 +42,6 @@ def call(
     for key, value in operands.items():
         operation.inputs[key].arguments.add().name = value
     return operation
-
-
-def fill() -> Program:
-    return _single("fill", 3, {"shape": "shape", "value": "one"},
-                   shape=([100_000, 100_000, 3], "INT32"), one=(1.0, "FLOAT32"))  # fmt: skip
-
-
-def tile() -> Program:
-    return _single("tile", 4, {"x": "x", "reps": "reps"}, reps=([1, 1, 30_000, 30_000], "INT32"))
-
-
-def pad() -> Program:
-    return _single(
-        "pad", 4, {"x": "x", "pad": "pad", "mode": "mode", "constant_val": "zero"},
-        pad=([0, 0, 0, 0, 40_000, 40_000, 40_000, 40_000], "INT32"), mode=("constant", "STRING"),
-        zero=(0.0, "FLOAT32"),
-    )  # fmt: skip
-
-
-def range_1d() -> Program:
-    return _single("range_1d", 1, {"start": "zero", "end": "end", "step": "one"},
-                   zero=(0, "INT32"), end=(2**31 - 1, "INT32"), one=(1, "INT32"))  # fmt: skip
-
-
-def one_hot() -> Program:
-    program = _program(size=(2_000_000_000, "INT32"), kind=("int32", "STRING"))
-    call(program, "cast", "indices", (1, 1, 4, 4), x="x", dtype="kind")
-    program.block.operations[-1].outputs[0].type.tensorType.dataType = 23  # INT32
-    call(program, "one_hot", "y", OPEN * 5, indices="indices", one_hot_vector_size="size")
-    program.output("y")
-    return program
-
-
-def resize() -> Program:
-    return _single(
-        "resize_bilinear", 4,
-        {"x": "x", "target_size_height": "size", "target_size_width": "size"},
-        size=(60_000, "INT32"),
-    )  # fmt: skip
-
-
-def conv() -> Program:
-    """The result is small, as the stride is long; the padded input is not."""
-    return _single(
-        "conv", 4, {"x": "x", "weight": "w", "pad_type": "custom", "pad": "pad", "strides": "far"},
-        w=([[[[1.0]]]], "FLOAT32"), custom=("custom", "STRING"), pad=([50_000] * 4, "INT32"),
-        far=([100_000, 100_000], "INT32"),
-    )  # fmt: skip
-
-
-def broadcast() -> Program:
-    program = _program(tall=([[1.0]] * 300, "FLOAT32"), far=([30_000, 1], "INT32"),
-                       wide=([1, 30_000], "INT32"), flat=([1, -1], "INT32"))  # fmt: skip
-    call(program, "tile", "column", OPEN * 2, x="tall", reps="far")
-    call(program, "reshape", "row", OPEN * 2, x="column", shape="flat")
-    call(program, "add", "y", OPEN * 2, x="column", y="row")
-    program.output("y")
-    return program
 
 
 def _loop(program: Program, *types: tuple[str, tuple[int | None, ...]]) -> Any:
@@ -113,15 +61,6 @@ def _loop(program: Program, *types: tuple[str, tuple[int | None, ...]]) -> Any:
         set_type(out.type, "FLOAT32", shape)
     condition.outputs.append("yes")
     return body
-
-
-def endless() -> Program:
-    program = _program(i_first=(0.0, "FLOAT32"), yes=(True, "BOOL"), one=(1.0, "FLOAT32"))
-    body = _loop(program, ("i", ()))
-    call(_Inside(body), "add", "next", (), x="i", y="one")
-    body.outputs.append("next")
-    program.output("i_out")
-    return program
 
 
 def growing() -> Program:
@@ -170,26 +109,49 @@ class _Inside(Program):
         self.block = block
 
 
-def huge_input() -> Program:
-    program = Program()
-    program.input("x", (100_000, 100_000))
-    call(program, "abs", "y", (100_000, 100_000), x="x")
-    program.output("y")
-    return program
+fill = partial(
+    Text, "tensor<fp32, [?, ?, ?]> y = fill(value = fp32(1), "
+          "shape = tensor<int32, [3]>([100000, 100000, 3]));"
+)  # fmt: skip
+endless = partial(
+    Text, """fp32 y = while_loop(loop_vars = (fp32(0)))
+             c(fp32 i) { bool t = less(x = i, y = fp32(inf)); } -> (t),
+             d(fp32 i) { fp32 j = add(x = i, y = fp32(1)); } -> (j);"""
+)  # fmt: skip
+TEXTS = {
+    "tile": ("tensor<fp32, [?, ?, ?, ?]> y = tile(x = x, "
+             "reps = tensor<int32, [4]>([1, 1, 30000, 30000]));", "tile 'y' of 57.6 GB"),
+    "pad": ('tensor<fp32, [?, ?, ?, ?]> y = pad(x = x, mode = string("constant"), pad = '
+            "tensor<int32, [8]>([0, 0, 0, 0, 40000, 40000, 40000, 40000]));", "pad 'y' of 25.6 GB"),
+    "range_1d": ("tensor<int32, [?]> y = range_1d(start = int32(0), end = int32(2147483647), "
+                 "step = int32(1));", "range_1d 'y' of 8.59 GB"),
+    "one_hot": ('tensor<int32, [1, 1, 4, 4]> i = cast(x = x, dtype = string("int32"));'
+                "tensor<fp32, [?, ?, ?, ?, ?]> y = one_hot(indices = i, "
+                "one_hot_vector_size = int32(2000000000));", "one_hot 'y' of 128 GB"),
+    "resize": ("tensor<fp32, [?, ?, ?, ?]> y = resize_bilinear(x = x, "
+               "target_size_height = int32(60000), target_size_width = int32(60000));",
+               "resize_bilinear 'y' of 14.4 GB"),
+    # The result is small, as the stride is long; the padded input is not.
+    "conv": ('tensor<fp32, [?, ?, ?, ?]> y = conv(x = x, pad_type = string("custom"), '
+             "weight = tensor<fp32, [1, 1, 1, 1]>([[[[1]]]]), "
+             "pad = tensor<int32, [4]>([50000, 50000, 50000, 50000]), "
+             "strides = tensor<int32, [2]>([100000, 100000]));", "conv 'y' of 40 GB"),
+    "broadcast": ("tensor<fp32, [?, ?, ?, ?]> c = tile(x = x, "
+                  "reps = tensor<int32, [4]>([1, 562500, 1, 1]));"
+                  "tensor<fp32, [?, ?]> row = reshape(x = c, shape = tensor<int32, [2]>([1, -1]));"
+                  "tensor<fp32, [?, ?]> column = reshape(x = c, "
+                  "shape = tensor<int32, [2]>([-1, 1]));"
+                  "tensor<fp32, [?, ?]> y = add(x = column, y = row);",
+                  "add 'y' of 324,000 GB"),
+}  # fmt: skip
 
 
-PROGRAMS: dict[str, tuple[Callable[[], Program], str]] = {
+PROGRAMS: dict[str, tuple[Callable[[], Any], str]] = {
     "fill": (fill, "fill 'y' of 120 GB"),
-    "tile": (tile, "tile 'y' of 57.6 GB"),
-    "pad": (pad, "pad 'y' of 25.6 GB"),
-    "range_1d": (range_1d, "range_1d 'y' of 8.59 GB"),
-    "one_hot": (one_hot, "one_hot 'y' of 128 GB"),
-    "resize": (resize, "resize_bilinear 'y' of 14.4 GB"),
-    "conv": (conv, "conv 'y' of 40 GB"),
-    "broadcast": (broadcast, "add 'y' of 324,000 GB"),
+    **{name: (partial(Text, body), message) for name, (body, message) in TEXTS.items()},
     "growing": (growing, "concat 'next' of"),
     "kept_list": (kept_list, "fill 'element_new' of 40 MB needs 80 MB while it is computed"),
-    "huge_input": (huge_input, "input 'x' of 40 GB"),
+    "huge_input": (partial(Text, "fp32 y = abs(x = x);", HUGE), "input 'x' of 40 GB"),
     "endless": (endless, "is still running after 0.3 s"),
 }
 """Programs, and what each is refused with under a budget of 200 MB and 0.3 s."""

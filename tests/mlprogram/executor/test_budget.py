@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_ane.cli import main
 from pytest_ane.mlprogram.errors import BudgetError
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.executor.budget import (
@@ -20,19 +19,19 @@ from pytest_ane.mlprogram.executor.budget import (
     result_elements,
 )
 from pytest_ane.mlprogram.model import read_model
-from tests.mlprogram.executor.hungry import PROGRAMS, call, endless, fill
-from tests.mlprogram.packages import Program, model_file
+from tests.mlprogram.executor.hungry import PROGRAMS, endless, fill
+from tests.mlprogram.executor.programs import written
 
 MEMORY = 200_000_000
 MOST = 300_000_000
 X = {"x": np.ones((1, 1, 4, 4), np.float32)}
+INPUT = "tensor<fp32, [1, 1, 4, 4]> x"
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_small_program_that_takes_too_much_is_refused(tmp_path: Path, name: str) -> None:
     make, message = PROGRAMS[name]
     package = make().save(tmp_path)
-    assert model_file(package).stat().st_size < 5_000
     budget = Budget(MEMORY, seconds=0.3 if name == "endless" else 5)
     start = time.process_time()
     with pytest.raises(BudgetError) as error:
@@ -56,18 +55,12 @@ def test_what_is_refused_takes_no_memory(tmp_path: Path) -> None:
 
 def test_a_budget_beside_what_is_held_already(tmp_path: Path) -> None:
     """Ten tensors of 40 MB, each within 200 MB, and all of them needed in the end."""
-    program = Program()
-    program.input("x", (1, 1, 4, 4))
-    program.const("shape", [10_000_000], "INT32")
-    program.const("axis", 0, "INT32")
-    program.const("one", 1.0, "FLOAT32")
-    for i in range(10):
-        call(program, "fill", f"part_{i}", (None,), shape="shape", value="one")
-    joined = call(program, "concat", "y", (None,), axis="axis")
-    for i in range(10):
-        joined.inputs["values"].arguments.add().name = f"part_{i}"
-    program.output("y")
-    session = Session(read_model(program.save(tmp_path)), budget=Budget(MEMORY))
+    names = [f"part_{i}" for i in range(10)]
+    size = "tensor<int32, [1]>([10000000])"
+    parts = [f"tensor<fp32, [?]> {n} = fill(shape = {size}, value = fp32(1));" for n in names]
+    joined = f"tensor<fp32, [?]> y = concat(values = ({', '.join(names)}), axis = int32(0));"
+    body = "\n".join([*parts, joined])
+    session = written(tmp_path / "m.mlmodelc", body, inputs=INPUT, budget=Budget(MEMORY))
     with pytest.raises(BudgetError, match=r"fill 'part_3' of 40 MB .* beside 120 MB of other"):
         session.predict(X)
 
@@ -79,24 +72,24 @@ def test_products_that_torch_lays_out_count() -> None:
 
 
 def test_values_that_are_freed_do_not_count(tmp_path: Path) -> None:
-    program = Program()
-    program.input("x", (1, 1, 4, 4))
-    program.const("reps", [1, 1, 800, 800], "INT32")
-    program.const("axes", [0, 1, 2, 3], "INT32")
-    program.const("yes", True, "BOOL")
+    body, last = "", "x"
     for i in range(20):
-        call(program, "tile", f"wide_{i}", (None,) * 4, x="x" if i == 0 else f"y{i - 1}",
-             reps="reps")  # fmt: skip
-        call(program, "reduce_max", f"y{i}", (None,) * 4, x=f"wide_{i}", axes="axes",
-             keep_dims="yes")  # fmt: skip
-    program.output("y19")
-    session = Session(read_model(program.save(tmp_path)), budget=Budget(MEMORY))
-    assert session.predict(X)["y19"].item() == 1
+        body += f"""tensor<fp32, [?, ?, ?, ?]> wide_{i} = tile(x = {last}, reps = reps);
+            tensor<fp32, [?, ?, ?, ?]> y{i} = reduce_max(x = wide_{i}, axes = axes,
+                                                         keep_dims = bool(true));"""
+        last = f"y{i}"
+    constants = """
+        tensor<int32, [4]> reps = const()[val = tensor<int32, [4]>([1, 1, 800, 800])];
+        tensor<int32, [4]> axes = const()[val = tensor<int32, [4]>([0, 1, 2, 3])];
+    """
+    folder, budget = tmp_path / "m.mlmodelc", Budget(MEMORY)
+    session = written(folder, constants + body, last, INPUT, budget=budget)
+    assert session.predict(X)[last].item() == 1
 
 
 def test_loops_are_counted(tmp_path: Path) -> None:
     session = Session(read_model(endless().save(tmp_path)), budget=Budget(MEMORY, turns=100))
-    with pytest.raises(BudgetError, match=r"while_loop 'i_out' .* after 100 turns"):
+    with pytest.raises(BudgetError, match=r"while_loop 'y' .* after 100 turns"):
         session.predict(X)
     with pytest.raises(BudgetError, match=r"after 200 turns"):
         session.predict_all([X, X])
@@ -104,25 +97,20 @@ def test_loops_are_counted(tmp_path: Path) -> None:
 
 def test_a_shape_that_is_computed_is_looked_at_in_every_run(tmp_path: Path) -> None:
     """The first run is small; the second has inputs of the same shape, and a huge result."""
-    program = Program()
-    program.input("x", (1,), "INT32", kind=131104)
-    program.const("one", 1.0, "FLOAT32")
-    call(program, "fill", "y", (None,), shape="x", value="one")
-    program.output("y")
-    session = Session(read_model(program.save(tmp_path)), budget=Budget(MEMORY))
+    body, inputs = "tensor<fp32, [?]> y = fill(shape = x, value = fp32(1));", "tensor<int32, [1]> x"
+    session = written(tmp_path / "m.mlmodelc", body, inputs=inputs, budget=Budget(MEMORY))
     assert session.predict({"x": np.int32([3])})["y"].tolist() == [1, 1, 1]
     with pytest.raises(BudgetError, match="fill 'y' of 4 GB"):
         session.predict({"x": np.int32([10**9])})
 
 
 def test_other_shapes_are_looked_at_again(tmp_path: Path) -> None:
-    program = Program()
-    program.input("x", (1, 1), ranges=((1, 1), (1, 100_000)))
-    program.const("flat", [-1, 1], "INT32")
-    call(program, "reshape", "column", (None, 1), x="x", shape="flat")
-    call(program, "add", "y", (None, None), x="x", y="column")
-    program.output("y")
-    session = Session(read_model(program.save(tmp_path)), budget=Budget(MEMORY))
+    body = """
+        tensor<fp32, [?, 1]> column = reshape(x = x, shape = tensor<int32, [2]>([-1, 1]));
+        tensor<fp32, [?, ?]> y = add(x = x, y = column);
+    """
+    folder, budget = tmp_path / "m.mlmodelc", Budget(MEMORY)
+    session = written(folder, body, inputs="tensor<fp32, [1, ?]> x", budget=budget)
     for _ in range(2):
         assert session.predict({"x": np.ones((1, 2), np.float32)})["y"].shape == (2, 2)
     with pytest.raises(BudgetError, match="add 'y' of 10 GB"):
@@ -134,27 +122,6 @@ def test_the_process_has_a_budget(tmp_path: Path) -> None:
     with process_budget(memory=10**6), pytest.raises(BudgetError, match="budget of 1 MB"):
         Session(read_model(package)).predict(X)
     assert current_budget().memory != 10**6
-
-
-@pytest.mark.parametrize("arguments", [["run"], ["golden", "record", "--out=y.safetensors"]])
-def test_commands_refuse_with_one_sentence(
-    tmp_path: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    package = fill().save(tmp_path)
-    np.save(tmp_path / "x.npy", X["x"])
-    inputs = [f"--input=x={tmp_path}/x.npy"] if arguments == ["run"] else []
-    assert main([*arguments, str(package), "--memory", "8 GB", *inputs]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("fill 'y' of 120 GB, over the budget of 8 GB; raise --ane-memory.")
-
-
-@pytest.mark.parametrize("option", ["--memory=much", "--time=soon", "--time=0"])
-def test_commands_refuse_other_words(
-    tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main(["run", "none.mlpackage", option])
-    assert "must be a number of" in capsys.readouterr().err
 
 
 PEAK = """

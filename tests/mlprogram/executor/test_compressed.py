@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.mlprogram.executor import Session, eval_op
-from pytest_ane.mlprogram.executor.folding import constant
-from pytest_ane.mlprogram.executor.weights import Packed, stored
+from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.model import read_model
 
 Step = tuple[str, dict[str, Any]]
@@ -140,27 +138,6 @@ def test_as_coremltools_expands_them(
     np.testing.assert_array_equal(small.predict({"x": x})["y"], plain.predict({"x": x})["y"])
 
 
-@pytest.mark.parametrize("name", ["palettes of 3 bits", "palettes by output channels",
-                                  "palettes by input channels"])  # fmt: skip
-def test_indices_as_the_file_has_them(name: str, tmp_path: Path) -> None:
-    """Decoded from the packed bytes of the file, they give what the session's own way gives."""
-    from pytest_ane.make.coremltools_quiet import converter_notes
-
-    with converter_notes():
-        made = compressed(network("iOS18"), SINCE_IOS18[name][0])
-        made.save(str(tmp_path / "small.mlpackage"))
-    model = read_model(tmp_path / "small.mlpackage")
-    _, expected, _ = weights(tmp_path / "small.mlpackage")
-    operations = model.program.main.block.operations
-    for op in (o for o in operations if o.op == "constexpr_lut_to_dense"):
-        arguments = op.attributes | {k: a[0] for k, a in op.inputs.items()}
-        lut, indices = constant(model, arguments["lut"]), stored(model, arguments["indices"])
-        assert isinstance(indices, Packed)
-        assert stored(model, arguments["lut"]) is None
-        found = eval_op(op.op, indices=indices, lut=lut)
-        np.testing.assert_array_equal(found, expected.pop(0), strict=True)
-
-
 def saved(program: Any, target: str, path: Path) -> Path:
     import coremltools as ct
 
@@ -195,33 +172,3 @@ def test_weights_cast(target: str, tmp_path: Path) -> None:
     assert "constexpr_cast" in [op.op for op in model.program.main.block.operations]
     result = Session(model).predict({"x": np.ones((1, 20), np.float32)})
     np.testing.assert_array_equal(result["y"], half.astype(np.float32).sum(axis=1)[None])
-
-
-def test_pairs_under_a_mask(tmp_path: Path) -> None:
-    """Pruned, and pairs of the rows left palettized; the optimizer cannot make these itself."""
-    from pytest_ane.make.coremltools_quiet import import_coremltools
-
-    ct = import_coremltools()
-    from coremltools.converters.mil.mil import Builder as mb
-    from coremltools.converters.mil.mil import types
-    from coremltools.converters.mil.mil.ops.defs.iOS18 import compression
-
-    rng = np.random.default_rng(0)
-    mask = rng.integers(0, 2, (8, 16)).astype(types.np_uint1_dtype)
-    indices = rng.integers(0, 4, np.count_nonzero(mask)).astype(types.np_uint2_dtype)
-    lut = rng.standard_normal((2, 1, 4, 2)).astype(np.float32)
-
-    @mb.program(input_specs=[mb.TensorSpec((1, 16))], opset_version=ct.target.iOS18)
-    def program(x: Any) -> Any:
-        grown, values = mb.constexpr_lut_to_sparse(
-            indices_mask=mask, indices_nonzero_data=indices, lut=lut, vector_axis=0
-        )
-        weight = mb.constexpr_sparse_to_dense(nonzero_data=values, mask=grown)
-        return mb.linear(x=x, weight=weight, name="y")
-
-    ops = compression.constexpr_lut_to_sparse, compression.constexpr_sparse_to_dense
-    grown, values = ops[0].decompress(mask, indices, lut, np.int32(0))
-    expected = ops[1].decompress(values, grown)
-    model = read_model(saved(program, "iOS18", tmp_path / "m.mlpackage"))
-    result = Session(model).predict({"x": np.eye(1, 16, 3, dtype=np.float32)})
-    np.testing.assert_array_equal(result["y"][0], expected[:, 3])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from pytest_ane.mlprogram.executor import open_session
 from pytest_ane.mlprogram.executor._pipeline import SuppressionSession
 from pytest_ane.mlprogram.model import read_any
 from pytest_ane.mlprogram.records import DType, Feature, NonMaximumSuppression, Pipeline
-from tests.detectors import CLASSES, detector
+from tests.detectors import detector
 
 # Boxes 0 and 1 overlap by 1/3, 0 and 2 by 3/5; box 3 is far away.
 BOXES = [[5, 5, 10, 10], [10, 5, 10, 10], [7.5, 5, 10, 10], [50, 50, 10, 10]]
@@ -74,15 +73,6 @@ def suppress(
 )
 def test_boxes_that_are_kept(changed: dict[str, Any], rows: list[int]) -> None:
     assert suppress(**changed) == rows
-
-
-def test_a_fixed_shape_pads_with_zeros() -> None:
-    shapes = {"confidence": (5, 2), "coordinates": (5, 4)}
-    fixed = [Feature(name, DType.FP32, shape) for name, shape in shapes.items()]
-    session = SuppressionSession(replace(model(), outputs=tuple(fixed)))
-    outputs = session.predict({"scores": np.float32(SCORES), "boxes": np.float32(BOXES)})
-    assert {name: rows.shape for name, rows in outputs.items()} == shapes
-    assert not outputs["confidence"][3:].any()
 
 
 @pytest.mark.parametrize(
@@ -157,18 +147,6 @@ def test_a_detector_runs_whole(tmp_path: Path) -> None:
     order = np.argsort(-raw["raw_confidence"].max(axis=1), kind="stable")
     np.testing.assert_array_equal(every["coordinates"], raw["raw_coordinates"][order])
     assert len(session.predict({"image": pixels, "confidenceThreshold": 1.1})["confidence"]) == 0
-
-
-@pytest.mark.parametrize("labels", [CLASSES, (7, 8, 9)])
-def test_names_and_labels(tmp_path: Path, labels: tuple[str | int, ...]) -> None:
-    pipeline = read_any(detector(tmp_path / "d.mlpackage", names=True, labels=labels))
-    assert isinstance(pipeline, Pipeline)
-    assert (pipeline.names, [*pipeline.programs]) == (("decoder", "nms"), ["decoder"])
-    part = pipeline.parts[1]
-    assert isinstance(part, NonMaximumSuppression)
-    assert part.settings == {
-        "iouThreshold": 0.3, "confidenceThreshold": 0.6, "perClass": True, "classLabels": labels,
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

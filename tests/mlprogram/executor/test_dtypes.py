@@ -10,9 +10,7 @@ import pytest
 from pytest_ane.mlprogram.executor import dtypes
 from pytest_ane.mlprogram.executor.dtypes import (
     Precision,
-    carried,
     converter,
-    round_fp16,
     rounded,
     widen,
 )
@@ -24,19 +22,6 @@ def converted(x: Any, dtype: DType, precision: Precision, moves: bool) -> Any:
         return converter(TensorType(dtype), precision, moves)(x)
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ([2048, 2049, 2051, 0.1], [2048, 2048, 2052, 0.0999755859375]),
-        ([1 + 2**-11, 1 + 3 * 2**-11], [1, 1 + 2**-9]),
-        ([65504, 65519.99, 65520, -1e6], [65504, 65504, np.inf, -np.inf]),
-        ([2**-24, 2**-25, 3 * 2**-25, 2**-14 + 2**-25], [2**-24, 0, 2**-23, 2**-14]),
-    ],
-)
-def test_rounding_written_out(values: list[float], expected: list[float]) -> None:
-    assert round_fp16(np.array(values, np.float32)).tolist() == expected
-
-
 def test_converters() -> None:
     x = np.array([2049.0, 1e5], np.float32)
     assert converted(x, DType.FP16, "as-typed", False).tolist() == [2048, np.inf]
@@ -45,21 +30,6 @@ def test_converters() -> None:
     x = np.array([2048.0], np.float32)
     assert converted(x, DType.FP16, "as-typed", True) is x
     assert converted(np.array([1.9, -1.9]), DType.INT32, "as-typed", False).tolist() == [1, -1]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "kind"),
-    [
-        (DType.FP16, np.float32),
-        (DType.BF16, np.float32),
-        (DType.INT32, np.int32),
-        (DType.BOOL, np.bool_),
-        (DType.UINT6, np.uint8),
-        (DType.INT4, np.int8),
-    ],
-)
-def test_how_types_are_carried(dtype: DType, kind: type) -> None:
-    assert carried(dtype) == kind
 
 
 def test_numpy_rounds_and_widens_until_loading_the_kernels_pays(

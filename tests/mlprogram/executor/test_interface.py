@@ -80,34 +80,6 @@ def test_integers_that_keep_their_value(
             bind_inputs(read, {"x": wrong}, "as-typed")
 
 
-@pytest.mark.parametrize(
-    ("feature", "text"),
-    [
-        (Feature("x", DType.FP16, (1, 4)), "fp16 [1, 4]"),
-        (Feature("x", DType.INT32, (1,), ((1, None),)), "int32 [1..]"),
-        (Feature("x", DType.FP32, (1, 4), enumerated=((1, 4), (1, 8))),
-         "fp32 of shape [1, 4] or [1, 8]"),
-    ],
-)  # fmt: skip
-def test_what_a_feature_takes(feature: Feature, text: str) -> None:
-    assert present(feature) == text
-
-
-def test_enumerated_shapes(tmp_path: Path) -> None:
-    program = Program()
-    program.input("x", (1, 4), ranges=((1, 1), (4, 8)))
-    array = program.model.description.input[0].type.multiArrayType
-    array.ClearField("shapeRange")
-    for shape in ((1, 4), (1, 8)):
-        array.enumeratedShapes.shapes.add().shape.extend(shape)
-    program.op("abs", "y", shape=(1, None), x="x")
-    program.output("y")
-    session = Session(read_model(program.save(tmp_path)))
-    assert session.predict({"x": np.ones((1, 8), np.float32)})["y"].shape == (1, 8)
-    with pytest.raises(ExecutionError, match=r"it takes fp32 of shape \[1, 4\] or \[1, 8\]\.$"):
-        session.predict({"x": np.ones((1, 5), np.float32)})
-
-
 def optional(tmp_path: Path, **default: float) -> MLModel:
     """`y = |x|` with `x` an int32 or fp32 `[1, 4]` that may be left out."""
     whole = "intDefaultValue" in default
@@ -163,19 +135,6 @@ def test_an_image_is_bound_as_the_program_takes_it(
     assert bound.tolist() == [[[[3, 6]], [[2, 5]], [[1, 4]]]]
 
 
-@pytest.mark.parametrize(
-    ("value", "what"),
-    [(np.zeros((2, 1, 3), np.uint8), "shape [2, 1, 3]"), (np.zeros((1, 2, 3)), "dtype float64")],
-)
-def test_an_image_that_does_not_fit(tmp_path: Path, value: Any, what: str) -> None:
-    read = picture(tmp_path)
-    with pytest.raises(ExecutionError) as caught:
-        bind_inputs(read, {"x": value}, "as-typed")
-    assert str(caught.value) == (
-        f"{read.path}: input 'x' has {what}; it takes a PIL image of mode RGB or uint8 [1, 2, 3]."
-    )
-
-
 def test_colours_that_are_not_declared(tmp_path: Path) -> None:
     """A compiled model's table may leave them out: no order of channels is made up."""
     read = picture(tmp_path)
@@ -201,11 +160,6 @@ def test_the_order_of_channels(color: str, channel: int) -> None:
     assert np.flatnonzero(tensor.sum((0, 2, 3))).tolist() == [channel]
     assert tensor.max() == 200
     np.testing.assert_array_equal(to_pixels(image(color), tensor), RED)
-
-
-def test_rows_are_height() -> None:
-    pixels = np.arange(6, dtype=np.uint8).reshape(2, 3)
-    assert to_tensor(image("GRAYSCALE"), pixels).tolist() == [[[[0, 1, 2], [3, 4, 5]]]]
 
 
 @pytest.mark.parametrize(
@@ -276,12 +230,6 @@ def test_results_are_clipped_and_rounded() -> None:
     pixels = to_pixels(image("GRAYSCALE"), x.reshape(1, 1, 1, -1))
     assert pixels.tolist() == [[0, 0, 1, 255, 255, 255, 255, 0, 0]]
     assert pixels.dtype == np.uint8
-
-
-@pytest.mark.parametrize("shape", [(1, 1, 2, 3), (2, 3, 2, 3), (3, 2, 3), (2, 3)])
-def test_results_that_are_no_image(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"not \[1, 3, H, W\]"):
-        to_pixels(image("RGB"), np.zeros(shape, np.float32))
 
 
 @given(st.sampled_from(["RGB", "BGR", "GRAYSCALE"]), st.integers(1, 5), st.integers(1, 5),

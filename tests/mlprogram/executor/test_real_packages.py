@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from benchmarks.real_packages import Published, line, row
-from pytest_ane.mlprogram._write import write
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.model import read_model
-from pytest_ane.mlprogram.parse import parse
+from pytest_ane.mlprogram.parse import parse, write
 from tests.mlprogram.same import differences
 from tests.packages import published
 

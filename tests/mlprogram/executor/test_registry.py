@@ -62,34 +62,6 @@ def test_an_opset_nobody_knows() -> None:
         register("x", opset="iOS3")
 
 
-def test_what_a_language_model_needs_exists() -> None:
-    needed = {
-        "abs", "add", "cast", "clip", "concat", "constexpr_blockwise_shift_scale",
-        "constexpr_lut_to_dense", "conv", "gather", "inverse", "matmul", "mul", "real_div",
-        "reduce_max", "reduce_mean", "reshape", "rsqrt", "silu", "slice_by_index", "softmax",
-        "split", "sub", "transpose",
-    }  # fmt: skip
-    assert needed <= set(names())
-
-
-def test_names_are_sorted() -> None:
-    assert names() == sorted(names())
-
-
-def test_an_operation_without_a_program() -> None:
-    result = eval_op("softmax", x=np.array([0.0, 0.0], np.float32), axis=-1)
-    assert result.tolist() == [0.5, 0.5]
-
-
-@pytest.mark.parametrize(
-    ("op", "parameters"),
-    [("relu", {"zzz": 1}), ("softmax", {"x": np.ones(2), "axis": 3}), ("add", {"x": np.ones(2)})],
-)
-def test_what_cannot_be_computed_is_one_sentence(op: str, parameters: dict[str, Any]) -> None:
-    with pytest.raises(ExecutionError, match=rf"^{op} fails: [^\n]+\.$"):
-        eval_op(op, **parameters)
-
-
 @pytest.mark.parametrize("opset", ["ios15", "iOS99", "banana", None, "CoreML"])
 def test_an_opset_that_there_is_not(opset: str) -> None:
     with pytest.raises(ExecutionError, match=f"unknown opset {opset!r}; there are: iOS15, iOS16"):

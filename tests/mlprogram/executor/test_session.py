@@ -8,52 +8,47 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.mlprogram.errors import ExecutionError, ProgramError
+from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.executor import session as module
-from pytest_ane.mlprogram.executor.folding import constant
-from pytest_ane.mlprogram.executor.session import Replay, reached
+from pytest_ane.mlprogram.executor.prepare import constant
+from pytest_ane.mlprogram.executor.session import Replay
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import MLModel
 from tests.gates.fidelity import blocks
+from tests.mlprogram.executor.programs import written
 from tests.mlprogram.packages import Program, doubling
 
 X = np.array([[1.0, 2.0, 3.0]], np.float32)
 
 
-def chain() -> Program:
+CHAIN = """
+    tensor<fp16, [1, 3]> a = abs(x = x);
+    tensor<fp16, [1, 3]> b = add(x = a, y = a);
+    fp16 three = const()[val = fp16(3)];
+    tensor<fp16, [1, 3]> y = mul(x = b, y = three);
+"""
+
+
+def chain(tmp_path: Path, **options: Any) -> Session:
     """`a = |x|`, `b = a + a`, `y = b * 3`, all fp16."""
-    program = Program()
-    program.input("x", (1, 3), "FLOAT16", kind=65552)
-    program.const("three", 3.0, "FLOAT16")
-    program.op("abs", "a", "FLOAT16", (1, 3), x="x")
-    program.op("add", "b", "FLOAT16", (1, 3), x="a", y="a")
-    program.op("mul", "y", "FLOAT16", (1, 3), x="b", y="three")
-    program.output("y", 65552)
-    return program
+    return written(tmp_path / "m.mlmodelc", CHAIN, inputs="tensor<fp16, [1, 3]> x", **options)
 
 
-def session(program: Program, tmp_path: Path, **options: Any) -> Session:
-    return Session(read_model(program.save(tmp_path)), **options)
+def row(tmp_path: Path, body: str, outputs: str = "y") -> Session:
+    """A session of operations on `x [1, 3]`."""
+    return written(tmp_path / "m.mlmodelc", body, outputs, "tensor<fp32, [1, 3]> x")
 
 
 def test_outputs_by_name(tmp_path: Path) -> None:
-    outputs = session(chain(), tmp_path).predict({"x": -X})
+    outputs = chain(tmp_path).predict({"x": -X})
     assert outputs.keys() == {"y"}
     assert outputs["y"].tolist() == [[6, 12, 18]]
     assert outputs["y"].dtype == np.float32
 
 
-def test_running_again_remembers_nothing(tmp_path: Path) -> None:
-    prepared, x = session(chain(), tmp_path), X.copy()
-    first = prepared.predict({"x": x})["y"].copy()
-    prepared.predict({"x": 100 * X})
-    np.testing.assert_array_equal(prepared.predict({"x": X})["y"], first)
-    np.testing.assert_array_equal(x, X)
-
-
 def test_tapping_intermediates_inputs_and_constants(tmp_path: Path) -> None:
-    prepared = session(chain(), tmp_path)
+    prepared = chain(tmp_path)
     taps = prepared.predict({"x": X}, outputs=["b", "x", "a", "three"])
     assert list(taps) == ["b", "x", "a", "three"]
     assert taps["b"].tolist() == [[2, 4, 6]]
@@ -66,38 +61,10 @@ def test_tapping_intermediates_inputs_and_constants(tmp_path: Path) -> None:
 def test_each_result_is_rounded_as_its_type_says(tmp_path: Path) -> None:
     """20,000 doubled and tripled is 120,000: infinite in fp16, exact where nothing is rounded."""
     x = np.array([[20_000, np.nan, np.inf]], np.float32)
-    typed = session(chain(), tmp_path / "a").predict({"x": x}, outputs="y")["y"]
-    exact = session(chain(), tmp_path / "b", precision="float32").predict({"x": x})["y"]
+    typed = chain(tmp_path / "a").predict({"x": x}, outputs="y")["y"]
+    exact = chain(tmp_path / "b", precision="float32").predict({"x": x})["y"]
     np.testing.assert_array_equal(typed, [[np.inf, np.nan, np.inf]])
     np.testing.assert_array_equal(exact, [[120_000, np.nan, np.inf]])
-
-
-def test_rounding_happens_at_each_operation(tmp_path: Path) -> None:
-    """2048 + 1 - 2048: fp16 has no 2049, so the sum is lost before the difference."""
-    program = Program()
-    program.input("x", (1,), "FLOAT16", kind=65552)
-    program.const("c", 1.0, "FLOAT16")
-    program.op("add", "a", "FLOAT16", (1,), x="x", y="c")
-    program.op("sub", "y", "FLOAT16", (1,), x="a", y="x")
-    program.output("y", 65552)
-    x = np.array([2048.0], np.float32)
-    assert session(program, tmp_path / "a").predict({"x": x})["y"].tolist() == [0]
-    exact = session(program, tmp_path / "b", precision="float32")
-    assert exact.predict({"x": x})["y"].tolist() == [1]
-
-
-def test_operations_of_several_values_and_results(tmp_path: Path) -> None:
-    program = Program()
-    program.input("x", (1, 3))
-    program.const("axis", 1, "INT32")
-    program.const("sizes", [1, 2], "INT32")
-    program.const("wall", [[9.0]], "FLOAT32")
-    split = program.op("split", "low", shape=(1, 1), x="x", axis="axis", split_sizes="sizes")
-    split.outputs.add().CopyFrom(split.outputs[0])
-    split.outputs[1].name = "high"
-    program.op("concat", "y", shape=(1, 4), values=["high", "wall", "low"], axis="axis")
-    program.output("y")
-    assert session(program, tmp_path).predict({"x": X})["y"].tolist() == [[2, 3, 9, 1]]
 
 
 def test_constants_are_expanded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,115 +75,70 @@ def test_constants_are_expanded_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     program.op("constexpr_blockwise_shift_scale", "w", shape=(4,), data="d", scale="s")
     program.op("add", "y", shape=(4,), x="x", y="w")
     program.output("y")
-    prepared = session(program, tmp_path)
+    prepared = Session(read_model(program.save(tmp_path)))
     monkeypatch.setattr("pytest_ane.mlprogram.blob._data", lambda *_: pytest.fail("read again"))
     y = prepared.predict({"x": np.zeros(4, np.float32)})["y"]
     assert y.tolist() == [0.5, 1, -4, -0.5]
 
 
-def test_an_unknown_operation_is_refused_when_prepared(tmp_path: Path) -> None:
-    program = chain()
-    program.op("frobnicate", "z", "FLOAT16", (1, 3), x="x")
-    with pytest.raises(ExecutionError, match="z: operation 'frobnicate' is not implemented"):
-        session(program, tmp_path)
+def test_what_follows_from_constants_is_folded(tmp_path: Path) -> None:
+    body = """
+        tensor<fp32, [3]> a = const()[val = tensor<fp32, [3]>([1, 2, 3])];
+        tensor<fp32, [3]> b = add(x = a, y = a);
+        tensor<fp32, [3]> c = mul(x = b, y = a);
+        tensor<fp32, [1, 3]> y = add(x = x, y = c);
+        tensor<fp32, [2]> r = random_normal(shape = tensor<int32, [1]>([2]));
+        tensor<fp32, [2048, 1024]> f = fill(shape = tensor<int32, [2]>([2048, 1024]));
+    """
+    prepared = row(tmp_path, body)
+    assert prepared.computed == ("y", "r", "f")  # What is random, and what is large, is not.
+    assert prepared.predict({"x": X})["y"].tolist() == [[3, 10, 21]]
+    assert prepared.predict({"x": X}, outputs=["c"])["c"].tolist() == [2, 8, 18]
 
 
 @pytest.mark.parametrize(
-    ("op", "inputs"),
-    [("relu", {"x": "x", "zzz": "x"}), ("add", {"x": "x"}), ("matmul", {"x": "x", "y": "x"})],
-)
-def test_what_cannot_be_computed_is_one_sentence(
-    tmp_path: Path, op: str, inputs: dict[str, str]
-) -> None:
-    program = Program()
-    program.input("x", (1, 3))
-    program.op(op, "z", shape=(1, 3), **inputs)
-    program.output("z")
-    with pytest.raises(ExecutionError, match=rf": {op} 'z' fails on inputs [^\n]+\.$"):
-        session(program, tmp_path).predict({"x": X})
+    ("body", "sentence"),
+    [
+        ("fp32 y = frobnicate(x = x);", "y: operation 'frobnicate' is not implemented"),
+        ("fp32 y = add(x = tensor<fp32, [2]>([1, 2]), y = tensor<fp32, [3]>([1, 2, 3]));",
+         "add 'y' cannot be computed: shape mismatch: objects cannot be broadcast"),
+        # 17 rows do not fall into two groups: refused, not filled with whatever memory held.
+        ("tensor<uint4, [3, 1]> i = const()[val = tensor<uint4, [3, 1]>([[1], [0], [1]])];"
+         "tensor<fp32, [2, 1, 2, 1]> t = const()[val = tensor<fp32, [2, 1, 2, 1]>("
+         "[[[[1], [2]]], [[[3], [4]]]])];"
+         "tensor<fp32, [3, 1]> w = constexpr_lut_to_dense(indices = i, lut = t);"
+         "tensor<fp32, [3, 1]> y = abs(x = w);", "'w' cannot be computed: .*do not divide"),
+        *((f"fp32 y = {op}({without} = ());", r"'?y'?.*\.$") for op, without in (
+            ("abs", "x"), ("constexpr_lut_to_dense", "lut"), ("while_loop", "loop_vars"))),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_prepared_is_one_sentence(tmp_path: Path, body: str, sentence: str) -> None:
+    with pytest.raises(ExecutionError, match=sentence):
+        row(tmp_path, body)
 
 
-def test_an_expansion_that_does_not_fit_is_one_sentence(tmp_path: Path) -> None:
-    """17 rows do not fall into two groups: refused, not filled with whatever memory held."""
-    program = Program()
-    program.input("x", (1, 3))
-    program.blob("i", "UINT4", (17, 4), bytes(34))
-    program.const("lut", np.arange(32.0).reshape(2, 1, 16, 1), "FLOAT32")
-    program.op("constexpr_lut_to_dense", "w", shape=(17, 4), indices="i", lut="lut")
-    program.op("abs", "y", shape=(17, 4), x="w")
-    program.output("y")
-    with pytest.raises((ExecutionError, ProgramError), match=r"'w' [^\n]+\.$"):
-        session(program, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("op", "without"),
-    [("abs", "x"), ("constexpr_lut_to_dense", "lut"), ("while_loop", "loop_vars")],
-)
-def test_an_operation_without_what_it_needs(tmp_path: Path, op: str, without: str) -> None:
-    program = Program()
-    program.input("x", (2,))
-    operation = program.op(op, "y", shape=(2,))
-    operation.inputs[without].SetInParent()
-    program.output("y")
-    with pytest.raises(ExecutionError, match=r"'?y'?.*\.$"):
-        session(program, tmp_path)
-
-
-def test_per_operation_overhead(tmp_path: Path) -> None:
-    """A guard against a gross slip only; `benchmarks/` measures."""
-    import time
-
-    program = Program()
-    program.input("x", (1,))
-    last = "x"
-    for i in range(500):
-        program.op("add", f"v{i}", shape=(1,), x=last, y="x")
-        last = f"v{i}"
-    program.output(last)
-    prepared = session(program, tmp_path)
-    x = {"x": np.ones(1, np.float32)}
-    prepared.predict(x)
-    best = min(_seconds(prepared, x, time.process_time) for _ in range(5))
-    assert best / 500 < 50e-6
-
-
-def _seconds(prepared: Session, x: dict[str, Any], clock: Any) -> float:
-    start = clock()
-    prepared.predict(x)
-    return float(clock() - start)
+@pytest.mark.parametrize("call", ["relu(x = x, zzz = x)", "add(x = x)", "matmul(x = x, y = x)"])
+def test_what_cannot_be_computed_is_one_sentence(tmp_path: Path, call: str) -> None:
+    op = call.partition("(")[0]
+    with pytest.raises(ExecutionError, match=rf": {op} 'y' fails on inputs [^\n]+\.$"):
+        row(tmp_path, f"tensor<fp32, [1, 3]> y = {call};").predict({"x": X})
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"precision": "fp16"}, "precision 'fp16' is none of as-typed, float32, float64"),
-        ({"precision": "Float64"}, "precision 'Float64' is none of"),
-        ({"memory_budget": -1}, "memory_budget -1 is no number of bytes"),
-        ({"memory_budget": "1MB"}, "memory_budget '1MB' is no number of bytes"),
-        ({"memory_budget": 1.5}, "memory_budget 1.5 is no number of bytes"),
+        ({"arithmetic": "m1"}, "none of typed, ane"),
+        ({"arithmetic": "ane", "precision": "float32"}, "excludes precision 'float32'"),
     ],
 )
 def test_options_that_there_are_not(tmp_path: Path, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ExecutionError, match=sentence):
-        session(chain(), tmp_path, **options)
-
-
-def test_a_path_is_no_model(tmp_path: Path) -> None:
-    path = chain().save(tmp_path)
-    with pytest.raises(ExecutionError, match=r"not str; pass read_model\(path\)"):
-        Session(str(path))  # type: ignore[arg-type]
-    assert Session(read_model(str(path))).predict({"x": X})["y"].tolist() == [[6, 12, 18]]
-
-
-@pytest.mark.parametrize("inputs", [X, None, [1, 2]])
-def test_inputs_without_names(tmp_path: Path, inputs: Any) -> None:
-    with pytest.raises(ExecutionError, match="give them by name: x"):
-        session(chain(), tmp_path).predict(inputs)
+        chain(tmp_path, **options)
 
 
 def test_results_share_nothing_with_the_session(tmp_path: Path) -> None:
-    prepared, x = session(chain(), tmp_path), X.copy()
+    prepared, x = chain(tmp_path), X.copy()
     taps = prepared.predict({"x": x}, outputs=["x", "three", "y"])
     for value in taps.values():
         value[...] = 99
@@ -229,18 +151,10 @@ def test_results_share_nothing_with_the_session(tmp_path: Path) -> None:
 
 def test_a_result_of_another_shape_than_declared(tmp_path: Path) -> None:
     """Inside it may be: of `select` over a flexible axis coremltools declares one operand's."""
-    program = Program()
-    program.input("x", (1, 3))
-    program.op("abs", "inner", shape=(1, 1), x="x")
-    program.op("abs", "y", shape=(7,), x="inner")
-    program.output("y")
-    prepared = session(program, tmp_path)
+    prepared = row(tmp_path, "fp32 inner = abs(x = x); tensor<fp32, [7]> y = abs(x = inner);")
     assert prepared.predict({"x": X}, outputs=["inner"])["inner"].shape == (1, 3)
     with pytest.raises(ExecutionError, match=r"'y' came out with shape \[1, 3\], the program decl"):
         prepared.predict({"x": X})
-
-
-BITS = dict.fromkeys(blocks.NAMES, 2)
 
 
 @pytest.fixture
@@ -288,11 +202,6 @@ def test_only_what_follows_is_run(model: MLModel, monkeypatch: pytest.MonkeyPatc
         replay.variant(with_other(model, name), [name])
     # Three convolutions, two activations and the sum; each weight leaves two operations less.
     assert ran == [6, 4, 2]
-
-
-def test_what_follows(model: MLModel) -> None:
-    assert reached(model.main.block, ["third"]) == {"third", "third_out", "y"}
-    assert reached(model.main.block, []) == set()
 
 
 def taken(tmp_path: Path, value: Any, dtype: str) -> Any:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor import eval_op
-from pytest_ane.mlprogram.executor.shapes import STAND_INS, input_shapes, token_range, zeros
+from pytest_ane.mlprogram.executor.shapes import STAND_INS, input_shapes, token_range
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import (
     Block,
@@ -117,11 +117,3 @@ def test_conv(data: st.DataObject) -> None:
 def test_matmul(x: tuple[int, ...], y: tuple[int, ...], turned: tuple[bool, bool]) -> None:
     ones = [np.ones(shape, np.float32) for shape in (x, y)]
     check("matmul", x=ones[0], y=ones[1], transpose_x=turned[0], transpose_y=turned[1])
-
-
-def test_linear() -> None:
-    check("linear", x=np.ones((2, 5, 3), np.float32), weight=np.ones((4, 3), np.float32))
-
-
-def test_zeros_take_no_memory() -> None:
-    assert zeros((1 << 20, 1 << 20)).strides == (0, 0)

@@ -22,7 +22,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from pytest_ane.mlprogram.arrays import Array, FloatArray
-from pytest_ane.mlprogram.executor._kernels import cached
+from pytest_ane.mlprogram.executor._kernels import ufunc
 from pytest_ane.mlprogram.executor.ane import Grade, rule
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -82,12 +82,6 @@ def inline(function: F) -> F:
 
 rounded_number = inline(round_half_away)
 decoded_number = inline(decode_number)
-_vectorize: Any = numba.vectorize
-
-
-def ufunc(kind: str) -> Callable[[Any], Any]:
-    """Compile a function of numbers, such as `float32(float64)`, as numpy's own ufunc."""
-    return lambda function: cached(lambda cache: _vectorize([kind], cache=cache)(function)).ufunc
 
 
 _decode = ufunc("float32(float32)")(decode_number)
@@ -151,31 +145,13 @@ def mul(x: Any, y: Any) -> FloatArray:
     return np.asarray(_mul(x, y))
 
 
-@rule(Grade.INFERRED, "abs")
-def absolute(x: Any) -> FloatArray:
-    """`|x|`."""
-    return r16(np.abs(decode(x)))
-
-
-@rule(Grade.INFERRED, "sign")
-def sign(x: Any) -> FloatArray:
-    """-1, 0 or 1."""
-    return r16(np.sign(decode(x)))
-
-
-@rule(Grade.INFERRED, "square")
-def square(x: Any) -> FloatArray:
-    """`r16(x x)`."""
-    return mul(x, x)
-
-
-@rule(Grade.INFERRED, "maximum")
-def maximum(x: Any, y: Any) -> FloatArray:
-    """The larger number; an infinity is 65536, and stays one."""
-    return r16(np.maximum(decode(x), decode(y)))
-
-
-@rule(Grade.INFERRED, "minimum")
-def minimum(x: Any, y: Any) -> FloatArray:
-    """The smaller number."""
-    return r16(np.minimum(decode(x), decode(y)))
+# An infinity is 65536 to all of these, and stays one.
+_INFERRED: dict[str, Callable[..., Any]] = {
+    "abs": lambda x: r16(np.abs(decode(x))),
+    "sign": lambda x: r16(np.sign(decode(x))),
+    "square": lambda x: mul(x, x),
+    "maximum": lambda x, y: r16(np.maximum(decode(x), decode(y))),
+    "minimum": lambda x, y: r16(np.minimum(decode(x), decode(y))),
+}
+for _op, _compute in _INFERRED.items():
+    rule(Grade.INFERRED, _op)(_compute)

@@ -6,8 +6,7 @@ two vectors at a time; elsewhere one after the other in float64, with the sticky
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numba
 import numpy as np
@@ -15,26 +14,14 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from pytest_ane.mlprogram.executor._kernels import cached
+from pytest_ane.mlprogram.executor._kernels import compiled
+from pytest_ane.mlprogram.executor._kernels import widen_number as number_of
 from pytest_ane.mlprogram.executor.ane._fp16 import bits_of, decoded_number, inline, of_bits
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 LIMIT = 2**31
 """Of the accumulator, in LSB: 32768.0."""
 _MORE = 1.000001
 """More than float64 loses in any sum here."""
-
-
-def _wide(context: Any, factor: Any) -> Any:
-    """A factor as float32: from an fp16 pattern, or as it is."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if isinstance(factor, types.Float):
-            return arguments[0]
-        return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
-
-    return types.float32(factor), generate
 
 
 def _half_of(context: Any, x: Any) -> Any:
@@ -91,7 +78,6 @@ _SHIFT, _SHIFT_BITS = 1.5 * 2**23, 0x4B400000
 _FUSED = 2.0**21
 """Products below it, in LSB, are rounded by `_fused`."""
 
-number_of: Any = intrinsic(_wide)
 _half: Any = intrinsic(_half_of)
 _add_cut: Any = _adding(_cut)
 _add_fused: Any = _adding(_fused)
@@ -204,17 +190,7 @@ _VECTORS, _ROWS = types.float32[:, :, ::1], types.float64[:, ::1]
 _FLAGS = types.boolean[:, :, ::1]
 
 
-def _compiled(*kinds: list[Any]) -> Callable[[F], F]:
-    """Compile for these types of arguments; an inner list for each combination."""
-
-    def decorate(function: F) -> F:
-        made = [types.void(*arguments) for arguments in kinds]
-        return cast(F, cached(lambda cache: numba.njit(made, cache=cache, nogil=True)(function)))
-
-    return decorate
-
-
-@_compiled(*[[factors, _ROWS, _ROWS] for factors in FACTORS])
+@compiled(*[[factors, _ROWS, _ROWS] for factors in FACTORS])
 def measure(factors: Any, totals: Any, norms: Any) -> None:
     """Sum of |w| and Euclidean norm of each row, enlarged by more than float64 loses."""
     for b in range(factors.shape[0]):
@@ -223,7 +199,7 @@ def measure(factors: Any, totals: Any, norms: Any) -> None:
             totals[b, o], norms[b, o] = total * _MORE, np.sqrt(square) * _MORE
 
 
-@_compiled([types.Array(types.float32, 3, "C", readonly=True), _VECTORS, _VECTORS])
+@compiled([types.Array(types.float32, 3, "C", readonly=True), _VECTORS, _VECTORS])
 def scale(vectors: Any, x: Any, least: Any) -> None:
     """Vectors in LSB, and for each number the least |factor| whose product is not dropped.
 
@@ -290,7 +266,7 @@ def _safe_sum(row: Any, x: Any, least: Any, fused: Any) -> Any:
     return _one_cut(row, x, least)
 
 
-@_compiled(
+@compiled(
     *[[factors, _ROWS, _ROWS, *[_VECTORS] * 2, _ROWS, types.float64[:, :, ::1], _FLAGS,
        types.int64[::1]] for factors in FACTORS]
 )  # fmt: skip

@@ -28,8 +28,9 @@ from numba.core import types
 
 from pytest_ane.mlprogram.arrays import Array, BoolArray, DoubleArray, FloatArray
 from pytest_ane.mlprogram.executor._kernels import Patterns, compiled
+from pytest_ane.mlprogram.executor._kernels import widen_number as number_of
 from pytest_ane.mlprogram.executor.ane._fp16 import bits_of, decode, decoded_number, r16
-from pytest_ane.mlprogram.executor.ane._kernel import FACTORS, measure, number_of, products, scale
+from pytest_ane.mlprogram.executor.ane._kernel import FACTORS, measure, products, scale
 
 LSB = 2.0**-16
 
@@ -200,13 +201,7 @@ class Columns:
         return Losses(int(out[0]), int(out[1]), float(out[2]), float(out[3]))
 
 
-def losses(weight: Weight, vectors: Array) -> Losses:
-    """Of the sums that `accumulator.sums` computes; shapes as there."""
-    return Columns.of(weight).losses(vectors)
-
-
 def _count(factors: Any, counts: Any, sizes: Any) -> None:
-    """Add factors to their classes."""
     for b in range(factors.shape[0]):
         for o in range(factors.shape[1]):
             for k in range(factors.shape[2]):

@@ -24,7 +24,6 @@ from pytest_ane.mlprogram.executor.ane._kernel import LIMIT
 from pytest_ane.mlprogram.executor.ane.accumulator import Sums, Weight, sums
 from pytest_ane.mlprogram.executor.dtypes import round_fp16
 from pytest_ane.mlprogram.executor.ops.constexpr import along
-from pytest_ane.mlprogram.executor.ops.conv import check_channels
 from pytest_ane.mlprogram.executor.ops.spatial import ints, padding
 from pytest_ane.mlprogram.executor.weights import HalfWeight, StreamedWeight
 
@@ -252,7 +251,6 @@ def conv(
     kernel, spatial, groups = weight.shape[2:], x.ndim - 2, int(groups)
     if not set(kernel) <= {1}:
         return None
-    check_channels(x, weight.shape[1] * groups, weight.shape[0], groups)
     steps = ints(strides, spatial, 1)
     pads = padding(pad_type, pad, x.shape[2:], kernel, steps, ints(dilations, spatial, 1))
     if any(map(any, pads)):
@@ -263,7 +261,7 @@ def conv(
     positions, rows = math.prod(size), weight.shape[0] // groups
     vectors = x.reshape(count, groups, width, positions).transpose(1, 0, 3, 2)
     vectors = vectors.reshape(groups, count * positions, width)
-    total = factors_of(weight, width, groups).sums(vectors, _starts(bias, groups))
+    total = _sums(weight, width, groups, vectors, bias)
     if total is None:
         return None
 
@@ -280,7 +278,7 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Sums | None:
     if weight.ndim != 2 or (bias is not None and np.shape(bias) != weight.shape[:1]):
         raise ValueError(f"a weight {weight.shape} and a bias {np.shape(bias)}")
     vectors = x.reshape(1, math.prod(x.shape[:-1]), x.shape[-1])
-    total = factors_of(weight, weight.shape[1]).sums(vectors, _starts(bias, 1))
+    total = _sums(weight, weight.shape[1], 1, vectors, bias)
     if total is None:
         return None
     return total.map(lambda y: y[0].T.reshape(*x.shape[:-1], weight.shape[0]))
@@ -341,10 +339,8 @@ def _multiplied(factors: Factors, vectors: Array) -> Sums | None:
     return total and total.map(lambda y: y.reshape(*batch, height, positions))
 
 
-def factors_of(weight: Any, width: int, groups: int = 1) -> Factors:
-    """A weight `[O, K, 1...]`, prepared unless it is."""
-    return weight if isinstance(weight, Factors) else Factors(weight, width, groups)
-
-
-def _starts(bias: Any, groups: int) -> Any:
-    return None if bias is None else np.reshape(np.asarray(bias), (groups, -1))
+def _sums(weight: Any, width: int, groups: int, vectors: Array, bias: Any) -> Sums | None:
+    """With a weight `[O, K, 1...]`, prepared unless it is, and `bias [O]`."""
+    factors = weight if isinstance(weight, Factors) else Factors(weight, width, groups)
+    start = None if bias is None else np.reshape(np.asarray(bias), (groups, -1))
+    return factors.sums(vectors, start)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from pytest_ane.mlprogram.arithmetic import RuleShares
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.executor.ane import REGISTERED, Grade, Rule
@@ -30,7 +31,7 @@ from pytest_ane.mlprogram.executor.ane.products import (
 from pytest_ane.mlprogram.executor.dtypes import load_kernels
 from pytest_ane.mlprogram.executor.ops.constexpr import along
 from pytest_ane.mlprogram.executor.weights import HalfWeight
-from pytest_ane.mlprogram.records import Argument, DType, Operation, Ref, TensorType, Value
+from pytest_ane.mlprogram.records import DType, Operation, Ref, TensorType, Value
 
 OPERANDS = {"conv": ("weight",), "linear": ("weight",), "matmul": ("x", "y")}
 """Parameters that may be constant factors."""
@@ -39,66 +40,7 @@ Reader = Callable[[Operation, Sequence[str]], Mapping[str, Any]]
 """Parameters of a constant operation by name, of those named that it has."""
 
 
-class Patterns:
-    """Looks up how a program makes operands.
-
-    Args:
-        makers: operations by the names of their results.
-        scale_after: whether scales of weights are taken to come after accumulation.
-    """
-
-    def __init__(self, makers: Mapping[str, Operation], *, scale_after: bool = False) -> None:
-        self._makers, self._scale_after = makers, scale_after
-
-    def maker(self, op: Operation, key: str) -> Operation | None:
-        """The operation that yields a parameter."""
-        only = _only(op, key)
-        return self._makers.get(only.name) if isinstance(only, Ref) else None
-
-    def dtype(self, op: Operation, key: str) -> DType | None:
-        """The type of a parameter's elements; None for one of the program's inputs."""
-        maker, stored = self.maker(op, key), _only(op, key)
-        kind = stored.type if isinstance(stored, Value) else maker and maker.outputs[0].type
-        return kind.dtype if isinstance(kind, TensorType) else None
-
-    def factors(
-        self, op: Operation, key: str, constants: Mapping[str, Any], read: Reader
-    ) -> Factors:
-        """A constant operand as factors, which are codes where the program says so."""
-        plain = _plain(op, key, constants)
-        maker = self.maker(op, key)
-        scale = None if maker is None else _scale(maker, plain.shape, read)
-        if maker is None or scale is None:
-            return plain
-        layout = (plain.source, plain.width, plain.groups, plain.transposed)
-        codes: Codes | None = None
-        is_int8 = DType.INT8 in (self.dtype(maker, "data"), self.dtype(maker, "quantized_data"))
-        if is_int8 and (step := self._step(op, _OTHER[key], read)) is not None:
-            codes = IntegerCodes(*layout, scale=scale, step=step[0], zero_point=step[1])
-        elif self._scale_after:
-            codes = LateScale(*layout, scale=scale)
-        return codes if codes is not None and codes.is_exact else replace(plain, scale=scale)
-
-    def _step(self, op: Operation, key: str, read: Reader) -> tuple[float, int] | None:
-        """Scale and zero point of an operand that is 8-bit codes, all with one scale."""
-        dequantize = self.maker(op, key)
-        quantize = self.maker(dequantize, "input") if dequantize else None
-        if dequantize is None or (dequantize.op, quantize and quantize.op) != _QDQ:
-            return None
-        values = read(dequantize, ("scale", "zero_point"))
-        if np.ndim(values.get("scale", ())) or np.ndim(values.get("zero_point", 0)):
-            return None
-        return float(values["scale"]), int(values.get("zero_point", 0))
-
-
 _QDQ = ("dequantize", "quantize")
-
-
-def _only(op: Operation, key: str) -> Argument | None:
-    if key in op.attributes:
-        return op.attributes[key]
-    arguments = op.inputs.get(key, ())
-    return arguments[0] if len(arguments) == 1 else None
 
 
 def _plain(op: Operation, key: str, constants: Mapping[str, Any]) -> Factors:
@@ -121,50 +63,9 @@ def _scale(maker: Operation, shape: tuple[int, ...], read: Reader) -> Array | No
     return None
 
 
-_ORDER = {grade: i for i, grade in enumerate(Grade)}
-
-
 def rules() -> Mapping[str, Rule]:
     """All rules by operation; what is not among them is of unknown arithmetic."""
     return REGISTERED
-
-
-def grade_of(op: str) -> Grade:
-    """The grade of an operation's rule."""
-    return REGISTERED[op].grade if op in REGISTERED else Grade.UNKNOWN
-
-
-@dataclass
-class Tally:
-    """What ran by which rules; it adds up over runs.
-
-    Attributes:
-        operations: runs of operations by grade; those that only move numbers are not counted.
-        products: multiply-accumulates by grade.
-        kinds: grade of each kind of operation, the worst of those that ran.
-        may_overflow: outputs that overflow in some orders of summation only, by operation's name.
-        infinite: outputs of sums that overflowed, by operation's name.
-    """
-
-    operations: Counter[Grade] = field(default_factory=Counter)
-    products: Counter[Grade] = field(default_factory=Counter)
-    kinds: dict[str, Grade] = field(default_factory=dict)
-    may_overflow: Counter[str] = field(default_factory=Counter)
-    infinite: Counter[str] = field(default_factory=Counter)
-
-    def add(self, op: str, grade: Grade, products: int) -> None:
-        """Count one run of an operation."""
-        self.operations[grade] += 1
-        if products:
-            self.products[grade] += products
-        known = self.kinds.get(op)
-        if known is not grade and (known is None or _ORDER[grade] > _ORDER[known]):
-            self.kinds[op] = grade
-
-    def shares(self, what: Counter[Grade]) -> dict[Grade, float]:
-        """Each grade's part of `operations` or of `products`; all 0 where nothing ran."""
-        total = what.total()
-        return {grade: what[grade] / total if total else 0.0 for grade in Grade}
 
 
 @dataclass(frozen=True)
@@ -185,10 +86,13 @@ class Computed:
 
 
 class Simulation:
-    """Binds a program's operations to the rules of the ANE.
+    """Binds a program's operations to the rules of the ANE, and counts what ran.
+
+    Args:
+        makers: operations by the names of their results.
+        scale_after: whether scales of weights are taken to come after accumulation.
 
     Attributes:
-        tally: what ran.
         watch: called after each run of an operation that has a rule, where there is anybody to.
     """
 
@@ -198,16 +102,32 @@ class Simulation:
                 "arithmetic 'ane' needs a processor that converts fp16 numbers (f16c, or arm64); "
                 "use arithmetic 'typed'."
             )
-        self.tally = Tally()
         self.watch: Callable[[Computed], None] | None = None
-        self._rules = rules()
-        self._patterns = Patterns(makers, scale_after=scale_after)
+        self._makers, self._scale_after = makers, scale_after
+        self._operations, self._products = Counter[str](), Counter[str]()
+        self._infinite, self._may_overflow = Counter[str](), Counter[str]()
+        self._unknown: set[str] = set()
+
+    @property
+    def shares(self) -> RuleShares:
+        """By which rules all runs so far computed."""
+        return RuleShares(
+            dict(self._operations), dict(self._products), tuple(sorted(self._unknown)),
+            dict(self._infinite), dict(self._may_overflow),
+        )  # fmt: skip
+
+    def _add(self, op: str, grade: Grade, products: int) -> None:
+        self._operations[grade.value] += 1
+        if products:
+            self._products[grade.value] += products
+        if grade is Grade.UNKNOWN:
+            self._unknown.add(op)
 
     def bind(
         self, op: Operation, typed: Callable[..., Any], constants: dict[str, Any], read: Reader
     ) -> Callable[..., Any]:
         """The function that computes an operation, and counts it."""
-        rule = self._rules.get(op.op) if self._is_fp16(op) else None
+        rule = rules().get(op.op) if self._is_fp16(op) else None
         if rule is None:
             return self._counted(op.op, typed)
         grade = rule.grade
@@ -215,29 +135,66 @@ class Simulation:
         has_bias = "bias" in op.inputs and bool(np.any(constants.get("bias", 1)))
         for key in OPERANDS.get(op.op, ()):
             if key in constants and constants[key].ndim > 1:
-                constants[key] = factors = self._patterns.factors(op, key, constants, read)
+                constants[key] = factors = self._factors(op, key, constants, read)
                 grade = factors.grade(self._grade(op, key, grade), has_bias)
         return self._ruled(op, rule, grade, typed)
 
+    def _maker(self, op: Operation, key: str) -> Operation | None:
+        only = op.only(key)
+        return self._makers.get(only.name) if isinstance(only, Ref) else None
+
+    def _dtype(self, op: Operation, key: str) -> DType | None:
+        """The type of a parameter's elements; None for one of the program's inputs."""
+        maker, stored = self._maker(op, key), op.only(key)
+        kind = stored.type if isinstance(stored, Value) else maker and maker.outputs[0].type
+        return kind.dtype if isinstance(kind, TensorType) else None
+
+    def _factors(
+        self, op: Operation, key: str, constants: Mapping[str, Any], read: Reader
+    ) -> Factors:
+        """A constant operand as factors, which are codes where the program says so."""
+        plain = _plain(op, key, constants)
+        maker = self._maker(op, key)
+        scale = None if maker is None else _scale(maker, plain.shape, read)
+        if maker is None or scale is None:
+            return plain
+        layout = (plain.source, plain.width, plain.groups, plain.transposed)
+        codes: Codes | None = None
+        is_int8 = DType.INT8 in (self._dtype(maker, "data"), self._dtype(maker, "quantized_data"))
+        if is_int8 and (step := self._step(op, _OTHER[key], read)) is not None:
+            codes = IntegerCodes(*layout, scale=scale, step=step[0], zero_point=step[1])
+        elif self._scale_after:
+            codes = LateScale(*layout, scale=scale)
+        return codes if codes is not None and codes.is_exact else replace(plain, scale=scale)
+
+    def _step(self, op: Operation, key: str, read: Reader) -> tuple[float, int] | None:
+        """Scale and zero point of an operand that is 8-bit codes, all with one scale."""
+        dequantize = self._maker(op, key)
+        quantize = self._maker(dequantize, "input") if dequantize else None
+        if dequantize is None or (dequantize.op, quantize and quantize.op) != _QDQ:
+            return None
+        values = read(dequantize, ("scale", "zero_point"))
+        if np.ndim(values.get("scale", ())) or np.ndim(values.get("zero_point", 0)):
+            return None
+        return float(values["scale"]), int(values.get("zero_point", 0))
+
     def _is_fp16(self, op: Operation) -> bool:
-        """Whether it computes in fp16: what is of another type does not run on the ANE."""
         if op.op == "quantize":
-            return self._patterns.dtype(op, "scale") is DType.FP16
+            return self._dtype(op, "scale") is DType.FP16
         kinds = [out.type for out in op.outputs]
         return all(isinstance(kind, TensorType) and kind.dtype is DType.FP16 for kind in kinds)
 
     def _grade(self, op: Operation, key: str, usual: Grade) -> Grade:
         """Of sums of fp16 numbers; inferred for weights that are compressed."""
-        maker = self._patterns.maker(op, key)
+        maker = self._maker(op, key)
         is_packed = maker is not None and maker.op.startswith("constexpr_")
         return Grade.INFERRED if is_packed and usual is Grade.RECORDED else usual
 
     def _counted(self, op: str, typed: Callable[..., Any]) -> Callable[..., Any]:
-        """An operation without a rule."""
 
         def compute(**parameters: Any) -> Any:
             result = typed(**parameters)
-            self.tally.add(op, Grade.UNKNOWN, multiplications(op, parameters, result))
+            self._add(op, Grade.UNKNOWN, multiplications(op, parameters, result))
             return result
 
         return compute
@@ -254,13 +211,13 @@ class Simulation:
             if self.watch is not None:
                 self.watch(Computed(op, parameters, result, typed))
             if not isinstance(result, Sums):
-                self.tally.add(op.op, grade, 0)
+                self._add(op.op, grade, 0)
                 return result
-            self.tally.add(op.op, grade, result.products)
+            self._add(op.op, grade, result.products)
             if result.may_overflow is not None:
-                self.tally.may_overflow[op.name] += int(result.may_overflow.sum())
+                self._may_overflow[op.name] += int(result.may_overflow.sum())
             if result.infinite:
-                self.tally.infinite[op.name] += result.infinite
+                self._infinite[op.name] += result.infinite
             return result.values
 
         return compute

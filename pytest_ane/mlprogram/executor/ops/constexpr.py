@@ -18,8 +18,6 @@ def quantize(
     input: Any, scale: Any, output_dtype: str, zero_point: Any = 0, axis: Any = None
 ) -> Any:
     """clip(round(input / scale) + zero_point), ties to even; scalars, or vectors along an axis."""
-    if output_dtype not in ("int8", "uint8"):
-        raise ValueError(f"output_dtype {output_dtype!r}, neither 'int8' nor 'uint8'")
     scale = along(scale, input.shape, axis, "scale")
     zero = along(zero_point, input.shape, axis, "zero_point").astype(scale.dtype)
     limits = np.iinfo(output_dtype)
@@ -47,13 +45,9 @@ def along(parameter: Any, shape: tuple[int, ...], axis: Any, name: str) -> Any:
         array = array.astype(np.float32)
     if array.ndim == 0:
         return array
-    if array.ndim > 1:
-        raise ValueError(f"{name} of shape {array.shape} is neither scalar nor vector")
-    if axis is None or not -len(shape) <= axis < len(shape):
-        raise IndexError(f"{name} is a vector, along axis {axis} of {len(shape)}")
-    axis = int(axis) % len(shape)
-    if len(array) != shape[axis]:
-        raise ValueError(f"{len(array)} values of {name} along an axis of {shape[axis]}")
+    axis = range(len(shape))[axis]
+    if array.shape != shape[axis : axis + 1]:
+        raise ValueError(f"{array.shape} values of {name} along an axis of {shape[axis]}")
     return array.reshape([-1 if i == axis else 1 for i in range(len(shape))])
 
 
@@ -94,9 +88,7 @@ def constexpr_lut_to_dense(indices: Any, lut: Any, vector_axis: Any = None) -> A
 def _spread(dense: Any, vector_axis: Any) -> Any:
     """Vectors of the last axis in a row along another axis, `[*shape, v]` to `[.., v n, ..]`."""
     rank = dense.ndim - 1
-    if vector_axis is None or not -rank <= vector_axis < rank:
-        raise ValueError(f"vectors of {dense.shape[-1]} along vector_axis {vector_axis}")
-    axis = int(vector_axis) % rank
+    axis = range(rank)[vector_axis]
     target = list(dense.shape[:-1])
     target[axis] *= dense.shape[-1]
     return np.moveaxis(dense, -1, axis + 1).reshape(target)
@@ -135,18 +127,15 @@ def constexpr_blockwise_shift_scale(data: Any, scale: Any, offset: Any = None) -
     return scale * (values if offset is None else values - offset.astype(scale.dtype))
 
 
-@register("constexpr_affine_dequantize", opset="iOS16")
-def constexpr_affine_dequantize(
-    quantized_data: Any, zero_point: Any, scale: Any, axis: int = 0
-) -> Any:
-    """`scale (quantized_data - zero_point)`, both scalar or along an axis."""
-    return dequantize(quantized_data, scale, zero_point, axis)
-
-
-@register("constexpr_cast", opset="iOS16")
-def constexpr_cast(source_val: Any, output_dtype: str) -> Any:
-    """`source_val` as fp16 (carried as float32) or fp32."""
-    return cast(source_val, output_dtype)
+register("constexpr_affine_dequantize", opset="iOS16")(
+    lambda quantized_data, zero_point, scale, axis=0: dequantize(
+        quantized_data, scale, zero_point, axis
+    )
+)
+# fp16 is carried as float32.
+register("constexpr_cast", opset="iOS16")(
+    lambda source_val, output_dtype: cast(source_val, output_dtype)
+)
 
 
 @register("constexpr_sparse_to_dense", opset="iOS16", moves=True)

@@ -10,10 +10,21 @@ import numpy as np
 from pytest_ane.mlprogram.executor._registry import register, register_all
 
 
-@register("sigmoid")
 def sigmoid(x: Any) -> Any:
     """1 / (1 + exp(-x)); where exp overflows to infinity the quotient is 0, as it should be."""
     return 1 / (1 + np.exp(-x))
+
+
+def softplus(x: Any) -> Any:
+    """log(1 + exp(x))."""
+    return np.logaddexp(x, np.float32(0))
+
+
+def by_channel(values: Any, x: Any, name: str) -> Any:
+    """`[C]` shaped to be broadcast with `x [B, C, ...]`."""
+    if x.ndim < 2 or np.shape(values) != x.shape[1:2]:
+        raise ValueError(f"{name} {np.shape(values)} is not a number for each channel of {x.shape}")
+    return np.reshape(values, (-1,) + (1,) * (x.ndim - 2))
 
 
 _UNARY: dict[str, Any] = {
@@ -56,7 +67,7 @@ _BINARY: dict[str, Any] = {
     "not_equal": np.not_equal,
     "sub": np.subtract,
 }
-_FORMULAS: dict[str, Any] = {
+FORMULAS: dict[str, Any] = {
     "clamped_relu": lambda x, alpha, beta: np.minimum(np.where(x >= 0, x, alpha * x), beta),
     "clip": lambda x, alpha, beta: np.minimum(np.maximum(x, alpha), beta),
     "elu": lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))),
@@ -64,10 +75,20 @@ _FORMULAS: dict[str, Any] = {
     "leaky_relu": lambda x, alpha: np.where(x >= 0, x, alpha * x),
     "linear_activation": lambda x, alpha, beta: alpha * x + beta,
     "log": lambda x, epsilon=1e-45: np.log(x + np.float32(epsilon)),
+    # With an `alpha [C]`, and a `beta`, for each channel.
+    "prelu": lambda x, alpha: np.where(x > 0, x, by_channel(alpha, x, "alpha") * x),
+    "relu": lambda x: np.maximum(x, 0),
     "relu6": lambda x: np.clip(x, 0, 6),
     "rsqrt": lambda x, epsilon=1e-12: np.reciprocal(np.sqrt(x + np.float32(epsilon))),
+    "scaled_tanh": lambda x, alpha=1.0, beta=1.0: alpha * np.tanh(beta * x),
     "select": lambda cond, a, b: np.where(cond, a, b),
+    "sigmoid": sigmoid,
+    "sigmoid_hard": lambda x, alpha=0.2, beta=0.5: np.clip(alpha * x + beta, 0, 1),
     "silu": lambda x: x * sigmoid(x),
+    "softplus": softplus,
+    "softplus_parametric": lambda x, alpha, beta: (
+        by_channel(alpha, x, "alpha") * softplus(by_channel(beta, x, "beta") * x)
+    ),
     "softsign": lambda x: x / (1 + np.abs(x)),
     "threshold": lambda x, alpha: np.maximum(x, alpha),
     # NaN stays.
@@ -75,8 +96,8 @@ _FORMULAS: dict[str, Any] = {
 }
 BROADCASTING = frozenset((*_BINARY, "pow", "real_div", "select"))
 """Operations whose result has the shape that their operands broadcast to."""
-_CHOOSE = frozenset(("abs", "maximum", "minimum", "select"))
-"""Functions whose results are among their operands; the sign apart, so is an absolute value."""
+_CHOOSE = frozenset(("abs", "maximum", "minimum", "relu", "select"))
+"""Functions whose results are among their operands, or 0; an absolute value is but for its sign."""
 
 
 def _of_one(function: Any) -> Any:
@@ -89,7 +110,7 @@ def _of_two(function: Any) -> Any:
 
 register_all({name: _of_one(function) for name, function in _UNARY.items()}, _CHOOSE)
 register_all({name: _of_two(function) for name, function in _BINARY.items()}, _CHOOSE)
-register_all(_FORMULAS, _CHOOSE)
+register_all(FORMULAS, _CHOOSE)
 
 
 @register("real_div")
@@ -120,49 +141,6 @@ def erf(x: Any) -> Any:
     numbers = np.asarray(x)
     values = map(math.erf, numbers.ravel().tolist())
     return np.fromiter(values, np.float64, numbers.size).reshape(numbers.shape)
-
-
-@register("relu", moves=True)
-def relu(x: Any) -> Any:
-    """max(x, 0)."""
-    return np.maximum(x, 0)
-
-
-@register("prelu")
-def prelu(x: Any, alpha: Any) -> Any:
-    """`x [B, C, ...]` where x > 0, else `alpha x`, with an `alpha [C]` for each channel."""
-    return np.where(x > 0, x, _by_channel(alpha, x, "alpha") * x)
-
-
-@register("softplus")
-def softplus(x: Any) -> Any:
-    """log(1 + exp(x))."""
-    return np.logaddexp(x, np.float32(0))
-
-
-@register("softplus_parametric")
-def softplus_parametric(x: Any, alpha: Any, beta: Any) -> Any:
-    """`alpha log(1 + exp(beta x))`, alpha and beta `[C]` by channel of `x [B, C, ...]`."""
-    return _by_channel(alpha, x, "alpha") * softplus(_by_channel(beta, x, "beta") * x)
-
-
-def _by_channel(values: Any, x: Any, name: str) -> Any:
-    """`[C]` shaped to be broadcast with `x [B, C, ...]`."""
-    if x.ndim < 2 or np.shape(values) != x.shape[1:2]:
-        raise ValueError(f"{name} {np.shape(values)} is not a number for each channel of {x.shape}")
-    return np.reshape(values, (-1,) + (1,) * (x.ndim - 2))
-
-
-@register("sigmoid_hard")
-def sigmoid_hard(x: Any, alpha: float = 0.2, beta: float = 0.5) -> Any:
-    """min(max(alpha x + beta, 0), 1)."""
-    return np.clip(alpha * x + beta, 0, 1)
-
-
-@register("scaled_tanh")
-def scaled_tanh(x: Any, alpha: float = 1.0, beta: float = 1.0) -> Any:
-    """`alpha tanh(beta x)`."""
-    return alpha * np.tanh(beta * x)
 
 
 @register("gelu")

@@ -9,6 +9,7 @@ seed, and runs of one session, give the same numbers.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,24 +25,12 @@ def _typed(value: Any) -> Any:
     return np.asarray(value, np.int32) if type(value) is int else np.asarray(value)
 
 
-def dimensions(shape: Any) -> tuple[int, ...]:
-    """A shape that comes as a tensor of integers, as a tuple."""
-    lengths = tuple(integers(shape))
-    if any(n < 0 for n in lengths):
-        raise ValueError(f"shape {list(lengths)} has negative dimensions")
-    return lengths
-
-
-@register("fill", moves=True)
-def fill(shape: Any, value: Any = 0.0) -> Any:
-    """A tensor of this shape and the value's type, filled with the value."""
-    return np.full(dimensions(shape), _typed(value))
-
-
-@register("fill_like", opset="iOS16", moves=True)
-def fill_like(ref_tensor: Any, value: Any = 0.0) -> Any:
-    """A tensor of another's shape and the value's type, filled with the value."""
-    return np.full(np.shape(ref_tensor), _typed(value))
+_register = partial(register, moves=True)
+# Of the value's type.
+_register("fill")(lambda shape, value=0.0: np.full(integers(shape), _typed(value)))
+_register("fill_like", opset="iOS16")(
+    lambda ref_tensor, value=0.0: np.full(np.shape(ref_tensor), _typed(value))
+)
 
 
 @register("one_hot", moves=True)
@@ -82,10 +71,7 @@ def range_1d(start: Any, end: Any, step: Any) -> Any:
 def band_part(x: Any, lower: int = -1, upper: int = -1) -> Any:
     """Matrices with zeros (also for infinity and NaN) outside a band about the diagonal.
 
-    Args:
-        x: rank 2 or more; the last two axes are the matrices'.
-        lower: diagonals to keep below the main one; all where negative.
-        upper: the same above it.
+    So many diagonals are kept below and above the main one; all where the number is negative.
     """
     x = np.asarray(x)
     if x.ndim < 2:
@@ -107,10 +93,7 @@ def _numbers(seed: int | None) -> Any:
 @register("random_uniform")
 def random_uniform(shape: Any, low: float = 0.0, high: float = 1.0, seed: int | None = -1) -> Any:
     """Numbers uniform in [low, high); `low` where both are equal."""
-    if high < low:
-        raise ValueError(f"high {high} is below low {low}")
-    size = dimensions(shape)
-    numbers = low + (high - low) * _numbers(seed).random_sample(size)
+    numbers = low + (high - low) * _numbers(seed).random_sample(integers(shape))
     # Rounding to float32 must not reach the end that is excluded.
     most = np.maximum(np.nextafter(np.float32(high), np.float32(-np.inf)), np.float32(low))
     return np.minimum(numbers.astype(np.float32), most)
@@ -119,33 +102,22 @@ def random_uniform(shape: Any, low: float = 0.0, high: float = 1.0, seed: int | 
 @register("random_normal")
 def random_normal(shape: Any, mean: float = 0.0, stddev: float = 1.0, seed: int | None = -1) -> Any:
     """Normally distributed numbers."""
-    if stddev < 0:
-        raise ValueError(f"stddev {stddev} is negative")
-    size = dimensions(shape)
-    return (mean + stddev * _numbers(seed).standard_normal(size)).astype(np.float32)
+    numbers = _numbers(seed).standard_normal(integers(shape))
+    return (mean + stddev * numbers).astype(np.float32)
 
 
 @register("random_bernoulli")
 def random_bernoulli(shape: Any, prob: float = 0.5, seed: int | None = -1) -> Any:
     """1 with probability `prob`, else 0."""
-    if not 0 <= prob <= 1:
-        raise ValueError(f"prob {prob} is not from 0 to 1")
-    size = dimensions(shape)
-    return (_numbers(seed).random_sample(size) < prob).astype(np.float32)
+    return (_numbers(seed).random_sample(integers(shape)) < prob).astype(np.float32)
 
 
 @register("random_categorical")
 def random_categorical(x: Any, mode: str = "logits", size: int = 1, seed: int | None = -1) -> Any:
-    """Indices drawn, with replacement, from the distributions along the last axis.
+    """Indices drawn, with replacement, from the distributions along the last axis, as floats.
 
-    Args:
-        x: (..., classes), logits or probabilities that need not add up to 1.
-        mode: `logits` or `probs`.
-        size: how many to draw from each.
-        seed: as for all random operations.
-
-    Returns:
-        (..., size) indices as floats.
+    `x (..., classes)` holds logits, or probabilities that need not add up to 1; of each
+    distribution `size` are drawn, (..., size).
     """
     if mode not in ("logits", "probs"):
         raise ValueError(f"mode is {mode!r}, not 'logits' or 'probs'")

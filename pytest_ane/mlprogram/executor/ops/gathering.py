@@ -29,12 +29,6 @@ def checked(indices: Any, bounds: Any, validate: bool) -> Any:
     return np.where(indices < 0, indices + bounds, indices)
 
 
-def _positive(axis: int, rank: int) -> int:
-    if not -rank <= axis < rank:
-        raise IndexError(f"axis {axis} is out of bounds for rank {rank}")
-    return int(axis) % rank
-
-
 def _batches(x: Any, indices: Any, count: int) -> tuple[Any, ...]:
     """Indices of the `count` leading axes, to broadcast against `indices`."""
     if x.shape[:count] != indices.shape[:count]:
@@ -56,7 +50,7 @@ def gather(
     Returns:
         Shape `x.shape[:axis] + indices.shape[batch_dims:] + x.shape[axis + 1 :]`.
     """
-    x, axis = np.asarray(x), _positive(axis, np.ndim(x))
+    x, axis = np.asarray(x), range(np.ndim(x))[axis]
     indices = checked(indices, x.shape[axis], validate_indices)
     if batch_dims == 0:
         return np.take(x, indices, axis=axis)
@@ -75,7 +69,7 @@ def gather(
 def gather_along_axis(x: Any, indices: Any, axis: int = 0, validate_indices: bool = False) -> Any:
     """x[..., indices[...], ...] along an axis; the indices have x's shape but for that axis."""
     x, indices = np.asarray(x), np.asarray(indices)
-    axis = _positive(axis, x.ndim)
+    axis = range(x.ndim)[axis]
     others = [i for i in range(x.ndim) if i != axis]
     if indices.ndim != x.ndim or any(indices.shape[i] != x.shape[i] for i in others):
         raise ValueError(f"indices {indices.shape} and x {x.shape} differ in more than axis {axis}")
@@ -93,8 +87,6 @@ def gather_nd(x: Any, indices: Any, batch_dims: int = 0, validate_indices: bool 
     if indices.ndim == 0 or not 0 <= batch_dims < indices.ndim:
         raise ValueError(f"indices of rank {indices.ndim} leave no rows after {batch_dims} axes")
     depth = indices.shape[-1]
-    if batch_dims + depth > x.ndim:
-        raise ValueError(f"indices {indices.shape} go deeper than x {x.shape}")
     places = checked(indices, x.shape[batch_dims : batch_dims + depth], validate_indices)
     shape = indices.shape[:-1] + x.shape[batch_dims + depth :]
     lead = _batches(x, indices[..., 0] if depth else np.empty(indices.shape[:-1]), batch_dims)
@@ -102,11 +94,8 @@ def gather_nd(x: Any, indices: Any, batch_dims: int = 0, validate_indices: bool 
     return np.broadcast_to(x[place], shape)
 
 
-@register("non_zero", moves=True)
-def non_zero(x: Any) -> Any:
-    """The indices of elements that are not zero in row-major order, (count, rank) as int32."""
-    return np.argwhere(x).astype(np.int32)
-
+# In row-major order, (count, rank).
+register("non_zero", moves=True)(lambda x: np.argwhere(x).astype(np.int32))
 
 _MODES: dict[str, Any] = {
     "add": np.add,
@@ -147,15 +136,10 @@ def scatter(
     data: Any, indices: Any, updates: Any, axis: int = 0, mode: str = "add",
     validate_indices: bool = False,
 ) -> Any:  # fmt: skip
-    """Slices of updates put along an axis of the data.
+    """Slices of updates put along an axis of the data, at the indices.
 
-    Args:
-        data: any shape.
-        indices: where along the axis.
-        updates: shape `data.shape[:axis] + indices.shape + data.shape[axis + 1 :]`.
-        axis: may be negative.
-        mode: `add`, `div`, `max`, `min`, `mul`, `sub` or `update`.
-        validate_indices: negative indices are errors.
+    The updates have shape `data.shape[:axis] + indices.shape + data.shape[axis + 1 :]`; `mode` is
+    `add`, `div`, `max`, `min`, `mul`, `sub` or `update`.
     """
     data = np.asarray(data)
     places = gather(_places(data.shape), indices, axis, validate_indices=validate_indices)
@@ -167,10 +151,7 @@ def scatter_along_axis(
     data: Any, indices: Any, updates: Any, axis: int = 0, mode: str = "add",
     validate_indices: bool = False,
 ) -> Any:  # fmt: skip
-    """Updates put at data[..., indices[...], ...] along an axis.
-
-    Indices and updates have the data's shape but for that axis; otherwise as `scatter`.
-    """
+    """`scatter` at data[..., indices[...], ...]; all have the data's shape but for that axis."""
     data = np.asarray(data)
     places = gather_along_axis(_places(data.shape), indices, axis, validate_indices)
     return _apply(data, places, updates, mode)
@@ -180,10 +161,9 @@ def scatter_along_axis(
 def scatter_nd(
     data: Any, indices: Any, updates: Any, mode: str = "add", validate_indices: bool = False
 ) -> Any:
-    """Slices of updates put at data[indices[i, ..., :]].
+    """`scatter` at data[indices[i, ..., :]].
 
-    Updates have shape `indices.shape[:-1] + data.shape[indices.shape[-1] :]`; otherwise as
-    `scatter`.
+    Updates have shape `indices.shape[:-1] + data.shape[indices.shape[-1] :]`.
     """
     data = np.asarray(data)
     places = gather_nd(_places(data.shape), indices, validate_indices=validate_indices)

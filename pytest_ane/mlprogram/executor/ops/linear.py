@@ -15,13 +15,7 @@ from typing import Any
 import numpy as np
 
 from pytest_ane.mlprogram.executor._registry import register
-from pytest_ane.mlprogram.executor.ops.elementwise import (
-    relu,
-    scaled_tanh,
-    sigmoid,
-    sigmoid_hard,
-    softmax,
-)
+from pytest_ane.mlprogram.executor.ops.elementwise import FORMULAS, softmax
 from pytest_ane.mlprogram.executor.weights import StreamedWeight
 
 
@@ -56,16 +50,14 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
 def einsum(values: Any, equation: str) -> Any:
     """Sum of products as the equation says.
 
-    MIL's own equations are `nchw,nwhu->nchu` and `chw,whr->chr`, under any letters: matrix products
-    for every n and h, which broadcast.
+    MIL's own, `nchw,nwhu->nchu` and `chw,whr->chr`, are matrix products for every n and h, which
+    broadcast.
     """
     letters = {c: str(i) for i, c in enumerate(dict.fromkeys(c for c in equation if c.isalpha()))}
     pattern = "".join(letters.get(c, c) for c in equation if not c.isspace())
     if pattern not in ("0123,0324->0124", "012,213->013"):
         return np.einsum(equation, *values, optimize=True)
     x, y = values
-    if not x.ndim == y.ndim == len(pattern.split(",")[0]):
-        raise ValueError(f"operands of rank {x.ndim} and {y.ndim} for {equation!r}")
     product = np.matmul(np.swapaxes(x, -3, -2), np.swapaxes(y, -3, -2))
     return np.swapaxes(product, -3, -2)
 
@@ -77,13 +69,9 @@ def scaled_dot_product_attention(query: Any, key: Any, value: Any, attn_mask: An
     The mask `[.., S]` broadcasts to `[*B, L, S]`; floats are added, and where a bool is false a
     position is left out. A row without any position gives NaN, as the formula has it.
     """
-    shapes = f"query {query.shape}, key {key.shape}, value {value.shape}"
-    if query.ndim < 3 or not query.ndim == key.ndim == value.ndim:
-        raise ValueError(f"{shapes}: of one rank, at least 3, expected")
-    if not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
-        raise ValueError(f"{shapes}: the batch differs")
-    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
-        raise ValueError(f"{shapes}: the embedding or the sequence length differs")
+    shapes = [array.shape[:-2] for array in (query, key, value)]
+    if query.ndim < 3 or shapes != shapes[:1] * 3:
+        raise ValueError(f"batches of one shape, of rank 1 at least, expected, not {shapes}")
     scores = np.matmul(query, np.swapaxes(key, -1, -2))
     scores *= 1 / math.sqrt(query.shape[-1])
     if attn_mask is None:
@@ -103,8 +91,8 @@ Function = Callable[[Any], Any]
 
 # With the defaults of MIL's operations of these names; `scaled_tanh` is then `tanh`.
 _ACTIVATIONS: dict[str, Function] = {
-    "hard_sigmoid": sigmoid_hard, "linear": lambda x: x, "relu": relu, "scaled_tanh": scaled_tanh,
-    "sigmoid": sigmoid, "sigmoid_hard": sigmoid_hard, "tanh": np.tanh,
+    **{name: FORMULAS[name] for name in ("relu", "scaled_tanh", "sigmoid", "sigmoid_hard")},
+    "hard_sigmoid": FORMULAS["sigmoid_hard"], "linear": lambda x: x, "tanh": np.tanh,
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import ExecutionError
-from pytest_ane.mlprogram.executor._registry import register
+from pytest_ane.mlprogram.executor._registry import register, register_all
 from pytest_ane.mlprogram.executor.dtypes import Precision, carried, convert
 from pytest_ane.mlprogram.executor.ops.spatial import integers
 from pytest_ane.mlprogram.records import TensorType
@@ -120,34 +120,14 @@ def make_list(
     return TensorList((None,) * int(init_length), shape, _DTYPES[dtype], bool(dynamic_length))
 
 
-@register("list_length")
-def list_length(ls: TensorList) -> Any:
-    """The number of elements, written or not, as int32."""
-    return np.int32(len(ls.elements))
-
-
-@register("list_read", moves=True)
-def list_read(ls: TensorList, index: Any) -> Any:
-    """The element at an index; negative ones count from the end."""
-    return ls.at(int(index))
-
-
-@register("list_write", moves=True)
-def list_write(ls: TensorList, index: Any, value: Any) -> TensorList:
-    """The list with another element at an index."""
-    return ls.written(int(index), [value])
-
-
-@register("list_gather", moves=True)
-def list_gather(ls: TensorList, indices: Any) -> Any:
-    """The elements at these indices, stacked along a new first axis."""
-    return np.stack([ls.at(i) for i in integers(indices)])
-
-
-@register("list_scatter", moves=True)
-def list_scatter(ls: TensorList, indices: Any, value: Any) -> TensorList:
-    """The list with `value[i]` at `indices[i]`."""
-    return ls.written(indices, value)
+# A negative index counts from the end.
+_MOVES: dict[str, Any] = {
+    "list_read": lambda ls, index: ls.at(int(index)),
+    "list_write": lambda ls, index, value: ls.written(int(index), [value]),
+    "list_gather": lambda ls, indices: np.stack([ls.at(i) for i in integers(indices)]),
+    "list_scatter": lambda ls, indices, value: ls.written(indices, value),
+}
+register_all({**_MOVES, "list_length": lambda ls: np.int32(len(ls.elements))}, _MOVES)
 
 
 @register("read_state", opset="iOS18", moves=True)

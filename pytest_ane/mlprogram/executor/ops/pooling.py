@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pytest_ane.mlprogram.executor._registry import register
-from pytest_ane.mlprogram.executor.ops.spatial import ints, padding, steps
+from pytest_ane.mlprogram.executor.ops.spatial import ints, padding
 
 
 class _Axis(NamedTuple):
@@ -21,16 +19,19 @@ class _Axis(NamedTuple):
     pad: tuple[int, int]
     positions: int
 
+    def ends(self, before: int = 0, after: int = 0) -> tuple[Any, Any]:
+        """Where windows begin and end on the axis and this much padding: `[positions]` each."""
+        starts = np.arange(self.positions) * self.stride - self.pad[0]
+        return np.maximum(starts, -before), np.minimum(starts + self.kernel, self.size + after)
+
     def elements(self, before: int = 0, after: int = 0) -> Any:
         """How many each window holds of the axis and of this much padding: `[positions]`."""
-        starts = np.arange(self.positions) * self.stride - self.pad[0]
-        ends = np.minimum(starts + self.kernel, self.size + after)
-        counts = ends - np.maximum(starts, -before)
-        if (counts <= 0).any():
+        starts, ends = self.ends(before, after)
+        if (ends <= starts).any():
             raise ValueError(
                 f"a window of {self.kernel} lies outside {self.size} elements padded by {self.pad}"
             )
-        return counts
+        return ends - starts
 
 
 @register("max_pool")
@@ -45,8 +46,7 @@ def max_pool(x: Any, **windows: Any) -> Any:
 @register("l2_pool")
 def l2_pool(x: Any, **windows: Any) -> Any:
     """The root of each window's sum of squares, over `x [N, C, *D]`."""
-    axes = _axes(x, **windows)
-    return np.sqrt(_pool(np.square(x), axes, np.add, 0))
+    return np.sqrt(_pool(np.square(x), _axes(x, **windows), np.add, 0))
 
 
 @register("avg_pool")
@@ -73,8 +73,6 @@ def _axes(
     kernel = ints(kernel_sizes, spatial, 1)
     strides = ints(strides, spatial, 1)
     pads = padding(pad_type, pad, x.shape[2:], kernel, strides, (1,) * spatial)
-    if ceil_mode and (pad_type == "same" or any(before != after for before, after in pads)):
-        raise ValueError("ceil_mode needs padding that is symmetric, and not of pad_type same")
     return [
         _Axis(n, k, s, p, _count(n, k, s, p, ceil_mode))
         for n, k, s, p in zip(x.shape[2:], kernel, strides, pads, strict=True)
@@ -92,32 +90,14 @@ def _count(size: int, kernel: int, stride: int, pad: tuple[int, int], ceil_mode:
     return count - 1 if sum(pad) and (count - 1) * stride >= size + pad[0] else count
 
 
-def _pool(x: Any, axes: list[_Axis], combine: Callable[..., Any], neutral: float) -> Any:
+def _pool(x: Any, axes: list[_Axis], combine: np.ufunc, neutral: float) -> Any:
     for i, axis in enumerate(axes, start=2):
-        if axis.kernel > axis.size:
-            x = _pool_wide(x, i, axis, combine, neutral)
-            continue
-        reach = (axis.positions - 1) * axis.stride + axis.kernel
-        after = max(reach - axis.size - axis.pad[0], 0)
-        pads = [(0, 0)] * x.ndim
-        pads[i] = (axis.pad[0], after)
-        padded = np.pad(x, pads, constant_values=neutral) if any(pads[i]) else x
-        take = partial(_take, padded, i, axis)
-        x = reduce(combine, map(take, range(axis.kernel)))
+        # Windows as pairs of ends; those outside the axis hold the neutral element after it.
+        starts, ends = axis.ends()
+        pairs = np.stack([starts, ends], 1)
+        pairs[ends <= starts] = axis.size
+        beyond = np.full((*x.shape[:i], 1, *x.shape[i + 1 :]), neutral, x.dtype)
+        padded = np.concatenate([x, beyond], axis=i)
+        windows: Any = (slice(None),) * i + (slice(None, None, 2),)
+        x = combine.reduceat(padded, pairs.reshape(-1), axis=i)[windows]
     return x
-
-
-def _pool_wide(x: Any, i: int, axis: _Axis, combine: Callable[..., Any], neutral: float) -> Any:
-    """A kernel longer than the axis: element by element of the axis, for most of it is padding."""
-    before = (slice(None),) * i
-    y = np.full((*x.shape[:i], axis.positions, *x.shape[i + 1 :]), neutral, x.dtype)
-    for n in range(axis.size):
-        first = max(-(-(n + axis.pad[0] - axis.kernel + 1) // axis.stride), 0)
-        last = (n + axis.pad[0]) // axis.stride
-        reached, element = (*before, slice(first, last + 1)), (*before, slice(n, n + 1))
-        y[reached] = combine(y[reached], x[element])
-    return y
-
-
-def _take(x: Any, i: int, axis: _Axis, offset: int) -> Any:
-    return x[(slice(None),) * i + (steps(offset, axis.stride, axis.positions),)]

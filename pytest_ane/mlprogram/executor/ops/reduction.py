@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -61,8 +62,6 @@ def _register_arg(name: str, function: Any) -> None:
     def compute(
         x: Any, axis: int = -1, keep_dims: bool = False, output_dtype: str = "int32"
     ) -> Any:
-        if output_dtype.lower() not in ("int32", "uint16"):
-            raise ValueError(f"unknown output_dtype {output_dtype!r}; there are: int32, uint16")
         return np.asarray(function(x, axis=axis, keepdims=keep_dims)).astype(output_dtype.lower())
 
 
@@ -72,14 +71,7 @@ _register_arg("argmin", np.argmin)
 
 @register("cumsum")
 def cumsum(x: Any, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Any:
-    """Sums of all elements up to each along an axis.
-
-    Args:
-        x: rank 1 or more.
-        axis: may be negative.
-        exclusive: leave out the element itself, so that the first sum is 0.
-        reverse: sum from the last element on.
-    """
+    """Sums of all up to each element along an axis, or before it; in reverse, from the last on."""
     x = np.asarray(x)
     if reverse:
         return np.flip(cumsum(np.flip(x, axis), axis, exclusive), axis)
@@ -90,19 +82,27 @@ def cumsum(x: Any, axis: int = 0, exclusive: bool = False, reverse: bool = False
     return sums
 
 
+def _affine(y: Any, gamma: Any, beta: Any, shape: Sequence[int]) -> Any:
+    """`gamma y + beta`, where there are any, shaped to be broadcast."""
+    y = y if gamma is None else y * np.reshape(gamma, shape)
+    return y if beta is None else y + np.reshape(beta, shape)
+
+
+def _normalized(x: Any, axes: tuple[int, ...], epsilon: float) -> Any:
+    """`(x - mean) / sqrt(variance + epsilon)` over axes."""
+    centred = x - x.mean(axis=axes, keepdims=True)
+    variance = np.square(centred).mean(axis=axes, keepdims=True)
+    return centred / np.sqrt(variance + np.float32(epsilon))
+
+
 @register("layer_norm")
 def layer_norm(
     x: Any, axes: Any = None, gamma: Any = None, beta: Any = None, epsilon: float = 1e-5
 ) -> Any:
     """`gamma (x - mean) / sqrt(variance + epsilon) + beta` over axes, all where none are given."""
-    axes = tuple(range(x.ndim)) if axes is None else tuple(integers(axes))
-    centred = x - x.mean(axis=axes, keepdims=True)
-    variance = np.square(centred).mean(axis=axes, keepdims=True)
-    y = centred / np.sqrt(variance + np.float32(epsilon))
-    positive = sorted(a % x.ndim for a in axes)
-    shape = [d if i in positive else 1 for i, d in enumerate(x.shape)]
-    y = y if gamma is None else y * np.reshape(gamma, shape)
-    return y if beta is None else y + np.reshape(beta, shape)
+    chosen = {a % x.ndim for a in (range(x.ndim) if axes is None else integers(axes))}
+    shape = [d if i in chosen else 1 for i, d in enumerate(x.shape)]
+    return _affine(_normalized(x, tuple(sorted(chosen)), epsilon), gamma, beta, shape)
 
 
 @register("batch_norm")
@@ -111,44 +111,33 @@ def batch_norm(
 ) -> Any:
     """`gamma (x - mean) / sqrt(variance + epsilon) + beta`, parameters by channel (axis 1)."""
     shape = (1, -1) + (1,) * (x.ndim - 2)
-    scale = 1 / np.sqrt(variance + np.float32(epsilon))
-    scale = scale if gamma is None else scale * gamma
-    y = (x - np.reshape(mean, shape)) * np.reshape(scale, shape)
-    return y if beta is None else y + np.reshape(beta, shape)
+    scale = (1 if gamma is None else gamma) / np.sqrt(variance + np.float32(epsilon))
+    return _affine(x - np.reshape(mean, shape), scale, beta, shape)
 
 
 @register("instance_norm")
 def instance_norm(x: Any, gamma: Any = None, beta: Any = None, epsilon: float = 1e-5) -> Any:
     """As `batch_norm`, with mean and variance of each image's own channels."""
-    axes = tuple(range(2, x.ndim))
-    centred = x - x.mean(axis=axes, keepdims=True)
-    y = centred / np.sqrt(np.square(centred).mean(axis=axes, keepdims=True) + np.float32(epsilon))
-    shape = (1, -1) + (1,) * (x.ndim - 2)
-    y = y if gamma is None else y * np.reshape(gamma, shape)
-    return y if beta is None else y + np.reshape(beta, shape)
+    normalized = _normalized(x, tuple(range(2, x.ndim)), epsilon)
+    return _affine(normalized, gamma, beta, (1, -1) + (1,) * (x.ndim - 2))
 
 
 @register("l2_norm")
 def l2_norm(x: Any, epsilon: float = 1e-6) -> Any:
     """`x / sqrt(sum of squares over the last three axes + epsilon)`."""
-    square = np.square(x).sum(axis=(-3, -2, -1), keepdims=True)
-    return x / np.sqrt(square + np.float32(epsilon))
+    return x / np.sqrt(_sum_square(x, (-3, -2, -1), keepdims=True) + np.float32(epsilon))
 
 
 @register("local_response_norm")
 def local_response_norm(
     x: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Any:
-    """`x / (k + alpha / size s)^beta`, s the sum of squares of `size` channels (axis 1) around.
+    """`x / (k + alpha / size s)^beta`, s the sum of squares of `size` channels (axis 1) around."""
+    import torch  # Few programs have the operation, and the import takes seconds.
 
-    Of an even number, the odd one comes before, as in torch, which MIL's tests compare with.
-    """
-    if x.ndim < 2 or size < 1:
+    if x.ndim < 3 or size < 1:
         raise ValueError(f"{size} channels around do not exist in {x.shape}")
-    before = min(size // 2, x.shape[1])
-    after = min(size - 1 - size // 2, x.shape[1])
-    pads = [(0, 0), (before, after), *[(0, 0)] * (x.ndim - 2)]
-    squares = np.pad(np.square(x), pads)
-    channels = x.shape[1]
-    total = sum(squares[:, i : i + channels] for i in range(before + 1 + after))
-    return x / np.power(k + alpha / size * total, beta)
+    # All channels are within twice their number; torch would lay out the rest as zeros.
+    near = min(int(size), 2 * x.shape[1] + int(size) % 2)
+    numbers = near, float(alpha) * near / int(size), float(beta), float(k)
+    return torch.nn.functional.local_response_norm(torch.from_numpy(np.array(x)), *numbers).numpy()

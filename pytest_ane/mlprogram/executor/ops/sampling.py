@@ -11,32 +11,26 @@ import numpy as np
 from pytest_ane.mlprogram.executor._registry import register
 from pytest_ane.mlprogram.executor.ops.spatial import ints
 
-SAMPLING_MODES = (
-    "DEFAULT", "STRICT_ALIGN_CORNERS", "ALIGN_CORNERS", "OFFSET_CORNERS", "UNALIGN_CORNERS",
-)  # fmt: skip
-
 
 def grid(mode: str, span: Any, count: int) -> Any:
     """Where `count` samples lie on intervals from 0 to `span [...]`: `[..., count]` in float64.
 
     The formulas are those of MIL's `resize_bilinear`, with `Xin = span + 1`.
     """
-    if mode not in SAMPLING_MODES:
-        raise ValueError(f"unknown sampling_mode {mode!r}; there are: {', '.join(SAMPLING_MODES)}")
     if count < 1:
         raise ValueError(f"a size of {count} is not positive")
     i, span = np.arange(count, dtype=np.float64), np.asarray(span, np.float64)[..., None]
-    if mode == "DEFAULT":
-        positions = i * (span + 1) / count
-    elif mode == "OFFSET_CORNERS":
-        positions = (i + 0.5) * np.maximum(span, 1) / count
-    elif mode == "UNALIGN_CORNERS":
-        positions = (i + 0.5) * (span + 1) / count - 0.5
-    elif mode == "ALIGN_CORNERS" and count == 1:
-        positions = span / 2
-    else:
-        positions = i * span / max(count - 1, 1)
-    return np.clip(positions, 0, span)
+    aligned = i * span / max(count - 1, 1)
+    positions = {
+        "DEFAULT": i * (span + 1) / count,
+        "STRICT_ALIGN_CORNERS": aligned,
+        "ALIGN_CORNERS": aligned if count > 1 else span / 2,
+        "OFFSET_CORNERS": (i + 0.5) * np.maximum(span, 1) / count,
+        "UNALIGN_CORNERS": (i + 0.5) * (span + 1) / count - 0.5,
+    }
+    if mode not in positions:
+        raise ValueError(f"unknown sampling_mode {mode!r}; there are: {', '.join(positions)}")
+    return np.clip(positions[mode], 0, span)
 
 
 def _resized(x: Any, sizes: Sequence[int], mode: str, *, linear: bool = True) -> Any:
@@ -56,22 +50,19 @@ def _resized(x: Any, sizes: Sequence[int], mode: str, *, linear: bool = True) ->
     return x
 
 
-@register("resize_bilinear")
-def resize_bilinear(
-    x: Any, target_size_height: int = 1, target_size_width: int = 1, sampling_mode: str = "DEFAULT"
-) -> Any:
-    """`x [..., H, W]` at another size, by linear interpolation along both axes."""
-    return _resized(x, (int(target_size_height), int(target_size_width)), sampling_mode)
-
-
-@register("resize_nearest_neighbor", moves=True)
-def resize_nearest_neighbor(x: Any, target_size_height: int, target_size_width: int) -> Any:
-    """`x [..., H, W]` at another size: `y[i] = x[floor((i + 1/2) Xin / Xout)]` along both axes.
-
-    That is TensorFlow's ResizeNearestNeighbor with half_pixel_centers, which is converted to it.
-    """
-    sizes = int(target_size_height), int(target_size_width)
-    return _resized(x, sizes, "UNALIGN_CORNERS", linear=False)
+# `x [..., H, W]` at another size, by linear interpolation along both axes.
+register("resize_bilinear")(
+    lambda x, target_size_height=1, target_size_width=1, sampling_mode="DEFAULT": _resized(
+        x, (int(target_size_height), int(target_size_width)), sampling_mode
+    )
+)
+# `y[i] = x[floor((i + 1/2) Xin / Xout)]` along both axes: TensorFlow's ResizeNearestNeighbor with
+# half_pixel_centers, which is converted to it.
+register("resize_nearest_neighbor", moves=True)(
+    lambda x, target_size_height, target_size_width: _resized(
+        x, (int(target_size_height), int(target_size_width)), "UNALIGN_CORNERS", linear=False
+    )
+)
 
 
 @register("resize", opset="iOS17")
@@ -112,8 +103,6 @@ def upsample_bilinear(
 ) -> Any:  # fmt: skip
     """`x [..., H, W]` scaled, by linear interpolation; the factors are those of the sizes."""
     centred = not align_corners if half_pixel_centers is None else half_pixel_centers
-    if align_corners and centred:
-        raise ValueError("align_corners and half_pixel_centers exclude each other")
     mode = "STRICT_ALIGN_CORNERS" if align_corners else "DEFAULT"
     mode = "UNALIGN_CORNERS" if centred else mode
     height, width = x.shape[-2:]
@@ -144,15 +133,8 @@ def crop(x: Any, crop_height: Any, crop_width: Any) -> Any:
 def bilinear(x: Any, batch: Any, h: Any, w: Any, outside: Any = 0) -> Any:
     """The four pixels of `x [B, C, H, W]` around each place, weighted; `outside` beyond the edges.
 
-    Args:
-        x: images.
-        batch: images' numbers, broadcast to `[N, P, Q]` with h and w.
-        h: rows, as numbers that need not be whole.
-        w: columns, likewise.
-        outside: the pixels' value beyond the image.
-
-    Returns:
-        `[N, C, P, Q]`.
+    `batch` are images' numbers, h and w places in rows and columns, which broadcast to
+    `[N, P, Q]`; the result is `[N, C, P, Q]`.
     """
     top, left = np.floor(h), np.floor(w)
     total: Any = 0
@@ -166,10 +148,7 @@ def bilinear(x: Any, batch: Any, h: Any, w: Any, outside: Any = 0) -> Any:
 
 
 def nearest(x: Any, batch: Any, h: Any, w: Any, outside: Any = 0) -> Any:
-    """The pixel of `x [B, C, H, W]` nearest to each place (half-way, the even one).
-
-    Arguments and result as of `bilinear`.
-    """
+    """The pixel nearest to each place (half-way, the even one); otherwise as `bilinear`."""
     rows, columns = (_index(np.rint(p), n) for p, n in ((h, x.shape[2]), (w, x.shape[3])))
     pixels = np.moveaxis(x[batch, :, rows, columns], -1, 1)
     inside = (rows == np.rint(h)) & (columns == np.rint(w))

@@ -13,14 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.mlprogram.executor._registry import register
+from pytest_ane.mlprogram.executor._registry import register, register_all
 from pytest_ane.mlprogram.executor.ops.spatial import integers
 
-
-@register("identity", moves=True)
-def identity(x: Any) -> Any:
-    """`x` unchanged, not copied."""
-    return x
+_MOVES: dict[str, Any] = {
+    "identity": lambda x: x,
+    "transpose": lambda x, perm: np.transpose(x, integers(perm)),
+    # At these places of the result.
+    "expand_dims": lambda x, axes: np.expand_dims(x, tuple(integers(axes))),
+    "shape": lambda x: np.array(np.shape(x), dtype=np.int32),
+}
+register_all(_MOVES, _MOVES)
 
 
 @register("reshape", moves=True)
@@ -65,7 +68,6 @@ def reshape_like(x: Any, ref_tensors: Any, begins: Any, ends: Any, end_masks: An
 
 
 def _tuple(values: Any) -> tuple[Any, ...]:
-    """A list's items; a list of one may come as its item."""
     return tuple(values) if isinstance(values, (tuple, list)) else (values,)
 
 
@@ -76,18 +78,6 @@ def flatten2d(x: Any, axis: int = 1) -> Any:
     return np.reshape(x, (int(np.prod(before)), int(np.prod(after))))
 
 
-@register("transpose", moves=True)
-def transpose(x: Any, perm: Any) -> Any:
-    """`x` with its axes in the order `perm`."""
-    return np.transpose(x, integers(perm))
-
-
-@register("expand_dims", moves=True)
-def expand_dims(x: Any, axes: Any) -> Any:
-    """`x` with axes of length 1 inserted, at these places of the result."""
-    return np.expand_dims(x, tuple(integers(axes)))
-
-
 @register("squeeze", moves=True)
 def squeeze(x: Any, axes: Any = None) -> Any:
     """`x` without its axes of length 1, or those among `axes`; longer ones stay, as in PyTorch."""
@@ -95,12 +85,6 @@ def squeeze(x: Any, axes: Any = None) -> Any:
     chosen = range(len(lengths)) if axes is None else integers(axes)
     dropped = {range(len(lengths))[a] for a in chosen if lengths[a] == 1}
     return np.reshape(x, [n for i, n in enumerate(lengths) if i not in dropped])
-
-
-@register("shape", moves=True)
-def shape(x: Any) -> Any:
-    """The shape of x, `[rank]` as int32."""
-    return np.array(np.shape(x), dtype=np.int32)
 
 
 @register("cast")
@@ -118,25 +102,16 @@ def cast(x: Any, dtype: str) -> Any:
         return x.astype(np.promote_types(x.dtype, wide) if fractional else wide, copy=False)
     if dtype == "bool":
         return x.astype(np.bool_)
-    if dtype not in ("int8", "uint8", "int16", "uint16", "int32", "uint32"):
-        raise ValueError(f"unknown dtype {dtype!r}")
     if fractional:
         ends = np.iinfo(dtype)
         x = np.clip(np.nan_to_num(x.astype(np.float64)), ends.min, ends.max)
     return x.astype(dtype)
 
 
-def _divided(n: int, by: int, what: str) -> int:
-    if by < 1 or n % by:
-        raise ValueError(f"{what} {n} does not divide by {by}")
-    return n // by
-
-
 def _split_space(x: Any, height: int, width: int) -> Any:
     """(n, C, H, W) as (n, C, H / height, height, W / width, width)."""
     n, c, h, w = x.shape
-    rows, columns = _divided(h, height, "height"), _divided(w, width, "width")
-    return x.reshape(n, c, rows, height, columns, width)
+    return x.reshape(n, c, h // height, height, w // width, width)
 
 
 def _merge_space(x: Any) -> Any:
@@ -151,38 +126,33 @@ def _pairs(values: Any) -> tuple[tuple[int, int], tuple[int, int]]:
     return (top, bottom), (left, right)
 
 
-@register("space_to_depth", moves=True)
-def space_to_depth(x: Any, block_size: int) -> Any:
-    """(n, C, H, W) to (n, b * b * C, H / b, W / b)."""
-    b = int(block_size)
-    moved = _split_space(x, b, b).transpose(0, 3, 5, 1, 2, 4)
-    n, _, _, c, h, w = moved.shape
-    return moved.reshape(n, b * b * c, h, w)
+def _deepened(x: Any, block: int, order: tuple[int, ...]) -> Any:
+    moved = _split_space(x, int(block), int(block)).transpose(order)
+    return moved.reshape(len(x), -1 if x.size else x.shape[1] * int(block) ** 2, *moved.shape[4:])
 
 
-@register("depth_to_space", moves=True)
-def depth_to_space(x: Any, block_size: int) -> Any:
-    """(n, b * b * C, H, W) to (n, C, H * b, W * b); undoes `space_to_depth`."""
-    b, (n, c, h, w) = int(block_size), x.shape
-    split = x.reshape(n, b, b, _divided(c, b * b, "channels"), h, w)
-    return _merge_space(split.transpose(0, 3, 4, 1, 5, 2))
+def _widened(x: Any, block: int, depth_first: bool) -> Any:
+    b, (n, c, h, w) = int(block), x.shape
+    channels = c // (b * b)
+    if depth_first:
+        return _merge_space(x.reshape(n, b, b, channels, h, w).transpose(0, 3, 4, 1, 5, 2))
+    return _merge_space(x.reshape(n, channels, b, b, h, w).transpose(0, 1, 4, 2, 5, 3))
+
+
+_BLOCKS: dict[str, Any] = {
+    # (n, C, H, W) to (n, b * b * C, H / b, W / b), and back.
+    "space_to_depth": lambda x, block_size: _deepened(x, block_size, (0, 3, 5, 1, 2, 4)),
+    "depth_to_space": lambda x, block_size: _widened(x, block_size, True),
+    # (n, C, H, W) to (n, C * f * f, H / f, W / f), and back.
+    "pixel_shuffle": lambda x, upscale_factor: _widened(x, upscale_factor, False),
+}
+register_all(_BLOCKS, _BLOCKS)
 
 
 @register("pixel_unshuffle", opset="iOS16", moves=True)
 def pixel_unshuffle(x: Any, downscale_factor: int) -> Any:
-    """(n, C, H, W) to (n, C * f * f, H / f, W / f), as `torch.nn.PixelUnshuffle`."""
-    f = int(downscale_factor)
-    moved = _split_space(x, f, f).transpose(0, 1, 3, 5, 2, 4)
-    n, c, _, _, h, w = moved.shape
-    return moved.reshape(n, c * f * f, h, w)
-
-
-@register("pixel_shuffle", moves=True)
-def pixel_shuffle(x: Any, upscale_factor: int) -> Any:
-    """(n, C * f * f, H, W) to (n, C, H * f, W * f), as `torch.nn.PixelShuffle`."""
-    f, (n, c, h, w) = int(upscale_factor), x.shape
-    split = x.reshape(n, _divided(c, f * f, "channels"), f, f, h, w)
-    return _merge_space(split.transpose(0, 1, 4, 2, 5, 3))
+    """Undoes `pixel_shuffle`."""
+    return _deepened(x, downscale_factor, (0, 1, 3, 5, 2, 4))
 
 
 @register("space_to_batch", moves=True)
@@ -201,7 +171,7 @@ def batch_to_space(x: Any, block_shape: Any, crops: Any) -> Any:
     height, width = integers(block_shape)
     (top, bottom), (left, right) = _pairs(crops)
     n, c, h, w = x.shape
-    split = x.reshape(height, width, _divided(n, height * width, "batch"), c, h, w)
+    split = x.reshape(height, width, n // (height * width), c, h, w)
     image = _merge_space(split.transpose(2, 3, 4, 0, 5, 1))
     rows, columns = image.shape[2:]
     if top + bottom > rows or left + right > columns:

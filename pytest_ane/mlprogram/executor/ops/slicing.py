@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_ane.mlprogram.executor._registry import register
+from pytest_ane.mlprogram.executor._registry import register, register_all
 from pytest_ane.mlprogram.executor.ops.spatial import integers, ints
 
 
@@ -33,12 +33,8 @@ def _index(
 def slice_by_index(x: Any, begin: Any, end: Any, **bounds: Any) -> Any:
     """x[begin:end:stride] by axis, with Python's meaning of negative and excessive bounds.
 
-    Args:
-        x: any shape.
-        begin: one integer for each axis, as are `end` and `stride` (1 if left out).
-        end: not included.
-        bounds: `stride`; `begin_mask` and `end_mask` open a bound; `squeeze_mask` takes the one
-            index `begin` and drops the axis.
+    `bounds`: `stride`, 1 if left out; `begin_mask` and `end_mask` open a bound; `squeeze_mask`
+    takes the one index `begin` and drops the axis.
     """
     return np.asarray(x)[_index(np.ndim(x), begin, end, **bounds)]
 
@@ -73,12 +69,7 @@ def slice_by_size(x: Any, begin: Any, size: Any) -> Any:
 
 @register("sliding_windows", moves=True)
 def sliding_windows(x: Any, axis: int, size: int, stride: int = 1) -> Any:
-    """All windows of `size` along an axis, `stride` apart.
-
-    Returns:
-        The axis counts windows, (n - size) // stride + 1 of them; a new axis after it counts within
-        a window.
-    """
+    """All (n - size) // stride + 1 windows of `size` along an axis, a new axis after it."""
     if size < 1 or stride < 1:
         raise ValueError(f"size {size} and stride {stride} must be positive")
     axis = range(x.ndim)[axis]
@@ -99,10 +90,12 @@ def concat(values: Any, axis: int, interleave: bool = False) -> Any:
     return stacked.reshape(target)
 
 
-@register("stack", moves=True)
-def stack(values: Any, axis: int) -> Any:
-    """Tensors of one shape, one after another along a new axis."""
-    return np.stack(values, axis=axis)
+_MOVES: dict[str, Any] = {
+    "stack": lambda values, axis: np.stack(values, axis=axis),
+    # All axes where none are given.
+    "reverse": lambda x, axes=None: np.flip(x, None if axes is None else tuple(integers(axes))),
+}
+register_all(_MOVES, _MOVES)
 
 
 @register("split", moves=True)
@@ -113,8 +106,6 @@ def split(x: Any, axis: int, num_splits: Any = None, split_sizes: Any = None) ->
     sizes = integers(split_sizes)
     if sum(sizes) != x.shape[axis] or min(sizes) < 0:
         raise ValueError(f"split_sizes {sizes} do not add up to {x.shape[axis]}")
-    if num_splits is not None and len(sizes) != num_splits:
-        raise ValueError(f"split_sizes {sizes} are not num_splits, {num_splits}")
     before = (slice(None),) * range(x.ndim)[axis]
     starts = accumulate(sizes, initial=0)
     parts = [(*before, slice(n, n + size)) for n, size in zip(starts, sizes, strict=False)]
@@ -134,7 +125,8 @@ def tile(x: Any, reps: Any) -> Any:
 def pad(x: Any, pad: Any, mode: str = "constant", constant_val: Any = 0) -> Any:
     """Elements before and after axes, given as pairs for the last `len(pad) / 2` of them."""
     x = np.asarray(x)
-    pairs = _pad_pairs(np.asarray(pad), x.ndim)
+    last = [(int(before), int(after)) for before, after in np.reshape(pad, (-1, 2))]
+    pairs = [(0, 0)] * (x.ndim - len(last)) + last
     if x.ndim == 0:
         return x
     if mode == "constant":
@@ -148,26 +140,10 @@ def pad(x: Any, pad: Any, mode: str = "constant", constant_val: Any = 0) -> Any:
     raise ValueError(f"unknown mode {mode!r}; there are: constant, reflect, replicate")
 
 
-def _pad_pairs(pad: Any, rank: int) -> list[tuple[int, int]]:
-    """A pair for every axis, of zeros for those before the padded ones."""
-    if pad.ndim != 1 or len(pad) % 2 or len(pad) > 2 * rank:
-        raise ValueError(f"pad {pad.tolist()} is not a list of pairs for at most {rank} axes")
-    if (pad < 0).any():
-        raise ValueError(f"pad {pad.tolist()} has a negative number")
-    last = [(int(before), int(after)) for before, after in pad.reshape(-1, 2)]
-    return [(0, 0)] * (rank - len(last)) + last
-
-
 def _check_pad(pairs: list[tuple[int, int]], shape: tuple[int, ...], mode: str, less: int) -> None:
     for axis, (amounts, size) in enumerate(zip(pairs, shape, strict=True)):
         if max(amounts) > max(size - less, 0):
             raise ValueError(f"mode {mode} cannot add {amounts} to axis {axis} of {size} elements")
-
-
-@register("reverse", moves=True)
-def reverse(x: Any, axes: Any = None) -> Any:
-    """`x` backwards along axes; all of them where none are given."""
-    return np.flip(x, None if axes is None else tuple(integers(axes)))
 
 
 @register("reverse_sequence", moves=True)

@@ -34,20 +34,10 @@ def topk(
 ) -> Any:  # fmt: skip
     """The k greatest values along an axis, or the least if ascending, and their indices.
 
-    Args:
-        x: rank 1 or more.
-        k: how many; -1 (iOS 17) takes all.
-        axis: may be negative.
-        ascending: whether the least come first.
-        sort: False (iOS 16) allows any order.
-        return_indices: whether there is a second result (iOS 16).
-        output_indices_dtype: `int32` (default) or `uint16` (iOS 17).
+    -1 takes all (iOS 17); the result is always sorted, which `sort` (iOS 16) does not ask for.
+    Indices are left out if not to be returned (iOS 16), and `int32` or `uint16` (iOS 17).
     """
-    if not return_indices and output_indices_dtype is not None:
-        raise ValueError("output_indices_dtype is given, but return_indices is false")
     dtype = output_indices_dtype or "int32"
-    if dtype not in ("int32", "uint16"):
-        raise ValueError(f"output_indices_dtype is {dtype!r}, not 'int32' or 'uint16'")
     x = np.asarray(x)
     count = x.shape[axis] if k == -1 else int(k)
     if not 0 <= count <= x.shape[axis]:
@@ -61,11 +51,7 @@ def topk(
 
 @register("classify", moves=True)
 def classify(probabilities: Any, classes: Any) -> Any:
-    """The class of the highest probability (the first of several), and probabilities by class.
-
-    Returns:
-        A text or an integer; a dict from classes, of one of these types, to floats.
-    """
+    """The class of the highest probability (the first of several), and probabilities by class."""
     labels = [c if isinstance(c, str) else int(c) for c in classes]
     values = np.ravel(probabilities)
     if len(labels) != values.size or not labels:
@@ -75,10 +61,7 @@ def classify(probabilities: Any, classes: Any) -> Any:
 
 
 def overlaps(box: Any, boxes: Any) -> Any:
-    """Intersection over union of a box with others, each (x, y, width, height) with its centre.
-
-    Boxes without area overlap nothing.
-    """
+    """Intersection over union of a box with others; boxes without area overlap nothing."""
     low = np.maximum(box[:2] - box[2:] / 2, boxes[:, :2] - boxes[:, 2:] / 2)
     high = np.minimum(box[:2] + box[2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2)
     intersection = np.maximum(high - low, 0).prod(axis=1)
@@ -91,8 +74,8 @@ def select_boxes(
 ) -> list[int]:
     """Indices of the boxes to keep, best score first, for boxes (B, 4) and scores (B, K).
 
-    The least score, and an overlap that is the threshold itself, still count. At most `count` are
-    kept; of equal scores the earlier one comes first.
+    Each box is (x, y, width, height) with its centre. The least score, and an overlap that is the
+    threshold itself, still count; of equal scores the earlier one comes first.
     """
     best, classes = scores.max(axis=1), scores.argmax(axis=1)
     waiting = np.argsort(-best, kind="stable")
@@ -119,17 +102,10 @@ def non_maximum_suppression(
     reaches the threshold, the one best box is kept, as Core ML does by coremltools' own tests
     (`_ref_non_maximum_suppression` in its test_tensor_operation.py); equal scores keep their order.
 
-    Args:
-        boxes: (n, B, 4), each (x, y, width, height) with its centre.
-        scores: (n, B, K), of K classes.
-        iou_threshold: boxes with a greater intersection over union are suppressed.
-        score_threshold: boxes with a lower score are left out.
-        max_boxes: the most boxes to keep.
-        per_class_suppression: only boxes of the same class suppress each other.
-
     Returns:
-        Kept boxes (n, max_boxes, 4), their scores (n, max_boxes, K), their indices (n, max_boxes),
-        padded with 0, 0 and -1; and how many they are, (n,).
+        Of boxes (n, B, 4) and scores (n, B, K): kept boxes (n, max_boxes, 4), their scores
+        (n, max_boxes, K), their indices (n, max_boxes), padded with 0, 0 and -1; and how many they
+        are, (n,).
     """
     boxes, scores, width = np.asarray(boxes), np.asarray(scores), int(max_boxes)
     if boxes.ndim != 3 or scores.ndim != 3 or boxes.shape != (*scores.shape[:2], 4) or width < 0:
@@ -157,11 +133,7 @@ def non_maximum_suppression_boxes_last(
     max_boxes: int,
     per_class_suppression: bool = False,
 ) -> Any:
-    """As the version of iOS15, without a threshold for scores and with the boxes' axis last.
-
-    Returns:
-        Kept boxes (n, 4, max_boxes), their scores (n, K, max_boxes), their indices (n, max_boxes).
-    """
+    """As of iOS15, without a threshold for scores and counts, and with the boxes' axis last."""
     out_boxes, out_scores, indices, _ = non_maximum_suppression(
         np.swapaxes(boxes, 1, 2), np.swapaxes(scores, 1, 2), iou_threshold, -np.inf, max_boxes,
         per_class_suppression,

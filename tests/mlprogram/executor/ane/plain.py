@@ -1,8 +1,7 @@
-"""The accumulator's rules in Python's integers, one product after the other."""
+"""fp16 as the ANE reads and rounds it, in Python's integers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 LIMIT = 2**31
@@ -30,12 +29,6 @@ def half_away(x: Fraction) -> int:
     return whole if x >= 0 else -whole
 
 
-def product(weight: int, x: int) -> int:
-    """Of two patterns, in LSB; 0 where it is dropped."""
-    exponent = parts(weight)[2] + parts(x)[2]
-    return 0 if exponent <= -17 else half_away(value(weight) * value(x) / LSB)
-
-
 def r16(y: Fraction) -> int:
     """Pattern of the nearest fp16 number, ties away from zero."""
     sign = 0x8000 if y < 0 else 0
@@ -49,30 +42,3 @@ def r16(y: Fraction) -> int:
         if steps == (2048 if field else 1024) and field < 30:
             return sign | (field + 1) << 10
     return sign | 0x7C00
-
-
-def total(weights: Sequence[int], xs: Sequence[int], bias: int) -> tuple[int, bool]:
-    """Output as a pattern, and whether it depends on the order of summation."""
-    start = half_away(value(bias) / LSB)
-    terms = [product(w, x) for w, x in zip(weights, xs, strict=True)]
-    accumulator, overflow = start, None
-    for term in [0, *terms]:
-        accumulator += term
-        if overflow is None and abs(accumulator) >= LIMIT:
-            overflow = 0x7C00 if accumulator > 0 else 0xFC00
-    result = r16(accumulator * LSB) if overflow is None else overflow
-    return result, depends_on_order(start, terms)
-
-
-def depends_on_order(start: int, terms: Iterable[int]) -> bool:
-    """Positive terms first, or negative ones first: the extremes of all orders."""
-    terms = list(terms)
-    outcomes = set()
-    for ordered in (sorted(terms), sorted(terms, reverse=True)):
-        accumulator, outcome = start, 0
-        for term in [0, *ordered]:
-            accumulator += term
-            if outcome == 0 and abs(accumulator) >= LIMIT:
-                outcome = 1 if accumulator > 0 else -1
-        outcomes.add(outcome)
-    return len(outcomes) > 1

@@ -131,16 +131,9 @@ def test_files_that_are_no_rows(tmp_path: Path, capsys: pytest.CaptureFixture[st
     [
         ("conv", '{"w":["0X3C00"],"x":["0x7753"],"b":"0x0000"}', "30000.0,"),
         ("conv", '{"w":["0x3c00"],"x":["0x7800"],"b":"0x0000"}', "inf,"),
-        ("conv", '{"w":["0x3c00"],"x":["0xf800"],"b":"0x0000"}', "-inf,"),
         ("conv", '{"w":["0x3c00"],"x":["0xFBFF"],"b":"0x0000"}', ",0xFC00"),
         ("conv", '{"w":["0x3c00"],"x":["0x6800"],"b":"0x3c00"}', ",6801"),
-        ("conv", '{"w":["0x3c00"],"x":["0x0200"]}', "3.0517578125e-05,"),
-        ("conv", '{"w":["0x3c00"],"x":["0x7e00"],"b":"0x0000"}', ",0x7c00"),
-        ("conv", '{"w":["0x0000"],"x":["0x7c00"],"b":"0x8000"}', "0.0,0x0000"),
-        ("conv", '{"w":["0x3c00","0x0000","0x0000"],"x":["0x7400","0x0000","0x0000"]}', "16384,"),
-        ("conv_bias", '{"w":["0x3c00"],"x":["0x7400"],"b":"0x7400"}', ",0x7c00"),
         ("conv_bias", '{"w":["0x3c00"],"x":["0x7400"],"bias":"0xf400"}', ",0x0000"),
-        ("conv_lsb", '{"w":["0x0c00"],"x":["0x8c00"],"b":"0x0000"}', "0,"),
         ("conv_lsb", '{"w":["0x0400"],"x":["0x3c00"],"b":"0x0000"}', ",0x0400"),
         ("conv", '{"w":"0x3c00","x":"0x3c00","K":576}', "576,"),
         ("linear", '{"w":["0x3c00*2049"],"x":["0x3c00*2049"],"b":0}', ",0x6801"),
@@ -150,11 +143,8 @@ def test_files_that_are_no_rows(tmp_path: Path, capsys: pytest.CaptureFixture[st
         ("conv_w8a8", '{"N":65536,"kh":16,"k":9,"mode":"neg","q_x":-128,"q_w":-128}', "inf,"),
         ("conv_w8a8", '{"N":131073,"kh":1,"k":9,"mode":"pos","q_x":-128,"q_w":127}', ",0xEFF0"),
         ("elementwise_add", '{"x":"0x7e00","y":"0xfe00"}', "0.0,"),
-        ("elementwise_add", '{"x":"0x8000","y":"0x8000"}', ",0x0000"),
         ("elementwise_sub", '{"x":"0x7C01","y":"0x7c00"}', "32832,"),
-        ("elementwise_sub", '{"x":"0x0001","y":"0x0002"}', ",0x8001"),
         ("elementwise_mul", '{"x":"0x7fff","y":"0x3400"}', "32752,"),
-        ("elementwise_mul", '{"x":"0x8000","y":"0xfc00"}', ",0x0000"),
     ],
 )
 def test_forms_of_rows(op: str, operands: str, output: str, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pytest_ane.mlprogram.executor._registry import lookup
 from pytest_ane.mlprogram.executor.ane import Grade
 from pytest_ane.mlprogram.executor.ane._fp16 import r16
 from pytest_ane.mlprogram.executor.ane.products import quantize
-from pytest_ane.mlprogram.executor.ane.simulation import grade_of, rules
+from pytest_ane.mlprogram.executor.ane.simulation import rules
 from pytest_ane.mlprogram.model import read_model
 from tests.mlprogram.executor.programs import build, session
 from tests.mlprogram.packages import Program
@@ -40,7 +40,7 @@ def program(kind: str, shape: tuple[int, ...], dtype: str = "FLOAT16", **inputs:
     return made
 
 
-def run(made: Program, folder: Path, x: Any, **options: Any) -> tuple[Any, Session]:
+def run(made: Program, folder: Path, x: Any, **options: Any) -> tuple[Any, Any]:
     session = Session(read_model(made.save(folder)), **options)
     return session.predict({"x": np.array(x, np.float32)})["y"], session
 
@@ -52,8 +52,9 @@ def test_rules_take_what_the_typed_operation_takes(op: str) -> None:
 
 
 def test_grades() -> None:
-    grades = {op: grade_of(op) for op in ("conv", "silu", "softplus", "softmax")}
-    assert list(grades.values()) == list(Grade)
+    grades = [rules()[op].grade for op in ("conv", "silu", "softplus")]
+    assert [*grades, Grade.UNKNOWN] == list(Grade)
+    assert "softmax" not in rules()
 
 
 def test_ties_are_rounded_as_the_ane_does(tmp_path: Path) -> None:
@@ -62,10 +63,8 @@ def test_ties_are_rounded_as_the_ane_does(tmp_path: Path) -> None:
     ane, session = run(made, tmp_path / "b", [[2048, 2050]], arithmetic="ane")
     assert typed.tolist() == [[2048, 2052]]
     assert ane.tolist() == [[2050, 2052]]
-    assert plain.tally is None
     assert plain.rule_shares is None
-    assert session.tally is not None
-    assert session.tally.operations == {Grade.RECORDED: 1}
+    assert session.rule_shares.operations == {"recorded": 1}
 
 
 def test_sums_are_counted_with_their_overflow(tmp_path: Path) -> None:
@@ -73,10 +72,6 @@ def test_sums_are_counted_with_their_overflow(tmp_path: Path) -> None:
     made = program("linear", (1, 2), weight=weight)
     ane, session = run(made, tmp_path, [[20000, 20000]], arithmetic="ane")
     assert ane.tolist() == [[np.inf, 0]]
-    assert session.tally is not None
-    assert session.tally.products == {Grade.RECORDED: 4}
-    assert dict(session.tally.infinite) == {"y": 1}
-    assert not session.tally.may_overflow
     assert session.rule_shares == RuleShares({"recorded": 1}, {"recorded": 4}, infinite={"y": 1})
 
 
@@ -98,10 +93,8 @@ def test_what_has_no_rule_is_typed_and_named(tmp_path: Path) -> None:
     typed, _ = run(made, tmp_path / "a", [[1, -3]])
     ane, session = run(made, tmp_path / "b", [[1, -3]], arithmetic="ane")
     assert ane.tolist() == typed.tolist()
-    assert session.tally is not None
-    assert session.tally.kinds == {"softsign": Grade.UNKNOWN}
     assert session.rule_shares == RuleShares({"unknown": 1}, unknown=("softsign",))
-    assert session.tally.shares(session.tally.operations)[Grade.UNKNOWN] == 1
+    assert session.rule_shares.shares_of_operations["unknown"] == 1
 
 
 def test_a_larger_kernel_is_typed(tmp_path: Path) -> None:
@@ -112,26 +105,13 @@ def test_a_larger_kernel_is_typed(tmp_path: Path) -> None:
     made.output("y", HALF)
     ane, session = run(made, tmp_path, [[[[1, 2, 3]]]], arithmetic="ane")
     assert ane.item() == 6
-    assert session.tally is not None
-    assert session.tally.products == {Grade.UNKNOWN: 3}
+    assert session.rule_shares.products == {"unknown": 3}
 
 
 def test_float32_programs_do_not_run_on_the_ane(tmp_path: Path) -> None:
     ane, session = run(program("exp", (1, 1), "FLOAT32"), tmp_path, [[1]], arithmetic="ane")
     assert ane.item() == np.exp(np.float32(1))
-    assert session.tally is not None
-    assert session.tally.operations == {Grade.UNKNOWN: 1}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"arithmetic": "m1"}, "none of typed, ane"),
-     ({"arithmetic": "ane", "precision": "float32"}, "excludes precision 'float32'")],
-)  # fmt: skip
-def test_options_that_are_refused(options: Any, message: str, tmp_path: Path) -> None:
-    model = read_model(program("relu", (1, 2)).save(tmp_path))
-    with pytest.raises(ExecutionError, match=message):
-        Session(model, **options)
+    assert session.rule_shares.operations == {"unknown": 1}
 
 
 RNG = np.random.default_rng(0)
@@ -191,7 +171,7 @@ def package(
     return build(folder / "model.mlpackage", [spec], body)
 
 
-def run_alone(path: Path, x: Any = X, **options: Any) -> tuple[Any, Session]:
+def run_alone(path: Path, x: Any = X, **options: Any) -> tuple[Any, Any]:
     made = session(path, arithmetic="ane", **options)
     return made.predict({"x": x})["y"], made
 
@@ -212,8 +192,7 @@ def test_8_bit_activations_and_weights(op: str, stored: str, tmp_path: Path) -> 
     y, made = run_alone(package(tmp_path, op, step=0.25, zero=3, stored=stored))
     expected = r16(integer_sums(0.25, 3) * 0.25 * SCALES[:, 0].astype(np.float64))
     np.testing.assert_array_equal(y.T if op == "left" else y, expected)
-    assert made.tally is not None
-    assert made.tally.products == {Grade.INFERRED: y.size * INPUTS}
+    assert made.rule_shares.products == {"inferred": y.size * INPUTS}
 
 
 @pytest.mark.slow
@@ -227,9 +206,8 @@ def test_only_powers_of_two_were_recorded(tmp_path: Path) -> None:
             tmp_path / str(i), "linear", scale=np.full((6, 1), 0.5, np.float16), **options
         )
         _, made = run_alone(path)
-        assert made.tally is not None
-        grades.append(made.tally.kinds["linear"])
-    assert grades == [Grade.RECORDED, *[Grade.INFERRED] * 3]
+        grades += made.rule_shares.products
+    assert grades == ["recorded", *["inferred"] * 3]
 
 
 def test_sums_of_codes_may_exceed_the_limit_of_fixed_point(tmp_path: Path) -> None:
@@ -267,8 +245,7 @@ def test_other_patterns_are_sums_of_fp16(options: dict[str, Any], tmp_path: Path
     product = held[None].astype(np.float64) * x[:, None] * 2.0**16
     total = np.copysign(np.floor(np.abs(product) + 0.5), product).sum(-1)
     np.testing.assert_array_equal(y, r16(total / 2**16))
-    assert made.tally is not None
-    assert made.tally.kinds["linear"] is Grade.INFERRED
+    assert [*made.rule_shares.products] == ["inferred"]
 
 
 def test_a_weight_in_its_place_is_no_codes(tmp_path: Path) -> None:
@@ -293,8 +270,7 @@ def test_scales_after_accumulation(op: str, tmp_path: Path) -> None:
     y = y.T if op == "left" else y
     np.testing.assert_array_equal(y, expected)
     assert not np.array_equal(y, r16((x.astype(np.float64) @ CODES.T) * SCALES[:, 0]))
-    assert made.tally is not None
-    assert made.tally.kinds[op.partition("_")[0] if op != "left" else "matmul"] is Grade.INFERRED
+    assert [*made.rule_shares.products] == ["inferred"]
 
 
 def test_late_scales_overflow_and_are_off_by_default(tmp_path: Path) -> None:
@@ -306,19 +282,9 @@ def test_late_scales_overflow_and_are_off_by_default(tmp_path: Path) -> None:
     assert np.isfinite(run_alone(path, x)[0]).all()
     y, made = run_alone(path, x, scale_after=True)
     assert np.isinf(y).all()
-    assert made.tally is not None
-    assert dict(made.tally.infinite) == {"y": y.size}
+    assert made.rule_shares.infinite == {"y": y.size}
     y, _ = run_alone(path, np.ones((3, INPUTS), np.float32), scale_after=True)
     assert y[0].tolist() == [math.floor(127 * 40 / 4 + 0.5) * 4 / 1024 + b for b in range(6)]
-
-
-def test_int4_weights(tmp_path: Path) -> None:
-    from coremltools.converters.mil.mil import types
-
-    codes = (CODES // 16).astype(types.np_int4_dtype)
-    y, _ = run_alone(package(tmp_path, "conv", codes=codes), scale_after=True)
-    total = X.astype(np.float64) @ (CODES // 16).T
-    np.testing.assert_allclose(y, total * SCALES[:, 0], rtol=2e-3, atol=2e-3)
 
 
 def test_the_switch_is_of_this_arithmetic(tmp_path: Path) -> None:

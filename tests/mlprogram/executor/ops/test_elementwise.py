@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 from torch.nn import functional as F
 
 from pytest_ane.mlprogram.executor import eval_op
@@ -62,12 +61,6 @@ def test_erf_to_the_last_digits(x: float) -> None:
     assert found == pytest.approx(math.erf(x), rel=1e-14, abs=2**-1073)
 
 
-@given(arrays())
-def test_shapes_stay(x: Any) -> None:
-    for op in ("abs", "exp", "erf", "round", "sign", "square"):
-        assert np.shape(eval_op(op, x=x)) == x.shape
-
-
 X, Y = f32([[1, -2], [3, 4]]), f32([[2], [-3]])
 
 
@@ -94,24 +87,9 @@ def test_literal_and_broadcast(op: str, expected: Any) -> None:
     same(op, expected, x=X, y=Y)
 
 
-@pytest.mark.parametrize(
-    ("op", "expected"),
-    [("logical_and", [1, 0, 0, 0]), ("logical_or", [1, 1, 1, 0]), ("logical_xor", [0, 1, 1, 0])],
-)
-def test_logic(op: str, expected: list[int]) -> None:
-    x, y = np.array([1, 1, 0, 0], bool), np.array([1, 0, 1, 0], bool)
-    same(op, np.array(expected, bool), x=x, y=y)
-
-
 @pytest.mark.parametrize("op", ["maximum", "minimum", "add", "mul"])
 def test_nan_is_never_lost(op: str) -> None:
     same(op, [np.nan, np.nan], x=f32([np.nan, 1]), y=f32([1, np.nan]))
-
-
-@given(hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=4, max_side=3))
-def test_shapes_broadcast(shapes: Any) -> None:
-    x, y = (noise(*shape) for shape in shapes.input_shapes)
-    same("add", x + y, x=x, y=y)
 
 
 NUMBERS, DIVISORS = np.array([7, -7, 7, -7, 0], np.int32), np.array([2, 2, -2, 0, 0], np.int32)
@@ -170,20 +148,6 @@ def test_activations_keep_nan(op: str) -> None:
     assert np.isnan(eval_op(op, x=f32([np.nan]))).all()
 
 
-def test_a_softmax_adds_up_to_one() -> None:
-    sums = eval_op("softmax", x=f32([[1, 2, -np.inf], [5, 5, 5]])).sum(axis=-1)
-    np.testing.assert_allclose(sums, 1, rtol=1e-6)
-
-
-def test_gelu_keeps_its_digits_far_below_zero() -> None:
-    """1 + erf would cancel in float32: x/2 erfc(-x / sqrt 2) is the same without."""
-    exact = -5 / 2 * math.erfc(5 / math.sqrt(2))
-    assert eval_op("gelu", x=f32([-5]))[0] == pytest.approx(exact, rel=1e-6)
-    x = np.linspace(-5, 5, 101)
-    expected = [v / 2 * math.erfc(-v / math.sqrt(2)) for v in x]
-    np.testing.assert_allclose(eval_op("gelu", x=x), expected, rtol=1e-8, atol=1e-15)
-
-
 @pytest.mark.parametrize("shape", [(1, 3, 2), (1, 3, 1, 2), (1, 3, 1, 1, 2)])
 def test_prelu(shape: tuple[int, ...]) -> None:
     x = f32([-1, 3, -1, 2, 4, -5]).reshape(shape)
@@ -199,7 +163,11 @@ def test_softplus_parametric(shape: tuple[int, ...]) -> None:
     same("softplus_parametric", [[[2e4]]], x=f32([[[1e4]]]), alpha=f32([1]), beta=f32([2]))
 
 
+X_BITS, Y_BITS = np.array([1, 1, 0, 0], bool), np.array([1, 0, 1, 0], bool)
 LITERALS = [
+    case("logical_and", [True, False, False, False], x=X_BITS, y=Y_BITS),
+    case("logical_or", [True, True, True, False], x=X_BITS, y=Y_BITS),
+    case("logical_xor", [False, True, True, False], x=X_BITS, y=Y_BITS),
     case("inverse", [0.5, 2], x=f32([1.5, 0]), epsilon=0.5),
     case("rsqrt", [0.5], x=f32([3]), epsilon=1.0),
     case("erf", [0, 1, -1], x=f32([0, np.inf, -np.inf])),
@@ -240,3 +208,12 @@ LITERALS = [
 @pytest.mark.parametrize(("op", "expected", "parameters"), LITERALS)
 def test_written_out(op: str, expected: Any, parameters: dict[str, Any]) -> None:
     same(op, expected, **parameters)
+
+
+def test_gelu_keeps_its_digits_far_below_zero() -> None:
+    """1 + erf would cancel in float32: x/2 erfc(-x / sqrt 2) is the same without."""
+    exact = -5 / 2 * math.erfc(5 / math.sqrt(2))
+    assert eval_op("gelu", x=f32([-5]))[0] == pytest.approx(exact, rel=1e-6)
+    x = np.linspace(-5, 5, 101)
+    expected = [v / 2 * math.erfc(-v / math.sqrt(2)) for v in x]
+    np.testing.assert_allclose(eval_op("gelu", x=x), expected, rtol=1e-8, atol=1e-15)

@@ -20,13 +20,6 @@ def picks(*shape: int, below: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).integers(-below, below, shape).astype(np.int32)
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32])
-def test_types_of_indices(dtype: Any) -> None:
-    same("gather", X[[2, 0]], x=X, indices=np.array([2, 0], dtype))
-    same("gather_along_axis", X[:, [2]], x=X, indices=np.full((3, 1), 2, dtype), axis=1)
-    same("gather_nd", [6], x=X, indices=np.array([[1, 2]], dtype))
-
-
 def test_gathered_in_batches() -> None:
     indices = np.array([[0, 0], [2, 1], [1, 1]])
     same("gather", [[1, 1], [6, 5], [8, 8]], x=X, indices=indices, axis=1, batch_dims=1)
@@ -45,11 +38,6 @@ def test_gathered_in_batches() -> None:
     same("gather_nd", expected, x=x, indices=where, batch_dims=2)
 
 
-def test_gather_along_axis() -> None:
-    indices = np.array([[2, 0, 1], [0, 0, 0]])
-    same("gather_along_axis", [[7, 2, 6], [1, 2, 3]], x=X, indices=indices, axis=0)
-
-
 @settings(max_examples=30)
 @given(arrays(), st.data())
 def test_gather_along_axis_as_torch_has_it(x: Any, data: st.DataObject) -> None:
@@ -59,12 +47,6 @@ def test_gather_along_axis_as_torch_has_it(x: Any, data: st.DataObject) -> None:
     where = picks(*shape, below=x.shape[axis])
     expected = torch.from_numpy(x).gather(axis, torch.from_numpy(where % x.shape[axis]).long())
     same("gather_along_axis", expected.numpy(), x=x, indices=where, axis=axis)
-
-
-@given(arrays(limit=1))
-def test_places_lead_to_what_is_not_zero(x: Any) -> None:
-    places = eval_op("non_zero", x=np.trunc(x))
-    np.testing.assert_array_equal(np.trunc(x)[tuple(places.T)], np.trunc(x)[np.trunc(x) != 0])
 
 
 DATA = f32([[1, 2, 3], [4, 5, 6]])
@@ -117,20 +99,6 @@ def test_repeated_places_in_order(mode: str) -> None:
     close("scatter_nd", expected, data=data, indices=indices[:, None], updates=updates, mode=mode)
     close("scatter_along_axis", expected, data=data, updates=updates, mode=mode,
           indices=np.repeat(indices[:, None], 3, axis=1))  # fmt: skip
-
-
-@settings(max_examples=30)
-@given(st.integers(0, 5), st.integers(1, 4), st.integers(-3, 2), st.integers(0, 9))
-def test_scatter_along_axis_as_torch_has_it(count: int, side: int, axis: int, seed: int) -> None:
-    data = noise(side, 3, 2, seed=seed)
-    shape = list(data.shape)
-    shape[axis] = count
-    updates = noise(*shape, seed=seed + 1)
-    indices = np.random.default_rng(seed).integers(0, data.shape[axis], shape)
-    expected = torch.from_numpy(data).scatter_add(
-        axis, torch.from_numpy(indices), torch.from_numpy(updates)
-    )
-    close("scatter_along_axis", expected, data=data, indices=indices, updates=updates, axis=axis)
 
 
 def test_data_and_types_stay() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,17 +13,6 @@ from pytest_ane.mlprogram.executor import eval_op
 from tests.mlprogram.executor.ops.oracle import arrays, case, f32, same
 
 X = f32([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
-
-
-@given(arrays(), st.data())
-def test_slices_as_python_has_them(x: Any, data: st.DataObject) -> None:
-    bounds = [
-        (data.draw(st.integers(0, n)), data.draw(st.integers(0, n)), data.draw(st.integers(1, 3)))
-        for n in x.shape
-    ]
-    begin, end, stride = (list(v) for v in zip(*bounds, strict=True))
-    expected = x[tuple(slice(*b) for b in bounds)]
-    same("slice_by_index", expected, x=x, begin=begin, end=end, stride=stride)
 
 
 # Bounds, stride and masks (begin, end, squeeze), and the slice they mean; most are coremltools'.
@@ -64,14 +52,6 @@ def test_all_masks(begin: Any, end: Any, stride: Any, bits: Any, meant: Any, dty
     same("slice_update", expected, x=CUBE, update=update, **bounds, **masks(bits))
 
 
-@pytest.mark.parametrize("stride", [1, -1])
-def test_all_of_a_tensor_is_replaced(stride: int) -> None:
-    update = f32([7, 8, 9])
-    masks = {"begin_mask": [True], "end_mask": [True], "stride": [stride]}
-    same("slice_update", update[::stride], x=f32([1, 2, 3]), update=update, begin=[0], end=[0],
-         **masks)  # fmt: skip
-
-
 def test_the_updated_tensor_stays() -> None:
     x = X.copy()
     result = eval_op("slice_update", x=x, update=f32([[0]]), begin=[0, 0], end=[1, 1])
@@ -85,13 +65,6 @@ def test_sliding_windows() -> None:
     x = f32([9, 5, 1, 3]).reshape(1, 4, 1, 1)
     expected = f32([[9, 5], [5, 1], [1, 3]]).reshape(1, 3, 2, 1, 1)
     same("sliding_windows", expected, x=x, axis=1, size=2)
-
-
-@given(arrays(least=2), st.integers(1, 2), st.integers(1, 3), st.data())
-def test_windows_as_torch_has_them(x: Any, size: int, stride: int, data: st.DataObject) -> None:
-    axis = data.draw(st.integers(-x.ndim, x.ndim - 1))
-    expected = torch.from_numpy(x).unfold(axis, size, stride).movedim(-1, axis % x.ndim + 1)
-    same("sliding_windows", expected.numpy(), x=x, axis=axis, size=size, stride=stride)
 
 
 A, B = f32([[1, 2], [3, 4]]), f32([[5, 6], [7, 8]])
@@ -121,14 +94,6 @@ def test_split() -> None:
 
     parts = eval_op("split", x=A, axis=-2, split_sizes=np.int32([2]), num_splits=1)
     assert [p.tolist() for p in parts] == [A.tolist()]
-
-
-@given(arrays(), st.data())
-def test_cut_and_joined_again(x: Any, data: st.DataObject) -> None:
-    axis = data.draw(st.integers(-x.ndim, x.ndim - 1))
-    first = data.draw(st.integers(0, x.shape[axis]))
-    parts = eval_op("split", x=x, axis=axis, split_sizes=[first, x.shape[axis] - first])
-    same("concat", x, values=parts, axis=axis)
 
 
 def test_reverse_sequence() -> None:
@@ -183,15 +148,6 @@ def test_fewer_pairs_are_for_the_last_axes(x: Any, data: st.DataObject) -> None:
 
 
 LITERALS = [
-    case("slice_by_index", [[5, 6]], x=X, begin=[1, 1], end=[2, 3]),
-    case("slice_by_index", [[1, 3], [7, 9]], x=X, begin=[0, 0], end=[3, 3], stride=[2, 2]),
-    case("slice_by_index", [[6]], x=X, begin=[-2, -1], end=[-1, 3]),
-    case("slice_by_index", X, x=X, begin=[2, 2], end=[0, 0], begin_mask=[True, True],
-         end_mask=[True, True]),
-    case("slice_by_index", [4, 5], x=X, begin=[1, 0], end=[0, 2], squeeze_mask=[True, False]),
-    case("slice_by_index", f32(6), x=X, begin=[1, -1], end=[0, 0], squeeze_mask=[True, True]),
-    case("slice_by_index", X[::-1], x=X, begin=[-1, 0], end=[0, 3], stride=[-1, 1],
-         end_mask=[True, True]),
     case("slice_by_size", [[5, 6], [8, 9]], x=X, begin=[1, 1], size=[2, -1]),
     case("slice_by_size", [[4, 5], [7, 8]], x=X, begin=[-2, -3], size=[2, 2]),
     case("slice_by_size", X[1:, 2:], x=X, begin=[-2, -1], size=[-1, -1]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from pytest_ane.mlprogram.executor import eval_op
 from tests.mlprogram.executor.ops.oracle import arrays, f32, same
+from tests.mlprogram.executor.programs import written
 
 X = np.array([[2, 3, 1], [5, 4, 6]])
 KINDS = [np.float32, np.int8, np.int16, np.int32, np.uint8, np.uint16]
@@ -96,40 +98,14 @@ def test_classify() -> None:
     assert eval_op("classify", probabilities=f32([0, 1, 1]), classes=("a", "b", "c"))[0] == "b"
 
 
-@pytest.mark.parametrize("labels", [["ant", "bee"], [7, 9]])
-def test_the_classes_of_a_converted_classifier(
-    labels: list[str] | list[int], tmp_path: Path
-) -> None:
-    """They are bound to the operation itself."""
-    from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
-    from pytest_ane.mlprogram.executor import Session
-    from pytest_ane.mlprogram.executor.folding import constant
-    from pytest_ane.mlprogram.model import read_model
-    from pytest_ane.mlprogram.records import Ref
-
-    ct = import_coremltools()
-    with torch.no_grad(), converter_notes():
-        traced = torch.jit.trace(torch.nn.Softmax(-1), torch.zeros(1, 2))
-        ct.convert(
-            traced,
-            inputs=[ct.TensorType("x", (1, 2))],
-            convert_to="mlprogram",
-            classifier_config=ct.ClassifierConfig(labels),
-            skip_model_load=True,
-        ).save(str(tmp_path / "m.mlpackage"))
-    model = read_model(tmp_path / "m.mlpackage")
-    operation = model.program.main.block.operations[-1]
-    (classes,) = operation.inputs["classes"]
-    assert not isinstance(classes, Ref)
-    label, probabilities = eval_op(operation.op, probabilities=f32([[0.25, 0.75]]),
-                                   classes=constant(model, classes))  # fmt: skip
+@pytest.mark.parametrize(("kind", "labels"), [("string", ["ant", "bee"]), ("int64", [7, 9])])
+def test_a_classifier_as_a_program_has_it(kind: str, labels: list[Any], tmp_path: Path) -> None:
+    body = f"""{kind} label, dict<{kind}, fp32> by_class = classify(
+        probabilities = x, classes = list<{kind}, 2>({json.dumps(labels)}));"""
+    classifier = written(tmp_path / "m.mlmodelc", body, "label, by_class", "tensor<fp32, [1, 2]> x")
+    label, by_class = classifier.predict({"x": f32([[0.25, 0.75]])}).values()
     assert label == labels[1]
-    assert probabilities == {labels[0]: 0.25, labels[1]: 0.75}
-    found = Session(model).predict({"x": f32([[0, np.log(3)]])})
-    label = found.pop("classLabel")
-    assert label == labels[1]
-    (by_class,) = found.values()
-    assert by_class == pytest.approx({labels[0]: 0.25, labels[1]: 0.75}, rel=1e-3)
+    assert by_class == {labels[0]: 0.25, labels[1]: 0.75}
 
 
 # Boxes 0 and 1 overlap by 2/3 and each has its own class; box 2 is apart.
@@ -155,27 +131,6 @@ def test_boxes_without_area() -> None:
     assert [r.dtype for r in found] == [np.float32, np.float32, np.int32, np.int32]
 
 
-def test_boxes_that_are_kept() -> None:
-    boxes, scores, indices, counts = nms()
-    np.testing.assert_array_equal(boxes, [[BOXES[0, 0], BOXES[0, 2], [0] * 4, [0] * 4]])
-    np.testing.assert_array_equal(scores, [[SCORES[0, 0], SCORES[0, 2], [0, 0], [0, 0]]])
-    assert indices.tolist() == [[0, 2, -1, -1]]
-    assert counts.tolist() == [2]
-    assert nms(per_class_suppression=True)[2].tolist() == [[0, 1, 2, -1]]
-    indices, counts = nms(score_threshold=1.0)[2:]
-    assert (indices.tolist(), counts.tolist()) == ([[0, -1, -1, -1]], [1])
-    scores = np.full_like(SCORES, 0.5)
-    assert nms(scores=scores, iou_threshold=0.9)[2].tolist() == [[0, 1, 2, -1]]
-    assert nms(scores=scores, max_boxes=1)[2].tolist() == [[0]]
-
-
-def test_thresholds_themselves_pass() -> None:
-    third = f32([[[5, 5, 10, 10], [10, 5, 10, 10], [50, 50, 10, 10]]])
-    assert nms(boxes=third, iou_threshold=float(f32(1) / f32(3)))[2].tolist() == [[0, 1, 2, -1]]
-    assert nms(iou_threshold=0.66)[2].tolist() == [[0, 2, -1, -1]]
-    assert nms(iou_threshold=0.67, score_threshold=float(f32(0.8)))[2].tolist() == [[0, 1, -1, -1]]
-
-
 def test_batches_and_no_boxes() -> None:
     two = nms(boxes=np.concatenate([BOXES, BOXES[:, ::-1]]),
               scores=np.concatenate([SCORES, SCORES[:, ::-1]]))  # fmt: skip
@@ -197,28 +152,15 @@ def test_ios17_has_boxes_last_and_no_threshold(by_class: bool) -> None:
     np.testing.assert_array_equal(found[2], indices)
 
 
-def overlap(a: Any, b: Any) -> float:
-    area = 1.0
-    for i in (0, 1):
-        high = min(a[i] + a[i + 2] / 2, b[i] + b[i + 2] / 2)
-        low = max(a[i] - a[i + 2] / 2, b[i] - b[i + 2] / 2)
-        area *= max(0.0, high - low)
-    return area / (a[2] * a[3] + b[2] * b[3] - area) if area else 0.0
-
-
-@settings(max_examples=30)
-@given(st.integers(1, 20), st.integers(1, 3), st.booleans(), st.integers(0, 99))
-def test_box_by_box(count: int, classes: int, by_class: bool, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    boxes, scores = rng.uniform(1, 30, (count, 4)), rng.uniform(-1, 1, (count, classes))
-    best, kind = scores.max(axis=1), scores.argmax(axis=1)
-    kept: list[int] = []
-    for i in sorted(range(count), key=lambda i: -best[i]):
-        beaten = any(overlap(boxes[i], boxes[j]) > 0.3 and (not by_class or kind[i] == kind[j])
-                     for j in kept)  # fmt: skip
-        if best[i] >= 0 and not beaten:
-            kept.append(i)
-    kept = (kept or [int(best.argmax())])[:5]
-    indices, counts = nms(boxes=boxes[None], scores=scores[None], iou_threshold=0.3, max_boxes=5,
-                          score_threshold=0.0, per_class_suppression=by_class)[2:]  # fmt: skip
-    assert indices[0, : counts[0]].tolist() == kept
+def test_boxes_that_are_kept() -> None:
+    boxes, scores, indices, counts = nms()
+    np.testing.assert_array_equal(boxes, [[BOXES[0, 0], BOXES[0, 2], [0] * 4, [0] * 4]])
+    np.testing.assert_array_equal(scores, [[SCORES[0, 0], SCORES[0, 2], [0, 0], [0, 0]]])
+    assert indices.tolist() == [[0, 2, -1, -1]]
+    assert counts.tolist() == [2]
+    assert nms(per_class_suppression=True)[2].tolist() == [[0, 1, 2, -1]]
+    indices, counts = nms(score_threshold=1.0)[2:]
+    assert (indices.tolist(), counts.tolist()) == ([[0, -1, -1, -1]], [1])
+    scores = np.full_like(SCORES, 0.5)
+    assert nms(scores=scores, iou_threshold=0.9)[2].tolist() == [[0, 1, 2, -1]]
+    assert nms(scores=scores, max_boxes=1)[2].tolist() == [[0]]
