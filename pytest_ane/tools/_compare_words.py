@@ -10,13 +10,14 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from pytest_ane.gates.verdict import Cell, Column, Table
+from pytest_ane.gates.verdict import Cell, Column, Table, some
 from pytest_ane.mlprogram.text import NAME, printable
 from pytest_ane.records.compare import By, Comparison, Difference, FigureChange, Side, Skipped
 from pytest_ane.report.figures import amount
 from pytest_ane.report.table import table
-from pytest_ane.report.verdict import compact, reasons, row
+from pytest_ane.report.verdict import reasons, row
 
+_NAMED = 6
 _SHOWN = 10
 """Rows of a table; the data has all."""
 _WORD = {"os": "system", "chip": "chip"}
@@ -136,7 +137,7 @@ def _moves(differences: Sequence[Difference]) -> Table | None:
     ordered = sorted(groups.items(), key=lambda item: -max(totals[subject] for subject in item[1]))
     rows = []
     for ((op, then, now), names), subjects in ordered:
-        shown = compact([printable(name, NAME) for name in names])
+        shown = some((printable(name, NAME) for name in names), _NAMED)
         rows.append((_subjects(subjects), len(names), op, f"{then} -> {now}", shown))
     count = sum(totals.values())
     title = f"{count} operation{'' if count == 1 else 's'} that moved"

@@ -120,7 +120,7 @@ def test_a_stopped_run_names_what_it_did_not_reach(project: Project) -> None:
     assert len(statuses) == 6
     assert "not run" in statuses.values()
     page = (project.path / "r.html").read_text()
-    assert "were not run; stopped early: stopping after 1 failures" in page
+    assert "not run; stopped early: stopping after 1 failures" in page
 
 
 # The records of a run: what every gate measured, one line each.

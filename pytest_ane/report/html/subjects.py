@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from typing import NamedTuple
 
 from pytest_ane.gates.verdict import Cell, Column, Figure, Table, Verdict
 from pytest_ane.report.figures import amount
@@ -175,15 +176,8 @@ MOST_ROWS = 400
 """Rows of a table that the page holds; the JSON has them all."""
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A cell as it is drawn.
-
-    Attributes:
-        text: as people read it.
-        bar: its share of the longest bar, in per cent; None for none.
-        beyond: whether it is beyond its column's limit.
-    """
+class Shown(NamedTuple):
+    """A cell as it is drawn; `bar` is its share of the longest bar in per cent, None for none."""
 
     text: str
     bar: float | None = None
@@ -191,8 +185,7 @@ class Shown:
     number: bool = False
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(NamedTuple):
     """A table as it is drawn; `more` counts rows that are left out."""
 
     title: str
@@ -219,8 +212,7 @@ def grid(table: Table) -> Grid:
     return Grid(table.title, table.name, heads, tuple(rows), len(table.rows) - len(rows))
 
 
-@dataclass(frozen=True)
-class Histogram:
+class Histogram(NamedTuple):
     """Errors of one probe over its positions, with their statistics as texts."""
 
     label: str
@@ -255,8 +247,7 @@ def histograms(table: Table) -> list[Histogram]:
     return made
 
 
-@dataclass(frozen=True)
-class Op:
+class Op(NamedTuple):
     """An operation in the strip of its program.
 
     Attributes:
@@ -338,31 +329,17 @@ def _height(error: float) -> float:
     return round(100 * min(share, 1.0), 1)
 
 
-@dataclass(frozen=True)
-class Palette:
-    """A weight as it is stored: its values, and how many elements have each.
-
-    Attributes:
-        entries: value as text, height in per cent of the most frequent one.
-    """
-
-    weight: str
-    entries: tuple[tuple[str, float], ...]
-
-
-def palettes(rows: Iterable[Mapping[str, Cell]]) -> list[Palette]:
-    """Of the rows of the table `palettes`."""
-    made = []
+def palettes(rows: Iterable[Mapping[str, Cell]]) -> dict[str, list[tuple[str, float]]]:
+    """By weight its stored values, with bars in per cent of the most frequent one."""
+    made = {}
     for weight, of in groupby(rows, key=lambda row: row["weight"]):
         entries = [(_short(row["value"]), _finite(row["share"])) for row in of]
         highest = max((share for _, share in entries), default=0.0) or 1.0
-        bars = tuple((value, round(100 * share / highest, 1)) for value, share in entries)
-        made.append(Palette(str(weight), bars))
+        made[str(weight)] = [(v, round(100 * share / highest, 1)) for v, share in entries]
     return made
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
     """A token of a prompt, marked by its KL: 0 to 4, and whether it is bad by the policy."""
 
     text: str
@@ -372,17 +349,9 @@ class Token:
     says: str
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """A golden prompt's text with its marks."""
-
-    name: str
-    tokens: tuple[Token, ...]
-
-
-def prompts(rows: Iterable[Mapping[str, Cell]]) -> list[Prompt]:
-    """Of the rows of the table `positions`; the first bad one of each prompt is marked as such."""
-    made = []
+def prompts(rows: Iterable[Mapping[str, Cell]]) -> dict[str, list[Token]]:
+    """Tokens by prompt, of the table `positions`; the first bad one is marked as such."""
+    made = {}
     for name, of in groupby(rows, key=lambda row: row["prompt"]):
         seen, tokens = False, []
         for row in of:
@@ -392,7 +361,7 @@ def prompts(rows: Iterable[Mapping[str, Cell]]) -> list[Prompt]:
             level = sum(_finite(kl, math.inf) > edge for edge in (0.01, 0.03, 0.1, 0.3))
             tokens.append(Token(str(row["text"] or ""), level, bad, bad and not seen, says))
             seen = seen or bad
-        made.append(Prompt(str(name), tuple(tokens)))
+        made[str(name)] = tokens
     return made
 
 
