@@ -32,21 +32,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_load_initial_conftests(
-    early_config: pytest.Config,
-) -> Generator[None, object, object]:
-    """Provide a standard output where there is none, before pytest captures it."""
-    given = early_config.known_args_namespace
-    if given.ane_shards is not None or given.ane_package is not None:
-        from pytest_ane.plugin._process import provide_output
-
-        provide_output()
-    return (yield)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
-    """End cleanly on SIGTERM, and with a sentence where standard output cannot be written."""
+    """End cleanly on SIGTERM."""
     if not wanted(config):
         return (yield)
     from pytest_ane.plugin._process import run
@@ -65,7 +52,6 @@ def pytest_configure(config: pytest.Config) -> None:
             _options.refuse_recording_nothing(config)
             _collection.add_to(config)
             return
-        _bench.check(config)
         process.choose()
         from pytest_ane.plugin import _runloop
 

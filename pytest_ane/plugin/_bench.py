@@ -13,8 +13,6 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +38,6 @@ FILE = "test_throughput.py"
 """Our benchmarks among the gates."""
 HELD = pytest.StashKey[frozenset[str]]()
 """Node ids of the stored run's benchmarks, where that run selects what is measured."""
-_GROUPS = ("group", "name", "func", "fullname", "fullfunc", "param")
 _FIXTURES = {"ane_shard", "ane_chain"}
 _TIMED = {"ane_load_benchmark", "ane_shard_benchmark", "ane_decode_benchmark"}
 
@@ -51,7 +48,7 @@ def ane_load_benchmark(
 ) -> Callable[[], Speed]:
     """`ane_load_benchmark()` times loading the shard up to its first prediction."""
     watch = _stopwatch(request, benchmark)
-    return lambda: watch.used(lambda: watch.load(ane_shard, ane_artifact))
+    return lambda: watch.load(ane_shard, ane_artifact)
 
 
 @pytest.fixture
@@ -60,7 +57,7 @@ def ane_shard_benchmark(
 ) -> Callable[..., Speed]:
     """`ane_shard_benchmark(tokens)` times one call of the shard, 1 to `"max"` positions."""
     watch = _stopwatch(request, benchmark)
-    return lambda tokens=1: watch.used(lambda: watch.call(ane_shard, ane_artifact, tokens))
+    return lambda tokens=1: watch.call(ane_shard, ane_artifact, tokens)
 
 
 @pytest.fixture
@@ -69,7 +66,7 @@ def ane_decode_benchmark(
 ) -> Callable[..., Speed]:
     """`ane_decode_benchmark(prompt=None, count=32)` times greedy decoding through the chain."""
     watch = _stopwatch(request, benchmark)
-    return lambda prompt=None, **more: watch.used(lambda: watch.decode(ane_chain, prompt, **more))
+    return lambda prompt=None, **more: watch.decode(ane_chain, prompt, **more)
 
 
 @pytest.fixture
@@ -145,8 +142,12 @@ def require_baseline(session: pytest.Session) -> None:
         _require_stored(config, workspace.of(config), subjects)
 
 
-def check(config: pytest.Config) -> None:
-    """Check pytest-benchmark's options; `UsageError` where one is wrong."""
+def prepare(config: pytest.Config, space: Workspace) -> None:
+    """Before pytest-benchmark is configured: name its folder, and register the report.
+
+    Runs are stored where the manifest says, if that is one place. `UsageError` where the options
+    of pytest-benchmark would time or compare nothing.
+    """
     if not is_wanted(config):
         return
     if not config.pluginmanager.hasplugin("benchmark"):
@@ -157,23 +158,15 @@ def check(config: pytest.Config) -> None:
         raise pytest.UsageError(
             "--benchmark-compare-fail compares with a stored run; add --benchmark-compare."
         )
-    if config.getoption("benchmark_histogram") and find_spec("pygal") is None:
-        raise pytest.UsageError(
-            "--benchmark-histogram draws with pygal, which is not installed: "
-            "pip install 'pytest-benchmark[histogram]'."
-        )
-    _check_options(config)
-
-
-def prepare(config: pytest.Config, space: Workspace) -> None:
-    """Before pytest-benchmark is configured: name its folder, and register the report."""
-    if not is_wanted(config):
-        return
+    from pytest_ane.gates.throughput.stored import STORAGE
     from pytest_ane.plugin._stopwatch import BenchReport
 
     quiet_warnings(config)
-    use_baselines(config, space)
-    _check_storage(config)
+    models = {shard.model for shard in space.shards}
+    folders = {space.manifest.model_of(name).baselines for name in models}
+    folder = folders.pop() if len(folders) == 1 else None
+    if folder is not None and config.getoption("benchmark_storage") == STORAGE:
+        config.option.benchmark_storage = f"file://{folder}"
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(BenchReport(config), "ane-bench")
 
@@ -200,60 +193,6 @@ def is_wanted(config: pytest.Config) -> bool:
 def is_recording(config: pytest.Config) -> bool:
     """Whether this run is stored."""
     return any(config.getoption(f"benchmark_{how}", None) for how in ("save", "autosave"))
-
-
-def _check_options(config: pytest.Config) -> None:
-    """Check groups, clock and JSON file."""
-    groups = str(config.getoption("benchmark_group_by")).split(",")
-    if wrong := [g for g in groups if g not in _GROUPS and not g.startswith("param:")]:
-        raise pytest.UsageError(
-            f"--benchmark-group-by={wrong[0]}: there are: {', '.join(_GROUPS)}, param:NAME."
-        )
-    _check_timer(config)
-    if (file := config.getoption("benchmark_json")) is not None:
-        _check_folder(f"--benchmark-json={file}", Path(file).absolute().parent, made=False)
-        if Path(file).is_dir():
-            raise pytest.UsageError(f"--benchmark-json={file}: is a folder; name a file.")
-
-
-def _check_storage(config: pytest.Config) -> None:
-    """Check where runs are stored, and of a run that is stored that it can be written."""
-    uri = str(config.getoption("benchmark_storage"))
-    if uri.startswith("elasticsearch+"):
-        return
-    if "://" in uri and not uri.startswith("file://"):
-        raise pytest.UsageError(
-            f"--benchmark-storage={uri}: is no folder; give a path, or file:// and a path."
-        )
-    if is_recording(config):
-        folder = Path(uri.removeprefix("file://")).absolute()
-        _check_folder(f"--benchmark-storage={uri}", folder, made=True)
-
-
-def _check_timer(config: pytest.Config) -> None:
-    """Check that the clock returns seconds; one of nanoseconds returns integers."""
-    name = str(config.getoption("benchmark_timer"))
-    module, _, attribute = name.rpartition(".")
-    try:
-        now = getattr(import_module(module), attribute)()
-        wrong = "" if isinstance(now, float) else f"gives {now!r}"
-    except Exception as error:
-        wrong = f"cannot be read ({error})"
-    if wrong:
-        raise pytest.UsageError(
-            f"--benchmark-timer={name}: {wrong}; give a clock of seconds, such as "
-            "time.process_time."
-        )
-
-
-def _check_folder(what: str, folder: Path, *, made: bool) -> None:
-    there = folder
-    while made and not there.exists() and there != there.parent:
-        there = there.parent
-    if not there.is_dir():
-        raise pytest.UsageError(f"{what}: {there} is no folder; name another place.")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise pytest.UsageError(f"{what}: {there} cannot be written; name another place.")
 
 
 def select(config: pytest.Config, *, named: bool) -> None:
@@ -336,17 +275,6 @@ def judged(item: pytest.Item, space: Workspace, speed: Speed, benchmark: Any) ->
     benchmark.extra_info[KEY] = speed.to_json() | {"status": verdict.status}
     space.speeds.append((speed, verdict))
     return verdict
-
-
-def use_baselines(config: pytest.Config, space: Workspace) -> None:
-    """Let pytest-benchmark store runs where the manifest says, if that is one place."""
-    from pytest_ane.gates.throughput.stored import STORAGE
-
-    models = {shard.model for shard in space.shards}
-    folders = {space.manifest.model_of(name).baselines for name in models}
-    folder = folders.pop() if len(folders) == 1 else None
-    if folder is not None and config.getoption("benchmark_storage") == STORAGE:
-        config.option.benchmark_storage = f"file://{folder}"
 
 
 def quiet_warnings(config: pytest.Config) -> None:

@@ -2,8 +2,8 @@
 
 Nothing is left to the order of tests. Whoever is about to build another shard first asks what the
 canaries' gates say; where that is not known yet, it asks the gates itself, under a lock. So it
-holds in every worker of xdist, under `-k` and `--lf`, and when a worker dies. Gates are asked in
-the user's form: as they were collected, else as the suite in use has them.
+holds in every worker of xdist, under `-k` and `--lf`, and when a worker dies. Gates are asked as
+the suite in use has them; others count once their tests have run.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ class Canaries:
         self._root = root
         self._selected: dict[str, tuple[Shard, ...]] = {}
         self._known: dict[GateTest, str] = {}
-        self._collected: dict[GateTest, list[pytest.Function]] = {}
 
     def of(self, model: str) -> tuple[Shard, ...]:
         """The canaries that are selected, if other shards of the model are selected too."""
@@ -73,10 +72,6 @@ class Canaries:
         for canary in self.of(shard.model):
             if complaint := self._complaint(canary):
                 raise NotRunError(f"not run: canary {canary.id} {complaint}")
-
-    def collected(self, asked: GateTest, item: pytest.Function) -> None:
-        """Remember a canary's gate as it was collected, before any is deselected."""
-        self._collected.setdefault(asked, []).append(item)
 
     def note(self, asked: GateTest, complaint: str) -> None:
         """Remember what a gate said of a canary, for all processes of the run."""
@@ -104,15 +99,11 @@ class Canaries:
         return _first(known)
 
     def _tests_of(self, canary: Shard) -> list[GateTest]:
-        """Those of shards that the suite in use has, then others that were collected."""
-        suite = [
+        return [
             gate.test(subject) for gate in GATES.values()
-            if gate.scope == "shard" and gate.marker == "gate" and self._file(gate.name).is_file()
-            and gate.asks(canary)
+            if gate.scope == "shard" and gate.marker == "gate" and gate.asks(canary)
             for subject in self._space.subjects(gate, canary)
         ]  # fmt: skip
-        own = [asked for asked in self._collected if asked.subject == canary.qualified]
-        return list(dict.fromkeys((*suite, *own)))
 
     def _noted(self, canary: Shard) -> dict[GateTest, str]:
         for *asked, complaint in self._space.run.read(_name(canary.qualified)):
@@ -121,19 +112,13 @@ class Canaries:
         return {asked: says for asked, says in known if asked.subject == canary.qualified}
 
     def _ask(self, asked: GateTest, canary: Shard) -> str:
-        """Call the gate's own test functions with what their fixtures would give."""
+        """Call the gate's test function with what its fixtures would give."""
         gate = asked.gate
-        if gate in GATES and GATES[gate].by_arithmetic:
+        if GATES[gate].by_arithmetic:
             canary = canary.in_arithmetic((asked.arithmetic,))
         try:
-            tests = self._collected.get(asked)
-            calls: list[tuple[Callable[..., None], Mapping[str, Any]]] = (
-                [(test.obj, _parameters(test)) for test in tests]
-                if tests
-                else [(_function(gate, self._file(gate)), {})]
-            )
-            complaints = (self._called(gate, canary, *call) for call in calls)
-            return next(filter(None, complaints), "")
+            test = getattr(load(in_use(self._root, f"test_{gate}.py")), f"test_{gate}")
+            return self._called(gate, canary, test)
         except AneError as error:
             return unknown(gate, brief(str(error)))
         except (AssertionError, pytest.fail.Exception):
@@ -142,9 +127,7 @@ class Canaries:
         except (Exception, pytest.skip.Exception) as error:
             return unknown(gate, repr(error))
 
-    def _called(
-        self, gate: str, canary: Shard, test: Callable[..., None], given: Mapping[str, Any]
-    ) -> str:
+    def _called(self, gate: str, canary: Shard, test: Callable[..., None]) -> str:
         verdicts: list[Verdict] = []
         source = MeasurementSource(self._space, canary)
         shard = self._space.open_shard(canary)
@@ -159,19 +142,9 @@ class Canaries:
             "ane_evidence": lambda: source,
             "ane_gate": lambda: verdicts.append,
         }
-        arguments: dict[str, Any] = {}
-        for name, parameter in inspect.signature(test).parameters.items():
-            if name in fixtures:
-                arguments[name] = fixtures[name]()
-            elif name in given:
-                arguments[name] = given[name]
-            elif parameter.default is parameter.empty:
-                raise NotRunError(
-                    f"its test wants the fixture {name!r}, which only pytest can give; select the "
-                    "canary's own gates in the same run"
-                )
+        wanted = inspect.signature(test).parameters
         try:
-            test(**arguments)
+            test(**{name: make() for name, make in fixtures.items() if name in wanted})
         except UnprovenError as error:
             verdicts.append(nothing(gate, canary.qualified, str(error)))
         recorded = source.record is not None
@@ -182,9 +155,6 @@ class Canaries:
         if verdict.status == "unproven" and self._space.allows_unproven(verdict.subject):
             return ""
         return "" if verdict.status == "passed" else failed(verdict.gate, verdict.status)
-
-    def _file(self, gate: str) -> Path:
-        return in_use(self._root, f"test_{gate}.py")
 
 
 def noted(report: pytest.TestReport, gate: str) -> str | None:
@@ -214,20 +184,3 @@ def _first(complaints: Mapping[GateTest, str]) -> str:
 
 def _name(subject: str, gate: str = "") -> str:
     return f"canary-{subject.replace(':', '+')}+{gate}"
-
-
-def _parameters(test: pytest.Function) -> Mapping[str, Any]:
-    """What else a gate is parametrized by; fixtures that only pytest sets up are an error."""
-    for mark in test.iter_markers("usefixtures"):
-        raise NotRunError(
-            f"its test uses the fixture {mark.args[0]!r}, which only pytest can give; select the "
-            "canary's own gates in the same run"
-        )
-    return test.callspec.params
-
-
-def _function(gate: str, file: Path) -> Callable[..., None]:
-    function: Callable[..., None] | None = getattr(load(file), f"test_{gate}", None)
-    if function is None:
-        raise NotRunError(f"{file} has no test_{gate}")
-    return function

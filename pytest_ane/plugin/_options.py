@@ -338,9 +338,8 @@ def value(config: pytest.Config, name: str) -> Any:
     given = text(config, name) or option.default
     if option.choices and given not in ("", *option.choices):
         *most, last = map(repr, option.choices)
-        equals = "=" if config.getoption(name, None) is not None else " = "
         raise pytest.UsageError(
-            f"{origin(config, name)}{equals}{given}: give {', '.join(most)} or {last}."
+            f"{origin(config, name)}={given}: give {', '.join(most)} or {last}."
         )
     try:
         return option.read(given) if given else None
@@ -384,21 +383,17 @@ def cluster(config: pytest.Config) -> str | None:
 
 
 def refuse_with_cluster(config: pytest.Config) -> None:
-    """Refuse, by `UsageError`, what a run over a cluster cannot do."""
-    if is_spread(config):
+    """Refuse, by `UsageError`, what a run over a cluster does by itself."""
+    given = {
+        "-n": is_spread(config),
+        "--ane-backend=coreml": text(config, "ane_backend") == "coreml",
+        "--ane-record": config.getoption("ane_record", None) is not None,
+    }
+    if wrong := next((option for option, is_there in given.items() if is_there), ""):
         raise pytest.UsageError(
-            "--ane-cluster and -n: the cluster's workers already work side by side; leave out -n, "
-            "or say --ane-cluster=none."
-        )
-    if text(config, "ane_backend") == "coreml":
-        raise pytest.UsageError(
-            "--ane-cluster: Core ML is asked on workers, where a policy requires a device; leave "
-            "--ane-backend=coreml out, or say --ane-cluster=none."
-        )
-    if config.getoption("ane_record", None) is not None:
-        raise pytest.UsageError(
-            "--ane-cluster records what workers with a Neural Engine measure by itself; leave "
-            "--ane-record out, or say --ane-cluster=none."
+            f"--ane-cluster and {wrong}: a cluster's workers work side by side, ask Core ML where "
+            f"a policy requires a device, and record it; leave {wrong} out, or say "
+            "--ane-cluster=none."
         )
 
 

@@ -1,13 +1,9 @@
-"""The processes of a run, with xdist and without; one's standard output may be closed or full."""
+"""The processes of a run, with xdist and without, and what SIGTERM makes of them."""
 
 from __future__ import annotations
 
-import os
-import sys
 import uuid
 from collections.abc import Callable, Generator
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pytest
@@ -41,14 +37,8 @@ def worker(config: pytest.Config) -> str:
     return str(getattr(config, "workerinput", {}).get("workerid", "main"))
 
 
-def provide_output() -> None:
-    """Give pytest a standard output where it was closed: it fails without one."""
-    if sys.stdout is None:
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - to the end
-
-
 def run(config: pytest.Config) -> Generator[None, object, object]:
-    """Around a whole run: SIGTERM ends it with exit code 143, a full disk with a sentence and 3.
+    """Around a whole run: SIGTERM ends it with exit code 143.
 
     A worker of xdist ends as by Ctrl-C, which is how xdist knows that its tests were not run.
     """
@@ -61,23 +51,10 @@ def run(config: pytest.Config) -> Generator[None, object, object]:
 
     try:
         with on_terminate(end):
-            result = yield
-        # What is buffered would fail at exit, with a traceback.
-        sys.stdout.flush()
-        return result
-    except OSError as error:
-        if isinstance(error, BrokenPipeError) or not _of_output(error.__traceback__):
-            raise
-        problem = error
+            return (yield)
     finally:
         # All workers have ended by now: one that was ended early may have written until then.
         config.stash.get(CLEAN, lambda: None)()
-    # What is left goes nowhere, so that the flush at exit does not fail too.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    if sys.stderr is not None:
-        sentence = f"ane: Standard output cannot be written: {problem.strerror}; the run has ended"
-        print(f"{sentence} without a verdict.", file=sys.stderr)
-    return pytest.ExitCode.INTERNAL_ERROR
 
 
 def _terminate_workers(config: pytest.Config) -> None:
@@ -86,11 +63,3 @@ def _terminate_workers(config: pytest.Config) -> None:
     for gateway in manager.group if manager else ():
         if (popen := getattr(gateway._io, "popen", None)) is not None:
             popen.terminate()
-
-
-def _of_output(trace: TracebackType | None) -> bool:
-    """Whether pytest's own writing to the terminal has failed, or the flush of it here."""
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    name = "" if trace is None else trace.tb_frame.f_globals["__name__"]
-    return name == __name__ or name.startswith("_pytest._io")

@@ -14,11 +14,11 @@ from datetime import datetime, timezone
 from hashlib import sha256
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any
 
 import pytest
 
-from pytest_ane.manifest import Manifest, Shard
+from pytest_ane.gates.verdict import counted
+from pytest_ane.manifest import Manifest
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.problems import key_lines, line_of
 from pytest_ane.mlprogram.atomic import write_atomically
@@ -36,13 +36,11 @@ from pytest_ane.records.record import Record
 from pytest_ane.records.run import Facts, Writer, gate_files, plugin_digest, versions
 from pytest_ane.report.formats import format_of
 from pytest_ane.report.github import ROOM, Place, commands, summary
-from pytest_ane.report.html.subjects import Subject, subjects
+from pytest_ane.report.html.subjects import subjects
 from pytest_ane.report.model_explorer import collection, node_data
 from pytest_ane.report.rows import Row
 from pytest_ane.report.run import Run, against, places_of, read_run, verdict_data
 from pytest_ane.report.writeups import FOLDER, writeups
-
-# Writes the judged shards' programs as graphs for Google's Model Explorer.
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST = 120
@@ -57,27 +55,17 @@ def write(folder: Path, run: Run, space: Workspace) -> Iterator[str]:
         if shard is None or all(one.verdict is None for one in subject.judged):
             continue
         try:
-            _write(folder, subject, shard, space)
-        except AneError as error:
+            if (path := space.package(shard)) is None:
+                continue
+            made = collection(subject.name, read_any(path, weights=False, function=shard.function))
+            name = _UNSAFE.sub("_", subject.name)[:_LONGEST]
+            folder.mkdir(parents=True, exist_ok=True)
+            parts = node_data(subject, made["graphs"])
+            for word, data in {"json": made, **{f"{w}.json": d for w, d in parts.items()}}.items():
+                text = json.dumps(data, allow_nan=False)
+                write_atomically(folder / f"{name}.{word}", text.encode())
+        except (AneError, OSError) as error:
             yield f"ane: no graph of {subject.name}: {error}"
-        except OSError as error:
-            yield f"ane: the graph of {subject.name} cannot be written: {error.strerror or error}"
-
-
-def _write(folder: Path, subject: Subject, shard: Shard, space: Workspace) -> None:
-    path = space.package(shard)
-    if path is None:
-        return
-    made = collection(subject.name, read_any(path, weights=False, function=shard.function))
-    name = _UNSAFE.sub("_", subject.name)[:_LONGEST]
-    folder.mkdir(parents=True, exist_ok=True)
-    _save(folder / f"{name}.json", made)
-    for word, data in node_data(subject, made["graphs"]).items():
-        _save(folder / f"{name}.{word}.json", data)
-
-
-def _save(file: Path, data: Any) -> None:
-    write_atomically(file, json.dumps(data, allow_nan=False).encode())
 
 
 def add_to(config: pytest.Config) -> None:
@@ -150,7 +138,8 @@ class Reports:
         # The tests have their outcome by now, and keep it.
         self._facts = replace(self._facts, exit_code=int(session.exitstatus))
         try:
-            self._write(_stopped(session, exitstatus))
+            ended = {2: "interrupted", 3: "an internal error"}.get(exitstatus, "")
+            self._write(str(session.shouldfail or session.shouldstop or ended))
         except Exception as error:
             self._say(printable(f"ane: the report of the run failed: {error!r}"))
         return result
@@ -181,7 +170,11 @@ class Reports:
         if any(format_of(file).compares for file in self._files):
             run = self._remembering(run, space)
         for file in self._files:
-            self._write_file(file, format_of(file).text(run))
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(file, format_of(file).text(run).encode())
+            except OSError as error:
+                self._say(f"ane: the report {file} cannot be written: {error}")
         if self._graphs is not None:
             for line in write(self._graphs, run, space):
                 self._say(line)
@@ -193,8 +186,7 @@ class Reports:
             try:
                 append(Path(given), run.rows, run.header)
             except OSError as error:
-                why = error.strerror or error
-                self._say(f"ane: the job summary {given} cannot be written: {why}")
+                self._say(f"ane: the job summary {given} cannot be written: {error}")
 
     def _unreached(self, stopped: str) -> Iterator[Row]:
         if not stopped or _due.KEY not in self._config.stash:
@@ -224,13 +216,6 @@ class Reports:
         last = run.earlier or last_before(memory, space.run_id, places_of(run))
         return replace(run, earlier=last, courses=tuple(courses(memory)))
 
-    def _write_file(self, file: Path, text: str) -> None:
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(file, text.encode())
-        except OSError as error:
-            self._say(f"ane: the report {file} cannot be written: {error.strerror or error}")
-
     def _say(self, line: str) -> None:
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         if reporter is not None:
@@ -238,15 +223,6 @@ class Reports:
             reporter.write_line(line)
         else:
             print(f"\n{line}", file=sys.stdout, flush=True)
-
-
-def _stopped(session: pytest.Session, exitstatus: int) -> str:
-    """Why a run ended before all tests ran; empty where it did not."""
-    why = session.shouldfail or session.shouldstop
-    if why:
-        return str(why)
-    ended = {2: "interrupted", 3: "an internal error"}  # Of `pytest.ExitCode`.
-    return ended.get(exitstatus, "")
 
 
 def append(file: Path, rows: Sequence[Row], header: str) -> None:
@@ -303,9 +279,6 @@ def places(manifest: Manifest, rootdir: Path) -> Callable[[Row], Place | None]:
         return Place(file, line_of(lines, table)) if row.gate else None
 
     return place
-
-
-# The records of a run, and the files that they are written to.
 
 
 def of_report(report: pytest.TestReport | pytest.CollectReport, row: Row) -> Record:
@@ -372,10 +345,7 @@ class RecordFiles:
         if self.lost:
             return [printable(f"ane: the records of the run: {self.lost}", LONGEST)]
         written = [writer for writer in self._writers if writer.brief and verbosity > 0]
-        return [
-            printable(f"ane: {each.count} record{'' if each.count == 1 else 's'} in {each.path}")
-            for each in written
-        ]
+        return [printable(f"ane: {counted(w.count, 'record')} in {w.path}") for w in written]
 
     def _write(self, write: Callable[[], None]) -> None:
         try:

@@ -52,7 +52,7 @@ def begin(config: pytest.Config) -> None:
     _due.watch(config, space)
     _collection.add_to(config)
     _bench.refuse_damaged(config)
-    if _options.on_github() or _options.is_reporting(config):
+    if _options.is_reporting(config):
         from pytest_ane.plugin import _reports
 
         _reports.add_to(config)  # Last, so that it sees the exit code that all others came to.
@@ -61,14 +61,6 @@ def begin(config: pytest.Config) -> None:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """One line with what decides the verdicts."""
     return [_summary.header_line(config)]
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Remember the gates of canaries as they were collected, before any is deselected."""
-    for item in items:
-        if isinstance(item, pytest.Function) and _collection.is_canary(config, item):
-            _canary.of(config).collected(test_of(item), item)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -169,7 +161,12 @@ def _running(session: pytest.Session) -> Iterator[None]:
         space.cache.sweep()
         watcher = Watcher(config, len(space.shards), space.run) if controls else nullcontext()
         with space.run.kept(), _spread(session, space):
-            _report(config, space)
+            reporter = config.pluginmanager.getplugin("terminalreporter")
+            if space.cluster is None and reporter is not None and config.get_verbosity() >= 0:
+                # Where it cannot be found out what will be built, the gates will say why.
+                with suppress(AneError, OSError):
+                    for line in space.preflight.lines():
+                        reporter.write_line(line)
             with watcher:
                 yield
     if (due := config.stash.get(_due.KEY, None)) is not None:
@@ -212,15 +209,6 @@ def _judged(items: Sequence[pytest.Item]) -> frozenset[str]:
         for item in gates
         if hasattr(item, "callspec") and gate_of(item) == "fidelity"
     )
-
-
-def _report(config: pytest.Config, space: Workspace) -> None:
-    """Say what will be built; where that cannot be found out, the gates will say why."""
-    reporter = config.pluginmanager.getplugin("terminalreporter")
-    if space.cluster is None and reporter is not None and config.get_verbosity() >= 0:
-        with suppress(AneError, OSError):
-            for line in space.preflight.lines():
-                reporter.write_line(line)
 
 
 @contextmanager
@@ -286,13 +274,14 @@ def _join(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item])
 
 
 def _job(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item]) -> Job:
-    from pytest_ane.cluster.job import Job
+    from pytest_ane.cluster.job import Job, needs_weights
 
+    needing = {shard.model for shard in space.shards if needs_weights(shard)}
     fidelity = (item for item in filter(_is_shipped, items) if gate_of(item) == "fidelity")
     return Job(
         manifest=space.manifest,
         shards=space.shards,
-        identities=_identities(space),
+        identities={name: space.model(name).identity for name in sorted(needing)},
         judged=frozenset(map(subject_of, fidelity)),
         store=space.store_url,
         units=space.units,
@@ -300,14 +289,6 @@ def _job(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item]) 
         memory=_options.value(config, "ane_memory"),
         seconds=_options.value(config, "ane_time"),
     )
-
-
-def _identities(space: Workspace) -> dict[str, dict[str, object]]:
-    """Of models from which something is built or compared with."""
-    from pytest_ane.cluster.job import needs_weights
-
-    needing = {shard.model for shard in space.shards if needs_weights(shard)}
-    return {name: space.model(name).identity for name in sorted(needing)}
 
 
 def _is_shipped(item: pytest.Item) -> TypeGuard[pytest.Function]:

@@ -16,7 +16,7 @@ from pytest_ane.gates.throughput.inputs import CallInputs, Tokens, hidden_inputs
 from pytest_ane.gates.throughput.speed import KEY, Speed, What
 from pytest_ane.make import Artifact
 from pytest_ane.manifest import Model, Prompt, Shard
-from pytest_ane.mlprogram.errors import AneError, ExecutionError, UnprovenError
+from pytest_ane.mlprogram.errors import ExecutionError, UnprovenError
 from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.models.chain import Decoding
 from pytest_ane.plugin import _workspace as workspace
@@ -50,19 +50,6 @@ class Stopwatch:
     benchmark: Any
     node: pytest.Item
     space: Workspace
-    _used: bool = False
-
-    def used(self, timing: Callable[[], Speed]) -> Speed:
-        """The speed; pytest-benchmark is told of an error before anything was timed, too.
-
-        Otherwise it would add a complaint that its fixture was not used.
-        """
-        try:
-            return timing()
-        except AneError as error:
-            if not self._used:
-                self.benchmark.pedantic(_raise, (error,))
-            raise
 
     def load(self, shard: Shard, artifact: Artifact) -> Speed:
         """Time loading a shard and its first prediction, of one position."""
@@ -158,7 +145,6 @@ class Stopwatch:
         }
         benchmark.group = benchmark.group or f"{subject.partition(':')[0]} {label}"
         state, call = machine.state(self.space.backend), begin()
-        self._used = True
         if benchmark.disabled:
             benchmark.pedantic(call)
             self._not_timed(subject)
@@ -242,10 +228,6 @@ def clock(timer: Callable[[], float]) -> dict[str, str]:
     return {"timer": f"{timer.__module__}.{timer.__name__}"}
 
 
-def _raise(error: AneError) -> None:
-    raise error
-
-
 # The end of a run of benchmarks: our table, and pytest-benchmark's regressions as an exit code.
 
 _VOLATILE = ("hz_actual", "hz_actual_friendly")
@@ -301,17 +283,6 @@ class BenchReport:
         others = any(KEY not in benchmark.extra_info for benchmark in benchmarks)
         speeds = workspace.of(config).speeds
         return not others and not any("change" in verdict.values for _, verdict in speeds)
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_benchmark_group_stats(
-        self, benchmarks: list[dict[str, Any]], group_by: str
-    ) -> Generator[None, object, object]:
-        """Group by a parameter that not every benchmark has, such as `param:tokens`."""
-        labels = group_by.split(",")
-        names = [label.removeprefix("param:") for label in labels if "param:" in label]
-        for benchmark in benchmarks:
-            benchmark["params"] = dict.fromkeys(names) | (benchmark["params"] or {})
-        return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_benchmark_compare_machine_info(

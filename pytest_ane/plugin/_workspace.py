@@ -163,8 +163,19 @@ def open_workspace(config: pytest.Config) -> Workspace:
 
     config.stash[CLEAN] = clean
     space.progress = progress_of(config, len(space.shards), lambda: space.run)
-    _use(space, config)
-    _check_backend(space)
+    budget = (_options.value(config, name) for name in ("ane_memory", "ane_time"))
+    stack = ExitStack()
+    config.add_cleanup(stack.close)
+    stack.enter_context(process_budget(*budget))
+    stack.enter_context(space.use(rehash=bool(config.getoption("ane_rehash"))))
+    if space.backend_name == "coreml":
+        check_native()
+        space.machine = Machine.detect()
+    elif space.recording:
+        raise BackendError(
+            "--ane-record: evidence is recorded on a Mac, by the backend coreml; this run uses "
+            f"{space.backend_name}."
+        )
     check_url(space.store_url)
     _ = space.complete_models  # A family that knows no such shard says so here.
     # One error when gates are collected, in place of one for each of them.
@@ -193,22 +204,3 @@ def _selected(config: pytest.Config) -> tuple[Manifest, tuple[Shard, ...], str]:
 def _in_arithmetic(manifest: Manifest, config: pytest.Config) -> Manifest:
     arithmetic = _options.value(config, "ane_arithmetic")
     return manifest.in_arithmetic(arithmetic) if arithmetic else manifest
-
-
-def _use(space: Workspace, config: pytest.Config) -> None:
-    budget = (_options.value(config, name) for name in ("ane_memory", "ane_time"))
-    stack = ExitStack()
-    config.add_cleanup(stack.close)
-    stack.enter_context(process_budget(*budget))
-    stack.enter_context(space.use(rehash=bool(config.getoption("ane_rehash"))))
-
-
-def _check_backend(space: Workspace) -> None:
-    if space.recording and space.backend_name != "coreml":
-        raise BackendError(
-            "--ane-record: evidence is recorded on a Mac, by the backend coreml; this run uses "
-            f"{space.backend_name}."
-        )
-    if space.backend_name == "coreml":
-        check_native()
-        space.machine = Machine.detect()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,20 +30,11 @@ from pytest_ane.report.terminal import brief
 from pytest_ane.report.verdict import details, failure, properties, to_json
 from pytest_ane.tools.blame import blame_shard, cause, lines, tables
 
-# The cause of a shard's error, beside its verdict.
-
 TOLD = "ane.blame"
 """Name of the test property that holds the cause."""
 _AT_MOST = 3
 """Failed shards that one process explains: each has its uncompressed package built."""
 _COUNT = pytest.StashKey[int]()
-
-
-def is_wanted(verdict: Verdict, when: str) -> bool:
-    """Whether a verdict is to be explained: `always`, `failed` or `never`."""
-    return verdict.gate == "fidelity" and (
-        when == "always" or (when == "failed" and verdict.status == "failed")
-    )
 
 
 def tell(item: pytest.Item, space: Workspace, verdict: Verdict) -> tuple[str, Verdict]:
@@ -71,9 +61,6 @@ def tell(item: pytest.Item, space: Workspace, verdict: Verdict) -> tuple[str, Ve
     except Exception as error:
         why = printable(repr(error))
         return f"internal error while searching the cause (please report): {why}", verdict
-
-
-# Enforces policy keys even if a user-written gate ignores them.
 
 
 def enforced(verdict: Verdict, space: Workspace, *, recorded: bool) -> Verdict:
@@ -152,23 +139,25 @@ class VerdictRecorder:
         machine = self.item.stash.get(ENVIRONMENT, None) or self.workspace.backend.provenance()
         if recorded is not None:
             verdict, machine = with_origin(verdict, recorded), {}
-        verdict = _with_systems(verdict, self.item.stash.get(SYSTEMS, ()))
+        others = self.item.stash.get(SYSTEMS, ())
+        if verdict.gate not in GATES:
+            # What fails there by a shipped gate's policy is only a note to one of the user's own.
+            others = [replace(f, severity="note") if f.severity == "failed" else f for f in others]
+        verdict = replace(verdict, findings=(*verdict.findings, *others))
         synthetic = self.workspace.synthetic(verdict.subject)
         variant = self.workspace.variant(verdict.subject)
-        digest = self.workspace.digest_of(verdict.subject)
-        artifact = {"artifact": digest} if digest else {}
+        artifact = {"artifact": self.workspace.digest_of(verdict.subject)}
         provenance = machine | artifact | dict(verdict.provenance)
+        facts = {"source": synthetic, "variant": variant}
+        facts |= {f"provenance.{k}": printable(str(v), LONGEST) for k, v in provenance.items()}
         note(self.item, self.workspace, verdict, recorded, machine)
         self.item.user_properties += _properties(
-            **properties(verdict),
-            **({"source": synthetic} if synthetic else {}),
-            **({"variant": variant} if variant else {}),
-            **{f"provenance.{k}": printable(str(v), LONGEST) for k, v in provenance.items()},
+            **properties(verdict), **{name: text for name, text in facts.items() if text}
         )
         if text := "\n".join(details(verdict, terminal_width(self.item.config))).strip("\n"):
             self.item.add_report_section("call", f"ane {verdict.gate}", text)
         explained = verdict
-        if is_wanted(verdict, self.workspace.blame):
+        if verdict.gate == "fidelity" and self.workspace.blame in ("always", verdict.status):
             told, explained = tell(self.item, self.workspace, verdict)
             self.item.user_properties.append((TOLD, told))
             self.item.add_report_section("call", "ane blame", told)
@@ -178,16 +167,6 @@ class VerdictRecorder:
         if verdict.status == "unproven" and self.workspace.allows_unproven(verdict.subject):
             return
         pytest.fail(failure(verdict, synthetic, variant), pytrace=False)
-
-
-def _with_systems(verdict: Verdict, others: Sequence[Finding]) -> Verdict:
-    """A verdict with what the policy's other systems came to.
-
-    What fails there by a shipped gate's policy is only a note to a gate of the user's own.
-    """
-    if verdict.gate not in GATES:
-        others = [replace(f, severity="note") if f.severity == "failed" else f for f in others]
-    return replace(verdict, findings=(*verdict.findings, *others))
 
 
 def record_error(node: pytest.Item | pytest.Collector, error: AneError) -> None:

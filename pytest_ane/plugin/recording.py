@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import platform
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property, partial
@@ -173,8 +172,9 @@ class MeasurementSource:
             self._note("not recorded", gate, [f"measured on {without_ane(backend.provenance())}"])
             return measurement
         if self._policy.requires_evidence(gate):
-            return self._proven_on_worker(gate) if self._cluster else self._proven(gate)
-        if GATES[gate].recorded_first:
+            cluster = self._cluster
+            return self._proven_on_worker(cluster, gate) if cluster else self._proven(gate)
+        if known.recorded_first:
             try:
                 return self._proven(gate)
             except UnprovenError as error:
@@ -188,7 +188,7 @@ class MeasurementSource:
         if (cluster := self._cluster) is not None:
             return lambda: self._received(cluster.measure(GATES[gate].test(self._asked_of)))
         if isinstance(subject, Shard):
-            context = self._opened(subject)
+            context = self.context or self.space.open_shard(subject)
             return lambda: GATES[gate].measure(context)
         return lambda: GATES[gate].measure(subject)
 
@@ -204,12 +204,13 @@ class MeasurementSource:
             self.item.stash[ENVIRONMENT] = answer.environment
         return answer.measurement
 
-    def _proven_on_worker(self, gate: str) -> Any:
+    def _proven_on_worker(self, cluster: Cluster, gate: str) -> Any:
         """As `_proven`; what no evidence tells that counts, a Neural Engine of a worker does."""
         absent: UnprovenError | None = None
         for system in self.lacking(gate):
             try:
-                self._measure_on_worker(gate, system)
+                answer = cluster.measure_on_device(gate, self._name, system)
+                self._write(gate, self._received(answer), system)
             except UnprovenError as error:
                 absent = error
         try:
@@ -232,14 +233,6 @@ class MeasurementSource:
             return bool(self._verified(gate, system, signed=False))
         except UnprovenError:
             return False
-
-    def _measure_on_worker(self, gate: str, system: str) -> None:
-        assert self._cluster is not None
-        answer = self._cluster.measure_on_device(gate, self._name, system)
-        self._write(gate, self._received(answer), system)
-
-    def _opened(self, shard: Shard) -> ShardContext:
-        return self.context or self.space.open_shard(shard)
 
     def _recording(self, gate: str, here: Callable[[], Any]) -> Any:
         """Measure, and write what `--ane-record` names; what is valid need not be done again."""
@@ -266,7 +259,6 @@ class MeasurementSource:
         return measurement
 
     def _proven(self, gate: str) -> Any:
-        """What was recorded, if it counts: of several systems on the worst."""
         found = answers(gate, self._asked_of, partial(self._verified, gate))
         return self._deciding(gate, found)
 
@@ -297,15 +289,12 @@ class MeasurementSource:
         self._note_verified(gate, found)
         if decides.record is None:
             assert decides.error is not None
-            self._forget()
+            # Nothing recorded is judged, though this system's own evidence counts.
+            self.record = None
+            if self.item is not None:
+                self.item.stash[RECORDED] = None
             raise decides.error
         return self._judged(decides.record)
-
-    def _forget(self) -> None:
-        """Nothing that was recorded is judged, though this system's own evidence counts."""
-        self.record = None
-        if self.item is not None:
-            self.item.stash[RECORDED] = None
 
     def _note_verified(self, gate: str, found: Sequence[Answer]) -> None:
         for answer in found:
@@ -339,23 +328,24 @@ class MeasurementSource:
         gate, measured = GATES[record.gate], record.measurement
         if self._cluster is not None:
             return self._cluster.beside(gate.name, self._name, measured)
-        return gate.beside(measured, self._opened(self.subject))
+        return gate.beside(measured, self.context or self.space.open_shard(self.subject))
 
     def _write(self, gate: str, measurement: Any, system: str) -> None:
-        """Keep a measurement, unless the bytes changed meanwhile; what changes is said before."""
+        """Keep a measurement, unless the bytes changed meanwhile."""
         if self._files_now() != self._files:
             raise EvidenceError(
                 f"{self._name} changed while its {gate} was measured, so nothing was recorded; "
                 "run again when nothing else writes it."
             )
-        store = self.space.evidence
-        new = self._stated(gate, measurement)
+        store, new = self.space.evidence, self._stated(gate, measurement)
         what, lines = "recorded", list[str]()
         if store.path(gate, self._name, system).exists():
-            what, lines = "recorded again", list(self._changes(gate, new, system))
-            file = self._file(gate, system)
-            if lines and self._say([f"recording again {file}", *(f"  {line}" for line in lines)]):
-                lines = []
+            what = "recorded again"
+            try:
+                old = Record.from_json(store.read(gate, self._name, system) or b"")
+                lines = [*changes(old, new)]
+            except EvidenceError as error:
+                lines = [f"what was there could not be read: {error}"]
         store.write(new, system)
         if (shared := self.space.cache.store) is not None:
             push(shared, store, new, system)
@@ -390,14 +380,6 @@ class MeasurementSource:
             return Record.from_json(data).counter + 1
         except EvidenceError:
             return 1
-
-    def _changes(self, gate: str, new: Record, system: str) -> Iterator[str]:
-        try:
-            old = Record.from_json(self.space.evidence.read(gate, self._name, system) or b"")
-        except EvidenceError as error:
-            yield f"what was there could not be read: {error}"
-        else:
-            yield from changes(old, new)
 
     def _verified(self, gate: str, system: str, *, signed: bool = True) -> Record:
         """Evidence that counts; what the folder lacks is fetched from the store."""
@@ -473,20 +455,6 @@ class MeasurementSource:
         if self.item is not None:
             note = "\n".join([what, self._file(gate, system), *lines])
             self.item.user_properties.append((NOTED, note))
-
-    def _say(self, lines: Sequence[str]) -> bool:
-        """Say something at once; not under `-q`, in a worker, or where nobody listens."""
-        if self.item is None or self.item.config.get_verbosity() < 0:
-            return False
-        plugins = self.item.config.pluginmanager
-        reporter, capture = map(plugins.getplugin, ("terminalreporter", "capturemanager"))
-        if reporter is None:
-            return False
-        with capture.global_and_fixture_disabled() if capture else nullcontext():
-            reporter.ensure_newline()
-            for line in lines:
-                reporter.write_line(line)
-        return True
 
     def _file(self, gate: str, system: str) -> str:
         store = self.space.evidence

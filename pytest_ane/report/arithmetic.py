@@ -50,7 +50,6 @@ def _graded(shares: Mapping[str, float]) -> str:
 
 
 def _percent(share: float) -> str:
-    """With the fewest decimals that tell a share from none and from all."""
     texts = [f"{100 * share:.{decimals}f}" for decimals in range(5)]
     return next((text for text in texts if 0 < float(text) < 100), texts[0]) + "%"
 

@@ -75,7 +75,6 @@ def figure_text(figure: Figure) -> str:
 
 
 def _beside_limit(figure: Figure) -> str:
-    """The value with as many digits as tell it from its limit."""
     for more in range(_MOST_DIGITS):
         text = amount(figure.value, figure.unit, more)
         limit = figure.limit

@@ -216,7 +216,6 @@ def _is_large(value: Value) -> bool:
 
 
 def _constant(value: Value) -> str:
-    """A small constant's value, a large one's type."""
     if _is_large(value):
         return " ".join(filter(None, _type(value.type)))
     data = value.data
@@ -236,7 +235,6 @@ def _scope(op: Operation) -> str:
 
 
 def _error(own: Any) -> Json:
-    """JSON has no NaN, and no gradient has a place for it."""
     value = float(own)
     finite = math.isfinite(value)
     return {"value": value} if finite else {"value": str(value), "bgColor": _UNDEFINED}

@@ -252,7 +252,6 @@ def _reasons(prediction: Prediction) -> Iterator[str]:
 
 
 def _groups(groups: Sequence[Group], operations: Sequence[Placed]) -> Iterator[str]:
-    """Two lines each, the largest group first."""
     for group in sorted(groups, key=lambda group: -len(group.operations))[:_GROUPS]:
         members = [operations[index] for index in group.operations]
         yield f"  - {counted(len(members), 'op')} {plain(group.reason)}{_short_of(group)}:"

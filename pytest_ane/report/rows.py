@@ -42,7 +42,6 @@ class StoredVerdict(Mapping[str, Any]):
 
 @lru_cache(maxsize=8)
 def _unpacked(packed: bytes) -> dict[str, Any]:
-    """The latest few are kept, of which a reader asks part by part."""
     data: dict[str, Any] = json.loads(zlib.decompress(packed))
     return data
 

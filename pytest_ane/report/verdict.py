@@ -126,7 +126,6 @@ def _deciding(verdict: Verdict) -> Figure | None:
 
 
 def _groups(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Findings of one kind together, in the order of the first of each."""
     keys = [(f.severity, f.kind or f"#{i}") for i, f in enumerate(findings)]
     first = {key: i for i, key in reversed(list(enumerate(keys)))}
     order = sorted(range(len(findings)), key=lambda i: first[keys[i]])

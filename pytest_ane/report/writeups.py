@@ -22,6 +22,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from pytest_ane.gates.verdict import some
 from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.mlprogram.errors import ReportError
 from pytest_ane.mlprogram.strict_json import parse_json
@@ -137,14 +138,14 @@ def read(path: Path) -> WriteUp:
 
 
 def _head(path: Path, lines: Sequence[str]) -> Head:
-    data, at = dict[str, object](), dict[str, int]()
+    data = dict[str, object]()
     names = [field.name for field in fields(Head)]
     for number, line in enumerate(lines, 2):
         name, colon, text = line.partition(":")
         try:
             if not colon or name not in names or name in data:
                 raise ValueError
-            data[name], at[name] = parse_json(text), number
+            data[name] = parse_json(text)
         except ValueError:
             raise ReportError(
                 f"{path}:{number}: {line!r} is not a line of a write-up's head, such as "
@@ -154,10 +155,8 @@ def _head(path: Path, lines: Sequence[str]) -> Head:
         return TypeAdapter(Head).validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        name = str(first["loc"][0])
-        raise ReportError(
-            f"{path}:{at.get(name, 1)}: {name}: {first['msg'].lower()}; take the head from git."
-        ) from None
+        name, wrong = first["loc"][0], first["msg"].lower()
+        raise ReportError(f"{path}: {name}: {wrong}; take the head from git.") from None
 
 
 def paths(folder: Path) -> list[Path]:
@@ -192,10 +191,8 @@ def find(folder: Path, name: str) -> Path:
     ]  # fmt: skip
     if len(named) == 1:
         return named[0]
-    if named:
-        raise ReportError(f"{name} names {len(named)} write-ups; name one: {_listed(named)}.")
-    has = f"it has {_listed(files)}" if files else "it has none"
-    raise ReportError(f"{folder} has no write-up {name}; {has}.")
+    known = some((path.stem for path in reversed(named or files)), 5) or "none"
+    raise ReportError(f"{folder} has {len(named) or 'no'} write-ups {name}; name one of: {known}.")
 
 
 def unfinished(folder: Path) -> Path:
@@ -207,14 +204,10 @@ def unfinished(folder: Path) -> Path:
     for path in reversed(paths(folder)):
         if not read(path).head.run:
             return path
-    what = "only finished write-ups; name one" if paths(folder) else "no write-up; begin one with"
-    how = "" if paths(folder) else ": pytest-ane report --intent"
-    raise ReportError(f"{folder} has {what}{how}.")
-
-
-def _listed(files: Sequence[Path]) -> str:
-    names = [path.stem for path in files]
-    return ", ".join(names[-5:]) + (" and more" if len(names) > 5 else "")
+    raise ReportError(
+        f"{folder} has only finished write-ups; name one, or begin one with: "
+        "pytest-ane report --intent."
+    )
 
 
 def next_file(folder: Path, intent: str) -> Path:
@@ -264,13 +257,10 @@ class Page:
     problem: str = ""
 
 
-def writeups(folder: Path) -> list[Page]:
+def writeups(folder: Path) -> Iterator[Page]:
     """All write-ups of a folder, the newest first; none where there is no folder."""
-    return [_page(path) for path in reversed(paths(folder))]
-
-
-def _page(path: Path) -> Page:
-    try:
-        return Page(path.stem, read(path).sections)
-    except ReportError as error:
-        return Page(path.stem, {}, str(error))
+    for path in reversed(paths(folder)):
+        try:
+            yield Page(path.stem, read(path).sections)
+        except ReportError as error:
+            yield Page(path.stem, {}, str(error))

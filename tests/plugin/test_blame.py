@@ -80,25 +80,6 @@ def test_always_explains_what_passed_at_the_end(project: Project) -> None:
     assert told in (values["ane.blame"] or "")
 
 
-def test_passed_shards_are_not_explained_otherwise(project: Project) -> None:
-    result = project.packages(good="float32").gate("-k", "fidelity")
-    result.stdout.no_fnmatch_line("* ane blame*")
-
-
-def test_a_package_without_compressed_weights(project: Project) -> None:
-    """The gate's own message stands, and operations are asked all the same."""
-    result = project.packages(nan="none").gate("-k", "fidelity")
-    result.assert_outcomes(failed=1, deselected=3)
-    result.stdout.fnmatch_lines(
-        [
-            "own:nan: fidelity failed",
-            "  - *give NaN or infinite values: *",
-            "*-- Captured ane blame call --*",
-            "It has no compressed weights, *",
-        ]
-    )
-
-
 @pytest.mark.parametrize(
     ("error", "said"),
     [
@@ -131,20 +112,3 @@ def test_three_shards_are_explained(project: Project) -> None:
     )
     again = project.packages(**packages).gate("-k", "fidelity", "--ane-blame=always")
     again.stdout.no_fnmatch_line("*explained already*")
-
-
-@pytest.mark.drawn
-@pytest.mark.heavy
-def test_a_real_block_with_a_spoilt_value_projection(project: Project) -> None:
-    """SmolLM2's L01 with values of two bits."""
-    from pathlib import Path
-
-    text = (Path(__file__).parents[2] / "shards.toml").read_text()
-    good = '{ weights = "v_proj*", mode = "kmeans", nbits = 6, group_size = 16 },\n]\n\n[models'
-    assert good in text
-    bad = '{ weights = "v_proj*", mode = "kmeans", nbits = 2 },\n]\n\n[models'
-    result = project.manifest(text.replace(good, bad)).gate("-k", "fidelity", shards="L01")
-    result.assert_outcomes(failed=1, deselected=4)
-    result.stdout.fnmatch_lines(
-        ["weight *", "v_proj_weight_to_fp16 *, 2 bits *-bit kmeans, groups of 32: *, +* bytes"]
-    )

@@ -212,13 +212,6 @@ def test_what_a_manifest_can_get_wrong_about_a_builder(
     assert said in complaint(small(project, manifest=manifest))
 
 
-def test_a_module_that_fails_as_it_is_imported(project: Project) -> None:
-    small(project)
-    (project.path / "small_model.py").write_text("import torch\nraise SystemExit(3)\n")
-    said = "small_model cannot be imported: SystemExit: 3 (small_model.py:2)."
-    assert f"own: builder 'small_model:build': {said}" in complaint(project)
-
-
 def family(project: Project, source: str, text: str = FAMILY) -> Project:
     (project.path / "linear_family.py").write_text(text)
     return project.manifest(OF_FAMILY.format(source=source))

@@ -20,7 +20,6 @@ from pytest_ane.records.run import Facts, Writer
 from pytest_ane.records.run import read_run as read_records
 from pytest_ane.report.run import read_run
 from tests.ci.repository import git
-from tests.permissions import binding_permissions
 from tests.plugin.conftest import Project, refused
 from tests.records.runs import verdicts
 from tests.report.explorer import check, check_data
@@ -68,11 +67,6 @@ def test_what_cannot_be_written_is_a_usage_error(project: Project, name: str, sa
     (project.path / "file").write_text("")
     (project.path / "r.jsonl").write_text("{}")
     refused(project.packages(good="none").gate(f"--ane-report={name}"), says)
-
-
-def test_the_end_of_a_file_s_name_may_be_in_capitals(project: Project) -> None:
-    project.packages(good="none").gate("--ane-report=ALL.JSONL")
-    assert verdicts(project.path / "ALL.JSONL")
 
 
 @pytest.mark.slow
@@ -192,15 +186,6 @@ def test_the_file_of_a_run_has_measurements_and_verdicts_too(project: Project) -
     assert kept[("fidelity", "own:good")] == of["fidelity", "own:good"].brief()
 
 
-def test_a_run_has_a_file_beside_those_of_the_runs_before(project: Project) -> None:
-    project.packages(good="none")
-    for _ in range(2):
-        project.gate("-k", "compression", "--ane-report=memory/")
-    folder = project.path / "memory"
-    assert [each.gate for each in records(folder)] == ["compression"] * 2
-    assert len({of_run(file)[0].id for file in folder.iterdir()}) == 2
-
-
 def test_a_package_alone_is_of_the_current_folder(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,13 +251,6 @@ def test_a_run_s_own_file_leaves_the_checkout_clean(project: Project) -> None:
     assert len({each.commit for each in facts}) == 3
 
 
-def test_a_folder_without_permission_is_a_usage_error(project: Project) -> None:
-    (project.path / "locked").mkdir(mode=0o500)
-    with binding_permissions():
-        result = project.packages(good="none").gate("--ane-report=locked/")
-    refused(result, "--ane-report: *cannot be written (Permission denied)*")
-
-
 def test_a_record_that_is_lost_fails_no_test(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,15 +262,6 @@ def test_a_record_that_is_lost_fails_no_test(
     assert result.ret == pytest.ExitCode.OK
     lost = "ane: the records of the run: *here*cannot be written (No space left on device)*"
     result.stdout.fnmatch_lines([lost])
-
-
-@pytest.mark.heavy
-def test_workers_send_their_records(project: Project) -> None:
-    project.packages(good="float32", nan="none").pytester.runpytest_subprocess(
-        "-n2", "--ane-shards=all", "-m", "gate", "--ane-cache=cache", "--ane-report=history/"
-    )
-    assert len(records(project.path / "history")) == 6
-    assert len(list((project.path / "history").iterdir())) == 1
 
 
 LIMITS = """
@@ -366,16 +335,6 @@ def test_a_graph_and_its_data_for_every_judged_shard(project: Project) -> None:
     assert [*nodes] == ["own:good"]
     for word in ("unit", "error"):
         check_data(found[f"own_good.{word}.json"], nodes)
-
-
-@pytest.mark.drawn
-@pytest.mark.heavy
-def test_workers(project: Project) -> None:
-    project.packages(good="float32", other="float32").pytester.runpytest_subprocess(
-        "-n2", "--ane-shards=all", "-m", "gate", "--ane-cache=cache", "--ane-model-explorer=graphs"
-    )
-    found = graphs(project.path / "graphs")
-    assert {"own_good.json", "own_other.json", "own_good.unit.json"} <= {*found}
 
 
 def test_a_folder_that_cannot_be_made_is_a_usage_error(project: Project) -> None:

@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.mac.testing import Replayer, Script
-from pytest_ane.make import Cache
-from pytest_ane.make.shared_store import KINDS, SharedStore
 from tests.plugin.conftest import Project, refused
 
 DEVICE = """
@@ -84,19 +82,6 @@ def test_a_file_that_was_spoilt_is_said_built_here_and_replaced(
     third.assert_outcomes(passed=3, deselected=1)
 
 
-@pytest.mark.slow
-def test_two_builds_of_one_shard_agree(filled: Project) -> None:
-    """But for the time they took."""
-    filled.gate("--ane-cache=second", shards="head.0")
-    told: list[str] = []
-    store = SharedStore(str(filled.path / "store"), told.append)
-    cache = Cache(filled.path / "second", notify=told.append, store=store)
-    entries = [entry for entry in cache.entries() if entry.kind in KINDS]
-    assert {entry.kind for entry in entries} >= {"artifacts", "recordings"}
-    assert all(cache.push(entry) for entry in entries)
-    assert told == []
-
-
 @pytest.fixture
 def recorded(project: Project, genuine: None) -> Project:
     """A project whose evidence a Mac recorded and stored; its own folder is gone."""
@@ -140,13 +125,6 @@ def test_evidence_that_is_not_whole_proves_nothing(
     result.assert_outcomes(failed=1, deselected=3)
     result.stdout.fnmatch_lines(["note: own:good: its evidence of placement in the store *"])
     assert not (recorded.path / "evidence").exists()
-
-
-@pytest.mark.slow
-def test_evidence_of_another_package_is_not_found(recorded: Project) -> None:
-    recorded.packages(DEVICE, nan="none")
-    result = recorded.gate("--ane-cache=here", "--ane-store=store", "-k", "placement")
-    result.assert_outcomes(failed=1, deselected=3)
 
 
 @pytest.mark.slow

@@ -122,18 +122,6 @@ def test_the_shipped_gates_can_be_named(project: Project, named: str) -> None:
 # The markers `gate` and `bench`.
 
 
-def test_strict_markers_know_them(project: Project) -> None:
-    project.pytester.makeini("[pytest]\naddopts = --strict-markers\n")
-    project.pytester.makepyfile(
-        "import pytest\n"
-        "@pytest.mark.gate\n"
-        "def test_gate(): pass\n"
-        "@pytest.mark.bench\n"
-        "def test_bench(): pass\n"
-    )
-    project.pytester.runpytest_inprocess().assert_outcomes(passed=2)
-
-
 def test_they_are_listed_with_their_meaning(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_inprocess("--markers")
     result.stdout.fnmatch_lines(

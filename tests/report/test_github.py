@@ -48,9 +48,7 @@ passed: placement 0/2, fidelity 1/2, compression 1/2
 
 ### warned (1)
 
-| | gate | |
-|---|---|---|
-| m:L00 | compression | warning: 1 weight |
+- **m:L00** compression: warning: 1 weight
 
 <details><summary>passed (1)</summary>
 

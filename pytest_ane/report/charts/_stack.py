@@ -7,10 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pytest_ane.gates.verdict import Column, Table
+from pytest_ane.gates.verdict import Column, Table, some
 from pytest_ane.report.charts.picture import (
     Picture,
-    edge,
     label,
     marked,
     number,
@@ -26,11 +25,6 @@ _PANELS = 8
 """Prompts that have a panel: those of the largest KL."""
 _POINTS = 400
 """Points of a panel; of more positions, each point is the worst of several."""
-_BAD = (
-    "Bad is a position whose logits are not finite or all equal, whose centred cosine is below "
-    "min-centred-cosine, or that predicts another token where the reference's margin is no "
-    "tie; position 0 is bad in the first case alone."
-)
 
 
 def drift(verdict: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) -> Picture | None:
@@ -46,18 +40,18 @@ def drift(verdict: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) 
     runs = [_NOW, _LAST] if before else [_NOW]
     told = f"Relative L2 of the hidden states after {amount(len(now), 'shards')}, "
     told += f"{amount(now[shards[-1]])} at the end."
-    words = ""
-    if steepest and (word := edge(now[steepest])):
-        words, told = f"{word} from here on", f"{told} It is {word} from {steepest} on."
-    elif steepest:
-        rise = f"{amount(now[shards[shards.index(steepest) - 1]])} to {amount(now[steepest])}"
-        words, told = f"rises most here: {rise}", f"{told} It rises most at {steepest}: {rise}."
-    place = shards.index(steepest) / len(now) if steepest else 0.0
+    place, words = shards.index(steepest) if steepest else 0, ""
+    if steepest:
+        before_it = amount(now[shards[place - 1]]) if place else "0"
+        words = f"{before_it} to {amount(now[steepest])}"
+        told += f" It rises most at {steepest}: {words}."
+    if before:
+        told += f" The run before had {amount([*before.values()][-1])} at its end."
     return Picture(
         _titled("Drift over the layers", verdict)
         + (", by pytest-ane drift" if "shards" in verdict else ""),
         "drift",
-        told + _before(now, before) + off_scale([s for s in now if not math.isfinite(now[s])]),
+        told + off_scale([s for s in now if not math.isfinite(now[s])]),
         Table(
             "relative L2 after each shard",
             tuple(map(Column, ("shard", *runs))),
@@ -68,17 +62,15 @@ def drift(verdict: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) 
             "drift",
         ),
         {"runs": runs, "ticks": root_ticks([*now.values(), *before.values()])}
-        | marked("shard", label(steepest), words, place),
+        | marked("shard", label(steepest), words, place / len(now)),
     )
 
 
 def _titled(title: str, verdict: Mapping[str, Any]) -> str:
-    """With the arithmetic, unless it is typed."""
     return ", ".join(filter(None, (title, verdict.get("basis"))))
 
 
 def _errors(found: Mapping[str, Any]) -> dict[str, float]:
-    """Relative L2 by shard, in running order."""
     if "shards" in found:
         rests = ((s["shard"], s["stack"]["rest"]) for s in found["shards"])
         return {str(shard): float(rest["relative_l2"]) for shard, rest in rests if rest}
@@ -94,14 +86,6 @@ def _steepest(errors: Mapping[str, float]) -> str:
     rises = {now: errors[now] - errors[last] for last, now in itertools.pairwise(shards)}
     most = max(rises, key=lambda shard: rises[shard])
     return most if rises[most] > 0 else ""
-
-
-def _before(now: Mapping[str, float], before: Mapping[str, float]) -> str:
-    if not before:
-        return ""
-    if not (last := [shard for shard in now if shard in before]):
-        return " The run before has none of these shards."
-    return f" The run before had {amount(before[last[-1]])} after {last[-1]}."
 
 
 class _Position(NamedTuple):
@@ -130,21 +114,15 @@ def kl(verdict: Mapping[str, Any]) -> Picture | None:
     ranked = sorted(prompts, key=lambda name: -max(each.rank for each in prompts[name]))
     drawn = {name: prompts[name] for name in prompts if name in ranked[:_PANELS]}
     firsts = [first for of in drawn.values() if (first := next((p for p in of if p.bad), None))]
-    told = _counted(prompts)
-    if (over := len(prompts) - len(drawn)) > 0:
-        told += f" The {_PANELS} prompts of the largest KL are drawn, and {over} are not."
-    says = "No position is bad."
-    if firsts:
-        prompt, position, text, *_ = firsts[0]
-        more = f"; {len(firsts) - 1} more prompts have one" if len(firsts) > 1 else ""
-        says = f"The first bad position of {prompt} is {position}, {text!r}{more}."
-    told += f" {says} {_BAD}"
-    if (size := max(map(_stretch, drawn.values()))) > 1:
-        told += f" Where a text is long, each point is the worst of {size} positions."
-    if limit is not None:
-        told += f" The dashed line, {amount(limit, 'nats')}, is the policy's limit of the mean "
-        told += "over all positions; a single position may be above it."
     every = [position for positions in prompts.values() for position in positions]
+    told = f"KL at {amount(len(every), 'positions')} of {amount(len(prompts), 'prompts')}"
+    told += f", of which {len(drawn)} are drawn." if len(drawn) < len(prompts) else "."
+    bad = [f"{first.position} of {first.prompt}, {first.text!r}" for first in firsts]
+    told += f" First bad positions: {some(bad, 3)}." if bad else " No position is bad."
+    if (size := max(map(_stretch, drawn.values()))) > 1:
+        told += f" A point is the worst of up to {size} positions."
+    if limit is not None:
+        told += f" The policy's limit of the mean is {amount(limit, 'nats')}."
     odd = [f"{each.prompt} at {each.position}" for each in every if not math.isfinite(each.kl)]
     points = [point for of in drawn.values() for point in _worst(of, firsts)]
     return Picture(
@@ -186,7 +164,6 @@ def _rows(
 
 
 def _positions(verdict: Mapping[str, Any]) -> dict[str, list[_Position]]:
-    """Positions by prompt, in the order of the table."""
     prompts: dict[str, list[_Position]] = {}
     for row in rows_of(verdict, "positions"):
         value, at, prompt = number(row.get("KL")), number(row.get("position")), str(row["prompt"])
@@ -206,17 +183,4 @@ def _worst(positions: Sequence[_Position], firsts: Sequence[_Position]) -> list[
 
 
 def _stretch(positions: Sequence[_Position]) -> int:
-    """Positions that one point stands for."""
     return math.ceil(len(positions) / _POINTS)
-
-
-def _counted(prompts: Mapping[str, Sequence[_Position]]) -> str:
-    """How many positions are drawn, and how many of them the gate judges."""
-    positions = [each.position for each in itertools.chain.from_iterable(prompts.values())]
-    judged = sum(at > 0 for at in positions)
-    told = f"KL at {amount(len(positions), 'positions')} of {amount(len(prompts), 'prompts')}"
-    return told + (
-        f": {judged} that the gate judges, and position 0 of each, which it reports apart."
-        if judged < len(positions)
-        else "."
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -32,14 +32,15 @@ _BARS = 40
 
 def pictures_of(run: Run) -> list[Picture]:
     """All pictures that the data are there for."""
-    of: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for document in run.documents:
-        of[document["command"]].append(document)
+
+    def printed(command: str) -> list[Mapping[str, Any]]:
+        return [document for document in run.documents if document["command"] == command]
+
     made = [*_stacks(run)]
-    made += [drift(document) for document in of["drift"]]
-    made += [*throughput(run, next(iter(of["bound"]), None))]
-    made += [recommend(document) for document in of["recommend"]]
-    made.append(speculation(of["speculate"]))
+    made += [drift(document) for document in printed("drift")]
+    made += [*throughput(run, next(iter(printed("bound")), None))]
+    made += [recommend(document) for document in printed("recommend")]
+    made.append(speculation(printed("speculate")))
     made += [_course(run, course) for course in run.courses]
     return [picture for picture in made if picture is not None]
 
@@ -142,80 +143,63 @@ def history(
 # A search for the smallest compression.
 
 
-class _Candidate(NamedTuple):
-    """A row of the picture's table; `kl` is NaN where a shard's gate failed before."""
-
-    name: str
-    size: float
-    kl: float
-    cosine: float | None
-    top1: float | None
-    verdict: str
-    settings: str
-
-
 def recommend(document: Mapping[str, Any]) -> Picture | None:
     """Megabytes against KL of every candidate, the frontier, and the gate's line.
 
-    Of what `pytest-ane recommend --json` printed; None where no candidate was measured.
+    Of what `pytest-ane recommend --json` printed; None where no candidate was measured. KL is NaN
+    where a shard's gate failed before.
     """
-    candidates = sorted(_candidates(document), key=lambda each: each.size)
-    if not candidates:
-        return None
     limit = number(document.get("max_kl"))
-    passed = [each for each in candidates if each.verdict != "failed"]
-    told = f"Size against mean KL of {len(candidates)} candidates, of which {len(passed)} passed."
-    for each in passed:
-        if each.verdict == "recommended":
-            told += f" Recommended is {each.name}: {amount(each.size, 'bytes')}, "
-            told += f"KL {amount(each.kl, 'nats')}."
-    if limit is not None:
-        told += f" The gate allows {amount(limit, 'nats')}."
     columns = (
         Column("candidate"), Column("size", "bytes"), Column("KL", "nats", limit, "below"),
         Column("cosine"), Column("top-1", "%"), Column("verdict"), Column("settings"),
     )  # fmt: skip
+    candidates = sorted(_candidates(document), key=lambda row: row[1])
+    if not candidates:
+        return None
     table = Table("candidates, the smallest first", columns, tuple(candidates), "candidates")
+    passed = [row for row in candidates if row[5] != "failed"]
+    told = f"Size against mean KL of {len(candidates)} candidates, of which {len(passed)} passed."
+    for name, size, loss, *_, verdict, _ in passed:
+        if verdict == "recommended":
+            told += f" Recommended is {name}: {amount(size, 'bytes')}, KL {amount(loss, 'nats')}."
+    if limit is not None:
+        told += f" The gate allows {amount(limit, 'nats')}."
     rows, least = records(table), math.inf
-    for row, each in zip(rows, candidates, strict=True):
+    for row, (_, _, loss, *_) in zip(rows, candidates, strict=True):
         # On the frontier no other is better in bytes and in KL at once.
-        if each.kl < least:
-            least, row["frontier"] = each.kl, True
+        if loss < least:
+            least, row["frontier"] = loss, True
     words = "" if limit is None else f"the gate's limit, {limit:g}"
     return Picture(
         "Size against KL",
         "recommend",
-        told + off_scale([each.name for each in candidates if edge(each.kl)]),
+        told + off_scale([name for name, _, loss, *_ in candidates if edge(loss)]),
         table,
         {
             "rows": rows,
-            "ticks": root_ticks([*(each.kl for each in candidates), limit or 0.0]),
+            "ticks": root_ticks([*(loss for _, _, loss, *_ in candidates), limit or 0.0]),
             "limits": [] if limit is None else [{"limit": limit, "words": words}],
         },
     )
 
 
-def _candidates(document: Mapping[str, Any]) -> Iterator[_Candidate]:
+def _candidates(document: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """Rows of the picture's table; settings by their share of the weights' bytes."""
     best = (document.get("best") or {}).get("name")
     for each in document.get("candidates") or ():
         name, kl, facts = str(each["name"]), each["kl"], each.get("facts") or {}
-        verdict = "passed" if each["passed"] else "failed"
-        yield _Candidate(
+        sizes = each.get("settings") or {}
+        whole, ranked = sum(sizes.values()), sorted(sizes, key=lambda name: -sizes[name])
+        yield (
             name,
             measure(each["size"]),
             math.nan if kl is None else float(kl),
             number(facts.get("cosine")),
             number(facts.get("top1")),
-            "recommended" if name == best else verdict,
-            _settings(each.get("settings") or {}),
+            "recommended" if name == best else "passed" if each["passed"] else "failed",
+            ", ".join(f"{n} {amount(sizes[n] / whole, '%')}" for n in ranked if whole),
         )
-
-
-def _settings(sizes: Mapping[str, float]) -> str:
-    """`four 93.0%, eight 7.0%`: settings by their share of the weights' bytes."""
-    whole = sum(sizes.values())
-    ranked = sorted(sizes, key=lambda name: -sizes[name])
-    return ", ".join(f"{name} {amount(sizes[name] / whole, '%')}" for name in ranked if whole)
 
 
 # Speeds, and where a token's time goes.
@@ -258,28 +242,17 @@ def throughput(run: Run | None, bound: Mapping[str, Any] | None = None) -> Itera
 
 
 def _speed(machine: str, ranked: Sequence[_Speed]) -> Picture:
-    told = f"Tokens a second on {machine}. {_share(ranked)}."
-    if len(ranked) > _BARS:
-        told += f" The fastest {_BARS} of {len(ranked)} are drawn."
+    most = {speed.tokens: speed.tok_s for speed in reversed(ranked) if speed.kind == "bound"}
+    fastest = next((speed for speed in ranked if speed.kind != "bound"), ranked[0])
+    told = f"Tokens a second on {machine}. {fastest.name}: {amount(fastest.tok_s, 'tok/s')}"
+    if fastest.kind != "bound" and (bound := most.get(fastest.tokens)):
+        # The fastest measured speed, and the bound for as many tokens a call.
+        told += f", {amount(fastest.tok_s / bound, '%')} of the bound"
     columns = (Column("what"), Column("speed", "tok/s"), Column("kind"))
     rows = tuple((each.name, each.tok_s, each.kind) for each in ranked)
     table = Table(f"speeds on {machine}", columns, rows, "speeds")
     drawn = {"rows": records(table)[:_BARS]}
-    return Picture(f"Tokens a second on {machine}", "speeds", told, table, drawn)
-
-
-def _share(ranked: Sequence[_Speed]) -> str:
-    """The fastest measured speed, and its share of the bound for as many tokens a call."""
-    most = {speed.tokens: speed.tok_s for speed in reversed(ranked) if speed.kind == "bound"}
-    fastest = next((speed for speed in ranked if speed.kind != "bound"), None)
-    if fastest is None:
-        least = min(most)
-        return (
-            f"At most {amount(most[least], 'tok/s')} with T = {least}; nothing was measured there"
-        )
-    bound = most.get(fastest.tokens)
-    share = f", {amount(fastest.tok_s / bound, '%')} of the bound" if bound else ""
-    return f"{fastest.name}: {amount(fastest.tok_s, 'tok/s')}{share}"
+    return Picture(f"Tokens a second on {machine}", "speeds", f"{told}.", table, drawn)
 
 
 def _time(machine: str, parts: Sequence[_Part]) -> Picture:
@@ -326,41 +299,27 @@ def _measured_parts(run: Run | None) -> Iterator[_Part]:
                 yield _Part(machine, subject, str(row.get("part")), seconds)
 
 
-def _device(bound: Mapping[str, Any]) -> str:
-    name: str = bound["device"]["name"]
-    return name.partition(" with ")[0]
-
-
 def _bounds(bound: Mapping[str, Any]) -> Iterator[_Speed]:
+    machine = bound["device"]["name"].partition(" with ")[0] if bound else ""
     for call in bound.get("calls") or ():
         if tokens := call["tokens"]:
             name = f"at most, T = {tokens}"
-            yield _Speed(_device(bound), name, measure(call["rate"]), "bound", tokens)
+            yield _Speed(machine, name, measure(call["rate"]), "bound", tokens)
     for each in bound.get("measured") or ():
         name, rate = f"{each['runtime']}, T = {each['tokens']}", measure(each["tok_s"])
         yield _Speed(str(each["device"]), name, rate, "measured", each["tokens"])
 
 
 def _bound_parts(bound: Mapping[str, Any]) -> Iterator[_Part]:
-    """The least time of a token, of calls of one."""
+    machine = bound["device"]["name"].partition(" with ")[0] if bound else ""
     for call in bound.get("calls") or ():
         for kind in call["kinds"] if call["tokens"] == 1 else ():
             if kind["seconds"]:
                 name, part = f"{bound['name']}, at least", str(kind["kind"])
-                yield _Part(_device(bound), name, part, measure(kind["seconds"]))
+                yield _Part(machine, name, part, measure(kind["seconds"]))
 
 
 # Speculative decoding.
-
-
-_SERIES = ("measured", "needed to pay", "by lookup in this text")
-
-
-class _Yield(NamedTuple):
-    prompt: str
-    width: int
-    what: str
-    tokens: float
 
 
 def speculation(documents: Sequence[Mapping[str, Any]]) -> Picture | None:
@@ -368,38 +327,26 @@ def speculation(documents: Sequence[Mapping[str, Any]]) -> Picture | None:
 
     Of what `pytest-ane speculate --json` printed, of one width each; None where no call was made.
     """
-    yields = [_yields(document) for document in documents]
-    told = []
-    for found in filter(None, yields):
-        (prompt, width, _, measured), (_, _, _, needed) = found[:2]
-        pays = "it pays" if measured > needed else "it does not pay"
+    series, rows, told = ("measured", "needed to pay", "by lookup in this text"), [], []
+    for document in documents:
+        speculated, cost = document.get("speculated"), document["cost"]
+        if not speculated or not speculated["calls"]:
+            continue
+        width, prompt = int(document["width"]), label(document.get("prompt"))
+        measured = measure(1 + speculated["accepted"] / len(speculated["calls"]))
+        needed = measure(cost["tv"]) / measure(cost["t1"])
         told.append(
             f"Prompt {prompt}, width {width}: a call yields {amount(measured)} tokens and must "
-            f"yield {amount(needed)}, so {pays}."
+            f"yield {amount(needed)} to pay."
         )
+        rows += [(prompt, width, series[0], measured), (prompt, width, series[1], needed)]
+        rows += [
+            (prompt, each["width"], series[2], measure(each["tokens_per_call"]))
+            for each in document.get("widths") or ()
+        ]
     if not told:
         return None
     columns = tuple(map(Column, ("prompt", "width", "what", "tokens per call")))
-    rows = tuple(row for found in yields for row in found)
-    table = Table("tokens per call", columns, rows, "speculation")
-    series = [name for name in _SERIES if any(row.what == name for row in rows)]
-    values = {"series": series}
+    table = Table("tokens per call", columns, tuple(rows), "speculation")
+    values = {"series": [name for name in series if any(row[2] == name for row in rows)]}
     return Picture("Speculative decoding", "speculation", " ".join(told), table, values)
-
-
-def _yields(document: Mapping[str, Any]) -> list[_Yield]:
-    """What was measured, what was needed to pay, and what other widths would have yielded."""
-    speculated, cost = document.get("speculated"), document["cost"]
-    if not speculated or not speculated["calls"]:
-        return []
-    width = int(document["width"])
-    measured = 1 + speculated["accepted"] / len(speculated["calls"])
-    prompt = label(document.get("prompt"))
-    return [
-        _Yield(prompt, width, _SERIES[0], measure(measured)),
-        _Yield(prompt, width, _SERIES[1], measure(cost["tv"]) / measure(cost["t1"])),
-        *(
-            _Yield(prompt, each["width"], _SERIES[2], measure(each["tokens_per_call"]))
-            for each in document.get("widths") or ()
-        ),
-    ]
