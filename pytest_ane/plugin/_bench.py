@@ -1,9 +1,7 @@
 """Benchmarks of shards: their fixtures, when they run, what pytest-benchmark's options mean.
 
-`--benchmark-compare` on the command line asks for a comparison: without shards it selects those of
-the newest stored run of this machine, and a run that compares nothing is a usage error. Like the
-entry point, this imports the standard library and pytest alone. Fixtures request `benchmark` last:
-it complains if it is not used, as where a shard cannot be built.
+Like the entry point, this imports the standard library and pytest alone. Fixtures request
+`benchmark` last: it complains if it is not used, as where a shard cannot be built.
 """
 
 from __future__ import annotations
@@ -130,16 +128,21 @@ def require_baseline(session: pytest.Session) -> None:
     config = session.config
     # Only workers of xdist know their tests, and none of them times any.
     spread = hasattr(config, "workerinput") or config.pluginmanager.hasplugin("dsession")
-    if spread or config.option.collectonly:
+    if spread or config.option.collectonly or not is_requested(config):
         return
-    if is_requested(config):
-        from pytest_ane.plugin import _workspace as workspace
+    from pytest_ane.plugin import _workspace as workspace
 
-        timed = [item for item in session.items if _TIMED & _fixtures(item)]
-        if any("benchmark" in _fixtures(item) for item in session.items if item not in timed):
-            return  # pytest-benchmark compares others.
-        subjects = {subject_of(i) for i in timed if isinstance(i, pytest.Function)}
-        _require_stored(config, workspace.of(config), subjects)
+    timed = [item for item in session.items if _TIMED & _fixtures(item)]
+    if any("benchmark" in _fixtures(item) for item in session.items if item not in timed):
+        return  # pytest-benchmark compares others.
+    subjects = {subject_of(i) for i in timed if isinstance(i, pytest.Function)}
+    if not subjects:
+        raise UnprovenError(
+            f"{COMPARE}: no benchmark is selected, so nothing would be compared; give -m bench, or "
+            "leave -m and -k out."
+        )
+    space = workspace.of(config)
+    _newest(config, space.manifest, space.identity, subjects)
 
 
 def prepare(config: pytest.Config, space: Workspace) -> None:
@@ -190,18 +193,11 @@ def is_wanted(config: pytest.Config) -> bool:
     return wanted(config) and chosen
 
 
-def is_recording(config: pytest.Config) -> bool:
-    """Whether this run is stored."""
-    return any(config.getoption(f"benchmark_{how}", None) for how in ("save", "autosave"))
-
-
 def select(config: pytest.Config, *, named: bool) -> None:
     """Without a selection, select the shards that the newest stored run of this machine holds.
 
-    A project without a manifest, and tests that are named, are pytest-benchmark's own business.
-
-    Raises:
-        AneError: the manifest is wrong, or no run of this machine has any of its shards.
+    Without a manifest, and for named tests, the option is pytest-benchmark's own. `AneError` where
+    the manifest is wrong, or no run of this machine has any of its shards.
     """
     file = _options.manifest_file(config)
     if not is_compared(config) or not file.is_file():
@@ -230,10 +226,7 @@ def select(config: pytest.Config, *, named: bool) -> None:
 
 
 def refuse_damaged(config: pytest.Config) -> None:
-    """Refuse a stored run that is damaged or does not exist, before pytest-benchmark loads it.
-
-    It skips a run that is no JSON for an older one, and ends in a traceback over other JSON.
-    """
+    """Refuse a stored run that is damaged or absent; pytest-benchmark would skip it, or crash."""
     if not is_compared(config):
         return
     from pytest_ane.gates.throughput.stored import files_of, open_storage, read_stored
@@ -242,16 +235,6 @@ def refuse_damaged(config: pytest.Config) -> None:
     files = files_of(open_storage(config.getoption("benchmark_storage")), which)
     for file in files if which else files[-1:]:
         read_stored(file)
-
-
-def _require_stored(config: pytest.Config, space: Workspace, subjects: Collection[str]) -> None:
-    """Refuse a run that has no benchmark, or none of these subjects in a stored run."""
-    if not subjects:
-        raise UnprovenError(
-            f"{COMPARE}: no benchmark is selected, so nothing would be compared; give -m bench, or "
-            "leave -m and -k out."
-        )
-    _newest(config, space.manifest, space.identity, subjects)
 
 
 def judged(item: pytest.Item, space: Workspace, speed: Speed, benchmark: Any) -> Verdict:
@@ -266,7 +249,8 @@ def judged(item: pytest.Item, space: Workspace, speed: Speed, benchmark: Any) ->
     wanted = is_compared(config) or policy.max_regression is not None
     baselines = space.manifest.model_of(speed.subject.partition(":")[0]).baselines
     baseline = find(_open(config, baselines), speed, _which(config)) if wanted else None
-    timed = Throughput(speed, baseline, is_recording(config), is_compared(config))
+    stores = any(config.getoption(f"benchmark_{how}", None) for how in ("save", "autosave"))
+    timed = Throughput(speed, baseline, stores, is_compared(config))
     measurement = THROUGHPUT.measure(Timing(timed, policy, item.stash.get(CONFIRM, None)))
     speed = measurement.speed
     verdict = judge(measurement, policy, speed.subject)
@@ -278,10 +262,7 @@ def judged(item: pytest.Item, space: Workspace, speed: Speed, benchmark: Any) ->
 
 
 def quiet_warnings(config: pytest.Config) -> None:
-    """Let pytest-benchmark warn, such as of no stored run, where a project makes errors of that.
-
-    It does so while pytest is set up, where an error is a traceback; the verdict says it anyway.
-    """
+    """Let pytest-benchmark warn while pytest is set up, where an error would be a traceback."""
     from pytest_benchmark.logger import PytestBenchmarkWarning
 
     warnings.filterwarnings("default", category=PytestBenchmarkWarning)

@@ -31,9 +31,7 @@ _NODE = re.compile(r"(?P<file>.+?\.py)::(?P<test>[^\[]+)\[(?P<ids>.+)\]")
 class Suite(pytest.Collector):
     """The shipped gates, as a branch of its own beside what the arguments name.
 
-    As an argument their folder would be dropped where the environment lies inside the project
-    (pytest drops arguments below another, and does not descend into environments), and every
-    conftest.py on the way to it would be loaded.
+    pytest drops arguments below another, and does not descend into environments.
     """
 
     def collect(self) -> Iterator[pytest.Collector]:
@@ -65,10 +63,7 @@ class GateFile(pytest.Module):
 
 
 class RefusedModel(pytest.Collector):
-    """A model whose source cannot be used: one error, in place of one for each of its gates.
-
-    No `-k` or `-m` deselects it, and no run that selects the model passes.
-    """
+    """A model whose source cannot be used: one error, which no `-k` or `-m` deselects."""
 
     def collect(self) -> Iterator[pytest.Item]:
         """Say why."""
@@ -80,8 +75,8 @@ class RefusedModel(pytest.Collector):
 def add_to(config: pytest.Config) -> None:
     """Add the gates to what is collected: those that the project has its own form of, else ours.
 
-    They join where no path was named on the command line, or a folder that holds the whole
-    project; a test that is named runs alone. Without shards only those that are named join.
+    They join where no path was named, or a folder that holds the whole project. Without shards only
+    those that are named join.
     """
     folder = own(config.rootpath)
     if folder is None:
@@ -120,10 +115,7 @@ def leave_out(report: pytest.CollectReport) -> None:
 
 
 def wake(config: pytest.Config) -> None:
-    """Select the shards that node ids on the command line name, where none are selected.
-
-    So an id that pytest printed can be pasted: `gates/test_fidelity.py::test_fidelity[m:L01]`.
-    """
+    """Select the shards that node ids on the command line name, where none are selected."""
     nodes = [match for arg in config.args if (match := _NODE.fullmatch(arg))]
     # Ids of other tests may hold anything; those of shards hold a colon.
     nodes = [node for node in nodes if ":" in node["ids"] or _is_gate_file(config, node["file"])]
@@ -139,7 +131,8 @@ def wake(config: pytest.Config) -> None:
     known |= {model.name: f"{model.name}:all" for model in manifest.models}
     terms: dict[str, None] = {}
     for node in nodes:
-        if named := [name for name in known if _has(node["ids"], name)]:
+        # Ids of a test's parameters are joined by `-`.
+        if named := [name for name in known if f"-{name}-" in f"-{node['ids']}-"]:
             terms[known[max(named, key=len)]] = None
         elif _is_gate_file(config, node["file"]):
             raise ManifestError(
@@ -153,9 +146,8 @@ def wake(config: pytest.Config) -> None:
 def parametrize(metafunc: pytest.Metafunc) -> None:
     """Parametrize `ane_shard` and `ane_chain` of gates by shard and by model.
 
-    Ids are qualified names. A gate whose measurement depends on the arithmetic has a test for each
-    that the manifest names: `[smollm2:L01]` as typed, `[smollm2:L01-ane]` in the ANE's. What it is
-    given names that one alone.
+    Ids are qualified names; a gate that depends on the arithmetic has a test for each:
+    `[smollm2:L01]` as typed, `[smollm2:L01-ane]` in the ANE's.
     """
     if not is_gate(metafunc.definition):
         return
@@ -178,7 +170,7 @@ def add_words(item: pytest.Item) -> None:
 
 def are_asleep(config: pytest.Config) -> bool:
     """Whether gates were named on the command line, or collected, and have no shards to run on."""
-    named = names_gates(config.option.markexpr) or names_gates(config.option.keyword)
+    named = names_gates(f"{config.option.markexpr} {config.option.keyword}")
     return not wanted(config) and (named or config.stash.get(_DROPPED, False))
 
 
@@ -214,11 +206,6 @@ def is_canary(config: pytest.Config, item: pytest.Item) -> bool:
     return canary.of(config).has(shard)
 
 
-def _has(ids: str, name: str) -> bool:
-    """Whether the ids of a test's parameters, joined by `-`, have one of this name."""
-    return ids == name or ids.startswith(f"{name}-") or ids.endswith(f"-{name}")
-
-
 def _names(node: str, nodeid: str) -> bool:
     return nodeid == node or nodeid.startswith((f"{node}::", f"{node}["))
 
@@ -228,8 +215,8 @@ def _path(config: pytest.Config, arg: str) -> Path | None:
     return path if path.exists() else None
 
 
-def _paths(config: pytest.Config) -> Iterator[Path]:
-    return (path for arg in config.args if (path := _path(config, arg)) is not None)
+def _paths(config: pytest.Config) -> list[Path]:
+    return [path for arg in config.args if (path := _path(config, arg)) is not None]
 
 
 def is_everything(config: pytest.Config) -> bool:

@@ -38,10 +38,7 @@ def worker(config: pytest.Config) -> str:
 
 
 def run(config: pytest.Config) -> Generator[None, object, object]:
-    """Around a whole run: SIGTERM ends it with exit code 143.
-
-    A worker of xdist ends as by Ctrl-C, which is how xdist knows that its tests were not run.
-    """
+    """Around a run: SIGTERM ends it with exit code 143, workers of xdist as Ctrl-C."""
 
     def end() -> None:
         if is_worker(config):

@@ -9,6 +9,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from hashlib import sha256
@@ -70,7 +71,7 @@ def write(folder: Path, run: Run, space: Workspace) -> Iterator[str]:
 
 def add_to(config: pytest.Config) -> None:
     """Report this run, unless it is part of another or runs nothing."""
-    files = _options.report_files(config)
+    files = _options.report_files(config, records=False)
     for file in files:
         try:
             format_of(file)
@@ -236,10 +237,7 @@ def append(file: Path, rows: Sequence[Row], header: str) -> None:
 
 
 def broken(report: pytest.TestReport | pytest.CollectReport, root: Path) -> Row | None:
-    """A test, or file of tests, that failed without a verdict: it must not go unmentioned.
-
-    Its sentence is the first line of what was raised, its place where that was.
-    """
+    """A test or file of tests that failed without a verdict, by what was raised, and where."""
     if not report.failed:
         return None
     crash = getattr(report.longrepr, "reprcrash", None)
@@ -257,10 +255,7 @@ def broken(report: pytest.TestReport | pytest.CollectReport, root: Path) -> Row 
 
 
 def places(manifest: Manifest, rootdir: Path) -> Callable[[Row], Place | None]:
-    """The line of a test that failed without a verdict; else that of the shard in the manifest.
-
-    Only for files inside the repository.
-    """
+    """The line of a failed test, else of the shard in the manifest, inside the repository alone."""
     root = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd()).resolve()
     path = manifest.path.resolve()
     known = path.is_file() and path.is_relative_to(root)
@@ -300,17 +295,7 @@ def of_row(row: Row) -> Record:
 
 
 class RecordFiles:
-    """The files of a run, and the run whose file one of them replaces.
-
-    Attributes:
-        facts: of the run, before it ended.
-        history: the folder of the memory that one of them lies in; None where there is none.
-        before: what was in the file that is replaced; None for nothing, or for another format.
-        lost: why records were not written; empty where all were.
-
-    Raises:
-        EvidenceError: another file lies in the place of one, or it cannot be written.
-    """
+    """The files of a run; `before` is the run whose file one replaces, `history` a memory."""
 
     def __init__(
         self, config: pytest.Config, space: Workspace, header: str, say: Callable[[str], None]
@@ -318,7 +303,7 @@ class RecordFiles:
         self.facts = _facts(config, space, header)
         self.before: Run | None = None
         self.lost = ""
-        paths = _options.record_files(config)
+        paths = _options.report_files(config, records=True)
         for path in paths:
             if path.is_file():
                 try:
@@ -333,12 +318,14 @@ class RecordFiles:
         """Append a record to each file; one that is lost fails no test."""
         for writer in self._writers:
             if not writer.brief or record.figures:
-                self._write(lambda writer=writer: writer.add(record))  # type: ignore[misc]
+                with self._noting_loss():
+                    writer.add(record)
 
     def close(self, facts: Facts) -> None:
         """Append the end to each file."""
         for writer in self._writers:
-            self._write(lambda writer=writer: writer.close(facts))  # type: ignore[misc]
+            with self._noting_loss():
+                writer.close(facts)
 
     def lines(self, verbosity: int) -> Sequence[str]:
         """That records were lost; under `-v` how many the memory got."""
@@ -347,9 +334,10 @@ class RecordFiles:
         written = [writer for writer in self._writers if writer.brief and verbosity > 0]
         return [printable(f"ane: {counted(w.count, 'record')} in {w.path}") for w in written]
 
-    def _write(self, write: Callable[[], None]) -> None:
+    @contextmanager
+    def _noting_loss(self) -> Iterator[None]:
         try:
-            write()
+            yield
         except EvidenceError as error:
             self.lost = str(error)
 
@@ -357,7 +345,9 @@ class RecordFiles:
 def _facts(config: pytest.Config, space: Workspace, header: str) -> Facts:
     root, path = config.rootpath, space.manifest.path.absolute()
     text = path.read_bytes() if path.is_file() else b""
-    commit, clean = checkout(_options.project_folder(config, space.manifest.path))
+    # A package alone may lie in a cache, which is no checkout of what is tested.
+    here = config.invocation_params.dir if _options.packages(config) else path.parent
+    commit, clean = checkout(here)
     return Facts(
         id=space.run_id,
         started=f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%S.%fZ}",

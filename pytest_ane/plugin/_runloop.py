@@ -28,7 +28,7 @@ from pytest_ane.plugin import (
     _workspace,
     outcome,
 )
-from pytest_ane.plugin._items import gate_of, is_gate, part_of, subject_of, test_of
+from pytest_ane.plugin._items import asked_of, gate_of, is_gate, part_of, subject_of, test_of
 from pytest_ane.plugin._options import usage_errors
 from pytest_ane.plugin._progress import Watcher
 from pytest_ane.plugin._workspace import Workspace
@@ -52,7 +52,8 @@ def begin(config: pytest.Config) -> None:
     _due.watch(config, space)
     _collection.add_to(config)
     _bench.refuse_damaged(config)
-    if _options.is_reporting(config):
+    files = config.getoption("ane_report"), config.getoption("ane_model_explorer")
+    if files != (None, None) or _options.on_github():
         from pytest_ane.plugin import _reports
 
         _reports.add_to(config)  # Last, so that it sees the exit code that all others came to.
@@ -152,8 +153,9 @@ def _running(session: pytest.Session) -> Iterator[None]:
     controls = config.pluginmanager.hasplugin("dsession")
     # Only workers know which tests there are.
     if not controls:
-        space.scope = _scope(space, session.items)
-        judged = _judged(session.items)
+        gates = [item for item in session.items if _is_asked(item)]
+        space.scope = _scope(space, gates)
+        judged = {subject_of(item) for item in gates if gate_of(item) == "fidelity"}
         space.judged = lambda shard: shard.qualified in judged
     if _process.is_worker(config) or not _opens(space):
         yield
@@ -175,17 +177,16 @@ def _running(session: pytest.Session) -> Iterator[None]:
 
 def _note(item: pytest.Item, report: pytest.TestReport) -> None:
     """Keep the verdict with the report, and note what a gate says of a canary: others wait."""
-    if isinstance(item, pytest.Function) and is_gate(item) and hasattr(item, "callspec"):
+    if _is_asked(item):
         report.ane_gate = tuple(test_of(item))  # type: ignore[attr-defined]
         report.ane_part = part_of(item)  # type: ignore[attr-defined]
         report.ane_shipped = item.path in files()  # type: ignore[attr-defined]
-    if (data := item.stash.get(outcome.VERDICT, None)) is not None and report.when == "call":
-        report.ane_verdict = data  # type: ignore[attr-defined]
+    if report.when == "call":
+        report.ane_verdict = item.stash.get(outcome.VERDICT, None)  # type: ignore[attr-defined]
+        report.ane_record = item.stash.get(LINE, None)  # type: ignore[attr-defined]
     if exchanged := _workspace.of(item.config).exchanged:
         report.ane_store = dict(exchanged)  # type: ignore[attr-defined]
         exchanged.clear()
-    if (line := item.stash.get(LINE, None)) is not None and report.when == "call":
-        report.ane_record = line  # type: ignore[attr-defined]
     if (
         isinstance(item, pytest.Function)
         and _collection.is_canary(item.config, item)
@@ -194,21 +195,15 @@ def _note(item: pytest.Item, report: pytest.TestReport) -> None:
         _canary.of(item.config).note(test_of(item), complaint)
 
 
-def _scope(space: Workspace, items: Sequence[pytest.Item]) -> tuple[Shard, ...]:
-    params = [item.callspec.params for item in items if isinstance(item, pytest.Function)
-              and hasattr(item, "callspec")]  # fmt: skip
-    wanted = {shard.qualified for p in params if isinstance(shard := p.get("ane_shard"), Shard)}
-    models = {model.name for p in params if isinstance(model := p.get("ane_chain"), Model)}
+def _scope(space: Workspace, gates: Sequence[pytest.Function]) -> tuple[Shard, ...]:
+    asked = [asked_of(item) for item in gates]
+    wanted = {shard.qualified for shard in asked if isinstance(shard, Shard)}
+    models = {model.name for model in asked if isinstance(model, Model)}
     return tuple(s for s in space.shards if s.qualified in wanted or s.model in models)
 
 
-def _judged(items: Sequence[pytest.Item]) -> frozenset[str]:
-    gates = (item for item in items if isinstance(item, pytest.Function) and is_gate(item))
-    return frozenset(
-        subject_of(item)
-        for item in gates
-        if hasattr(item, "callspec") and gate_of(item) == "fidelity"
-    )
+def _is_asked(item: pytest.Item) -> TypeGuard[pytest.Function]:
+    return isinstance(item, pytest.Function) and is_gate(item) and hasattr(item, "callspec")
 
 
 @contextmanager
@@ -292,13 +287,7 @@ def _job(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item]) 
 
 
 def _is_shipped(item: pytest.Item) -> TypeGuard[pytest.Function]:
-    return (
-        isinstance(item, pytest.Function)
-        and is_gate(item)
-        and hasattr(item, "callspec")
-        and gate_of(item) in GATES
-        and item.path in files()
-    )
+    return _is_asked(item) and gate_of(item) in GATES and item.path in files()
 
 
 def _plan(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item]) -> Plan:

@@ -79,29 +79,20 @@ def enforced(verdict: Verdict, space: Workspace, *, recorded: bool) -> Verdict:
         return replace(verdict, findings=(*beyond, *verdict.findings))
     if verdict.status != "passed" or gate is None or recorded:
         return verdict
-    if gate.by_device and (error := _absent_ane(space)):
+    try:
+        if gate.by_device and isinstance(space.backend, CoreMLBackend):
+            space.backend.require_ane()
+    except UnprovenError as error:
         reason, _, remedy = str(error).partition("; ")
         absent = Finding("unproven", reason, remedy=remedy)
         return replace(verdict, findings=(absent, *verdict.findings))
-    if not gate.recordable:
-        return verdict
     policy = space.policy_of(verdict.subject)
-    if not policy.requires_evidence(gate.name):
+    if not (gate.recordable and policy.requires_evidence(gate.name)):
         return verdict
     if not (lack := _lack(gate, verdict, policy, space)):
         return verdict
     reason = f"policy.{gate.name}.require asks for {gate.requires}, and {lack}"
     return replace(verdict, findings=(Finding("unproven", reason), *verdict.findings))
-
-
-def _absent_ane(space: Workspace) -> UnprovenError | None:
-    """Why what Core ML measures here proves nothing of an ANE that it may use."""
-    try:
-        if isinstance(space.backend, CoreMLBackend):
-            space.backend.require_ane()
-    except UnprovenError as error:
-        return error
-    return None
 
 
 def _lack(gate: Gate[Any], verdict: Verdict, policy: Policy, space: Workspace) -> str:
@@ -177,10 +168,7 @@ def record_error(node: pytest.Item | pytest.Collector, error: AneError) -> None:
 
 
 def record_outcome(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
-    """Record a gate without a verdict, so that it has its row and counts.
-
-    It failed by `assert`, crashed, or passed; a shipped gate owes a verdict to pass.
-    """
+    """Record a gate that failed by `assert`, crashed, or passed without a verdict, for its row."""
     has_verdict = any(name == "ane.gate" for name, _ in item.user_properties)
     if call.when == "teardown" or not is_gate(item) or has_verdict:
         return
@@ -211,10 +199,7 @@ def unproven(item: pytest.Function, error: UnprovenError) -> None:
 
 
 def terminal_width(config: pytest.Config) -> int | None:
-    """Columns of the terminal, one of them free; None in a pipe, unless `COLUMNS` says otherwise.
-
-    A terminal would wrap a line that fills its last column.
-    """
+    """Columns of the terminal but one, which would wrap; None in a pipe without `COLUMNS`."""
     reporter = config.pluginmanager.getplugin("terminalreporter")
     if reporter is None or not (reporter.isatty or os.environ.get("COLUMNS")):
         return None

@@ -114,17 +114,10 @@ def _on_ane(backend: CoreMLBackend, here: Callable[[], Any]) -> Any:
 
 @dataclass(eq=False)
 class MeasurementSource:
-    """Measurements of one shard, or of one model's stack.
+    """Measurements of one shard, or of one model's stack; what was recorded is noted on `item`.
 
-    Attributes:
-        space: the run's workspace.
-        subject: a shard, or a whole model.
-        item: the test that asks; what was recorded, or not used, is noted on it.
-        context: what measuring takes; None for what the run opens.
-        files: digests of the shard's package, where it is not to be opened: then evidence that
-            has to be compared with the package counts.
-        record: the recorded evidence that is judged, if any is.
-        environment: the backend's provenance where the last measurement was made.
+    `context` is what measuring takes, `files` the digests of a package that is not to be opened;
+    `record` is the evidence that is judged, `environment` where the last measurement was made.
     """
 
     space: Workspace
@@ -136,18 +129,10 @@ class MeasurementSource:
     environment: dict[str, str] = field(default_factory=dict, init=False)
 
     def of(self, gate: str, here: Callable[[], Any] | None = None) -> Any:
-        """A gate's measurement.
+        """A gate's measurement: on a device made `here`, and kept as a file with `--ane-record`.
 
-        On a device it is made by `here`, and kept as a file with `--ane-record`. Elsewhere it is
-        what was recorded, where the policy requires a device; a plan that was recorded also goes
-        before a forecast. Everything else is measured here.
-
-        Args:
-            gate: its name.
-            here: measures; None for the gate's own way.
-
-        Raises:
-            UnprovenError: the policy requires evidence, and there is none that counts.
+        Elsewhere it is what was recorded, where the policy requires a device; a recorded plan also
+        goes before a forecast. `UnprovenError` where evidence is required and none counts.
         """
         measurement = self._measurement(gate, here or self._measure(gate))
         if self.item is not None and self.space.keeps_records:
@@ -263,10 +248,7 @@ class MeasurementSource:
         return self._deciding(gate, found)
 
     def _beside_systems(self, gate: str, measured: Any) -> Any:
-        """What was measured stands for this system; of the policy's others evidence does.
-
-        What the worst of them came to is judged.
-        """
+        """The worst of what was measured on this system, and of evidence of the policy's others."""
         systems = systems_of(gate, self._asked_of)
         if systems == ("",) or not self._policy.requires_evidence(gate):
             return measured
@@ -306,10 +288,7 @@ class MeasurementSource:
             self.item.stash[SYSTEMS] = findings
 
     def _system(self, gate: str) -> str | None:
-        """The one of the policy's systems that this machine stands for; '' where it names none.
-
-        None where this machine is of none of them.
-        """
+        """The policy's system that this machine is of; '' where it names none, None for another."""
         if systems_of(gate, self._asked_of) == ("",):
             return ""
         return self._policy.evidence.system_of(self._os) or None

@@ -13,11 +13,7 @@ _MOST_NAMES = 3
 
 
 def rules_line(shares: RuleShares) -> str:
-    """By which rules a result was computed, with the kinds of operations that have none.
-
-    `simulated ANE (h16+): multiply-accumulates by rules 91% recorded, 9% unknown; operations 62%
-    recorded, 8% fitted, 30% unknown (conv, reduce_mean, softmax)`.
-    """
+    """By which rules a result was computed, with the kinds of operations that have none."""
     if not shares.operations:
         return f"{SIMULATED}: no operation computed anything"
     parts = []

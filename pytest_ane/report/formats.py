@@ -1,8 +1,6 @@
-"""Files that tell of a whole run: those it is written to, and those that are drawn with it.
+"""Files that tell of a whole run: those it is written to, and documents that are drawn with it.
 
-A run is written in the format that its file's name ends with; a new format is one line of
-`FORMATS`. What other commands printed with `--json` is a document: it is read where it can be
-drawn.
+A run is written in the format that its file's name ends with: a line of `FORMATS` each.
 """
 
 from __future__ import annotations
@@ -44,11 +42,7 @@ FORMATS: Mapping[str, Format] = {
 
 
 def format_of(file: Path) -> Format:
-    """The format of a file, by the end of its name in small or capital letters.
-
-    Raises:
-        ReportError: there is none of that end.
-    """
+    """The format of a file, by the end of its name; `ReportError` for another end."""
     try:
         return FORMATS[file.suffix.lower()]
     except KeyError:
@@ -61,13 +55,8 @@ def format_of(file: Path) -> Format:
 def read_document(path: Path, models: Collection[str], of_run: str) -> dict[str, Any]:
     """What a command printed with `--json`; texts as people may read them.
 
-    Args:
-        path: of the file.
-        models: of the run that it is shown with.
-        of_run: what to do with the file of a run instead, in a sentence.
-
-    Raises:
-        ReportError: it is missing, damaged, of another command, or of another model.
+    `models` are those of the run; `of_run` says what to do with the file of a run instead.
+    `ReportError` where it is missing, damaged, of another command, or of another model.
     """
     from pytest_ane.report.charts.picture import spec
     from pytest_ane.report.charts.run import pictures_of

@@ -42,9 +42,7 @@ _UNDEFINED = "#b71c1c"
 def collection(label: str, model: MLModel | Pipeline) -> Json:
     """A model as one of Model Explorer's graph collections: a graph for each program.
 
-    Args:
-        label: the shard, qualified; it is the graph's id too, of several with the part's name.
-        model: as read from disk; weights are not looked at.
+    `label` is the shard, qualified, and the graph's id, of several with the part's name.
     """
     parts = model.programs if isinstance(model, Pipeline) else {"": model}
     return {
@@ -107,13 +105,7 @@ def node_data(subject: Subject, graphs: Sequence[Json]) -> dict[str, Json]:
 
 @dataclass
 class _Graph:
-    """Nodes by id, and the node and output that each value comes from.
-
-    Attributes:
-        nodes: in the program's order.
-        sources: node and index of its output, by a value's name; an inner block's hide outer ones.
-        small: constants that are attributes of whoever takes them, by name.
-    """
+    """Nodes by id; by a value's name the node and output it comes from, or a small constant."""
 
     nodes: dict[str, Json] = field(default_factory=dict)
     sources: dict[str, tuple[str, int]] = field(default_factory=dict)

@@ -38,16 +38,9 @@ _NOT_REPEATED = ("--ane-shards", "--ane-package", "--ane-report", "--ane-model-e
 class Run:
     """All rows of a run.
 
-    Attributes:
-        header: what decides the verdicts, in one line.
-        rows: of each gate and subject, errors among them.
-        facts: what was run, on what.
-        earlier: the run before it, with which its figures are compared. No file has it, nor what
-            follows.
-        before: the same run with its verdicts, where its file is at hand.
-        courses: figures over many runs.
-        documents: what other commands printed with `--json`; `command` says which.
-        writeups: those of the project, the newest first.
+    `earlier` are figures of the run before it, `before` that run where its file is at hand;
+    `courses` are figures over many runs, `documents` what other commands printed with `--json`,
+    `writeups` those of the project, the newest first. No file has these.
     """
 
     header: str
@@ -62,9 +55,7 @@ class Run:
     def command(self, *subjects: str, marker: str = "") -> str:
         """The command that repeats the run, or asks some shards or models one gate again.
 
-        Args:
-            subjects: qualified shard ids, or models' names; none for those of this run.
-            marker: a gate's name; empty for the run's own `-m`.
+        `marker` is a gate's name; empty for the run's own `-m`.
         """
         shards = ",".join(s if ":" in s else f"{s}:*" for s in subjects) or self.facts.selection
         packages = [f"{n}={v}" for n, v in self._options() if n == "--ane-package"]
@@ -128,11 +119,7 @@ def _place(row: Row) -> Place:
 
 
 def read_run(path: Path) -> Run:
-    """The run that a file of `--ane-report=run.jsonl` holds, the worst verdict first.
-
-    Raises:
-        ReportError: it is missing, too large, damaged, or another file.
-    """
+    """The run in a file of `--ane-report=run.jsonl`, the worst first; else `ReportError`."""
     try:
         return run_of(records.read_run(path))
     except EvidenceError as error:
@@ -142,11 +129,7 @@ def read_run(path: Path) -> Run:
 
 
 def run_of(found: RunFile) -> Run:
-    """A run by its records; texts as people may read them, whoever wrote them.
-
-    Raises:
-        ValueError: a verdict is damaged.
-    """
+    """A run by its records, texts as people may read them; `ValueError` for a damaged verdict."""
     facts = _FACTS.validate_python(shown(strict(vars(found.facts))))
     rows = {}
     for record in found.records:
@@ -157,11 +140,7 @@ def run_of(found: RunFile) -> Run:
 
 
 def verdict_of(data: Mapping[str, Any] | None) -> Verdict | None:
-    """The verdict that `report.verdict.to_json` made data of; None where there is none.
-
-    Raises:
-        ReportError: the data are damaged.
-    """
+    """The verdict that `report.verdict.to_json` made data of; `ReportError` for damaged ones."""
     if data is None:
         return None
     try:

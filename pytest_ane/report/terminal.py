@@ -40,11 +40,8 @@ def table(
 ) -> Iterator[Line]:
     """Errors, failed, unproven, not run, warned, passed; each with behaviour first, by subject.
 
-    Args:
-        rows: the verdicts.
-        width: of the terminal: rows are wrapped to it, and of passed ones only what fits one line
-            is shown, the figure that decides first. None, as in a pipe, cuts and wraps nothing.
-        everything: all rows whole, however many passed.
+    Rows are wrapped to `width`, and of passed ones only what fits one line is shown. None, as in a
+    pipe, cuts and wraps nothing. `everything` shows all rows whole.
     """
     ordered = ranked(rows)
     subjects = max((len(row.name) for row in ordered), default=0)
@@ -103,13 +100,9 @@ _QUIET = ("recorded", "kept", "fetched", "verified")
 
 @dataclass(frozen=True)
 class Note:
-    """What became of one file.
+    """What became of a file of evidence: `recorded`, `kept`, `left stale`, `does not count`, ...
 
-    Attributes:
-        what: `recorded`, `recorded again`, `kept`, `left stale`, `does not count`, `not used`,
-            `fetched`, `verified`.
-        file: relative to the evidence folder.
-        lines: what changed, or why; of what is verified the machine that it is of.
+    `lines` are what changed, or why; of what is `verified` the machine that it is of.
     """
 
     what: str

@@ -54,8 +54,7 @@ def remarks(verdict: Verdict) -> Iterator[str]:
 def failure(verdict: Verdict, weights: str = "", variant: str = "") -> str:
     """The message of a failed gate: what and where, then every reason and remark.
 
-    `weights` says that they are synthetic, where they are; `variant` which form of a family's model
-    the reference is, where there are several.
+    `weights` says that they are synthetic, `variant` which form of a model the reference is.
     """
     head = f"{verdict.subject}: {verdict.gate} {verdict.status}"
     head += f"; variant {variant}" if variant else ""
@@ -98,21 +97,14 @@ def properties(verdict: Verdict) -> dict[str, float | int | str]:
 
 
 def to_json(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as JSON data, with the words that people read; NaN and infinities as texts.
-
-    Texts have escapes as on a terminal, and at most 4,000 characters.
-    """
+    """A verdict as strict JSON data with the words that people read, escaped as on a terminal."""
     words = {"status": verdict.status, "summary": row(verdict), "reasons": reasons(verdict)}
     data: dict[str, Any] = shown(strict(verdict) | words)
     return data
 
 
 def parse_shown(text: str) -> Any:
-    """Strict JSON of others, every text as people may read it.
-
-    Raises:
-        ValueError: it is none; says where.
-    """
+    """Strict JSON of others, texts as people may read them; `ValueError` says where it is none."""
     try:
         return shown(parse_json(text))
     except RecursionError:

@@ -41,15 +41,10 @@ _MOST_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Head:
-    """What was known before anything was built, and which run was told of.
+    """What was known before anything was built, and which run was told of: empty before `finish`.
 
-    Attributes:
-        intent: as it stands in its section.
-        recorded: when the intent was written: UTC and whole seconds, `2026-11-24T16:00:00Z`.
-        manifest: its path from the write-up's folder.
-        shards: the selection, as `--ane-shards` takes it.
-        commit: of the checkout then; empty outside of git.
-        run: when the run began that the page tells of; empty before `finish`.
+    `recorded` is UTC in whole seconds, `2026-11-24T16:00:00Z`; `manifest` its path from the
+    write-up's folder; `commit` of the checkout then, empty outside of git.
     """
 
     intent: str
@@ -66,11 +61,7 @@ class Head:
 
 @dataclass(frozen=True)
 class WriteUp:
-    """A page.
-
-    Attributes:
-        head: as it stands in the file.
-    """
+    """A page, and its head as it stands in the file."""
 
     path: Path
     head: Head
@@ -103,22 +94,14 @@ class WriteUp:
         return replace(self, body=made)
 
     def save(self) -> None:
-        """Write the file in one step.
-
-        Raises:
-            ReportError: it cannot be written.
-        """
+        """Write the file in one step; `ReportError` where it cannot be written."""
         with _one_sentence(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self.path, f"{self.head}{self.body}".encode())
 
 
 def read(path: Path) -> WriteUp:
-    """A write-up from its file.
-
-    Raises:
-        ReportError: it cannot be read, or its head is damaged; names file and line.
-    """
+    """A write-up from its file; `ReportError` names file and line where its head is damaged."""
     with _one_sentence(path):
         if path.stat().st_size > _MOST_BYTES:
             raise ReportError(f"{path} has more bytes than any write-up should.")
@@ -155,8 +138,8 @@ def _head(path: Path, lines: Sequence[str]) -> Head:
         return TypeAdapter(Head).validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        name, wrong = first["loc"][0], first["msg"].lower()
-        raise ReportError(f"{path}: {name}: {wrong}; take the head from git.") from None
+        wrong = f"{first['loc'][0]}: {first['msg'].lower()}"
+        raise ReportError(f"{path}: {wrong}; take the head from git.") from None
 
 
 def paths(folder: Path) -> list[Path]:
@@ -174,11 +157,7 @@ def number(path: Path) -> int:
 
 
 def find(folder: Path, name: str) -> Path:
-    """A write-up's file by number, slug, both, or path.
-
-    Raises:
-        ReportError: there is none, or there are several.
-    """
+    """A write-up's file by number, slug, both, or path; `ReportError` for none or several."""
     if name.endswith(".md"):
         if not _STEM.fullmatch(Path(name).stem):
             raise ReportError(f"{name} is no write-up's name, such as 007-4-bit-palettes.md.")
@@ -196,11 +175,7 @@ def find(folder: Path, name: str) -> Path:
 
 
 def unfinished(folder: Path) -> Path:
-    """The newest write-up that no run was told of.
-
-    Raises:
-        ReportError: there is none, or a head is damaged.
-    """
+    """The newest write-up that no run was told of; `ReportError` where there is none."""
     for path in reversed(paths(folder)):
         if not read(path).head.run:
             return path
@@ -245,12 +220,7 @@ def _one_sentence(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Page:
-    """A write-up as the report shows it.
-
-    Attributes:
-        sections: Markdown by title; of a damaged file none.
-        problem: why it cannot be read, in a sentence.
-    """
+    """A write-up as the report shows it: Markdown by title, or why it cannot be read."""
 
     name: str
     sections: Mapping[str, str]

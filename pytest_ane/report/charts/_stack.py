@@ -30,8 +30,7 @@ _POINTS = 400
 def drift(verdict: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) -> Picture | None:
     """Relative L2 of hidden states after each shard, this run against the one before.
 
-    Of behaviour's verdict as JSON data, or what `pytest-ane drift --json` printed; None where it
-    holds no drift.
+    Of behaviour's verdict, or what `pytest-ane drift --json` printed; None where there is none.
     """
     now, before = _errors(verdict), _errors(earlier or {})
     if not now:
@@ -102,10 +101,7 @@ class _Position(NamedTuple):
 
 
 def kl(verdict: Mapping[str, Any]) -> Picture | None:
-    """KL of each position's prediction, a panel for each prompt, the first bad one marked.
-
-    Of behaviour's verdict as JSON data; None where it holds no positions.
-    """
+    """KL of each position's prediction, a panel for each prompt; None without positions."""
     prompts = _positions(verdict)
     if not prompts:
         return None
@@ -148,10 +144,7 @@ def _table(positions: Sequence[_Position]) -> Table:
 def _rows(
     points: Sequence[_Position], firsts: Sequence[_Position], limit: float | None
 ) -> list[dict[str, Any]]:
-    """One table for all layers: a facet draws of it what has its prompt.
-
-    The first point of each prompt has the limit, the first of all its words.
-    """
+    """One table for all layers: a facet draws of it what has its prompt."""
     rows: list[dict[str, Any]] = [*records(_table(points))]
     for row, point in zip(rows, points, strict=True):
         if point in firsts:

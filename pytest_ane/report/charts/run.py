@@ -91,18 +91,10 @@ def history(
     limit: float | None = None,
     good: Side | None = None,
 ) -> Picture | None:
-    """One figure over commits, the commit marked at which it stepped.
+    """One figure over commits, marked where it stepped; None where nothing was measured.
 
-    Args:
-        title: the figure's name and its subject.
-        series: label, time and value of each measurement, the oldest first; labels may repeat.
-        step: index of the first measurement after the step.
-        unit: as of a `Figure`.
-        limit: of the policy.
-        good: the side of the limit that passes.
-
-    Returns:
-        None where nothing was measured.
+    `series` has label, time and value of each measurement, the oldest first; labels may repeat.
+    `step` is the index of the first one after the step.
     """
     if not series:
         return None
@@ -227,9 +219,8 @@ class _Part(NamedTuple):
 def throughput(run: Run | None, bound: Mapping[str, Any] | None = None) -> Iterator[Picture]:
     """Tokens a second against the bound, and a token's time by kind of shards.
 
-    A machine has a picture of its own: speeds of different ones are not compared. So the bound,
-    what `pytest-ane bound --json` printed, stands beside the run's speeds where its device is the
-    run's chip.
+    Each machine has its own picture: speeds of different ones are not compared. `bound` is what
+    `pytest-ane bound --json` printed.
     """
     speeds = [*_speeds(run), *_bounds(bound or {})]
     parts = [*_measured_parts(run), *_bound_parts(bound or {})]

@@ -172,10 +172,7 @@ def _environment() -> Environment:
 
 
 def _prose(text: str) -> Markup:
-    """Markdown as HTML without the author's HTML, links and pictures; as it is without the library.
-
-    A page is one file, so that links and pictures of files beside a write-up lead nowhere.
-    """
+    """Markdown as HTML without the author's HTML, links and pictures, which lead nowhere here."""
     try:
         from markdown_it import MarkdownIt
     except ImportError:

@@ -85,12 +85,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Subject:
-    """A shard or a model, with all that gates say of it.
-
-    Attributes:
-        name: qualified shard id, model's name, or the id of a test that broke down.
-        judged: the worst first.
-    """
+    """A shard or model, or the id of a test that broke down, with its gates, the worst first."""
 
     name: str
     marks: tuple[str, ...]
@@ -250,12 +245,8 @@ def histograms(table: Table) -> list[Histogram]:
 class Op(NamedTuple):
     """An operation in the strip of its program.
 
-    Attributes:
-        unit: `ane`, `cpu`, `gpu`, `off` or empty where that is undecided: how it is coloured.
-        where: the same in words, with how that is known: `predicted ANE`.
-        error: relative error that it adds itself; None where nobody looked.
-        height: of the error's bar in per cent, logarithmic.
-        hazards: what the ANE's arithmetic met in it.
+    `unit` colours it: `ane`, `cpu`, `gpu`, `off` or empty; `where` says how that is known. `error`
+    is what it adds itself, `height` of its bar in per cent, logarithmic.
     """
 
     name: str
