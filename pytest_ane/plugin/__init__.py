@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_ane.plugin import _bench, _collection, _fixtures, _options
 from pytest_ane.plugin._options import usage_errors, wanted
 from pytest_ane.project import process
-
-if TYPE_CHECKING:
-    from _pytest.terminal import TerminalReporter
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -90,14 +86,3 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     _bench.deselect(config, items)
     _bench.use_processor_time(config, items)
     _collection.in_order(config, items)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
-    """Without shards, how to wake the gates; not where other tests ran, for those were meant."""
-    ran = any(map(terminalreporter.stats.get, ("passed", "failed", "error", "skipped")))
-    silent = config.getoption("no_summary", False)
-    if _collection.are_asleep(config) and not ran and not silent:
-        terminalreporter.write_line(
-            "ane: gates are asleep; wake them with --ane-shards=all (or L01, sample:5)"
-        )

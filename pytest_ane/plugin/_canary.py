@@ -2,16 +2,13 @@
 
 Nothing is left to the order of tests. Whoever is about to build another shard first asks what the
 canaries' gates say; where that is not known yet, it asks the gates itself, under a lock. So it
-holds in every worker of xdist, under `-k` and `--lf`, and when a worker dies. Gates are asked as
-the suite in use has them; others count once their tests have run.
+holds in every worker of xdist, under `-k` and `--lf`, and when a worker dies. Gates of a project's
+own count once their tests have run.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
 
 import pytest
 
@@ -23,7 +20,6 @@ from pytest_ane.mlprogram.errors import AneError, NotRunError, UnprovenError
 from pytest_ane.plugin._workspace import Workspace
 from pytest_ane.plugin.outcome import enforced
 from pytest_ane.plugin.recording import MeasurementSource
-from pytest_ane.project.suite import in_use, load
 from pytest_ane.report.terminal import brief
 
 KEY = pytest.StashKey["Canaries"]()
@@ -36,7 +32,7 @@ def of(config: pytest.Config) -> Canaries:
 
 def watch(config: pytest.Config, space: Workspace) -> None:
     """Let no shard be built before the canaries of its model have passed."""
-    config.stash[KEY] = canaries = Canaries(space, config.rootpath)
+    config.stash[KEY] = canaries = Canaries(space)
     space.before_build = canaries.require
 
 
@@ -46,20 +42,16 @@ class Canaries:
     A complaint is the end of the sentence `canary L01 ...`; it is empty where the gate passed.
     """
 
-    def __init__(self, space: Workspace, root: Path) -> None:
+    def __init__(self, space: Workspace) -> None:
         self._space = space
-        self._root = root
-        self._selected: dict[str, tuple[Shard, ...]] = {}
         self._known: dict[GateTest, str] = {}
 
     def of(self, model: str) -> tuple[Shard, ...]:
         """The canaries that are selected, if other shards of the model are selected too."""
-        if model not in self._selected:
-            chosen = [shard for shard in self._space.shards if shard.model == model]
-            named = self._space.manifest.model_of(model).canary
-            canaries = tuple(shard for shard in chosen if shard.id in named)
-            self._selected[model] = canaries if len(canaries) < len(chosen) else ()
-        return self._selected[model]
+        chosen = [shard for shard in self._space.shards if shard.model == model]
+        named = self._space.manifest.model_of(model).canary
+        canaries = tuple(shard for shard in chosen if shard.id in named)
+        return canaries if len(canaries) < len(chosen) else ()
 
     def has(self, shard: Shard) -> bool:
         """Whether others wait for this shard."""
@@ -112,44 +104,23 @@ class Canaries:
         return {asked: says for asked, says in known if asked.subject == canary.qualified}
 
     def _ask(self, asked: GateTest, canary: Shard) -> str:
-        """Call the gate's test function with what its fixtures would give."""
-        gate = asked.gate
-        if GATES[gate].by_arithmetic:
+        """Ask a gate as its own test does."""
+        gate = GATES[asked.gate]
+        if gate.by_arithmetic:
             canary = canary.in_arithmetic((asked.arithmetic,))
-        try:
-            test = getattr(load(in_use(self._root, f"test_{gate}.py")), f"test_{gate}")
-            return self._called(gate, canary, test)
-        except AneError as error:
-            return unknown(gate, brief(str(error)))
-        except (AssertionError, pytest.fail.Exception):
-            return failed(gate)
-        # Whatever else went wrong: the canary has not passed, and the others must not be built.
-        except (Exception, pytest.skip.Exception) as error:
-            return unknown(gate, repr(error))
-
-    def _called(self, gate: str, canary: Shard, test: Callable[..., None]) -> str:
-        verdicts: list[Verdict] = []
         source = MeasurementSource(self._space, canary)
-        shard = self._space.open_shard(canary)
-        fixtures: Mapping[str, Callable[[], Any]] = {
-            "ane_shard": lambda: canary,
-            "ane_artifact": lambda: shard.artifact,
-            "ane_program": lambda: shard.program,
-            "ane_backend": lambda: shard.backend,
-            "ane_probes": lambda: canary.probes,
-            "ane_reference": shard.cases,
-            "ane_cases": lambda: shard.cases,
-            "ane_evidence": lambda: source,
-            "ane_gate": lambda: verdicts.append,
-        }
-        wanted = inspect.signature(test).parameters
         try:
-            test(**{name: make() for name, make in fixtures.items() if name in wanted})
+            measurement = source.of(gate.name)
+            verdict = gate.judge(measurement, gate.policy(canary.policy), canary)
         except UnprovenError as error:
-            verdicts.append(nothing(gate, canary.qualified, str(error)))
-        recorded = source.record is not None
-        held = (enforced(verdict, self._space, recorded=recorded) for verdict in verdicts)
-        return next(filter(None, map(self._complaint_of, held)), "")
+            verdict = nothing(gate.name, canary.qualified, str(error))
+        except AneError as error:
+            return unknown(gate.name, brief(str(error)))
+        # Whatever else went wrong: the canary has not passed, and the others must not be built.
+        except Exception as error:
+            return unknown(gate.name, repr(error))
+        verdict = enforced(verdict, self._space, recorded=source.record is not None)
+        return self._complaint_of(verdict)
 
     def _complaint_of(self, verdict: Verdict) -> str:
         if verdict.status == "unproven" and self._space.allows_unproven(verdict.subject):

@@ -13,7 +13,7 @@ import pytest
 from pytest_ane.gates.words import GATE_WORDS
 from pytest_ane.plugin import _bench
 from pytest_ane.plugin._items import gate_of, is_gate
-from pytest_ane.plugin._options import manifest_file, names_gates, wanted
+from pytest_ane.plugin._options import manifest_file, wanted
 from pytest_ane.project.suite import FOLDER, files, load, own, shipped
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 _FIXTURES = ("ane_shard", "ane_chain")
 _NOTHING, _NO_QUESTION = "nothing-selected", "no-question"
-_DROPPED = pytest.StashKey[bool]()
-"""Whether gates were collected with nothing to ask."""
 _JOINS = pytest.StashKey[frozenset[str]]()
 """Node ids of the shipped suite that were named; empty for all of it."""
 _NODE = re.compile(r"(?P<file>.+?\.py)::(?P<test>[^\[]+)\[(?P<ids>.+)\]")
@@ -168,17 +166,10 @@ def add_words(item: pytest.Item) -> None:
             item.add_marker(word)
 
 
-def are_asleep(config: pytest.Config) -> bool:
-    """Whether gates were named on the command line, or collected, and have no shards to run on."""
-    named = names_gates(f"{config.option.markexpr} {config.option.keyword}")
-    return not wanted(config) and (named or config.stash.get(_DROPPED, False))
-
-
 def drop_empty(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect gates that were parametrized with nothing."""
     empty = [item for item in items if _is_empty(item)]
     if empty:
-        config.stash[_DROPPED] = True
         items[:] = [item for item in items if not _is_empty(item)]
         config.hook.pytest_deselected(items=empty)
 

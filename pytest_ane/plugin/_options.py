@@ -7,12 +7,10 @@ standard library and pytest alone.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -270,12 +268,6 @@ def add_markers(config: pytest.Config) -> None:
     for gate, words in GATE_WORDS.items():
         for word in (gate, *words):
             config.addinivalue_line("markers", f"{word}: the {gate} gate.")
-
-
-def names_gates(expression: str) -> bool:
-    """Whether `-m` or `-k` asks for gates by any of their words."""
-    words = set(re.findall(r"\w+", re.sub(r"\bnot\s+\w+", "", expression)))
-    return not words.isdisjoint({*GATE_MARKERS, *GATE_WORDS, *chain(*GATE_WORDS.values())})
 
 
 def wanted(config: pytest.Config) -> bool:

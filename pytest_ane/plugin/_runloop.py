@@ -116,14 +116,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 @pytest.hookimpl(tryfirst=True)
 def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
     """The table of verdicts, worst first."""
-    if config.getoption("no_summary", False):
-        return
-    # The tests have their outcome by now; a fault in the table must not bury it in a traceback.
-    try:
+    if not config.getoption("no_summary", False):
         _summary.write(terminalreporter, config)
-    except Exception as error:
-        text = printable(f"ane: the table of verdicts failed: {error!r}")
-        terminalreporter.write_line(text, yellow=True)
 
 
 def _sentence(node: pytest.Item | pytest.Collector) -> Generator[None, object, object]:

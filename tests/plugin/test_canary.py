@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from pytest_ane.project.suite import shipped
 from tests.plugin.conftest import Project
 from tests.plugin.projects import COUNT
 
@@ -138,14 +136,6 @@ def test_canaries_do_not_wait_for_one_another_nor_for_other_models(project: Proj
     result.assert_outcomes(passed=3 + 2 + 9, failed=1, errors=3, deselected=1)
     first = statuses(result)[:12]
     assert all("L02" not in line for line in first)
-
-
-def test_changed_gates_are_asked_in_their_changed_form(project: Project) -> None:
-    own(project, L00="good", L01="ineligible")
-    shutil.copytree(shipped(), project.path / "gates")
-    file = project.path / "gates" / "test_placement.py"
-    file.write_text(file.read_text().replace("    measurement =", "    return\n    measurement ="))
-    project.gate("-k", "L00").assert_outcomes(passed=3, deselected=4)
 
 
 @pytest.mark.slow

@@ -7,8 +7,6 @@ import pytest
 from pytest_ane.cli import main
 from tests.plugin.conftest import Project, refused
 
-ASLEEP = "ane: gates are asleep; wake them with --ane-shards=all (or L01, sample:5)"
-
 
 @pytest.mark.parametrize(
     ("arguments", "gates"),
@@ -73,30 +71,6 @@ def test_a_shard_that_a_node_id_does_not_name(project: Project) -> None:
         project.run("gates/test_placement.py::test_placement[own:goof]"),
         "*test_placement[[]own:goof[]]: shards.toml * own:good*",
     )
-
-
-@pytest.mark.parametrize("own", [True, False])
-@pytest.mark.parametrize("arguments", [("-m", "gate"), ("-m", "residency"), ("-k", "cosine")])
-def test_gates_without_shards_say_how_to_wake_them(
-    project: Project, own: bool, arguments: tuple[str, ...]
-) -> None:
-    if own:
-        assert main(["init", str(project.path)]) == 0
-    project.pytester.makepyfile("def test_own(): pass")
-    result = project.run(*arguments)
-    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
-    result.stdout.fnmatch_lines([ASLEEP])
-
-
-@pytest.mark.parametrize("arguments", [(), ("-m", "not gate"), ("-k", "own or cosine")])
-def test_nobody_is_told_of_gates_who_runs_other_tests(
-    project: Project, arguments: tuple[str, ...]
-) -> None:
-    assert main(["init", str(project.path)]) == 0
-    project.pytester.makepyfile("def test_own(): pass")
-    result = project.run(*arguments)
-    assert result.ret == 0
-    result.stdout.no_fnmatch_line("*asleep*")
 
 
 @pytest.mark.parametrize("own", [True, False])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +10,6 @@ from typing import Any, NamedTuple
 
 from pytest_ane.gates.verdict import Cell, Column, Side, Table
 from pytest_ane.records.history import Course
-from pytest_ane.report.charts._stack import drift, kl
 from pytest_ane.report.charts.picture import (
     Picture,
     edge,
@@ -51,11 +51,69 @@ def _stacks(run: Run) -> Iterator[Picture | None]:
         if row.data is not None:
             before = last.get((row.subject, row.part))
             yield drift(row.data, before.data if before and comparable(row, before) else None)
-            yield kl(row.data)
 
 
 def _behaviour(run: Run | None) -> Iterator[Row]:
     yield from (row for row in run.rows if row.gate == "behaviour") if run else ()
+
+
+# Where hidden states of a stack drift.
+
+
+def drift(verdict: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) -> Picture | None:
+    """Relative L2 of hidden states after each shard, this run against the one before.
+
+    Of behaviour's verdict, or what `pytest-ane drift --json` printed; None where there is none.
+    """
+    now, before = _errors(verdict), _errors(earlier or {})
+    if not now:
+        return None
+    steepest, shards = _steepest(now), list(now)
+    runs = ["this run", "the run before"] if before else ["this run"]
+    by = "by pytest-ane drift" if "shards" in verdict else ""
+    told = f"Relative L2 of the hidden states after {amount(len(now), 'shards')}, "
+    told += f"{amount(now[shards[-1]])} at the end."
+    place, words = shards.index(steepest) if steepest else 0, ""
+    if steepest:
+        before_it = amount(now[shards[place - 1]]) if place else "0"
+        words = f"{before_it} to {amount(now[steepest])}"
+        told += f" It rises most at {steepest}: {words}."
+    if before:
+        told += f" The run before had {amount([*before.values()][-1])} at its end."
+    return Picture(
+        ", ".join(filter(None, ("Drift over the layers", verdict.get("basis"), by))),
+        "drift",
+        told + off_scale([s for s in now if not math.isfinite(now[s])]),
+        Table(
+            "relative L2 after each shard",
+            tuple(map(Column, ("shard", *runs))),
+            tuple(
+                (shard, value, *([before.get(shard)] if before else []))
+                for shard, value in now.items()
+            ),
+            "drift",
+        ),
+        {"runs": runs, "ticks": root_ticks([*now.values(), *before.values()])}
+        | marked("shard", label(steepest), words, place / len(now)),
+    )
+
+
+def _errors(found: Mapping[str, Any]) -> dict[str, float]:
+    if "shards" in found:
+        rests = ((s["shard"], s["stack"]["rest"]) for s in found["shards"])
+        return {str(shard): float(rest["relative_l2"]) for shard, rest in rests if rest}
+    pairs = [(row["shard"], number(row.get("relative L2"))) for row in rows_of(found, "drift")]
+    return {str(shard): value for shard, value in pairs if value is not None}
+
+
+def _steepest(errors: Mapping[str, float]) -> str:
+    """The shard after which the error is greater by most; the first that is not finite."""
+    shards = list(errors)
+    if (first := next((s for s in shards if not math.isfinite(errors[s])), "")) or len(shards) < 2:
+        return first
+    rises = {now: errors[now] - errors[last] for last, now in itertools.pairwise(shards)}
+    most = max(rises, key=lambda shard: rises[shard])
+    return most if rises[most] > 0 else ""
 
 
 # A figure over commits.

@@ -29,8 +29,6 @@ from pytest_ane.report.html.subjects import (
     Subject,
     gates,
     grid,
-    histograms,
-    palettes,
     prompts,
     strip,
     subjects,
@@ -38,7 +36,7 @@ from pytest_ane.report.html.subjects import (
 from pytest_ane.report.rows import Row, count
 from pytest_ane.report.run import Run, comparable
 
-_DRAWN = ("errors", "program", "palettes", "positions")
+_DRAWN = ("program", "positions")
 """Tables that have a picture in place of their rows."""
 _WRITEUPS = 20
 
@@ -120,8 +118,6 @@ def _section(run: Run, one: Judged, earlier: Earlier | None) -> dict[str, Any]:
         "limited": sorted(limited, key=lambda f: f.headroom if f.passes else -f.headroom),
         "others": [figure for figure in verdict.figures if figure.limit is None],
         "before": then,
-        "histograms": [(t.title, histograms(t)) for t in verdict.tables if t.name == "errors"],
-        "palettes": palettes(verdict.records("palettes")),
         "tables": [grid(t) for t in verdict.tables if t.name not in _DRAWN and t.rows],
     }
 

@@ -207,41 +207,6 @@ def grid(table: Table) -> Grid:
     return Grid(table.title, table.name, heads, tuple(rows), len(table.rows) - len(rows))
 
 
-class Histogram(NamedTuple):
-    """Errors of one probe over its positions, with their statistics as texts."""
-
-    label: str
-    statistics: tuple[str, ...]
-    bars: tuple[float, ...]
-    low: str
-    high: str
-
-
-STATISTICS = ("positions", "mean", "median", "p90", "p99", "max")
-
-
-def histograms(table: Table) -> list[Histogram]:
-    """Of the table `errors`; bars in per cent of the highest of the probe."""
-    bins = [i for i, column in enumerate(table.columns) if column.bar]
-    places = {column.title: i for i, column in enumerate(table.columns)}
-    made = []
-    for row in table.rows:
-        counts = [_finite(row[i]) for i in bins]
-        highest = max(counts, default=0.0) or 1.0
-        label = " ".join(str(row[places[name]] or "") for name in ("probe", "output"))
-        undefined = row[places["undefined"]]
-        made.append(
-            Histogram(
-                label.strip() + (f", {undefined} undefined" if undefined else ""),
-                tuple(_short(row[places[name]]) for name in STATISTICS),
-                tuple(round(100 * count / highest, 1) for count in counts),
-                _short(row[places["from"]]),
-                _short(row[places["to"]]),
-            )
-        )
-    return made
-
-
 class Op(NamedTuple):
     """An operation in the strip of its program.
 
@@ -318,16 +283,6 @@ def _height(error: float) -> float:
     span = math.log(_MOST_ERROR / _LEAST_ERROR)
     share = math.log(max(error, _LEAST_ERROR) / _LEAST_ERROR) / span
     return round(100 * min(share, 1.0), 1)
-
-
-def palettes(rows: Iterable[Mapping[str, Cell]]) -> dict[str, list[tuple[str, float]]]:
-    """By weight its stored values, with bars in per cent of the most frequent one."""
-    made = {}
-    for weight, of in groupby(rows, key=lambda row: row["weight"]):
-        entries = [(_short(row["value"]), _finite(row["share"])) for row in of]
-        highest = max((share for _, share in entries), default=0.0) or 1.0
-        made[str(weight)] = [(v, round(100 * share / highest, 1)) for v, share in entries]
-    return made
 
 
 class Token(NamedTuple):

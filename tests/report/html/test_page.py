@@ -23,8 +23,6 @@ from pytest_ane.report.html.subjects import (
     Subject,
     gates,
     grid,
-    histograms,
-    palettes,
     prompts,
     strip,
     subjects,
@@ -247,21 +245,6 @@ def test_a_grid_marks_what_is_beyond_and_is_cut() -> None:
     assert (len(made.rows), made.more) == (400, 600)
 
 
-def test_histograms_of_errors() -> None:
-    heads = ("probe", "output", "positions", "undefined", "mean", "median", "p90", "p99", "max")
-    table = Table(
-        "e",
-        (*columns(*heads, "from", "to"), Column("bin 1", bar=True), Column("bin 2", bar=True)),
-        (
-            ("p", "y", 8, 0, 0.1, 0.1, 0.2, 0.2, 0.25, 0.05, 0.25, 6, 3),
-            ("q", "y", 2, 2, None, None, None, None, None, None, None, None, None),
-        ),
-    )
-    one, two = histograms(table)
-    assert (one.label, one.bars, one.low, one.high) == ("p y", (100.0, 50.0), "0.05", "0.25")
-    assert (two.label, two.bars) == ("q y, 2 undefined", (0.0, 0.0))
-
-
 def test_the_strip_joins_units_errors_and_hazards_by_name() -> None:
     program = Table(
         "the program",
@@ -308,10 +291,7 @@ def test_the_strip_joins_units_errors_and_hazards_by_name() -> None:
     assert ops[2].hazards == ""
 
 
-def test_palettes_and_prompts() -> None:
-    shares = (("w", -0.5, 0.25), ("w", 0.5, 0.75))
-    made = palettes(Table("p", columns("weight", "value", "share"), shares).records)
-    assert made == {"w": [("-0.5", 33.3), ("0.5", 100.0)]}
+def test_prompts() -> None:
     heads = columns("prompt", "position", "text", "KL", "top-1", "bad")
     rows = (
         ("a", 0, "Hi", 0.0, "yes", "no"),
