@@ -45,7 +45,11 @@ def pytest_configure(config: pytest.Config) -> None:
         _collection.wake(config)
         _bench.select(config, named=not _collection.is_everything(config))
         if not wanted(config):
-            _options.refuse_recording_nothing(config)
+            if config.getoption("ane_record", None) is not None:
+                raise pytest.UsageError(
+                    "--ane-record records the gates of selected shards, and none is selected; add "
+                    "--ane-shards=all -m gate."
+                )
             _collection.add_to(config)
             return
         process.choose()

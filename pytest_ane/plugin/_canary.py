@@ -14,7 +14,7 @@ import pytest
 
 from pytest_ane.gates.base import GateTest
 from pytest_ane.gates.registry import GATES
-from pytest_ane.gates.verdict import Verdict, nothing
+from pytest_ane.gates.verdict import nothing
 from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.errors import AneError, NotRunError, UnprovenError
 from pytest_ane.plugin._workspace import Workspace
@@ -74,7 +74,11 @@ class Canaries:
         self._space.run.write(name, [*asked, complaint])
 
     def _complaint(self, canary: Shard) -> str:
-        tests = self._tests_of(canary)
+        tests = [
+            gate.test(subject) for gate in GATES.values()
+            if gate.scope == "shard" and gate.marker == "gate" and gate.asks(canary)
+            for subject in self._space.subjects(gate, canary)
+        ]  # fmt: skip
         known = self._noted(canary)
         if all(asked in known for asked in tests) or any(known.values()):
             return _first(known)
@@ -89,13 +93,6 @@ class Canaries:
                     known[asked] = self._ask(asked, canary)
                     self.note(asked, known[asked])
         return _first(known)
-
-    def _tests_of(self, canary: Shard) -> list[GateTest]:
-        return [
-            gate.test(subject) for gate in GATES.values()
-            if gate.scope == "shard" and gate.marker == "gate" and gate.asks(canary)
-            for subject in self._space.subjects(gate, canary)
-        ]  # fmt: skip
 
     def _noted(self, canary: Shard) -> dict[GateTest, str]:
         for *asked, complaint in self._space.run.read(_name(canary.qualified)):
@@ -120,12 +117,9 @@ class Canaries:
         except Exception as error:
             return unknown(gate.name, repr(error))
         verdict = enforced(verdict, self._space, recorded=source.record is not None)
-        return self._complaint_of(verdict)
-
-    def _complaint_of(self, verdict: Verdict) -> str:
-        if verdict.status == "unproven" and self._space.allows_unproven(verdict.subject):
-            return ""
-        return "" if verdict.status == "passed" else failed(verdict.gate, verdict.status)
+        allowed = verdict.status == "unproven" and self._space.allows_unproven(verdict.subject)
+        passed = allowed or verdict.status == "passed"
+        return "" if passed else failed(verdict.gate, verdict.status)
 
 
 def noted(report: pytest.TestReport, gate: str) -> str | None:

@@ -153,7 +153,6 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
         if fixture in metafunc.fixturenames:
             # An empty list would make pytest report a skip; this way the item can be deselected.
             values = _values(metafunc.config, fixture, gate_of(metafunc.definition))
-            values = values or [(_empty_id(metafunc.config, fixture), None)]
             params = [pytest.param(value, id=name) for name, value in values]
             metafunc.parametrize(fixture, params, indirect=True)
 
@@ -232,8 +231,9 @@ def _is_gate_file(config: pytest.Config, file: str) -> bool:
 
 
 def _values(config: pytest.Config, fixture: str, gate: str) -> list[tuple[str, object]]:
+    """Ids and subjects; None as the only one where a gate has nothing to ask, and why."""
     if not wanted(config):
-        return []
+        return [(_NOTHING, None)]
     from pytest_ane.gates.registry import GATES
     from pytest_ane.plugin import _workspace as workspace
 
@@ -241,20 +241,12 @@ def _values(config: pytest.Config, fixture: str, gate: str) -> list[tuple[str, o
     models = map(space.manifest.model_of, space.complete_models)
     subjects: Iterable[Subject] = space.shards if fixture == "ane_shard" else models
     if known is None:
-        return [(subject.qualified, subject) for subject in subjects]
-    asked = (
-        s for subject in subjects if known.asks(subject) for s in space.subjects(known, subject)
-    )
-    return [(known.test(subject).id, subject) for subject in asked]
-
-
-def _empty_id(config: pytest.Config, fixture: str) -> str:
-    """Why a gate has nothing: none of the selected shards is one that it asks about, or none is."""
-    if not wanted(config) or fixture != "ane_shard":
-        return _NOTHING
-    from pytest_ane.plugin import _workspace as workspace
-
-    return _NO_QUESTION if workspace.of(config).shards else _NOTHING
+        asked = [(subject.qualified, subject) for subject in subjects]
+    else:
+        each = (s for of in subjects if known.asks(of) for s in space.subjects(known, of))
+        asked = [(known.test(subject).id, subject) for subject in each]
+    unasked = _NO_QUESTION if fixture == "ane_shard" and space.shards else _NOTHING
+    return [*asked] or [(unasked, None)]
 
 
 def _is_empty(item: pytest.Item) -> bool:

@@ -332,10 +332,10 @@ def origin(config: pytest.Config, name: str) -> str:
 
 def path(config: pytest.Config, name: str) -> Path | None:
     """A path option: relative to where pytest was called, or to the ini file for an ini value."""
-    given = text(config, name)
+    given, base = text(config, name), config.inipath.parent if config.inipath else config.rootpath
     if config.getoption(name, None) is not None:
-        return _below(config.invocation_params.dir, given)
-    return _below(config.inipath.parent if config.inipath else config.rootpath, given or None)
+        base = config.invocation_params.dir
+    return Path(base, Path(given).expanduser()).absolute() if given else None
 
 
 def manifest_file(config: pytest.Config) -> Path:
@@ -410,15 +410,6 @@ def on_github() -> bool:
     return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
-def refuse_recording_nothing(config: pytest.Config) -> None:
-    """Refuse `--ane-record` without shards: no gate would run, and nothing be recorded."""
-    if config.getoption("ane_record", None) is not None:
-        raise pytest.UsageError(
-            "--ane-record records the gates of selected shards, and none is selected; add "
-            "--ane-shards=all -m gate."
-        )
-
-
 def recording(config: pytest.Config) -> frozenset[str]:
     """Which evidence to record: of `missing`, `stale` and `all`; nothing without the option.
 
@@ -445,7 +436,3 @@ def _named(config: pytest.Config, name: str) -> list[tuple[Path, str]]:
     if "" in names:
         raise pytest.UsageError(f"{_BY_NAME[name].flag} is empty; give a value or leave it out.")
     return [(Path(config.invocation_params.dir, Path(n).expanduser()).absolute(), n) for n in names]
-
-
-def _below(base: Path, value: str | None) -> Path | None:
-    return Path(base, Path(value).expanduser()).absolute() if value else None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Generator
-from typing import Any
 
 import pytest
 
 from pytest_ane.project.process import TERMINATED, on_terminate
 
-_ID = "ane_run"
+ID = "ane_run"
+"""Key of the run's id in what a worker of xdist is given."""
 _KEY = pytest.StashKey[str]()
 CLEAN = pytest.StashKey[Callable[[], None]]()
 """Removes what the processes of a run shared."""
@@ -18,13 +18,8 @@ CLEAN = pytest.StashKey[Callable[[], None]]()
 
 def run_id(config: pytest.Config) -> str:
     """The run's id: the same in the process that started it and in all xdist workers."""
-    received = getattr(config, "workerinput", {}).get(_ID)
+    received = getattr(config, "workerinput", {}).get(ID)
     return str(received or config.stash.setdefault(_KEY, uuid.uuid4().hex))
-
-
-def send_id(workerinput: dict[str, Any], config: pytest.Config) -> None:
-    """Give a worker that is about to start the run's id."""
-    workerinput[_ID] = run_id(config)
 
 
 def is_worker(config: pytest.Config) -> bool:

@@ -9,7 +9,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from hashlib import sha256
@@ -114,19 +114,26 @@ class Reports:
         self._rows: dict[str, Row] = {}
         self._started = time.monotonic()
         self._said: list[str] = []
+        self._lost = ""
+        self._before: Run | None = None  # The run whose file one of this run replaces.
+        paths = _options.report_files(config, records=True)
+        for path in filter(Path.is_file, paths):
+            try:
+                self._before = read_run(path)
+            except ReportError as error:
+                self._said.append(f"ane: the report compares with no earlier run: {error}")
         # What is tested is what was there at the start.
-        space, header = _workspace.of(config), header_line(config)
+        self._facts = _facts(config, _workspace.of(config), header_line(config))
         try:
-            self._records = RecordFiles(config, space, header, self._said.append)
+            self._writers = [Writer(path, self._facts) for path in paths]
         except EvidenceError as error:
             raise pytest.UsageError(f"--ane-report: {error}") from None
-        self._facts = self._records.facts
 
     def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         """Keep a test's verdict, that it broke down before, or what could not be collected."""
         if (row := row_of(report) or broken(report, self._config.rootpath)) is not None:
             self._rows[report.nodeid] = row
-            self._records.add(of_report(report, row))
+            self._add(of_report(report, row))
 
     pytest_collectreport = pytest_runtest_logreport
 
@@ -149,18 +156,32 @@ class Reports:
         """Append the end to the records, when nothing more can come."""
         if self._facts.exit_code is None:
             self._facts = replace(self._facts, exit_code=int(pytest.ExitCode.INTERNAL_ERROR))
-        self._records.close(self._facts)
+        for writer in self._writers:
+            with suppress(EvidenceError):
+                writer.close(self._facts)
 
     def pytest_terminal_summary(self) -> None:
-        """That records were lost, and what the memory got."""
-        for line in self._records.lines(self._config.get_verbosity()):
-            self._say(line)
+        """That records were lost; under `-v` how many the memory got."""
+        if self._lost:
+            self._say(printable(f"ane: the records of the run: {self._lost}", LONGEST))
+        for each in self._writers if self._config.get_verbosity() > 0 else ():
+            if each.brief:
+                self._say(printable(f"ane: {counted(each.count, 'record')} in {each.path}"))
+
+    def _add(self, record: Record) -> None:
+        """Append a record to each file; one that is lost fails no test."""
+        for writer in self._writers:
+            if not writer.brief or record.figures:
+                try:
+                    writer.add(record)
+                except EvidenceError as error:
+                    self._lost = str(error)
 
     def _write(self, stopped: str) -> None:
         space = _workspace.of(self._config)
         unreached = tuple(self._unreached(stopped))
         for row in unreached:
-            self._records.add(of_row(row))
+            self._add(of_row(row))
         self._facts = replace(
             self._facts,
             machine={key: str(value) for key, value in space.backend.provenance().items()},
@@ -204,9 +225,10 @@ class Reports:
         run = replace(run, writeups=tuple(writeups(space.manifest.path.parent / FOLDER)))
         for line in self._said:
             self._say(line)
-        if self._records.before is not None:
-            run = against(run, self._records.before)
-        if (folder := self._records.history) is None:
+        if self._before is not None:
+            run = against(run, self._before)
+        folder = next((writer.path.parent for writer in self._writers if writer.brief), None)
+        if folder is None:
             return run
         models = list(dict.fromkeys(shard.model for shard in space.shards))
         try:
@@ -292,54 +314,6 @@ def of_row(row: Row) -> Record:
     now = datetime.now(timezone.utc)
     subject, part = printable(row.subject, LONGEST), printable(row.part, LONGEST)
     return Record(gate=row.gate, subject=subject, time=now, part=part, verdict=verdict_data(row))
-
-
-class RecordFiles:
-    """The files of a run; `before` is the run whose file one replaces, `history` a memory."""
-
-    def __init__(
-        self, config: pytest.Config, space: Workspace, header: str, say: Callable[[str], None]
-    ) -> None:
-        self.facts = _facts(config, space, header)
-        self.before: Run | None = None
-        self.lost = ""
-        paths = _options.report_files(config, records=True)
-        for path in paths:
-            if path.is_file():
-                try:
-                    self.before = read_run(path)
-                except ReportError as error:
-                    say(f"ane: the report compares with no earlier run: {error}")
-        self._writers = [Writer(path, self.facts) for path in paths]
-        folders = [writer.path.parent for writer in self._writers if writer.brief]
-        self.history: Path | None = next(iter(folders), None)
-
-    def add(self, record: Record) -> None:
-        """Append a record to each file; one that is lost fails no test."""
-        for writer in self._writers:
-            if not writer.brief or record.figures:
-                with self._noting_loss():
-                    writer.add(record)
-
-    def close(self, facts: Facts) -> None:
-        """Append the end to each file."""
-        for writer in self._writers:
-            with self._noting_loss():
-                writer.close(facts)
-
-    def lines(self, verbosity: int) -> Sequence[str]:
-        """That records were lost; under `-v` how many the memory got."""
-        if self.lost:
-            return [printable(f"ane: the records of the run: {self.lost}", LONGEST)]
-        written = [writer for writer in self._writers if writer.brief and verbosity > 0]
-        return [printable(f"ane: {counted(w.count, 'record')} in {w.path}") for w in written]
-
-    @contextmanager
-    def _noting_loss(self) -> Iterator[None]:
-        try:
-            yield
-        except EvidenceError as error:
-            self.lost = str(error)
 
 
 def _facts(config: pytest.Config, space: Workspace, header: str) -> Facts:

@@ -82,7 +82,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Tell a worker of xdist which run it belongs to."""
-    _process.send_id(node.workerinput, node.config)
+    node.workerinput[_process.ID] = _process.run_id(node.config)
 
 
 @pytest.hookimpl(wrapper=True)

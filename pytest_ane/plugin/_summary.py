@@ -25,13 +25,8 @@ if TYPE_CHECKING:
     from pytest_ane.plugin._workspace import Workspace
 
 
-_COLORS = {
-    "error": "red",
-    "failed": "red",
-    "not run": "red",
-    "unproven": "yellow",
-    "warned": "yellow",
-}
+_COLORS = dict.fromkeys(("error", "failed", "not run"), "red")
+_COLORS |= dict.fromkeys(("unproven", "warned"), "yellow")
 
 
 def header_line(config: pytest.Config) -> str:

@@ -182,14 +182,13 @@ def _selected(config: pytest.Config) -> tuple[Manifest, tuple[Shard, ...], str]:
     if packages and selection is not None:
         raise ManifestError("Give either --ane-shards or --ane-package, not both.")
     if packages:
-        manifest = _in_arithmetic(expanded(package_manifest(*packages)), config)
+        manifest = expanded(package_manifest(*packages))
+    else:
+        manifest = read_manifest(_options.manifest_file(config))
+    if arithmetic := _options.value(config, "ane_arithmetic"):
+        manifest = manifest.in_arithmetic(arithmetic)
+    if packages:
         return manifest, manifest.shards, ", ".join(package.name for package in packages)
-    manifest = _in_arithmetic(read_manifest(_options.manifest_file(config)), config)
     shards = select(manifest, selection)
     make_importable(manifest)
     return manifest, shards, selection
-
-
-def _in_arithmetic(manifest: Manifest, config: pytest.Config) -> Manifest:
-    arithmetic = _options.value(config, "ane_arithmetic")
-    return manifest.in_arithmetic(arithmetic) if arithmetic else manifest

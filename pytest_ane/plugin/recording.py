@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property, partial
@@ -163,7 +164,7 @@ class MeasurementSource:
             try:
                 return self._proven(gate)
             except UnprovenError as error:
-                self._tell(())
+                self._tell(gate, ())
                 if error.kind != "missing":
                     self._note("not used", gate, [str(error)])
         return here()
@@ -259,16 +260,14 @@ class MeasurementSource:
         recorded = answers(gate, self._asked_of, partial(self._verified, gate), rest)
         found = [now, *recorded]
         if worst(found) is now:
-            self._tell(others(found))
-            self._note_verified(gate, recorded)
+            self._tell(gate, found)
             return measured
         return self._deciding(gate, found)
 
     def _deciding(self, gate: str, found: Sequence[Answer]) -> Any:
         """The evidence of the system that decides; the summary names all machines."""
         decides = worst(found)
-        self._tell(others(found))
-        self._note_verified(gate, found)
+        self._tell(gate, found)
         if decides.record is None:
             assert decides.error is not None
             # Nothing recorded is judged, though this system's own evidence counts.
@@ -278,14 +277,13 @@ class MeasurementSource:
             raise decides.error
         return self._judged(decides.record)
 
-    def _note_verified(self, gate: str, found: Sequence[Answer]) -> None:
+    def _tell(self, gate: str, found: Sequence[Answer]) -> None:
+        """Note what was verified, and what the policy's other systems came to."""
+        if self.item is not None:
+            self.item.stash[SYSTEMS] = others(found) if found else ()
         for answer in found:
             if answer.record is not None:
                 self._note("verified", gate, [machine(answer.record)], answer.system)
-
-    def _tell(self, findings: Sequence[Finding]) -> None:
-        if self.item is not None:
-            self.item.stash[SYSTEMS] = findings
 
     def _system(self, gate: str) -> str | None:
         """The policy's system that this machine is of; '' where it names none, None for another."""
@@ -336,7 +334,10 @@ class MeasurementSource:
 
     def _stated(self, gate: str, measurement: Any) -> Record:
         """A measurement made now, with what else a record holds."""
-        root = self.space.manifest.path.absolute().parent
+        root, counter = self.space.manifest.path.absolute().parent, 1
+        with suppress(EvidenceError):
+            old = self.space.evidence.read(gate, self._name, self._system(gate) or "")
+            counter = Record.from_json(old or b"").counter + 1
         environment = self.environment or self.space.backend.provenance()
         if getattr(measurement, "arithmetic", "typed") == "ane":
             environment = {**environment, "arithmetic": SIMULATED}
@@ -350,15 +351,8 @@ class MeasurementSource:
             measurement=measurement,
             commit=self.space.commit,
             gate_file=file_digest(in_use(root, f"test_{gate}.py")),
-            counter=self._counter(gate, self._system(gate) or ""),
+            counter=counter,
         )
-
-    def _counter(self, gate: str, system: str) -> int:
-        data = self.space.evidence.read(gate, self._name, system) or b""
-        try:
-            return Record.from_json(data).counter + 1
-        except EvidenceError:
-            return 1
 
     def _verified(self, gate: str, system: str, *, signed: bool = True) -> Record:
         """Evidence that counts; what the folder lacks is fetched from the store."""

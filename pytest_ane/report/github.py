@@ -37,13 +37,13 @@ class Place(NamedTuple):
 def summary(rows: Sequence[Row], header: str, room: int = ROOM) -> str:
     """Markdown of at most `room` bytes of UTF-8, worst first; empty where no head fits."""
     head = f"## {_headline(rows)}\n\n{code(header)}\n\n{markdown(count(ranked(rows)))}\n"
-    left = room - _size(head) - _NOTE
+    left = room - len(head.encode()) - _NOTE
     if left < 0:
         return ""
     parts, out = [head], 0
     for opening, items, closing in _sections(rows):
-        left -= _size(opening + closing)
-        taken = [item for item in items if (left := left - _size(item)) >= 0]
+        left -= len(f"{opening}{closing}".encode())
+        taken = [item for item in items if (left := left - len(item.encode())) >= 0]
         out += len(items) - len(taken)
         if taken:
             parts += [opening, *taken, closing]
@@ -128,7 +128,3 @@ def markdown(text: str) -> str:
 
 def _plain(text: str) -> str:
     return printable(" ".join(text.split()), LONGEST)
-
-
-def _size(text: str) -> int:
-    return len(text.encode())

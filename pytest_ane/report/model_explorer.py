@@ -47,13 +47,11 @@ def collection(label: str, model: MLModel | Pipeline) -> Json:
     parts = model.programs if isinstance(model, Pipeline) else {"": model}
     return {
         "label": printable(label, NAME),
-        "graphs": [graph(graph_id(label, name), part.main) for name, part in parts.items()],
+        "graphs": [
+            graph(printable(f"{label}/{name}" if name else label, NAME), part.main)
+            for name, part in parts.items()
+        ],
     }
-
-
-def graph_id(label: str, part: str = "") -> str:
-    """The id of a shard's graph, of a pipeline's part with its name."""
-    return printable(f"{label}/{part}" if part else label, NAME)
 
 
 def graph(id: str, function: Function) -> Json:
@@ -82,9 +80,11 @@ def node_data(subject: Subject, graphs: Sequence[Json]) -> dict[str, Json]:
         },
         # The relative error that it adds itself, of shards whose error was explained.
         "error": {
-            printable(str(row["op"]), NAME): _error(own)
+            printable(str(row["op"]), NAME): {"value": own}
+            if math.isfinite(own := float(row["own error"]))
+            else {"value": str(own), "bgColor": _UNDEFINED}
             for row in blamed
-            if (own := row["own error"]) is not None
+            if row["own error"] is not None
         },
         # What the ANE's arithmetic met in it.
         "hazards": {
@@ -224,9 +224,3 @@ def _scope(op: Operation) -> str:
     text = name.data if name is not None and isinstance(name.data, str) else op.name
     scope = text.replace(".", "/").rpartition("/")[0]
     return "/".join(printable(part, NAME) for part in scope.split("/") if part)
-
-
-def _error(own: Any) -> Json:
-    value = float(own)
-    finite = math.isfinite(value)
-    return {"value": value} if finite else {"value": str(value), "bgColor": _UNDEFINED}

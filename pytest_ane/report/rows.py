@@ -24,16 +24,13 @@ class StoredVerdict(Mapping[str, Any]):
         return zlib.compress(json.dumps(data).encode())
 
     def __getitem__(self, name: str) -> Any:
-        return self._data()[name]
+        return _unpacked(self._packed)[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._data())
+        return iter(_unpacked(self._packed))
 
     def __len__(self) -> int:
-        return len(self._data())
-
-    def _data(self) -> dict[str, Any]:
-        return _unpacked(self._packed)
+        return len(_unpacked(self._packed))
 
 
 @lru_cache(maxsize=8)
@@ -64,6 +61,11 @@ class Row:
     marks: tuple[str, ...] = ()
     test: str = ""
     part: str = ""
+
+    @property
+    def asked(self) -> tuple[str, str, str]:
+        """What tells it from the others of its run."""
+        return self.gate, self.subject, self.part
 
     @property
     def name(self) -> str:

@@ -81,7 +81,7 @@ class Run:
 
 def places_of(run: Run) -> dict[Asked, Place]:
     """Where each verdict of a run was measured, by gate, subject and part."""
-    return {_asked(row): _place(row) for row in run.rows if row.data is not None}
+    return {row.asked: _place(row) for row in run.rows if row.data is not None}
 
 
 def comparable(row: Row, other: Row) -> bool:
@@ -91,25 +91,21 @@ def comparable(row: Row, other: Row) -> bool:
 
 def against(run: Run, before: Run) -> Run:
     """A run beside an earlier one; of that, the figures that may not be compared are left out."""
-    now = {_asked(row): row for row in run.rows}
+    now = {row.asked: row for row in run.rows}
     figures = {
-        _asked(row): {
+        row.asked: {
             figure["name"]: float(figure["value"])
             for figure in row.data["figures"]
             if isinstance(figure["value"], int | float) or figure["value"] in _NUMBERS
         }
         for row in before.rows
-        if row.data is not None and _asked(row) in now and comparable(row, now[_asked(row)])
+        if row.data is not None and row.asked in now and comparable(row, now[row.asked])
     }
     facts = before.facts
     label = f"{facts.begun.replace('T', ' ').removesuffix('Z')} UTC"
     label += f", commit {facts.commit[:9]}" if facts.commit else ""
     earlier = Earlier(label, facts.begun, facts.commit, figures)
     return replace(run, before=before, earlier=earlier)
-
-
-def _asked(row: Row) -> Asked:
-    return row.gate, row.subject, row.part
 
 
 def _place(row: Row) -> Place:
@@ -135,7 +131,7 @@ def run_of(found: RunFile) -> Run:
     for record in found.records:
         if record.verdict is not None:  # A test that was run again has several.
             row = _row(record)
-            rows[row.test or (row.gate, row.subject, row.part)] = row
+            rows[row.test or row.asked] = row
     return Run(facts.header, tuple(ranked(rows.values())), facts)
 
 

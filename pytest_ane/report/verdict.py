@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from typing import Any
 
 from pytest_ane.gates.verdict import Figure, Finding, Verdict, some
@@ -27,9 +26,10 @@ def row(verdict: Verdict) -> str:
     shown: list[Figure] = []
     warnings = [_brief(verdict, group, shown) for group in _groups(verdict.warnings)]
     parts = [_brief(verdict, group, shown) for group in _groups(verdict.reasons)]
-    if verdict.status == "passed" and (deciding := _deciding(verdict)) is not None:
-        shown.append(deciding)
-        parts.append(figure_text(deciding))
+    limited = [f for f in verdict.figures if f.limit is not None and not math.isnan(f.headroom)]
+    if verdict.status == "passed" and limited:
+        shown.append(min(limited, key=lambda figure: figure.headroom))
+        parts.append(figure_text(shown[-1]))
     parts += [figure_text(f) for f in verdict.figures if f.shown and f not in shown]
     parts = list(dict.fromkeys(parts))
     if verdict.basis:
@@ -111,17 +111,12 @@ def parse_shown(text: str) -> Any:
         raise ValueError("the JSON is nested too deeply") from None
 
 
-def _deciding(verdict: Verdict) -> Figure | None:
-    """The figure with the least headroom to its limit, of those that are numbers."""
-    limited = [f for f in verdict.figures if f.limit is not None and not math.isnan(f.headroom)]
-    return min(limited, key=lambda figure: figure.headroom, default=None)
-
-
 def _groups(findings: Sequence[Finding]) -> list[list[Finding]]:
-    keys = [(f.severity, f.kind or f"#{i}") for i, f in enumerate(findings)]
-    first = {key: i for i, key in reversed(list(enumerate(keys)))}
-    order = sorted(range(len(findings)), key=lambda i: first[keys[i]])
-    return [[findings[i] for i in group] for _, group in groupby(order, key=lambda i: keys[i])]
+    """Those of one kind together, in the order of the first of each."""
+    groups: dict[tuple[str, str | int], list[Finding]] = {}
+    for number, finding in enumerate(findings):
+        groups.setdefault((finding.severity, finding.kind or number), []).append(finding)
+    return [*groups.values()]
 
 
 def _brief(verdict: Verdict, group: list[Finding], shown: list[Figure]) -> str:
@@ -145,16 +140,11 @@ def _together(verdict: Verdict, group: list[Finding], most: int) -> str:
     noun, kind = group[0].where.noun, group[0].kind
     if not noun:
         return group[0].reason
-    count, total = len(group), _total(verdict, f"{noun}s")
+    known = (f.value for f in verdict.figures if f.unit == f"{noun}s" and isinstance(f.value, int))
+    count, total = len(group), next(known, 0)
     verb, _, rest = kind.partition(" ")
     verb = _VERBS.get(verb, f"{verb}s") if count == 1 else verb
     of = f" of {total:,}" if total else ""
     names = some((printable(finding.where.name, NAME) for finding in group), most)
     plural = "" if count == 1 and not total else "s"
     return f"{count:,}{of} {noun}{plural} {verb} {rest}: {names}"
-
-
-def _total(verdict: Verdict, unit: str) -> int:
-    """How many of these there are in all, by the figure that counts them; 0 if none does."""
-    found = next((f.value for f in verdict.figures if f.unit == unit), 0)
-    return found if isinstance(found, int) else 0

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from textwrap import shorten
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -200,11 +201,7 @@ def slug(text: str) -> str:
     """A text as a file's name: `4-bit-palettes-on-zaya-l01`; what is not Latin is left out."""
     latin = unicodedata.normalize("NFKD", text.casefold()).encode("ascii", "ignore").decode()
     words = re.findall(r"[a-z0-9]+", latin)
-    made = ""
-    for word in words:
-        if len(made) + len(word) >= _LONGEST_SLUG:
-            break
-        made = f"{made}-{word}" if made else word
+    made = shorten(" ".join(words), _LONGEST_SLUG, placeholder="").replace(" ", "-")
     return made or (words[0][:_LONGEST_SLUG] if words else "experiment")
 
 

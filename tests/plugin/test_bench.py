@@ -101,11 +101,6 @@ def test_no_other_run_has_benchmarks(project: Project, options: tuple[str, ...])
     result.stdout.no_fnmatch_line("*ane throughput*")
 
 
-def test_gates_and_benchmarks_in_one_run(project: Project) -> None:
-    result = project.packages(good="none").run("--ane-shards=all", "-m", "bench or gate", *FAST)
-    result.assert_outcomes(passed=5, skipped=1, deselected=2)
-
-
 def test_the_file_can_be_named_and_own_copies_are_left_out(project: Project) -> None:
     from pytest_ane.cli import main
 

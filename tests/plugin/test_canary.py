@@ -110,16 +110,6 @@ def test_it_holds_where_its_own_gates_are_left_out(
     result.stdout.no_fnmatch_line("passed   own:L00*")
 
 
-def test_last_failed_without_the_canary_s_own_gates(project: Project) -> None:
-    """The canary passed, another failed; then the canary breaks: its gates are not selected."""
-    own(project, L00="nan", L01="good")
-    project.gate().assert_outcomes(passed=5, failed=1, deselected=1)
-    own(project, L00="good", L01="ineligible")
-    result = project.gate("--lf")
-    assert result.parseoutcomes()["errors"] == 1
-    result.stdout.fnmatch_lines(["not run: canary L01 failed placement"])
-
-
 def test_a_selection_without_the_canary_is_taken_at_its_word(project: Project) -> None:
     own(project, L00="good", L01="ineligible", L02="good")
     result = project.gate(shards="L00")
@@ -159,18 +149,6 @@ def test_nothing_else_is_built_by_any_worker(project: Project, mode: str) -> Non
     result.assert_outcomes(passed=2, failed=1, errors=10)
     assert project.built() == ["L01"]
     result.stdout.fnmatch_lines(["not run: canary L01 failed compression"])
-
-
-@pytest.mark.drawn
-@pytest.mark.heavy
-def test_a_canary_that_passes_lets_every_worker_build(project: Project) -> None:
-    mini(project, 10_000_000)
-    result = project.pytester.runpytest_subprocess(
-        "-n2", "--ane-shards=all", "-m", "gate", "--ane-cache=cache", "-k", "not behaviour"
-    )
-    result.assert_outcomes(passed=12)
-    assert sorted(project.built()) == sorted(SHARDS)
-    assert not list((project.path / "cache" / "tmp").iterdir())
 
 
 @pytest.mark.drawn

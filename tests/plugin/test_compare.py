@@ -78,25 +78,6 @@ def test_without_a_selection_it_measures_what_the_newest_run_holds(
     result.stdout.no_fnmatch_line("*test_unmarked*")
 
 
-def test_own_benchmarks_of_the_run_are_compared_with_it(good: Project) -> None:
-    good.pytester.makepyfile(OWN)
-    good.run(*FAST, "--ane-shards=good", "--benchmark-only", "--benchmark-autosave")
-    settle(good, 100.0)
-    result = good.run(*FAST, COMPARE)
-    assert result.parseoutcomes()["passed"] == 3
-    result.stdout.fnmatch_lines_random(["test_mine (0001*", "test_mine (NOW)*"])
-
-
-@pytest.mark.drawn
-@pytest.mark.slow
-def test_a_run_that_decoded_selects_the_whole_model(project: Project) -> None:
-    project.llama('[models.mini.policy.throughput]\nmax-regression = "99%"\n')
-    recorded(project, "-k", "decode", shards="all")
-    result = project.run(*FAST, COMPARE)
-    result.assert_outcomes(passed=1, deselected=12)
-    result.stdout.fnmatch_lines(["ane: all *", "mini  decoding *"])
-
-
 def test_a_selection_is_compared_whatever_m_says(good: Project) -> None:
     """The gates run as without the option; what has no baseline is not proven."""
     recorded(good, shards="all")
@@ -119,23 +100,6 @@ def test_a_selection_is_compared_whatever_m_says(good: Project) -> None:
 )
 def test_nothing_stored(good: Project, options: tuple[str, ...]) -> None:
     assert refused(good, *options).startswith(f"ERROR: {COMPARE}: No run is stored in ")
-
-
-def test_only_other_shards_and_machines_are_stored(good: Project) -> None:
-    recorded(good)
-    says = "No stored run of this machine has any of these benchmarks."
-    assert says in refused(good, "--ane-shards=other", COMPARE)
-    text = (good.path / "shards.toml").read_text()
-    good.packages(LOOSE, other="none")
-    assert says in refused(good, COMPARE)
-    good.manifest(text)
-    (file,) = good.path.glob(".benchmarks/*/*.json")
-    data = json.loads(file.read_text())
-    for one in data["benchmarks"]:
-        one["extra_info"]["ane"]["identity"]["chip"] = "Other"
-    file.write_text(json.dumps(data))
-    for options in ((), ("--ane-shards=good",)):
-        assert "is of another machine or backend: " in refused(good, COMPARE, *options)
 
 
 @pytest.mark.drawn

@@ -97,15 +97,6 @@ seed = 20260101
 min-cosine = 0.99
 min-live-probes = 1
 """  # noqa: E501
-OF_ZAYA = """
-[models.small.policy.behaviour]
-min-positions = 5
-
-[[models.small.prompts]]
-name = "ids"
-ids = [1, 2, 100, 7, 5, 33]
-greedy = 4
-"""
 
 
 @pytest.mark.slow
@@ -119,13 +110,6 @@ def test_the_verdict_s_line_names_the_variant(project: Project) -> None:
     strict = ZAYA.replace("min-cosine = 0.99", "min-cosine = 1.0")
     result = project.manifest(strict).gate("-k", "fidelity", "--ane-cache=cache", shards="L03")
     result.stdout.fnmatch_lines(["*small:L03: fidelity failed; variant published; weights are*"])
-
-
-@pytest.mark.slow
-def test_the_router_s_state_runs_through_the_whole_stack(project: Project) -> None:
-    result = project.manifest(ZAYA + OF_ZAYA).gate("-rA", "--ane-cache=cache")
-    result.assert_outcomes(passed=16)
-    result.stdout.fnmatch_lines(["passed   small published synthetic *behaviour *"])
 
 
 # Captured probes and behaviour need the model as it is: no gap, no missing block.

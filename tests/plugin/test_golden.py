@@ -105,15 +105,3 @@ def test_tokens_beyond_the_vocabulary(
     result = prompted(project, "alien", form).gate("-k", "fidelity or behaviour")
     result.assert_outcomes(failed=5, deselected=8)
     result.stdout.fnmatch_lines([f"Golden prompt {sentence}"])
-
-
-@pytest.mark.slow
-def test_a_prompt_of_one_token_is_compared_where_it_can_be(project: Project) -> None:
-    """Its only position is the first, apart from the others: behaviour has nothing to judge."""
-    kinds = '["captured", "outlier", "extreme"]'
-    result = prompted(project, "bos", "ids = [0]", kinds=kinds).gate("-k", "fidelity", "-rA")
-    result.assert_outcomes(passed=4, deselected=9)
-    result.stdout.fnmatch_lines(["captured bos T=1 * 1.0000 *"])
-    result = project.gate("-k", "behaviour")
-    result.assert_outcomes(failed=1, deselected=12)
-    result.stdout.fnmatch_lines(["UNPROVEN mini *No golden prompt has a second position*"])

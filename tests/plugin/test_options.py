@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
@@ -194,11 +193,6 @@ def test_thresholds_in_place_of_the_policys(
     result.stdout.fnmatch_lines([f"ane: all · *min-cosine {value}*" if value else "ane: all · *"])
 
 
-def test_a_threshold_of_a_shard_that_is_not_there(good: Project) -> None:
-    says = "--ane-min-cosine: 'god' matches no shard; nearest: good."
-    refused(good.gate("--ane-min-cosine=god:0.9"), says)
-
-
 # `--ane-compute-units` and its ini twin: where Core ML may run a model.
 
 FIDELITY = ("-k", "fidelity")
@@ -313,20 +307,3 @@ def test_benchmarks_time_this_machine(project: Project) -> None:
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     text = result.stdout.str() + result.stderr.str()
     assert "benchmarks time the machine that pytest runs on" in text
-
-
-@pytest.mark.slow
-@pytest.mark.drawn
-def test_without_it_dask_is_not_imported(project: Project) -> None:
-    project.packages(good="none")
-    project.pytester.makeconftest(
-        "import sys\n"
-        "def pytest_unconfigure():\n"
-        "    print('dask' in sys.modules, 'distributed' in sys.modules)\n"
-    )
-    result = project.pytester.run(
-        sys.executable, "-m", "pytest", "--ane-shards=all", "-m", "gate", "-k", "placement", "-q",
-        f"--ane-cache={project.workshop.cache}",
-    )  # fmt: skip
-    assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["False False"])

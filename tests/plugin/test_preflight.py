@@ -54,24 +54,11 @@ def test_what_will_be_built_and_where(project: Project) -> None:
     third.stdout.no_fnmatch_line("ane: * to build*")
 
 
-@pytest.mark.slow
-def test_only_shards_that_are_asked_about_count(project: Project) -> None:
-    result = project.llama().gate("--ane-cache=cache", "-k", "L01 and placement")
-    result.stdout.fnmatch_lines(["ane: 1 shard to build, * at once · cache * free"])
-
-
 def test_a_run_without_gates_builds_nothing(project: Project) -> None:
     project.llama().pytester.makepyfile(test_own="def test_own(): pass")
     result = project.run("--ane-shards=all", "--ane-cache=cache", "-k", "test_own")
     result.assert_outcomes(passed=1, deselected=13)
     result.stdout.no_fnmatch_line("ane: * to build*")
-
-
-@pytest.mark.slow
-@pytest.mark.drawn
-def test_quiet_says_nothing(project: Project) -> None:
-    result = project.llama().gate("--ane-cache=cache", "-q", "-k", "placement", shards="L01")
-    result.stdout.no_fnmatch_line("ane: *")
 
 
 def test_a_disk_that_is_plainly_too_small_is_refused_before_anything_is_built(

@@ -57,19 +57,6 @@ def test_a_terminal_shows_progress_and_then_erases_it(project: Project) -> None:
     assert re.search(second, screen)
 
 
-@pytest.mark.slow
-@pytest.mark.drawn
-def test_quiet_shows_none(project: Project) -> None:
-    screen = on_a_terminal(project.packages(good="none"), "--ane-cache=cache", "-q")
-    assert "own:good (1 of" not in screen
-
-
-def test_a_pipe_shows_none(project: Project) -> None:
-    result = project.packages(good="none").gate()
-    result.stdout.no_fnmatch_line("*own:good (1 of*")
-    result.stderr.no_fnmatch_line("*own:good (1 of*")
-
-
 TOGETHER = """
 import os
 import time

@@ -14,7 +14,6 @@ from pytest_ane.gates.base import Subject
 from pytest_ane.gates.registry import GATES
 from pytest_ane.mlprogram.errors import EvidenceError
 from pytest_ane.project.entries import read_manifest
-from pytest_ane.records.memory import machine_of
 from pytest_ane.records.record import Record, sealed
 from pytest_ane.records.run import Facts, Writer
 from pytest_ane.records.run import read_run as read_records
@@ -215,15 +214,6 @@ def test_a_gate_of_ones_own(project: Project) -> None:
     assert {each.gate for each in of_run(project.path / "run.jsonl")[1]} == {"mine", "blind"}
 
 
-def test_throughput_is_kept_test_by_test(project: Project) -> None:
-    project.packages(good="none")
-    project.run("--ane-shards=good", "-m", "bench", "--ane-report=here/")
-    written = {each.part: each for each in records(project.path / "here")}
-    assert set(written) == {"load", "call[Tmax]"}
-    assert float(written["load"].figures["seconds"]) > 0
-    assert "thread" in machine_of(written["load"].environment)
-
-
 def test_a_comparison_is_no_measurement(project: Project) -> None:
     """Figures that compare with a stored run stay with the verdict."""
     project.packages(good="none")
@@ -233,22 +223,6 @@ def test_a_comparison_is_no_measurement(project: Project) -> None:
     result.stdout.fnmatch_lines(["*change on run 0001*", "ane: 1 record in *here*"])
     (record,) = records(project.path / "here")
     assert set(record.figures) == {"what", "seconds", "rounds", "tokens", "control_seconds"}
-
-
-def test_a_run_s_own_file_leaves_the_checkout_clean(project: Project) -> None:
-    project.packages(good="none")
-    for command in ("init -q", "add .", "commit -qm one"):
-        git(project.path, *WHO, *command.split())
-    folder = project.path / "history"
-    for change in ("", "", "# a change\n"):
-        if change:
-            project.packages(change, good="none")
-        project.gate("--ane-report=history/", "-k", "compression")
-        git(project.path, "add", "history")
-        git(project.path, *WHO, "commit", "-qm", "history")
-    facts = sorted((of_run(file)[0] for file in folder.iterdir()), key=lambda f: f.started)
-    assert sorted(each.clean for each in facts) == [False, True, True]
-    assert len({each.commit for each in facts}) == 3
 
 
 def test_a_record_that_is_lost_fails_no_test(
@@ -305,15 +279,6 @@ def test_declared_limits_are_those_of_verdicts(project: Project) -> None:
     assert found["fidelity"] >= {"cosine.min", "relative_l2.max"}
     assert found["compression"] == {"size_bytes", "ratio"}
     assert found["hazards"] >= {"sum.max", "dropped.max"}
-
-
-@pytest.mark.heavy
-def test_declared_limits_of_a_family(project: Project) -> None:
-    project.llama(LIMITS.format(model="mini"))
-    found = limits_of(project, "-m", "gate or bench", "--ane-arithmetic=typed,ane")
-    assert found["behaviour"] >= {"top1", "kl.mean", "centred_cosine.min", "positions"}
-    assert found["fidelity"] >= {"algebra.max", "rounding.rms", "cosine.min"}
-    assert found["throughput"] == {"tok_s"}
 
 
 # `--ane-model-explorer`: graphs of the judged shards.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.mac.testing import Replayer, Script
-from tests.plugin.conftest import Project, refused
+from tests.plugin.conftest import Project
 
 DEVICE = """
 [models.own.policy.placement]
@@ -139,13 +139,6 @@ def test_the_store_of_the_ini_file_and_of_the_manifest(
         filled.head('[run]\nstore = "store"\n')
     monkeypatch.setattr("pytest_ane.make.shard._build", refuse)
     filled.gate("--ane-cache=second", shards="head.0").assert_outcomes(passed=3, deselected=1)
-
-
-def test_what_has_no_meaning_is_said(project: Project) -> None:
-    refused(
-        project.llama().gate("--ane-cache=cache", "--ane-store=nowhere://a", shards="head.0"),
-        "*The store nowhere://a is no URL that fsspec knows*",
-    )
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.cli import main
-from pytest_ane.project import suite
 from tests.plugin.conftest import Project, refused
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,11 +80,6 @@ def test_shipped_gates_join_a_run_of_everything(project: Project, arguments: lis
     result.assert_outcomes(passed=4, deselected=1)
 
 
-def test_one_shipped_gate_can_be_named(project: Project) -> None:
-    named = str(suite.shipped() / "test_placement.py")
-    project.packages(good="none").gate(named, f"--rootdir={project.path}").assert_outcomes(passed=1)
-
-
 def test_the_projects_naming_rules_hide_no_shipped_gate(project: Project) -> None:
     project.pytester.makeini(
         "[pytest]\npython_files = check_*.py\npython_functions = check_*\nnorecursedirs = gates\n"
@@ -142,12 +136,6 @@ def test_ids_are_short_and_no_weights_are_read(
     assert not (project.path / "cache").exists()
 
 
-def test_packages_are_not_opened(project: Project) -> None:
-    result = project.packages(absent="none").gate("--co", "-q")
-    assert result.ret == 0
-    result.stdout.fnmatch_lines(["gates/test_placement.py::test_placement[[]own:absent[]]"])
-
-
 def test_behaviour_is_asked_of_complete_chains_only(project: Project) -> None:
     result = project.llama().gate("--co", "-q", shards="L0*")
     assert result.ret == pytest.ExitCode.OK
@@ -183,12 +171,6 @@ def listed(project: Project, selection: str) -> list[str]:
 )
 def test_a_selection_names_shards(project: Project, selection: str, shards: list[str]) -> None:
     assert listed(project, selection) == shards
-
-
-def test_the_whole_chain_is_also_asked_for_its_behaviour(project: Project) -> None:
-    result = project.llama().gate()
-    result.assert_outcomes(passed=13)
-    result.stdout.fnmatch_lines(["gates/test_behaviour.py . *", "passed   mini  *behaviour *"])
 
 
 @pytest.mark.parametrize("selection", ["L1", "tiny:L00", "L01-L00", "sample:none", "", " , "])

@@ -110,11 +110,6 @@ def test_last_failed_runs_what_failed(mixed: Project) -> None:
     again.stdout.fnmatch_lines(["passed: fidelity 0/1"])
 
 
-def test_an_id_from_the_screen_can_be_deselected(mixed: Project) -> None:
-    result = mixed.gate("--deselect=gates/test_fidelity.py::test_fidelity[own:nan]")
-    result.assert_outcomes(passed=5, deselected=2)
-
-
 def test_verbose_shows_ids_and_every_passed_verdict(project: Project) -> None:
     good = project.workshop.packages["good"]
     shards = (f'[models.own.shard.S{i}]\nartifact = "{good}"\nreference = "none"' for i in range(5))

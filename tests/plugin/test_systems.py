@@ -7,7 +7,6 @@ import shutil
 import numpy as np
 import pytest
 
-from pytest_ane.cli import main
 from pytest_ane.mac.testing import DeviceRule, Mac, Replayer, Script
 from tests.mlprogram.packages import Program
 from tests.plugin.conftest import Project
@@ -63,30 +62,6 @@ def record(project: Project, mac: Mac, *rules: DeviceRule, to: str = "evidence")
     _RECORDED[key] = files
     shutil.rmtree(made)
     record(project, mac, *rules, to=to)
-
-
-def compared(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> list[str]:
-    capsys.readouterr()
-    assert main(["evidence", "compare", *arguments, "--by=os", "--cache=cache"]) == code
-    return capsys.readouterr().out.splitlines()
-
-
-@pytest.mark.slow
-def test_the_three_operations_in_which_two_systems_differ(
-    five: Project, capsys: pytest.CaptureFixture[str]
-) -> None:
-    record(five, OLD)
-    record(five, NEW, *MOVED, to="newer")
-    lines = compared(capsys, "newer", code=1)
-    assert lines[0] == ("macOS 26.7 (25H10) -> macOS 27.0 (26A100): 2 gates of own:five compared")
-    at = lines.index("  3 operations that moved:")
-    assert [line.split() for line in lines[at + 2 : at + 5]] == [
-        ["own:five", "1", "conv", "ANE", "->", "CPU", "mid_proj"],
-        ["own:five", "1", "conv", "ANE", "->", "GPU", "out_proj"],
-        ["own:five", "1", "silu", "ANE", "->", "CPU", "gate"],
-    ]
-    (verdict,) = [line for line in lines if "passed" in line]
-    assert verdict.split()[:4] == ["own:five", "placement", "passed", "failed"]
 
 
 EACH = '[models.own.policy.evidence]\nsystems = ["macOS 26", "macOS 27"]\n'

@@ -80,26 +80,6 @@ def test_a_second_one_tells_what_changed(project: Project, command: Command) -> 
     assert "- own:good compression: passed -> failed" in surprise
 
 
-def test_what_speaks_against_an_answer_is_said(project: Project, command: Command) -> None:
-    """The sentences are the business of `tests/tools/test_writeup.py`."""
-    project.packages(good="none", nan="none")
-    project.gate("--ane-report=early.jsonl", "-k", "compression", shards="good,nan")
-    command("--intent", "Late", "--shards", "good")
-    late = page(project, "001-late")
-    text = late.path.read_text().replace(late.head.recorded, "2999-01-01T00:00:00Z")
-    late.path.write_text(text.replace("\nLate\n", "\nLater\n"))
-    project.packages(good="none", nan="none", more="[run]\nmax-cache = '1 GB'\n")
-    project.gate("--ane-report=other.jsonl", "-x", "-k", "compression", shards="good,nan")
-    assert len(command("early.jsonl", "--writeup")) == 5
-    (sentence,) = command("--writeup", "1", "other.jsonl", code=1)
-    assert "001-late.jsonl holds another run than other.jsonl; remove it" in sentence
-    late.beside(".jsonl").unlink()
-    # What the run read stands in its own file, whatever becomes of the manifest.
-    project.packages(good="none", more="[run]\nmax-cache = '2 GB'\n")
-    changed, _ = command("--writeup", "001-late", "other.jsonl")[4:]
-    assert changed.endswith('run absent -> { max-cache = "1 GB" }.')
-
-
 def test_another_folder_and_names_with_blanks(
     project: Project, command: Command, tmp_path: Path
 ) -> None:

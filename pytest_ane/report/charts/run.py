@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from pytest_ane.gates.verdict import Cell, Column, Side, Table
@@ -124,7 +125,8 @@ def _course(run: Run, course: Course) -> Picture | None:
         course.gate, course.subject, course.test))  # fmt: skip
     figures = (f for row in rows for f in (row.data or {}).get("figures", ()))
     now: dict[str, Any] = next((f for f in figures if f["name"] == course.figure), {})
-    same = [each.backend for each in run.courses if _subject(each) == _subject(course)]
+    of = attrgetter("gate", "subject", "test", "figure")
+    same = [each for each in run.courses if of(each) == of(course)]
     on = f" on {course.backend}" if len(same) > 1 and course.backend else ""
     return history(
         f"{course.subject} {now.get('label') or course.figure}{on} over commits",
@@ -134,10 +136,6 @@ def _course(run: Run, course: Course) -> Picture | None:
         limit=now.get("limit"),
         good=now.get("good"),
     )
-
-
-def _subject(course: Course) -> tuple[str, str, str, str]:
-    return course.gate, course.subject, course.test, course.figure
 
 
 def history(

@@ -46,7 +46,7 @@ def page(run: Run) -> str:
 
     It holds one script, the page's own, whose digest is in its policy: no other one runs.
     """
-    found, earlier, notes = subjects(run), run.earlier, list[str]()
+    found, notes = subjects(run), list[str]()
     try:
         charts = [(each, Markup(svg(each)), grid(each.table)) for each in pictures_of(run)]
     except ReportError as error:
@@ -68,7 +68,7 @@ def page(run: Run) -> str:
             for s in models
         ],
         charts=charts,
-        packed=_script_json({s.name: _packed(_detail(run, s, earlier)) for s in found}),
+        packed=_packed(run, found),
         style=Markup(_text("page.css")),
         code=Markup(code),
         policy=f"sha256-{base64.b64encode(sha256(code.encode()).digest()).decode()}",
@@ -96,20 +96,26 @@ def _headline(run: Run) -> str:
     return ", ".join(parts) + (f"; stopped early: {run.facts.stopped}" if run.facts.stopped else "")
 
 
-def _detail(run: Run, subject: Subject, earlier: Earlier | None) -> str:
-    return _template("detail.html").render(
-        subject=subject,
-        command=run.command(subject.name) if subject.worst.gate else "",
-        sections=[(one, _section(run, one, earlier)) for one in subject.judged],
-        ops=strip(subject),
-    )
+def _packed(run: Run, found: Sequence[Subject]) -> Markup:
+    """The details by subject, compressed for `DecompressionStream`, as JSON that ends no script."""
+    packed = {}
+    for subject in found:
+        html = _template("detail.html").render(
+            subject=subject,
+            command=run.command(subject.name) if subject.worst.gate else "",
+            sections=[(one, _section(run, one)) for one in subject.judged],
+            ops=strip(subject),
+        )
+        packed[subject.name] = base64.b64encode(gzip.compress(html.encode(), 9, mtime=0)).decode()
+    text = json.dumps(packed, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c").replace("&", "\\u0026"))
 
 
-def _section(run: Run, one: Judged, earlier: Earlier | None) -> dict[str, Any]:
+def _section(run: Run, one: Judged) -> dict[str, Any]:
     verdict = one.verdict
     if verdict is None:
         return {"verdict": None, "command": ""}
-    then = before(earlier, one)
+    then = before(run.earlier, one)
     limited = [figure for figure in verdict.figures if figure.limit is not None]
     return {
         "verdict": verdict,
@@ -134,17 +140,6 @@ def _last(figure: Figure, earlier: Mapping[str, Cell]) -> str:
         return ""
     text = amount(then, figure.unit)
     return "same" if text == amount(figure.value, figure.unit) else text
-
-
-def _packed(text: str) -> str:
-    """HTML, compressed for `DecompressionStream`; base64, since a page is text."""
-    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
-
-
-def _script_json(value: Any) -> Markup:
-    """JSON inside of a script element, which ends at the first `</script` in it."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c").replace("&", "\\u0026"))
 
 
 @cache
@@ -236,8 +231,8 @@ def changes_of(run: Run, found: Sequence[Subject]) -> dict[str, Any]:
         return {}
     judged = [one for subject in found for one in subject.judged if one.gate]
     figures = sorted(_figures(judged, run.earlier), key=lambda c: (not c.worse, -c.size))
-    before = {_key(row): row for row in run.before.rows if row.gate} if run.before else {}
-    pairs = [(before[_key(one.row)], one.row) for one in judged if _key(one.row) in before]
+    before = {row.asked: row for row in run.before.rows if row.gate} if run.before else {}
+    pairs = [(before[one.row.asked], one.row) for one in judged if one.row.asked in before]
     turns = [
         Turn(now.subject, " ".join((now.gate, now.part)).strip(), then.label, now.label)
         for then, now in pairs
@@ -256,11 +251,7 @@ def changes_of(run: Run, found: Sequence[Subject]) -> dict[str, Any]:
 
 def before(earlier: Earlier | None, one: Judged) -> Mapping[str, Cell]:
     """Figures that the run before had of a gate and subject."""
-    return earlier.figures.get(_key(one.row), {}) if earlier else {}
-
-
-def _key(row: Row) -> Asked:
-    return row.gate, row.subject, row.part
+    return earlier.figures.get(one.row.asked, {}) if earlier else {}
 
 
 def _figures(judged: Sequence[Judged], earlier: Earlier) -> Iterator[Change]:
@@ -311,7 +302,7 @@ def _data(row: Row) -> Sequence[Mapping[str, Any]]:
 
 
 def _alone(then: Mapping[Asked, Row], now: Sequence[Judged]) -> Iterator[str]:
-    keys = {_key(one.row) for one in now}
+    keys = {one.row.asked for one in now}
     for which, others in (("now", keys - then.keys()), ("before", then.keys() - keys)):
         if others:
             names = some(sorted(f"{subject} {gate}" for gate, subject, _ in others), _NAMED)

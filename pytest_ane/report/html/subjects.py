@@ -18,8 +18,6 @@ from pytest_ane.report.rows import Row, ranked
 from pytest_ane.report.run import Run, verdict_of
 from pytest_ane.report.table import cell, head
 
-LEVELS = 5
-"""Shades of a passed cell, from 0 at the limit to 4 far from it."""
 _SHARES = (0.05, 0.15, 0.35, 0.6)
 """Where the next shade begins, as a share of the way from the limit to the best value."""
 _FAR = 1e15
@@ -63,7 +61,7 @@ class Judged:
     def level(self) -> int:
         """Its shade."""
         room = self.room
-        return LEVELS - 1 if math.isnan(room) else sum(room >= share for share in _SHARES)
+        return len(_SHARES) if math.isnan(room) else sum(room >= share for share in _SHARES)
 
     @property
     def shown(self) -> Figure | None:
@@ -192,19 +190,14 @@ class Grid(NamedTuple):
 
 def grid(table: Table) -> Grid:
     """Any table; bars are scaled to the largest of all, and columns without a value left out."""
-    kept = [
-        (i, column)
-        for i, column in enumerate(table.columns)
-        if any(row[i] not in (None, "") for row in table.rows)
-    ]
+    is_kept = [any(value not in (None, "") for value in of) for of in zip(*table.rows, strict=True)]
+    kept = [(i, column) for i, column in enumerate(table.columns) if is_kept and is_kept[i]]
     bars = [i for i, column in kept if column.bar]
     largest = max((_finite(row[i]) for row in table.rows for i in bars), default=0.0)
-    rows = [
-        tuple(_shown(row[i], column, largest) for i, column in kept)
-        for row in table.rows[:MOST_ROWS]
-    ]
+    shown = table.rows[:MOST_ROWS]
+    rows = tuple(tuple(_shown(row[i], column, largest) for i, column in kept) for row in shown)
     heads = tuple(head(column) for _, column in kept)
-    return Grid(table.title, table.name, heads, tuple(rows), len(table.rows) - len(rows))
+    return Grid(table.title, table.name, heads, rows, len(table.rows) - len(rows))
 
 
 class Op(NamedTuple):
@@ -226,24 +219,15 @@ class Op(NamedTuple):
 
 def strip(subject: Subject) -> list[Op]:
     """All compute operations in their order, joined by name with blame and hazards."""
-    errors, hazards = _errors(subject), _hazards(subject)
+    blamed = subject.records("blame.operations")
+    errors, hazards = {row["op"]: row["own error"] for row in blamed}, _hazards(subject)
     made = []
     for row in subject.records("program"):
-        name = str(row["op"])
+        name, error = str(row["op"]), errors.get(row["op"])
         unit, where = _unit(row["forecast"], row["predicted"], row["recorded"])
-        error = errors.get(name)
-        made.append(
-            Op(
-                name,
-                str(row["type"]),
-                unit,
-                where,
-                None if error is None else _short(error),
-                0.0 if error is None else _height(error),
-                hazards.get(name, ""),
-                str(row["why"] or ""),
-            )
-        )
+        added = _short(error) if isinstance(error, int | float) else None
+        hazard, why = hazards.get(name, ""), str(row["why"] or "")
+        made.append(Op(name, str(row["type"]), unit, where, added, _height(error), hazard, why))
     return made
 
 
@@ -256,12 +240,6 @@ def _unit(forecast: Cell, predicted: Cell, recorded: Cell) -> tuple[str, str]:
             off = how == "predicted" and forecast == "ineligible"
             return ("off" if off else _UNITS.get(str(value), "")), ", ".join(said)
     return "", "undecided"
-
-
-def _errors(subject: Subject) -> dict[str, float]:
-    rows = subject.records("blame.operations")
-    own = ((str(row["op"]), row["own error"]) for row in rows)
-    return {name: error for name, error in own if isinstance(error, int | float)}
 
 
 def _hazards(subject: Subject) -> dict[str, str]:
@@ -277,7 +255,9 @@ def _hazards(subject: Subject) -> dict[str, str]:
     return {op: "; ".join(texts) for op, texts in near.items()}
 
 
-def _height(error: float) -> float:
+def _height(error: Cell) -> float:
+    if not isinstance(error, int | float):
+        return 0.0
     if math.isnan(error):
         return 100.0
     span = math.log(_MOST_ERROR / _LEAST_ERROR)

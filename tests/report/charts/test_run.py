@@ -165,12 +165,6 @@ def test_the_bound_alone_and_nothing_at_all() -> None:
     assert not [*throughput(Run("", (Row("fidelity", "m:L01", "passed", ""),)))]
 
 
-def test_hostile_parts_stay_text() -> None:
-    name = "<script>"
-    _, time = throughput(run(profile={name: 0.1}, counts={}))
-    assert name in drawn(time).texts
-
-
 def trial(width: int, accepted: int, **more: Any) -> dict[str, Any]:
     return {
         "prompt": "france",
