@@ -241,6 +241,7 @@ def test_a_grid_marks_what_is_beyond_and_is_cut() -> None:
     assert made.heads == ("a", "kl <= 0.1 nats", "n")
     assert [row[1].beyond for row in made.rows] == [False, True, True]
     assert [row[2].bar for row in made.rows] == [25.0, 100.0, 0.0]
+    assert grid(Table("t", columns("a", "bin 1"), ((1, 2),))).heads == ("a",)
     made = grid(Table("t", columns("a"), tuple((i,) for i in range(1000))))
     assert (len(made.rows), made.more) == (400, 600)
 
