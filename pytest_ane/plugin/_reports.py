@@ -35,7 +35,7 @@ from pytest_ane.records.history import courses, last_before
 from pytest_ane.records.memory import Memory
 from pytest_ane.records.record import Record
 from pytest_ane.records.run import Facts, Writer, gate_files, plugin_digest, versions
-from pytest_ane.report.formats import format_of
+from pytest_ane.report.formats import FORMATS, format_of
 from pytest_ane.report.github import ROOM, Place, commands, summary
 from pytest_ane.report.html.subjects import subjects
 from pytest_ane.report.model_explorer import collection, node_data
@@ -73,13 +73,11 @@ def add_to(config: pytest.Config) -> None:
     """Report this run, unless it is part of another or runs nothing."""
     files = _options.report_files(config, records=False)
     for file in files:
-        try:
-            format_of(file)
-        except ReportError:
+        if file.suffix.lower() not in FORMATS:
             raise pytest.UsageError(
                 f"--ane-report={file.name}: there is no such format; end the file's name with "
                 ".html, .md or .jsonl, or a folder's with a slash."
-            ) from None
+            )
         _require_writable("--ane-report", file)
     graphs = _options.path(config, "ane_model_explorer")
     if graphs is not None:

@@ -61,10 +61,12 @@ NAMES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "GOMP_SPINCOUNT")
 
 
 @pytest.mark.slow
-def test_a_conftest_that_imports_numpy_is_not_too_early(project: Project) -> None:
+def test_a_conftest_that_imports_numpy_is_not_too_early(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a process of its own, for how many threads numpy has is said once."""
     for name in NAMES:
-        os.environ.pop(name, None)
+        monkeypatch.delenv(name, raising=False)
     pytester = project.packages(good="none").pytester
     pytester.makeconftest("import numpy")
     pytester.makepyfile(

@@ -25,11 +25,6 @@ def test_all_workers_are_one_line() -> None:
     assert line(notes, total=34, seconds=30.0) == expected
 
 
-@pytest.mark.parametrize("notes", [[], [{"now": "", "done": {"m:L00": 1}}]])
-def test_idle_workers_show_nothing(notes: list[dict[str, object]]) -> None:
-    assert line(notes, total=34, seconds=30.0) == ""
-
-
 def on_a_terminal(project: Project, *options: str) -> str:
     """What a run writes to a terminal of its own."""
     command = [sys.executable, "-m", "pytest", "--ane-shards=all", "-m", "gate", *options]

@@ -191,12 +191,9 @@ class Grid(NamedTuple):
 def grid(table: Table) -> Grid:
     """Any table; bars are scaled to the largest of all, and columns without a value left out."""
     is_kept = [any(value not in (None, "") for value in of) for of in zip(*table.rows, strict=True)]
+    kept = [(i, column) for i, column in enumerate(table.columns) if is_kept and is_kept[i]]
     # Bins of a histogram are for the records: they are too many for a page.
-    kept = [
-        (i, column)
-        for i, column in enumerate(table.columns)
-        if is_kept and is_kept[i] and not column.title.startswith("bin ")
-    ]
+    kept = [(i, column) for i, column in kept if not column.title.startswith("bin ")]
     bars = [i for i, column in kept if column.bar]
     largest = max((_finite(row[i]) for row in table.rows for i in bars), default=0.0)
     shown = table.rows[:MOST_ROWS]
