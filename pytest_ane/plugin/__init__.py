@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_ane.plugin import _bench, _collection, _fixtures, _options
 from pytest_ane.plugin._options import usage_errors, wanted
 from pytest_ane.project import process
-
-if TYPE_CHECKING:
-    from _pytest.terminal import TerminalReporter
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -32,21 +28,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_load_initial_conftests(
-    early_config: pytest.Config,
-) -> Generator[None, object, object]:
-    """Provide a standard output where there is none, before pytest captures it."""
-    given = early_config.known_args_namespace
-    if given.ane_shards is not None or given.ane_package is not None:
-        from pytest_ane.plugin._process import provide_output
-
-        provide_output()
-    return (yield)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
-    """End cleanly on SIGTERM, and with a sentence where standard output cannot be written."""
+    """End cleanly on SIGTERM."""
     if not wanted(config):
         return (yield)
     from pytest_ane.plugin._process import run
@@ -62,10 +45,13 @@ def pytest_configure(config: pytest.Config) -> None:
         _collection.wake(config)
         _bench.select(config, named=not _collection.is_everything(config))
         if not wanted(config):
-            _options.refuse_recording_nothing(config)
+            if config.getoption("ane_record", None) is not None:
+                raise pytest.UsageError(
+                    "--ane-record records the gates of selected shards, and none is selected; add "
+                    "--ane-shards=all -m gate."
+                )
             _collection.add_to(config)
             return
-        _bench.check(config)
         process.choose()
         from pytest_ane.plugin import _runloop
 
@@ -104,14 +90,3 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     _bench.deselect(config, items)
     _bench.use_processor_time(config, items)
     _collection.in_order(config, items)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
-    """Without shards, how to wake the gates; not where other tests ran, for those were meant."""
-    ran = any(map(terminalreporter.stats.get, ("passed", "failed", "error", "skipped")))
-    silent = config.getoption("no_summary", False)
-    if _collection.are_asleep(config) and not ran and not silent:
-        terminalreporter.write_line(
-            "ane: gates are asleep; wake them with --ane-shards=all (or L01, sample:5)"
-        )

@@ -1,9 +1,7 @@
 """Benchmarks of shards: their fixtures, when they run, what pytest-benchmark's options mean.
 
-`--benchmark-compare` on the command line asks for a comparison: without shards it selects those of
-the newest stored run of this machine, and a run that compares nothing is a usage error. Like the
-entry point, this imports the standard library and pytest alone. Fixtures request `benchmark` last:
-it complains if it is not used, as where a shard cannot be built.
+Like the entry point, this imports the standard library and pytest alone. Fixtures request
+`benchmark` last: it complains if it is not used, as where a shard cannot be built.
 """
 
 from __future__ import annotations
@@ -13,8 +11,6 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +36,6 @@ FILE = "test_throughput.py"
 """Our benchmarks among the gates."""
 HELD = pytest.StashKey[frozenset[str]]()
 """Node ids of the stored run's benchmarks, where that run selects what is measured."""
-_GROUPS = ("group", "name", "func", "fullname", "fullfunc", "param")
 _FIXTURES = {"ane_shard", "ane_chain"}
 _TIMED = {"ane_load_benchmark", "ane_shard_benchmark", "ane_decode_benchmark"}
 
@@ -51,7 +46,7 @@ def ane_load_benchmark(
 ) -> Callable[[], Speed]:
     """`ane_load_benchmark()` times loading the shard up to its first prediction."""
     watch = _stopwatch(request, benchmark)
-    return lambda: watch.used(lambda: watch.load(ane_shard, ane_artifact))
+    return lambda: watch.load(ane_shard, ane_artifact)
 
 
 @pytest.fixture
@@ -60,7 +55,7 @@ def ane_shard_benchmark(
 ) -> Callable[..., Speed]:
     """`ane_shard_benchmark(tokens)` times one call of the shard, 1 to `"max"` positions."""
     watch = _stopwatch(request, benchmark)
-    return lambda tokens=1: watch.used(lambda: watch.call(ane_shard, ane_artifact, tokens))
+    return lambda tokens=1: watch.call(ane_shard, ane_artifact, tokens)
 
 
 @pytest.fixture
@@ -69,7 +64,7 @@ def ane_decode_benchmark(
 ) -> Callable[..., Speed]:
     """`ane_decode_benchmark(prompt=None, count=32)` times greedy decoding through the chain."""
     watch = _stopwatch(request, benchmark)
-    return lambda prompt=None, **more: watch.used(lambda: watch.decode(ane_chain, prompt, **more))
+    return lambda prompt=None, **more: watch.decode(ane_chain, prompt, **more)
 
 
 @pytest.fixture
@@ -133,20 +128,29 @@ def require_baseline(session: pytest.Session) -> None:
     config = session.config
     # Only workers of xdist know their tests, and none of them times any.
     spread = hasattr(config, "workerinput") or config.pluginmanager.hasplugin("dsession")
-    if spread or config.option.collectonly:
+    if spread or config.option.collectonly or not is_requested(config):
         return
-    if is_requested(config):
-        from pytest_ane.plugin import _workspace as workspace
+    from pytest_ane.plugin import _workspace as workspace
 
-        timed = [item for item in session.items if _TIMED & _fixtures(item)]
-        if any("benchmark" in _fixtures(item) for item in session.items if item not in timed):
-            return  # pytest-benchmark compares others.
-        subjects = {subject_of(i) for i in timed if isinstance(i, pytest.Function)}
-        _require_stored(config, workspace.of(config), subjects)
+    timed = [item for item in session.items if _TIMED & _fixtures(item)]
+    if any("benchmark" in _fixtures(item) for item in session.items if item not in timed):
+        return  # pytest-benchmark compares others.
+    subjects = {subject_of(i) for i in timed if isinstance(i, pytest.Function)}
+    if not subjects:
+        raise UnprovenError(
+            f"{COMPARE}: no benchmark is selected, so nothing would be compared; give -m bench, or "
+            "leave -m and -k out."
+        )
+    space = workspace.of(config)
+    _newest(config, space.manifest, space.identity, subjects)
 
 
-def check(config: pytest.Config) -> None:
-    """Check pytest-benchmark's options; `UsageError` where one is wrong."""
+def prepare(config: pytest.Config, space: Workspace) -> None:
+    """Before pytest-benchmark is configured: name its folder, and register the report.
+
+    Runs are stored where the manifest says, if that is one place. `UsageError` where the options
+    of pytest-benchmark would time or compare nothing.
+    """
     if not is_wanted(config):
         return
     if not config.pluginmanager.hasplugin("benchmark"):
@@ -157,23 +161,15 @@ def check(config: pytest.Config) -> None:
         raise pytest.UsageError(
             "--benchmark-compare-fail compares with a stored run; add --benchmark-compare."
         )
-    if config.getoption("benchmark_histogram") and find_spec("pygal") is None:
-        raise pytest.UsageError(
-            "--benchmark-histogram draws with pygal, which is not installed: "
-            "pip install 'pytest-benchmark[histogram]'."
-        )
-    _check_options(config)
-
-
-def prepare(config: pytest.Config, space: Workspace) -> None:
-    """Before pytest-benchmark is configured: name its folder, and register the report."""
-    if not is_wanted(config):
-        return
+    from pytest_ane.gates.throughput.stored import STORAGE
     from pytest_ane.plugin._stopwatch import BenchReport
 
     quiet_warnings(config)
-    use_baselines(config, space)
-    _check_storage(config)
+    models = {shard.model for shard in space.shards}
+    folders = {space.manifest.model_of(name).baselines for name in models}
+    folder = folders.pop() if len(folders) == 1 else None
+    if folder is not None and config.getoption("benchmark_storage") == STORAGE:
+        config.option.benchmark_storage = f"file://{folder}"
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(BenchReport(config), "ane-bench")
 
@@ -197,72 +193,11 @@ def is_wanted(config: pytest.Config) -> bool:
     return wanted(config) and chosen
 
 
-def is_recording(config: pytest.Config) -> bool:
-    """Whether this run is stored."""
-    return any(config.getoption(f"benchmark_{how}", None) for how in ("save", "autosave"))
-
-
-def _check_options(config: pytest.Config) -> None:
-    """Check groups, clock and JSON file."""
-    groups = str(config.getoption("benchmark_group_by")).split(",")
-    if wrong := [g for g in groups if g not in _GROUPS and not g.startswith("param:")]:
-        raise pytest.UsageError(
-            f"--benchmark-group-by={wrong[0]}: there are: {', '.join(_GROUPS)}, param:NAME."
-        )
-    _check_timer(config)
-    if (file := config.getoption("benchmark_json")) is not None:
-        _check_folder(f"--benchmark-json={file}", Path(file).absolute().parent, made=False)
-        if Path(file).is_dir():
-            raise pytest.UsageError(f"--benchmark-json={file}: is a folder; name a file.")
-
-
-def _check_storage(config: pytest.Config) -> None:
-    """Check where runs are stored, and of a run that is stored that it can be written."""
-    uri = str(config.getoption("benchmark_storage"))
-    if uri.startswith("elasticsearch+"):
-        return
-    if "://" in uri and not uri.startswith("file://"):
-        raise pytest.UsageError(
-            f"--benchmark-storage={uri}: is no folder; give a path, or file:// and a path."
-        )
-    if is_recording(config):
-        folder = Path(uri.removeprefix("file://")).absolute()
-        _check_folder(f"--benchmark-storage={uri}", folder, made=True)
-
-
-def _check_timer(config: pytest.Config) -> None:
-    """Check that the clock returns seconds; one of nanoseconds returns integers."""
-    name = str(config.getoption("benchmark_timer"))
-    module, _, attribute = name.rpartition(".")
-    try:
-        now = getattr(import_module(module), attribute)()
-        wrong = "" if isinstance(now, float) else f"gives {now!r}"
-    except Exception as error:
-        wrong = f"cannot be read ({error})"
-    if wrong:
-        raise pytest.UsageError(
-            f"--benchmark-timer={name}: {wrong}; give a clock of seconds, such as "
-            "time.process_time."
-        )
-
-
-def _check_folder(what: str, folder: Path, *, made: bool) -> None:
-    there = folder
-    while made and not there.exists() and there != there.parent:
-        there = there.parent
-    if not there.is_dir():
-        raise pytest.UsageError(f"{what}: {there} is no folder; name another place.")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise pytest.UsageError(f"{what}: {there} cannot be written; name another place.")
-
-
 def select(config: pytest.Config, *, named: bool) -> None:
     """Without a selection, select the shards that the newest stored run of this machine holds.
 
-    A project without a manifest, and tests that are named, are pytest-benchmark's own business.
-
-    Raises:
-        AneError: the manifest is wrong, or no run of this machine has any of its shards.
+    Without a manifest, and for named tests, the option is pytest-benchmark's own. `AneError` where
+    the manifest is wrong, or no run of this machine has any of its shards.
     """
     file = _options.manifest_file(config)
     if not is_compared(config) or not file.is_file():
@@ -291,10 +226,7 @@ def select(config: pytest.Config, *, named: bool) -> None:
 
 
 def refuse_damaged(config: pytest.Config) -> None:
-    """Refuse a stored run that is damaged or does not exist, before pytest-benchmark loads it.
-
-    It skips a run that is no JSON for an older one, and ends in a traceback over other JSON.
-    """
+    """Refuse a stored run that is damaged or absent; pytest-benchmark would skip it, or crash."""
     if not is_compared(config):
         return
     from pytest_ane.gates.throughput.stored import files_of, open_storage, read_stored
@@ -303,16 +235,6 @@ def refuse_damaged(config: pytest.Config) -> None:
     files = files_of(open_storage(config.getoption("benchmark_storage")), which)
     for file in files if which else files[-1:]:
         read_stored(file)
-
-
-def _require_stored(config: pytest.Config, space: Workspace, subjects: Collection[str]) -> None:
-    """Refuse a run that has no benchmark, or none of these subjects in a stored run."""
-    if not subjects:
-        raise UnprovenError(
-            f"{COMPARE}: no benchmark is selected, so nothing would be compared; give -m bench, or "
-            "leave -m and -k out."
-        )
-    _newest(config, space.manifest, space.identity, subjects)
 
 
 def judged(item: pytest.Item, space: Workspace, speed: Speed, benchmark: Any) -> Verdict:
@@ -327,7 +249,8 @@ def judged(item: pytest.Item, space: Workspace, speed: Speed, benchmark: Any) ->
     wanted = is_compared(config) or policy.max_regression is not None
     baselines = space.manifest.model_of(speed.subject.partition(":")[0]).baselines
     baseline = find(_open(config, baselines), speed, _which(config)) if wanted else None
-    timed = Throughput(speed, baseline, is_recording(config), is_compared(config))
+    stores = any(config.getoption(f"benchmark_{how}", None) for how in ("save", "autosave"))
+    timed = Throughput(speed, baseline, stores, is_compared(config))
     measurement = THROUGHPUT.measure(Timing(timed, policy, item.stash.get(CONFIRM, None)))
     speed = measurement.speed
     verdict = judge(measurement, policy, speed.subject)
@@ -338,22 +261,8 @@ def judged(item: pytest.Item, space: Workspace, speed: Speed, benchmark: Any) ->
     return verdict
 
 
-def use_baselines(config: pytest.Config, space: Workspace) -> None:
-    """Let pytest-benchmark store runs where the manifest says, if that is one place."""
-    from pytest_ane.gates.throughput.stored import STORAGE
-
-    models = {shard.model for shard in space.shards}
-    folders = {space.manifest.model_of(name).baselines for name in models}
-    folder = folders.pop() if len(folders) == 1 else None
-    if folder is not None and config.getoption("benchmark_storage") == STORAGE:
-        config.option.benchmark_storage = f"file://{folder}"
-
-
 def quiet_warnings(config: pytest.Config) -> None:
-    """Let pytest-benchmark warn, such as of no stored run, where a project makes errors of that.
-
-    It does so while pytest is set up, where an error is a traceback; the verdict says it anyway.
-    """
+    """Let pytest-benchmark warn while pytest is set up, where an error would be a traceback."""
     from pytest_benchmark.logger import PytestBenchmarkWarning
 
     warnings.filterwarnings("default", category=PytestBenchmarkWarning)

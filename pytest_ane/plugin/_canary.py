@@ -2,28 +2,24 @@
 
 Nothing is left to the order of tests. Whoever is about to build another shard first asks what the
 canaries' gates say; where that is not known yet, it asks the gates itself, under a lock. So it
-holds in every worker of xdist, under `-k` and `--lf`, and when a worker dies. Gates are asked in
-the user's form: as they were collected, else as the suite in use has them.
+holds in every worker of xdist, under `-k` and `--lf`, and when a worker dies. Gates of a project's
+own count once their tests have run.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
 
 import pytest
 
 from pytest_ane.gates.base import GateTest
 from pytest_ane.gates.registry import GATES
-from pytest_ane.gates.verdict import Verdict, nothing
+from pytest_ane.gates.verdict import nothing
 from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.errors import AneError, NotRunError, UnprovenError
 from pytest_ane.plugin._workspace import Workspace
 from pytest_ane.plugin.outcome import enforced
 from pytest_ane.plugin.recording import MeasurementSource
-from pytest_ane.project.suite import in_use, load
 from pytest_ane.report.terminal import brief
 
 KEY = pytest.StashKey["Canaries"]()
@@ -36,7 +32,7 @@ def of(config: pytest.Config) -> Canaries:
 
 def watch(config: pytest.Config, space: Workspace) -> None:
     """Let no shard be built before the canaries of its model have passed."""
-    config.stash[KEY] = canaries = Canaries(space, config.rootpath)
+    config.stash[KEY] = canaries = Canaries(space)
     space.before_build = canaries.require
 
 
@@ -46,21 +42,16 @@ class Canaries:
     A complaint is the end of the sentence `canary L01 ...`; it is empty where the gate passed.
     """
 
-    def __init__(self, space: Workspace, root: Path) -> None:
+    def __init__(self, space: Workspace) -> None:
         self._space = space
-        self._root = root
-        self._selected: dict[str, tuple[Shard, ...]] = {}
         self._known: dict[GateTest, str] = {}
-        self._collected: dict[GateTest, list[pytest.Function]] = {}
 
     def of(self, model: str) -> tuple[Shard, ...]:
         """The canaries that are selected, if other shards of the model are selected too."""
-        if model not in self._selected:
-            chosen = [shard for shard in self._space.shards if shard.model == model]
-            named = self._space.manifest.model_of(model).canary
-            canaries = tuple(shard for shard in chosen if shard.id in named)
-            self._selected[model] = canaries if len(canaries) < len(chosen) else ()
-        return self._selected[model]
+        chosen = [shard for shard in self._space.shards if shard.model == model]
+        named = self._space.manifest.model_of(model).canary
+        canaries = tuple(shard for shard in chosen if shard.id in named)
+        return canaries if len(canaries) < len(chosen) else ()
 
     def has(self, shard: Shard) -> bool:
         """Whether others wait for this shard."""
@@ -74,10 +65,6 @@ class Canaries:
             if complaint := self._complaint(canary):
                 raise NotRunError(f"not run: canary {canary.id} {complaint}")
 
-    def collected(self, asked: GateTest, item: pytest.Function) -> None:
-        """Remember a canary's gate as it was collected, before any is deselected."""
-        self._collected.setdefault(asked, []).append(item)
-
     def note(self, asked: GateTest, complaint: str) -> None:
         """Remember what a gate said of a canary, for all processes of the run."""
         # Of a gate with several tests, one that failed decides.
@@ -87,7 +74,11 @@ class Canaries:
         self._space.run.write(name, [*asked, complaint])
 
     def _complaint(self, canary: Shard) -> str:
-        tests = self._tests_of(canary)
+        tests = [
+            gate.test(subject) for gate in GATES.values()
+            if gate.scope == "shard" and gate.marker == "gate" and gate.asks(canary)
+            for subject in self._space.subjects(gate, canary)
+        ]  # fmt: skip
         known = self._noted(canary)
         if all(asked in known for asked in tests) or any(known.values()):
             return _first(known)
@@ -103,17 +94,6 @@ class Canaries:
                     self.note(asked, known[asked])
         return _first(known)
 
-    def _tests_of(self, canary: Shard) -> list[GateTest]:
-        """Those of shards that the suite in use has, then others that were collected."""
-        suite = [
-            gate.test(subject) for gate in GATES.values()
-            if gate.scope == "shard" and gate.marker == "gate" and self._file(gate.name).is_file()
-            and gate.asks(canary)
-            for subject in self._space.subjects(gate, canary)
-        ]  # fmt: skip
-        own = [asked for asked in self._collected if asked.subject == canary.qualified]
-        return list(dict.fromkeys((*suite, *own)))
-
     def _noted(self, canary: Shard) -> dict[GateTest, str]:
         for *asked, complaint in self._space.run.read(_name(canary.qualified)):
             self._known[GateTest(*asked)] = complaint
@@ -121,70 +101,25 @@ class Canaries:
         return {asked: says for asked, says in known if asked.subject == canary.qualified}
 
     def _ask(self, asked: GateTest, canary: Shard) -> str:
-        """Call the gate's own test functions with what their fixtures would give."""
-        gate = asked.gate
-        if gate in GATES and GATES[gate].by_arithmetic:
+        """Ask a gate as its own test does."""
+        gate = GATES[asked.gate]
+        if gate.by_arithmetic:
             canary = canary.in_arithmetic((asked.arithmetic,))
-        try:
-            tests = self._collected.get(asked)
-            calls: list[tuple[Callable[..., None], Mapping[str, Any]]] = (
-                [(test.obj, _parameters(test)) for test in tests]
-                if tests
-                else [(_function(gate, self._file(gate)), {})]
-            )
-            complaints = (self._called(gate, canary, *call) for call in calls)
-            return next(filter(None, complaints), "")
-        except AneError as error:
-            return unknown(gate, brief(str(error)))
-        except (AssertionError, pytest.fail.Exception):
-            return failed(gate)
-        # Whatever else went wrong: the canary has not passed, and the others must not be built.
-        except (Exception, pytest.skip.Exception) as error:
-            return unknown(gate, repr(error))
-
-    def _called(
-        self, gate: str, canary: Shard, test: Callable[..., None], given: Mapping[str, Any]
-    ) -> str:
-        verdicts: list[Verdict] = []
         source = MeasurementSource(self._space, canary)
-        shard = self._space.open_shard(canary)
-        fixtures: Mapping[str, Callable[[], Any]] = {
-            "ane_shard": lambda: canary,
-            "ane_artifact": lambda: shard.artifact,
-            "ane_program": lambda: shard.program,
-            "ane_backend": lambda: shard.backend,
-            "ane_probes": lambda: canary.probes,
-            "ane_reference": shard.cases,
-            "ane_cases": lambda: shard.cases,
-            "ane_evidence": lambda: source,
-            "ane_gate": lambda: verdicts.append,
-        }
-        arguments: dict[str, Any] = {}
-        for name, parameter in inspect.signature(test).parameters.items():
-            if name in fixtures:
-                arguments[name] = fixtures[name]()
-            elif name in given:
-                arguments[name] = given[name]
-            elif parameter.default is parameter.empty:
-                raise NotRunError(
-                    f"its test wants the fixture {name!r}, which only pytest can give; select the "
-                    "canary's own gates in the same run"
-                )
         try:
-            test(**arguments)
+            measurement = source.of(gate.name)
+            verdict = gate.judge(measurement, gate.policy(canary.policy), canary)
         except UnprovenError as error:
-            verdicts.append(nothing(gate, canary.qualified, str(error)))
-        recorded = source.record is not None
-        held = (enforced(verdict, self._space, recorded=recorded) for verdict in verdicts)
-        return next(filter(None, map(self._complaint_of, held)), "")
-
-    def _complaint_of(self, verdict: Verdict) -> str:
-        if verdict.status == "unproven" and self._space.allows_unproven(verdict.subject):
-            return ""
-        return "" if verdict.status == "passed" else failed(verdict.gate, verdict.status)
-
-    def _file(self, gate: str) -> Path:
-        return in_use(self._root, f"test_{gate}.py")
+            verdict = nothing(gate.name, canary.qualified, str(error))
+        except AneError as error:
+            return unknown(gate.name, brief(str(error)))
+        # Whatever else went wrong: the canary has not passed, and the others must not be built.
+        except Exception as error:
+            return unknown(gate.name, repr(error))
+        verdict = enforced(verdict, self._space, recorded=source.record is not None)
+        allowed = verdict.status == "unproven" and self._space.allows_unproven(verdict.subject)
+        passed = allowed or verdict.status == "passed"
+        return "" if passed else failed(verdict.gate, verdict.status)
 
 
 def noted(report: pytest.TestReport, gate: str) -> str | None:
@@ -214,20 +149,3 @@ def _first(complaints: Mapping[GateTest, str]) -> str:
 
 def _name(subject: str, gate: str = "") -> str:
     return f"canary-{subject.replace(':', '+')}+{gate}"
-
-
-def _parameters(test: pytest.Function) -> Mapping[str, Any]:
-    """What else a gate is parametrized by; fixtures that only pytest sets up are an error."""
-    for mark in test.iter_markers("usefixtures"):
-        raise NotRunError(
-            f"its test uses the fixture {mark.args[0]!r}, which only pytest can give; select the "
-            "canary's own gates in the same run"
-        )
-    return test.callspec.params
-
-
-def _function(gate: str, file: Path) -> Callable[..., None]:
-    function: Callable[..., None] | None = getattr(load(file), f"test_{gate}", None)
-    if function is None:
-        raise NotRunError(f"{file} has no test_{gate}")
-    return function

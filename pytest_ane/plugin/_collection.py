@@ -13,7 +13,7 @@ import pytest
 from pytest_ane.gates.words import GATE_WORDS
 from pytest_ane.plugin import _bench
 from pytest_ane.plugin._items import gate_of, is_gate
-from pytest_ane.plugin._options import manifest_file, names_gates, wanted
+from pytest_ane.plugin._options import manifest_file, wanted
 from pytest_ane.project.suite import FOLDER, files, load, own, shipped
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 _FIXTURES = ("ane_shard", "ane_chain")
 _NOTHING, _NO_QUESTION = "nothing-selected", "no-question"
-_DROPPED = pytest.StashKey[bool]()
-"""Whether gates were collected with nothing to ask."""
 _JOINS = pytest.StashKey[frozenset[str]]()
 """Node ids of the shipped suite that were named; empty for all of it."""
 _NODE = re.compile(r"(?P<file>.+?\.py)::(?P<test>[^\[]+)\[(?P<ids>.+)\]")
@@ -31,9 +29,7 @@ _NODE = re.compile(r"(?P<file>.+?\.py)::(?P<test>[^\[]+)\[(?P<ids>.+)\]")
 class Suite(pytest.Collector):
     """The shipped gates, as a branch of its own beside what the arguments name.
 
-    As an argument their folder would be dropped where the environment lies inside the project
-    (pytest drops arguments below another, and does not descend into environments), and every
-    conftest.py on the way to it would be loaded.
+    pytest drops arguments below another, and does not descend into environments.
     """
 
     def collect(self) -> Iterator[pytest.Collector]:
@@ -65,10 +61,7 @@ class GateFile(pytest.Module):
 
 
 class RefusedModel(pytest.Collector):
-    """A model whose source cannot be used: one error, in place of one for each of its gates.
-
-    No `-k` or `-m` deselects it, and no run that selects the model passes.
-    """
+    """A model whose source cannot be used: one error, which no `-k` or `-m` deselects."""
 
     def collect(self) -> Iterator[pytest.Item]:
         """Say why."""
@@ -80,8 +73,8 @@ class RefusedModel(pytest.Collector):
 def add_to(config: pytest.Config) -> None:
     """Add the gates to what is collected: those that the project has its own form of, else ours.
 
-    They join where no path was named on the command line, or a folder that holds the whole
-    project; a test that is named runs alone. Without shards only those that are named join.
+    They join where no path was named, or a folder that holds the whole project. Without shards only
+    those that are named join.
     """
     folder = own(config.rootpath)
     if folder is None:
@@ -120,10 +113,7 @@ def leave_out(report: pytest.CollectReport) -> None:
 
 
 def wake(config: pytest.Config) -> None:
-    """Select the shards that node ids on the command line name, where none are selected.
-
-    So an id that pytest printed can be pasted: `gates/test_fidelity.py::test_fidelity[m:L01]`.
-    """
+    """Select the shards that node ids on the command line name, where none are selected."""
     nodes = [match for arg in config.args if (match := _NODE.fullmatch(arg))]
     # Ids of other tests may hold anything; those of shards hold a colon.
     nodes = [node for node in nodes if ":" in node["ids"] or _is_gate_file(config, node["file"])]
@@ -139,7 +129,8 @@ def wake(config: pytest.Config) -> None:
     known |= {model.name: f"{model.name}:all" for model in manifest.models}
     terms: dict[str, None] = {}
     for node in nodes:
-        if named := [name for name in known if _has(node["ids"], name)]:
+        # Ids of a test's parameters are joined by `-`.
+        if named := [name for name in known if f"-{name}-" in f"-{node['ids']}-"]:
             terms[known[max(named, key=len)]] = None
         elif _is_gate_file(config, node["file"]):
             raise ManifestError(
@@ -153,9 +144,8 @@ def wake(config: pytest.Config) -> None:
 def parametrize(metafunc: pytest.Metafunc) -> None:
     """Parametrize `ane_shard` and `ane_chain` of gates by shard and by model.
 
-    Ids are qualified names. A gate whose measurement depends on the arithmetic has a test for each
-    that the manifest names: `[smollm2:L01]` as typed, `[smollm2:L01-ane]` in the ANE's. What it is
-    given names that one alone.
+    Ids are qualified names; a gate that depends on the arithmetic has a test for each:
+    `[smollm2:L01]` as typed, `[smollm2:L01-ane]` in the ANE's.
     """
     if not is_gate(metafunc.definition):
         return
@@ -163,7 +153,6 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
         if fixture in metafunc.fixturenames:
             # An empty list would make pytest report a skip; this way the item can be deselected.
             values = _values(metafunc.config, fixture, gate_of(metafunc.definition))
-            values = values or [(_empty_id(metafunc.config, fixture), None)]
             params = [pytest.param(value, id=name) for name, value in values]
             metafunc.parametrize(fixture, params, indirect=True)
 
@@ -176,17 +165,10 @@ def add_words(item: pytest.Item) -> None:
             item.add_marker(word)
 
 
-def are_asleep(config: pytest.Config) -> bool:
-    """Whether gates were named on the command line, or collected, and have no shards to run on."""
-    named = names_gates(config.option.markexpr) or names_gates(config.option.keyword)
-    return not wanted(config) and (named or config.stash.get(_DROPPED, False))
-
-
 def drop_empty(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect gates that were parametrized with nothing."""
     empty = [item for item in items if _is_empty(item)]
     if empty:
-        config.stash[_DROPPED] = True
         items[:] = [item for item in items if not _is_empty(item)]
         config.hook.pytest_deselected(items=empty)
 
@@ -214,11 +196,6 @@ def is_canary(config: pytest.Config, item: pytest.Item) -> bool:
     return canary.of(config).has(shard)
 
 
-def _has(ids: str, name: str) -> bool:
-    """Whether the ids of a test's parameters, joined by `-`, have one of this name."""
-    return ids == name or ids.startswith(f"{name}-") or ids.endswith(f"-{name}")
-
-
 def _names(node: str, nodeid: str) -> bool:
     return nodeid == node or nodeid.startswith((f"{node}::", f"{node}["))
 
@@ -228,8 +205,8 @@ def _path(config: pytest.Config, arg: str) -> Path | None:
     return path if path.exists() else None
 
 
-def _paths(config: pytest.Config) -> Iterator[Path]:
-    return (path for arg in config.args if (path := _path(config, arg)) is not None)
+def _paths(config: pytest.Config) -> list[Path]:
+    return [path for arg in config.args if (path := _path(config, arg)) is not None]
 
 
 def is_everything(config: pytest.Config) -> bool:
@@ -254,8 +231,9 @@ def _is_gate_file(config: pytest.Config, file: str) -> bool:
 
 
 def _values(config: pytest.Config, fixture: str, gate: str) -> list[tuple[str, object]]:
+    """Ids and subjects; None as the only one where a gate has nothing to ask, and why."""
     if not wanted(config):
-        return []
+        return [(_NOTHING, None)]
     from pytest_ane.gates.registry import GATES
     from pytest_ane.plugin import _workspace as workspace
 
@@ -263,20 +241,12 @@ def _values(config: pytest.Config, fixture: str, gate: str) -> list[tuple[str, o
     models = map(space.manifest.model_of, space.complete_models)
     subjects: Iterable[Subject] = space.shards if fixture == "ane_shard" else models
     if known is None:
-        return [(subject.qualified, subject) for subject in subjects]
-    asked = (
-        s for subject in subjects if known.asks(subject) for s in space.subjects(known, subject)
-    )
-    return [(known.test(subject).id, subject) for subject in asked]
-
-
-def _empty_id(config: pytest.Config, fixture: str) -> str:
-    """Why a gate has nothing: none of the selected shards is one that it asks about, or none is."""
-    if not wanted(config) or fixture != "ane_shard":
-        return _NOTHING
-    from pytest_ane.plugin import _workspace as workspace
-
-    return _NO_QUESTION if workspace.of(config).shards else _NOTHING
+        asked = [(subject.qualified, subject) for subject in subjects]
+    else:
+        each = (s for of in subjects if known.asks(of) for s in space.subjects(known, of))
+        asked = [(known.test(subject).id, subject) for subject in each]
+    unasked = _NO_QUESTION if fixture == "ane_shard" and space.shards else _NOTHING
+    return [*asked] or [(unasked, None)]
 
 
 def _is_empty(item: pytest.Item) -> bool:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_ane.plugin._items import test_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -83,7 +85,7 @@ def ane_evidence(request: pytest.FixtureRequest) -> MeasurementSource:
 
     space, params = _workspace(request), request.node.callspec.params
     if "ane_chain" in params:
-        stack = _stack(space, request, params["ane_chain"])
+        stack = space.stack(params["ane_chain"].name, test_of(request.node).arithmetic)
         return MeasurementSource(space, stack, request.node)
     # What cannot be built, or waits for a canary, is an error of the setup.
     shard = params["ane_shard"]
@@ -99,7 +101,9 @@ class ShardFixtures:
         self.backend: Backend = request.getfixturevalue("ane_backend")
         self.cases: Callable[[], list[Case]] = request.getfixturevalue("ane_cases")
         self._request = request
-        self.is_own = any(_is_own(request, name) for name in _MEASURED)
+        names = "ane_artifact", "ane_backend", "ane_cases"  # What decides a measurement.
+        made_by = (request._get_active_fixturedef(name).func.__module__ for name in names)
+        self.is_own = any(module != __name__ for module in made_by)
 
     def budget(self) -> ErrorBudget | str:
         """The shard's error budget, or why there is none."""
@@ -119,8 +123,8 @@ class ShardFixtures:
 @pytest.fixture
 def ane_chain(request: pytest.FixtureRequest) -> Stack:
     """A whole model: every shard loaded, its golden prompts and their recorded reference."""
-    space = _workspace(request)
-    return _stack(space, request, _param(request, "ane_chain"))
+    model: Model = _param(request, "ane_chain")
+    return _workspace(request).stack(model.name, test_of(request.node).arithmetic)
 
 
 @pytest.fixture
@@ -129,21 +133,6 @@ def ane_gate(request: pytest.FixtureRequest) -> VerdictRecorder:
     from pytest_ane.plugin.outcome import VerdictRecorder
 
     return VerdictRecorder(request.node, _workspace(request))
-
-
-def _stack(space: Workspace, request: pytest.FixtureRequest, model: Model) -> Stack:
-    from pytest_ane.plugin._items import test_of
-
-    return space.stack(model.name, test_of(request.node).arithmetic)
-
-
-_MEASURED = ("ane_artifact", "ane_backend", "ane_cases")
-"""Fixtures that decide a measurement."""
-
-
-def _is_own(request: pytest.FixtureRequest, name: str) -> bool:
-    fixture = request._get_active_fixturedef(name)
-    return getattr(fixture.func, "__module__", "") != __name__
 
 
 def _workspace(request: pytest.FixtureRequest) -> Workspace:

@@ -1,20 +1,16 @@
 """Options: one table, from which the command line, the ini twins, help and docs are made.
 
-    value(config, "ane_memory")   # as the table reads it: command line, else ini, else default
-
-Besides the table there are markers, and what options that concern each other come to. This imports
-the standard library and pytest alone.
+Besides it there are markers, and what options that concern each other come to. This imports the
+standard library and pytest alone.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,15 +32,15 @@ _NONE = "none"
 
 
 def _size(text: str) -> object:
-    from pytest_ane.manifest.policy import size
+    from pytest_ane.manifest import policy
 
-    return size(int(text) if text.isdecimal() else text)
+    return policy.size(int(text) if text.isdecimal() else text)
 
 
 def _seconds(text: str) -> object:
-    from pytest_ane.manifest.policy import seconds
+    from pytest_ane.manifest import policy
 
-    return seconds(int(text) if text.isdecimal() else text)
+    return policy.seconds(int(text) if text.isdecimal() else text)
 
 
 def _count(text: str) -> int:
@@ -62,18 +58,10 @@ def _verbs(text: str) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Option:
-    """An option, `--ane-cache`, and its twin of an ini file, `ane_cache`.
+    """An option, `--ane-cache`, and its twin of an ini file, `ane_cache`, if it `has_twin`.
 
-    Attributes:
-        name: the twin's.
-        meaning: help for people.
-        metavar: of the value; empty where there are choices, or no value.
-        choices: all values.
-        read: makes a value of the text; `ValueError` says what is wrong.
-        default: a text that is read where nothing is given; empty for none.
-        has_twin: whether an ini file may set it.
-        alone: the value of the option without one.
-        action: argparse's, where it takes no value or several.
+    `read` makes a value of a text, of `default` where nothing is given; `ValueError` says what is
+    wrong. `alone` is the text of the option without a value; `action` argparse's.
     """
 
     name: str
@@ -282,12 +270,6 @@ def add_markers(config: pytest.Config) -> None:
             config.addinivalue_line("markers", f"{word}: the {gate} gate.")
 
 
-def names_gates(expression: str) -> bool:
-    """Whether `-m` or `-k` asks for gates by any of their words."""
-    words = set(re.findall(r"\w+", re.sub(r"\bnot\s+\w+", "", expression)))
-    return not words.isdisjoint({*GATE_MARKERS, *GATE_WORDS, *chain(*GATE_WORDS.values())})
-
-
 def wanted(config: pytest.Config) -> bool:
     """Whether shards or a package are selected."""
     return any(config.getoption(name, None) is not None for name in ("ane_shards", "ane_package"))
@@ -329,18 +311,13 @@ def text(config: pytest.Config, name: str) -> str:
 
 
 def value(config: pytest.Config, name: str) -> Any:
-    """An option's value as the table reads it; None where nothing is given and it has no default.
-
-    Raises:
-        pytest.UsageError: it or its twin is empty, or has a text that the table does not take.
-    """
+    """An option's value as the table reads it, None without any; `UsageError` where it is wrong."""
     option = _BY_NAME[name]
     given = text(config, name) or option.default
     if option.choices and given not in ("", *option.choices):
         *most, last = map(repr, option.choices)
-        equals = "=" if config.getoption(name, None) is not None else " = "
         raise pytest.UsageError(
-            f"{origin(config, name)}{equals}{given}: give {', '.join(most)} or {last}."
+            f"{origin(config, name)}={given}: give {', '.join(most)} or {last}."
         )
     try:
         return option.read(given) if given else None
@@ -355,10 +332,10 @@ def origin(config: pytest.Config, name: str) -> str:
 
 def path(config: pytest.Config, name: str) -> Path | None:
     """A path option: relative to where pytest was called, or to the ini file for an ini value."""
-    given = text(config, name)
+    given, base = text(config, name), config.inipath.parent if config.inipath else config.rootpath
     if config.getoption(name, None) is not None:
-        return _below(config.invocation_params.dir, given)
-    return _below(config.inipath.parent if config.inipath else config.rootpath, given or None)
+        base = config.invocation_params.dir
+    return Path(base, Path(given).expanduser()).absolute() if given else None
 
 
 def manifest_file(config: pytest.Config) -> Path:
@@ -366,39 +343,27 @@ def manifest_file(config: pytest.Config) -> Path:
     return path(config, "ane_manifest") or config.rootpath / "shards.toml"
 
 
-def store(config: pytest.Config) -> str | None:
-    """URL, or absolute folder, of the store that machines share; None to leave the manifest's.
-
-    Empty for none: `--ane-store=none`.
-    """
-    if "://" in (given := text(config, "ane_store")) or given == _NONE:
-        return given if given != _NONE else ""
-    folder = path(config, "ane_store")
-    return str(folder) if folder is not None else None
-
-
-def cluster(config: pytest.Config) -> str | None:
-    """URL of the scheduler over whose workers the run is spread; else as of `store`."""
-    given = text(config, "ane_cluster")
-    return "" if given == _NONE else given or None
+def url(config: pytest.Config, name: str) -> str | None:
+    """URL of store or cluster, of a folder its path; None for the manifest's, empty for `none`."""
+    given = text(config, name)
+    if given == _NONE:
+        return ""
+    folder = path(config, name) if name == "ane_store" and "://" not in given else given
+    return str(folder) if folder else None
 
 
 def refuse_with_cluster(config: pytest.Config) -> None:
-    """Refuse, by `UsageError`, what a run over a cluster cannot do."""
-    if is_spread(config):
+    """Refuse, by `UsageError`, what a run over a cluster does by itself."""
+    given = {
+        "-n": is_spread(config),
+        "--ane-backend=coreml": text(config, "ane_backend") == "coreml",
+        "--ane-record": config.getoption("ane_record", None) is not None,
+    }
+    if wrong := next((option for option, is_there in given.items() if is_there), ""):
         raise pytest.UsageError(
-            "--ane-cluster and -n: the cluster's workers already work side by side; leave out -n, "
-            "or say --ane-cluster=none."
-        )
-    if text(config, "ane_backend") == "coreml":
-        raise pytest.UsageError(
-            "--ane-cluster: Core ML is asked on workers, where a policy requires a device; leave "
-            "--ane-backend=coreml out, or say --ane-cluster=none."
-        )
-    if config.getoption("ane_record", None) is not None:
-        raise pytest.UsageError(
-            "--ane-cluster records what workers with a Neural Engine measure by itself; leave "
-            "--ane-record out, or say --ane-cluster=none."
+            f"--ane-cluster and {wrong}: a cluster's workers work side by side, ask Core ML where "
+            f"a policy requires a device, and record it; leave {wrong} out, or say "
+            "--ane-cluster=none."
         )
 
 
@@ -430,30 +395,14 @@ def packages(config: pytest.Config) -> list[Path]:
     return list(dict.fromkeys(file for file, _ in _named(config, "ane_package")))
 
 
-def record_files(config: pytest.Config) -> list[Path]:
-    """Those for records: files .jsonl, and folders, whose names end with a slash or that exist."""
-    return [path for path, name in _named(config, "ane_report") if _is_of_records(path, name)]
-
-
-def report_files(config: pytest.Config) -> list[Path]:
-    """Those for people."""
-    return [path for path, name in _named(config, "ane_report") if not _is_of_records(path, name)]
-
-
-def is_reporting(config: pytest.Config) -> bool:
-    """Whether a run is reported besides the terminal."""
-    named = _named(config, "ane_report") or path(config, "ane_model_explorer")
-    return bool(named) or on_github()
-
-
-def project_folder(config: pytest.Config, manifest: Path) -> Path:
-    """The manifest's folder; with `--ane-package` the current one.
-
-    A package may lie in a cache, which is no checkout of what is tested.
-    """
-    if packages(config):
-        return config.invocation_params.dir
-    return manifest.absolute().parent
+def report_files(config: pytest.Config, *, records: bool) -> list[Path]:
+    """Those for people, or for `records`: .jsonl, and folders: that exist, or end with a slash."""
+    found = []
+    for path, name in _named(config, "ane_report"):
+        is_folder = not path.suffix and (name.endswith("/") or path.is_dir())
+        if records == (path.suffix.lower() == ".jsonl" or is_folder):
+            found.append(path)
+    return found
 
 
 def on_github() -> bool:
@@ -461,20 +410,10 @@ def on_github() -> bool:
     return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
-def refuse_recording_nothing(config: pytest.Config) -> None:
-    """Refuse `--ane-record` without shards: no gate would run, and nothing be recorded."""
-    if config.getoption("ane_record", None) is not None:
-        raise pytest.UsageError(
-            "--ane-record records the gates of selected shards, and none is selected; add "
-            "--ane-shards=all -m gate."
-        )
-
-
 def recording(config: pytest.Config) -> frozenset[str]:
     """Which evidence to record: of `missing`, `stale` and `all`; nothing without the option.
 
-    Refused under xdist, where workers would disturb each other on one device, and in CI, where
-    evidence would record itself.
+    `UsageError` under xdist, whose workers share a device, and in CI, where it verifies nothing.
     """
     verbs: frozenset[str] = value(config, "ane_record") or frozenset()
     if not verbs or config.getoption("ane_record_force"):
@@ -497,12 +436,3 @@ def _named(config: pytest.Config, name: str) -> list[tuple[Path, str]]:
     if "" in names:
         raise pytest.UsageError(f"{_BY_NAME[name].flag} is empty; give a value or leave it out.")
     return [(Path(config.invocation_params.dir, Path(n).expanduser()).absolute(), n) for n in names]
-
-
-def _is_of_records(path: Path, name: str) -> bool:
-    is_folder = not path.suffix and (name.endswith("/") or path.is_dir())
-    return path.suffix.lower() == ".jsonl" or is_folder
-
-
-def _below(base: Path, value: str | None) -> Path | None:
-    return Path(base, Path(value).expanduser()).absolute() if value else None

@@ -36,10 +36,7 @@ class Screen:
     def write(self, text: str) -> None:
         """Write behind what pytest has written on this line, and return there."""
         plugins = self._config.pluginmanager
-        capture, reporter = (
-            plugins.getplugin("capturemanager"),
-            plugins.getplugin("terminalreporter"),
-        )
+        capture, reporter = map(plugins.getplugin, ("capturemanager", "terminalreporter"))
         if capture is None or reporter is None or self._config.get_verbosity() < 0:
             return
         # While output is captured, the standard streams lead to a file, never to a terminal.

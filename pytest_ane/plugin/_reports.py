@@ -9,16 +9,17 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from hashlib import sha256
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any
 
 import pytest
 
-from pytest_ane.manifest import Manifest, Shard
+from pytest_ane.gates.verdict import counted
+from pytest_ane.manifest import Manifest
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.problems import key_lines, line_of
 from pytest_ane.mlprogram.atomic import write_atomically
@@ -34,15 +35,13 @@ from pytest_ane.records.history import courses, last_before
 from pytest_ane.records.memory import Memory
 from pytest_ane.records.record import Record
 from pytest_ane.records.run import Facts, Writer, gate_files, plugin_digest, versions
-from pytest_ane.report.formats import format_of
+from pytest_ane.report.formats import FORMATS, format_of
 from pytest_ane.report.github import ROOM, Place, commands, summary
-from pytest_ane.report.html.subjects import Subject, subjects
+from pytest_ane.report.html.subjects import subjects
 from pytest_ane.report.model_explorer import collection, node_data
 from pytest_ane.report.rows import Row
 from pytest_ane.report.run import Run, against, places_of, read_run, verdict_data
 from pytest_ane.report.writeups import FOLDER, writeups
-
-# Writes the judged shards' programs as graphs for Google's Model Explorer.
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST = 120
@@ -57,40 +56,28 @@ def write(folder: Path, run: Run, space: Workspace) -> Iterator[str]:
         if shard is None or all(one.verdict is None for one in subject.judged):
             continue
         try:
-            _write(folder, subject, shard, space)
-        except AneError as error:
+            if (path := space.package(shard)) is None:
+                continue
+            made = collection(subject.name, read_any(path, weights=False, function=shard.function))
+            name = _UNSAFE.sub("_", subject.name)[:_LONGEST]
+            folder.mkdir(parents=True, exist_ok=True)
+            parts = node_data(subject, made["graphs"])
+            for word, data in {"json": made, **{f"{w}.json": d for w, d in parts.items()}}.items():
+                text = json.dumps(data, allow_nan=False)
+                write_atomically(folder / f"{name}.{word}", text.encode())
+        except (AneError, OSError) as error:
             yield f"ane: no graph of {subject.name}: {error}"
-        except OSError as error:
-            yield f"ane: the graph of {subject.name} cannot be written: {error.strerror or error}"
-
-
-def _write(folder: Path, subject: Subject, shard: Shard, space: Workspace) -> None:
-    path = space.package(shard)
-    if path is None:
-        return
-    made = collection(subject.name, read_any(path, weights=False, function=shard.function))
-    name = _UNSAFE.sub("_", subject.name)[:_LONGEST]
-    folder.mkdir(parents=True, exist_ok=True)
-    _save(folder / f"{name}.json", made)
-    for word, data in node_data(subject, made["graphs"]).items():
-        _save(folder / f"{name}.{word}.json", data)
-
-
-def _save(file: Path, data: Any) -> None:
-    write_atomically(file, json.dumps(data, allow_nan=False).encode())
 
 
 def add_to(config: pytest.Config) -> None:
     """Report this run, unless it is part of another or runs nothing."""
-    files = _options.report_files(config)
+    files = _options.report_files(config, records=False)
     for file in files:
-        try:
-            format_of(file)
-        except ReportError:
+        if file.suffix.lower() not in FORMATS:
             raise pytest.UsageError(
                 f"--ane-report={file.name}: there is no such format; end the file's name with "
                 ".html, .md or .jsonl, or a folder's with a slash."
-            ) from None
+            )
         _require_writable("--ane-report", file)
     graphs = _options.path(config, "ane_model_explorer")
     if graphs is not None:
@@ -125,19 +112,26 @@ class Reports:
         self._rows: dict[str, Row] = {}
         self._started = time.monotonic()
         self._said: list[str] = []
+        self._lost = ""
+        self._before: Run | None = None  # The run whose file one of this run replaces.
+        paths = _options.report_files(config, records=True)
+        for path in filter(Path.is_file, paths):
+            try:
+                self._before = read_run(path)
+            except ReportError as error:
+                self._said.append(f"ane: the report compares with no earlier run: {error}")
         # What is tested is what was there at the start.
-        space, header = _workspace.of(config), header_line(config)
+        self._facts = _facts(config, _workspace.of(config), header_line(config))
         try:
-            self._records = RecordFiles(config, space, header, self._said.append)
+            self._writers = [Writer(path, self._facts) for path in paths]
         except EvidenceError as error:
             raise pytest.UsageError(f"--ane-report: {error}") from None
-        self._facts = self._records.facts
 
     def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         """Keep a test's verdict, that it broke down before, or what could not be collected."""
         if (row := row_of(report) or broken(report, self._config.rootpath)) is not None:
             self._rows[report.nodeid] = row
-            self._records.add(of_report(report, row))
+            self._add(of_report(report, row))
 
     pytest_collectreport = pytest_runtest_logreport
 
@@ -150,7 +144,8 @@ class Reports:
         # The tests have their outcome by now, and keep it.
         self._facts = replace(self._facts, exit_code=int(session.exitstatus))
         try:
-            self._write(_stopped(session, exitstatus))
+            ended = {2: "interrupted", 3: "an internal error"}.get(exitstatus, "")
+            self._write(str(session.shouldfail or session.shouldstop or ended))
         except Exception as error:
             self._say(printable(f"ane: the report of the run failed: {error!r}"))
         return result
@@ -159,18 +154,32 @@ class Reports:
         """Append the end to the records, when nothing more can come."""
         if self._facts.exit_code is None:
             self._facts = replace(self._facts, exit_code=int(pytest.ExitCode.INTERNAL_ERROR))
-        self._records.close(self._facts)
+        for writer in self._writers:
+            with suppress(EvidenceError):
+                writer.close(self._facts)
 
     def pytest_terminal_summary(self) -> None:
-        """That records were lost, and what the memory got."""
-        for line in self._records.lines(self._config.get_verbosity()):
-            self._say(line)
+        """That records were lost; under `-v` how many the memory got."""
+        if self._lost:
+            self._say(printable(f"ane: the records of the run: {self._lost}", LONGEST))
+        for each in self._writers if self._config.get_verbosity() > 0 else ():
+            if each.brief:
+                self._say(printable(f"ane: {counted(each.count, 'record')} in {each.path}"))
+
+    def _add(self, record: Record) -> None:
+        """Append a record to each file; one that is lost fails no test."""
+        for writer in self._writers:
+            if not writer.brief or record.figures:
+                try:
+                    writer.add(record)
+                except EvidenceError as error:
+                    self._lost = str(error)
 
     def _write(self, stopped: str) -> None:
         space = _workspace.of(self._config)
         unreached = tuple(self._unreached(stopped))
         for row in unreached:
-            self._records.add(of_row(row))
+            self._add(of_row(row))
         self._facts = replace(
             self._facts,
             machine={key: str(value) for key, value in space.backend.provenance().items()},
@@ -181,7 +190,11 @@ class Reports:
         if any(format_of(file).compares for file in self._files):
             run = self._remembering(run, space)
         for file in self._files:
-            self._write_file(file, format_of(file).text(run))
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(file, format_of(file).text(run).encode())
+            except OSError as error:
+                self._say(f"ane: the report {file} cannot be written: {error}")
         if self._graphs is not None:
             for line in write(self._graphs, run, space):
                 self._say(line)
@@ -193,8 +206,7 @@ class Reports:
             try:
                 append(Path(given), run.rows, run.header)
             except OSError as error:
-                why = error.strerror or error
-                self._say(f"ane: the job summary {given} cannot be written: {why}")
+                self._say(f"ane: the job summary {given} cannot be written: {error}")
 
     def _unreached(self, stopped: str) -> Iterator[Row]:
         if not stopped or _due.KEY not in self._config.stash:
@@ -211,9 +223,10 @@ class Reports:
         run = replace(run, writeups=tuple(writeups(space.manifest.path.parent / FOLDER)))
         for line in self._said:
             self._say(line)
-        if self._records.before is not None:
-            run = against(run, self._records.before)
-        if (folder := self._records.history) is None:
+        if self._before is not None:
+            run = against(run, self._before)
+        folder = next((writer.path.parent for writer in self._writers if writer.brief), None)
+        if folder is None:
             return run
         models = list(dict.fromkeys(shard.model for shard in space.shards))
         try:
@@ -224,13 +237,6 @@ class Reports:
         last = run.earlier or last_before(memory, space.run_id, places_of(run))
         return replace(run, earlier=last, courses=tuple(courses(memory)))
 
-    def _write_file(self, file: Path, text: str) -> None:
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(file, text.encode())
-        except OSError as error:
-            self._say(f"ane: the report {file} cannot be written: {error.strerror or error}")
-
     def _say(self, line: str) -> None:
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         if reporter is not None:
@@ -238,15 +244,6 @@ class Reports:
             reporter.write_line(line)
         else:
             print(f"\n{line}", file=sys.stdout, flush=True)
-
-
-def _stopped(session: pytest.Session, exitstatus: int) -> str:
-    """Why a run ended before all tests ran; empty where it did not."""
-    why = session.shouldfail or session.shouldstop
-    if why:
-        return str(why)
-    ended = {2: "interrupted", 3: "an internal error"}  # Of `pytest.ExitCode`.
-    return ended.get(exitstatus, "")
 
 
 def append(file: Path, rows: Sequence[Row], header: str) -> None:
@@ -260,10 +257,7 @@ def append(file: Path, rows: Sequence[Row], header: str) -> None:
 
 
 def broken(report: pytest.TestReport | pytest.CollectReport, root: Path) -> Row | None:
-    """A test, or file of tests, that failed without a verdict: it must not go unmentioned.
-
-    Its sentence is the first line of what was raised, its place where that was.
-    """
+    """A test or file of tests that failed without a verdict, by what was raised, and where."""
     if not report.failed:
         return None
     crash = getattr(report.longrepr, "reprcrash", None)
@@ -281,10 +275,7 @@ def broken(report: pytest.TestReport | pytest.CollectReport, root: Path) -> Row 
 
 
 def places(manifest: Manifest, rootdir: Path) -> Callable[[Row], Place | None]:
-    """The line of a test that failed without a verdict; else that of the shard in the manifest.
-
-    Only for files inside the repository.
-    """
+    """The line of a failed test, else of the shard in the manifest, inside the repository alone."""
     root = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd()).resolve()
     path = manifest.path.resolve()
     known = path.is_file() and path.is_relative_to(root)
@@ -305,9 +296,6 @@ def places(manifest: Manifest, rootdir: Path) -> Callable[[Row], Place | None]:
     return place
 
 
-# The records of a run, and the files that they are written to.
-
-
 def of_report(report: pytest.TestReport | pytest.CollectReport, row: Row) -> Record:
     """The record of a test's report, with the verdict that its row shows."""
     line = getattr(report, "ane_record", None)
@@ -326,68 +314,12 @@ def of_row(row: Row) -> Record:
     return Record(gate=row.gate, subject=subject, time=now, part=part, verdict=verdict_data(row))
 
 
-class RecordFiles:
-    """The files of a run, and the run whose file one of them replaces.
-
-    Attributes:
-        facts: of the run, before it ended.
-        history: the folder of the memory that one of them lies in; None where there is none.
-        before: what was in the file that is replaced; None for nothing, or for another format.
-        lost: why records were not written; empty where all were.
-
-    Raises:
-        EvidenceError: another file lies in the place of one, or it cannot be written.
-    """
-
-    def __init__(
-        self, config: pytest.Config, space: Workspace, header: str, say: Callable[[str], None]
-    ) -> None:
-        self.facts = _facts(config, space, header)
-        self.before: Run | None = None
-        self.lost = ""
-        paths = _options.record_files(config)
-        for path in paths:
-            if path.is_file():
-                try:
-                    self.before = read_run(path)
-                except ReportError as error:
-                    say(f"ane: the report compares with no earlier run: {error}")
-        self._writers = [Writer(path, self.facts) for path in paths]
-        folders = [writer.path.parent for writer in self._writers if writer.brief]
-        self.history: Path | None = next(iter(folders), None)
-
-    def add(self, record: Record) -> None:
-        """Append a record to each file; one that is lost fails no test."""
-        for writer in self._writers:
-            if not writer.brief or record.figures:
-                self._write(lambda writer=writer: writer.add(record))  # type: ignore[misc]
-
-    def close(self, facts: Facts) -> None:
-        """Append the end to each file."""
-        for writer in self._writers:
-            self._write(lambda writer=writer: writer.close(facts))  # type: ignore[misc]
-
-    def lines(self, verbosity: int) -> Sequence[str]:
-        """That records were lost; under `-v` how many the memory got."""
-        if self.lost:
-            return [printable(f"ane: the records of the run: {self.lost}", LONGEST)]
-        written = [writer for writer in self._writers if writer.brief and verbosity > 0]
-        return [
-            printable(f"ane: {each.count} record{'' if each.count == 1 else 's'} in {each.path}")
-            for each in written
-        ]
-
-    def _write(self, write: Callable[[], None]) -> None:
-        try:
-            write()
-        except EvidenceError as error:
-            self.lost = str(error)
-
-
 def _facts(config: pytest.Config, space: Workspace, header: str) -> Facts:
     root, path = config.rootpath, space.manifest.path.absolute()
     text = path.read_bytes() if path.is_file() else b""
-    commit, clean = checkout(_options.project_folder(config, space.manifest.path))
+    # A package alone may lie in a cache, which is no checkout of what is tested.
+    here = config.invocation_params.dir if _options.packages(config) else path.parent
+    commit, clean = checkout(here)
     return Facts(
         id=space.run_id,
         started=f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%S.%fZ}",

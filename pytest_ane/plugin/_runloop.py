@@ -28,7 +28,7 @@ from pytest_ane.plugin import (
     _workspace,
     outcome,
 )
-from pytest_ane.plugin._items import gate_of, is_gate, part_of, subject_of, test_of
+from pytest_ane.plugin._items import asked_of, gate_of, is_gate, part_of, subject_of, test_of
 from pytest_ane.plugin._options import usage_errors
 from pytest_ane.plugin._progress import Watcher
 from pytest_ane.plugin._workspace import Workspace
@@ -52,7 +52,8 @@ def begin(config: pytest.Config) -> None:
     _due.watch(config, space)
     _collection.add_to(config)
     _bench.refuse_damaged(config)
-    if _options.on_github() or _options.is_reporting(config):
+    files = config.getoption("ane_report"), config.getoption("ane_model_explorer")
+    if files != (None, None) or _options.on_github():
         from pytest_ane.plugin import _reports
 
         _reports.add_to(config)  # Last, so that it sees the exit code that all others came to.
@@ -61,14 +62,6 @@ def begin(config: pytest.Config) -> None:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """One line with what decides the verdicts."""
     return [_summary.header_line(config)]
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Remember the gates of canaries as they were collected, before any is deselected."""
-    for item in items:
-        if isinstance(item, pytest.Function) and _collection.is_canary(config, item):
-            _canary.of(config).collected(test_of(item), item)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -89,7 +82,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Tell a worker of xdist which run it belongs to."""
-    _process.send_id(node.workerinput, node.config)
+    node.workerinput[_process.ID] = _process.run_id(node.config)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -123,14 +116,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 @pytest.hookimpl(tryfirst=True)
 def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
     """The table of verdicts, worst first."""
-    if config.getoption("no_summary", False):
-        return
-    # The tests have their outcome by now; a fault in the table must not bury it in a traceback.
-    try:
+    if not config.getoption("no_summary", False):
         _summary.write(terminalreporter, config)
-    except Exception as error:
-        text = printable(f"ane: the table of verdicts failed: {error!r}")
-        terminalreporter.write_line(text, yellow=True)
 
 
 def _sentence(node: pytest.Item | pytest.Collector) -> Generator[None, object, object]:
@@ -160,8 +147,9 @@ def _running(session: pytest.Session) -> Iterator[None]:
     controls = config.pluginmanager.hasplugin("dsession")
     # Only workers know which tests there are.
     if not controls:
-        space.scope = _scope(space, session.items)
-        judged = _judged(session.items)
+        gates = [item for item in session.items if _is_asked(item)]
+        space.scope = _scope(space, gates)
+        judged = {subject_of(item) for item in gates if gate_of(item) == "fidelity"}
         space.judged = lambda shard: shard.qualified in judged
     if _process.is_worker(config) or not _opens(space):
         yield
@@ -169,7 +157,12 @@ def _running(session: pytest.Session) -> Iterator[None]:
         space.cache.sweep()
         watcher = Watcher(config, len(space.shards), space.run) if controls else nullcontext()
         with space.run.kept(), _spread(session, space):
-            _report(config, space)
+            reporter = config.pluginmanager.getplugin("terminalreporter")
+            if space.cluster is None and reporter is not None and config.get_verbosity() >= 0:
+                # Where it cannot be found out what will be built, the gates will say why.
+                with suppress(AneError, OSError):
+                    for line in space.preflight.lines():
+                        reporter.write_line(line)
             with watcher:
                 yield
     if (due := config.stash.get(_due.KEY, None)) is not None:
@@ -178,17 +171,16 @@ def _running(session: pytest.Session) -> Iterator[None]:
 
 def _note(item: pytest.Item, report: pytest.TestReport) -> None:
     """Keep the verdict with the report, and note what a gate says of a canary: others wait."""
-    if isinstance(item, pytest.Function) and is_gate(item) and hasattr(item, "callspec"):
+    if _is_asked(item):
         report.ane_gate = tuple(test_of(item))  # type: ignore[attr-defined]
         report.ane_part = part_of(item)  # type: ignore[attr-defined]
         report.ane_shipped = item.path in files()  # type: ignore[attr-defined]
-    if (data := item.stash.get(outcome.VERDICT, None)) is not None and report.when == "call":
-        report.ane_verdict = data  # type: ignore[attr-defined]
+    if report.when == "call":
+        report.ane_verdict = item.stash.get(outcome.VERDICT, None)  # type: ignore[attr-defined]
+        report.ane_record = item.stash.get(LINE, None)  # type: ignore[attr-defined]
     if exchanged := _workspace.of(item.config).exchanged:
         report.ane_store = dict(exchanged)  # type: ignore[attr-defined]
         exchanged.clear()
-    if (line := item.stash.get(LINE, None)) is not None and report.when == "call":
-        report.ane_record = line  # type: ignore[attr-defined]
     if (
         isinstance(item, pytest.Function)
         and _collection.is_canary(item.config, item)
@@ -197,30 +189,15 @@ def _note(item: pytest.Item, report: pytest.TestReport) -> None:
         _canary.of(item.config).note(test_of(item), complaint)
 
 
-def _scope(space: Workspace, items: Sequence[pytest.Item]) -> tuple[Shard, ...]:
-    params = [item.callspec.params for item in items if isinstance(item, pytest.Function)
-              and hasattr(item, "callspec")]  # fmt: skip
-    wanted = {shard.qualified for p in params if isinstance(shard := p.get("ane_shard"), Shard)}
-    models = {model.name for p in params if isinstance(model := p.get("ane_chain"), Model)}
+def _scope(space: Workspace, gates: Sequence[pytest.Function]) -> tuple[Shard, ...]:
+    asked = [asked_of(item) for item in gates]
+    wanted = {shard.qualified for shard in asked if isinstance(shard, Shard)}
+    models = {model.name for model in asked if isinstance(model, Model)}
     return tuple(s for s in space.shards if s.qualified in wanted or s.model in models)
 
 
-def _judged(items: Sequence[pytest.Item]) -> frozenset[str]:
-    gates = (item for item in items if isinstance(item, pytest.Function) and is_gate(item))
-    return frozenset(
-        subject_of(item)
-        for item in gates
-        if hasattr(item, "callspec") and gate_of(item) == "fidelity"
-    )
-
-
-def _report(config: pytest.Config, space: Workspace) -> None:
-    """Say what will be built; where that cannot be found out, the gates will say why."""
-    reporter = config.pluginmanager.getplugin("terminalreporter")
-    if space.cluster is None and reporter is not None and config.get_verbosity() >= 0:
-        with suppress(AneError, OSError):
-            for line in space.preflight.lines():
-                reporter.write_line(line)
+def _is_asked(item: pytest.Item) -> TypeGuard[pytest.Function]:
+    return isinstance(item, pytest.Function) and is_gate(item) and hasattr(item, "callspec")
 
 
 @contextmanager
@@ -286,13 +263,14 @@ def _join(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item])
 
 
 def _job(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item]) -> Job:
-    from pytest_ane.cluster.job import Job
+    from pytest_ane.cluster.job import Job, needs_weights
 
+    needing = {shard.model for shard in space.shards if needs_weights(shard)}
     fidelity = (item for item in filter(_is_shipped, items) if gate_of(item) == "fidelity")
     return Job(
         manifest=space.manifest,
         shards=space.shards,
-        identities=_identities(space),
+        identities={name: space.model(name).identity for name in sorted(needing)},
         judged=frozenset(map(subject_of, fidelity)),
         store=space.store_url,
         units=space.units,
@@ -302,22 +280,8 @@ def _job(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item]) 
     )
 
 
-def _identities(space: Workspace) -> dict[str, dict[str, object]]:
-    """Of models from which something is built or compared with."""
-    from pytest_ane.cluster.job import needs_weights
-
-    needing = {shard.model for shard in space.shards if needs_weights(shard)}
-    return {name: space.model(name).identity for name in sorted(needing)}
-
-
 def _is_shipped(item: pytest.Item) -> TypeGuard[pytest.Function]:
-    return (
-        isinstance(item, pytest.Function)
-        and is_gate(item)
-        and hasattr(item, "callspec")
-        and gate_of(item) in GATES
-        and item.path in files()
-    )
+    return _is_asked(item) and gate_of(item) in GATES and item.path in files()
 
 
 def _plan(config: pytest.Config, space: Workspace, items: Sequence[pytest.Item]) -> Plan:

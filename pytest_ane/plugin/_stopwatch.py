@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from pytest_ane.gates.throughput.inputs import CallInputs, Tokens, hidden_inputs
 from pytest_ane.gates.throughput.speed import KEY, Speed, What
 from pytest_ane.make import Artifact
 from pytest_ane.manifest import Model, Prompt, Shard
-from pytest_ane.mlprogram.errors import AneError, ExecutionError, UnprovenError
+from pytest_ane.mlprogram.errors import ExecutionError, UnprovenError
 from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.models.chain import Decoding
 from pytest_ane.plugin import _workspace as workspace
@@ -50,19 +51,6 @@ class Stopwatch:
     benchmark: Any
     node: pytest.Item
     space: Workspace
-    _used: bool = False
-
-    def used(self, timing: Callable[[], Speed]) -> Speed:
-        """The speed; pytest-benchmark is told of an error before anything was timed, too.
-
-        Otherwise it would add a complaint that its fixture was not used.
-        """
-        try:
-            return timing()
-        except AneError as error:
-            if not self._used:
-                self.benchmark.pedantic(_raise, (error,))
-            raise
 
     def load(self, shard: Shard, artifact: Artifact) -> Speed:
         """Time loading a shard and its first prediction, of one position."""
@@ -127,11 +115,13 @@ class Stopwatch:
         call: Callable[[], object],
         tokens: int = 0,
     ) -> Speed:
-        opened = self._opened(shard)
+        opened, config, rounds = self._opened(shard), self.node.config, ROUNDS[what]
         kinds = {wire.shard: wire.kind for wire in opened.wiring} if opened else {}
+        if is_given(config, "--benchmark-min-rounds"):
+            rounds = int(config.getoption("benchmark_min_rounds"))
         return self._timed(
             lambda: call,
-            self._rounds or ROUNDS[what],
+            rounds,
             f"T={tokens}" if tokens else what,
             what=what,
             subject=shard.qualified,
@@ -158,16 +148,17 @@ class Stopwatch:
         }
         benchmark.group = benchmark.group or f"{subject.partition(':')[0]} {label}"
         state, call = machine.state(self.space.backend), begin()
-        self._used = True
         if benchmark.disabled:
             benchmark.pedantic(call)
             self._not_timed(subject)
+        # Seconds of another clock than wall time are other seconds.
+        clock = {"timer": f"{timer.__module__}.{timer.__name__}"}
         before = machine.control(timer)
         benchmark.pedantic(call, rounds=rounds, warmup_rounds=_WARM_UP)
         speed = Speed(
             seconds=tuple(benchmark.stats.stats.data),
             control=(before + machine.control(timer)) / 2,
-            identity=self.space.identity | clock(timer),
+            identity=self.space.identity | ({} if timer is time.perf_counter else clock),
             state=state,
             profile=profile(call),
             **fields,
@@ -192,12 +183,6 @@ class Stopwatch:
         if not is_compared(self.node.config) and all(limit is None for limit in limits):
             pytest.skip(f"run once and not timed: {why}")
         raise UnprovenError(f"{subject} was not timed: {why}; leave -n out.")
-
-    @property
-    def _rounds(self) -> int | None:
-        if not is_given(self.node.config, "--benchmark-min-rounds"):
-            return None
-        return int(self.node.config.getoption("benchmark_min_rounds"))
 
     def _inputs(
         self, shard: Shard, artifact: Artifact, runner: Runner, tokens: Tokens
@@ -235,25 +220,8 @@ class Stopwatch:
         return prompts[prompt]
 
 
-def clock(timer: Callable[[], float]) -> dict[str, str]:
-    """Part of the identity: seconds of another clock than wall time are other seconds."""
-    if timer is time.perf_counter:
-        return {}
-    return {"timer": f"{timer.__module__}.{timer.__name__}"}
-
-
-def _raise(error: AneError) -> None:
-    raise error
-
-
-# The end of a run of benchmarks: our table, and pytest-benchmark's regressions as an exit code.
-
-_VOLATILE = ("hz_actual", "hz_actual_friendly")
-"""What the clock happened to be when pytest-benchmark looked."""
-
-
 class BenchReport:
-    """Registered in runs that are for benchmarks."""
+    """The end of a run: our table, and pytest-benchmark's regressions as an exit code."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -263,11 +231,7 @@ class BenchReport:
     def pytest_terminal_summary(
         self, terminalreporter: TerminalReporter
     ) -> Generator[None, object, object]:
-        """Write the table below pytest-benchmark's, whose regression is no traceback.
-
-        The tests that regressed have failed by now: `against_baseline` heeds
-        `--benchmark-compare-fail`, too.
-        """
+        """Write the table below pytest-benchmark's, whose regression is no traceback."""
         try:
             result = yield
         except (PerformanceRegression, pytest.UsageError) as error:
@@ -303,33 +267,11 @@ class BenchReport:
         return not others and not any("change" in verdict.values for _, verdict in speeds)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_benchmark_group_stats(
-        self, benchmarks: list[dict[str, Any]], group_by: str
-    ) -> Generator[None, object, object]:
-        """Group by a parameter that not every benchmark has, such as `param:tokens`."""
-        labels = group_by.split(",")
-        names = [label.removeprefix("param:") for label in labels if "param:" in label]
-        for benchmark in benchmarks:
-            benchmark["params"] = dict.fromkeys(names) | (benchmark["params"] or {})
-        return (yield)
+    def pytest_benchmark_compare_machine_info(self) -> Generator[None, object, object]:
+        """Let another machine's run lie outside the working folder.
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_benchmark_compare_machine_info(
-        self,
-        benchmarksession: Any,
-        machine_info: dict[str, Any],
-        compared_benchmark: dict[str, Any],
-    ) -> Generator[None, object, object]:
-        """Keep a clock that changes all the time from being called another machine.
-
-        Of another machine pytest-benchmark warns; runs stored outside the working folder it
-        cannot name then (`FileStorage.location` of 5.3), and ends in an internal error.
+        pytest-benchmark cannot name it then (`FileStorage.location` of 5.3).
         """
-        now, then = machine_info.get("cpu", {}), compared_benchmark["machine_info"].get("cpu", {})
-        now |= {name: then[name] for name in _VOLATILE if name in then and name in now}
-        try:
+        with suppress(ValueError):
             return (yield)
-        except ValueError:
-            # No warning: those may be errors, and the verdict says what differs.
-            benchmarksession.logger.info(f"Other machine_info: {benchmarksession.storage}")
-            return None
+        return None

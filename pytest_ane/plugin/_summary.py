@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_ane.backends.coreml import without_ane
 from pytest_ane.make.shared_store import without_credentials
+from pytest_ane.mlprogram.arithmetic import ARITHMETICS, label
 from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.plugin import _canary as canary
 from pytest_ane.plugin import _due as due
@@ -17,7 +17,7 @@ from pytest_ane.plugin import _workspace as workspace
 from pytest_ane.plugin.outcome import PLACE, TOLD, terminal_width
 from pytest_ane.plugin.recording import NOTED
 from pytest_ane.report.rows import Row, StoredVerdict
-from pytest_ane.report.terminal import Note, header, note_lines, table
+from pytest_ane.report.terminal import Note, note_lines, table
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
@@ -25,45 +25,55 @@ if TYPE_CHECKING:
     from pytest_ane.plugin._workspace import Workspace
 
 
-_COLORS = {
-    "error": "red",
-    "failed": "red",
-    "not run": "red",
-    "unproven": "yellow",
-    "warned": "yellow",
-}
+_COLORS = dict.fromkeys(("error", "failed", "not run"), "red")
+_COLORS |= dict.fromkeys(("unproven", "warned"), "yellow")
 
 
 def header_line(config: pytest.Config) -> str:
-    """What decides the verdicts of a run, in one line for the terminal and for GitHub."""
-    space = workspace.of(config)
-    line = header(
-        asked=space.selection,
-        selected=space.shards,
-        of=len(space.manifest.shards),
-        backend=space.backend_name,
-        device=_device(space),
-        recorded=any(
-            space.evidence.path("placement", shard.qualified).exists() for shard in space.shards
-        ),
-        thresholds=list(map(str, space.thresholds)),
-        unproven=space.unproven,
-        cache=space.cache_root,
-        store=without_credentials(space.store_url),
-        cluster=without_credentials(space.cluster_url),
-        canaries=list(_canaries(space, canary.of(config))),
-    )
-    return printable(line, LONGEST)
+    """`ane: L01 · shards 1 of 34 · ...`: what was asked, and what decides the verdicts of a run."""
+    space, canaries = workspace.of(config), canary.of(config)
+    shards, device = space.shards, space.machine
+    parts = [
+        space.selection,
+        f"shards {len(shards)} of {len(space.manifest.shards)}",
+        f"backend {space.backend_name}",
+    ]
+    if device is not None:
+        parts += [str(device), space.units]
+        if kind := without_ane(device.device_facts()):
+            parts.append(f"{kind}, which proves nothing of the ANE")
+        parts.append("placement by Core ML's plan")
+    else:
+        words = [word for word in ARITHMETICS if any(word in shard.arithmetic for shard in shards)]
+        if "ane" in words:
+            parts.append(f"arithmetic {', '.join(map(label, words))}")
+        parts.append(_placement(space))
+    parts.append(f"seed {', '.join(dict.fromkeys(str(shard.probes.seed) for shard in shards))}")
+    made_up = {s.source.synthetic for s in shards if s.source and s.source.synthetic}
+    parts += [f"weights {text}" for text in sorted(made_up)]
+    for name in dict.fromkeys(shard.model for shard in shards):
+        if first := ", ".join(shard.id for shard in canaries.of(name)):
+            parts.append(f"canary {first} first")
+        chosen = {shard.id for shard in shards if shard.model == name}
+        absent = [id for id in space.manifest.model_of(name).canary if id not in chosen]
+        parts += [f"canary {', '.join(absent)} not selected"] if absent else []
+    parts += map(str, space.thresholds)
+    parts += {"allow": ["unproven allowed"], "fail": ["unproven fails"]}.get(space.unproven, [])
+    stores = map(without_credentials, (space.store_url, space.cluster_url))
+    places = zip(("cache", "store", "cluster"), (space.cache_root, *stores), strict=True)
+    parts += [f"{word} {place}" for word, place in places if place]
+    return printable("ane: " + " · ".join(parts), LONGEST)
 
 
-def _device(space: Workspace) -> str:
-    """This Mac and the compute units, and why it proves nothing of an ANE; or empty."""
-    if space.machine is None:
-        return ""
-    parts = [str(space.machine), space.units]
-    if kind := without_ane(space.machine.device_facts()):
-        parts.append(f"{kind}, which proves nothing of the ANE")
-    return " · ".join(parts)
+def _placement(space: Workspace) -> str:
+    """What says where operations run, where no device is asked."""
+    required = [shard.policy.requires_evidence("placement") for shard in space.shards]
+    store = space.evidence
+    if required and all(required):
+        return "placement by recorded plans"
+    if any(required) or any(store.path("placement", s.qualified).exists() for s in space.shards):
+        return "placement by recorded plans and forecast"
+    return "placement by forecast"
 
 
 def write(reporter: TerminalReporter, config: pytest.Config) -> None:
@@ -130,13 +140,3 @@ def row_of(report: Any) -> Row | None:
         test=report.nodeid,
         part=getattr(report, "ane_part", ""),
     )
-
-
-def _canaries(space: workspace.Workspace, canaries: canary.Canaries) -> Iterator[str]:
-    for name in dict.fromkeys(shard.model for shard in space.shards):
-        if first := ", ".join(shard.id for shard in canaries.of(name)):
-            yield f"{first} first"
-        chosen = {shard.id for shard in space.shards if shard.model == name}
-        named = space.manifest.model_of(name).canary
-        if absent := ", ".join(shard for shard in named if shard not in chosen):
-            yield f"{absent} not selected"

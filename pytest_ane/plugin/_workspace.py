@@ -47,19 +47,9 @@ def of(config: pytest.Config) -> Workspace:
 class Workspace(Project):
     """The project of one run of pytest.
 
-    Attributes:
-        selection: the shards selected, as they were written.
-        thresholds: policies overridden by options.
-        unproven: `fail` or `allow` in place of the policies'; empty to leave them.
-        blame: which fidelity verdicts are explained: `always`, `failed` or `never`.
-        run_id: shared by all processes of the run.
-        recording: which evidence is recorded: `missing`, `stale`, `all`; empty for none.
-        evidence: the folder of recorded evidence.
-        notes: the backend's notices since the latest test was reported.
-        keeps_records: whether the run has a file for its records, and so keeps every measurement.
-        speeds: what was timed, with its verdicts.
-        cluster_url: of the scheduler over whose workers the run is spread; empty for none.
-        cluster: its workers, while the run is going on.
+    `selection` is as it was written; `thresholds`, `unproven` and `blame` override policies;
+    `recording` has verbs of `--ane-record`, `evidence` the folder; `notes` the backend's notices
+    since the latest test; `speeds` what was timed; `cluster` lives while the run goes on.
     """
 
     selection: str
@@ -124,12 +114,11 @@ class Workspace(Project):
 def open_workspace(config: pytest.Config) -> Workspace:
     """Read manifest and selection, and see that the backend can be used.
 
-    Raises:
-        AneError: a file, a folder or the backend is not as it should be.
-        pytest.UsageError: an option is wrong.
+    `AneError` where a file, a folder or the backend is not as it should be; `UsageError` where an
+    option is wrong.
     """
     manifest, shards, selection = _selected(config)
-    cluster = _options.cluster(config)
+    cluster = _options.url(config, "ane_cluster")
     cluster = manifest.cluster if cluster is None else cluster
     if cluster:
         _options.refuse_with_cluster(config)
@@ -141,7 +130,7 @@ def open_workspace(config: pytest.Config) -> Workspace:
         manifest=manifest,
         shards=tuple(overridden(shard, thresholds) for shard in shards),
         cache_root=_options.path(config, "ane_cache"),
-        store=_options.store(config),
+        store=_options.url(config, "ane_store"),
         builds=_options.value(config, "ane_builds") or default_builds(),
         backend_name="cpu" if cluster else _options.backend(config),
         units=_options.compute_units(config),
@@ -152,7 +141,7 @@ def open_workspace(config: pytest.Config) -> Workspace:
         blame=_options.value(config, "ane_blame"),
         run_id=run_id(config),
         recording=_options.recording(config),
-        keeps_records=bool(_options.record_files(config)),
+        keeps_records=bool(_options.report_files(config, records=True)),
         evidence=Store(_options.path(config, "ane_evidence") or manifest.path.parent / FOLDER),
         cluster_url=cluster,
     )
@@ -163,8 +152,19 @@ def open_workspace(config: pytest.Config) -> Workspace:
 
     config.stash[CLEAN] = clean
     space.progress = progress_of(config, len(space.shards), lambda: space.run)
-    _use(space, config)
-    _check_backend(space)
+    budget = (_options.value(config, name) for name in ("ane_memory", "ane_time"))
+    stack = ExitStack()
+    config.add_cleanup(stack.close)
+    stack.enter_context(process_budget(*budget))
+    stack.enter_context(space.use(rehash=bool(config.getoption("ane_rehash"))))
+    if space.backend_name == "coreml":
+        check_native()
+        space.machine = Machine.detect()
+    elif space.recording:
+        raise BackendError(
+            "--ane-record: evidence is recorded on a Mac, by the backend coreml; this run uses "
+            f"{space.backend_name}."
+        )
     check_url(space.store_url)
     _ = space.complete_models  # A family that knows no such shard says so here.
     # One error when gates are collected, in place of one for each of them.
@@ -182,33 +182,13 @@ def _selected(config: pytest.Config) -> tuple[Manifest, tuple[Shard, ...], str]:
     if packages and selection is not None:
         raise ManifestError("Give either --ane-shards or --ane-package, not both.")
     if packages:
-        manifest = _in_arithmetic(expanded(package_manifest(*packages)), config)
+        manifest = expanded(package_manifest(*packages))
+    else:
+        manifest = read_manifest(_options.manifest_file(config))
+    if arithmetic := _options.value(config, "ane_arithmetic"):
+        manifest = manifest.in_arithmetic(arithmetic)
+    if packages:
         return manifest, manifest.shards, ", ".join(package.name for package in packages)
-    manifest = _in_arithmetic(read_manifest(_options.manifest_file(config)), config)
     shards = select(manifest, selection)
     make_importable(manifest)
     return manifest, shards, selection
-
-
-def _in_arithmetic(manifest: Manifest, config: pytest.Config) -> Manifest:
-    arithmetic = _options.value(config, "ane_arithmetic")
-    return manifest.in_arithmetic(arithmetic) if arithmetic else manifest
-
-
-def _use(space: Workspace, config: pytest.Config) -> None:
-    budget = (_options.value(config, name) for name in ("ane_memory", "ane_time"))
-    stack = ExitStack()
-    config.add_cleanup(stack.close)
-    stack.enter_context(process_budget(*budget))
-    stack.enter_context(space.use(rehash=bool(config.getoption("ane_rehash"))))
-
-
-def _check_backend(space: Workspace) -> None:
-    if space.recording and space.backend_name != "coreml":
-        raise BackendError(
-            "--ane-record: evidence is recorded on a Mac, by the backend coreml; this run uses "
-            f"{space.backend_name}."
-        )
-    if space.backend_name == "coreml":
-        check_native()
-        space.machine = Machine.detect()

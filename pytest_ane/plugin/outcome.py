@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,20 +30,11 @@ from pytest_ane.report.terminal import brief
 from pytest_ane.report.verdict import details, failure, properties, to_json
 from pytest_ane.tools.blame import blame_shard, cause, lines, tables
 
-# The cause of a shard's error, beside its verdict.
-
 TOLD = "ane.blame"
 """Name of the test property that holds the cause."""
 _AT_MOST = 3
 """Failed shards that one process explains: each has its uncompressed package built."""
 _COUNT = pytest.StashKey[int]()
-
-
-def is_wanted(verdict: Verdict, when: str) -> bool:
-    """Whether a verdict is to be explained: `always`, `failed` or `never`."""
-    return verdict.gate == "fidelity" and (
-        when == "always" or (when == "failed" and verdict.status == "failed")
-    )
 
 
 def tell(item: pytest.Item, space: Workspace, verdict: Verdict) -> tuple[str, Verdict]:
@@ -73,9 +63,6 @@ def tell(item: pytest.Item, space: Workspace, verdict: Verdict) -> tuple[str, Ve
         return f"internal error while searching the cause (please report): {why}", verdict
 
 
-# Enforces policy keys even if a user-written gate ignores them.
-
-
 def enforced(verdict: Verdict, space: Workspace, *, recorded: bool) -> Verdict:
     """The verdict; unproven where it passes without the device that the policy requires.
 
@@ -92,29 +79,20 @@ def enforced(verdict: Verdict, space: Workspace, *, recorded: bool) -> Verdict:
         return replace(verdict, findings=(*beyond, *verdict.findings))
     if verdict.status != "passed" or gate is None or recorded:
         return verdict
-    if gate.by_device and (error := _absent_ane(space)):
+    try:
+        if gate.by_device and isinstance(space.backend, CoreMLBackend):
+            space.backend.require_ane()
+    except UnprovenError as error:
         reason, _, remedy = str(error).partition("; ")
         absent = Finding("unproven", reason, remedy=remedy)
         return replace(verdict, findings=(absent, *verdict.findings))
-    if not gate.recordable:
-        return verdict
     policy = space.policy_of(verdict.subject)
-    if not policy.requires_evidence(gate.name):
+    if not (gate.recordable and policy.requires_evidence(gate.name)):
         return verdict
     if not (lack := _lack(gate, verdict, policy, space)):
         return verdict
     reason = f"policy.{gate.name}.require asks for {gate.requires}, and {lack}"
     return replace(verdict, findings=(Finding("unproven", reason), *verdict.findings))
-
-
-def _absent_ane(space: Workspace) -> UnprovenError | None:
-    """Why what Core ML measures here proves nothing of an ANE that it may use."""
-    try:
-        if isinstance(space.backend, CoreMLBackend):
-            space.backend.require_ane()
-    except UnprovenError as error:
-        return error
-    return None
 
 
 def _lack(gate: Gate[Any], verdict: Verdict, policy: Policy, space: Workspace) -> str:
@@ -152,23 +130,25 @@ class VerdictRecorder:
         machine = self.item.stash.get(ENVIRONMENT, None) or self.workspace.backend.provenance()
         if recorded is not None:
             verdict, machine = with_origin(verdict, recorded), {}
-        verdict = _with_systems(verdict, self.item.stash.get(SYSTEMS, ()))
+        others = self.item.stash.get(SYSTEMS, ())
+        if verdict.gate not in GATES:
+            # What fails there by a shipped gate's policy is only a note to one of the user's own.
+            others = [replace(f, severity="note") if f.severity == "failed" else f for f in others]
+        verdict = replace(verdict, findings=(*verdict.findings, *others))
         synthetic = self.workspace.synthetic(verdict.subject)
         variant = self.workspace.variant(verdict.subject)
-        digest = self.workspace.digest_of(verdict.subject)
-        artifact = {"artifact": digest} if digest else {}
+        artifact = {"artifact": self.workspace.digest_of(verdict.subject)}
         provenance = machine | artifact | dict(verdict.provenance)
+        facts = {"source": synthetic, "variant": variant}
+        facts |= {f"provenance.{k}": printable(str(v), LONGEST) for k, v in provenance.items()}
         note(self.item, self.workspace, verdict, recorded, machine)
         self.item.user_properties += _properties(
-            **properties(verdict),
-            **({"source": synthetic} if synthetic else {}),
-            **({"variant": variant} if variant else {}),
-            **{f"provenance.{k}": printable(str(v), LONGEST) for k, v in provenance.items()},
+            **properties(verdict), **{name: text for name, text in facts.items() if text}
         )
         if text := "\n".join(details(verdict, terminal_width(self.item.config))).strip("\n"):
             self.item.add_report_section("call", f"ane {verdict.gate}", text)
         explained = verdict
-        if is_wanted(verdict, self.workspace.blame):
+        if verdict.gate == "fidelity" and self.workspace.blame in ("always", verdict.status):
             told, explained = tell(self.item, self.workspace, verdict)
             self.item.user_properties.append((TOLD, told))
             self.item.add_report_section("call", "ane blame", told)
@@ -180,16 +160,6 @@ class VerdictRecorder:
         pytest.fail(failure(verdict, synthetic, variant), pytrace=False)
 
 
-def _with_systems(verdict: Verdict, others: Sequence[Finding]) -> Verdict:
-    """A verdict with what the policy's other systems came to.
-
-    What fails there by a shipped gate's policy is only a note to a gate of the user's own.
-    """
-    if verdict.gate not in GATES:
-        others = [replace(f, severity="note") if f.severity == "failed" else f for f in others]
-    return replace(verdict, findings=(*verdict.findings, *others))
-
-
 def record_error(node: pytest.Item | pytest.Collector, error: AneError) -> None:
     """Record that a gate could not be asked, for the table: its subject must not be missing."""
     if isinstance(node, pytest.Function) and hasattr(node, "callspec"):
@@ -198,10 +168,7 @@ def record_error(node: pytest.Item | pytest.Collector, error: AneError) -> None:
 
 
 def record_outcome(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
-    """Record a gate without a verdict, so that it has its row and counts.
-
-    It failed by `assert`, crashed, or passed; a shipped gate owes a verdict to pass.
-    """
+    """Record a gate that failed by `assert`, crashed, or passed without a verdict, for its row."""
     has_verdict = any(name == "ane.gate" for name, _ in item.user_properties)
     if call.when == "teardown" or not is_gate(item) or has_verdict:
         return
@@ -232,10 +199,7 @@ def unproven(item: pytest.Function, error: UnprovenError) -> None:
 
 
 def terminal_width(config: pytest.Config) -> int | None:
-    """Columns of the terminal, one of them free; None in a pipe, unless `COLUMNS` says otherwise.
-
-    A terminal would wrap a line that fills its last column.
-    """
+    """Columns of the terminal but one, which would wrap; None in a pipe without `COLUMNS`."""
     reporter = config.pluginmanager.getplugin("terminalreporter")
     if reporter is None or not (reporter.isatty or os.environ.get("COLUMNS")):
         return None

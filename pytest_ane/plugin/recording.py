@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import platform
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property, partial
@@ -115,17 +115,10 @@ def _on_ane(backend: CoreMLBackend, here: Callable[[], Any]) -> Any:
 
 @dataclass(eq=False)
 class MeasurementSource:
-    """Measurements of one shard, or of one model's stack.
+    """Measurements of one shard, or of one model's stack; what was recorded is noted on `item`.
 
-    Attributes:
-        space: the run's workspace.
-        subject: a shard, or a whole model.
-        item: the test that asks; what was recorded, or not used, is noted on it.
-        context: what measuring takes; None for what the run opens.
-        files: digests of the shard's package, where it is not to be opened: then evidence that
-            has to be compared with the package counts.
-        record: the recorded evidence that is judged, if any is.
-        environment: the backend's provenance where the last measurement was made.
+    `context` is what measuring takes, `files` the digests of a package that is not to be opened;
+    `record` is the evidence that is judged, `environment` where the last measurement was made.
     """
 
     space: Workspace
@@ -137,18 +130,10 @@ class MeasurementSource:
     environment: dict[str, str] = field(default_factory=dict, init=False)
 
     def of(self, gate: str, here: Callable[[], Any] | None = None) -> Any:
-        """A gate's measurement.
+        """A gate's measurement: on a device made `here`, and kept as a file with `--ane-record`.
 
-        On a device it is made by `here`, and kept as a file with `--ane-record`. Elsewhere it is
-        what was recorded, where the policy requires a device; a plan that was recorded also goes
-        before a forecast. Everything else is measured here.
-
-        Args:
-            gate: its name.
-            here: measures; None for the gate's own way.
-
-        Raises:
-            UnprovenError: the policy requires evidence, and there is none that counts.
+        Elsewhere it is what was recorded, where the policy requires a device; a recorded plan also
+        goes before a forecast. `UnprovenError` where evidence is required and none counts.
         """
         measurement = self._measurement(gate, here or self._measure(gate))
         if self.item is not None and self.space.keeps_records:
@@ -173,12 +158,13 @@ class MeasurementSource:
             self._note("not recorded", gate, [f"measured on {without_ane(backend.provenance())}"])
             return measurement
         if self._policy.requires_evidence(gate):
-            return self._proven_on_worker(gate) if self._cluster else self._proven(gate)
-        if GATES[gate].recorded_first:
+            cluster = self._cluster
+            return self._proven_on_worker(cluster, gate) if cluster else self._proven(gate)
+        if known.recorded_first:
             try:
                 return self._proven(gate)
             except UnprovenError as error:
-                self._tell(())
+                self._tell(gate, ())
                 if error.kind != "missing":
                     self._note("not used", gate, [str(error)])
         return here()
@@ -188,7 +174,7 @@ class MeasurementSource:
         if (cluster := self._cluster) is not None:
             return lambda: self._received(cluster.measure(GATES[gate].test(self._asked_of)))
         if isinstance(subject, Shard):
-            context = self._opened(subject)
+            context = self.context or self.space.open_shard(subject)
             return lambda: GATES[gate].measure(context)
         return lambda: GATES[gate].measure(subject)
 
@@ -204,12 +190,13 @@ class MeasurementSource:
             self.item.stash[ENVIRONMENT] = answer.environment
         return answer.measurement
 
-    def _proven_on_worker(self, gate: str) -> Any:
+    def _proven_on_worker(self, cluster: Cluster, gate: str) -> Any:
         """As `_proven`; what no evidence tells that counts, a Neural Engine of a worker does."""
         absent: UnprovenError | None = None
         for system in self.lacking(gate):
             try:
-                self._measure_on_worker(gate, system)
+                answer = cluster.measure_on_device(gate, self._name, system)
+                self._write(gate, self._received(answer), system)
             except UnprovenError as error:
                 absent = error
         try:
@@ -232,14 +219,6 @@ class MeasurementSource:
             return bool(self._verified(gate, system, signed=False))
         except UnprovenError:
             return False
-
-    def _measure_on_worker(self, gate: str, system: str) -> None:
-        assert self._cluster is not None
-        answer = self._cluster.measure_on_device(gate, self._name, system)
-        self._write(gate, self._received(answer), system)
-
-    def _opened(self, shard: Shard) -> ShardContext:
-        return self.context or self.space.open_shard(shard)
 
     def _recording(self, gate: str, here: Callable[[], Any]) -> Any:
         """Measure, and write what `--ane-record` names; what is valid need not be done again."""
@@ -266,15 +245,11 @@ class MeasurementSource:
         return measurement
 
     def _proven(self, gate: str) -> Any:
-        """What was recorded, if it counts: of several systems on the worst."""
         found = answers(gate, self._asked_of, partial(self._verified, gate))
         return self._deciding(gate, found)
 
     def _beside_systems(self, gate: str, measured: Any) -> Any:
-        """What was measured stands for this system; of the policy's others evidence does.
-
-        What the worst of them came to is judged.
-        """
+        """The worst of what was measured on this system, and of evidence of the policy's others."""
         systems = systems_of(gate, self._asked_of)
         if systems == ("",) or not self._policy.requires_evidence(gate):
             return measured
@@ -285,42 +260,33 @@ class MeasurementSource:
         recorded = answers(gate, self._asked_of, partial(self._verified, gate), rest)
         found = [now, *recorded]
         if worst(found) is now:
-            self._tell(others(found))
-            self._note_verified(gate, recorded)
+            self._tell(gate, found)
             return measured
         return self._deciding(gate, found)
 
     def _deciding(self, gate: str, found: Sequence[Answer]) -> Any:
         """The evidence of the system that decides; the summary names all machines."""
         decides = worst(found)
-        self._tell(others(found))
-        self._note_verified(gate, found)
+        self._tell(gate, found)
         if decides.record is None:
             assert decides.error is not None
-            self._forget()
+            # Nothing recorded is judged, though this system's own evidence counts.
+            self.record = None
+            if self.item is not None:
+                self.item.stash[RECORDED] = None
             raise decides.error
         return self._judged(decides.record)
 
-    def _forget(self) -> None:
-        """Nothing that was recorded is judged, though this system's own evidence counts."""
-        self.record = None
+    def _tell(self, gate: str, found: Sequence[Answer]) -> None:
+        """Note what was verified, and what the policy's other systems came to."""
         if self.item is not None:
-            self.item.stash[RECORDED] = None
-
-    def _note_verified(self, gate: str, found: Sequence[Answer]) -> None:
+            self.item.stash[SYSTEMS] = others(found) if found else ()
         for answer in found:
             if answer.record is not None:
                 self._note("verified", gate, [machine(answer.record)], answer.system)
 
-    def _tell(self, findings: Sequence[Finding]) -> None:
-        if self.item is not None:
-            self.item.stash[SYSTEMS] = findings
-
     def _system(self, gate: str) -> str | None:
-        """The one of the policy's systems that this machine stands for; '' where it names none.
-
-        None where this machine is of none of them.
-        """
+        """The policy's system that this machine is of; '' where it names none, None for another."""
         if systems_of(gate, self._asked_of) == ("",):
             return ""
         return self._policy.evidence.system_of(self._os) or None
@@ -339,23 +305,24 @@ class MeasurementSource:
         gate, measured = GATES[record.gate], record.measurement
         if self._cluster is not None:
             return self._cluster.beside(gate.name, self._name, measured)
-        return gate.beside(measured, self._opened(self.subject))
+        return gate.beside(measured, self.context or self.space.open_shard(self.subject))
 
     def _write(self, gate: str, measurement: Any, system: str) -> None:
-        """Keep a measurement, unless the bytes changed meanwhile; what changes is said before."""
+        """Keep a measurement, unless the bytes changed meanwhile."""
         if self._files_now() != self._files:
             raise EvidenceError(
                 f"{self._name} changed while its {gate} was measured, so nothing was recorded; "
                 "run again when nothing else writes it."
             )
-        store = self.space.evidence
-        new = self._stated(gate, measurement)
+        store, new = self.space.evidence, self._stated(gate, measurement)
         what, lines = "recorded", list[str]()
         if store.path(gate, self._name, system).exists():
-            what, lines = "recorded again", list(self._changes(gate, new, system))
-            file = self._file(gate, system)
-            if lines and self._say([f"recording again {file}", *(f"  {line}" for line in lines)]):
-                lines = []
+            what = "recorded again"
+            try:
+                old = Record.from_json(store.read(gate, self._name, system) or b"")
+                lines = [*changes(old, new)]
+            except EvidenceError as error:
+                lines = [f"what was there could not be read: {error}"]
         store.write(new, system)
         if (shared := self.space.cache.store) is not None:
             push(shared, store, new, system)
@@ -367,7 +334,10 @@ class MeasurementSource:
 
     def _stated(self, gate: str, measurement: Any) -> Record:
         """A measurement made now, with what else a record holds."""
-        root = self.space.manifest.path.absolute().parent
+        root, counter = self.space.manifest.path.absolute().parent, 1
+        with suppress(EvidenceError):
+            old = self.space.evidence.read(gate, self._name, self._system(gate) or "")
+            counter = Record.from_json(old or b"").counter + 1
         environment = self.environment or self.space.backend.provenance()
         if getattr(measurement, "arithmetic", "typed") == "ane":
             environment = {**environment, "arithmetic": SIMULATED}
@@ -381,23 +351,8 @@ class MeasurementSource:
             measurement=measurement,
             commit=self.space.commit,
             gate_file=file_digest(in_use(root, f"test_{gate}.py")),
-            counter=self._counter(gate, self._system(gate) or ""),
+            counter=counter,
         )
-
-    def _counter(self, gate: str, system: str) -> int:
-        data = self.space.evidence.read(gate, self._name, system) or b""
-        try:
-            return Record.from_json(data).counter + 1
-        except EvidenceError:
-            return 1
-
-    def _changes(self, gate: str, new: Record, system: str) -> Iterator[str]:
-        try:
-            old = Record.from_json(self.space.evidence.read(gate, self._name, system) or b"")
-        except EvidenceError as error:
-            yield f"what was there could not be read: {error}"
-        else:
-            yield from changes(old, new)
 
     def _verified(self, gate: str, system: str, *, signed: bool = True) -> Record:
         """Evidence that counts; what the folder lacks is fetched from the store."""
@@ -473,20 +428,6 @@ class MeasurementSource:
         if self.item is not None:
             note = "\n".join([what, self._file(gate, system), *lines])
             self.item.user_properties.append((NOTED, note))
-
-    def _say(self, lines: Sequence[str]) -> bool:
-        """Say something at once; not under `-q`, in a worker, or where nobody listens."""
-        if self.item is None or self.item.config.get_verbosity() < 0:
-            return False
-        plugins = self.item.config.pluginmanager
-        reporter, capture = map(plugins.getplugin, ("terminalreporter", "capturemanager"))
-        if reporter is None:
-            return False
-        with capture.global_and_fixture_disabled() if capture else nullcontext():
-            reporter.ensure_newline()
-            for line in lines:
-                reporter.write_line(line)
-        return True
 
     def _file(self, gate: str, system: str) -> str:
         store = self.space.evidence

@@ -13,11 +13,7 @@ _MOST_NAMES = 3
 
 
 def rules_line(shares: RuleShares) -> str:
-    """By which rules a result was computed, with the kinds of operations that have none.
-
-    `simulated ANE (h16+): multiply-accumulates by rules 91% recorded, 9% unknown; operations 62%
-    recorded, 8% fitted, 30% unknown (conv, reduce_mean, softmax)`.
-    """
+    """By which rules a result was computed, with the kinds of operations that have none."""
     if not shares.operations:
         return f"{SIMULATED}: no operation computed anything"
     parts = []
@@ -54,7 +50,6 @@ def _graded(shares: Mapping[str, float]) -> str:
 
 
 def _percent(share: float) -> str:
-    """With the fewest decimals that tell a share from none and from all."""
     texts = [f"{100 * share:.{decimals}f}" for decimals in range(5)]
     return next((text for text in texts if 0 < float(text) < 100), texts[0]) + "%"
 

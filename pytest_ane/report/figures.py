@@ -17,10 +17,8 @@ _MOST = 1e9
 def amount(value: Cell, unit: str = "", more: int = 0) -> str:
     """A number with its unit: `0.9950`, `3.07 MB`, `17.7 dB`, `95.1%`, `16 probes`.
 
-    Args:
-        value: as measured; texts are returned as they are, None is `-`.
-        unit: as of a `Figure`; what is counted loses its plural where there is one of it.
-        more: digits besides the usual ones.
+    `unit` is as of a `Figure`, in the singular for one; `more` are digits besides the usual ones.
+    Texts are returned as they are, None is `-`.
     """
     if value is None or isinstance(value, str):
         return "-" if value is None else value
@@ -75,7 +73,6 @@ def figure_text(figure: Figure) -> str:
 
 
 def _beside_limit(figure: Figure) -> str:
-    """The value with as many digits as tell it from its limit."""
     for more in range(_MOST_DIGITS):
         text = amount(figure.value, figure.unit, more)
         limit = figure.limit

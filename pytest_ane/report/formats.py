@@ -1,16 +1,13 @@
-"""Files that tell of a whole run: those it is written to, and those that are drawn with it.
+"""Files that tell of a whole run: those it is written to, and documents that are drawn with it.
 
-A run is written in the format that its file's name ends with; a new format is one line of
-`FORMATS`. What other commands printed with `--json` is a document: it is read where it can be
-drawn.
+A run is written in the format that its file's name ends with: a line of `FORMATS` each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_ane.mlprogram.errors import ReportError
 from pytest_ane.mlprogram.text import printable
@@ -24,13 +21,8 @@ DOCUMENTS = ("recommend", "bound", "drift", "speculate")
 _MOST_BYTES = 1 << 28
 
 
-@dataclass(frozen=True)
-class Format:
-    """One kind of file.
-
-    Attributes:
-        compares: whether it shows more than the run: earlier ones, documents, write-ups.
-    """
+class Format(NamedTuple):
+    """A kind of file; `compares` shows more than the run: earlier ones, documents, write-ups."""
 
     text: Callable[[Run], str]
     compares: bool = False
@@ -50,11 +42,7 @@ FORMATS: Mapping[str, Format] = {
 
 
 def format_of(file: Path) -> Format:
-    """The format of a file, by the end of its name in small or capital letters.
-
-    Raises:
-        ReportError: there is none of that end.
-    """
+    """The format of a file, by the end of its name; `ReportError` for another end."""
     try:
         return FORMATS[file.suffix.lower()]
     except KeyError:
@@ -67,35 +55,26 @@ def format_of(file: Path) -> Format:
 def read_document(path: Path, models: Collection[str], of_run: str) -> dict[str, Any]:
     """What a command printed with `--json`; texts as people may read them.
 
-    Args:
-        path: of the file.
-        models: of the run that it is shown with.
-        of_run: what to do with the file of a run instead, in a sentence.
-
-    Raises:
-        ReportError: it is missing, damaged, of another command, or of another model.
+    `models` are those of the run; `of_run` says what to do with the file of a run instead.
+    `ReportError` where it is missing, damaged, of another command, or of another model.
     """
     from pytest_ane.report.charts.picture import spec
     from pytest_ane.report.charts.run import pictures_of
 
+    other = f"{path} is not what a command printed with --json"
     try:
         if is_run(path):
-            raise ReportError(f"{path} is not what a command printed with --json. {of_run}")
+            raise ReportError(f"{other}. {of_run}")
         if path.stat().st_size > _MOST_BYTES:
             raise ReportError(f"{path} has more bytes than what any command prints.")
-        data: Any = parse_shown(path.read_text())
+        document: Any = parse_shown(path.read_text())
     except OSError as error:
         raise ReportError(f"{path} cannot be read ({error.strerror}).") from None
     except ValueError as error:
-        raise ReportError(f"{path} is not what a command printed with --json: {error}.") from None
-    document: dict[str, Any] = data if isinstance(data, dict) else {}
-    command, model = document.get("command"), document.get("model")
-    if command not in DOCUMENTS:
-        raise ReportError(
-            f"{path} is not what a command printed with --json that a report can draw; those are "
-            f"{', '.join(DOCUMENTS)}."
-        )
-    if model is not None and model not in models:
+        raise ReportError(f"{other}: {error}.") from None
+    if not isinstance(document, dict) or document.get("command") not in DOCUMENTS:
+        raise ReportError(f"{other} and a report can draw; those are {', '.join(DOCUMENTS)}.")
+    if (model := document.get("model")) is not None and model not in models:
         raise ReportError(
             f"{path} is of model {model}, and the run is of {', '.join(sorted(models))}."
         )
@@ -103,9 +82,5 @@ def read_document(path: Path, models: Collection[str], of_run: str) -> dict[str,
         for picture in pictures_of(Run("", (), documents=(document,))):
             spec(picture)
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-        why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise ReportError(
-            f"{path} is not as pytest-ane {command} --json prints it ({printable(why)}); print it "
-            "again."
-        ) from None
+        raise ReportError(f"{other}, or is damaged: {printable(repr(error))}.") from None
     return document

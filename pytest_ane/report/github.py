@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.report.markdown import code
@@ -23,45 +23,30 @@ ANNOTATIONS = 10
 
 _NOTE = 200
 """Bytes kept free for the line that counts what was left out."""
-_LISTED = ("passed", "warned")
-_LEVELS = ("error", "warning")
 _MEANINGFUL = re.compile(r"([]!#$&()*+.:<>@[\\^_`{|}~-])")
 """Punctuation that can mean something in GitHub's Markdown: mentions, links and formulas, too."""
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """A line (from 1) of a file, relative to the repository's root."""
 
     file: str
     line: int | None = None
 
 
-@dataclass(frozen=True)
-class _Section:
-    opening: str
-    items: Sequence[str]
-    closing: str = ""
-
-
 def summary(rows: Sequence[Row], header: str, room: int = ROOM) -> str:
     """Markdown of at most `room` bytes of UTF-8, worst first; empty where no head fits."""
     head = f"## {_headline(rows)}\n\n{code(header)}\n\n{markdown(count(ranked(rows)))}\n"
-    left = room - _size(head) - _NOTE
+    left = room - len(head.encode()) - _NOTE
     if left < 0:
         return ""
     parts, out = [head], 0
-    for section in _sections(rows):
-        left -= _size(section.opening + section.closing)
-        taken = []
-        for item in section.items:
-            left -= _size(item)
-            if left < 0:
-                break
-            taken.append(item)
-        out += len(section.items) - len(taken)
+    for opening, items, closing in _sections(rows):
+        left -= len(f"{opening}{closing}".encode())
+        taken = [item for item in items if (left := left - len(item.encode())) >= 0]
+        out += len(items) - len(taken)
         if taken:
-            parts += [section.opening, *taken, section.closing]
+            parts += [opening, *taken, closing]
     if out:
         parts.append(f"\n{out} more left out: GitHub takes 1 MiB a step; the log has them all.\n")
     return "".join(parts)
@@ -72,12 +57,9 @@ def commands(
 ) -> Iterator[str]:
     """Workflow commands, a line each: errors and warnings worst first, and one notice."""
     ordered = ranked(rows)
-    of_level = {
-        "error": [row for row in ordered if row.red],
-        "warning": [row for row in ordered if row.allowed or row.warned],
-    }
-    for level in _LEVELS:
-        wanted = of_level[level]
+    red = [row for row in ordered if row.red]
+    odd = [row for row in ordered if row.allowed or row.warned]
+    for level, wanted in (("error", red), ("warning", odd)):
         # The last one shown counts those that are not.
         shown = wanted if len(wanted) <= ANNOTATIONS else wanted[: ANNOTATIONS - 1]
         for row in shown:
@@ -89,25 +71,21 @@ def commands(
     yield _command("notice", "ane gates", f"{_headline(rows)} ({header})")
 
 
-def _sections(rows: Sequence[Row]) -> Iterator[_Section]:
+def _sections(rows: Sequence[Row]) -> Iterator[tuple[str, list[str], str]]:
+    """What opens it, its items, and what closes it."""
     for label, group in groupby(ranked(rows), key=lambda row: row.label):
         of_label = list(group)
         title = f"{label} ({len(of_label)})"
-        if label not in _LISTED:
-            yield _Section(f"\n### {title}\n\n", [_item(row) for row in of_label])
+        if label != "passed":
+            yield f"\n### {title}\n\n", [_item(row) for row in of_label], ""
             continue
-        table = "| | gate | |\n|---|---|---|\n"
+        opening = f"\n<details><summary>{title}</summary>\n\n| | gate | |\n|---|---|---|\n"
         texts = ((row.name, row.gate, row.summary) for row in of_label)
         cells = [f"| {' | '.join(map(markdown, row))} |\n" for row in texts]
-        if label == "warned":
-            yield _Section(f"\n### {title}\n\n{table}", cells)
-        else:
-            opening = f"\n<details><summary>{title}</summary>\n\n{table}"
-            yield _Section(opening, cells, "\n</details>\n")
+        yield opening, cells, "\n</details>\n"
 
 
 def _item(row: Row) -> str:
-    """A bullet with the verdict, and below it one for each reason."""
     gate = f" {markdown(row.gate)}" if row.gate else ""
     allowed = ", allowed by the policy" if row.allowed else ""
     first = f"- **{markdown(row.name)}**{gate}{allowed}: {markdown(row.summary)}\n"
@@ -130,12 +108,10 @@ def _counts(rows: Sequence[Row]) -> str:
 
 def _command(level: str, title: str, message: str, place: Place | None = None) -> str:
     """`::error file=shards.toml,line=3,title=...::...`."""
-    properties = {}
+    properties = {"title": _plain(title)}
     if place is not None:
-        properties["file"] = place.file
-        if place.line is not None:
-            properties["line"] = str(place.line)
-    properties["title"] = _plain(title)
+        line = {} if place.line is None else {"line": str(place.line)}
+        properties = {"file": place.file, **line, **properties}
     texts = {n: _data(v).replace(":", "%3A").replace(",", "%2C") for n, v in properties.items()}
     given = ",".join(f"{name}={text}" for name, text in texts.items())
     return f"::{level} {given}::{_data(message[:LONGEST])}"
@@ -151,9 +127,4 @@ def markdown(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """On one line, control characters as escapes."""
     return printable(" ".join(text.split()), LONGEST)
-
-
-def _size(text: str) -> int:
-    return len(text.encode())

@@ -42,20 +42,16 @@ _UNDEFINED = "#b71c1c"
 def collection(label: str, model: MLModel | Pipeline) -> Json:
     """A model as one of Model Explorer's graph collections: a graph for each program.
 
-    Args:
-        label: the shard, qualified; it is the graph's id too, of several with the part's name.
-        model: as read from disk; weights are not looked at.
+    `label` is the shard, qualified, and the graph's id, of several with the part's name.
     """
     parts = model.programs if isinstance(model, Pipeline) else {"": model}
     return {
         "label": printable(label, NAME),
-        "graphs": [graph(graph_id(label, name), part.main) for name, part in parts.items()],
+        "graphs": [
+            graph(printable(f"{label}/{name}" if name else label, NAME), part.main)
+            for name, part in parts.items()
+        ],
     }
-
-
-def graph_id(label: str, part: str = "") -> str:
-    """The id of a shard's graph, of a pipeline's part with its name."""
-    return printable(f"{label}/{part}" if part else label, NAME)
 
 
 def graph(id: str, function: Function) -> Json:
@@ -84,9 +80,11 @@ def node_data(subject: Subject, graphs: Sequence[Json]) -> dict[str, Json]:
         },
         # The relative error that it adds itself, of shards whose error was explained.
         "error": {
-            printable(str(row["op"]), NAME): _error(own)
+            printable(str(row["op"]), NAME): {"value": own}
+            if math.isfinite(own := float(row["own error"]))
+            else {"value": str(own), "bgColor": _UNDEFINED}
             for row in blamed
-            if (own := row["own error"]) is not None
+            if row["own error"] is not None
         },
         # What the ANE's arithmetic met in it.
         "hazards": {
@@ -107,13 +105,7 @@ def node_data(subject: Subject, graphs: Sequence[Json]) -> dict[str, Json]:
 
 @dataclass
 class _Graph:
-    """Nodes by id, and the node and output that each value comes from.
-
-    Attributes:
-        nodes: in the program's order.
-        sources: node and index of its output, by a value's name; an inner block's hide outer ones.
-        small: constants that are attributes of whoever takes them, by name.
-    """
+    """Nodes by id; by a value's name the node and output it comes from, or a small constant."""
 
     nodes: dict[str, Json] = field(default_factory=dict)
     sources: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -216,7 +208,6 @@ def _is_large(value: Value) -> bool:
 
 
 def _constant(value: Value) -> str:
-    """A small constant's value, a large one's type."""
     if _is_large(value):
         return " ".join(filter(None, _type(value.type)))
     data = value.data
@@ -233,10 +224,3 @@ def _scope(op: Operation) -> str:
     text = name.data if name is not None and isinstance(name.data, str) else op.name
     scope = text.replace(".", "/").rpartition("/")[0]
     return "/".join(printable(part, NAME) for part in scope.split("/") if part)
-
-
-def _error(own: Any) -> Json:
-    """JSON has no NaN, and no gradient has a place for it."""
-    value = float(own)
-    finite = math.isfinite(value)
-    return {"value": value} if finite else {"value": str(value), "bgColor": _UNDEFINED}

@@ -15,11 +15,7 @@ from pytest_ane.report.verdict import details, reasons, remarks, row
 
 
 def explain(forecast: Forecast, os: str = "macOS 26", width: int | None = None) -> Iterator[str]:
-    """The whole forecast for a system: the verdict, what was counted, and every rule that applies.
-
-    Raises:
-        ManifestError: `os` names no system.
-    """
+    """The forecast for a system: verdict, counts, rules; `ManifestError` where `os` names none."""
     verdict = judge(forecast, PlacementPolicy.model_construct(os=os), "package")
     yield row(verdict)
     yield from (f"  - {reason}" for reason in reasons(verdict))
@@ -97,10 +93,7 @@ _NAMES = 3
 class Group:
     """Operations that are off the ANE, or undecided, for the same reason.
 
-    Attributes:
-        reason: the cause, with the limit or the neighbours; for undecided ones, their unit.
-        short_ms: least and most milliseconds that are short of the ANE; None where it is no
-            question of cost.
+    `short_ms` are the least and most milliseconds that are short of the ANE, if costs decide.
     """
 
     reason: str
@@ -153,8 +146,7 @@ def undecided_groups(prediction: Prediction) -> list[Group]:
 def prediction_lines(predictions: Sequence[Predicted], *, several: bool = False) -> Iterator[str]:
     """The map of one function, short however large the program is.
 
-    Of predictions at several T the first is shown in full. The function is named where the package
-    has `several`.
+    Of predictions at several T the first is shown in full; `several` functions are named.
     """
     prediction = predictions[0].prediction
     yield from (headline(predicted, several=several) for predicted in predictions)
@@ -252,7 +244,6 @@ def _reasons(prediction: Prediction) -> Iterator[str]:
 
 
 def _groups(groups: Sequence[Group], operations: Sequence[Placed]) -> Iterator[str]:
-    """Two lines each, the largest group first."""
     for group in sorted(groups, key=lambda group: -len(group.operations))[:_GROUPS]:
         members = [operations[index] for index in group.operations]
         yield f"  - {counted(len(members), 'op')} {plain(group.reason)}{_short_of(group)}:"

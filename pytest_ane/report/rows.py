@@ -13,11 +13,7 @@ _ORDER = {"error": 0, "failed": 1, "unproven": 2, "not run": 3, "warned": 4, "pa
 
 
 class StoredVerdict(Mapping[str, Any]):
-    """A verdict's JSON data, kept compressed until they are read: a tenth of the memory.
-
-    Args:
-        packed: what `pack` made of them.
-    """
+    """A verdict's JSON data, as `pack` made them until they are read: a tenth of the memory."""
 
     def __init__(self, packed: bytes) -> None:
         self._packed = packed
@@ -28,40 +24,29 @@ class StoredVerdict(Mapping[str, Any]):
         return zlib.compress(json.dumps(data).encode())
 
     def __getitem__(self, name: str) -> Any:
-        return self._data()[name]
+        return _unpacked(self._packed)[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._data())
+        return iter(_unpacked(self._packed))
 
     def __len__(self) -> int:
-        return len(self._data())
-
-    def _data(self) -> dict[str, Any]:
-        return _unpacked(self._packed)
+        return len(_unpacked(self._packed))
 
 
 @lru_cache(maxsize=8)
 def _unpacked(packed: bytes) -> dict[str, Any]:
-    """The latest few are kept, of which a reader asks part by part."""
     data: dict[str, Any] = json.loads(zlib.decompress(packed))
     return data
 
 
 @dataclass(frozen=True)
 class Row:
-    """One verdict, or with status `error` the sentence of what kept a gate from being asked.
+    """One verdict, or with status `error` or `not run` what kept a gate from being asked.
 
-    Attributes:
-        gate: which gate speaks; empty where a test broke down before it came to one.
-        subject: qualified shard id, model, or the id of such a test.
-        status: the verdict's, or `error` or `not run`.
-        warned: it passed, and its summary begins with a warning.
-        allowed: it is not passed, and the policy lets that be.
-        reasons: a sentence for each thing that is wrong.
-        place: file and line (from 1) where a test of one's own failed, relative to the root.
-        data: the verdict as JSON data, if there is one.
-        marks: what its subject is shown with: a variant of the model, `synthetic`.
-        part: which test of a gate that has several of a subject: `load`, `call[T1]`; else empty.
+    `gate` is empty where a test broke down before it came to one. `warned` passed with a warning,
+    `allowed` did not pass and the policy lets it be. `place` is where a test of one's own failed:
+    file and line from 1. `data` are the verdict's JSON data, `marks` what stands beside its
+    subject, `part` tells tests of one gate apart: `load`, `call[T1]`.
     """
 
     gate: str
@@ -76,6 +61,11 @@ class Row:
     marks: tuple[str, ...] = ()
     test: str = ""
     part: str = ""
+
+    @property
+    def asked(self) -> tuple[str, str, str]:
+        """What tells it from the others of its run."""
+        return self.gate, self.subject, self.part
 
     @property
     def name(self) -> str:

@@ -38,16 +38,9 @@ _NOT_REPEATED = ("--ane-shards", "--ane-package", "--ane-report", "--ane-model-e
 class Run:
     """All rows of a run.
 
-    Attributes:
-        header: what decides the verdicts, in one line.
-        rows: of each gate and subject, errors among them.
-        facts: what was run, on what.
-        earlier: the run before it, with which its figures are compared. No file has it, nor what
-            follows.
-        before: the same run with its verdicts, where its file is at hand.
-        courses: figures over many runs.
-        documents: what other commands printed with `--json`; `command` says which.
-        writeups: those of the project, the newest first.
+    `earlier` are figures of the run before it, `before` that run where its file is at hand;
+    `courses` are figures over many runs, `documents` what other commands printed with `--json`,
+    `writeups` those of the project, the newest first. No file has these.
     """
 
     header: str
@@ -62,9 +55,7 @@ class Run:
     def command(self, *subjects: str, marker: str = "") -> str:
         """The command that repeats the run, or asks some shards or models one gate again.
 
-        Args:
-            subjects: qualified shard ids, or models' names; none for those of this run.
-            marker: a gate's name; empty for the run's own `-m`.
+        `marker` is a gate's name; empty for the run's own `-m`.
         """
         shards = ",".join(s if ":" in s else f"{s}:*" for s in subjects) or self.facts.selection
         packages = [f"{n}={v}" for n, v in self._options() if n == "--ane-package"]
@@ -90,7 +81,7 @@ class Run:
 
 def places_of(run: Run) -> dict[Asked, Place]:
     """Where each verdict of a run was measured, by gate, subject and part."""
-    return {_asked(row): _place(row) for row in run.rows if row.data is not None}
+    return {row.asked: _place(row) for row in run.rows if row.data is not None}
 
 
 def comparable(row: Row, other: Row) -> bool:
@@ -100,25 +91,21 @@ def comparable(row: Row, other: Row) -> bool:
 
 def against(run: Run, before: Run) -> Run:
     """A run beside an earlier one; of that, the figures that may not be compared are left out."""
-    now = {_asked(row): row for row in run.rows}
+    now = {row.asked: row for row in run.rows}
     figures = {
-        _asked(row): {
+        row.asked: {
             figure["name"]: float(figure["value"])
             for figure in row.data["figures"]
             if isinstance(figure["value"], int | float) or figure["value"] in _NUMBERS
         }
         for row in before.rows
-        if row.data is not None and _asked(row) in now and comparable(row, now[_asked(row)])
+        if row.data is not None and row.asked in now and comparable(row, now[row.asked])
     }
     facts = before.facts
     label = f"{facts.begun.replace('T', ' ').removesuffix('Z')} UTC"
     label += f", commit {facts.commit[:9]}" if facts.commit else ""
     earlier = Earlier(label, facts.begun, facts.commit, figures)
     return replace(run, before=before, earlier=earlier)
-
-
-def _asked(row: Row) -> Asked:
-    return row.gate, row.subject, row.part
 
 
 def _place(row: Row) -> Place:
@@ -128,11 +115,7 @@ def _place(row: Row) -> Place:
 
 
 def read_run(path: Path) -> Run:
-    """The run that a file of `--ane-report=run.jsonl` holds, the worst verdict first.
-
-    Raises:
-        ReportError: it is missing, too large, damaged, or another file.
-    """
+    """The run in a file of `--ane-report=run.jsonl`, the worst first; else `ReportError`."""
     try:
         return run_of(records.read_run(path))
     except EvidenceError as error:
@@ -142,26 +125,18 @@ def read_run(path: Path) -> Run:
 
 
 def run_of(found: RunFile) -> Run:
-    """A run by its records; texts as people may read them, whoever wrote them.
-
-    Raises:
-        ValueError: a verdict is damaged.
-    """
+    """A run by its records, texts as people may read them; `ValueError` for a damaged verdict."""
     facts = _FACTS.validate_python(shown(strict(vars(found.facts))))
     rows = {}
     for record in found.records:
         if record.verdict is not None:  # A test that was run again has several.
             row = _row(record)
-            rows[row.test or (row.gate, row.subject, row.part)] = row
+            rows[row.test or row.asked] = row
     return Run(facts.header, tuple(ranked(rows.values())), facts)
 
 
 def verdict_of(data: Mapping[str, Any] | None) -> Verdict | None:
-    """The verdict that `report.verdict.to_json` made data of; None where there is none.
-
-    Raises:
-        ReportError: the data are damaged.
-    """
+    """The verdict that `report.verdict.to_json` made data of; `ReportError` for damaged ones."""
     if data is None:
         return None
     try:

@@ -18,10 +18,8 @@ _TEXT = 1000
 def table(found: Table, width: int | None = None) -> Iterator[str]:
     """The title and the rows; a column without any value is left out.
 
-    Args:
-        found: the table.
-        width: of the terminal. A wider table is printed in parts that repeat the first column;
-            a text in the last column is wrapped. None prints it whole.
+    A table wider than `width` is printed in parts that repeat the first column; a text in the last
+    column is wrapped. None prints it whole.
     """
     if found.title:
         yield f"{found.title}:"
@@ -46,14 +44,10 @@ def columns(
     gap: str = "  ",
     width: int | None = None,
 ) -> Iterator[str]:
-    """Aligned cells, texts to the left and numbers to the right.
+    """Aligned cells of rows of equal length, the head first; numbers to the right.
 
-    Args:
-        rows: of equal length, the head first.
-        words: which columns are texts, or how many of the first ones.
-        last: whether the last column is text too.
-        gap: between columns.
-        width: as of `table`.
+    `words` are which columns are texts, or how many of the first ones; `last` whether the last is,
+    too.
     """
     if not rows or not rows[0]:
         return

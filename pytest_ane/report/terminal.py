@@ -1,4 +1,4 @@
-"""What a run prints: its header, the table of its verdicts, and what became of its evidence.
+"""What a run prints: the table of its verdicts, and what became of its evidence.
 
 The table has one verdict a row, the worst first, wrapped to the terminal.
 """
@@ -11,10 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 
-from pytest_ane.manifest import Shard
-from pytest_ane.mlprogram.arithmetic import ARITHMETICS, label
+from pytest_ane.gates.verdict import counted, some
 from pytest_ane.mlprogram.text import LONGEST, printable
 from pytest_ane.report.rows import Row, count, ranked
 
@@ -42,11 +40,8 @@ def table(
 ) -> Iterator[Line]:
     """Errors, failed, unproven, not run, warned, passed; each with behaviour first, by subject.
 
-    Args:
-        rows: the verdicts.
-        width: of the terminal: rows are wrapped to it, and of passed ones only what fits one line
-            is shown, the figure that decides first. None, as in a pipe, cuts and wraps nothing.
-        everything: all rows whole, however many passed.
+    Rows are wrapped to `width`, and of passed ones only what fits one line is shown. None, as in a
+    pipe, cuts and wraps nothing. `everything` shows all rows whole.
     """
     ordered = ranked(rows)
     subjects = max((len(row.name) for row in ordered), default=0)
@@ -98,77 +93,16 @@ def brief(sentence: str) -> str:
     return _FOLDERS.sub("", sentence)
 
 
-def header(
-    *,
-    asked: str,
-    selected: Sequence[Shard],
-    of: int,
-    backend: str,
-    device: str = "",
-    recorded: bool = False,
-    thresholds: Sequence[str] = (),
-    unproven: str = "",
-    cache: Path | None = None,
-    store: str = "",
-    cluster: str = "",
-    canaries: Sequence[str] = (),
-) -> str:
-    """`ane: L01 · shards 1 of 34 · ...`: what was asked, and what decides the verdicts.
-
-    `device` names machine and compute units where the backend runs on a device, whose plan then
-    says where operations run; `recorded` says that there are recorded plans.
-    """
-    made_up = {s.source.synthetic for s in selected if s.source and s.source.synthetic}
-    seeds = ", ".join(dict.fromkeys(str(shard.probes.seed) for shard in selected))
-    parts = [
-        asked,
-        f"shards {len(selected)} of {of}",
-        f"backend {backend}",
-        *([] if device else _arithmetic(selected)),
-        *([device, "placement by Core ML's plan"] if device else [_placement(selected, recorded)]),
-        f"seed {seeds}",
-    ]
-    parts += [f"weights {text}" for text in sorted(made_up)]
-    parts += [f"canary {words}" for words in canaries]
-    parts += thresholds
-    if unproven:
-        parts.append({"allow": "unproven allowed", "fail": "unproven fails"}[unproven])
-    places = (("cache", cache), ("store", store), ("cluster", cluster))
-    parts += [f"{word} {place}" for word, place in places if place]
-    return "ane: " + " · ".join(parts)
-
-
-def _arithmetic(shards: Sequence[Shard]) -> Sequence[str]:
-    """How the executor's runs are computed, unless all are as typed."""
-    judged = [word for word in ARITHMETICS if any(word in shard.arithmetic for shard in shards)]
-    return [f"arithmetic {', '.join(map(label, judged))}"] if "ane" in judged else []
-
-
-def _placement(shards: Sequence[Shard], recorded: bool) -> str:
-    """What says where operations run, where no device is asked."""
-    required = [shard.policy.requires_evidence("placement") for shard in shards]
-    if required and all(required):
-        return "placement by recorded plans"
-    if recorded or any(required):
-        return "placement by recorded plans and forecast"
-    return "placement by forecast"
-
-
 _NOTES = 10
 _QUIET = ("recorded", "kept", "fetched", "verified")
-"""What is only counted: nothing was lost, and nothing needs doing. What is recorded again is too,
-where its lines were said before."""
+"""What is only counted: nothing was lost, and nothing needs doing."""
 
 
 @dataclass(frozen=True)
 class Note:
-    """What became of one file.
+    """What became of a file of evidence: `recorded`, `kept`, `left stale`, `does not count`, ...
 
-    Attributes:
-        what: `recorded`, `recorded again`, `kept`, `left stale`, `does not count`, `not used`,
-            `fetched`, `verified`.
-        file: relative to the evidence folder.
-        lines: what changed, or why; of what is verified the machine that it is of.
+    `lines` are what changed, or why; of what is `verified` the machine that it is of.
     """
 
     what: str
@@ -187,13 +121,12 @@ def note_lines(notes: Sequence[Note], unused: Sequence[str], folder: str) -> Ite
             f"{count} {what}{of if what == 'verified' else ''}" for what, count in counts.items()
         )
         yield f"{folder}: {', '.join(said)}"
-    loud = [n for n in notes if n.what not in _QUIET and (n.lines or n.what != "recorded again")]
+    loud = [note for note in notes if note.what not in _QUIET]
     for note in loud[:_NOTES]:
         yield f"{note.what} {note.file}"
         yield from (f"  {line}" for line in note.lines)
     if len(loud) > _NOTES:
         yield f"... and {len(loud) - _NOTES} more"
     if unused:
-        files = f"{len(unused)} file{'' if len(unused) == 1 else 's'} that no shard uses"
-        named = ", ".join(unused[:3]) + (", ..." if len(unused) > 3 else "")
-        yield f"{folder}: {files}: {named}; pytest-ane evidence prune removes what is not needed"
+        files = f"{counted(len(unused), 'file')} that no shard uses: {some(unused, 3)}"
+        yield f"{folder}: {files}; pytest-ane evidence prune removes what is not needed"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
 from statistics import median
 
 from pytest_ane.gates.throughput.noise import Calibration
@@ -57,17 +56,15 @@ def profile(decoded: Speed) -> Iterator[str]:
 
 def loads(speeds: Sequence[Speed]) -> Iterator[str]:
     """Load and first prediction by kind of shard: together, the median one, least and most."""
-
-    def kind(speed: Speed) -> tuple[str, str]:
-        return speed.subject.partition(":")[0], speed.kind
-
+    kinds: dict[str, list[float]] = {}
+    for speed in speeds:
+        if speed.what == "load":
+            kind = f"{speed.subject.partition(':')[0]} {speed.kind}".strip()
+            kinds.setdefault(kind, []).append(speed.median)
     rows: list[tuple[str, ...]] = []
-    for (model, name), group in groupby(
-        sorted((s for s in speeds if s.what == "load"), key=kind), kind
-    ):
-        times = [speed.median for speed in group]
+    for kind, times in sorted(kinds.items()):
         figures = map(seconds, (sum(times), median(times), min(times), max(times)))
-        rows.append((f"{model} {name}".strip(), str(len(times)), *figures))
+        rows.append((kind, str(len(times)), *figures))
     if rows:
         yield ""
         yield "load and first prediction"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
-from itertools import groupby
-from typing import Any, TypeAlias
+from typing import Any
 
-from pytest_ane.gates.verdict import Figure, Finding, Verdict
+from pytest_ane.gates.verdict import Figure, Finding, Verdict, some
 from pytest_ane.mlprogram.strict_json import parse_json, strict
 from pytest_ane.mlprogram.text import LONGEST, NAME, printable, shown
 from pytest_ane.report.figures import figure_text
@@ -19,11 +17,8 @@ _FORECAST = (
     "runs an op, only a plan recorded on a Mac can say."
 )
 _VERBS = {"are": "is", "have": "has", "were": "was"}
-_NAMES = 100
-"""Characters of names in the row; the reasons have all of them."""
-_SEPARATOR = re.compile(r"([._])")
-_Name: TypeAlias = tuple[tuple[str, ...], ...]
-"""A name by token; a token that differs between names has several values."""
+_NAMES, _FEW = 20, 3
+"""Names in a reason, and in the row; the findings have all."""
 
 
 def row(verdict: Verdict) -> str:
@@ -31,9 +26,10 @@ def row(verdict: Verdict) -> str:
     shown: list[Figure] = []
     warnings = [_brief(verdict, group, shown) for group in _groups(verdict.warnings)]
     parts = [_brief(verdict, group, shown) for group in _groups(verdict.reasons)]
-    if verdict.status == "passed" and (deciding := _deciding(verdict)) is not None:
-        shown.append(deciding)
-        parts.append(figure_text(deciding))
+    limited = [f for f in verdict.figures if f.limit is not None and not math.isnan(f.headroom)]
+    if verdict.status == "passed" and limited:
+        shown.append(min(limited, key=lambda figure: figure.headroom))
+        parts.append(figure_text(shown[-1]))
     parts += [figure_text(f) for f in verdict.figures if f.shown and f not in shown]
     parts = list(dict.fromkeys(parts))
     if verdict.basis:
@@ -58,8 +54,7 @@ def remarks(verdict: Verdict) -> Iterator[str]:
 def failure(verdict: Verdict, weights: str = "", variant: str = "") -> str:
     """The message of a failed gate: what and where, then every reason and remark.
 
-    `weights` says that they are synthetic, where they are; `variant` which form of a family's model
-    the reference is, where there are several.
+    `weights` says that they are synthetic, `variant` which form of a model the reference is.
     """
     head = f"{verdict.subject}: {verdict.gate} {verdict.status}"
     head += f"; variant {variant}" if variant else ""
@@ -102,58 +97,26 @@ def properties(verdict: Verdict) -> dict[str, float | int | str]:
 
 
 def to_json(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as JSON data, with the words that people read; NaN and infinities as texts.
-
-    Texts have escapes as on a terminal, and at most 4,000 characters.
-    """
+    """A verdict as strict JSON data with the words that people read, escaped as on a terminal."""
     words = {"status": verdict.status, "summary": row(verdict), "reasons": reasons(verdict)}
     data: dict[str, Any] = shown(strict(verdict) | words)
     return data
 
 
 def parse_shown(text: str) -> Any:
-    """Strict JSON of others, every text as people may read it.
-
-    Raises:
-        ValueError: it is none; says where.
-    """
+    """Strict JSON of others, texts as people may read them; `ValueError` says where it is none."""
     try:
         return shown(parse_json(text))
     except RecursionError:
         raise ValueError("the JSON is nested too deeply") from None
 
 
-def compact(names: Sequence[str]) -> str:
-    """Names in few characters: `patch, blocks.{0-3}.{qkv,o}`."""
-    split: list[_Name] = [
-        tuple((token,) for token in _SEPARATOR.split(name)) for name in dict.fromkeys(names)
-    ]
-    for at in reversed(range(max(map(len, split), default=0))):
-        # Names that differ in this token alone become one.
-        merged: dict[_Name, _Name] = {}
-        for name in split:
-            if len(name) <= max(at, 1):
-                merged[name] = name
-                continue
-            key = (*name[:at], (), *name[at + 1 :])
-            tokens = dict.fromkeys((*(merged[key][at] if key in merged else ()), *name[at]))
-            merged[key] = (*name[:at], tuple(tokens), *name[at + 1 :])
-        split = list(merged.values())
-    return ", ".join("".join(map(_token, name)) for name in split)
-
-
-def _deciding(verdict: Verdict) -> Figure | None:
-    """The figure with the least headroom to its limit, of those that are numbers."""
-    limited = [f for f in verdict.figures if f.limit is not None and not math.isnan(f.headroom)]
-    return min(limited, key=lambda figure: figure.headroom, default=None)
-
-
 def _groups(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Findings of one kind together, in the order of the first of each."""
-    keys = [(f.severity, f.kind or f"#{i}") for i, f in enumerate(findings)]
-    first = {key: i for i, key in reversed(list(enumerate(keys)))}
-    order = sorted(range(len(findings)), key=lambda i: first[keys[i]])
-    return [[findings[i] for i in group] for _, group in groupby(order, key=lambda i: keys[i])]
+    """Those of one kind together, in the order of the first of each."""
+    groups: dict[tuple[str, str | int], list[Finding]] = {}
+    for number, finding in enumerate(findings):
+        groups.setdefault((finding.severity, finding.kind or number), []).append(finding)
+    return [*groups.values()]
 
 
 def _brief(verdict: Verdict, group: list[Finding], shown: list[Figure]) -> str:
@@ -162,50 +125,26 @@ def _brief(verdict: Verdict, group: list[Finding], shown: list[Figure]) -> str:
     if figure is not None:
         shown.append(figure)
         return figure_text(figure)
-    return _together(verdict, group, _NAMES) if group[0].kind else group[0].reason
+    return _together(verdict, group, _FEW) if group[0].kind else group[0].reason
 
 
 def _sentence(verdict: Verdict, group: list[Finding]) -> str:
     """A group with what to do; no full stop, for it may end with a command."""
-    text = group[0].reason if len(group) == 1 else _together(verdict, group)
+    text = group[0].reason if len(group) == 1 else _together(verdict, group, _NAMES)
     remedy = f"; {group[0].remedy}" if group[0].remedy else ""
     return printable(f"{text}{remedy}", LONGEST)
 
 
-def _together(verdict: Verdict, group: list[Finding], room: int | None = None) -> str:
-    """`17 of 19 weights have 2 bits instead of 4: patch, blocks.{0-3}.{qkv,o}`."""
+def _together(verdict: Verdict, group: list[Finding], most: int) -> str:
+    """`17 of 19 weights have 2 bits instead of 4: patch, blocks.0.qkv and 15 more`."""
     noun, kind = group[0].where.noun, group[0].kind
     if not noun:
         return group[0].reason
-    count, total = len(group), _total(verdict, f"{noun}s")
+    known = (f.value for f in verdict.figures if f.unit == f"{noun}s" and isinstance(f.value, int))
+    count, total = len(group), next(known, 0)
     verb, _, rest = kind.partition(" ")
     verb = _VERBS.get(verb, f"{verb}s") if count == 1 else verb
     of = f" of {total:,}" if total else ""
-    names = compact([printable(finding.where.name, NAME) for finding in group])
-    if room is not None and len(names) > room:
-        names = names[:room].rpartition(", ")[0] or names[:room]
-        names += " and more"
+    names = some((printable(finding.where.name, NAME) for finding in group), most)
     plural = "" if count == 1 and not total else "s"
     return f"{count:,}{of} {noun}{plural} {verb} {rest}: {names}"
-
-
-def _total(verdict: Verdict, unit: str) -> int:
-    """How many of these there are in all, by the figure that counts them; 0 if none does."""
-    found = next((f.value for f in verdict.figures if f.unit == unit), 0)
-    return found if isinstance(found, int) else 0
-
-
-def _token(tokens: tuple[str, ...]) -> str:
-    if len(tokens) == 1:
-        return tokens[0]
-    if not all(token.isdecimal() and str(int(token)) == token for token in tokens):
-        return "{" + ",".join(tokens) + "}"
-    numbers = sorted(map(int, tokens))
-    ranges: list[list[int]] = []
-    for number in numbers:
-        if ranges and number == ranges[-1][-1] + 1:
-            ranges[-1].append(number)
-        else:
-            ranges.append([number])
-    texts = [str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in ranges]
-    return "{" + ",".join(texts) + "}"

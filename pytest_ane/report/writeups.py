@@ -19,9 +19,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from textwrap import shorten
 
 from pydantic import TypeAdapter, ValidationError
 
+from pytest_ane.gates.verdict import some
 from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.mlprogram.errors import ReportError
 from pytest_ane.mlprogram.strict_json import parse_json
@@ -40,15 +42,10 @@ _MOST_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Head:
-    """What was known before anything was built, and which run was told of.
+    """What was known before anything was built, and which run was told of: empty before `finish`.
 
-    Attributes:
-        intent: as it stands in its section.
-        recorded: when the intent was written: UTC and whole seconds, `2026-11-24T16:00:00Z`.
-        manifest: its path from the write-up's folder.
-        shards: the selection, as `--ane-shards` takes it.
-        commit: of the checkout then; empty outside of git.
-        run: when the run began that the page tells of; empty before `finish`.
+    `recorded` is UTC in whole seconds, `2026-11-24T16:00:00Z`; `manifest` its path from the
+    write-up's folder; `commit` of the checkout then, empty outside of git.
     """
 
     intent: str
@@ -65,11 +62,7 @@ class Head:
 
 @dataclass(frozen=True)
 class WriteUp:
-    """A page.
-
-    Attributes:
-        head: as it stands in the file.
-    """
+    """A page, and its head as it stands in the file."""
 
     path: Path
     head: Head
@@ -102,22 +95,14 @@ class WriteUp:
         return replace(self, body=made)
 
     def save(self) -> None:
-        """Write the file in one step.
-
-        Raises:
-            ReportError: it cannot be written.
-        """
+        """Write the file in one step; `ReportError` where it cannot be written."""
         with _one_sentence(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self.path, f"{self.head}{self.body}".encode())
 
 
 def read(path: Path) -> WriteUp:
-    """A write-up from its file.
-
-    Raises:
-        ReportError: it cannot be read, or its head is damaged; names file and line.
-    """
+    """A write-up from its file; `ReportError` names file and line where its head is damaged."""
     with _one_sentence(path):
         if path.stat().st_size > _MOST_BYTES:
             raise ReportError(f"{path} has more bytes than any write-up should.")
@@ -137,14 +122,14 @@ def read(path: Path) -> WriteUp:
 
 
 def _head(path: Path, lines: Sequence[str]) -> Head:
-    data, at = dict[str, object](), dict[str, int]()
+    data = dict[str, object]()
     names = [field.name for field in fields(Head)]
     for number, line in enumerate(lines, 2):
         name, colon, text = line.partition(":")
         try:
             if not colon or name not in names or name in data:
                 raise ValueError
-            data[name], at[name] = parse_json(text), number
+            data[name] = parse_json(text)
         except ValueError:
             raise ReportError(
                 f"{path}:{number}: {line!r} is not a line of a write-up's head, such as "
@@ -154,10 +139,8 @@ def _head(path: Path, lines: Sequence[str]) -> Head:
         return TypeAdapter(Head).validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        name = str(first["loc"][0])
-        raise ReportError(
-            f"{path}:{at.get(name, 1)}: {name}: {first['msg'].lower()}; take the head from git."
-        ) from None
+        wrong = f"{first['loc'][0]}: {first['msg'].lower()}"
+        raise ReportError(f"{path}: {wrong}; take the head from git.") from None
 
 
 def paths(folder: Path) -> list[Path]:
@@ -175,11 +158,7 @@ def number(path: Path) -> int:
 
 
 def find(folder: Path, name: str) -> Path:
-    """A write-up's file by number, slug, both, or path.
-
-    Raises:
-        ReportError: there is none, or there are several.
-    """
+    """A write-up's file by number, slug, both, or path; `ReportError` for none or several."""
     if name.endswith(".md"):
         if not _STEM.fullmatch(Path(name).stem):
             raise ReportError(f"{name} is no write-up's name, such as 007-4-bit-palettes.md.")
@@ -192,29 +171,19 @@ def find(folder: Path, name: str) -> Path:
     ]  # fmt: skip
     if len(named) == 1:
         return named[0]
-    if named:
-        raise ReportError(f"{name} names {len(named)} write-ups; name one: {_listed(named)}.")
-    has = f"it has {_listed(files)}" if files else "it has none"
-    raise ReportError(f"{folder} has no write-up {name}; {has}.")
+    known = some((path.stem for path in reversed(named or files)), 5) or "none"
+    raise ReportError(f"{folder} has {len(named) or 'no'} write-ups {name}; name one of: {known}.")
 
 
 def unfinished(folder: Path) -> Path:
-    """The newest write-up that no run was told of.
-
-    Raises:
-        ReportError: there is none, or a head is damaged.
-    """
+    """The newest write-up that no run was told of; `ReportError` where there is none."""
     for path in reversed(paths(folder)):
         if not read(path).head.run:
             return path
-    what = "only finished write-ups; name one" if paths(folder) else "no write-up; begin one with"
-    how = "" if paths(folder) else ": pytest-ane report --intent"
-    raise ReportError(f"{folder} has {what}{how}.")
-
-
-def _listed(files: Sequence[Path]) -> str:
-    names = [path.stem for path in files]
-    return ", ".join(names[-5:]) + (" and more" if len(names) > 5 else "")
+    raise ReportError(
+        f"{folder} has only finished write-ups; name one, or begin one with: "
+        "pytest-ane report --intent."
+    )
 
 
 def next_file(folder: Path, intent: str) -> Path:
@@ -232,11 +201,7 @@ def slug(text: str) -> str:
     """A text as a file's name: `4-bit-palettes-on-zaya-l01`; what is not Latin is left out."""
     latin = unicodedata.normalize("NFKD", text.casefold()).encode("ascii", "ignore").decode()
     words = re.findall(r"[a-z0-9]+", latin)
-    made = ""
-    for word in words:
-        if len(made) + len(word) >= _LONGEST_SLUG:
-            break
-        made = f"{made}-{word}" if made else word
+    made = shorten(" ".join(words), _LONGEST_SLUG, placeholder="").replace(" ", "-")
     return made or (words[0][:_LONGEST_SLUG] if words else "experiment")
 
 
@@ -252,25 +217,17 @@ def _one_sentence(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Page:
-    """A write-up as the report shows it.
-
-    Attributes:
-        sections: Markdown by title; of a damaged file none.
-        problem: why it cannot be read, in a sentence.
-    """
+    """A write-up as the report shows it: Markdown by title, or why it cannot be read."""
 
     name: str
     sections: Mapping[str, str]
     problem: str = ""
 
 
-def writeups(folder: Path) -> list[Page]:
+def writeups(folder: Path) -> Iterator[Page]:
     """All write-ups of a folder, the newest first; none where there is no folder."""
-    return [_page(path) for path in reversed(paths(folder))]
-
-
-def _page(path: Path) -> Page:
-    try:
-        return Page(path.stem, read(path).sections)
-    except ReportError as error:
-        return Page(path.stem, {}, str(error))
+    for path in reversed(paths(folder)):
+        try:
+            yield Page(path.stem, read(path).sections)
+        except ReportError as error:
+            yield Page(path.stem, {}, str(error))

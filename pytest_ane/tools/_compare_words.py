@@ -8,14 +8,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
-from pytest_ane.gates.verdict import Cell, Column, Table, counted
+from pytest_ane.gates.verdict import Cell, Column, Table, counted, some
 from pytest_ane.manifest.ids import in_ranges
 from pytest_ane.mlprogram.text import NAME, printable
 from pytest_ane.records.compare import By, Comparison, Difference, FigureChange, Side, Skipped
 from pytest_ane.report.figures import amount
 from pytest_ane.report.table import table
-from pytest_ane.report.verdict import compact, reasons, row
+from pytest_ane.report.verdict import reasons, row
 
+_NAMED = 6
 _SHOWN = 10
 """Rows of a table; the data has all."""
 _WORD = {"os": "system", "chip": "chip"}
@@ -123,11 +124,10 @@ def _moves(differences: Sequence[Difference]) -> _Rows:
             alike = tuple(dict.fromkeys(m.name or m.op for m in d.moves if kind(m) == each))
             groups.setdefault((each, alike), []).append(d.subject)
     ordered = sorted(groups.items(), key=lambda item: -max(totals[subject] for subject in item[1]))
-    rows: list[tuple[Cell, ...]] = [
-        (_subjects(subjects), len(names), op, f"{then} -> {now}",
-         compact([printable(name, NAME) for name in names]))
-        for ((op, then, now), names), subjects in ordered
-    ]  # fmt: skip
+    rows: list[tuple[Cell, ...]] = []
+    for ((op, then, now), names), subjects in ordered:
+        shown = some((printable(name, NAME) for name in names), _NAMED)
+        rows.append((_subjects(subjects), len(names), op, f"{then} -> {now}", shown))
     title = f"{counted(sum(totals.values()), 'operation')} that moved"
     return title, ("subject", "each", "type", "moved", "names"), rows
 

@@ -68,13 +68,6 @@ def fidelity(own: Project, *options: str) -> pytest.RunResult:
     return own.gate("-k", "fidelity", *options)
 
 
-@pytest.mark.slow
-def test_both_shards_are_right_as_typed(own: Project) -> None:
-    result = fidelity(own)
-    result.assert_outcomes(passed=2, deselected=5)
-    result.stdout.no_fnmatch_line("*simulated*")
-
-
 @pytest.mark.drawn
 @pytest.mark.parametrize(("value", "typed"), [("ane", 0), ("typed,ane", 2)])
 def test_the_one_that_overflows_is_red_in_the_ane_s_arithmetic(
@@ -146,12 +139,3 @@ def test_hazards_are_asked_in_the_ane_s_arithmetic_alone(own: Project) -> None:
             "passed   own:early *hazards *simulated ANE (h16+): largest |sum| *(at most 32768)*",
         ]
     )
-
-
-@pytest.mark.slow
-def test_hazards_are_computed_wherever_they_are_asked(own: Project) -> None:
-    from pytest_ane.mac.testing import Replayer, Script
-
-    with Replayer(Script()):
-        result = own.gate("-k", "hazards", "--ane-arithmetic=ane", "--ane-backend=coreml")
-    result.assert_outcomes(passed=1, failed=1, deselected=7)

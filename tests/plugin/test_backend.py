@@ -22,7 +22,7 @@ from pytest_ane.mac.testing import (
     Script,
     code_14,
 )
-from tests.plugin.conftest import Project, refused
+from tests.plugin.conftest import Project
 
 CORE_ML = "--ane-backend=coreml"
 OWN = """\
@@ -33,7 +33,6 @@ from pytest_ane.gates.verdict import Verdict
 def test_fidelity(ane_shard, ane_gate):
     ane_gate(Verdict(gate="fidelity", subject=ane_shard.qualified))
 """
-NOT_RUN = "ANEProgramProcessRequestDirect() Failed with status=0x1d : Program Inference error"
 
 
 @contextmanager
@@ -103,16 +102,6 @@ def test_without_an_ane_device_gates_are_unproven(
     )
 
 
-@pytest.mark.slow
-@pytest.mark.drawn
-@pytest.mark.parametrize(("machine", "kind"), NO_ANE)
-def test_without_an_ane_it_compares_on_the_cpu(project: Project, machine: Mac, kind: str) -> None:
-    project.packages(good="float32")
-    with Replayer(Script(machine)):
-        found = project.gate(CORE_ML, "--ane-compute-units=CPU_ONLY", "-k", "fidelity")
-    found.assert_outcomes(passed=1, deselected=3)
-
-
 def test_without_an_ane_a_gate_of_the_user_s_own_passes_nothing(project: Project) -> None:
     project.packages(good="float32")
     project.own_gate(OWN)
@@ -148,29 +137,6 @@ def test_what_is_compiled_again_is_said_in_the_summary(project: Project) -> None
     )
 
 
-def test_a_model_that_stays_refused_is_one_sentence(project: Project) -> None:
-    project.packages(good="none")
-    with mac(code_14("load", times=None)):
-        found = project.gate("-k", "fidelity", CORE_ML, "--ane-cache=cache")
-    found.assert_outcomes(failed=1, deselected=3)
-    found.stdout.fnmatch_lines(
-        [
-            "*good.mlpackage: Core ML failed, though it was compiled again: Failed to build *",
-            "ERROR    own:good  fidelity    good.mlpackage: Core ML failed, *",
-        ]
-    )
-
-
-def test_a_failure_at_run_time_is_one_sentence(project: Project) -> None:
-    project.packages(good="none")
-    with mac(Failure("predict", NOT_RUN, times=None)):
-        found = project.gate("-k", "fidelity", CORE_ML)
-    found.assert_outcomes(failed=1, deselected=3)
-    found.stdout.fnmatch_lines(
-        [f"*good.mlpackage: Core ML could not predict: {NOT_RUN} (A prediction failed on the ANE *"]
-    )
-
-
 @pytest.mark.skipif(sys.platform == "darwin", reason="macOS has Core ML")
 def test_without_core_ml_it_is_a_usage_error(mixed: Project) -> None:
     result = mixed.gate(CORE_ML)
@@ -178,17 +144,6 @@ def test_without_core_ml_it_is_a_usage_error(mixed: Project) -> None:
     (line,) = [line for line in result.errlines if line]
     assert line.startswith("ERROR: The backend coreml needs Core ML, and coremltools has none here")
     assert "use --ane-backend=cpu" in line
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "darwin", reason="macOS has its tools")
-def test_a_native_module_without_a_mac_is_a_usage_error(mixed: Project) -> None:
-    refused(
-        mixed.pytester.runpytest_subprocess(
-            "-p", "pytest_ane.mac.predict", "--ane-shards=all", "-m", "gate", CORE_ML
-        ),
-        "*there is no sw_vers here; it runs on macOS, elsewhere use *",
-    )
 
 
 @pytest.mark.parametrize(("platform", "backend"), [("darwin", "coreml"), ("linux", "cpu")])
@@ -263,14 +218,3 @@ def test_a_crash_is_one_red_gate_and_the_next_shard_runs(project: Project) -> No
     result = replayed(project, CHILD, "-k", "fidelity", failure=failure)
     result.assert_outcomes(passed=1, failed=1, deselected=5)
     result.stdout.fnmatch_lines(["*Core ML crashed while predicting (SIGABRT)*"])
-
-
-@pytest.mark.drawn
-@pytest.mark.slow
-def test_a_hang_is_one_red_gate_and_the_next_shard_runs(project: Project) -> None:
-    project.packages(good="float32", other="none")
-    project.pytester.makeini("[pytest]\nane_device_timeout = 3 s\n")
-    failure = Failure("load", effect="hang")
-    result = replayed(project, "--ane-device-timeout=2s", "-k", "fidelity", failure=failure)
-    result.assert_outcomes(passed=1, failed=1, deselected=5)
-    result.stdout.fnmatch_lines(["*Core ML had not finished loading after 2 seconds*"])

@@ -101,11 +101,6 @@ def test_no_other_run_has_benchmarks(project: Project, options: tuple[str, ...])
     result.stdout.no_fnmatch_line("*ane throughput*")
 
 
-def test_gates_and_benchmarks_in_one_run(project: Project) -> None:
-    result = project.packages(good="none").run("--ane-shards=all", "-m", "bench or gate", *FAST)
-    result.assert_outcomes(passed=5, skipped=1, deselected=2)
-
-
 def test_the_file_can_be_named_and_own_copies_are_left_out(project: Project) -> None:
     from pytest_ane.cli import main
 
@@ -178,23 +173,6 @@ def test_benchmarks_of_one_s_own(project: Project) -> None:
     assert saved(project)["test_verify[mini:L00]"]["group"] == "mine"
 
 
-def test_without_shards_it_says_what_to_do(project: Project) -> None:
-    project.pytester.makepyfile("def test_own(ane_decode_benchmark): pass")
-    result = project.run()
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(
-        ["The fixture 'ane_chain' needs shards; run pytest with --ane-shards or --ane-package."]
-    )
-
-
-def test_nothing_is_registered_without_being_asked(project: Project) -> None:
-    project.pytester.makeconftest(
-        "def pytest_collection_finish(session):\n"
-        "    assert not session.config.pluginmanager.hasplugin('ane-bench')\n"
-    )
-    project.packages(good="none").gate("-k", "placement").assert_outcomes(passed=1, deselected=3)
-
-
 def test_a_benchmark_of_somebody_else_s_is_left_alone(project: Project) -> None:
     project.pytester.makepyfile("import pytest\n@pytest.mark.bench\ndef test_own(): pass\n")
     project.packages(good="none").run("--ane-shards=all").assert_outcomes(passed=4, deselected=1)
@@ -204,12 +182,6 @@ def test_a_shard_that_cannot_be_had_is_one_row_a_benchmark(project: Project) -> 
     result = bench(project.packages(absent="none"), "-W", "error")
     result.assert_outcomes(errors=3, deselected=5)
     result.stdout.fnmatch_lines(["ERROR    own:absent  throughput  *", "passed: throughput 0/3"])
-
-
-def test_one_package(project: Project) -> None:
-    package = project.workshop.packages["good"]
-    result = project.run(f"--ane-package={package}", "-m", "bench", *FAST)
-    result.assert_outcomes(passed=2, skipped=1, deselected=5)
 
 
 def test_a_canary_goes_first_and_is_not_judged_by_its_speed(project: Project) -> None:

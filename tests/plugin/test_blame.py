@@ -80,25 +80,6 @@ def test_always_explains_what_passed_at_the_end(project: Project) -> None:
     assert told in (values["ane.blame"] or "")
 
 
-def test_passed_shards_are_not_explained_otherwise(project: Project) -> None:
-    result = project.packages(good="float32").gate("-k", "fidelity")
-    result.stdout.no_fnmatch_line("* ane blame*")
-
-
-def test_a_package_without_compressed_weights(project: Project) -> None:
-    """The gate's own message stands, and operations are asked all the same."""
-    result = project.packages(nan="none").gate("-k", "fidelity")
-    result.assert_outcomes(failed=1, deselected=3)
-    result.stdout.fnmatch_lines(
-        [
-            "own:nan: fidelity failed",
-            "  - *give NaN or infinite values: *",
-            "*-- Captured ane blame call --*",
-            "It has no compressed weights, *",
-        ]
-    )
-
-
 @pytest.mark.parametrize(
     ("error", "said"),
     [

@@ -43,16 +43,6 @@ def test_the_ini_value_is_relative_to_the_ini_file(
     assert (project.path / "kept/here/artifacts").is_dir()
 
 
-def test_the_users_cache_folder_is_the_default(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = project.path / "home-cache"
-    monkeypatch.setattr("pytest_ane.make.cache.user_cache_path", lambda name: folder / str(name))
-    result = project.packages(good="none").pytester.runpytest_inprocess("--ane-shards=all")
-    result.assert_outcomes(passed=3, deselected=1)
-    assert (folder / "pytest-ane/artifacts").is_dir()
-
-
 def test_a_cache_that_cannot_be_written_fails_with_a_sentence(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,11 +82,3 @@ def test_a_folder_with_other_content_is_refused_and_left_as_it_is(project: Proje
     )
     assert sorted(project.path.rglob("*")) == before
     assert thesis.read_text() == "years of work"
-
-
-def test_other_content_in_a_cache_stays(project: Project) -> None:
-    project.packages(good="none").gate("--ane-cache=cache").assert_outcomes(passed=3, deselected=1)
-    thesis = project.path / "cache" / "tmp" / "thesis"
-    thesis.mkdir()
-    project.gate("--ane-cache=cache").assert_outcomes(passed=3, deselected=1)
-    assert thesis.is_dir()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from pytest_ane.project.suite import shipped
 from tests.plugin.conftest import Project
 from tests.plugin.projects import COUNT
 
@@ -112,41 +110,6 @@ def test_it_holds_where_its_own_gates_are_left_out(
     result.stdout.no_fnmatch_line("passed   own:L00*")
 
 
-def test_the_first_failure_ends_the_run(project: Project) -> None:
-    result = own(project, L00="good", L01="ineligible").gate("-x")
-    assert result.parseoutcomes()["failed"] == 1
-    result.stdout.no_fnmatch_line("*not run*")
-
-
-def test_last_failed_after_the_canary_was_mended(project: Project) -> None:
-    own(project, L00="good", L01="ineligible")
-    project.gate().assert_outcomes(passed=2, failed=1, errors=3, deselected=1)
-    project.gate("--lf").assert_outcomes(failed=1, errors=3, deselected=3)
-    own(project, L00="good", L01="good")
-    project.gate("--lf").assert_outcomes(passed=4, deselected=3)
-
-
-def test_last_failed_without_the_canary_s_own_gates(project: Project) -> None:
-    """The canary passed, another failed; then the canary breaks: its gates are not selected."""
-    own(project, L00="nan", L01="good")
-    project.gate().assert_outcomes(passed=5, failed=1, deselected=1)
-    own(project, L00="good", L01="ineligible")
-    result = project.gate("--lf")
-    assert result.parseoutcomes()["errors"] == 1
-    result.stdout.fnmatch_lines(["not run: canary L01 failed placement"])
-
-
-def test_it_holds_in_any_order(project: Project) -> None:
-    own(project, L00="good", L01="ineligible", L02="good")
-    project.pytester.makeconftest(
-        "import pytest\n"
-        "@pytest.hookimpl(trylast=True)\n"
-        "def pytest_collection_modifyitems(items):\n"
-        "    items.reverse()\n"
-    )
-    project.gate().assert_outcomes(passed=2, failed=1, errors=6, deselected=1)
-
-
 def test_a_selection_without_the_canary_is_taken_at_its_word(project: Project) -> None:
     own(project, L00="good", L01="ineligible", L02="good")
     result = project.gate(shards="L00")
@@ -163,64 +126,6 @@ def test_canaries_do_not_wait_for_one_another_nor_for_other_models(project: Proj
     result.assert_outcomes(passed=3 + 2 + 9, failed=1, errors=3, deselected=1)
     first = statuses(result)[:12]
     assert all("L02" not in line for line in first)
-
-
-PLAIN = "def test_taste(ane_shard):\n    assert ane_shard.id != 'L01'\n"
-SEVERAL = (
-    "@pytest.mark.parametrize('least', [1, 10**9])\n"
-    "def test_taste(ane_shard, ane_artifact, least):\n    assert ane_artifact.size > least\n"
-)
-FIXTURE = "def test_taste(ane_shard, tmp_path):\n    pass\n"
-
-
-@pytest.mark.drawn
-@pytest.mark.parametrize(
-    ("test", "options", "outcomes", "complaint"),
-    [
-        (PLAIN, (), {"passed": 4, "failed": 1, "errors": 3, "deselected": 1}, "failed taste"),
-        (SEVERAL, ("-k", "L00 and placement"), {"errors": 1, "deselected": 10}, "failed taste"),
-        (
-            FIXTURE,
-            ("-k", "L00 and placement"),
-            {"errors": 1, "deselected": 8},
-            "has no verdict on taste: its test wants the fixture 'tmp_path'*",
-        ),
-        (FIXTURE, (), {"passed": 8, "deselected": 1}, ""),
-    ],
-)
-def test_a_gate_of_the_project_s_own_counts(
-    project: Project,
-    test: str,
-    options: tuple[str, ...],
-    outcomes: dict[str, int],
-    complaint: str,
-) -> None:
-    """Though it is not selected; a fixture that only pytest can give is an error then."""
-    own(project, L00="good", L01="good")
-    (project.path / "test_more.py").write_text(f"import pytest\n@pytest.mark.gate\n{test}")
-    result = project.gate(*options)
-    result.assert_outcomes(**outcomes)
-    if complaint:
-        result.stdout.fnmatch_lines([f"not run: canary L01 {complaint}"])
-
-
-def test_a_gate_that_the_project_does_not_have_is_asked_in_the_shipped_form(
-    project: Project,
-) -> None:
-    own(project, L00="good", L01="ineligible")
-    shutil.copytree(shipped(), project.path / "gates")
-    (project.path / "gates" / "test_placement.py").unlink()
-    result = project.gate("-k", "L00")
-    result.assert_outcomes(errors=3, deselected=4)
-    result.stdout.fnmatch_lines(["*not run: canary L01 failed placement*"])
-
-
-def test_changed_gates_are_asked_in_their_changed_form(project: Project) -> None:
-    own(project, L00="good", L01="ineligible")
-    shutil.copytree(shipped(), project.path / "gates")
-    file = project.path / "gates" / "test_placement.py"
-    file.write_text(file.read_text().replace("    measurement =", "    return\n    measurement ="))
-    project.gate("-k", "L00").assert_outcomes(passed=3, deselected=4)
 
 
 @pytest.mark.slow
@@ -244,18 +149,6 @@ def test_nothing_else_is_built_by_any_worker(project: Project, mode: str) -> Non
     result.assert_outcomes(passed=2, failed=1, errors=10)
     assert project.built() == ["L01"]
     result.stdout.fnmatch_lines(["not run: canary L01 failed compression"])
-
-
-@pytest.mark.drawn
-@pytest.mark.heavy
-def test_a_canary_that_passes_lets_every_worker_build(project: Project) -> None:
-    mini(project, 10_000_000)
-    result = project.pytester.runpytest_subprocess(
-        "-n2", "--ane-shards=all", "-m", "gate", "--ane-cache=cache", "-k", "not behaviour"
-    )
-    result.assert_outcomes(passed=12)
-    assert sorted(project.built()) == sorted(SHARDS)
-    assert not list((project.path / "cache" / "tmp").iterdir())
 
 
 @pytest.mark.drawn

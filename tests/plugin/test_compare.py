@@ -78,31 +78,6 @@ def test_without_a_selection_it_measures_what_the_newest_run_holds(
     result.stdout.no_fnmatch_line("*test_unmarked*")
 
 
-def test_a_part_of_a_run_is_measured_again(good: Project) -> None:
-    recorded(good, "-k", "load", shards="all")
-    result = good.run(*FAST, COMPARE)
-    assert compared(result) == {"own:good load", "own:other load"}
-
-
-def test_own_benchmarks_of_the_run_are_compared_with_it(good: Project) -> None:
-    good.pytester.makepyfile(OWN)
-    good.run(*FAST, "--ane-shards=good", "--benchmark-only", "--benchmark-autosave")
-    settle(good, 100.0)
-    result = good.run(*FAST, COMPARE)
-    assert result.parseoutcomes()["passed"] == 3
-    result.stdout.fnmatch_lines_random(["test_mine (0001*", "test_mine (NOW)*"])
-
-
-@pytest.mark.drawn
-@pytest.mark.slow
-def test_a_run_that_decoded_selects_the_whole_model(project: Project) -> None:
-    project.llama('[models.mini.policy.throughput]\nmax-regression = "99%"\n')
-    recorded(project, "-k", "decode", shards="all")
-    result = project.run(*FAST, COMPARE)
-    result.assert_outcomes(passed=1, deselected=12)
-    result.stdout.fnmatch_lines(["ane: all *", "mini  decoding *"])
-
-
 def test_a_selection_is_compared_whatever_m_says(good: Project) -> None:
     """The gates run as without the option; what has no baseline is not proven."""
     recorded(good, shards="all")
@@ -125,30 +100,6 @@ def test_a_selection_is_compared_whatever_m_says(good: Project) -> None:
 )
 def test_nothing_stored(good: Project, options: tuple[str, ...]) -> None:
     assert refused(good, *options).startswith(f"ERROR: {COMPARE}: No run is stored in ")
-
-
-def test_nothing_stored_where_warnings_are_errors(good: Project) -> None:
-    good.pytester.makeini("[pytest]\nfilterwarnings = error\n")
-    assert "No run is stored" in refused(good, COMPARE)
-    own = good.pytester.makepyfile("def test_own(): pass")
-    good.run(COMPARE, "--", str(own)).assert_outcomes(passed=1)
-
-
-def test_only_other_shards_and_machines_are_stored(good: Project) -> None:
-    recorded(good)
-    says = "No stored run of this machine has any of these benchmarks."
-    assert says in refused(good, "--ane-shards=other", COMPARE)
-    text = (good.path / "shards.toml").read_text()
-    good.packages(LOOSE, other="none")
-    assert says in refused(good, COMPARE)
-    good.manifest(text)
-    (file,) = good.path.glob(".benchmarks/*/*.json")
-    data = json.loads(file.read_text())
-    for one in data["benchmarks"]:
-        one["extra_info"]["ane"]["identity"]["chip"] = "Other"
-    file.write_text(json.dumps(data))
-    for options in ((), ("--ane-shards=good",)):
-        assert "is of another machine or backend: " in refused(good, COMPARE, *options)
 
 
 @pytest.mark.drawn
@@ -216,19 +167,6 @@ def test_a_damaged_run(stored: Project, shards: tuple[str, ...], option: str, sa
     assert says in refused(stored, *shards, option)
 
 
-def test_what_is_no_run_and_no_folder(stored: Project) -> None:
-    line = refused(stored, "--ane-shards=all", f"{COMPARE}=0007")
-    assert "--benchmark-compare=0007 names no run in " in line
-    line = refused(stored, COMPARE, "--benchmark-storage=elasticsearch+http://host")
-    assert "is no folder, " in line
-
-
-@pytest.mark.filterwarnings("ignore:Benchmark machine_info is different")
-def test_a_whole_run_is_no_obstacle(stored: Project) -> None:
-    result = stored.run("--ane-shards=all", f"{COMPARE}=0001", "--co", "-q")
-    assert result.ret == pytest.ExitCode.OK
-
-
 def test_a_model_s_own_folder(project: Project, tmp_path: Path) -> None:
     project.manifest(
         f'[models.own]\nbaselines = "{tmp_path}/kept"\n'
@@ -258,28 +196,9 @@ def of_a_load(project: Project) -> Path:
     return file
 
 
-def test_another_machines_run_is_unproven(project: Project, of_a_load: Path) -> None:
-    data = json.loads(of_a_load.read_text())
-    (load,) = data["benchmarks"]
-    load["extra_info"][KEY]["identity"]["chip"] = "Apple M1"
-    of_a_load.write_text(json.dumps(data))
-    result = bench(project, "-k", "load")
-    result.assert_outcomes(failed=1, deselected=7)
-    result.stdout.fnmatch_lines(
-        ["UNPROVEN own:good  throughput  The stored run 0001 is no baseline*"]
-    )
-
-
 def test_unproven_may_be_allowed(project: Project, of_a_load: Path) -> None:
     of_a_load.unlink()
     bench(project, "-k", "load", "--ane-unproven=allow").assert_outcomes(passed=1, deselected=7)
-
-
-def test_half_a_run_is_one_sentence(project: Project, of_a_load: Path) -> None:
-    of_a_load.write_bytes(of_a_load.read_bytes()[:1000])
-    result = bench(project, "-k", "load")
-    result.assert_outcomes(failed=1, deselected=7)
-    result.stdout.fnmatch_lines(["  - */0001_*.json cannot be compared with (invalid JSON: *); *"])
 
 
 @pytest.mark.slow
@@ -349,9 +268,3 @@ def test_within_the_limit_nothing_is_run_again(
 ) -> None:
     verdict, kept, runs = judged(4.2, 9.0)
     assert (verdict.status, kept.confirmation, runs) == ("passed", (), 0)
-
-
-def test_a_speed_that_cannot_be_timed_again_is_judged_as_it_is(
-    judged: Callable[..., tuple[Verdict, Speed, int]],
-) -> None:
-    assert judged(5.0, None)[0].status == "failed"

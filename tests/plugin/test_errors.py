@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,14 +29,6 @@ def test_a_missing_gguf(project: Project, gate: str) -> None:
     shards = "all" if gate == "behaviour" else "L01"
     result = project.llama(source=Path("absent.gguf")).gate("-k", gate, shards=shards)
     only_sentence(result, "absent.gguf: no such file; ")
-
-
-@pytest.mark.parametrize("size", [0, 3, 24, 500, -4])
-def test_a_truncated_gguf(project: Project, size: int) -> None:
-    whole = project.workshop.llama.read_bytes()
-    (project.path / "short.gguf").write_bytes(whole[:size])
-    result = project.llama(source=Path("short.gguf")).gate("-k", "placement", shards="L01")
-    only_sentence(result, "short.gguf: ")
 
 
 OTHER = """
@@ -83,30 +73,6 @@ def test_files_that_do_not_exist(project: Project) -> None:
     only_sentence(project.packages(absent="none").gate(), "own:absent: the artifact ")
     result = project.packages(good="absent.mlpackage").gate("-k", "fidelity")
     only_sentence(result, "absent.mlpackage: ")
-
-
-POINTER = b"version https://git-lfs.github.com/spec/v1\n" + b"oid sha256:0\n" * 9
-
-
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (Path.unlink, "the weights file is missing"),
-        (lambda weights: os.truncate(weights, 128), "the file is cut short"),
-        (lambda weights: weights.write_bytes(b""), "0 bytes"),
-        (lambda weights: weights.write_bytes(POINTER), "Git LFS pointer"),
-    ],
-)
-def test_damaged_weights(project: Project, damage: Callable[[Path], object], words: str) -> None:
-    damage(project.copy("good") / WEIGHTS)
-    result = project.run(f"--ane-package={project.path / 'good.mlpackage'}", "-k", "fidelity")
-    assert words in only_sentence(result, "weight.bin: ")
-
-
-def test_a_shard_the_model_does_not_have(project: Project) -> None:
-    project.llama().replace("L00-L01", "L00-L02")
-    result = project.gate("-k", "placement", shards="L02")
-    only_sentence(result, "has 2 layers, so no shard L02")
 
 
 def test_a_bug_keeps_its_traceback(project: Project) -> None:

@@ -70,18 +70,3 @@ def test_a_test_that_takes_shards_is_told_to_be_a_gate(project: Project) -> None
     result.stdout.fnmatch_lines(
         ["The fixture 'ane_shard' is for gates; mark this test with @pytest.mark.gate."]
     )
-
-
-def test_without_the_option_failures_look_as_they_always_do(project: Project) -> None:
-    project.pytester.makeconftest(
-        "import pytest\n@pytest.fixture\ndef broken():\n    return {}['key']\n"
-    )
-    project.pytester.makepyfile(
-        "from pytest_ane.mlprogram.errors import SourceError\n"
-        "def test_fixture(broken): pass\n"
-        "def test_own():\n    raise SourceError('no such file')\n"
-    )
-    result = project.pytester.runpytest_inprocess()
-    result.assert_outcomes(failed=1, errors=1)
-    result.stdout.fnmatch_lines([">*return {}[[]'key'[]]", ">*raise SourceError('no such file')"])
-    result.stdout.no_fnmatch_line("*pytest_ane/plugin/*")

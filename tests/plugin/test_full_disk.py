@@ -43,10 +43,6 @@ def stalled(*arguments, subject, **options):
 
 shard.convert = stalled
 """
-LIMIT = """
-import resource
-resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, resource.RLIM_INFINITY))
-"""
 COMMAND = ("--ane-shards=L00-L01", "-m", "gate", "--ane-cache=cache", "-k", "not fidelity")
 
 
@@ -84,30 +80,6 @@ def test_a_full_cache_fails_what_it_must_and_the_next_run_goes_on(
     (project.path / "conftest.py").write_text(COUNT)
     project.pytester.runpytest_subprocess(*command).assert_outcomes(passed=4)
     assert project.built()[2:] == ["L01"]
-
-
-def test_a_full_temporary_folder_is_the_same_sentence(
-    project: Project, small_disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    subprocess.run(["mount", "-o", "remount,size=40k", str(small_disk)], check=True)
-    project.llama()
-    monkeypatch.setenv("TMPDIR", str(small_disk))
-    result = project.pytester.runpytest_subprocess(*COMMAND)
-    result.assert_outcomes(errors=4)
-    result.stdout.fnmatch_lines(
-        ["Building into *cache failed: * GB free there, 0.0 GB in the temporary folder *small); *"]
-    )
-    assert list(small_disk.iterdir()) == []
-    assert list((project.path / "cache" / "artifacts").iterdir()) == []
-
-
-def test_a_file_that_may_not_grow(project: Project) -> None:
-    project.llama().pytester.makeconftest(LIMIT)
-    result = project.pytester.runpytest_subprocess(*COMMAND)
-    result.assert_outcomes(errors=4)
-    result.stdout.fnmatch_lines(["Building into *cache failed: *"])
-    (project.path / "conftest.py").unlink()
-    project.pytester.runpytest_subprocess(*COMMAND).assert_outcomes(passed=4)
 
 
 @pytest.mark.parametrize("workers", ["-n0", "-n2"])

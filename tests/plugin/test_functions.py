@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
-from pytest_ane.backends import CpuBackend
 from pytest_ane.mac.testing import DeviceRule, Replayer, Script
 from tests import multifunction
-from tests.multifunction import FUNCTIONS
 from tests.plugin.conftest import Project, Workshop
 
 pytestmark = pytest.mark.slow
@@ -156,15 +152,6 @@ def test_an_input_table_is_for_the_functions_that_have_the_input(functions: Func
     result.stdout.fnmatch_lines(["*has no input 'z', which the manifest names; inputs: h, x; *"])
 
 
-@pytest.mark.drawn
-@pytest.mark.parametrize(
-    ("shards", "count"),
-    [("own:decoder", 6), ("decoder[verify4]", 3), ("own:decoder[verify4]", 3), ("*[dec*]", 3)],
-)
-def test_selections(functions: Functions, shards: str, count: int) -> None:
-    functions.manifest("right").gate(shards=shards).assert_outcomes(passed=count, deselected=1)
-
-
 def test_an_id_of_the_report_can_be_pasted(functions: Functions) -> None:
     functions.manifest("other")
     node = "gates/test_fidelity.py::test_fidelity[own:decoder[verify4]]"
@@ -181,23 +168,6 @@ def test_without_a_manifest(functions: Functions) -> None:
     result.stdout.fnmatch_lines(["passed   package:multi-right[[]verify4]  fidelity *"])
 
 
-def test_junit_and_github_name_the_function(
-    functions: Functions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    monkeypatch.setenv("GITHUB_WORKSPACE", str(functions.project.path))
-    functions.manifest("other")
-    result = functions.gate("--junitxml=junit.xml", "-k", "fidelity")
-    junit = ElementTree.parse(functions.project.path / "junit.xml")
-    names = {case.get("name") for case in junit.iter("testcase")}
-    assert names == {f"test_fidelity[own:decoder[{name}]]" for name in FUNCTIONS}
-    subjects = {p.get("value") for p in junit.iter("property") if p.get("name") == "ane.subject"}
-    assert subjects == {f"own:decoder[{name}]" for name in FUNCTIONS}
-    result.stdout.fnmatch_lines(
-        ["::error file=shards.toml,line=1,title=own%3Adecoder[[]verify4] *"]
-    )
-
-
 def test_all_functions_of_a_canary_must_pass(functions: Functions) -> None:
     head = TABLE.format(artifact=functions.packages["single"], reference="none")
     functions.manifest("other", more=head.replace("decoder", "head"))
@@ -205,41 +175,6 @@ def test_all_functions_of_a_canary_must_pass(functions: Functions) -> None:
     result = functions.gate("-n0")
     result.assert_outcomes(passed=5, failed=1, errors=3, deselected=1)
     result.stdout.fnmatch_lines(["*not run: canary decoder[[]verify4] failed fidelity*"])
-
-
-def test_golden_tensors_of_a_function(functions: Functions, packages: dict[str, Path]) -> None:
-    from pytest_ane.cli import main
-
-    golden = functions.project.path / "verify4.safetensors"
-    source, out = str(packages[REFERENCE]), f"--out={golden}"
-    assert main(["golden", "record", source, "--function=verify4", out, "--backend=cpu"]) == 0
-    chosen = 'function = "verify4"\n'
-    for artifact, failed in (("right", 0), ("other", 1)):
-        result = functions.manifest(artifact, str(golden), chosen).gate("-k", "fidelity")
-        result.assert_outcomes(passed=1 - failed, failed=failed, deselected=3)
-
-
-def test_throughput_of_each_function(functions: Functions) -> None:
-    functions.manifest("right")
-    result = functions.project.run(
-        "--ane-shards=decoder", "-m", "bench", "-k", "load", "--benchmark-json=speed.json"
-    )
-    result.assert_outcomes(passed=2, deselected=12)
-    runs = json.loads((functions.project.path / "speed.json").read_text())["benchmarks"]
-    assert {run["params"]["ane_shard"] for run in runs} == {
-        f"own:decoder[{name}]" for name in FUNCTIONS
-    }
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_what_runs_is_the_function(packages: dict[str, Path], name: str) -> None:
-    x = np.random.default_rng(0).standard_normal((1, 8, 1, FUNCTIONS[name])).astype(np.float32)
-    loaded = CpuBackend().load(packages[REFERENCE], name)
-    alone = {"decode": packages[REFERENCE].with_name("decode.mlpackage")}
-    alone["verify4"] = packages["single"]
-    np.testing.assert_array_equal(
-        loaded.predict({"x": x})["y"], CpuBackend().load(alone[name]).predict({"x": x})["y"]
-    )
 
 
 REQUIRED = '[models.own.policy.fidelity]\nrequire = "device"\n'
@@ -270,24 +205,6 @@ def test_evidence_of_one_function_is_none_of_another(recorded: Functions) -> Non
     result = recorded.gate("--ane-backend=cpu", "-k", "fidelity")
     result.assert_outcomes(passed=1, failed=1, deselected=5)
     assert red(result) == ["own:decoder[decode] fidelity"]
-
-
-def test_evidence_of_a_table_that_now_chooses_another_function(recorded: Functions) -> None:
-    chosen = TABLE.format(
-        artifact=recorded.packages["right"], reference=recorded.packages[REFERENCE]
-    )
-    recorded.project.manifest(chosen + 'function = "decode"\n' + REQUIRED)
-    recorded.gate(CORE_ML, "--ane-record").assert_outcomes(passed=3, deselected=1)
-    recorded.project.manifest(chosen + 'function = "verify4"\n' + REQUIRED)
-    result = recorded.gate("--ane-backend=cpu", "-k", "fidelity")
-    assert red(result) == ["own:decoder fidelity"]
-    result.stdout.fnmatch_lines(["*function*"])
-
-
-def test_a_missing_record_says_how_to_make_it(functions: Functions) -> None:
-    result = functions.manifest("right", more=REQUIRED).gate("-k", "fidelity")
-    result.assert_outcomes(failed=2, deselected=5)
-    assert "pytest --ane-shards='own:decoder[verify4]' -m gate" in result.stdout.str()
 
 
 OWN_GATE = """

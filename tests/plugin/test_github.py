@@ -78,13 +78,6 @@ def test_workers_write_nothing_of_their_own(project: Project, summary: Path) -> 
     assert summary.read_text().count("## ane gates: 2 failed, 4 passed") == 1
 
 
-def test_what_is_allowed_is_a_warning(project: Project, summary: Path) -> None:
-    result = project.packages(weightless="none").gate("-k", "compression", "--ane-unproven=allow")
-    assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["::warning *own%3Aweightless compression unproven::*no weights*"])
-    assert "allowed by the policy" in summary.read_text()
-
-
 def test_what_broke_without_a_verdict_is_not_left_out(project: Project, summary: Path) -> None:
     project.own_gate("\n@pytest.mark.gate\ndef test_fidelity(ane_shard):\n    1 / 0\n")
     result = project.packages(good="none").gate()
@@ -148,12 +141,6 @@ def test_collected_alone_and_elsewhere_it_says_nothing(
     assert not summary.exists()
 
 
-def test_a_package_without_a_manifest_has_no_place(project: Project, summary: Path) -> None:
-    package = project.workshop.packages["nan"]
-    result = project.run(f"--ane-package={package}", "-m", "gate")
-    result.stdout.fnmatch_lines(["::error title=package%3Anan fidelity failed::*"])
-
-
 @pytest.mark.drawn
 @pytest.mark.slow
 def test_a_worker_that_dies_is_not_left_out(project: Project, summary: Path) -> None:
@@ -175,15 +162,6 @@ def test_what_cannot_be_collected_is_not_left_out(project: Project, summary: Pat
         ["::error title=gates/test_fidelity.py error::ModuleNotFoundError: *of_this_name*"]
     )
     assert "## ane gates: 1 error, 3 not run\n" in summary.read_text()
-
-
-def test_without_a_file_there_are_annotations_alone(
-    project: Project, summary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("GITHUB_STEP_SUMMARY")
-    result = project.packages(good="none").gate()
-    assert len(annotations(result)) == 1
-    result.stdout.no_fnmatch_line("ane: *GitHub*")
 
 
 # A package whose names are commands to a terminal or a CI: a run on GitHub obeys none of them.

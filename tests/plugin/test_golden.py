@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from pytest_ane.cli import main
 from tests.plugin.conftest import Project
 
-X = np.ones((1, 8, 1, 4), np.float32)
 HELD = '\n[models.mini.shard."{}"]\nreference = "golden/{}.safetensors"\n'
 
 
@@ -44,17 +41,6 @@ def test_golden_tensors_of_another_shard_are_red(project: Project) -> None:
     fidelity(project.llama(HELD.format("head.0", "L00")), shards="head.0").assert_outcomes(failed=1)
 
 
-@pytest.mark.slow
-def test_a_family_s_shard_as_a_package_runs_it(project: Project) -> None:
-    """The built package itself, so that nothing differs at all."""
-    project.llama().run("--ane-shards=L01", "-m", "gate", "-k", "fidelity", "--ane-cache=own")
-    (package,) = (project.path / "own" / "artifacts").glob("*/*.mlpackage")
-    assert record(project, "L01", "--package", package, "--out", "golden/L01.safetensors") == 0
-    result = fidelity(project.llama(HELD.format("L01", "L01")), shards="L01")
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["passed   mini:L01 * cosine 1.0000 *"])
-
-
 def test_a_package(project: Project) -> None:
     good, other = project.workshop.packages["good"], project.workshop.packages["other"]
     assert record(project, good, "--out", "good.safetensors") == 0
@@ -66,46 +52,6 @@ def test_a_package(project: Project) -> None:
     assert record(project, "own:other", "--package", other, "--out", "other.safetensors") == 0
     project.packages(other="other.safetensors")
     fidelity(project).assert_outcomes(passed=1)
-
-
-def test_a_reference_that_cannot_be_had_is_an_error(project: Project) -> None:
-    result = fidelity(project.packages(good="absent.safetensors"))
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*absent.safetensors: there are no golden tensors; *"])
-    for tensors in (
-        {"0.in.x": X, "0.out.projection": X * np.float32(np.nan)},
-        {"0.in.x": X, "0.out.logits": X},
-        {"0.in.x": X[:, :4], "0.out.projection": X},
-    ):
-        save_file(tensors, project.path / "g.safetensors")
-        fidelity(project.packages(good="g.safetensors")).assert_outcomes(failed=1)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("L00-L01", "--out", "a.safetensors"), "L00-L01 names 2 shards; record one at a time."),
-        (("L09", "--out", "a.safetensors"), "--ane-shards: 'L09' matches no shard; "),
-        (("L00", "--out", "a.txt"), "--out a.txt: golden tensors are a .safetensors or an .npz"),
-        (("a.mlpackage", "--out", "a.safetensors"), "a.mlpackage"),
-        (
-            ("a.mlpackage", "--package", "b.mlpackage", "--out", "a.safetensors"),
-            "--package is for a shard of the manifest; name one package.",
-        ),
-    ],
-)
-def test_what_cannot_be_recorded(
-    project: Project,
-    capsys: pytest.CaptureFixture[str],
-    arguments: tuple[str, ...],
-    sentence: str,
-) -> None:
-    project.llama()
-    assert record(project, *arguments) == 1
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert said.count("\n") == 1
-    assert not (project.path / "a.safetensors").exists()
 
 
 def test_a_package_of_unknown_making_has_no_module(
@@ -159,15 +105,3 @@ def test_tokens_beyond_the_vocabulary(
     result = prompted(project, "alien", form).gate("-k", "fidelity or behaviour")
     result.assert_outcomes(failed=5, deselected=8)
     result.stdout.fnmatch_lines([f"Golden prompt {sentence}"])
-
-
-@pytest.mark.slow
-def test_a_prompt_of_one_token_is_compared_where_it_can_be(project: Project) -> None:
-    """Its only position is the first, apart from the others: behaviour has nothing to judge."""
-    kinds = '["captured", "outlier", "extreme"]'
-    result = prompted(project, "bos", "ids = [0]", kinds=kinds).gate("-k", "fidelity", "-rA")
-    result.assert_outcomes(passed=4, deselected=9)
-    result.stdout.fnmatch_lines(["captured bos T=1 * 1.0000 *"])
-    result = project.gate("-k", "behaviour")
-    result.assert_outcomes(failed=1, deselected=12)
-    result.stdout.fnmatch_lines(["UNPROVEN mini *No golden prompt has a second position*"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -83,14 +82,6 @@ def record(path: Path, project: Project) -> None:
                  f"--cache={cache}"]) == 0  # fmt: skip
 
 
-@pytest.mark.drawn
-@pytest.mark.slow
-def test_the_declared_interface_is_green(project: Project) -> None:
-    convert_block(project, np.float16, 16)
-    project.llama(_OWN.format(reference="float32"))
-    project.gate("-k", "fidelity", shards="L00").assert_outcomes(passed=1, deselected=3)
-
-
 def _rows_first(module: Any) -> Any:
     """The block on `hidden_in [1, T, C]`, which gives `hidden_out [1, C, T, 1]`."""
     import torch
@@ -142,24 +133,3 @@ def test_ports_that_the_family_has_not(project: Project, ports: str, sentence: s
 
 
 # `[models.NAME.shard.ID.inputs.INPUT]` in a run: what own packages are probed at.
-
-TABLE = '[models.own.shard."*".inputs.{name}]\nkind = "uniform"\nrange = [1.0, 2.0]\n'
-FIDELITY = ("--ane-shards=all", "-m", "gate", "-k", "fidelity")
-
-
-def test_a_verdict_lists_what_an_input_was_drawn_from(project: Project) -> None:
-    project.packages(TABLE.format(name="x"), good="none")
-    project.run(*FIDELITY, "--ane-report=report.jsonl").assert_outcomes(passed=1, deselected=3)
-    report = (project.path / "report.jsonl").read_text()
-    assert "uniform: as the manifest says" in report
-    assert all(map(json.loads, report.splitlines()))
-
-
-def test_an_input_that_the_package_does_not_have_is_one_sentence(project: Project) -> None:
-    project.packages(TABLE.format(name="xs"), good="none")
-    result = project.run(*FIDELITY)
-    result.assert_outcomes(failed=1, deselected=3)
-    result.stdout.fnmatch_lines(
-        ["*good.mlpackage: has no input 'xs', which the manifest names; inputs: x; did you mean*"]
-    )
-    result.stdout.no_fnmatch_line("*Traceback*")

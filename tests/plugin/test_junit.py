@@ -8,7 +8,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_ane.backends.cpu import CpuBackend
 from tests.plugin.conftest import Project
 
 
@@ -59,20 +58,3 @@ def test_every_gate_names_the_bytes_it_judged(project: Project) -> None:
     behaviour = found["test_behaviour[mini]"]
     for subject, digest in digests.items():
         assert behaviour[f"ane.provenance.{subject.removeprefix('mini:')}"] == digest
-
-
-def test_what_was_run_names_backend_and_machine(project: Project) -> None:
-    project.packages(good="float32").gate("--junitxml=out.xml")
-    fidelity = properties(project.path / "out.xml")["test_fidelity[own:good]"]
-    assert fidelity["ane.provenance.backend"] == "cpu"
-    for key in CpuBackend().provenance():
-        assert fidelity[f"ane.provenance.{key}"]
-
-
-def test_reasons_are_a_line_each(project: Project) -> None:
-    project.packages(weightless="none", absent="none").gate("--junitxml=out.xml")
-    found = properties(project.path / "out.xml")
-    assert "no weights" in found["test_compression[own:weightless]"]["ane.reasons"]
-    assert "ane.reasons" not in found["test_fidelity[own:weightless]"]
-    absent = found["test_placement[own:absent]"]
-    assert absent["ane.reasons"] == absent["ane.summary"]

@@ -107,15 +107,6 @@ def test_a_figure_beyond_its_limit_fails_without_a_finding(project: Project) -> 
     result.stdout.fnmatch_lines(["own:good: size failed", "  - * > 2 bytes", "passed: size 0/1"])
 
 
-@pytest.mark.slow
-def test_figures_of_numpy_come_from_workers_too(project: Project) -> None:
-    text = VERDICT.replace("ane_artifact.size", "np.float64(ane_artifact.size)")
-    (project.path / "test_size.py").write_text(f"import numpy as np{text}")
-    result = project.packages(good="none").gate("test_size.py", "-n1")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["own:good: size failed", "passed: size 0/1"])
-
-
 def test_those_that_pass_by_assert_are_rows_and_count(project: Project) -> None:
     (project.path / "test_asserts.py").write_text(ASSERTS)
     result = project.packages(good="none", other="none").gate("test_asserts.py")

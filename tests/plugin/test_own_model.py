@@ -162,12 +162,6 @@ def test_a_builder_is_asked_again_only_when_something_it_depends_on_changes(
     assert calls(project) == 6
 
 
-def test_another_reference_is_what_the_shard_is_held_against(project: Project) -> None:
-    result = small(project, more=", reference=lambda x: -module(x)").gate("--ane-cache=cache")
-    result.assert_outcomes(passed=2, failed=1, deselected=1)
-    result.stdout.fnmatch_lines(["*own:ffn.0*fidelity*cosine -1.0*"])
-
-
 @pytest.mark.drawn
 @pytest.mark.parametrize(
     ("change", "more", "said"),
@@ -212,13 +206,6 @@ def test_what_a_manifest_can_get_wrong_about_a_builder(
     assert said in complaint(small(project, manifest=manifest))
 
 
-def test_a_module_that_fails_as_it_is_imported(project: Project) -> None:
-    small(project)
-    (project.path / "small_model.py").write_text("import torch\nraise SystemExit(3)\n")
-    said = "small_model cannot be imported: SystemExit: 3 (small_model.py:2)."
-    assert f"own: builder 'small_model:build': {said}" in complaint(project)
-
-
 def family(project: Project, source: str, text: str = FAMILY) -> Project:
     (project.path / "linear_family.py").write_text(text)
     return project.manifest(OF_FAMILY.format(source=source))
@@ -259,26 +246,3 @@ def test_what_a_family_can_get_wrong(project: Project, text: str, said: str) -> 
     told = complaint(family(project, "{ seeded = 7, config.width = 32 }", text))
     assert "Family 'linear_family'" in told
     assert said in told
-
-
-STATEFUL = """
-    class Running(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = module
-            self.register_buffer("total", torch.zeros(1, 16, 1, 1))
-
-        def forward(self, x):
-            self.total[:] = self.total + x.sum(dim=2, keepdim=True)
-            return self.inner(x) + self.total
-
-    module = Running()
-"""
-
-
-def test_states_of_a_builder_s_shard_start_at_zero_on_both_sides(project: Project) -> None:
-    """A state that outlived its probe would add the probes before it to the reference."""
-    states = ', states=(Port("total", (1, 16, 1, 1)),)'
-    result = small(project, STATEFUL.strip(), states).gate("--ane-cache=cache")
-    result.assert_outcomes(passed=3, deselected=1)
-    result.stdout.fnmatch_lines(["passed   own:ffn.0  fidelity    mean cosine 1.0000*"])

@@ -68,18 +68,6 @@ def test_a_wrong_one_is_red(
     assert "internal error" not in result.stdout.str()
 
 
-def test_parts_of_a_pipeline_without_such_a_reference_only_run(
-    project: Project, plain: Path
-) -> None:
-    detector(project.path / "yolo.mlpackage", names=True)
-    assert lines(run(project, reference="none")) == [
-        "passed mine:yolo fidelity",
-        "passed mine:yolo[decoder] compression",
-        "passed mine:yolo[decoder] fidelity",
-        "passed mine:yolo[decoder] placement",
-    ]
-
-
 def test_of_a_compiled_detector_the_program_is_gated(project: Project, plain: Path) -> None:
     """The whole is red by one sentence that says what to do."""
     save_compiled(plain, project.path / "yolo.mlmodelc")
@@ -95,13 +83,3 @@ def test_of_a_compiled_detector_the_program_is_gated(project: Project, plain: Pa
 
 def test_a_package_alone(project: Project, plain: Path) -> None:
     project.run(f"--ane-package={plain}", "-m", "gate").assert_outcomes(passed=4, deselected=1)
-
-
-def test_each_program_is_timed_and_the_whole(project: Project, plain: Path) -> None:
-    result = project.run(
-        f"--ane-package={plain}", "-m", "bench", "--benchmark-disable", "-q", "--co"
-    )
-    timed = {line.partition("[")[2].partition("]-")[0] for line in result.stdout.lines}
-    assert any("package:plain[decoder" in name for name in timed)
-    assert any(line.endswith(("package:plain]", "package:plain-max]"))
-               for line in result.stdout.lines), result.stdout.str()  # fmt: skip

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from pytest_ane.make import shard as building
-from pytest_ane.make.disk import PlanCache
 from pytest_ane.make.record import BuildRecord
 from pytest_ane.mlprogram.digests import key_digest
 from tests.plugin.conftest import Project
@@ -55,35 +54,11 @@ def test_what_will_be_built_and_where(project: Project) -> None:
     third.stdout.no_fnmatch_line("ane: * to build*")
 
 
-@pytest.mark.slow
-def test_only_shards_that_are_asked_about_count(project: Project) -> None:
-    result = project.llama().gate("--ane-cache=cache", "-k", "L01 and placement")
-    result.stdout.fnmatch_lines(["ane: 1 shard to build, * at once · cache * free"])
-
-
 def test_a_run_without_gates_builds_nothing(project: Project) -> None:
     project.llama().pytester.makepyfile(test_own="def test_own(): pass")
     result = project.run("--ane-shards=all", "--ane-cache=cache", "-k", "test_own")
     result.assert_outcomes(passed=1, deselected=13)
     result.stdout.no_fnmatch_line("ane: * to build*")
-
-
-@pytest.mark.slow
-@pytest.mark.drawn
-def test_quiet_says_nothing(project: Project) -> None:
-    result = project.llama().gate("--ane-cache=cache", "-q", "-k", "placement", shards="L01")
-    result.stdout.no_fnmatch_line("ane: *")
-
-
-def test_packages_of_one_s_own_are_not_built(project: Project) -> None:
-    result = project.packages(good="none").gate()
-    result.stdout.no_fnmatch_line("ane: * to build*")
-
-
-def test_a_missing_source_is_left_to_the_gates(project: Project) -> None:
-    result = project.llama(source=project.path / "gone.gguf").gate("-k", "placement", shards="L01")
-    result.stdout.no_fnmatch_line("ane: * to build*")
-    result.stdout.fnmatch_lines(["*gone.gguf: no such file; check the source in shards.toml."])
 
 
 def test_a_disk_that_is_plainly_too_small_is_refused_before_anything_is_built(
@@ -113,24 +88,3 @@ def test_finished_shards_are_gated_on_a_disk_that_is_too_small(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
     result = project.gate("--ane-cache=cache", shards="L00-L01")
     result.assert_outcomes(passed=3, errors=3, deselected=1)
-
-
-@pytest.mark.slow
-def test_stale_plans_of_core_ml_are_mentioned_and_kept(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plans = PlanCache(project.path, 86 * 10**9, stale=True)
-    monkeypatch.setattr("pytest_ane.project.preflight.plan_caches", lambda: [plans])
-    result = project.llama().gate("--ane-cache=cache", "-k", "placement", shards="L01")
-    result.stdout.fnmatch_lines(
-        ["ane: 86.0 GB of Core ML plans are of another macOS and never used again; *doctor*"]
-    )
-    assert project.path.exists()
-
-
-@pytest.mark.drawn
-@pytest.mark.slow
-def test_the_number_of_builds_from_ini(project: Project) -> None:
-    project.llama().pytester.makeini("[pytest]\nane_builds = 7\n")
-    result = project.gate("--ane-cache=cache", "-k", "placement", shards="L01")
-    result.stdout.fnmatch_lines(["ane: 1 shard to build, 7 at once · *"])

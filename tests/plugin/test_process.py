@@ -8,69 +8,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
-from pytest_ane.plugin._process import is_worker, run_id, send_id, worker
 from tests.plugin.conftest import Project
 from tests.plugin.projects import COUNT
 from tests.plugin.test_full_disk import COMMAND, STALL
-
-GATES = [sys.executable, "-m", "pytest", "--ane-shards=all", "-m", "gate", "--ane-cache=cache"]
-
-
-def run(project: Project, *more: str, **options: Any) -> tuple[int, str]:
-    """Exit code and standard error of a run in a process of its own."""
-    done = subprocess.run(
-        [*GATES, *more], cwd=project.path, stderr=subprocess.PIPE, check=False, **options
-    )
-    return done.returncode, done.stderr.decode()
-
-
-@pytest.mark.drawn
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is full")
-@pytest.mark.parametrize(
-    ("more", "unbuffered"), [((), ""), ((), "1"), (("-s",), "1"), (("-n1",), "")]
-)
-def test_a_full_standard_output_is_one_sentence(
-    project: Project, more: tuple[str, ...], unbuffered: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
-    project.packages(good="none")
-    with Path("/dev/full").open("w") as full:
-        assert run(project, *more, stdout=full) == (
-            3,
-            "ane: Standard output cannot be written: No space left on device; the run has ended "
-            "without a verdict.\n",
-        )
-
-
-@pytest.mark.drawn
-@pytest.mark.parametrize("more", [(), ("-s",)])
-@pytest.mark.parametrize(("package", "code"), [("good", 0), ("nan", 1)])
-@pytest.mark.slow
-def test_a_closed_standard_output_leaves_the_verdict(
-    project: Project, package: str, code: int, more: tuple[str, ...]
-) -> None:
-    project.packages(**{package: "none"})
-    assert run(project, *more, preexec_fn=lambda: os.close(1)) == (code, "")
-
-
-@pytest.mark.slow
-@pytest.mark.drawn
-def test_a_reader_that_has_seen_enough_gets_no_traceback(project: Project) -> None:
-    project.packages(good="none")
-    with subprocess.Popen(
-        GATES, cwd=project.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        assert process.stderr.read() == b""
-    assert process.returncode == 1
 
 
 @pytest.mark.drawn
@@ -118,10 +61,12 @@ NAMES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "GOMP_SPINCOUNT")
 
 
 @pytest.mark.slow
-def test_a_conftest_that_imports_numpy_is_not_too_early(project: Project) -> None:
+def test_a_conftest_that_imports_numpy_is_not_too_early(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a process of its own, for how many threads numpy has is said once."""
     for name in NAMES:
-        os.environ.pop(name, None)
+        monkeypatch.delenv(name, raising=False)
     pytester = project.packages(good="none").pytester
     pytester.makeconftest("import numpy")
     pytester.makepyfile(
@@ -139,18 +84,3 @@ def test_a_conftest_that_imports_numpy_is_not_too_early(project: Project) -> Non
 
 
 # The id that all processes of a run share.
-
-
-def config(**more: Any) -> pytest.Config:
-    return cast("pytest.Config", SimpleNamespace(stash=pytest.Stash(), **more))
-
-
-def test_workers_have_the_name_of_the_run_that_started_them() -> None:
-    controller = config()
-    given: dict[str, Any] = {"workerid": "gw3"}
-    send_id(given, controller)
-    started = config(workerinput=given)
-    assert run_id(started) == run_id(controller) == run_id(controller)
-    assert (is_worker(controller), is_worker(started)) == (False, True)
-    assert (worker(controller), worker(started)) == ("main", "gw3")
-    assert run_id(config()) != run_id(controller)

@@ -25,11 +25,6 @@ def test_all_workers_are_one_line() -> None:
     assert line(notes, total=34, seconds=30.0) == expected
 
 
-@pytest.mark.parametrize("notes", [[], [{"now": "", "done": {"m:L00": 1}}]])
-def test_idle_workers_show_nothing(notes: list[dict[str, object]]) -> None:
-    assert line(notes, total=34, seconds=30.0) == ""
-
-
 def on_a_terminal(project: Project, *options: str) -> str:
     """What a run writes to a terminal of its own."""
     command = [sys.executable, "-m", "pytest", "--ane-shards=all", "-m", "gate", *options]
@@ -55,19 +50,6 @@ def test_a_terminal_shows_progress_and_then_erases_it(project: Project) -> None:
     # A machine that is slow with the first says how long the second may take.
     second = r"\x1b7 own:other \(2 of 2, 0\.0 MB done(, about \d+ s left)?\)\x1b\[K\x1b8"
     assert re.search(second, screen)
-
-
-@pytest.mark.slow
-@pytest.mark.drawn
-def test_quiet_shows_none(project: Project) -> None:
-    screen = on_a_terminal(project.packages(good="none"), "--ane-cache=cache", "-q")
-    assert "own:good (1 of" not in screen
-
-
-def test_a_pipe_shows_none(project: Project) -> None:
-    result = project.packages(good="none").gate()
-    result.stdout.no_fnmatch_line("*own:good (1 of*")
-    result.stderr.no_fnmatch_line("*own:good (1 of*")
 
 
 TOGETHER = """

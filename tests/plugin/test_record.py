@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,17 +53,6 @@ def test_a_model_has_one_file_of_behaviour_over_all_its_shards(project: Project)
 
 
 @pytest.mark.drawn
-@pytest.mark.slow
-def test_what_is_recorded_says_where_it_was_measured(project: Project) -> None:
-    machine = Mac("Apple M3", "15.4", "24E248")
-    record(project.packages(good="none"), "--ane-record", script=Script(machine))
-    environment = kept(project, "own/good.placement.json")["environment"]
-    assert environment["chip"] == "Apple M3"
-    assert (environment["os"], environment["os_build"]) == ("macOS 15.4", "24E248")
-    assert environment["compute_units"] == "CPU_AND_NE"
-
-
-@pytest.mark.drawn
 @pytest.mark.parametrize("machine", [VIRTUAL, TRANSLATED, INTEL, Mac(cores=0)])
 def test_without_an_ane_nothing_is_recorded_of_it(project: Project, machine: Mac) -> None:
     project.packages(good="none")
@@ -83,12 +71,6 @@ def test_without_an_ane_a_comparison_is_measured_and_not_recorded(project: Proje
     result.stdout.fnmatch_lines(["evidence: 1 not recorded", "  measured on a virtual machine *"])
 
 
-def test_what_fails_is_recorded_too(project: Project) -> None:
-    result = record(project.packages(nan="none"), "--ane-record", "-k", "fidelity")
-    result.assert_outcomes(failed=1, deselected=3)
-    assert files(project) == ["own/nan.fidelity.json"]
-
-
 def test_valid_evidence_is_kept_and_not_measured_again(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,17 +87,14 @@ def test_valid_evidence_is_kept_and_not_measured_again(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("quiet", [False, True])
-def test_all_records_again_and_says_what_changes(project: Project, quiet: bool) -> None:
-    """At once, or under `-q` at the end."""
+def test_all_records_again_and_says_what_changed(project: Project) -> None:
     record(project.packages(good="none"), "--ane-record", "-k", "placement")
     script = Script(devices=(DeviceRule("CPU", op="conv"),), machine=Mac(build="25C1"))
-    options = ("--ane-record=all", "-k", "placement", *(["-q"] if quiet else []))
-    result = record(project, *options, script=script)
+    result = record(project, "--ane-record=all", "-k", "placement", script=script)
     result.assert_outcomes(failed=1, deselected=3)
-    says = f"record{'ed' if quiet else 'ing'} again own/good.placement.json"
-    result.stdout.fnmatch_lines_random([says, "  *os_build 25B78 -> 25C1*"])
-    result.stdout.no_fnmatch_line("recording again *" if quiet else "*Captured stdout*")
+    result.stdout.fnmatch_lines(
+        ["recorded again own/good.placement.json", "  *os_build 25B78 -> 25C1*"]
+    )
     environment = kept(project, "own/good.placement.json")["environment"]
     assert environment["os_build"] == "25C1"
 
@@ -140,7 +119,7 @@ def test_damaged_evidence_is_stale(project: Project) -> None:
     assert file.read_text() == "{"
     result = record(project, "--ane-record=stale", "-k", "placement")
     assert kept(project, "own/good.placement.json")
-    result.stdout.fnmatch_lines(["recording again *", "  what was there could not be read: *"])
+    result.stdout.fnmatch_lines(["recorded again *", "  what was there could not be read: *"])
 
 
 def test_a_file_of_somebody_else_in_its_place_is_not_replaced(project: Project) -> None:
@@ -227,23 +206,6 @@ def test_what_could_not_be_written_is_not_counted(
     result = record(project.packages(good="none"), "--ane-record", "-k", "compression")
     result.assert_outcomes(failed=1, deselected=3)
     result.stdout.no_fnmatch_line("*1 recorded*")
-
-
-@pytest.mark.slow
-def test_evidence_is_small(project: Project) -> None:
-    record(project.llama(), "--ane-record")
-    sizes = [path.stat().st_size for path in Path(project.path, "evidence").rglob("*.json")]
-    assert len(sizes) == 13
-    assert max(sizes) < 40_000
-
-
-def test_without_a_terminal(project: Project) -> None:
-    """Nothing is told, and everything is recorded."""
-    project.packages(good="none")
-    for _ in range(2):
-        with Replayer(Script()):
-            project.gate(CORE_ML, "--ane-record=all", "-p", "no:terminal")
-        assert files(project) == [f"own/good.{gate}.json" for gate in GATES]
 
 
 def test_an_artifact_that_changes_while_it_is_measured(

@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.mac.testing import Replayer, Script
-from pytest_ane.make import Cache
-from pytest_ane.make.shared_store import KINDS, SharedStore
-from tests.plugin.conftest import Project, refused
+from tests.plugin.conftest import Project
 
 DEVICE = """
 [models.own.policy.placement]
@@ -84,19 +82,6 @@ def test_a_file_that_was_spoilt_is_said_built_here_and_replaced(
     third.assert_outcomes(passed=3, deselected=1)
 
 
-@pytest.mark.slow
-def test_two_builds_of_one_shard_agree(filled: Project) -> None:
-    """But for the time they took."""
-    filled.gate("--ane-cache=second", shards="head.0")
-    told: list[str] = []
-    store = SharedStore(str(filled.path / "store"), told.append)
-    cache = Cache(filled.path / "second", notify=told.append, store=store)
-    entries = [entry for entry in cache.entries() if entry.kind in KINDS]
-    assert {entry.kind for entry in entries} >= {"artifacts", "recordings"}
-    assert all(cache.push(entry) for entry in entries)
-    assert told == []
-
-
 @pytest.fixture
 def recorded(project: Project, genuine: None) -> Project:
     """A project whose evidence a Mac recorded and stored; its own folder is gone."""
@@ -143,13 +128,6 @@ def test_evidence_that_is_not_whole_proves_nothing(
 
 
 @pytest.mark.slow
-def test_evidence_of_another_package_is_not_found(recorded: Project) -> None:
-    recorded.packages(DEVICE, nan="none")
-    result = recorded.gate("--ane-cache=here", "--ane-store=store", "-k", "placement")
-    result.assert_outcomes(failed=1, deselected=3)
-
-
-@pytest.mark.slow
 @pytest.mark.drawn
 @pytest.mark.parametrize("where", ["ini", "manifest"])
 def test_the_store_of_the_ini_file_and_of_the_manifest(
@@ -161,13 +139,6 @@ def test_the_store_of_the_ini_file_and_of_the_manifest(
         filled.head('[run]\nstore = "store"\n')
     monkeypatch.setattr("pytest_ane.make.shard._build", refuse)
     filled.gate("--ane-cache=second", shards="head.0").assert_outcomes(passed=3, deselected=1)
-
-
-def test_what_has_no_meaning_is_said(project: Project) -> None:
-    refused(
-        project.llama().gate("--ane-cache=cache", "--ane-store=nowhere://a", shards="head.0"),
-        "*The store nowhere://a is no URL that fsspec knows*",
-    )
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import zipfile
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.cli import main
-from pytest_ane.project import suite
 from tests.plugin.conftest import Project, refused
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,11 +80,6 @@ def test_shipped_gates_join_a_run_of_everything(project: Project, arguments: lis
     result.assert_outcomes(passed=4, deselected=1)
 
 
-def test_one_shipped_gate_can_be_named(project: Project) -> None:
-    named = str(suite.shipped() / "test_placement.py")
-    project.packages(good="none").gate(named, f"--rootdir={project.path}").assert_outcomes(passed=1)
-
-
 def test_the_projects_naming_rules_hide_no_shipped_gate(project: Project) -> None:
     project.pytester.makeini(
         "[pytest]\npython_files = check_*.py\npython_functions = check_*\nnorecursedirs = gates\n"
@@ -104,11 +97,6 @@ def test_a_conftest_of_the_project_reaches_shipped_gates(project: Project) -> No
     result = project.packages(good="none").gate("-k", "compression")
     result.assert_outcomes(errors=1, deselected=3)
     result.stdout.fnmatch_lines(["of the project", "*replaced*"])
-
-
-def test_the_shipped_suite_is_found_beside_or_inside_the_package() -> None:
-    assert suite.shipped() == ROOT / "gates"
-    assert os.access(suite.shipped() / "test_fidelity.py", os.R_OK)
 
 
 # `--co`: lists the gates at once; of sources it reads headers, and of packages nothing.
@@ -148,29 +136,11 @@ def test_ids_are_short_and_no_weights_are_read(
     assert not (project.path / "cache").exists()
 
 
-def test_packages_are_not_opened(project: Project) -> None:
-    result = project.packages(absent="none").gate("--co", "-q")
-    assert result.ret == 0
-    result.stdout.fnmatch_lines(["gates/test_placement.py::test_placement[[]own:absent[]]"])
-
-
 def test_behaviour_is_asked_of_complete_chains_only(project: Project) -> None:
     result = project.llama().gate("--co", "-q", shards="L0*")
     assert result.ret == pytest.ExitCode.OK
     result.stdout.no_fnmatch_line("*test_behaviour*")
     result.stdout.fnmatch_lines(["6/7 tests collected (1 deselected) in *"])
-
-
-def test_two_models_have_ids_of_their_own(project: Project) -> None:
-    own = f'[models.own.shard.L00]\nartifact = "{project.workshop.packages["good"]}"\n'
-    project.llama(own + 'reference = "none"\n')
-    result = project.gate("--co", "-q", "-k", "placement", shards="L00")
-    result.stdout.fnmatch_lines(
-        [
-            "gates/test_placement.py::test_placement[[]mini:L00[]]",
-            "gates/test_placement.py::test_placement[[]own:L00[]]",
-        ]
-    )
 
 
 # `--ane-shards`: which gates run.
@@ -203,18 +173,6 @@ def test_a_selection_names_shards(project: Project, selection: str, shards: list
     assert listed(project, selection) == shards
 
 
-def test_three_gates_of_one_shard_pass(project: Project) -> None:
-    result = project.llama().gate(shards="L01")
-    result.assert_outcomes(passed=3, deselected=1)
-    result.stdout.fnmatch_lines(["ane: L01 · shards 1 of 4 · backend cpu · *"])
-
-
-def test_the_whole_chain_is_also_asked_for_its_behaviour(project: Project) -> None:
-    result = project.llama().gate()
-    result.assert_outcomes(passed=13)
-    result.stdout.fnmatch_lines(["gates/test_behaviour.py . *", "passed   mini  *behaviour *"])
-
-
 @pytest.mark.parametrize("selection", ["L1", "tiny:L00", "L01-L00", "sample:none", "", " , "])
 def test_a_wrong_selection_is_one_line(project: Project, selection: str) -> None:
     """Their sentences are the business of `tests/manifest/test_selection.py`."""
@@ -226,11 +184,6 @@ def test_without_the_option_only_the_projects_own_tests_run(project: Project) ->
     result = project.pytester.runpytest_inprocess()
     result.assert_outcomes(passed=1)
     result.stdout.no_fnmatch_line("ane: *")
-
-
-def test_the_projects_own_tests_run_beside_the_gates(project: Project) -> None:
-    project.packages(good="none").pytester.makepyfile("def test_own(): pass")
-    project.run("--ane-shards=good").assert_outcomes(passed=4, deselected=1)
 
 
 def test_own_gates_without_the_option_are_deselected_not_skipped(project: Project) -> None:

@@ -39,17 +39,6 @@ def test_worst_first_and_wrapped_to_the_terminal(
     assert "< 0.97 (worst of" in text
 
 
-def test_in_a_pipe_nothing_is_cut_or_wrapped(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    result = project.packages(good="other", nan="none", absent="none").gate()
-    assert len(rows(result)) == 9
-    assert all(
-        "max |x|" in line for line in rows(result) if "fidelity" in line and "passed" in line
-    )
-
-
 GATE = """
 import pytest
 
@@ -77,36 +66,6 @@ def test_gates_that_fail_by_assert_or_crash_have_their_rows(project: Project) ->
     )
     found = properties(project.path / "out.xml")["test_taste[own:good]"]
     assert (found["ane.status"], found["ane.place"]) == ("failed", "test_mine.py:6")
-
-
-def test_the_sentences_stay_whole_in_the_report(project: Project) -> None:
-    result = project.packages(absent="none").gate("-k", "placement")
-    result.assert_outcomes(errors=1, deselected=3)
-    result.stdout.fnmatch_lines([f"own:absent: the artifact {project.path}/absent.mlpackage *"])
-    result.stdout.no_fnmatch_line("*During handling of*")
-
-
-def test_details_are_a_section_of_the_failure(project: Project) -> None:
-    result = project.packages(good="other").gate("-k", "fidelity")
-    result.stdout.fnmatch_lines(["*- Captured ane fidelity call -*", "probe *cosine >= 0.97*"])
-
-
-def test_a_fault_in_the_table_leaves_the_outcome_alone(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise ZeroDivisionError("no width")
-
-    monkeypatch.setattr("pytest_ane.plugin._summary.write", fail)
-    result = project.packages(good="none").gate()
-    result.assert_outcomes(passed=3, deselected=1)
-    assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["ane: the table of verdicts failed: ZeroDivisionError(*)"])
-
-
-def test_a_run_without_verdicts_has_no_table(project: Project) -> None:
-    result = project.packages(good="none").gate("--co")
-    result.stdout.no_fnmatch_line("* ane gates *")
 
 
 # pytest's own flags do with gates what they do with any test.
@@ -149,11 +108,6 @@ def test_last_failed_runs_what_failed(mixed: Project) -> None:
     again = mixed.gate("--lf")
     again.assert_outcomes(failed=1, deselected=6)
     again.stdout.fnmatch_lines(["passed: fidelity 0/1"])
-
-
-def test_an_id_from_the_screen_can_be_deselected(mixed: Project) -> None:
-    result = mixed.gate("--deselect=gates/test_fidelity.py::test_fidelity[own:nan]")
-    result.assert_outcomes(passed=5, deselected=2)
 
 
 def test_verbose_shows_ids_and_every_passed_verdict(project: Project) -> None:

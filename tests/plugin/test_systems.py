@@ -7,8 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from pytest_ane.cli import main
-from pytest_ane.mac.testing import VIRTUAL, DeviceRule, Mac, Replayer, Script
+from pytest_ane.mac.testing import DeviceRule, Mac, Replayer, Script
 from tests.mlprogram.packages import Program
 from tests.plugin.conftest import Project
 
@@ -63,41 +62,6 @@ def record(project: Project, mac: Mac, *rules: DeviceRule, to: str = "evidence")
     _RECORDED[key] = files
     shutil.rmtree(made)
     record(project, mac, *rules, to=to)
-
-
-def compared(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> list[str]:
-    capsys.readouterr()
-    assert main(["evidence", "compare", *arguments, "--by=os", "--cache=cache"]) == code
-    return capsys.readouterr().out.splitlines()
-
-
-@pytest.mark.slow
-def test_the_three_operations_in_which_two_systems_differ(
-    five: Project, capsys: pytest.CaptureFixture[str]
-) -> None:
-    record(five, OLD)
-    record(five, NEW, *MOVED, to="newer")
-    lines = compared(capsys, "newer", code=1)
-    assert lines[0] == ("macOS 26.7 (25H10) -> macOS 27.0 (26A100): 2 gates of own:five compared")
-    at = lines.index("  3 operations that moved:")
-    assert [line.split() for line in lines[at + 2 : at + 5]] == [
-        ["own:five", "1", "conv", "ANE", "->", "CPU", "mid_proj"],
-        ["own:five", "1", "conv", "ANE", "->", "GPU", "out_proj"],
-        ["own:five", "1", "silu", "ANE", "->", "CPU", "gate"],
-    ]
-    (verdict,) = [line for line in lines if "passed" in line]
-    assert verdict.split()[:4] == ["own:five", "placement", "passed", "failed"]
-
-
-@pytest.mark.drawn
-@pytest.mark.slow
-def test_a_virtual_machine_is_no_system(five: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    """It records compression, which is the same everywhere and so compares no systems."""
-    record(five, OLD)
-    record(five, VIRTUAL, to="newer")
-    names = [path.name for path in (five.path / "newer" / "own").iterdir()]
-    assert names == ["five.compression.json"]
-    assert compared(capsys, "newer", code=1)[0] == "not compared: 2 files"
 
 
 EACH = '[models.own.policy.evidence]\nsystems = ["macOS 26", "macOS 27"]\n'
@@ -208,31 +172,6 @@ def test_a_mac_of_no_system_that_is_named_records_nothing(each: Project) -> None
         ]
     )
     assert [*(each.path / "evidence").glob("*/*")] == []
-
-
-def test_the_command_line_knows_systems(each: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    record(each, OLD)
-    record(each, NEW, *MOVED)
-    lines = compared(capsys, code=1)
-    assert "  3 operations that moved:" in lines
-
-    def run(*arguments: str) -> list[str]:
-        main(["evidence", *arguments, "--cache=cache"])
-        return capsys.readouterr().out.splitlines()
-
-    listed = run("list")
-    assert [line.split()[-1] for line in listed[1:-1]] == ["valid"] * 5
-    assert listed[-1] == "5 files in evidence"
-    shown = run("show", "own:five")
-    verdicts = [line.split()[1] for line in shown if line.startswith("verdict")]
-    assert sorted(verdicts) == ["failed:", *["passed:"] * 4]
-    verified = run("verify")
-    assert verified[0].startswith("FAILED   own:five  placement")
-    assert "    macOS 26: passed" in verified
-    (each.path / "evidence/own/five.placement.json").write_bytes(
-        (each.path / "evidence/own/five.placement@macos-26.json").read_bytes()
-    )
-    assert "unused evidence/own/five.placement.json" in run("prune")
 
 
 def test_a_plan_of_each_goes_before_a_forecast_and_one_does_not(each: Project) -> None:

@@ -7,8 +7,6 @@ import pytest
 from pytest_ane.cli import main
 from tests.plugin.conftest import Project, refused
 
-ASLEEP = "ane: gates are asleep; wake them with --ane-shards=all (or L01, sample:5)"
-
 
 @pytest.mark.parametrize(
     ("arguments", "gates"),
@@ -76,30 +74,6 @@ def test_a_shard_that_a_node_id_does_not_name(project: Project) -> None:
 
 
 @pytest.mark.parametrize("own", [True, False])
-@pytest.mark.parametrize("arguments", [("-m", "gate"), ("-m", "residency"), ("-k", "cosine")])
-def test_gates_without_shards_say_how_to_wake_them(
-    project: Project, own: bool, arguments: tuple[str, ...]
-) -> None:
-    if own:
-        assert main(["init", str(project.path)]) == 0
-    project.pytester.makepyfile("def test_own(): pass")
-    result = project.run(*arguments)
-    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
-    result.stdout.fnmatch_lines([ASLEEP])
-
-
-@pytest.mark.parametrize("arguments", [(), ("-m", "not gate"), ("-k", "own or cosine")])
-def test_nobody_is_told_of_gates_who_runs_other_tests(
-    project: Project, arguments: tuple[str, ...]
-) -> None:
-    assert main(["init", str(project.path)]) == 0
-    project.pytester.makepyfile("def test_own(): pass")
-    result = project.run(*arguments)
-    assert result.ret == 0
-    result.stdout.no_fnmatch_line("*asleep*")
-
-
-@pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("named", ["tests", "tests/test_own.py", "tests/test_own.py::test_own"])
 def test_a_named_test_runs_alone(project: Project, named: str, own: bool) -> None:
     if own:
@@ -120,18 +94,6 @@ def test_the_shipped_gates_can_be_named(project: Project, named: str) -> None:
 
 
 # The markers `gate` and `bench`.
-
-
-def test_strict_markers_know_them(project: Project) -> None:
-    project.pytester.makeini("[pytest]\naddopts = --strict-markers\n")
-    project.pytester.makepyfile(
-        "import pytest\n"
-        "@pytest.mark.gate\n"
-        "def test_gate(): pass\n"
-        "@pytest.mark.bench\n"
-        "def test_bench(): pass\n"
-    )
-    project.pytester.runpytest_inprocess().assert_outcomes(passed=2)
 
 
 def test_they_are_listed_with_their_meaning(pytester: pytest.Pytester) -> None:

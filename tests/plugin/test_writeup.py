@@ -64,66 +64,20 @@ def test_from_an_intent_to_a_page(project: Project, command: Command) -> None:
     assert "has only finished write-ups; name one" in sentence
 
 
-def test_what_speaks_against_an_answer_is_said(project: Project, command: Command) -> None:
-    """The sentences are the business of `tests/tools/test_writeup.py`."""
+def test_a_second_one_tells_what_changed(project: Project, command: Command) -> None:
     project.packages(good="none", nan="none")
-    project.gate("--ane-report=early.jsonl", "-k", "compression", shards="good,nan")
-    command("--intent", "Late", "--shards", "good")
-    late = page(project, "001-late")
-    text = late.path.read_text().replace(late.head.recorded, "2999-01-01T00:00:00Z")
-    late.path.write_text(text.replace("\nLate\n", "\nLater\n"))
-    project.packages(good="none", nan="none", more="[run]\nmax-cache = '1 GB'\n")
-    project.gate("--ane-report=other.jsonl", "-x", "-k", "compression", shards="good,nan")
-    assert len(command("early.jsonl", "--writeup")) == 5
-    (sentence,) = command("--writeup", "1", "other.jsonl", code=1)
-    assert "001-late.jsonl holds another run than other.jsonl; remove it" in sentence
-    late.beside(".jsonl").unlink()
-    # What the run read stands in its own file, whatever becomes of the manifest.
-    project.packages(good="none", more="[run]\nmax-cache = '2 GB'\n")
-    changed, _ = command("--writeup", "001-late", "other.jsonl")[4:]
-    assert changed.endswith('run absent -> { max-cache = "1 GB" }.')
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ((), "report takes one of -o FILE"),
-        (("--writeup", "1", "--intent", "a"), "report takes one of -o FILE"),
-        (("b", "--intent", "a"), "--intent takes one text, in quotes, and no file"),
-        (("--intent", "a", "--against", "b"), "--against is for a page"),
-        (("--intent", "a", "--shards", "L99"), "--shards: 'L99' matches no shard"),
-        (
-            ("--intent", "a", "--shards", ""),
-            "--shards is empty; name shards such as L01, or 'all'.",
-        ),
-        (("--intent", "a", "--manifest", "b.toml"), "b.toml does not exist"),
-        (("--intent", "a", "--folder", "shards.toml/x"), "shards.toml/x: not a directory."),
-    ],
-)
-def test_bad_input_is_one_sentence(
-    project: Project, command: Command, arguments: tuple[str, ...], says: str
-) -> None:
-    project.packages(good="none")
-    (sentence,) = command(*arguments, code=1)
-    assert sentence.startswith("pytest-ane: ")
-    assert says in sentence
-    assert not (project.path / "experiments").exists()
-
-
-def test_runs_that_are_no_answer(project: Project, command: Command) -> None:
-    project.packages(good="none", nan="none")
-    command("--intent", "Good", "--shards", "good")
-    (sentence,) = command("--writeup", code=1)
-    assert "experiments/001-good.jsonl cannot be read (No such file or directory)" in sentence
-    project.gate("--ane-report=nan.jsonl", "-k", "compression", shards="nan")
-    before = page(project, "001-good")
-    (sentence,) = command("nan.jsonl", "--writeup", code=1)
-    assert "The run gated nan, and 001-good is about good; name the run" in sentence
-    (project.path / "bad.jsonl").write_text("{")
-    (sentence,) = command("bad.jsonl", "--writeup", code=1)
-    assert "bad.jsonl is no file of a run" in sentence
-    assert page(project, "001-good") == before
-    assert not before.beside(".jsonl").exists()
+    for number, limit in enumerate(("1 GB", "1 kB"), 1):
+        project.packages(
+            good="none", more=f'[models.own.policy.compression]\nmax-bytes = "{limit}"'
+        )
+        command("--intent", f"Budget of {limit}")
+        file = f"experiments/00{number}-budget-of-{limit.lower().replace(' ', '-')}.jsonl"
+        project.gate(f"--ane-report={file}", "-k", "compression")
+        command("--writeup")
+    surprise = page(project, "002-budget-of-1-kb").sections["Surprise"]
+    assert "Since [001-budget-of-1-gb](001-budget-of-1-gb.md):" in surprise
+    assert "- the manifest changed" in surprise
+    assert "- own:good compression: passed -> failed" in surprise
 
 
 def test_another_folder_and_names_with_blanks(
@@ -147,17 +101,6 @@ def test_another_folder_and_names_with_blanks(
     assert writeup.manifest.samefile(project.path / "my models" / "a b.toml")
     assert writeup.sections["Intent"] == r"für &#60;b>Größe&#60;/b> +++ \\x1b\[2J \\u202e"
     assert "as it was when the intent was recorded" in writeup.sections["Setup"]
-
-
-def test_json(project: Project, command: Command) -> None:
-    project.packages(good="none")
-    text = "\n".join(command("--intent", "One", "--json"))
-    assert '"command": "pytest --ane-shards=all -m gate' in text
-    project.gate("--ane-report=experiments/001-one.jsonl", "-k", "compression")
-    text = "\n".join(command("--writeup", "--json"))
-    assert '"outcome": "met"' in text
-    assert '"red": 0' in text
-    assert '"caveats": []' in text
 
 
 @pytest.mark.slow

@@ -37,12 +37,3 @@ def test_table_and_properties_arrive_and_nothing_is_built_twice(
     cosines = [p.get("value") for p in found if p.get("name") == "ane.cosine.min"]
     assert len(cosines) == 2
     assert all(float(str(value)) > 0.99 for value in cosines)
-
-
-@pytest.mark.slow
-@pytest.mark.drawn
-def test_a_wrong_selection_is_one_line_before_any_worker_starts(project: Project) -> None:
-    result = project.llama().pytester.runpytest_subprocess("-n2", "--ane-shards=L7")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    (line,) = [line for line in result.errlines if line]
-    assert line.startswith("ERROR: --ane-shards: 'L7' matches no shard")

@@ -78,13 +78,6 @@ def test_other_json_is_refused(document: object, tmp_path: Path) -> None:
         read(tmp_path, document)
 
 
-def test_a_run_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
-    with pytest.raises(ReportError, match=r"--json\. It is a run\.$"):
-        read(tmp_path, {"format": 1, "run": {}})
-    with pytest.raises(ReportError, match=r"speculate\.$"):
-        read(tmp_path, {"command": "doctor"})
-
-
 ODD = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), HOSTILE, st.just("NaN"),
     st.just([]), st.just({}), st.just([[1]]), st.just({"a": {}}),

@@ -11,10 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.gates.verdict import Column, Figure, Finding, Table, Verdict, Where
-from pytest_ane.mlprogram.text import LONGEST
 from pytest_ane.plugin._reports import of_row
 from pytest_ane.report.formats import FORMATS
-from pytest_ane.report.github import ROOM, Place, commands
+from pytest_ane.report.github import ROOM
 from pytest_ane.report.rows import Row
 from pytest_ane.report.run import Run
 from pytest_ane.report.terminal import table
@@ -71,34 +70,9 @@ def test_no_control_and_no_command_reaches_any_stream(verdict: Verdict, width: i
     assert markdown.replace("\n", "").isprintable()
 
 
-@pytest.mark.drawn
-@pytest.mark.slow
-@settings(max_examples=150)
-@given(subject=HOSTILE, summary=HOSTILE, reason=HOSTILE, file=HOSTILE)
-def test_each_command_is_one_that_was_meant(
-    subject: str, summary: str, reason: str, file: str
-) -> None:
-    """Of rows that were not escaped before, even."""
-    red = Row("fidelity", subject, "failed", summary, reasons=(reason,))
-    lines = list(commands([red], "header", lambda _: Place(file.replace("\x85", ""), 3)))
-    assert [line.partition(" ")[0] for line in lines] == ["::error", "::notice"]
-    for line in lines:
-        assert "\n" not in line
-        assert "\r" not in line
-        assert len(line) < 30 * LONGEST
-
-
 def _texts(data: object) -> list[str]:
     if isinstance(data, dict):
         return [text for inner in data.values() for text in _texts(inner)]
     if isinstance(data, list):
         return [text for inner in data for text in _texts(inner)]
     return [data] if isinstance(data, str) else []
-
-
-@pytest.mark.parametrize("name", ["x" * 142_098, "::stop-commands::x", "\x1b[2J"])
-def test_names_of_outputs_are_cut_in_tables(name: str) -> None:
-    cells = Table("outputs", (Column("output"), Column("error")), ((name, 1.0),))
-    *_, last = details(Verdict("fidelity", "m", tables=(cells,)))
-    assert len(last) < 220
-    check_lines([last])

@@ -23,11 +23,9 @@ from pytest_ane.mlprogram.records import (
     Value,
 )
 from pytest_ane.report.html.subjects import Judged, Subject
-from pytest_ane.report.model_explorer import collection, graph, graph_id, node_data
+from pytest_ane.report.model_explorer import collection, graph, node_data
 from pytest_ane.report.rows import Row
 from tests.hostile import HOSTILE, check_lines
-from tests.mlprogram.packages import doubling
-from tests.mlprogram.pipelines import three
 from tests.mlprogram.programs import functions
 from tests.packages import save_conv
 from tests.report.explorer import check, check_data
@@ -87,16 +85,6 @@ def test_a_package_s_operations_and_its_weight(tmp_path: Path) -> None:
     texts = {each["key"]: each["value"] for each in meta["attrs"]}
     assert texts["tensor_name"] == conv["id"]
     assert "x" in texts["shape"]
-
-
-def test_packages_and_parts_of_a_pipeline_have_graphs(tmp_path: Path) -> None:
-    path = three().save(tmp_path / "p.mlpackage")
-    made = collection("m:L0", read_any(path, weights=False))
-    assert len(check(made)) == 3
-    assert made["graphs"][0]["id"].startswith(graph_id("m:L0") + "/")
-    path = doubling().save(tmp_path / "d.mlpackage")
-    made = collection("m:L0", read_any(path, weights=False))
-    assert sources(made["graphs"][0], "y") == ["x", "x"]
 
 
 def test_results_scopes_and_names_are_told_apart() -> None:
@@ -184,16 +172,3 @@ def test_node_data_is_of_the_graph_s_nodes() -> None:
     }
     colours = [result.get("bgColor") for result in data["unit"]["m:L0"]["results"].values()]
     assert len({*colours}) == 3
-
-
-def test_what_no_gate_said_has_no_data() -> None:
-    assert node_data(subject(), [of(op("add", "y", "x"))]) == {}
-    assert [*node_data(subject(PROGRAM), [of(op("add", "y", "x"))])] == ["unit"]
-
-
-@pytest.mark.parametrize("text", ["\ud800", "a/b", "<script>"])
-def test_a_hostile_operation_has_its_data(text: str) -> None:
-    made = of(op("add", text, "x"), outputs=(text,))
-    errors = table("blame.operations", ("op", "own error"), (text, 0.5))
-    data = node_data(subject(errors), [made])
-    assert [*data["error"]["m:L0"]["results"]] == [made["nodes"][1]["id"]]

@@ -1,16 +1,13 @@
-"""The header of a run, and the table of its verdicts."""
+"""The table of a run's verdicts."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.manifest import Policy, Probes, Shard
 from pytest_ane.report.rows import Row
-from pytest_ane.report.terminal import Line, brief, header, table
+from pytest_ane.report.terminal import Line, brief, table
 
 STATUSES = ("error", "failed", "unproven", "passed")
 ROWS = st.lists(
@@ -111,51 +108,6 @@ def test_gates_that_were_not_run_are_counted_below_what_kept_them_from_it() -> N
     assert [line.status for line in lines] == ["failed", *["not run"] * 3, "", "passed", ""]
     assert lines[4].text == "... and 17 more not run (-v shows all)"
     assert len(list(table(rows, width=80, everything=True))) == 23
-
-
-def shard(name: str, seed: int = 7) -> Shard:
-    return Shard(model="m", id=name, probes=Probes(seed=seed))
-
-
-def test_the_header_says_what_was_asked_and_what_decides() -> None:
-    line = header(asked="L01", selected=[shard("L01")], of=34, backend="cpu")
-    assert line == "ane: L01 · shards 1 of 34 · backend cpu · placement by forecast · seed 7"
-    assert len(line) <= 80
-    device = "Apple M4 Max, macOS 26.1 (25B78) · CPU_AND_NE"
-    line = header(asked="L01", selected=[shard("L01")], of=34, backend="coreml", device=device)
-    assert line == (
-        f"ane: L01 · shards 1 of 34 · backend coreml · {device} · placement by Core ML's plan · "
-        "seed 7"
-    )
-    both = shard("L01").model_copy(update={"arithmetic": ("typed", "ane")})
-    line = header(asked="L01", selected=[both], of=34, backend="cpu")
-    assert "backend cpu · arithmetic typed, simulated ANE (h16+) · placement" in line
-    on_device = header(asked="L01", selected=[both], of=1, backend="coreml", device="Apple M4")
-    assert "simulated" not in on_device
-    line = header(
-        asked="all",
-        selected=[shard("L00", 1), shard("L01", 2), shard("L02", 1)],
-        of=3,
-        backend="cpu",
-        thresholds=["min-cosine 0.5 for all", "min-contribution L*:0.9"],
-        unproven="allow",
-        cache=Path("/tmp/c"),
-    )
-    assert line == (
-        "ane: all · shards 3 of 3 · backend cpu · placement by forecast · seed 1, 2 · "
-        "min-cosine 0.5 for all · min-contribution L*:0.9 · unproven allowed · cache /tmp/c"
-    )
-
-
-def test_the_header_tells_recorded_plans() -> None:
-    policy = Policy.model_validate({"placement": {"require": "plan"}})
-    required = shard("L01").model_copy(update={"policy": policy})
-    for shards, words in (
-        ([required], "placement by recorded plans ·"),
-        ([required, shard("L02")], "placement by recorded plans and forecast ·"),
-    ):
-        assert words in header(asked="all", selected=shards, of=2, backend="cpu")
-    assert words in header(asked="L02", selected=shards[1:], of=2, backend="cpu", recorded=True)
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_shards_that_lost_the_same_share_a_row_and_the_worst_comes_first() -> No
     assert found[4:] == [
         "7 operations that moved:",
         "subject each type moved names",
-        "m:L30 2 conv ANE -> CPU c.{0-1}",
+        "m:L30 2 conv ANE -> CPU c.0, c.1",
         "m:L08-L11, m 1 conv ANE -> CPU a",
     ]
 

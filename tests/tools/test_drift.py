@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from pytest_ane.report.charts._stack import drift as draw
+from pytest_ane.report.charts.run import drift as draw
 from pytest_ane.tools.bisect import most_evaluations
 from pytest_ane.tools.drift import Drift
 from tests.tools.conftest import Says

@@ -1,14 +1,9 @@
 """A picture: a table, drawn by a Vega-Lite template, with a sentence for those who cannot see it.
 
-`NAME.vl.json` beside this module is a whole Vega-Lite specification, in which texts such as
-`"$rows"` stand for what a picture fills in. `$rows` are the table's rows as records by the titles
-of its columns; numbers that are not finite are the texts `NaN` and `infinite`, which templates draw
-above the frame. All other values are the picture's own:
-
-    Picture("Speeds", "speeds", "m: 10 tok/s.", Table("speeds", columns, rows))
-
-`svg` renders it without network and browser; pages and files hold the same SVG. Its text
-has the colour of the text around it, and its marks' colours stand out on light and on dark ground.
+`NAME.vl.json` beside this module is a Vega-Lite specification, in which texts such as `"$rows"`
+stand for what a picture fills in: the table's rows as records by its columns' titles, where numbers
+that are not finite are the texts `NaN` and `infinite`. `svg` renders it without network and
+browser, in the colour of the text around it.
 """
 
 from __future__ import annotations
@@ -38,13 +33,9 @@ _TITLE = 200
 
 @dataclass(frozen=True)
 class Picture:
-    """A chart, and the same without seeing it.
+    """A chart of a template, and the same without seeing it.
 
-    Attributes:
-        template: name of the Vega-Lite template.
-        description: what there is to see, in a sentence or two.
-        table: the numbers that are drawn.
-        values: what the template asks for besides the table's rows; `rows` replaces those.
+    `values` are what the template asks for besides the table's `rows`, or in place of those.
     """
 
     title: str
@@ -68,11 +59,7 @@ def spec(picture: Picture) -> dict[str, Any]:
 
 
 def svg(picture: Picture, background: str = "transparent") -> str:
-    """A picture as SVG, text as text, with its title and description; no network.
-
-    Raises:
-        ReportError: the renderer is not installed.
-    """
+    """A picture as SVG, text as text; `ReportError` where the renderer is not installed."""
     try:
         import vl_convert
     except ModuleNotFoundError:
@@ -125,11 +112,7 @@ def number(value: Any) -> float | None:
 
 
 def measure(value: Any) -> float:
-    """A number of a document that an axis has a place for.
-
-    Raises:
-        ValueError: it is none, not finite, or not above 0.
-    """
+    """A finite number above 0 of a document, which an axis has a place for; else `ValueError`."""
     found = number(value)
     if found is None or not 0 < found < math.inf:
         raise ValueError(f"{value!r} is no finite number above 0")
@@ -157,13 +140,7 @@ def edge(value: float) -> str:
 
 
 def root_ticks(values: Iterable[float]) -> list[float]:
-    """Ticks of a square-root scale: zero has a place on it, and small numbers are apart.
-
-    Vega's own ticks are steps of one size, of which such a scale has room for the first alone.
-
-    Args:
-        values: all that is drawn; what is not finite is left out.
-    """
+    """Ticks of a square-root scale up to the largest value, where Vega's own would be far apart."""
     largest = max((value for value in values if math.isfinite(value)), default=0.0)
     top = math.floor(math.log10(largest)) if largest > 0 else 0
     steps = (step * 10.0**power for power in (top, top - 1) for step in (5, 2, 1))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from pytest_ane.gates.verdict import Cell, Column, Side, Table
 from pytest_ane.records.history import Course
-from pytest_ane.report.charts._stack import drift, kl
 from pytest_ane.report.charts.picture import (
     Picture,
     edge,
@@ -32,14 +33,15 @@ _BARS = 40
 
 def pictures_of(run: Run) -> list[Picture]:
     """All pictures that the data are there for."""
-    of: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for document in run.documents:
-        of[document["command"]].append(document)
+
+    def printed(command: str) -> list[Mapping[str, Any]]:
+        return [document for document in run.documents if document["command"] == command]
+
     made = [*_stacks(run)]
-    made += [drift(document) for document in of["drift"]]
-    made += [*throughput(run, next(iter(of["bound"]), None))]
-    made += [recommend(document) for document in of["recommend"]]
-    made.append(speculation(of["speculate"]))
+    made += [drift(document) for document in printed("drift")]
+    made += [*throughput(run, next(iter(printed("bound")), None))]
+    made += [recommend(document) for document in printed("recommend")]
+    made.append(speculation(printed("speculate")))
     made += [_course(run, course) for course in run.courses]
     return [picture for picture in made if picture is not None]
 
@@ -50,11 +52,69 @@ def _stacks(run: Run) -> Iterator[Picture | None]:
         if row.data is not None:
             before = last.get((row.subject, row.part))
             yield drift(row.data, before.data if before and comparable(row, before) else None)
-            yield kl(row.data)
 
 
 def _behaviour(run: Run | None) -> Iterator[Row]:
     yield from (row for row in run.rows if row.gate == "behaviour") if run else ()
+
+
+# Where hidden states of a stack drift.
+
+
+def drift(verdict: Mapping[str, Any], earlier: Mapping[str, Any] | None = None) -> Picture | None:
+    """Relative L2 of hidden states after each shard, this run against the one before.
+
+    Of behaviour's verdict, or what `pytest-ane drift --json` printed; None where there is none.
+    """
+    now, before = _errors(verdict), _errors(earlier or {})
+    if not now:
+        return None
+    steepest, shards = _steepest(now), list(now)
+    runs = ["this run", "the run before"] if before else ["this run"]
+    by = "by pytest-ane drift" if "shards" in verdict else ""
+    told = f"Relative L2 of the hidden states after {amount(len(now), 'shards')}, "
+    told += f"{amount(now[shards[-1]])} at the end."
+    place, words = shards.index(steepest) if steepest else 0, ""
+    if steepest:
+        before_it = amount(now[shards[place - 1]]) if place else "0"
+        words = f"{before_it} to {amount(now[steepest])}"
+        told += f" It rises most at {steepest}: {words}."
+    if before:
+        told += f" The run before had {amount([*before.values()][-1])} at its end."
+    return Picture(
+        ", ".join(filter(None, ("Drift over the layers", verdict.get("basis"), by))),
+        "drift",
+        told + off_scale([s for s in now if not math.isfinite(now[s])]),
+        Table(
+            "relative L2 after each shard",
+            tuple(map(Column, ("shard", *runs))),
+            tuple(
+                (shard, value, *([before.get(shard)] if before else []))
+                for shard, value in now.items()
+            ),
+            "drift",
+        ),
+        {"runs": runs, "ticks": root_ticks([*now.values(), *before.values()])}
+        | marked("shard", label(steepest), words, place / len(now)),
+    )
+
+
+def _errors(found: Mapping[str, Any]) -> dict[str, float]:
+    if "shards" in found:
+        rests = ((s["shard"], s["stack"]["rest"]) for s in found["shards"])
+        return {str(shard): float(rest["relative_l2"]) for shard, rest in rests if rest}
+    pairs = [(row["shard"], number(row.get("relative L2"))) for row in rows_of(found, "drift")]
+    return {str(shard): value for shard, value in pairs if value is not None}
+
+
+def _steepest(errors: Mapping[str, float]) -> str:
+    """The shard after which the error is greater by most; the first that is not finite."""
+    shards = list(errors)
+    if (first := next((s for s in shards if not math.isfinite(errors[s])), "")) or len(shards) < 2:
+        return first
+    rises = {now: errors[now] - errors[last] for last, now in itertools.pairwise(shards)}
+    most = max(rises, key=lambda shard: rises[shard])
+    return most if rises[most] > 0 else ""
 
 
 # A figure over commits.
@@ -65,7 +125,8 @@ def _course(run: Run, course: Course) -> Picture | None:
         course.gate, course.subject, course.test))  # fmt: skip
     figures = (f for row in rows for f in (row.data or {}).get("figures", ()))
     now: dict[str, Any] = next((f for f in figures if f["name"] == course.figure), {})
-    same = [each.backend for each in run.courses if _subject(each) == _subject(course)]
+    of = attrgetter("gate", "subject", "test", "figure")
+    same = [each for each in run.courses if of(each) == of(course)]
     on = f" on {course.backend}" if len(same) > 1 and course.backend else ""
     return history(
         f"{course.subject} {now.get('label') or course.figure}{on} over commits",
@@ -77,10 +138,6 @@ def _course(run: Run, course: Course) -> Picture | None:
     )
 
 
-def _subject(course: Course) -> tuple[str, str, str, str]:
-    return course.gate, course.subject, course.test, course.figure
-
-
 def history(
     title: str,
     series: Sequence[tuple[str, str, float]],
@@ -90,18 +147,10 @@ def history(
     limit: float | None = None,
     good: Side | None = None,
 ) -> Picture | None:
-    """One figure over commits, the commit marked at which it stepped.
+    """One figure over commits, marked where it stepped; None where nothing was measured.
 
-    Args:
-        title: the figure's name and its subject.
-        series: label, time and value of each measurement, the oldest first; labels may repeat.
-        step: index of the first measurement after the step.
-        unit: as of a `Figure`.
-        limit: of the policy.
-        good: the side of the limit that passes.
-
-    Returns:
-        None where nothing was measured.
+    `series` has label, time and value of each measurement, the oldest first; labels may repeat.
+    `step` is the index of the first one after the step.
     """
     if not series:
         return None
@@ -142,80 +191,63 @@ def history(
 # A search for the smallest compression.
 
 
-class _Candidate(NamedTuple):
-    """A row of the picture's table; `kl` is NaN where a shard's gate failed before."""
-
-    name: str
-    size: float
-    kl: float
-    cosine: float | None
-    top1: float | None
-    verdict: str
-    settings: str
-
-
 def recommend(document: Mapping[str, Any]) -> Picture | None:
     """Megabytes against KL of every candidate, the frontier, and the gate's line.
 
-    Of what `pytest-ane recommend --json` printed; None where no candidate was measured.
+    Of what `pytest-ane recommend --json` printed; None where no candidate was measured. KL is NaN
+    where a shard's gate failed before.
     """
-    candidates = sorted(_candidates(document), key=lambda each: each.size)
-    if not candidates:
-        return None
     limit = number(document.get("max_kl"))
-    passed = [each for each in candidates if each.verdict != "failed"]
-    told = f"Size against mean KL of {len(candidates)} candidates, of which {len(passed)} passed."
-    for each in passed:
-        if each.verdict == "recommended":
-            told += f" Recommended is {each.name}: {amount(each.size, 'bytes')}, "
-            told += f"KL {amount(each.kl, 'nats')}."
-    if limit is not None:
-        told += f" The gate allows {amount(limit, 'nats')}."
     columns = (
         Column("candidate"), Column("size", "bytes"), Column("KL", "nats", limit, "below"),
         Column("cosine"), Column("top-1", "%"), Column("verdict"), Column("settings"),
     )  # fmt: skip
+    candidates = sorted(_candidates(document), key=lambda row: row[1])
+    if not candidates:
+        return None
     table = Table("candidates, the smallest first", columns, tuple(candidates), "candidates")
+    passed = [row for row in candidates if row[5] != "failed"]
+    told = f"Size against mean KL of {len(candidates)} candidates, of which {len(passed)} passed."
+    for name, size, loss, *_, verdict, _ in passed:
+        if verdict == "recommended":
+            told += f" Recommended is {name}: {amount(size, 'bytes')}, KL {amount(loss, 'nats')}."
+    if limit is not None:
+        told += f" The gate allows {amount(limit, 'nats')}."
     rows, least = records(table), math.inf
-    for row, each in zip(rows, candidates, strict=True):
+    for row, (_, _, loss, *_) in zip(rows, candidates, strict=True):
         # On the frontier no other is better in bytes and in KL at once.
-        if each.kl < least:
-            least, row["frontier"] = each.kl, True
+        if loss < least:
+            least, row["frontier"] = loss, True
     words = "" if limit is None else f"the gate's limit, {limit:g}"
     return Picture(
         "Size against KL",
         "recommend",
-        told + off_scale([each.name for each in candidates if edge(each.kl)]),
+        told + off_scale([name for name, _, loss, *_ in candidates if edge(loss)]),
         table,
         {
             "rows": rows,
-            "ticks": root_ticks([*(each.kl for each in candidates), limit or 0.0]),
+            "ticks": root_ticks([*(loss for _, _, loss, *_ in candidates), limit or 0.0]),
             "limits": [] if limit is None else [{"limit": limit, "words": words}],
         },
     )
 
 
-def _candidates(document: Mapping[str, Any]) -> Iterator[_Candidate]:
+def _candidates(document: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """Rows of the picture's table; settings by their share of the weights' bytes."""
     best = (document.get("best") or {}).get("name")
     for each in document.get("candidates") or ():
         name, kl, facts = str(each["name"]), each["kl"], each.get("facts") or {}
-        verdict = "passed" if each["passed"] else "failed"
-        yield _Candidate(
+        sizes = each.get("settings") or {}
+        whole, ranked = sum(sizes.values()), sorted(sizes, key=lambda name: -sizes[name])
+        yield (
             name,
             measure(each["size"]),
             math.nan if kl is None else float(kl),
             number(facts.get("cosine")),
             number(facts.get("top1")),
-            "recommended" if name == best else verdict,
-            _settings(each.get("settings") or {}),
+            "recommended" if name == best else "passed" if each["passed"] else "failed",
+            ", ".join(f"{n} {amount(sizes[n] / whole, '%')}" for n in ranked if whole),
         )
-
-
-def _settings(sizes: Mapping[str, float]) -> str:
-    """`four 93.0%, eight 7.0%`: settings by their share of the weights' bytes."""
-    whole = sum(sizes.values())
-    ranked = sorted(sizes, key=lambda name: -sizes[name])
-    return ", ".join(f"{name} {amount(sizes[name] / whole, '%')}" for name in ranked if whole)
 
 
 # Speeds, and where a token's time goes.
@@ -243,9 +275,8 @@ class _Part(NamedTuple):
 def throughput(run: Run | None, bound: Mapping[str, Any] | None = None) -> Iterator[Picture]:
     """Tokens a second against the bound, and a token's time by kind of shards.
 
-    A machine has a picture of its own: speeds of different ones are not compared. So the bound,
-    what `pytest-ane bound --json` printed, stands beside the run's speeds where its device is the
-    run's chip.
+    Each machine has its own picture: speeds of different ones are not compared. `bound` is what
+    `pytest-ane bound --json` printed.
     """
     speeds = [*_speeds(run), *_bounds(bound or {})]
     parts = [*_measured_parts(run), *_bound_parts(bound or {})]
@@ -258,28 +289,17 @@ def throughput(run: Run | None, bound: Mapping[str, Any] | None = None) -> Itera
 
 
 def _speed(machine: str, ranked: Sequence[_Speed]) -> Picture:
-    told = f"Tokens a second on {machine}. {_share(ranked)}."
-    if len(ranked) > _BARS:
-        told += f" The fastest {_BARS} of {len(ranked)} are drawn."
+    most = {speed.tokens: speed.tok_s for speed in reversed(ranked) if speed.kind == "bound"}
+    fastest = next((speed for speed in ranked if speed.kind != "bound"), ranked[0])
+    told = f"Tokens a second on {machine}. {fastest.name}: {amount(fastest.tok_s, 'tok/s')}"
+    if fastest.kind != "bound" and (bound := most.get(fastest.tokens)):
+        # The fastest measured speed, and the bound for as many tokens a call.
+        told += f", {amount(fastest.tok_s / bound, '%')} of the bound"
     columns = (Column("what"), Column("speed", "tok/s"), Column("kind"))
     rows = tuple((each.name, each.tok_s, each.kind) for each in ranked)
     table = Table(f"speeds on {machine}", columns, rows, "speeds")
     drawn = {"rows": records(table)[:_BARS]}
-    return Picture(f"Tokens a second on {machine}", "speeds", told, table, drawn)
-
-
-def _share(ranked: Sequence[_Speed]) -> str:
-    """The fastest measured speed, and its share of the bound for as many tokens a call."""
-    most = {speed.tokens: speed.tok_s for speed in reversed(ranked) if speed.kind == "bound"}
-    fastest = next((speed for speed in ranked if speed.kind != "bound"), None)
-    if fastest is None:
-        least = min(most)
-        return (
-            f"At most {amount(most[least], 'tok/s')} with T = {least}; nothing was measured there"
-        )
-    bound = most.get(fastest.tokens)
-    share = f", {amount(fastest.tok_s / bound, '%')} of the bound" if bound else ""
-    return f"{fastest.name}: {amount(fastest.tok_s, 'tok/s')}{share}"
+    return Picture(f"Tokens a second on {machine}", "speeds", f"{told}.", table, drawn)
 
 
 def _time(machine: str, parts: Sequence[_Part]) -> Picture:
@@ -326,41 +346,27 @@ def _measured_parts(run: Run | None) -> Iterator[_Part]:
                 yield _Part(machine, subject, str(row.get("part")), seconds)
 
 
-def _device(bound: Mapping[str, Any]) -> str:
-    name: str = bound["device"]["name"]
-    return name.partition(" with ")[0]
-
-
 def _bounds(bound: Mapping[str, Any]) -> Iterator[_Speed]:
+    machine = bound["device"]["name"].partition(" with ")[0] if bound else ""
     for call in bound.get("calls") or ():
         if tokens := call["tokens"]:
             name = f"at most, T = {tokens}"
-            yield _Speed(_device(bound), name, measure(call["rate"]), "bound", tokens)
+            yield _Speed(machine, name, measure(call["rate"]), "bound", tokens)
     for each in bound.get("measured") or ():
         name, rate = f"{each['runtime']}, T = {each['tokens']}", measure(each["tok_s"])
         yield _Speed(str(each["device"]), name, rate, "measured", each["tokens"])
 
 
 def _bound_parts(bound: Mapping[str, Any]) -> Iterator[_Part]:
-    """The least time of a token, of calls of one."""
+    machine = bound["device"]["name"].partition(" with ")[0] if bound else ""
     for call in bound.get("calls") or ():
         for kind in call["kinds"] if call["tokens"] == 1 else ():
             if kind["seconds"]:
                 name, part = f"{bound['name']}, at least", str(kind["kind"])
-                yield _Part(_device(bound), name, part, measure(kind["seconds"]))
+                yield _Part(machine, name, part, measure(kind["seconds"]))
 
 
 # Speculative decoding.
-
-
-_SERIES = ("measured", "needed to pay", "by lookup in this text")
-
-
-class _Yield(NamedTuple):
-    prompt: str
-    width: int
-    what: str
-    tokens: float
 
 
 def speculation(documents: Sequence[Mapping[str, Any]]) -> Picture | None:
@@ -368,38 +374,26 @@ def speculation(documents: Sequence[Mapping[str, Any]]) -> Picture | None:
 
     Of what `pytest-ane speculate --json` printed, of one width each; None where no call was made.
     """
-    yields = [_yields(document) for document in documents]
-    told = []
-    for found in filter(None, yields):
-        (prompt, width, _, measured), (_, _, _, needed) = found[:2]
-        pays = "it pays" if measured > needed else "it does not pay"
+    series, rows, told = ("measured", "needed to pay", "by lookup in this text"), [], []
+    for document in documents:
+        speculated, cost = document.get("speculated"), document["cost"]
+        if not speculated or not speculated["calls"]:
+            continue
+        width, prompt = int(document["width"]), label(document.get("prompt"))
+        measured = measure(1 + speculated["accepted"] / len(speculated["calls"]))
+        needed = measure(cost["tv"]) / measure(cost["t1"])
         told.append(
             f"Prompt {prompt}, width {width}: a call yields {amount(measured)} tokens and must "
-            f"yield {amount(needed)}, so {pays}."
+            f"yield {amount(needed)} to pay."
         )
+        rows += [(prompt, width, series[0], measured), (prompt, width, series[1], needed)]
+        rows += [
+            (prompt, each["width"], series[2], measure(each["tokens_per_call"]))
+            for each in document.get("widths") or ()
+        ]
     if not told:
         return None
     columns = tuple(map(Column, ("prompt", "width", "what", "tokens per call")))
-    rows = tuple(row for found in yields for row in found)
-    table = Table("tokens per call", columns, rows, "speculation")
-    series = [name for name in _SERIES if any(row.what == name for row in rows)]
-    values = {"series": series}
+    table = Table("tokens per call", columns, tuple(rows), "speculation")
+    values = {"series": [name for name in series if any(row[2] == name for row in rows)]}
     return Picture("Speculative decoding", "speculation", " ".join(told), table, values)
-
-
-def _yields(document: Mapping[str, Any]) -> list[_Yield]:
-    """What was measured, what was needed to pay, and what other widths would have yielded."""
-    speculated, cost = document.get("speculated"), document["cost"]
-    if not speculated or not speculated["calls"]:
-        return []
-    width = int(document["width"])
-    measured = 1 + speculated["accepted"] / len(speculated["calls"])
-    prompt = label(document.get("prompt"))
-    return [
-        _Yield(prompt, width, _SERIES[0], measure(measured)),
-        _Yield(prompt, width, _SERIES[1], measure(cost["tv"]) / measure(cost["t1"])),
-        *(
-            _Yield(prompt, each["width"], _SERIES[2], measure(each["tokens_per_call"]))
-            for each in document.get("widths") or ()
-        ),
-    ]

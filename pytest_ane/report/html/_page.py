@@ -11,37 +11,32 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from pytest_ane.gates.verdict import CAUSE, Cell, Figure, Finding
+from pytest_ane.gates.verdict import CAUSE, Cell, Figure, Finding, counted, some
 from pytest_ane.mlprogram.errors import ReportError
-from pytest_ane.records.history import Earlier
-from pytest_ane.report.charts.picture import Picture, svg
+from pytest_ane.records.history import Asked, Earlier
+from pytest_ane.report.charts.picture import svg
 from pytest_ane.report.charts.run import pictures_of
 from pytest_ane.report.figures import amount, figure_text, limit_of
 from pytest_ane.report.html.subjects import (
-    Grid,
     Judged,
     Subject,
     gates,
     grid,
-    histograms,
-    palettes,
     prompts,
     strip,
     subjects,
 )
 from pytest_ane.report.rows import Row, count
 from pytest_ane.report.run import Run, comparable
-from pytest_ane.report.verdict import compact
 
-_DRAWN = ("errors", "program", "palettes", "positions")
+_DRAWN = ("program", "positions")
 """Tables that have a picture in place of their rows."""
 _WRITEUPS = 20
 
@@ -51,8 +46,11 @@ def page(run: Run) -> str:
 
     It holds one script, the page's own, whose digest is in its policy: no other one runs.
     """
-    charts, notes = _charts(run)
-    found, earlier = subjects(run), run.earlier
+    found, notes = subjects(run), list[str]()
+    try:
+        charts = [(each, Markup(svg(each)), grid(each.table)) for each in pictures_of(run)]
+    except ReportError as error:
+        charts, notes = [], [str(error)]
     code = _text("page.js")
     models = [s for s in found if s.table("positions") or s.table("drift")]
     return _template("page.html").render(
@@ -65,9 +63,12 @@ def page(run: Run) -> str:
         subjects=found,
         gates=gates(found),
         changes=changes_of(run, found),
-        stacks=[(s, prompts(s.records("positions")), _texts(s)) for s in models],
+        stacks=[
+            (s, prompts(s.records("positions")), (table := s.table("texts")) and grid(table))
+            for s in models
+        ],
         charts=charts,
-        packed=_script_json({s.name: _packed(_detail(run, s, earlier)) for s in found}),
+        packed=_packed(run, found),
         style=Markup(_text("page.css")),
         code=Markup(code),
         policy=f"sha256-{base64.b64encode(sha256(code.encode()).digest()).decode()}",
@@ -77,52 +78,44 @@ def page(run: Run) -> str:
     )
 
 
-def _charts(run: Run) -> tuple[list[tuple[Picture, Markup, Grid]], list[str]]:
-    made = pictures_of(run)
-    try:
-        drawn = [Markup(svg(picture)) for picture in made]
-    except ReportError as error:
-        return [], [str(error)]
-    grids = [grid(picture.table) for picture in made]
-    return list(zip(made, drawn, grids, strict=True)), []
-
-
 def _headline(run: Run) -> str:
-    """`3 of 137 gates are red`; what was not run, broke down or was stopped is said too."""
+    """`3 of 137 gates red`; what was not run, broke down or was stopped is said too."""
     judged = [row for row in run.rows if row.gate]
     waiting = sum(row.status == "not run" for row in judged)
     red = sum(row.red for row in judged) - waiting
     broken = len(run.rows) - len(judged)
     warned = sum(row.warned for row in judged)
-    parts = []
-    if red:
-        parts.append(f"{red} of {len(judged)} gates {'is' if red == 1 else 'are'} red")
-    if waiting:
-        parts.append(f"{waiting} of {len(judged)} {'was' if waiting == 1 else 'were'} not run")
-    if not parts and judged:
-        parts.append(f"All {len(judged)} gates passed" if len(judged) > 1 else "The gate passed")
-        parts += [f"{warned} with a warning"] if warned else []
-    if broken:
-        parts.append(f"{broken} test{'' if broken == 1 else 's'} broke down")
+    parts = [f"{red} of {counted(len(judged), 'gate')} red"]
     if not judged:
-        parts.append("no gate was judged" if parts else "No gate was judged")
+        parts = ["No gate was judged"]
+    elif not red and not waiting:
+        parts = [f"All {counted(len(judged), 'gate')} passed"]
+    parts += [f"{waiting} not run"] if waiting else []
+    parts += [f"{warned} with a warning"] if warned else []
+    parts += [f"{counted(broken, 'test')} broke down"] if broken else []
     return ", ".join(parts) + (f"; stopped early: {run.facts.stopped}" if run.facts.stopped else "")
 
 
-def _detail(run: Run, subject: Subject, earlier: Earlier | None) -> str:
-    return _template("detail.html").render(
-        subject=subject,
-        command=run.command(subject.name) if subject.worst.gate else "",
-        sections=[(one, _section(run, one, earlier)) for one in subject.judged],
-        ops=strip(subject),
-    )
+def _packed(run: Run, found: Sequence[Subject]) -> Markup:
+    """The details by subject, compressed for `DecompressionStream`, as JSON that ends no script."""
+    packed = {}
+    for subject in found:
+        html = _template("detail.html").render(
+            subject=subject,
+            command=run.command(subject.name) if subject.worst.gate else "",
+            sections=[(one, _section(run, one)) for one in subject.judged],
+            ops=strip(subject),
+        )
+        packed[subject.name] = base64.b64encode(gzip.compress(html.encode(), 9, mtime=0)).decode()
+    text = json.dumps(packed, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c").replace("&", "\\u0026"))
 
 
-def _section(run: Run, one: Judged, earlier: Earlier | None) -> dict[str, Any]:
+def _section(run: Run, one: Judged) -> dict[str, Any]:
     verdict = one.verdict
     if verdict is None:
         return {"verdict": None, "command": ""}
-    then = before(earlier, one)
+    then = before(run.earlier, one)
     limited = [figure for figure in verdict.figures if figure.limit is not None]
     return {
         "verdict": verdict,
@@ -131,8 +124,6 @@ def _section(run: Run, one: Judged, earlier: Earlier | None) -> dict[str, Any]:
         "limited": sorted(limited, key=lambda f: f.headroom if f.passes else -f.headroom),
         "others": [figure for figure in verdict.figures if figure.limit is None],
         "before": then,
-        "histograms": [(t.title, histograms(t)) for t in verdict.tables if t.name == "errors"],
-        "palettes": palettes(verdict.records("palettes")),
         "tables": [grid(t) for t in verdict.tables if t.name not in _DRAWN and t.rows],
     }
 
@@ -149,22 +140,6 @@ def _last(figure: Figure, earlier: Mapping[str, Cell]) -> str:
         return ""
     text = amount(then, figure.unit)
     return "same" if text == amount(figure.value, figure.unit) else text
-
-
-def _texts(subject: Subject) -> Grid | None:
-    table = subject.table("texts")
-    return grid(table) if table else None
-
-
-def _packed(text: str) -> str:
-    """HTML, compressed for `DecompressionStream`; base64, since a page is text."""
-    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
-
-
-def _script_json(value: Any) -> Markup:
-    """JSON inside of a script element, which ends at the first `</script` in it."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c").replace("&", "\\u0026"))
 
 
 @cache
@@ -188,30 +163,16 @@ def _environment() -> Environment:
 
 
 def _prose(text: str) -> Markup:
-    """Markdown as HTML without the author's HTML, links and pictures; as it is without the library.
-
-    A page is one file, so that links and pictures of files beside a write-up lead nowhere.
-    """
+    """Markdown as HTML without the author's HTML, links and pictures, which lead nowhere here."""
     try:
         from markdown_it import MarkdownIt
     except ImportError:
         return Markup("<pre>{}</pre>").format(text)
     reader = MarkdownIt("commonmark", {"html": False}).enable("table")
-    for name, rule in _LEFT_OUT.items():
-        reader.add_render_rule(name, rule)
+    reader.add_render_rule("link_open", lambda *_: "")
+    reader.add_render_rule("link_close", lambda *_: "")
+    reader.add_render_rule("image", lambda _, tokens, at, *__: Markup.escape(tokens[at].content))
     return Markup(reader.render(text))
-
-
-def _nothing(*_: Any) -> str:
-    return ""
-
-
-def _alternative(_: Any, tokens: Sequence[Any], at: int, *__: Any) -> str:
-    """A picture's text, which stands for it."""
-    return str(Markup.escape(tokens[at].content))
-
-
-_LEFT_OUT = {"link_open": _nothing, "link_close": _nothing, "image": _alternative}
 
 
 def _template(name: str) -> Template:
@@ -235,14 +196,11 @@ def _where(finding: Finding) -> str:
 
 _MOST = 30
 """Figures that are listed; shards have their own."""
-_NAMED = 200
-"""Characters of names of gates that one run alone asked."""
-_Key: TypeAlias = tuple[str, str, str]
-"""Gate, subject, and which test of several."""
+_NAMED = 6
+"""Gates that one run alone asked; of more the number."""
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
     """A figure that differs; `size` as a share of its limit."""
 
     subject: str
@@ -254,8 +212,7 @@ class Change:
     worse: bool
 
 
-@dataclass(frozen=True)
-class Turn:
+class Turn(NamedTuple):
     """A verdict that is another one now."""
 
     subject: str
@@ -264,33 +221,18 @@ class Turn:
     after: str
 
 
-@dataclass(frozen=True)
-class Changes:
-    """All of it.
+def changes_of(run: Run, found: Sequence[Subject]) -> dict[str, Any]:
+    """What differs; empty where no run before is known. The memory has no verdicts and no limits.
 
-    Attributes:
-        since: what the run before is called.
-        turns: verdicts that turned, those that are red now first.
-        asked: sentences on limits that differ, and on gates that one run alone asked.
-        figures: with a limit, the worst first.
-        more: how many figures are not listed.
+    `turns` are verdicts that turned, those that are red now first; `asked` sentences on limits that
+    differ and gates that one run alone asked; `figures` those with a limit, the worst first.
     """
-
-    since: str
-    turns: tuple[Turn, ...]
-    asked: tuple[str, ...]
-    figures: tuple[Change, ...]
-    more: int
-
-
-def changes_of(run: Run, found: Sequence[Subject]) -> Changes | None:
-    """What differs; None where no run before is known. The memory has no verdicts and no limits."""
     if run.earlier is None:
-        return None
+        return {}
     judged = [one for subject in found for one in subject.judged if one.gate]
     figures = sorted(_figures(judged, run.earlier), key=lambda c: (not c.worse, -c.size))
-    before = {_key(row): row for row in run.before.rows if row.gate} if run.before else {}
-    pairs = [(before[_key(one.row)], one.row) for one in judged if _key(one.row) in before]
+    before = {row.asked: row for row in run.before.rows if row.gate} if run.before else {}
+    pairs = [(before[one.row.asked], one.row) for one in judged if one.row.asked in before]
     turns = [
         Turn(now.subject, " ".join((now.gate, now.part)).strip(), then.label, now.label)
         for then, now in pairs
@@ -298,24 +240,18 @@ def changes_of(run: Run, found: Sequence[Subject]) -> Changes | None:
     ]
     asked = [*_limits(pairs), *_alone(before, judged), *_elsewhere(pairs)] if run.before else []
     red = {one.row.subject for one in judged if one.row.red}
-    return Changes(
-        run.earlier.label,
-        tuple(sorted(turns, key=lambda turn: turn.subject not in red)),
-        tuple(asked),
-        tuple(figures[:_MOST]),
-        max(0, len(figures) - _MOST),
-    )
+    return {
+        "since": run.earlier.label,
+        "turns": sorted(turns, key=lambda turn: turn.subject not in red),
+        "asked": asked,
+        "figures": figures[:_MOST],
+        "more": max(0, len(figures) - _MOST),
+    }
 
 
 def before(earlier: Earlier | None, one: Judged) -> Mapping[str, Cell]:
     """Figures that the run before had of a gate and subject."""
-    if earlier is None:
-        return {}
-    return earlier.figures.get(_key(one.row), {})
-
-
-def _key(row: Row) -> _Key:
-    return row.gate, row.subject, row.part
+    return earlier.figures.get(one.row.asked, {}) if earlier else {}
 
 
 def _figures(judged: Sequence[Judged], earlier: Earlier) -> Iterator[Change]:
@@ -357,7 +293,7 @@ def _limits(pairs: Sequence[tuple[Row, Row]]) -> Iterator[str]:
 def _elsewhere(pairs: Sequence[tuple[Row, Row]]) -> Iterator[str]:
     """Verdicts whose figures are those of another backend, or times of another machine."""
     if count := sum(not comparable(now, then) for then, now in pairs if then.data and now.data):
-        of = "1 verdict" if count == 1 else f"{count} verdicts"
+        of = counted(count, "verdict")
         yield f"figures of {of} are not compared: another backend or machine measured them before"
 
 
@@ -365,11 +301,9 @@ def _data(row: Row) -> Sequence[Mapping[str, Any]]:
     return row.data["figures"] if row.data else ()
 
 
-def _alone(then: Mapping[_Key, Row], now: Sequence[Judged]) -> Iterator[str]:
-    keys = {_key(one.row) for one in now}
+def _alone(then: Mapping[Asked, Row], now: Sequence[Judged]) -> Iterator[str]:
+    keys = {one.row.asked for one in now}
     for which, others in (("now", keys - then.keys()), ("before", then.keys() - keys)):
         if others:
-            names = compact(sorted(f"{subject} {gate}" for gate, subject, _ in others))
-            names = names if len(names) <= _NAMED else f"{names[:_NAMED]} ..."
-            verdicts = "verdict" if len(others) == 1 else "verdicts"
-            yield f"{len(others)} {verdicts} only {which}: {names}"
+            names = some(sorted(f"{subject} {gate}" for gate, subject, _ in others), _NAMED)
+            yield f"{counted(len(others), 'verdict')} only {which}: {names}"

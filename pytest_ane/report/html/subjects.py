@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from typing import NamedTuple
 
 from pytest_ane.gates.verdict import Cell, Column, Figure, Table, Verdict
 from pytest_ane.report.figures import amount
@@ -17,8 +18,6 @@ from pytest_ane.report.rows import Row, ranked
 from pytest_ane.report.run import Run, verdict_of
 from pytest_ane.report.table import cell, head
 
-LEVELS = 5
-"""Shades of a passed cell, from 0 at the limit to 4 far from it."""
 _SHARES = (0.05, 0.15, 0.35, 0.6)
 """Where the next shade begins, as a share of the way from the limit to the best value."""
 _FAR = 1e15
@@ -62,7 +61,7 @@ class Judged:
     def level(self) -> int:
         """Its shade."""
         room = self.room
-        return LEVELS - 1 if math.isnan(room) else sum(room >= share for share in _SHARES)
+        return len(_SHARES) if math.isnan(room) else sum(room >= share for share in _SHARES)
 
     @property
     def shown(self) -> Figure | None:
@@ -84,12 +83,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Subject:
-    """A shard or a model, with all that gates say of it.
-
-    Attributes:
-        name: qualified shard id, model's name, or the id of a test that broke down.
-        judged: the worst first.
-    """
+    """A shard or model, or the id of a test that broke down, with its gates, the worst first."""
 
     name: str
     marks: tuple[str, ...]
@@ -175,15 +169,8 @@ MOST_ROWS = 400
 """Rows of a table that the page holds; the JSON has them all."""
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A cell as it is drawn.
-
-    Attributes:
-        text: as people read it.
-        bar: its share of the longest bar, in per cent; None for none.
-        beyond: whether it is beyond its column's limit.
-    """
+class Shown(NamedTuple):
+    """A cell as it is drawn; `bar` is its share of the longest bar in per cent, None for none."""
 
     text: str
     bar: float | None = None
@@ -191,8 +178,7 @@ class Shown:
     number: bool = False
 
 
-@dataclass(frozen=True)
-class Grid:
+class Grid(NamedTuple):
     """A table as it is drawn; `more` counts rows that are left out."""
 
     title: str
@@ -204,67 +190,23 @@ class Grid:
 
 def grid(table: Table) -> Grid:
     """Any table; bars are scaled to the largest of all, and columns without a value left out."""
-    kept = [
-        (i, column)
-        for i, column in enumerate(table.columns)
-        if any(row[i] not in (None, "") for row in table.rows)
-    ]
+    is_kept = [any(value not in (None, "") for value in of) for of in zip(*table.rows, strict=True)]
+    kept = [(i, column) for i, column in enumerate(table.columns) if is_kept and is_kept[i]]
+    # Bins of a histogram are for the records: they are too many for a page.
+    kept = [(i, column) for i, column in kept if not column.title.startswith("bin ")]
     bars = [i for i, column in kept if column.bar]
     largest = max((_finite(row[i]) for row in table.rows for i in bars), default=0.0)
-    rows = [
-        tuple(_shown(row[i], column, largest) for i, column in kept)
-        for row in table.rows[:MOST_ROWS]
-    ]
+    shown = table.rows[:MOST_ROWS]
+    rows = tuple(tuple(_shown(row[i], column, largest) for i, column in kept) for row in shown)
     heads = tuple(head(column) for _, column in kept)
-    return Grid(table.title, table.name, heads, tuple(rows), len(table.rows) - len(rows))
+    return Grid(table.title, table.name, heads, rows, len(table.rows) - len(rows))
 
 
-@dataclass(frozen=True)
-class Histogram:
-    """Errors of one probe over its positions, with their statistics as texts."""
-
-    label: str
-    statistics: tuple[str, ...]
-    bars: tuple[float, ...]
-    low: str
-    high: str
-
-
-STATISTICS = ("positions", "mean", "median", "p90", "p99", "max")
-
-
-def histograms(table: Table) -> list[Histogram]:
-    """Of the table `errors`; bars in per cent of the highest of the probe."""
-    bins = [i for i, column in enumerate(table.columns) if column.bar]
-    places = {column.title: i for i, column in enumerate(table.columns)}
-    made = []
-    for row in table.rows:
-        counts = [_finite(row[i]) for i in bins]
-        highest = max(counts, default=0.0) or 1.0
-        label = " ".join(str(row[places[name]] or "") for name in ("probe", "output"))
-        undefined = row[places["undefined"]]
-        made.append(
-            Histogram(
-                label.strip() + (f", {undefined} undefined" if undefined else ""),
-                tuple(_short(row[places[name]]) for name in STATISTICS),
-                tuple(round(100 * count / highest, 1) for count in counts),
-                _short(row[places["from"]]),
-                _short(row[places["to"]]),
-            )
-        )
-    return made
-
-
-@dataclass(frozen=True)
-class Op:
+class Op(NamedTuple):
     """An operation in the strip of its program.
 
-    Attributes:
-        unit: `ane`, `cpu`, `gpu`, `off` or empty where that is undecided: how it is coloured.
-        where: the same in words, with how that is known: `predicted ANE`.
-        error: relative error that it adds itself; None where nobody looked.
-        height: of the error's bar in per cent, logarithmic.
-        hazards: what the ANE's arithmetic met in it.
+    `unit` colours it: `ane`, `cpu`, `gpu`, `off` or empty; `where` says how that is known. `error`
+    is what it adds itself, `height` of its bar in per cent, logarithmic.
     """
 
     name: str
@@ -279,24 +221,15 @@ class Op:
 
 def strip(subject: Subject) -> list[Op]:
     """All compute operations in their order, joined by name with blame and hazards."""
-    errors, hazards = _errors(subject), _hazards(subject)
+    blamed = subject.records("blame.operations")
+    errors, hazards = {row["op"]: row["own error"] for row in blamed}, _hazards(subject)
     made = []
     for row in subject.records("program"):
-        name = str(row["op"])
+        name, error = str(row["op"]), errors.get(row["op"])
         unit, where = _unit(row["forecast"], row["predicted"], row["recorded"])
-        error = errors.get(name)
-        made.append(
-            Op(
-                name,
-                str(row["type"]),
-                unit,
-                where,
-                None if error is None else _short(error),
-                0.0 if error is None else _height(error),
-                hazards.get(name, ""),
-                str(row["why"] or ""),
-            )
-        )
+        added = _short(error) if isinstance(error, int | float) else None
+        hazard, why = hazards.get(name, ""), str(row["why"] or "")
+        made.append(Op(name, str(row["type"]), unit, where, added, _height(error), hazard, why))
     return made
 
 
@@ -309,12 +242,6 @@ def _unit(forecast: Cell, predicted: Cell, recorded: Cell) -> tuple[str, str]:
             off = how == "predicted" and forecast == "ineligible"
             return ("off" if off else _UNITS.get(str(value), "")), ", ".join(said)
     return "", "undecided"
-
-
-def _errors(subject: Subject) -> dict[str, float]:
-    rows = subject.records("blame.operations")
-    own = ((str(row["op"]), row["own error"]) for row in rows)
-    return {name: error for name, error in own if isinstance(error, int | float)}
 
 
 def _hazards(subject: Subject) -> dict[str, str]:
@@ -330,7 +257,9 @@ def _hazards(subject: Subject) -> dict[str, str]:
     return {op: "; ".join(texts) for op, texts in near.items()}
 
 
-def _height(error: float) -> float:
+def _height(error: Cell) -> float:
+    if not isinstance(error, int | float):
+        return 0.0
     if math.isnan(error):
         return 100.0
     span = math.log(_MOST_ERROR / _LEAST_ERROR)
@@ -338,31 +267,7 @@ def _height(error: float) -> float:
     return round(100 * min(share, 1.0), 1)
 
 
-@dataclass(frozen=True)
-class Palette:
-    """A weight as it is stored: its values, and how many elements have each.
-
-    Attributes:
-        entries: value as text, height in per cent of the most frequent one.
-    """
-
-    weight: str
-    entries: tuple[tuple[str, float], ...]
-
-
-def palettes(rows: Iterable[Mapping[str, Cell]]) -> list[Palette]:
-    """Of the rows of the table `palettes`."""
-    made = []
-    for weight, of in groupby(rows, key=lambda row: row["weight"]):
-        entries = [(_short(row["value"]), _finite(row["share"])) for row in of]
-        highest = max((share for _, share in entries), default=0.0) or 1.0
-        bars = tuple((value, round(100 * share / highest, 1)) for value, share in entries)
-        made.append(Palette(str(weight), bars))
-    return made
-
-
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
     """A token of a prompt, marked by its KL: 0 to 4, and whether it is bad by the policy."""
 
     text: str
@@ -372,17 +277,9 @@ class Token:
     says: str
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """A golden prompt's text with its marks."""
-
-    name: str
-    tokens: tuple[Token, ...]
-
-
-def prompts(rows: Iterable[Mapping[str, Cell]]) -> list[Prompt]:
-    """Of the rows of the table `positions`; the first bad one of each prompt is marked as such."""
-    made = []
+def prompts(rows: Iterable[Mapping[str, Cell]]) -> dict[str, list[Token]]:
+    """Tokens by prompt, of the table `positions`; the first bad one is marked as such."""
+    made = {}
     for name, of in groupby(rows, key=lambda row: row["prompt"]):
         seen, tokens = False, []
         for row in of:
@@ -392,7 +289,7 @@ def prompts(rows: Iterable[Mapping[str, Cell]]) -> list[Prompt]:
             level = sum(_finite(kl, math.inf) > edge for edge in (0.01, 0.03, 0.1, 0.3))
             tokens.append(Token(str(row["text"] or ""), level, bad, bad and not seen, says))
             seen = seen or bad
-        made.append(Prompt(str(name), tuple(tokens)))
+        made[str(name)] = tokens
     return made
 
 

@@ -159,16 +159,10 @@ def test_speeds_of_another_machine_are_not_held_against_the_bound(where: tuple[s
 
 def test_the_bound_alone_and_nothing_at_all() -> None:
     speeds, time, _ = throughput(None, BOUND)
-    assert "At most 100 tok/s with T = 1; nothing was measured there" in speeds.description
+    assert "at most, T = 4: 300 tok/s." in speeds.description
     assert "smollm2, at least takes 10 ms" in time.description
     assert not [*throughput(None)]
     assert not [*throughput(Run("", (Row("fidelity", "m:L01", "passed", ""),)))]
-
-
-def test_hostile_parts_stay_text() -> None:
-    name = "<script>"
-    _, time = throughput(run(profile={name: 0.1}, counts={}))
-    assert name in drawn(time).texts
 
 
 def trial(width: int, accepted: int, **more: Any) -> dict[str, Any]:
@@ -187,12 +181,9 @@ def test_tokens_per_call_against_width() -> None:
     found = drawn(picture)
     assert len(found.marks("symbol")) == 6
     assert {"measured", "needed to pay", "by lookup in this text"} <= {*found.texts}
-    says = "Prompt france, width {}: a call yields {} tokens and must yield {}, so it {}."
+    says = "Prompt france, width {}: a call yields {} tokens and must yield {} to pay."
     assert picture.description == " ".join(
-        (
-            says.format(2, "1.5000", "1.6000", "does not pay"),
-            says.format(4, "2.4000", "2.2000", "pays"),
-        )
+        (says.format(2, "1.5000", "1.6000"), says.format(4, "2.4000", "2.2000"))
     )
     assert speculation([]) is None
     assert speculation([{"cost": {"t1": 0.1, "tv": 0.4}, "speculated": None}]) is None

@@ -1,37 +1,31 @@
-"""Drift over the layers and KL of positions, as they are drawn."""
+"""Drift over the layers, as it is drawn."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pytest_ane.gates.behaviour import Behaviour, judge
-from pytest_ane.gates.behaviour.measure import PromptResult
 from pytest_ane.manifest.policy import BehaviourPolicy
-from pytest_ane.mlprogram.metrics.logits import Position
 from pytest_ane.probes.exact_chain import StackState
-from pytest_ane.report.charts._stack import drift, kl
 from pytest_ane.report.charts.picture import spec
+from pytest_ane.report.charts.run import drift
 from pytest_ane.report.verdict import to_json
-from tests.gates.behaviour.test_judge import ALONE, FIRST, GOOD, NAN, OTHER, SAME
+from tests.gates.behaviour.test_judge import ALONE, GOOD, NAN
 from tests.report.charts.drawn import drawn
 
 INF = float("inf")
 
 
-def behaviour(
-    prompts: Sequence[PromptResult] = (GOOD,), errors: Sequence[float] = (), limit: float = 0.05
-) -> dict[str, Any]:
-    """JSON data of a verdict of these prompts, and of a stack with these errors."""
+def behaviour(errors: Sequence[float] = ()) -> dict[str, Any]:
+    """JSON data of a verdict on a stack with these errors."""
     states = tuple(StackState(f"L{i:02d}", error, 0.9) for i, error in enumerate(errors))
-    measured = Behaviour(tuple(prompts), ALONE, {}, drift=states)
-    policy = BehaviourPolicy.model_validate({"min-positions": 1, "max-kl": limit})
+    measured = Behaviour((GOOD,), ALONE, {}, drift=states)
     # A run's file: what is not finite is text.
-    made: dict[str, Any] = json.loads(json.dumps(to_json(judge(measured, policy, "m"))))
+    made: dict[str, Any] = json.loads(json.dumps(to_json(judge(measured, BehaviourPolicy(), "m"))))
     return made
 
 
@@ -39,7 +33,7 @@ def test_drift_marks_the_steepest_shard() -> None:
     picture = drift(behaviour(errors=(0.01, 0.02, 0.5, 0.51)))
     found = drawn(picture)
     assert found.texts.count("L02") == 1
-    assert "rises most here: 0.0200 to 0.5000" in found.texts
+    assert "0.0200 to 0.5000" in found.texts
     assert {"relative L2, square-root scale", "0", "0.05", "0.1", "0.2", "0.5"} <= {*found.texts}
     assert len(found.marks("line")) == 1
     assert len(found.marks("rule")) == 1
@@ -55,7 +49,7 @@ def test_drift_of_two_runs_has_two_lines() -> None:
     found = drawn(picture)
     assert len(found.marks("line")) == 2
     assert {"this run", "the run before"} <= {*found.texts}
-    assert "The run before had 0.0400 after L01." in picture.description
+    assert "The run before had 0.0400 at its end." in picture.description
     assert picture.table.rows == (("L00", 0.01, 0.03), ("L01", 0.02, 0.04))
     picture = drift(behaviour(errors=(0.01, 0.02)), behaviour(errors=(0.03,)))
     assert picture.table.rows[1] == ("L01", 0.02, None)
@@ -69,8 +63,8 @@ def test_drift_that_is_not_finite_is_above_the_frame(value: float) -> None:
     picture = drift(behaviour(errors=(0.01, value, 0.3)))
     assert min(y for _, y in drawn(picture).at("symbol")) < 0
     assert "Not finite, and marked above the frame: L01." in picture.description
-    word = "NaN" if value is NAN else "infinite"
-    assert f"It is {word} from L01 on" in picture.description
+    word = "NaN" if value is NAN else "inf"
+    assert f"It rises most at L01: 0.0100 to {word}." in picture.description
 
 
 def test_the_command_s_json_is_drawn_too() -> None:
@@ -82,57 +76,9 @@ def test_the_command_s_json_is_drawn_too() -> None:
     assert [row[0] for row in picture.table.rows] == ["L00", "L01"]
 
 
-def test_kl_has_a_panel_for_each_prompt() -> None:
-    pieces = ("Once", " upon", " a", " time")
-    good = replace(GOOD, positions=(FIRST, SAME, SAME), pieces=pieces[:3])
-    bad = replace(GOOD, name="other", positions=(FIRST, SAME, SAME, OTHER), pieces=pieces)
-    picture = kl(behaviour((good, bad)))
-    found = drawn(picture)
-    assert {"facts", "other"} <= {*found.texts}
-    assert "first bad:  time" in found.texts
-    assert len(found.marks("line")) == 2
-    # Each panel has the limit's line.
-    assert len(found.marks("rule")) == 2
-    assert "The first bad position of other is 3, ' time'." in picture.description
-    assert picture.description.startswith(
-        "KL at 7 positions of 2 prompts: 5 that the gate judges, and position 0 of each, "
-    )
-    assert "Bad is a position whose logits are not finite" in picture.description
-    assert "The dashed line, 0.0500 nats, is the policy's limit of the mean" in picture.description
-    assert found.texts.count("limit of the mean: 0.05") == 1
-    assert found.texts.count("KL, natssquare-root scale") == 2
-    assert len(picture.table.rows) == 7
-
-
-def test_kl_that_is_not_finite_is_above_the_frame_and_one_position_is_drawn() -> None:
-    undefined = Position(NAN, NAN, False, 0)
-    picture = kl(behaviour((replace(GOOD, positions=(FIRST, SAME, undefined)),)))
-    found = drawn(picture)
-    assert min(y for _, y in found.at("symbol")) < 0
-    assert "marked above the frame: facts at 2." in picture.description
-    found = drawn(kl(behaviour((replace(GOOD, positions=(FIRST, SAME)),))))
-    assert "facts" in found.texts
-
-
-def test_long_texts_keep_their_worst_position_and_many_prompts_are_drawn_in_part() -> None:
-    positions = [SAME] * 5000
-    positions[3217] = Position(0.9, 7.5, False, 3)
-    picture = kl(behaviour([replace(GOOD, positions=tuple(positions))]))
-    assert len(json.dumps(spec(picture))) < 60_000
-    assert '"KL": 7.5' in json.dumps(spec(picture))
-    assert len(picture.table.rows) == 5000
-    assert "each point is the worst of 13 positions" in picture.description
-    prompts = [replace(GOOD, name=f"p{i}") for i in range(20)]
-    picture = kl(behaviour(prompts))
-    assert "The 8 prompts of the largest KL are drawn, and 12 are not." in picture.description
-    assert len(drawn(picture).marks("line")) == 8
-
-
 def test_many_shards_are_small_and_drawn_and_none_are_no_picture() -> None:
     picture = drift(*[behaviour(errors=[0.001 * i for i in range(240)])] * 2)
     assert len(json.dumps(spec(picture))) < 40_000
     assert len(drawn(picture).marks("symbol")) == 480
     assert drift(behaviour()) is None
     assert drift({}, behaviour(errors=(0.1,))) is None
-    assert kl({}) is None
-    assert kl({"tables": []}) is None
