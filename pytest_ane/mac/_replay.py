@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,15 +42,14 @@ class Replayer:
 
     def __enter__(self) -> Replayer:
         with ExitStack() as stack:
-            self._enter(stack)
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="pytest-ane-")))
+            write_tools(self.script, folder)
+            stack.enter_context(_replaced(self.script, folder, self.folder))
+            path = os.environ.get("PATH", os.defpath)
+            stack.callback(os.environ.update, PATH=path)
+            os.environ["PATH"] = f"{folder}{os.pathsep}{path}"
             self._exit = stack.pop_all()
         return self
-
-    def _enter(self, stack: ExitStack) -> None:
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="pytest-ane-")))
-        write_tools(self.script, folder)
-        stack.enter_context(_replaced(self.script, folder, self.folder))
-        stack.enter_context(_first_on_path(folder))
 
     def __exit__(self, *error: Any) -> None:
         self._exit.close()
@@ -73,33 +71,16 @@ _installed = ExitStack()
 
 
 def install(folder: str, recording: str) -> None:
-    """Replay in a child process of the backend, for as long as it lives.
-
-    Args:
-        folder: of the tools, with the script and the counts of questions.
-        recording: the folder of recorded answers; empty for none.
-    """
-    script = Script.load(folder)
-    _installed.enter_context(
-        _replaced(script, Path(folder), Path(recording) if recording else None)
-    )
-
-
-@contextmanager
-def _first_on_path(folder: Path) -> Iterator[None]:
-    before = os.environ.get("PATH", os.defpath)
-    os.environ["PATH"] = f"{folder}{os.pathsep}{before}"
-    try:
-        yield
-    finally:
-        os.environ["PATH"] = before
+    """Replay in a child process of the backend, by the script in the tools' folder."""
+    recorded = Path(recording) if recording else None
+    _installed.enter_context(_replaced(Script.load(folder), Path(folder), recorded))
 
 
 _SYSCTL = """case "$*" in
 "-n machdep.cpu.brand_string") echo {chip} ;;
 "-n hw.model") echo {model} ;;
 "-n kern.hv_vmm_present") echo {virtual} ;;
-{translated}) echo {is_translated} ;;
+{oid}) echo {is_translated} ;;
 *) echo "sysctl: unknown oid '$2'" >&2; exit 1 ;;
 esac
 """
@@ -111,7 +92,7 @@ _SW_VERS = """case "$1" in
 esac
 """
 _XCODE_SELECT = """case "$*" in
-"-p"|"--print-path") echo {folder} ;;
+"-p"|"--print-path") echo {selected} ;;
 *) echo "xcode-select: error: unknown command option '$1'" >&2; exit 64 ;;
 esac
 """
@@ -127,46 +108,34 @@ esac
 """
 
 
-def write_tools(script: Script, folder: Path) -> Path:
+def write_tools(script: Script, folder: Path) -> None:
     """Write the tools into a folder that goes first on PATH; with the script."""
     script.save(folder)
-    machine = script.machine
-    _write(folder / "sysctl", _sysctl(machine))
-    _write(folder / "sw_vers", _SW_VERS.format(**_quoted(machine)))
-    selected = _XCODE if machine.compiler else _TOOLS
-    _write(folder / "xcode-select", _XCODE_SELECT.format(folder=selected))
-    xcrun = _XCRUN.format(
-        **_quoted(machine),
-        root=shlex.quote(str(Path(pytest_ane.__file__).parents[1])),
-        python=shlex.quote(sys.executable),
-        module="pytest_ane.mac._compiler",
-        folder=shlex.quote(str(folder)),
-    )
-    _write(folder / "xcrun", xcrun * bool(machine.compiler) + _NOT_FOUND)
-    return folder
-
-
-def _sysctl(machine: Mac) -> str:
+    mac = script.machine
+    facts = {
+        **asdict(mac), "virtual": int(mac.virtual), "is_translated": int(mac.translated),
+        "root": Path(pytest_ane.__file__).parents[1], "python": sys.executable,
+        "module": "pytest_ane.mac._compiler", "folder": folder,
+        "selected": _XCODE if mac.compiler else _TOOLS,
+    }  # fmt: skip
+    quoted = {name: shlex.quote(str(value)) for name, value in facts.items()}
     # An Intel Mac has no such oid.
-    translated = '"no oid"' if machine.chip.startswith("Intel") else '"-n sysctl.proc_translated"'
-    facts = {"virtual": int(machine.virtual), "is_translated": int(machine.translated)}
-    return _SYSCTL.format(**_quoted(machine) | facts | {"translated": translated})
-
-
-def _quoted(machine: Mac) -> dict[str, str]:
-    return {name: shlex.quote(str(value)) for name, value in asdict(machine).items()}
-
-
-def _write(file: Path, text: str) -> None:
-    file.write_text(f"#!/bin/sh\n{text}")
-    file.chmod(0o755)
+    quoted["oid"] = '"no oid"' if mac.chip.startswith("Intel") else '"-n sysctl.proc_translated"'
+    tools = {
+        "sysctl": _SYSCTL,
+        "sw_vers": _SW_VERS,
+        "xcode-select": _XCODE_SELECT,
+        "xcrun": _XCRUN * bool(mac.compiler) + _NOT_FOUND,
+    }
+    for name, text in tools.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text.format(**quoted)}")
+        (folder / name).chmod(0o755)
 
 
 class Recorder:
     """While it is entered, every answer of Core ML is kept; on leaving, a recording is complete.
 
-    Args:
-        folder: where `script.json`, `plans/` and `values/` are written; made if need be.
+    The folder gets `script.json`, `plans/` and `values/`; it is made if need be.
 
     Raises:
         RecordingError: on entering, there is no native module to record, or the folder holds a
@@ -217,11 +186,8 @@ class Recorder:
         with FileLock(self.folder / LOCK):
             if (self.folder / NAME).exists():  # Of another process, which began meanwhile.
                 other = Script.load(self.folder)
-                script = replace(
-                    script,
-                    failures=other.failures + script.failures,
-                    compute=other.compute and script.compute,
-                )
+                failures, compute = other.failures + script.failures, other.compute
+                script = replace(script, failures=failures, compute=compute and script.compute)
             script.save(self.folder)
 
 

@@ -42,7 +42,7 @@ def rows(experiment: Experiment, folder: Path) -> list[dict[str, Any]]:
     arithmetic = "ane" if experiment.op in OPERATIONS else "typed"
     runner = CpuBackend(arithmetic=arithmetic).load(experiment.save(folder))
     (output,) = runner.predict(experiment.inputs).values()
-    data = to_csv(rows_of(experiment, output, output, M4), ["a comment"]).decode()
+    data = to_csv(rows_of(experiment, output, output, M4), "a comment").decode()
     return list(csv.DictReader(data.splitlines()[1:]))
 
 
@@ -118,7 +118,7 @@ def genuine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_ane.mac._experiments.is_replaced", lambda: False)
 
 
-def recorded(*rules: DeviceRule) -> tuple[Row, ...]:
+def recorded(*rules: DeviceRule) -> list[Row]:
     with Replayer(Script(Mac(compiler=""), rules)):
         return record(EXPERIMENTS["real_div"](), Machine.detect(), Device(None))
 

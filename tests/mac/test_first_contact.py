@@ -9,7 +9,7 @@ import random
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic, sleep
 from zipfile import ZipFile
@@ -23,7 +23,6 @@ from pytest_ane.mac import first_contact
 from pytest_ane.mac.first_contact import Kit, Result, Setup, pack, redacting, run, test_core_ml
 from pytest_ane.mac.testing import (
     INTEL,
-    TRANSLATED,
     VIRTUAL,
     DeviceRule,
     Failure,
@@ -84,12 +83,6 @@ MACS: Mapping[str, Case] = {
             "arithmetic[real_div]": "this is a virtual machine (VirtualMac2,1), without an ANE",
             "units_differ[conv-iOS18]": "the gates run on the CPU alone",
         },
-    ),
-    "translated": Case(
-        Script(TRANSLATED),
-        "neural",
-        {"neural_engine"},
-        {"neural_engine": "This is a Mac whose Python runs under Rosetta"},
     ),
     "no-ane": Case(
         Script(INTEL),
@@ -184,8 +177,8 @@ def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     found = results(setup, quick)
     assert failed(found) == REFUTED
     assert len(found) == 28
-    lines = map(json.loads, (setup.folder / "results.jsonl").read_text().splitlines()[1:])
-    assert {line["test"].partition("::test_")[2] for line in lines} == found.keys()
+    lines = map(json.loads, (setup.folder / "results.jsonl").read_text().splitlines())
+    assert {line["test"] for line in lines} == found.keys()
 
 
 @pytest.mark.usefixtures("in_process")
@@ -208,20 +201,19 @@ def test_what_did_not_fail_is_not_asked_again(
     setup = setup_of(tmp_path, Script(NO_XCODE))
     first = results(setup, "functions or image or virtual")
     with (setup.folder / "results.jsonl").open("a") as file:
-        file.write('{"test": "test_core_ml.py::test_int8", "rep')  # Half a line of a killed run.
+        file.write('{"of": {}, "node": "test_core_ml.py::te')  # Half a line of a killed run.
     asked: list[str] = []
     ask = Kit.ask
 
     def watched(self: Kit, *arguments: object) -> object:
-        asked.append(self._test)
+        asked.append(self._item.name)
         return ask(self, *arguments)
 
     monkeypatch.setattr(Kit, "ask", watched)
     assert results(setup, "functions or image or virtual") == first
     assert asked == ["test_plan_of_two_functions"], "which failed"
-    junit = (setup.folder / "junit.xml").read_text()
-    assert junit.count("<testcase ") == 3
-    assert 'value="float32, differs by 0"' in junit
+    results(replace(setup, manifest="b.toml"), "image")
+    assert asked[1:] == ["test_image"], "of another manifest"
 
 
 @pytest.mark.usefixtures("in_process")
@@ -235,16 +227,6 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.Monk
         run(setup, "neural or image")
     assert "test_neural_engine" in (setup.folder / "results.jsonl").read_text()
     assert "test_image" not in (setup.folder / "results.jsonl").read_text()
-
-
-@pytest.mark.usefixtures("in_process")
-def test_a_step_that_cannot_begin_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(self: Kit, name: str) -> Path:
-        raise ExecutionError("license not agreed to.")
-
-    monkeypatch.setattr(Kit, "compiled", refused)
-    (found,) = run(setup_of(tmp_path), "image")
-    assert (found.outcome, found.found) == ("failed", "license not agreed to.")
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -315,19 +297,6 @@ def test_half_a_compiled_model_is_not_used(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(first_contact, "compile_package", compiled)
     assert [path.name for path in kit.compiled("conv").iterdir()] == ["whole"]
-
-
-def test_a_run_with_another_setup(tmp_path: Path) -> None:
-    Kit(Setup(tmp_path, manifest="a.toml"))
-    with pytest.raises(ExecutionError, match="holds a run with another manifest"):
-        run(Setup(tmp_path, manifest="b.toml"))
-
-
-def test_a_folder_in_use(tmp_path: Path) -> None:
-    import filelock
-
-    with filelock.FileLock(tmp_path / "lock"), pytest.raises(ExecutionError, match="another run"):
-        run(Setup(tmp_path))
 
 
 @pytest.mark.drawn

@@ -207,5 +207,5 @@ def test_arithmetic(kit: Kit, name: str, found: Found) -> None:
     )
     folder = kit.folder / "arithmetic"
     folder.mkdir(exist_ok=True)
-    write_atomically(folder / f"{name}.csv", to_csv(rows, [comment]))
+    write_atomically(folder / f"{name}.csv", to_csv(rows, comment))
     found(", ".join(filter(None, (f"{len(rows)} rows", rows[0].note))))
