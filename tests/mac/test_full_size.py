@@ -62,29 +62,25 @@ def _built(example: str, shard: str, folder: Path) -> Path:
 
 @pytest.mark.drawn
 @pytest.mark.heavy
-def test_a_mixture_of_zaya(tmp_path: Path) -> None:
-    package = _built("zaya1-8b.toml", "L01", tmp_path)
+@pytest.mark.parametrize(
+    ("example", "shard", "convolutions", "ops", "constants"),
+    [
+        ("zaya1-8b.toml", "L01", 36, 163, {"const": 294, "constexpr_lut_to_dense": 32}),
+        # As in the notes, but for constants: of routing without top-k and in fp16.
+        ("gemma4.toml", "L00.p0", 4, 34, {"const": 47, "constexpr_lut_to_dense": 3}),
+    ],
+)
+def test_a_shard_of_an_example(
+    example: str, shard: str, convolutions: int, ops: int, constants: dict[str, int], tmp_path: Path
+) -> None:
+    package = _built(example, shard, tmp_path)
     plan = _plan(package, tmp_path)
     summary = summarise(plan)
-    assert (summary.conv_ane, summary.conv_total, dict(summary.devices)) == (36, 36, {"ANE": 163})
-    assert dict(summary.compile_time) == {"const": 294, "constexpr_lut_to_dense": 32}
-    assert judge(plan, PlacementPolicy(), "zaya1-8b:L01").status == "passed"
-    plan = _plan(package, tmp_path, DeviceRule("CPU", op="softmax"))
-    verdict = judge(plan, PlacementPolicy(), "zaya1-8b:L01")
-    assert verdict.status == "failed"
-    (finding,) = (f for f in verdict.findings if f.severity == "failed")
-    assert finding.where.op
-
-
-@pytest.mark.drawn
-@pytest.mark.heavy
-def test_a_pack_of_gemma(tmp_path: Path) -> None:
-    """34 compute ops as in the notes; constants more, of routing without top-k and in fp16."""
-    plan = _plan(_built("gemma4.toml", "L00.p0", tmp_path), tmp_path)
-    summary = summarise(plan)
-    assert (summary.conv_ane, summary.conv_total, dict(summary.devices)) == (4, 4, {"ANE": 34})
-    assert dict(summary.compile_time) == {"const": 47, "constexpr_lut_to_dense": 3}
-    assert judge(plan, PlacementPolicy(), "gemma4:L00.p0").status == "passed"
+    assert (summary.conv_ane, summary.conv_total) == (convolutions, convolutions)
+    assert (dict(summary.devices), dict(summary.compile_time)) == ({"ANE": ops}, constants)
+    assert judge(plan, PlacementPolicy(), shard).status == "passed"
+    moved = _plan(package, tmp_path, DeviceRule("CPU", op="conv"))
+    assert judge(moved, PlacementPolicy(), shard).status == "failed"
 
 
 def test_the_line_of_the_notes(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from pytest_ane.mac import predict
 from pytest_ane.mac._native import Settings
-from pytest_ane.mlprogram.errors import ExecutionError
 
 
 @pytest.fixture
@@ -35,12 +34,6 @@ def test_macos_has_core_ml_of_its_own(hooked: list[str], monkeypatch: pytest.Mon
     assert hooked == ["typed"]
 
 
-def test_elsewhere_it_is_installed(hooked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "linux")
-    assert predict.install()
-    assert hooked == ["typed"]
-
-
 def test_the_anes_arithmetic_is_the_executors_on_macos_too(
     hooked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,16 +46,6 @@ def test_the_anes_arithmetic_is_the_executors_on_macos_too(
     )
     assert [Settings("ane").on(units) for units in ("ALL", "CPU_ONLY")] == ["ane", "typed"]
     assert not predict.install(arithmetic="typed")
-
-
-@pytest.mark.parametrize(
-    ("word", "says"),
-    [("h13", r"arithmetic 'h13': h13 to h15 \(M1 to M3\) sum in other ways"), ("fp8", "must be")],
-)
-def test_other_arithmetics_are_refused(hooked: list[str], word: str, says: str) -> None:
-    with pytest.raises(ExecutionError, match=says):
-        predict.install(arithmetic=word)
-    assert hooked == []
 
 
 def test_the_finder_minds_coremltools_alone() -> None:

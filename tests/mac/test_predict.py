@@ -116,11 +116,6 @@ def test_without_the_plugin_nothing_is_changed(pytester: pytest.Pytester) -> Non
     result.stdout.no_fnmatch_line("*predictions by*")
 
 
-def test_installed_before_coremltools_is_imported(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(INSTALLED)
-    pytester.runpytest_subprocess("-p", "pytest_ane.mac.predict").assert_outcomes(passed=1)
-
-
 @pytest.mark.slow
 def test_installed_in_each_worker(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(INSTALLED)

@@ -14,9 +14,7 @@ import pytest
 
 from pytest_ane.gates.placement.measure import to_record
 from pytest_ane.gates.placement.plans import Plan, read_plan
-from pytest_ane.mac import _native as native
 from pytest_ane.mac._answers import identity
-from pytest_ane.mac.predict import in_place
 from pytest_ane.mac.testing import DeviceRule, Failure, Mac, Recorder, Replayer, Script, code_14
 from pytest_ane.make.coremltools_quiet import import_coremltools
 from pytest_ane.mlprogram.errors import RecordingError
@@ -255,44 +253,6 @@ def test_errors_come_where_they_came(
         assert run(tmp_path / "elsewhere") == recorded
 
 
-def test_a_recording_is_not_written_over(recording: Path, mac: None) -> None:
-    with Recorder(recording):
-        pass
-    with pytest.raises(RecordingError, match="holds a recording; delete it"):
-        Recorder(recording).__enter__()
-
-
-def test_the_executor_in_place_of_a_mac(
-    packages: dict[str, Path], recording: Path, ct: Any, tmp_path: Path
-) -> None:
-    """Its plans say CPU, its states and predictions are those that are kept."""
-    with in_place(native, (26, 0)), Recorder(recording) as recorder:
-        plan = _plan(_compiled(packages["conv"], tmp_path), "ALL")
-        model = ct.models.MLModel(str(packages["state"]))
-        state = model.make_state()
-        outputs = [model.predict({"x": np.array([1.0, 2.0])}, state)["y"] for _ in range(2)]
-        with pytest.raises(RuntimeError, match="keeps states"):
-            model.predict({"x": np.array([1.0, 2.0])})
-    assert recorder.skipped == ()
-    assert {one.preferred for _, one in plan.walk()} == {"CPU", None}
-    with Replayer(recording) as replayer:
-        assert replayer.script.machine.cores == 0
-        assert _plan(_compiled(packages["conv"], tmp_path), "ALL") == plan
-        model = ct.models.MLModel(str(packages["state"]))
-        state = model.make_state()
-        again = [model.predict({"x": np.array([1.0, 2.0])}, state)["y"] for _ in range(2)]
-        np.testing.assert_array_equal(again, outputs)
-        with pytest.raises(RuntimeError, match="keeps states"):
-            model.predict({"x": np.array([1.0, 2.0])})
-
-
-@pytest.mark.skipif(sys.platform == "darwin", reason="there is Core ML to record")
-def test_nothing_to_record(recording: Path) -> None:
-    with pytest.raises(RecordingError, match=r"no Core ML on this machine; record on a Mac\.$"):
-        Recorder(recording).__enter__()
-    assert not recording.exists()
-
-
 @pytest.mark.parametrize(
     ("file", "content", "sentence"),
     [
@@ -361,14 +321,17 @@ def test_recorders_that_end_after_one_another_keep_both_s_errors(
     assert len(Script.load(recording).failures) >= 2
 
 
-def test_workers_of_xdist_are_refused(recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(sys.platform == "darwin", reason="there is Core ML to record")
+def test_what_is_not_recorded(recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RecordingError, match=r"no Core ML on this machine; record on a Mac\.$"):
+        Recorder(recording).__enter__()
     monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
     with pytest.raises(RecordingError, match="workers of xdist are not recorded"):
         Recorder(recording).__enter__()
     assert not recording.exists()
-
-
-def test_macos_13_lists_no_devices(recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Replayer(Script(Mac(os="13.6", build="22G120"))), Recorder(recording):
-        pass
-    assert Script.load(recording).machine.cores == 0
+    monkeypatch.delenv("PYTEST_XDIST_WORKER")
+    with Replayer(MAC):
+        with Recorder(recording):
+            pass
+        with pytest.raises(RecordingError, match="holds a recording; delete it"):
+            Recorder(recording).__enter__()
