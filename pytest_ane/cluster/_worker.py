@@ -47,7 +47,6 @@ class Offer:
     """What one machine gives to a cluster.
 
     Attributes:
-        url: of the scheduler.
         label: what people call the machine.
         builds: processes that build shards and run them on the CPU executor.
         memory: bytes that each of them may take.
@@ -83,7 +82,6 @@ def machine_with_ane() -> Machine | None:
 
 
 def offered(url: str, builds: int, mac: Machine | None, **more: Any) -> Offer:
-    """What this machine gives, with its memory shared among its processes."""
     share = available_memory() // max(1, builds + (mac is not None))
     label = socket.gethostname()
     return Offer(url=url, label=label, builds=builds, memory=share, mac=mac, **more)

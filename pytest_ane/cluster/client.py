@@ -191,7 +191,6 @@ class Cluster:
     # Of one shard, where it is.
 
     def _told(self, shard: Shard, key: str, task: Callable[..., Any], *args: Any) -> Any:
-        """What a task tells of a shard's package; its name among what is pending is `key`."""
         return self._taken(shard, key, lambda work: self._assigned.ask(work, key, task, *args))
 
     def _taken(self, shard: Shard, key: str, ask: Callable[[Work], TaskFuture]) -> Any:
@@ -204,7 +203,6 @@ class Cluster:
         return told
 
     def _facts(self, shard: Shard) -> Facts:
-        """What is known of a shard's package; its gates' answers come with it."""
         if (known := self._work_of(shard).facts) is not None:
             return known
         measured: Measured = self._taken(
@@ -221,7 +219,6 @@ class Cluster:
         return facts
 
     def _checked(self, answer: Answer) -> Answer:
-        """An answer, if it is of the bytes that are judged."""
         for name, digest in answer.digests.items():
             self._require_same(name, digest, answer.label)
         return answer
@@ -257,7 +254,6 @@ class Cluster:
         return time.monotonic() + (0 if kind in self._waited_for else self._workers.timeout)
 
     def _fetched(self, shard: Shard) -> Artifact:
-        """A shard's package in this machine's cache."""
         if shard.artifact is not None:
             return Artifact(shard.artifact)
 
@@ -443,7 +439,6 @@ class Cluster:
 
 
 def _arrived(work: Work) -> Facts | None:
-    """Facts of a package, if they are there."""
     if work.facts is None and work.pending[MEASURED].status == "finished":
         with suppress(Exception):  # Whoever waits for them is told.
             measured: Measured = work.pending[MEASURED].result(timeout=SMALL)

@@ -36,13 +36,7 @@ TaskFuture: TypeAlias = "Future[Any]"
 
 @dataclass(frozen=True, eq=False)
 class Worker:
-    """A worker that takes part.
-
-    Attributes:
-        address: Dask's.
-        told: what it says of itself.
-        memory: bytes that it may take.
-    """
+    """A worker that takes part: Dask's address, what it says of itself, bytes that it may take."""
 
     address: str
     told: Introduction
@@ -80,8 +74,9 @@ class Workers:
                 warnings.simplefilter("ignore")
                 self._client = Client(url, timeout=timeout, set_as_default=False)
         except (OSError, ValueError, NotYetError, ImportError) as error:
+            why = next(iter(str(error).splitlines()), "") or type(error).__name__
             raise ClusterError(
-                f"No scheduler answers at {printable(url)} ({printable(_first(error), 200)}); "
+                f"No scheduler answers at {printable(url)} ({printable(why, 200)}); "
                 "start one with: dask scheduler"
             ) from None
         loop: Any = self._client.loop
@@ -90,9 +85,7 @@ class Workers:
     def join(self, job: Job, inputs: Inputs) -> None:
         """Let all workers that are there take part; those that are busy take part later.
 
-        Args:
-            job: the run.
-            inputs: what this machine's checkout gives it, as of `job.inputs`.
+        The inputs are what this machine's checkout gives the run.
 
         Raises:
             ClusterError: none is there, or none can take part.
@@ -108,14 +101,10 @@ class Workers:
             if self._known and not before:
                 to_answer = min(to_answer, time.monotonic() + SMALL)
             self.wait()
-        if not self._known and self._introductions:
-            raise ClusterError(
-                f"{_count(len(self._introductions), 'worker')} at {self.url} did not answer, "
-                "such as for another run's work; wait for that, or add one with: "
-                f"pytest-ane worker {self.url}"
-            )
         if not self._known:
-            what = "No worker can take part at" if self._left_out else "No worker is connected to"
+            what = "No worker is connected to"
+            if self._left_out or self._introductions:
+                what = "No worker that can take part answers at"
             raise ClusterError(self.nobody(what, ""))
 
     def __iter__(self) -> Iterator[Worker]:
@@ -149,13 +138,11 @@ class Workers:
 
     def submit(self, task: Callable[..., Any], *args: Any, at: Sequence[Worker]) -> TaskFuture:
         """Let a task of this run be done at one of some workers, all for the same kind of task."""
-        resource = "build" if at[0].told.builds else "ANE"
-        return self._submitted(task, *args, at=[w.address for w in at], resources={resource: 1})
+        resources = {"build" if at[0].told.builds else "ANE": 1}
+        return self._submitted(task, *args, workers=[w.address for w in at], resources=resources)
 
-    def _submitted(
-        self, task: Callable[..., Any], *args: Any, at: list[str], **resources: Any
-    ) -> TaskFuture:
-        future = self._client.submit(task, self._token, *args, workers=at, pure=False, **resources)
+    def _submitted(self, task: Callable[..., Any], *args: Any, **where: Any) -> TaskFuture:
+        future = self._client.submit(task, self._token, *args, pure=False, **where)
         future.add_done_callback(lambda _: self._bell.set())
         return future
 
@@ -232,7 +219,7 @@ class Workers:
     def _introduce(self, address: str, memory: int) -> None:
         future = self._introductions.get(address)
         if future is None:
-            future = self._submitted(tasks.introduce, self._job, versions(), at=[address])
+            future = self._submitted(tasks.introduce, self._job, versions(), workers=[address])
             self._introductions[address] = future
         if not future.done():
             return
@@ -280,7 +267,6 @@ def _but_for_abandoned(loop: asyncio.AbstractEventLoop, context: dict[str, Any])
 
 
 def _unfit(told: Introduction | None) -> str:
-    """Why a worker takes no part; empty if it does."""
     if told is None:
         return "it is one of Dask's own; start it with: pytest-ane worker"
     here = versions()
@@ -288,14 +274,8 @@ def _unfit(told: Introduction | None) -> str:
     if not differing:
         return ""
     name = differing[0]
-    return (
-        f"its {name} is {told.versions.get(name, 'unknown')}, and here it is {here[name]}; install "
-        "the same there"
-    )
-
-
-def _first(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
+    there = told.versions.get(name, "unknown")
+    return f"its {name} is {there}, and here it is {here[name]}; install the same there"
 
 
 def _count(number: int, noun: str) -> str:

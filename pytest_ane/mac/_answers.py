@@ -60,7 +60,6 @@ def identity(model: MLModel) -> Identity:
 
 
 def read_identity(path: str) -> Identity | None:
-    """The identity of a model on disk; None for what is no ML Program of its own."""
     try:
         return identity(read_model(path, weights=False))
     except AneError:
@@ -92,7 +91,6 @@ class Recording:
         self._turns: Counter[tuple[Identity, str]] = Counter()
 
     def write_plan(self, model: Identity, plan: Plan) -> None:
-        """Keep a plan after those that are kept already."""
         self._plans.mkdir(parents=True, exist_ok=True)
         data = coremltools.write(replace(plan, extra={**plan.extra, _MODEL: model._asdict()}))
         text = json.dumps(data, indent=1) + "\n"
@@ -120,7 +118,6 @@ class Recording:
         return _usages(model, same[min(self._turns[wanted], len(same)) - 1])
 
     def write_values(self, key: str, values: Arrays) -> bool:
-        """Keep arrays under a digest; False for values that are none."""
         from safetensors.numpy import save
 
         arrays = {name: np.asarray(value) for name, value in values.items()}
@@ -296,7 +293,6 @@ class Replay:
         return by_rules(self._script, model, units) if recorded is None else recorded
 
     def _is_broken(self, path: str) -> bool:
-        """Whether a path is among the first that were planned, in whichever process."""
         resolved = str(Path(path).resolve())
         paths = self._paths.read_text().splitlines() if self._paths.exists() else []
         if resolved not in paths:

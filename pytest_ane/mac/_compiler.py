@@ -49,7 +49,6 @@ def compile_model(package: Path, target: Path, script: Script, failures: Failure
 
 
 def is_constant(op: str) -> bool:
-    """Whether operations of a type have no device, because nothing runs."""
     return op == "const" or op.startswith("constexpr_")
 
 

@@ -197,7 +197,6 @@ def _repeated(columns: FloatArray, count: int = _VECTORS) -> FloatArray:
 
 
 def _half(numbers: Any) -> FloatArray:
-    """fp16 numbers as float32."""
     with np.errstate(over="ignore"):
         return np.asarray(numbers, np.float64).astype(np.float16).astype(np.float32)
 

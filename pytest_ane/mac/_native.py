@@ -266,7 +266,6 @@ def new_compiled() -> Iterator[Path]:
 
 
 def temporary_folder(owner: object) -> Path:
-    """A folder that is deleted with its owner, or when Python ends."""
     folder = mkdtemp(prefix="pytest-ane-")
     weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
@@ -413,7 +412,6 @@ class TrackedState:
         self.digest, self.played = "", False
 
     def then(self, event: object) -> None:
-        """Fold an event into the state's digest."""
         self.digest = key_digest([self.digest, event])
 
     def read_state(self, name: str) -> Any:
@@ -426,7 +424,6 @@ class TrackedState:
 
 
 def array_digests(arrays: Arrays) -> list[tuple[str, str, tuple[int, ...], str]]:
-    """Arrays by name, dtype, shape and SHA-256."""
     return [
         (name, array.dtype.str, array.shape, hashlib.sha256(array.tobytes()).hexdigest())
         for name, array in sorted(arrays.items())

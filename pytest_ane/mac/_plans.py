@@ -63,7 +63,6 @@ class _Plan(_MLComputePlanProxy):
         self._usage_of, self._devices = usage_of, devices(cores)
 
     def get_compute_device_usage_for_mlprogram_operation(self, operation: Any) -> Any:
-        """Coremltools' record of where an operation runs; None for no device."""
         from coremltools.models.compute_plan import MLComputePlanDeviceUsage
 
         usage = self._usage_of(operation.__proxy__)
@@ -82,7 +81,6 @@ class _Plan(_MLComputePlanProxy):
 
 
 def compute_plan(program: Program, usage_of: UsageOf, cores: int = 0) -> Any:
-    """A program's plan in coremltools' record."""
     from coremltools.models.compute_plan import MLComputePlan
 
     return MLComputePlan(_Plan(program, usage_of, cores))
@@ -158,7 +156,6 @@ def _walk(block: Block, scope: Scope) -> Iterator[tuple[Scope, Operation]]:
 
 
 def by_rules(script: Script, model: MLModel, units: str) -> dict[Operation, Usage]:
-    """The usage of every operation that has a device."""
     allowed = tuple(d for d in _ALLOWED[units] if d != "ANE" or script.machine.cores)
     usages = {}
     for name, _, op in walk(model):

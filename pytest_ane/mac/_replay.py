@@ -56,7 +56,6 @@ class Replayer:
 
 
 def _replaced(script: Script, folder: Path, recording: Path | None) -> AbstractContextManager[None]:
-    """Coremltools with a native module that answers from a script."""
     # Not on top: a script is a light thing, and the executor takes a second.
     from pytest_ane.mac import _native
     from pytest_ane.mac._answers import Recording, Replay
@@ -71,7 +70,6 @@ _installed = ExitStack()
 
 
 def install(folder: str, recording: str) -> None:
-    """Replay in a child process of the backend, by the script in the tools' folder."""
     recorded = Path(recording) if recording else None
     _installed.enter_context(_replaced(Script.load(folder), Path(folder), recorded))
 

@@ -168,7 +168,6 @@ class Script:
 
 
 def stale(at: Point = "plan") -> Failure:
-    """Error -14 for every model that another build of macOS compiled."""
     return Failure(at, _CODE_14, times=None, when="other-build")
 
 

@@ -97,7 +97,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def _slowness(text: str) -> tuple[str, float]:
-    """`L01:0.5`, in seconds."""
     shards, _, number = text.rpartition(":")
     try:
         milliseconds = float(number)

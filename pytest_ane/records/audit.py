@@ -164,22 +164,20 @@ def _files(manifest: Manifest) -> Mapping[str, str]:
             packages = shard.reference, shard.uncompressed
             named |= {path for path in packages if isinstance(path, Path)}
             named |= set(shard.policy.evidence.signers or ())
-    digests = {
-        path.relative_to(folder).as_posix(): tree_digest(path)
-        if path.is_dir()
-        else file_digest(path)
-        for path in named
-        if path.exists() and path.is_relative_to(folder)
-    }
-    return digests | {f"gates/{name}": digest for name, digest in gate_files(folder).items()}
+    digests = {f"gates/{name}": digest for name, digest in gate_files(folder).items()}
+    for path in named:
+        if path.exists() and path.is_relative_to(folder):
+            digest = tree_digest(path) if path.is_dir() else file_digest(path)
+            digests[path.relative_to(folder).as_posix()] = digest
+    return digests
 
 
 def _modules(model: Model, folder: Path) -> Iterator[Path]:
     own = str(model.reference) if ":" in str(model.reference) else ""
-    names = [name for name in (model.family, model.builder, own) if name and name not in FAMILIES]
-    for name in names:
-        top = name.partition(":")[0].partition(".")[0]
-        yield from (path for path in (folder / f"{top}.py", folder / top) if path.exists())
+    for name in (model.family, model.builder, own):
+        if name and name not in FAMILIES:
+            top = name.partition(":")[0].partition(".")[0]
+            yield from (folder / f"{top}.py", folder / top)
 
 
 @dataclass(frozen=True)
@@ -207,26 +205,17 @@ class Auditor:
     """
 
     def __init__(
-        self,
-        run: RunFile,
-        base: Base,
-        *,
-        cache: Path | None = None,
-        reviewed: bool = False,
+        self, run: RunFile, base: Base, *, cache: Path | None = None, reviewed: bool = False,
         recheck: float = 0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._run, self._base = run, base
         self._reviewed, self._recheck = reviewed, recheck
         self._manifest: Manifest = expanded(load(base.head) if reviewed else base.manifest)
         make_importable(self._manifest if reviewed else load(base.path))
         self._project = Project(
-            self._manifest,
-            self._manifest.shards,
-            cache,
-            backend_name="cpu",
-            notify=lambda text: None,
-            store="",  # A pull request may name any store.
-        )
+            self._manifest, self._manifest.shards, cache, backend_name="cpu",
+            notify=lambda text: None, store="",  # A pull request may name any store.
+        )  # fmt: skip
 
     def audit(self) -> Audit:
         """Judge everything that is due; `AneError` of a run cut off, or a wrong manifest."""
@@ -247,27 +236,26 @@ class Auditor:
     def _problems(self, changes: Sequence[str]) -> Iterator[str]:
         facts = self._run.facts
         commit, clean = checkout(self._base.head.parent)
-        if facts.commit != commit:
-            run, here = (text[:12] or "no commit" for text in (facts.commit, commit))
-            yield f"the run was of {run}, and this checkout is {here}"
-        if not (facts.clean and clean):
-            yield "tracked files were changed, so the run is of no commit"
-        if facts.plugin != plugin_digest():
-            yield "the run used another pytest-ane than this one"
+        run, here = (text[:12] or "no commit" for text in (facts.commit, commit))
         judging = self._base.head if self._reviewed else self._base.path
-        if dict(facts.gates) != gate_files(judging.parent):
-            yield "the run used other files of gates than the base"
-        if changes and not self._reviewed:
-            yield "what judges the run is changed, and nobody has reviewed it"
-        if facts.exit_code:
-            yield f"pytest ended with exit code {facts.exit_code}"
+        for holds, problem in (
+            (facts.commit == commit, f"the run was of {run}, and this checkout is {here}"),
+            (facts.clean and clean, "tracked files were changed, so the run is of no commit"),
+            (facts.plugin == plugin_digest(), "the run used another pytest-ane than this one"),
+            (dict(facts.gates) == gate_files(judging.parent),
+             "the run used other files of gates than the base"),
+            (self._reviewed or not changes,
+             "what judges the run is changed, and nobody has reviewed it"),
+            (not facts.exit_code, f"pytest ended with exit code {facts.exit_code}"),
+        ):  # fmt: skip
+            if not holds:
+                yield problem
 
     @cached_property
     def _due(self) -> list[GateTest]:
         return [test for test in self._project.due({"gate"}) if not self._is_of_device(test)]
 
     def _is_of_device(self, test: GateTest) -> bool:
-        """Whether a device ran what is due in the executor's arithmetic: it has one of its own."""
         record = self._run.record(test._replace(arithmetic="typed"))
         if test.arithmetic == "typed" or record is None or record.measurement is None:
             return False

@@ -62,13 +62,9 @@ class Recorded:
 class Skipped:
     """A file that is not compared.
 
-    Attributes:
-        file: which.
-        kind: why it does not count, as of an `UnprovenError`; else `unused`: no shard of the
-            manifest uses it; `copy`: the same record is compared already; `bytes`, `question`,
-            `units`: what is of another system is of other bytes, answers another question, or had
-            other compute units; `alone`: there is nothing of another system.
-        detail: the error's sentence, what differs in the question, or what it is of.
+    The kind is an `UnprovenError`'s, or `unused` by the manifest; the `copy` of a record that is
+    compared; of other `bytes`, another `question` or other compute `units` than what is of another
+    system; or `alone`. The detail is the error's sentence, what differs, or what it is of.
     """
 
     file: Path
@@ -190,7 +186,6 @@ def _pairs(alike: Sequence[Recorded], by: By) -> Iterator[tuple[list[Recorded], 
 
 
 def _sides(recorded: Sequence[Recorded], by: By) -> list[list[Recorded]]:
-    """In the order of versions; unknown ones are left out."""
     known = (one for one in recorded if one.side(by))
     return sorted(_grouped(known, lambda one: one.side(by)), key=lambda s: _order(s[0].side(by)))
 
@@ -225,22 +220,16 @@ def _side(recorded: Sequence[Recorded], by: By) -> Side:
     return Side(recorded[0].side(by), ", ".join(machines), worst, len(recorded))
 
 
-def _figures(
-    old: Sequence[Sequence[Figure]], new: Sequence[Sequence[Figure]]
-) -> Iterator[FigureChange]:
+def _figures(*sides: Sequence[Sequence[Figure]]) -> Iterator[FigureChange]:
     """Figures of which no value of one side is within the noise of the other's."""
-    known = {figure.name: figure for figures in (*new, *old) for figure in figures}
+    known = {f.name: f for side in reversed(sides) for figures in side for f in figures}
+    every = [[{f.name: f.value for f in figures} for figures in side] for side in sides]
     for name, figure in known.items():
-        values = [
-            [next((f.value for f in figures if f.name == name), None) for figures in side]
-            for side in (old, new)
-        ]
-        if (changed := _changed(*values)) is not None:
+        if changed := _changed(*([values.get(name) for values in side] for side in every)):
             yield FigureChange(name, figure.label, figure.unit, *changed)
 
 
 def _changed(old: Sequence[Cell], new: Sequence[Cell]) -> tuple[Cell, Cell, float | None] | None:
-    """The nearest values and the noise; None where they may be the same."""
     before, after = _numbers(old), _numbers(new)
     if len(before) < len(old) or len(after) < len(new):
         apart = not {*map(repr, old)} & {*map(repr, new)}

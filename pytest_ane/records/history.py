@@ -290,7 +290,6 @@ def _side(memory: Memory, word: str) -> tuple[str, dict[_Key, list[Line]]]:
 
 
 def _meaning(memory: Memory, word: str) -> tuple[str, Callable[[Line], bool]]:
-    """A label, and which lines are meant; `HistoryError` for none, or several."""
     runs = sorted({run.id for run in memory.runs if run.id.startswith(word)})
     commits = sorted({run.commit for run in memory.runs if run.commit.startswith(word)})
     prefix = _PREFIX.fullmatch(word)
@@ -326,7 +325,6 @@ def _one(word: str, what: str, found: Sequence[str]) -> str:
 
 
 def _pair(ours: Sequence[Line], theirs: Sequence[Line]) -> tuple[Line, Line] | None:
-    """Of one backend, and if possible of the same bytes."""
     for count in (3, 2, 1):
         newest: dict[tuple[str, ...], Line] = {}
         for line in theirs:

@@ -46,17 +46,11 @@ class Facts:
         id: of the run, in hexadecimal digits.
         started: UTC, `2026-11-24T16:00:00.123456Z`.
         header: what decides the verdicts, in one line.
-        arguments: of pytest, as they were typed.
-        selection: shards, as the option has them.
         manifest: the file's path from pytest's root directory, `digest` its SHA-256, and
             `manifest_text` its lines when the run began, tabs as spaces.
-        gates: SHA-256 of the files of gates in use by name.
-        plugin: SHA-256 of pytest-ane's own modules, `plugin_digest`.
-        commit: of the checkout; empty outside of git.
-        clean: whether the checkout is that commit.
-        versions: of pytest-ane and of what it measures with.
+        gates: SHA-256 of the files of gates in use by name; `plugin` of pytest-ane's own modules.
+        commit: of the checkout; empty outside of git. It is `clean` where nothing was changed.
         machine: backend, machine and versions, as the backend tells them at the end.
-        seconds: how long it took.
         stopped: why it ended before all was asked, such as `interrupted`; empty where it did not.
         exit_code: pytest's; None where the run was cut off.
     """

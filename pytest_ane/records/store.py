@@ -136,7 +136,6 @@ def systems_of(gate: str, subject: Subject) -> tuple[str, ...]:
 
 
 def _is_foreign(data: bytes) -> bool:
-    """What is damaged may be replaced."""
     try:
         top = parse(data)
     except EvidenceError:

@@ -46,7 +46,6 @@ class KnownError:
     stale: bool = False
 
     def __str__(self) -> str:
-        """`Meaning; remedy`, without a full stop."""
         return f"{self.meaning}; {self.remedy}" if self.remedy else self.meaning
 
 

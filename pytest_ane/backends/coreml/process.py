@@ -274,7 +274,6 @@ class _Child:
         return self._dead or self._process.poll() is not None
 
     def release(self, reference: _Reference) -> None:
-        """Let the child forget an object, with the next request."""
         self._released.append(reference)
 
     def call(self, function: Callable[..., T], arguments: Sequence[Any]) -> T:
@@ -351,7 +350,6 @@ class _Channel:
         self._maps: list[mmap.mmap | None] = [None, None]
 
     def send(self, message: Any) -> None:
-        """Send an object; it is received before the next one is sent."""
         buffers: list[memoryview] = []
 
         def in_band(buffer: pickle.PickleBuffer) -> bool:
@@ -371,7 +369,6 @@ class _Channel:
         self.connection.send_bytes(data)
 
     def receive(self) -> Any:
-        """The other side's object; `EOFError` if it is gone."""
         sizes = self.connection.recv()
         data = self.connection.recv_bytes()
         offsets, total = _offsets(sizes)

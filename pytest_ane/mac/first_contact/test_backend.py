@@ -101,10 +101,10 @@ class GateRun:
         return bool(statuses) and "unproven" not in statuses
 
     @property
-    def figures(self) -> dict[tuple[str, str], Any]:
+    def figures(self) -> dict[str, Any]:
         """Of the gates that compute: the ANE's plan and the CPU's differ anyway."""
         return {
-            (verdict.gate, figure["name"]): figure["value"]
+            f"{verdict.gate} {figure['name']}": figure["value"]
             for verdict in self.verdicts
             if verdict.gate in _COMPUTING and verdict.data is not None
             for figure in verdict.data["figures"]
@@ -169,9 +169,7 @@ def test_units_differ(kit: Kit, shard: str, request: pytest.FixtureRequest, foun
         pytest.skip(f"this is {kit.no_ane}: the gates run on the CPU alone")
     ane, cpu = (request.getfixturevalue(name).figures for name in ("on_ane", "on_cpu"))
     shared = sorted(ane.keys() & cpu.keys())
-    differ = [
-        f"{' '.join(key)} {ane[key]} and {cpu[key]}" for key in shared if ane[key] != cpu[key]
-    ]
+    differ = [f"{key} {ane[key]} and {cpu[key]}" for key in shared if ane[key] != cpu[key]]
     found("; ".join(differ[:8]) or f"{shard} has the same {len(shared)} figures on both")
     assert differ, "Then the ANE may not have computed at all, whatever the plan says."
 

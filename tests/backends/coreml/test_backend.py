@@ -135,8 +135,8 @@ def test_what_two_processes_find_stale_is_compiled_once(
     one = backend(code_14("load", times=2))
     other = get_backend("coreml", cache=Cache(compiled_root(one)), say=said.append)
     before = one._compiled.get(package)
-    after = one._compiled.successor(package, before)
-    assert other._compiled.successor(package, before) == after  # type: ignore[attr-defined]
+    after = one._compiled.get(package, before)
+    assert other._compiled.get(package, before) == after  # type: ignore[attr-defined]
     assert len(said) == 1
     assert compiled() == [after]
 
@@ -173,8 +173,7 @@ def test_other_errors_are_explained_and_nothing_is_compiled_again(
     ("compiler", "sentence"),
     [
         ("", r"Core ML could not compile it: no such op"),
-        pytest.param("3500.32.1", r"compile` \(exit code 1\) could not .* no such op",
-                     marks=pytest.mark.slow),
+        pytest.param("3500.32.1", "compile` could not .* no such op", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_what_cannot_be_compiled_is_one_sentence(
