@@ -514,21 +514,13 @@ def test_the_latest_record_passes(recorded: Checkout) -> None:
 
 @pytest.mark.drawn
 @pytest.mark.slow
-def test_an_older_record_is_named(recorded: Checkout) -> None:
-    name = "own/good.placement.json"
-    shutil.copy(recorded.path / "older" / name, recorded.path / "evidence" / name)
-    recorded.commit("older")
-    assert recorded.run("--ane-backend=cpu").ret == 0
-    assert recorded.complaints() == [
-        "placement: its evidence was rolled back: record 1 stands in place of record 2"
-    ]
-
-
 @pytest.mark.parametrize(
-    "recorded", ['[models.own.policy.evidence]\nsystems = ["macOS 26"]\n'], indirect=True
+    ("recorded", "system"),
+    [("", ""), ('[models.own.policy.evidence]\nsystems = ["macOS 26"]\n', "@macos-26")],
+    indirect=["recorded"],
 )
-def test_an_older_record_of_one_of_several_systems_is_named(recorded: Checkout) -> None:
-    name = "own/good.placement@macos-26.json"
+def test_an_older_record_is_named(recorded: Checkout, system: str) -> None:
+    name = f"own/good.placement{system}.json"
     shutil.copy(recorded.path / "older" / name, recorded.path / "evidence" / name)
     recorded.commit("older")
     assert recorded.run("--ane-backend=cpu").ret == 0

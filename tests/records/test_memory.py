@@ -66,19 +66,6 @@ def test_two_runs_at_once_have_a_file_each(tmp_path: Path) -> None:
     assert sorted(values(Memory(tmp_path), "x")) == [1.0, 1.0, 2.0]
 
 
-def test_runs_of_one_second_are_in_their_order(tmp_path: Path) -> None:
-    for id_, part in zip("abc", (3, 1, 2), strict=True):
-        facts, record = line(0, {"x": float(part)}, commit="")
-        started = f"2026-01-01T10:00:00.00000{part}Z"
-        write(tmp_path, Line(replace(facts, id=id_ * 32, started=started), record))
-    memory = Memory(tmp_path)
-    assert values(memory, "x") == [1.0, 2.0, 3.0]
-    assert {run.time for run in memory.runs} == {"2026-01-01 10:00:00"}
-    earlier = last_before(memory, "a" * 32, {("fidelity", "mini:L01", ""): Place("cpu", "")})
-    assert earlier is not None
-    assert earlier.figures == {("fidelity", "mini:L01", ""): {"x": 2.0}}
-
-
 def test_a_run_s_own_file_is_a_memory_too(tmp_path: Path) -> None:
     """With measurements and verdicts, as CI keeps it."""
     (facts, record) = line(0, {"x": 1.0}, verdict={"status": "passed"})
@@ -86,19 +73,6 @@ def test_a_run_s_own_file_is_a_memory_too(tmp_path: Path) -> None:
     writer.add(record)
     writer.close(replace(facts, exit_code=0))
     assert values(Memory(tmp_path), "x") == [1.0]
-
-
-def test_what_is_newer_is_skipped(folder: Path) -> None:
-    write(folder, line(3, {"x": 1.0}), line(4, {"x": 1.0}))
-    whole, lines = file_of(folder, 3), file_of(folder, 4)
-    whole.write_bytes(whole.read_bytes().replace(b'"format":1', b'"format":2', 1))
-    first, second = lines.read_bytes().splitlines(keepends=True)
-    lines.write_bytes(first + second.replace(b'"format":1', b'"format":2'))
-    memory = Memory(folder)
-    assert len(memory.runs) == 3
-    assert [(skip.number, skip.why) for skip in memory.skipped] == [
-        (1, "is of a newer pytest-ane"), (2, "is of a newer pytest-ane")
-    ]  # fmt: skip
 
 
 GOOD = line(9, {"cosine.min": 0.5}).record.to_data()

@@ -141,10 +141,3 @@ def test_evidence_from_before_the_policy_named_systems(store: Store, verified: V
         verified("macOS 26")
     plain.rename(store.path("placement", "m:L01", "macOS 26"))
     assert verified("macOS 26").environment["os"] == "macOS 26.7"
-
-
-def test_a_virtual_machine_stands_for_no_system(store: Store, verified: Verified) -> None:
-    made = recorded("macOS 27.0")
-    store.write(replace(made, environment={**made.environment, "virtual": "yes"}), "macOS 27")
-    with pytest.raises(UnprovenError, match="a virtual machine, which proves nothing of the ANE"):
-        verified("macOS 27")
