@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from distributed import KilledWorker
 
@@ -53,11 +53,10 @@ class Plan:
                 yield name
 
 
-@dataclass(frozen=True, eq=False)
-class Capture:
+class Capture(NamedTuple):
     """A model's hidden states, recorded at any of some workers."""
 
-    workers: tuple[Worker, ...]
+    workers: list[Worker]
     future: TaskFuture
 
 
@@ -83,11 +82,6 @@ class Work:
     def futures(self) -> tuple[TaskFuture, ...]:
         """All that is held of it."""
         return self.built, *self.pending.values()
-
-    @property
-    def is_taken(self) -> bool:
-        """Whether all that was asked of it has been answered."""
-        return self.facts is not None and not self.pending and not self.answers
 
 
 class Assignment:
@@ -139,7 +133,7 @@ class Assignment:
         worker = self._free(shard)
         return None if worker is None else self._assign(shard, worker)
 
-    def ask_all(self, work: Work, shard: Shard) -> TaskFuture:
+    def ask_all(self, shard: Shard, work: Work) -> TaskFuture:
         """What a run's gates will ask of a shard; asked if it is not yet."""
         name = shard.qualified
         tests = self._plan.asked.get(name, ())
@@ -161,7 +155,11 @@ class Assignment:
             if all(future.done() for future in work.futures):
                 del self._open[name]
         for worker in gone:
-            self._lose(worker)
+            for name in self._of(worker):  # What it had at work may be why it is gone.
+                self._lost[name] += name in self._open
+                if self._lost[name] > MOST_LOST:
+                    self._given_up[name] = many_lost(name, str(worker))
+                self._drop(name)
         for model in [*self._captures]:
             self._mend(model)
         self._fill()
@@ -202,24 +200,17 @@ class Assignment:
         needs = [capture.future] if capture else []
         built = self._workers.submit(tasks.build, name, cases, *needs, at=[worker])
         work = self.works[name] = self._open[name] = Work(worker, capture, built)
-        self.ask_all(work, shard)
+        self.ask_all(shard, work)
         return work
 
     def _capture(self, model: str) -> Capture:
         self._mend(model)
         if model not in self._captures:
             able = [worker for worker in self._workers if self._workers.has(worker, model)]
-            future = self._workers.submit(tasks.capture, model, at=able)
-            self._captures[model] = Capture(tuple(able), future)
+            self._captures[model] = Capture(
+                able, self._workers.submit(tasks.capture, model, at=able)
+            )
         return self._captures[model]
-
-    def _lose(self, worker: Worker) -> None:
-        """Forget what a worker had that is gone; what it had at work may be the cause."""
-        for name in self._of(worker):
-            self._lost[name] += name in self._open
-            if self._lost[name] > MOST_LOST:
-                self._given_up[name] = many_lost(name, f"{worker.told.label} ({worker.address})")
-            self._drop(name)
 
     def _mend(self, model: str) -> None:
         """Record hidden states again that were lost, or that filled a disk.
@@ -251,7 +242,7 @@ class Assignment:
     def _drop(self, name: str) -> None:
         work = self.works.pop(name)
         self._open.pop(name, None)
-        if work.is_taken:
+        if work.facts is not None and not work.pending and not work.answers:
             self._taken.add(name)
         self._workers.cancel(work.futures)
 

@@ -42,6 +42,9 @@ class Worker:
     told: Introduction
     memory: int
 
+    def __str__(self) -> str:
+        return f"{self.told.label} ({self.address})"
+
 
 class Workers:
     """The workers that take part: those that Dask's scheduler lists and that fit the run.
@@ -128,8 +131,8 @@ class Workers:
 
     def can_build(self, worker: Worker, shard: Shard) -> bool:
         """Whether it has all that a shard is built from and compared with."""
-        weights = not needs_weights(shard) or self.has(worker, shard.model)
-        return weights and self.has(worker, shard.qualified)
+        names = (shard.model,) * needs_weights(shard) + (shard.qualified,)
+        return all(self.has(worker, name) for name in names)
 
     def has_files(self, worker: Worker, shard: Shard) -> bool:
         """Whether a shard's own files are the same there, such as those of a package."""
@@ -176,7 +179,7 @@ class Workers:
             return []
         gone = [self._known.pop(address) for address in self._known.keys() - there.keys()]
         for worker in gone:
-            self._say(f"a worker on {worker.told.label} ({worker.address}) is gone")
+            self._say(f"a worker on {worker} is gone")
         for address in self._introductions.keys() - there.keys():
             del self._introductions[address]
         for address in there.keys() - self._known.keys() - self._left_out.keys():
@@ -194,7 +197,7 @@ class Workers:
         return worker
 
     def nobody(self, what: str, name: str) -> str:
-        """A sentence with the scheduler, why the workers there will not do, and how to add one."""
+        """That there is none at the scheduler, why the others will not do, how to add one."""
         reasons = list(dict.fromkeys(self._left_out.values()))
         for worker in self:
             lacking = worker.told.inputs.lacking
@@ -237,16 +240,12 @@ class Workers:
                 self.leave_out(address, why)
             else:
                 assert told is not None
-                self._known[address] = Worker(address, told, memory)
-                self._tell_lacks(told)
-
-    def _tell_lacks(self, told: Introduction) -> None:
-        """Say what a worker's checkout lacks; it takes no part in that."""
-        for name, digest in self._inputs.digests.items():
-            if told.builds and told.inputs.digests.get(name) != digest:
-                differ = "its files or weights differ from those here"
-                why = told.inputs.lacking.get(name, differ)
-                self._say(f"the worker on {told.label} builds nothing of {name}: {why}")
+                worker = self._known[address] = Worker(address, told, memory)
+                for name in self._inputs.digests:
+                    if told.builds and not self.has(worker, name):
+                        differ = "its files or weights differ from those here"
+                        why = told.inputs.lacking.get(name, differ)
+                        self._say(f"the worker on {told.label} builds nothing of {name}: {why}")
 
 
 def check_scheduler(url: str) -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import random
 import signal
-import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from time import monotonic, sleep
 from zipfile import ZipFile
 
 import pytest
@@ -229,31 +226,6 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.Monk
     assert "test_image" not in (setup.folder / "results.jsonl").read_text()
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = monotonic() + 120
-    while not condition():
-        assert monotonic() < deadline
-        sleep(0.1)
-
-
-@pytest.mark.heavy
-def test_gates_end_with_the_run_that_started_them(tmp_path: Path) -> None:
-    def running() -> int:
-        done = subprocess.run(
-            ["ps", "-ww", "-eo", "args="], capture_output=True, text=True, check=True
-        )
-        return done.stdout.count(f"--ane-cache={tmp_path}")
-
-    process = multiprocessing.get_context("fork").Process(
-        target=run, args=(setup_of(tmp_path), "gates")
-    )
-    process.start()
-    wait_until(lambda: running() > 0)
-    process.kill()
-    process.join()
-    wait_until(lambda: running() == 0)
-
-
 @pytest.mark.heavy
 def test_ctrl_c_counts_though_the_suite_runs_in_the_background(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -262,15 +234,6 @@ def test_ctrl_c_counts_though_the_suite_runs_in_the_background(tmp_path: Path) -
     finally:
         signal.signal(signal.SIGINT, before)
     assert found.outcome == "passed", found
-
-
-def test_a_mac_is_kept_awake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tool = tmp_path / "caffeinate"
-    tool.write_text(f'#!/bin/sh\necho "$*" > {tmp_path}/asked\nexec sleep 300\n')
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    run(setup_of(tmp_path), "neural")
-    assert (tmp_path / "asked").read_text() == f"-i -w {os.getpid()}\n"
 
 
 @pytest.mark.usefixtures("in_process")

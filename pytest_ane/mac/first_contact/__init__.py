@@ -20,12 +20,11 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import unicodedata
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from importlib.metadata import version
@@ -99,8 +98,7 @@ def run(setup: Setup, keyword: str = "") -> list[Result]:
     ]  # fmt: skip
     if setup.replay:
         options += ["-p", "pytest_ane.mac.testing", f"--ane-replay={setup.replay}"]
-    with _awake():
-        code = pytest.main(options, plugins=[kit, sys.modules[__name__]])
+    code = pytest.main(options, plugins=[kit, sys.modules[__name__]])
     if code == pytest.ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
     if code in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
@@ -268,19 +266,6 @@ def _result(reports: list[pytest.TestReport], assumed: str) -> Result:
     found = "; ".join(filter(None, (told, why.partition("\n")[0])))
     test = deciding.nodeid.partition("::")[2].removeprefix("test_")
     return Result(test, deciding.outcome, assumed, found)
-
-
-@contextmanager
-def _awake() -> Iterator[None]:
-    """Keep a Mac from going to sleep, as one does that nobody attends to."""
-    if (tool := shutil.which("caffeinate")) is None:
-        yield
-        return
-    with subprocess.Popen([tool, "-i", "-w", str(os.getpid())], stdin=subprocess.DEVNULL) as keeper:
-        try:
-            yield
-        finally:
-            keeper.kill()
 
 
 def pack(folder: Path, target: Path) -> None:

@@ -31,20 +31,6 @@ _PATIENCE = 60
 _COMPUTING = ("fidelity", "behaviour")
 _MEASURED = (*_COMPUTING, "placement")
 _LOADING = "import sys; from pytest_ane.mac.first_contact.test_backend import load_for_ever as load"
-_PYTEST = """
-import os, sys, threading
-
-parent = os.dup(0)  # pytest gives itself another stdin.
-
-def end_with_parent():
-    os.read(parent, 1)
-    os.killpg(0, 9)
-
-threading.Thread(target=end_with_parent, daemon=True).start()
-import pytest
-sys.exit(pytest.main(sys.argv[1:]))
-"""
-"""Processes of a run that was killed would compute on, and use the device beside the next run."""
 
 
 def load_for_ever(package: str, cache: str, replay: str) -> None:
@@ -124,19 +110,18 @@ def _gates(kit: Kit, units: str, *more: str) -> GateRun:
     started = perf_counter()
     with TemporaryDirectory() as folder:
         report = Path(folder, "run.jsonl")
-        with subprocess.Popen(
+        done = subprocess.run(
             [
-                sys.executable, "-c", _PYTEST, "-m", "gate", "-p", "no:cacheprovider", "-q",
+                sys.executable, "-m", "pytest", "-m", "gate", "-p", "no:cacheprovider", "-q",
                 "--ane-backend=coreml", f"--ane-compute-units={units}", f"--ane-report={report}",
                 f"--ane-cache={kit.work / 'gates'}", f"--ane-evidence={evidence}", *more,
             ],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            errors="replace", start_new_session=True,
-        ) as process:  # fmt: skip
-            assert process.stdout
-            output = process.stdout.read()
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            check=False,
+        )  # fmt: skip
         known = read_run(report).rows if report.exists() else ()
-    lines = [f"{v.gate} {v.status}, {v.summary}" for v in known] or [output[-300:]]
+    said = (done.stdout + done.stderr)[-300:]
+    lines = [f"{v.gate} {v.status}, {v.summary}" for v in known] or [said]
     recorded = [path.name for path in sorted(evidence.rglob("*.json"))]
     seconds = perf_counter() - started
     return GateRun(known, recorded, f"{' | '.join(lines)} ({seconds:.1f} s)")
