@@ -68,18 +68,26 @@ class Base:
         """The base's manifest over the pull request's files; keys of signers are the base's."""
         own = load(self.path)
         over = parse(self.path.read_text(encoding="utf-8-sig"), self.head)
-        models = tuple(_with_policies(model, own.model_of(model.name)) for model in over.models)
-        return over.model_copy(update={"models": models})
+        models = []
+        for model in over.models:
+            mine = own.model_of(model.name)
+            policies = {shard.id: shard.policy for shard in mine.shards}
+            shards = [s.model_copy(update={"policy": policies[s.id]}) for s in model.shards]
+            update = {"shards": tuple(shards), "policy": mine.policy}
+            models.append(model.model_copy(update=update))
+        return over.model_copy(update={"models": tuple(models)})
 
     def changes(self) -> list[str]:
         """What a pull request changes of what judges it: the manifest, and the files it names."""
         own, theirs = load(self.path), load(self.head)
-        lines = [_sentence(*changed) for changed in differences(_data(own), _data(theirs))]
-        before, after = _files(own), _files(theirs)
-        for name in sorted(before.keys() | after.keys()):
-            if before.get(name) != after.get(name):
-                kept = "edited" if name in after else "removed"
-                lines.append(f"{name} {kept if name in before else 'added'}")
+        lines = []
+        before, after = _files(own), _files(theirs)  # Digests by name.
+        every = (*differences(_data(own), _data(theirs)), *differences(before, after))
+        for path, old, new in every:
+            values = f"{str(old)[:_LONGEST]} -> {str(new)[:_LONGEST]}"
+            what = "edited" if path in before else values
+            what = "added" if old is None else "removed" if new is None else what
+            lines.append(f"{path} {what}")
         if len(lines) > _MOST:
             lines[_MOST:] = [f"and {len(lines) - _MOST} more"]
         return lines
@@ -120,12 +128,6 @@ def _root(manifest: Path) -> Path | None:
     return next(folders, None)
 
 
-def _with_policies(model: Model, own: Model) -> Model:
-    policies = {shard.id: shard.policy for shard in own.shards}
-    shards = tuple(s.model_copy(update={"policy": policies[s.id]}) for s in model.shards)
-    return model.model_copy(update={"shards": shards, "policy": own.policy})
-
-
 def _data(manifest: Manifest) -> dict[str, Any]:
     """A manifest as plain data, paths relative to its folder, shards by id."""
     folder = f"{manifest.path.absolute().parent}/"
@@ -139,13 +141,7 @@ def _data(manifest: Manifest) -> dict[str, Any]:
     return found
 
 
-def _sentence(path: str, old: Any, new: Any) -> str:
-    if old is None or new is None:
-        return f"{path} {'added' if old is None else 'removed'}"
-    return f"{path} {str(old)[:_LONGEST]} -> {str(new)[:_LONGEST]}"
-
-
-def _files(manifest: Manifest) -> Mapping[str, str]:
+def _files(manifest: Manifest) -> dict[str, str]:
     """Digests of files below a manifest's folder that decide a verdict, by name.
 
     Keys of signers, references, uncompressed packages, golden tensors, sources of weights, modules
@@ -253,26 +249,27 @@ class Auditor:
 
     @cached_property
     def _due(self) -> list[GateTest]:
-        return [test for test in self._project.due({"gate"}) if not self._is_of_device(test)]
-
-    def _is_of_device(self, test: GateTest) -> bool:
-        record = self._run.record(test._replace(arithmetic="typed"))
-        if test.arithmetic == "typed" or record is None or record.measurement is None:
-            return False
-        return record.environment.get("backend", "cpu") != "cpu"
+        """Without the executor's arithmetic where a device ran the test: it has one of its own."""
+        due = []
+        for test in self._project.due({"gate"}):
+            record = self._run.record(test._replace(arithmetic="typed"))
+            measured = record is not None and record.measurement is not None
+            on_device = measured and record.environment.get("backend", "cpu") != "cpu"
+            if test.arithmetic == "typed" or not on_device:
+                due.append(test)
+        return due
 
     def _picked(self) -> list[GateTest]:
         """Drawn by the commit: the same ones in every run of the check."""
-        costly = [test for test in self._due if self._is_believed(test)]
+        costly = [
+            test for test in self._due
+            if GATES[test.gate].recordable and not GATES[test.gate].static
+            and not self._subject(test.subject).policy.requires_evidence(test.gate)
+        ]  # fmt: skip
         share = self._recheck if self._recheck >= 1 else self._recheck * len(costly)
         seed = hashlib.sha256(self._run.facts.commit.encode()).hexdigest()
         count = min(len(costly), int(share) + (share % 1 > 0))
         return random.Random(seed).sample(costly, count)
-
-    def _is_believed(self, test: GateTest) -> bool:
-        gate, subject = GATES[test.gate], self._subject(test.subject)
-        believed = gate.recordable and not gate.static
-        return believed and not subject.policy.requires_evidence(gate.name)
 
     def _subject(self, name: str) -> Subject:
         model, colon, _ = name.partition(":")

@@ -74,10 +74,9 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Side:
-    """What one system, or chip, has of a gate and subject.
+    """What one system has of a gate and subject, and the chip as `machine`; or the other way round.
 
-    `machine` is the chip where systems are compared, the system where chips are; the verdict is by
-    today's policy, the worst of several records.
+    The verdict is by today's policy, the worst of several records.
     """
 
     name: str
@@ -88,10 +87,7 @@ class Side:
 
 @dataclass(frozen=True)
 class FigureChange:
-    """A figure that differs beyond the noise; of several records the nearest values.
-
-    None is the value of a side that does not have it, and the noise of words.
-    """
+    """A figure that differs beyond the noise, None of words; of several records the nearest."""
 
     name: str
     label: str
@@ -186,13 +182,14 @@ def _pairs(alike: Sequence[Recorded], by: By) -> Iterator[tuple[list[Recorded], 
 
 
 def _sides(recorded: Sequence[Recorded], by: By) -> list[list[Recorded]]:
+    """In the order of versions; unknown ones are left out."""
+
+    def order(side: list[Recorded]) -> list[tuple[int, str]]:
+        parts = re.split("([0-9]+)", side[0].side(by))
+        return [(len(part) if part.isdecimal() else 0, part) for part in parts]
+
     known = (one for one in recorded if one.side(by))
-    return sorted(_grouped(known, lambda one: one.side(by)), key=lambda s: _order(s[0].side(by)))
-
-
-def _order(text: str) -> list[tuple[int, str]]:
-    return [(len(part), part) if part.isdecimal() else (0, part)
-            for part in re.split("([0-9]+)", text)]  # fmt: skip
+    return sorted(_grouped(known, lambda one: one.side(by)), key=order)
 
 
 def _skipped(one: Recorded, group: Sequence[Recorded], by: By) -> Skipped:

@@ -242,12 +242,9 @@ class Memory:
             raise HistoryError(
                 f"--gate: {self.folder} has no line of the gate {gate!r}; {nearest(gate, gates)}."
             )
-        if not (terms := _terms(shards)):
-            raise HistoryError("--shards is empty; name shards such as L01, or 'all'.")
-        for term in terms:
+        for term in _terms(shards) or [""]:
             if not any(matches(subject, term) for subject, _ in pairs):
-                whole = ":" in term
-                names = [s if whole else s.rpartition(":")[2] for s, _ in pairs]
+                names = [s if ":" in term else s.rpartition(":")[2] for s, _ in pairs]
                 raise HistoryError(
                     f"--shards: {term!r} matches no shard or model in {self.folder}; "
                     f"{nearest(term, names)}."
@@ -259,13 +256,9 @@ class Memory:
             )
 
     def series(
-        self,
-        figures: str | Sequence[str] = (),
-        *,
-        gate: str = "",
-        shards: str = "all",
+        self, figures: str | Sequence[str] = (), *, gate: str = "", shards: str = "all",
         changing: bool = False,
-    ) -> list[Series]:
+    ) -> list[Series]:  # fmt: skip
         """Figures over runs, of all gates where none is named; all figures where none is named.
 
         Args:

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -113,15 +114,13 @@ class Writer:
         self.count = 0
         self._digest = hashlib.sha256()
         data = asdict(facts)
-        try:
+        with self._explained():
             if self.path.exists() and self.path.stat().st_size and not is_run(self.path):
                 raise EvidenceError(
                     f"{self.path} is no file of a run and is not replaced; name another file."
                 )
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_bytes(b"")
-        except OSError as error:
-            raise self._failed(error) from None
         self._append({"format": FORMAT, "run": {k: data[k] for k in data if k not in _ENDS}})
 
     def add(self, record: Record) -> None:
@@ -143,15 +142,17 @@ class Writer:
         self._write(json.dumps(shown(strict(data)), separators=(",", ":")).encode() + b"\n")
 
     def _write(self, line: bytes) -> None:
-        try:
-            with self.path.open("ab") as file:
-                file.write(line)
-        except OSError as error:
-            raise self._failed(error) from None
+        with self._explained(), self.path.open("ab") as file:
+            file.write(line)
         self._digest.update(line)
 
-    def _failed(self, error: OSError) -> EvidenceError:
-        return EvidenceError(f"{self.path} cannot be written ({error.strerror or error}).")
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            why = error.strerror or error
+            raise EvidenceError(f"{self.path} cannot be written ({why}).") from None
 
 
 def is_run(path: Path) -> bool:

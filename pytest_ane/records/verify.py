@@ -51,24 +51,13 @@ class EvidenceFile:
         return cls(store.path(gate, subject.qualified, system), gate, subject, system)
 
     def verified(
-        self,
-        *,
-        policy: EvidencePolicy,
-        now: datetime,
-        files: Mapping[str, str] | None = None,
-        asked: Mapping[str, Any] | None = None,
-        artifact: Artifact | None = None,
-    ) -> Record:
+        self, *, policy: EvidencePolicy, now: datetime, files: Mapping[str, str] | None = None,
+        asked: Mapping[str, Any] | None = None, artifact: Artifact | None = None,
+    ) -> Record:  # fmt: skip
         """Its record, if it is of these bytes and the policy takes it.
 
-        What is of today may be unknown, where nothing is built: then it is the record's own.
-
-        Args:
-            policy: which evidence counts.
-            now: with a time zone.
-            files: SHA-256 of the artifact's files as they are now, `files_of`.
-            asked: what is asked now, `question`.
-            artifact: the shard's package, which a plan is counted against.
+        `files_of` the artifact and the `question` of today may be unknown, where nothing is built:
+        then they are the record's own. A plan is counted against the artifact.
 
         Raises:
             UnprovenError: it proves nothing; one sentence, with the command that puts it right.
@@ -115,19 +104,19 @@ class EvidenceFile:
         return found
 
     def complaints(
-        self,
-        found: Record,
-        files: Mapping[str, str],
-        asked: Mapping[str, Any],
-        policy: EvidencePolicy,
-        now: datetime,
-    ) -> Iterator[tuple[UnprovenKind, str]]:
+        self, found: Record, files: Mapping[str, str], asked: Mapping[str, Any],
+        policy: EvidencePolicy, now: datetime,
+    ) -> Iterator[tuple[UnprovenKind, str]]:  # fmt: skip
         """Reasons to reject a record (signatures excluded), most severe first."""
         if changed := list(differences(dict(found.files), dict(files))):
-            yield "stale", f"is of other bytes: {_first(changed)}"
+            name, old, new = changed[0]
+            says = f"was {(old or '')[:8]}, now is {(new or '')[:8]}"
+            says = "is new" if old is None else "is gone" if new is None else says
+            more = f", first of {len(changed)} files" if len(changed) > 1 else ""
+            yield "stale", f"is of other bytes: {name} {says}{more}"
         for path, old, new in differences(found.asked, asked):
-            says = f"{path} was {_said(old)}, now is {_said(new)}"
-            yield "stale", f"answers another question: {says}"
+            was, now_is = ("absent" if x is None else toml_value(x) for x in (old, new))
+            yield "stale", f"answers another question: {path} was {was}, now is {now_is}"
         yield from _elsewhere(found, policy)
         if self.system and not covers(self.system, system := found.environment.get("os", "")):
             where = f"was recorded on {system or 'unknown system'}"
@@ -156,15 +145,6 @@ def recording_command(subject: str, kind: UnprovenKind) -> str:
     return f"pytest --ane-shards={shards} -m gate --ane-record={which}"
 
 
-def _first(changed: Sequence[tuple[str, str | None, str | None]]) -> str:
-    name, old, new = changed[0]
-    if old is None or new is None:
-        says = "is new" if old is None else "is gone"
-    else:
-        says = f"was {old[:8]}, now is {new[:8]}"
-    return f"{name} {says}" + (f", first of {len(changed)} files" if len(changed) > 1 else "")
-
-
 def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Each key of nested tables that differs, such as `probes.seed`, with both values or None."""
     if isinstance(old, dict) and isinstance(new, dict):
@@ -172,10 +152,6 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, 
             yield from differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
     elif old != new:
         yield path, old, new
-
-
-def _said(value: Any) -> str:
-    return "absent" if value is None else toml_value(value)
 
 
 def _elsewhere(found: Record, policy: EvidencePolicy) -> Iterator[tuple[UnprovenKind, str]]:
@@ -248,11 +224,9 @@ class Answer:
 
 
 def answers(
-    gate: str,
-    subject: Subject,
-    verified: Callable[[str], Record],
+    gate: str, subject: Subject, verified: Callable[[str], Record],
     systems: Iterable[str] | None = None,
-) -> list[Answer]:
+) -> list[Answer]:  # fmt: skip
     """The answers of systems, of all that the policy names unless some are given.
 
     `verified` gives a system's evidence if it counts, else raises `UnprovenError`.
