@@ -43,63 +43,6 @@ def test_a_prediction() -> None:
     assert model.predict({"x": [[1, 2, 3]]})["y"].dtype == np.float32
 
 
-def test_a_batch() -> None:
-    model = converted(doubling())
-    batch = [{"x": np.full((1, 3), i, np.float32)} for i in range(3)]
-    assert [out["y"][0, 0] for out in model.predict(batch)] == [0, 2, 4]
-
-
-def test_fp16_comes_back_as_fp32() -> None:
-    model = converted(
-        doubling(),
-        compute_precision=ct.precision.FLOAT16,
-        inputs=[ct.TensorType("x", (1, 3), dtype=np.float16)],
-        outputs=[ct.TensorType("y", dtype=np.float16)],
-    )
-    y = model.predict({"x": np.ones((1, 3), np.float16)})["y"]
-    assert y.dtype == np.float32
-    assert y.tolist() == [[2, 2, 2]]
-
-
-def test_flexible_shapes() -> None:
-    class Doubling(torch.nn.Module):
-        def forward(self, x: Any) -> Any:
-            return x * 2
-
-    traced = torch.jit.trace(Doubling(), torch.zeros(1, 3))
-
-    ranged = ct.TensorType("x", (1, ct.RangeDim(2, 5, default=3)))
-    model = ct.convert(traced, inputs=[ranged], outputs=[ct.TensorType("y")], **OPTIONS)
-    assert model.predict({"x": np.ones((1, 5))})["y"].shape == (1, 5)
-    with pytest.raises(RuntimeError, match=r"has shape \[1, 6\]; it takes fp32 \[1, 2\.\.5\]\.$"):
-        model.predict({"x": np.ones((1, 6))})
-
-    listed = ct.TensorType("x", ct.EnumeratedShapes([(1, 2), (1, 4)]))
-    model = ct.convert(traced, inputs=[listed], outputs=[ct.TensorType("y")], **OPTIONS)
-    assert model.predict({"x": np.ones((1, 4))})["y"].shape == (1, 4)
-    with pytest.raises(RuntimeError, match=r"of shape \[1, 2\] or \[1, 4\]\.$"):
-        model.predict({"x": np.ones((1, 3))})
-
-
-def test_an_optional_input() -> None:
-    class Sum(torch.nn.Module):
-        def forward(self, x: Any, bias: Any) -> Any:
-            return x + bias
-
-    traced = torch.jit.trace(Sum(), (torch.zeros(3), torch.zeros(1)))
-    model = ct.convert(
-        traced,
-        inputs=[
-            ct.TensorType("x", (3,)),
-            ct.TensorType("bias", (1,), default_value=np.array([7.0], np.float32)),
-        ],
-        outputs=[ct.TensorType("y")],
-        **OPTIONS,
-    )
-    assert model.predict({"x": np.zeros(3)})["y"].tolist() == [7, 7, 7]
-    assert model.predict({"x": np.zeros(3), "bias": np.ones(1)})["y"].tolist() == [1, 1, 1]
-
-
 @pytest.mark.parametrize("labels", [["ant", "bee", "cat"], [10, 20, 30]])
 def test_a_classifier(labels: list[Any]) -> None:
     @mb.program(input_specs=[mb.TensorSpec((1, 3))], opset_version=ct.target.iOS17)

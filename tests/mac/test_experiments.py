@@ -6,7 +6,6 @@ The executor stands in for a Mac: in the ANE's arithmetic for operations with a 
 from __future__ import annotations
 
 import csv
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -73,15 +72,6 @@ def test_names_and_sizes(experiment: Experiment, tmp_path: Path) -> None:
         assert json.loads(json.dumps(sample.operands)) == sample.operands
 
 
-@pytest.mark.drawn
-@pytest.mark.slow
-def test_inputs_are_fp16_numbers_and_the_same_each_time(experiment: Experiment) -> None:
-    again = EXPERIMENTS[experiment.name]()
-    for name, x in experiment.inputs.items():
-        assert np.array_equal(x, x.astype(np.float16).astype(np.float32), equal_nan=True)
-        assert x.tobytes() == again.inputs[name].tobytes()
-
-
 @pytest.mark.slow
 def test_candidates_are_told_apart() -> None:
     """Each pair of candidates differs on some row of the experiments that are to settle them."""
@@ -97,19 +87,6 @@ def test_candidates_are_told_apart() -> None:
                 if operands
             ]
             assert len(set(results)) == len(results), op
-
-
-def test_a_file_of_rows() -> None:
-    experiment = EXPERIMENTS["softmax"]()
-    output = np.zeros((1, 64, 1, 64), np.float32)
-    data = to_csv(rows_of(experiment, output, output + 1, M4, "a note")).decode()
-    first = next(csv.DictReader(io.StringIO(data)))
-    assert first["id"] == "softmax/equal"
-    assert first["chip"] == "M4 Max macOS 26.1 (25B78)"
-    assert json.loads(first["operands"]) == {"x": ["0x0000*64"]}
-    assert (first["ane"], first["note"]) == ("", "a note")
-    assert first["ane_fp16"].split() == ["0x0000"] * 64
-    assert first["cpu"].split() == ["0x3c00"] * 64
 
 
 @pytest.fixture

@@ -13,11 +13,10 @@ from zipfile import ZipFile
 
 import pytest
 
-from pytest_ane.backends.coreml import Machine
 from pytest_ane.backends.coreml.process import Device
 from pytest_ane.cli import main
 from pytest_ane.mac import first_contact
-from pytest_ane.mac.first_contact import Kit, Result, Setup, pack, redacting, run, test_core_ml
+from pytest_ane.mac.first_contact import Kit, Result, Setup, redacting, run, test_core_ml
 from pytest_ane.mac.testing import (
     INTEL,
     VIRTUAL,
@@ -29,7 +28,6 @@ from pytest_ane.mac.testing import (
     Script,
     stale,
 )
-from pytest_ane.mlprogram.errors import ExecutionError
 from tests.tools.conftest import AsJson, as_json
 
 __all__ = ["as_json"]
@@ -246,22 +244,6 @@ def test_models_of_an_earlier_build(tmp_path: Path) -> None:
     assert found.found.startswith("25B78: Failed to build the model execution plan")
 
 
-@pytest.mark.usefixtures("in_process")
-def test_half_a_compiled_model_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kit = Kit(Setup(tmp_path))
-    (kit.work / "conv.unfinished.mlmodelc" / "half").mkdir(parents=True)
-    kit.machine = Machine("Apple M4", "macOS 26.1", "25B78", "")
-    monkeypatch.setattr(Kit, "package", lambda self, name: tmp_path / f"{name}.mlpackage")
-
-    def compiled(package: Path, target: Path, *rest: object) -> None:
-        target.mkdir()
-        (target / "whole").touch()
-        assert not kit.work.joinpath("conv.mlmodelc").exists()
-
-    monkeypatch.setattr(first_contact, "compile_package", compiled)
-    assert [path.name for path in kit.compiled("conv").iterdir()] == ["whole"]
-
-
 @pytest.mark.drawn
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_process")
@@ -295,11 +277,6 @@ def test_the_command(
         assert word not in everything
     with Replayer(tmp_path / "sent" / "recordings" / "plan-functions") as replayer:
         assert replayer.script.machine == NO_XCODE
-
-
-def test_an_archive_that_cannot_be_written(tmp_path: Path) -> None:
-    with pytest.raises(ExecutionError, match=r"a\.zip: cannot be written \(No such file"):
-        pack(tmp_path, tmp_path / "none" / "a.zip")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import pytest
 
@@ -18,11 +17,6 @@ def hooked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(predict, "_arithmetic", "typed")
     monkeypatch.setattr(predict, "activate", calls.append)
     return calls
-
-
-def test_importing_changes_nothing() -> None:
-    assert not predict.installed()
-    assert not any(isinstance(finder, predict._Finder) for finder in sys.meta_path)
 
 
 def test_macos_has_core_ml_of_its_own(hooked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,11 +40,3 @@ def test_the_anes_arithmetic_is_the_executors_on_macos_too(
     )
     assert [Settings("ane").on(units) for units in ("ALL", "CPU_ONLY")] == ["ane", "typed"]
     assert not predict.install(arithmetic="typed")
-
-
-def test_the_finder_minds_coremltools_alone() -> None:
-    finder = predict._Finder()
-    assert finder.find_spec("json", None) is None
-    assert finder.find_spec("coremltools.models", None) is None
-    spec: Any = finder.find_spec("coremltools", None)
-    assert spec.loader.get_filename("coremltools").endswith("__init__.py")

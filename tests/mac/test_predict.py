@@ -10,19 +10,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HEADER = "coremltools: predictions by pytest-ane's CPU executor (not Core ML)"
-ORDINARY = """
-    import coremltools as ct
-    import numpy as np
-    from coremltools.converters.mil import Builder as mb
-
-    def test_doubling():
-        @mb.program(input_specs=[mb.TensorSpec((1, 3))], opset_version=ct.target.iOS17)
-        def program(x):
-            return mb.mul(x=x, y=2.0, name="y")
-
-        model = ct.convert(program)
-        assert model.predict({"x": np.ones((1, 3))})["y"].tolist() == [[2, 2, 2]]
-"""
 ROUNDING = """
     import coremltools as ct
     import numpy as np
@@ -91,14 +78,6 @@ def test_what_model_files_rely_on_and_the_examples() -> None:
     assert run.returncode == 0, run.stdout[-6000:]
     assert run.stdout.count(HEADER) == 1
     assert " skipped" not in run.stdout
-
-
-@pytest.mark.slow
-def test_an_ordinary_test_file_passes(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(ORDINARY)
-    result = pytester.runpytest_subprocess("-p", "pytest_ane.mac.predict")
-    result.assert_outcomes(passed=1)
-    assert result.stdout.str().count(HEADER) == 1
 
 
 def test_without_the_plugin_nothing_is_changed(pytester: pytest.Pytester) -> None:

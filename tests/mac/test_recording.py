@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 
 from pytest_ane.gates.placement.measure import to_record
-from pytest_ane.gates.placement.plans import Plan, read_plan
+from pytest_ane.gates.placement.plans import read_plan
 from pytest_ane.mac._answers import identity
 from pytest_ane.mac.testing import DeviceRule, Failure, Mac, Recorder, Replayer, Script, code_14
 from pytest_ane.make.coremltools_quiet import import_coremltools
@@ -53,13 +52,6 @@ def recording(tmp_path: Path) -> Path:
     return tmp_path / "recording"
 
 
-@pytest.fixture
-def mac() -> Iterator[None]:
-    """What is recorded here in place of a Mac."""
-    with Replayer(MAC):
-        yield
-
-
 def _compiled(package: Path, folder: Path) -> str:
     folder.mkdir(exist_ok=True)
     target = folder / f"{package.stem}.mlmodelc"
@@ -89,20 +81,6 @@ def test_plans(packages: dict[str, Path], name: str, recording: Path, tmp_path: 
             assert _plan(compiled, plan.compute_units) == plan
         with pytest.raises(RecordingError, match="no plan of this model with CPU_ONLY; record it"):
             _plan(compiled, "CPU_ONLY")
-
-
-def test_a_recorded_plan_is_a_plan(packages: dict[str, Path], recording: Path, tmp_path: Path,
-                                   mac: None) -> None:  # fmt: skip
-    with Recorder(recording):
-        plan = _plan(_compiled(packages["conv"], tmp_path), "ALL")
-    (file,) = (recording / "plans").iterdir()
-    read = read_plan(file)
-    assert _placed(read) == _placed(plan)
-    assert (read.ane_cores, read.compute_units) == (16, "ALL")
-
-
-def _placed(plan: Plan) -> dict[str, Any]:
-    return {one.name: (one.op, one.preferred, one.supported, one.cost) for _, one in plan.walk()}
 
 
 def test_models_of_the_same_operations_are_told_apart_by_their_weights(

@@ -412,14 +412,6 @@ def test_another_pytest_ane(checkout: Checkout) -> None:
     assert "the run used another pytest-ane than this one" in checkout.complaints()
 
 
-def test_a_package_that_was_put_there_after_the_run(checkout: Checkout) -> None:
-    checkout.run()
-    checkout.spoil()
-    complaints = checkout.complaints()
-    assert "tracked files were changed, so the run is of no commit" in complaints
-    assert "fidelity: it was measured of other bytes than lie in this checkout" in complaints
-
-
 def test_a_selection_that_leaves_shards_out(checkout: Checkout) -> None:
     packages = checkout.project.workshop.packages
     shutil.copytree(packages["other"], checkout.path / "other.mlpackage")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,31 +47,6 @@ def test_nan_and_infinity_are_words() -> None:
     assert isinstance(found, Fidelity)
     assert math.isnan(found.comparisons[1].cosines[1])
     assert found.comparisons[1].error_max == math.inf
-
-
-def test_provenance_is_the_environment_and_not_written_twice() -> None:
-    data = to_data("fidelity", MEASURED["fidelity"])
-    assert "provenance" not in data
-    found = from_data("fidelity", data, {"chip": "Apple M4"})
-    assert isinstance(found, Fidelity)
-    assert found.provenance == {"chip": "Apple M4"}
-
-
-def test_everything_of_a_comparison_is_read_again() -> None:
-    deep = replace(
-        MEASURED["fidelity"].comparisons[0],
-        contributions=(0.5,),
-        idle=(1,),
-        residual=20.0,
-        relative=(0.25, math.inf),
-        spoilt=(1,),
-        one_zero=(7,),
-        experts=((3, 9),),
-    )
-    known = replace(MEASURED["fidelity"], comparisons=(deep,), provenance={})
-    data = to_data("fidelity", known)
-    assert data["comparisons"][0]["contributions"] == [0.5]
-    assert from_data("fidelity", json.loads(json.dumps(data)), {}) == known
 
 
 @pytest.mark.parametrize(

@@ -11,20 +11,19 @@ from typing import Any
 import pytest
 
 from pytest_ane.gates.base import Move
+from pytest_ane.gates.fidelity import Comparison as Probed
+from pytest_ane.gates.fidelity import Fidelity
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
 from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.digests import key_digest
-from pytest_ane.records.compare import (
-    Comparison,
-    Difference,
-    FigureChange,
-    Recorded,
-    compare,
-)
-from tests.records.test_judge import FIDELITY
+from pytest_ane.records.compare import Comparison, Difference, FigureChange, Recorded, compare
 from tests.records.test_verify import FOUND
 
 SHARD = Shard(model="m", id="L01")
+FIDELITY = Fidelity(
+    (Probed("gaussian", "g", "y", 1, 1.0, (0.98,), (0,), (), (), 1.0, 0.1,
+                relative=(0.1,)),), True, {}
+)  # fmt: skip
 OLD, NEW = ("macOS 26.1", "25B78"), ("macOS 27.0", "26A100")
 ALL = {"a": "ANE", "b": "ANE", "c": "ANE", "d": "ANE"}
 

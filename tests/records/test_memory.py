@@ -22,7 +22,7 @@ from pytest_ane.records.record import sealed
 from pytest_ane.records.run import Writer
 from pytest_ane.records.steps import summaries, turns
 from tests.ci.repository import git
-from tests.records.runs import Line, file_of, line, write
+from tests.records.runs import file_of, line, write
 
 COSINES = (0.99, 0.98, float("nan"))
 
@@ -56,14 +56,6 @@ def test_half_a_line_is_skipped_and_nothing_else_is_lost(folder: Path) -> None:
     assert [(skip.number, skip.why) for skip in memory.skipped] == [
         (2, "is damaged"), (4, "is damaged")
     ]  # fmt: skip
-
-
-def test_two_runs_at_once_have_a_file_each(tmp_path: Path) -> None:
-    one, other = line(0, {"x": 1.0}), line(0, {"x": 2.0})
-    facts = replace(other.facts, id="f" * 32)
-    write(tmp_path, one, Line(facts, other.record), one)
-    assert len(list(tmp_path.iterdir())) == 2
-    assert sorted(values(Memory(tmp_path), "x")) == [1.0, 1.0, 2.0]
 
 
 def test_a_run_s_own_file_is_a_memory_too(tmp_path: Path) -> None:
@@ -101,20 +93,15 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_hostile_line_is_skipped(folder: Path, text: bytes) -> None:
+def test_a_hostile_line_or_file_is_skipped(folder: Path, text: bytes) -> None:
     with file_of(folder, 2).open("ab") as file:
         file.write(text + b"\n")
     write(folder, line(3, {"cosine.min": 0.9}))
-    memory = Memory(folder)
-    assert [(skip.number, skip.why) for skip in memory.skipped] == [(3, "is damaged")]
-    assert values(memory)[-1] == 0.9
-
-
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_file_that_is_none_is_skipped(folder: Path, text: bytes) -> None:
     (folder / "mine.jsonl").write_bytes(text + b"\n")
     memory = Memory(folder)
-    assert list(map(str, memory.skipped)) == ["mine.jsonl:1 is damaged"]
+    name = file_of(folder, 2).name
+    assert [*map(str, memory.skipped)] == [f"{name}:3 is damaged", "mine.jsonl:1 is damaged"]
+    assert values(memory)[-1] == 0.9
 
 
 @pytest.mark.parametrize("key", ["gate", "subject", "commit", "figures", "environment", "time"])

@@ -58,12 +58,6 @@ def test_a_line_is_the_same_record() -> None:
     assert again.brief().measurement is None
 
 
-def test_no_verdict_is_in_it() -> None:
-    for gate in GATES:
-        text = record(gate).to_json()
-        assert not any(word in text for word in ("passed", "failed", "unproven", "resident"))
-
-
 def test_a_time_of_another_zone_is_written_in_utc() -> None:
     east = datetime(2026, 1, 1, 1, 30, tzinfo=timezone(timedelta(hours=2)))
     text = record("placement", time=east).to_json()
@@ -85,13 +79,6 @@ def test_an_edited_number_is_noticed() -> None:
             Record.from_json(text.replace(before, after, 1).encode())
 
 
-def test_a_file_without_its_digest_is_no_evidence() -> None:
-    data = json.loads(record("fidelity").to_json())
-    del data["sha256"]
-    with pytest.raises(EvidenceError, match="edited"):
-        Record.from_json(json.dumps(data).encode())
-
-
 def test_a_measurement_of_another_gate_is_a_mistake() -> None:
     for gate in ("fidelity", "throughput"):
         with pytest.raises(ValueError, match=f"a Plan answers no {gate} gate"):
@@ -105,6 +92,7 @@ def test_a_measurement_of_another_gate_is_a_mistake() -> None:
         (b"[]", "the file is no JSON object"),
         (b"{}", "is no record of format 1"),
         (b"\xff{}", "byte 0 is no UTF-8 text"),
+        (re.sub(b'"sha256": ".*"', b'"sha256": ""', edited("fidelity", "x", to=1)), "edited"),
         (edited("fidelity", "format", to=2), "is no record of format 1"),
         (edited("fidelity", "format", to=True), "is no record of format 1"),
         (edited("fidelity", "gate", to="hazards"), "the gate 'hazards', which has no evidence"),

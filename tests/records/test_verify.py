@@ -15,7 +15,7 @@ from pytest_ane.manifest import EvidencePolicy, Model, Shard
 from pytest_ane.mlprogram.errors import UnprovenError
 from pytest_ane.records.record import Record, sealed
 from pytest_ane.records.store import Store
-from pytest_ane.records.verify import EvidenceFile
+from pytest_ane.records.verify import EvidenceFile, judge
 from tests.records.signing import bundle, envelope, new_key, stated, write_json, write_public
 
 NOW = datetime(2026, 11, 21, 16, 0, 0, tzinfo=timezone.utc)
@@ -254,3 +254,17 @@ def test_signed(store: Store, tmp_path: Path) -> None:
     assert says.startswith(
         f"{FILE} is not what was signed: the file was changed, or recorded again; sign it: cosign"
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({}, "Apple M4 Max, macOS 26.1, CPU_AND_NE"),
+        ({"arithmetic": "simulated ANE (h16+)"}, "simulated ANE (h16+)"),
+        ({"native": "replaced"}, "replayed Apple M4 Max, macOS 26.1, CPU_AND_NE"),
+    ],
+)
+def test_a_verdict_says_where_it_is_from(changes: dict[str, str], shown: str) -> None:
+    verdict = judge(replace(FOUND, environment={**FOUND.environment, **changes}), SHARD)
+    assert (verdict.status, verdict.origin) == ("passed", f"recorded 2026-11-18, {shown}")
+    assert changes.items() <= verdict.provenance.items()

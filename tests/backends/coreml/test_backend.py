@@ -14,7 +14,7 @@ from pytest_ane.gates.placement.measure import measure, plan_on_device
 from pytest_ane.mac.testing import Failure, code_14, stale
 from pytest_ane.make import Cache
 from pytest_ane.mlprogram.compiled import write_compiled
-from pytest_ane.mlprogram.errors import BackendError, ExecutionError, ProgramError, UnprovenError
+from pytest_ane.mlprogram.errors import ExecutionError, ProgramError, UnprovenError
 from pytest_ane.mlprogram.model import read_model
 from tests.backends.coreml.conftest import Backend
 from tests.mlprogram.packages import doubling
@@ -243,8 +243,3 @@ def test_without_an_ane_it_is_no_device(backend: Backend, package: Path) -> None
     alone = backend(units="CPU_ONLY", cores=0)
     alone.require_ane()
     assert alone.load(package).predict(X)["y"][1, 0] == 6
-
-
-def test_without_core_ml_there_is_no_backend(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match="use --ane-backend=cpu"):
-        get_backend("coreml", cache=Cache(tmp_path))

@@ -221,30 +221,6 @@ def test_states_that_core_ml_does_not_make_give_or_take_are_one_sentence(tmp_pat
         runner.write_states(Broken(), {"s": 1})
 
 
-def test_of_several_functions_the_default_one_runs(backend: Backend, tmp_path: Path) -> None:
-    program = doubling()
-    described, functions = program.model.description, program.model.mlProgram.functions
-    for name, op in (("square", "mul"), ("double", "add")):
-        functions[name].CopyFrom(program.function)
-        functions[name].block_specializations["CoreML8"].operations[-1].type = op
-        described.functions.add(name=name, input=described.input, output=described.output)
-    described.defaultFunctionName = "square"
-    del functions["main"], described.input[:], described.output[:]
-    runner = backend().load(program.save(tmp_path))
-    assert runner.predict({"x": np.full((2, 3), 3, np.float32)})["y"].tolist() == [[9, 9, 9]] * 2
-
-
-@pytest.mark.parametrize("length", [1, 8])
-def test_flexible_shapes_are_handed_over(backend: Backend, tmp_path: Path, length: int) -> None:
-    program = Program()
-    program.input("x", (1, 2), ranges=((1, 1), (1, 8)))
-    program.op("add", "y", shape=(1, None), x="x", y="x")
-    program.output("y")
-    runner = backend().load(program.save(tmp_path))
-    found = runner.predict({"x": np.ones((1, length), np.float32)})
-    assert found["y"].tolist() == [[2] * length]
-
-
 def test_a_number_is_handed_over_as_one(tmp_path: Path) -> None:
     program = Program()
     program.input("x", ())

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_ane.backends import CpuBackend
 from pytest_ane.mlprogram.errors import ExecutionError
-from tests.backends.coreml.test_runner import counter, doubling
+from tests.backends.coreml.test_runner import counter
 
 ONES = {"x": np.ones(2, np.float32)}
 
@@ -35,12 +35,6 @@ def test_states_are_given_back(
     assert runner.predict(ONES, state)["y"].tolist() == [2, 2]
     assert kept["s"].tolist() == [1, 1]
     assert runner.read_states(state, ()) == {}
-
-
-def test_without_states_there_are_none(make: Callable[[], Any], tmp_path: Path) -> None:
-    runner = make().load(doubling().save(tmp_path))
-    assert (runner.make_state(), runner.read_states(None)) == (None, {})
-    runner.write_states(None, {})
 
 
 @pytest.mark.parametrize(
