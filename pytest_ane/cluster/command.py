@@ -60,14 +60,9 @@ def run(options: argparse.Namespace) -> Output:
         check_url(options.store)
     require_cache((options.cache or default_root()).absolute())
     offer = offered(
-        options.scheduler,
-        builds,
-        machine_with_ane(),
-        folder=options.folder.absolute(),
-        cache=options.cache,
-        store=options.store,
-        preload=tuple(options.preload),
-    )
+        options.scheduler, builds, machine_with_ane(), options.folder.absolute(), options.cache,
+        options.store, options.preload,
+    )  # fmt: skip
     if not offer.builds and offer.mac is None:
         raise ClusterError("--builds=0: there is no Neural Engine here, so nothing would be done.")
     yield str(offer)

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from filelock import FileLock
 
 from pytest_ane.gates.placement.measure import to_record
 from pytest_ane.gates.placement.plans import Plan, PlannedOperation, coremltools, read_plan
@@ -26,7 +25,7 @@ from pytest_ane.mac import _native
 from pytest_ane.mac._compiler import Failures, compile_model, is_constant
 from pytest_ane.mac._native import Question, array_digests
 from pytest_ane.mac._plans import Usage, by_rules, compute_plan, devices, walk
-from pytest_ane.mac._script import LOCK, Failure, Script
+from pytest_ane.mac._script import Failure, Script
 from pytest_ane.mlprogram.arrays import Arrays
 from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.mlprogram.digests import file_digest, key_digest
@@ -94,9 +93,8 @@ class Recording:
         self._plans.mkdir(parents=True, exist_ok=True)
         data = coremltools.write(replace(plan, extra={**plan.extra, _MODEL: model._asdict()}))
         text = json.dumps(data, indent=1) + "\n"
-        with FileLock(self._plans.parent / LOCK):
-            file = self._plans / f"{len(list(self._plans.glob('*.json'))):05}.json"
-            write_atomically(file, text.encode())
+        file = self._plans / f"{len(list(self._plans.glob('*.json'))):05}.json"
+        write_atomically(file, text.encode())
 
     def usages(self, path: str, model: MLModel, units: str) -> dict[Operation, Usage] | None:
         """The recorded usage of every operation; None where no plan is recorded at all.

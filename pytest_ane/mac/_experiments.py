@@ -2,12 +2,9 @@
 
 Inputs tell apart how an operation may compute, and are the same on every machine. Core ML leaves
 small work on the CPU (on an M4 a product of matrices below some 100 million multiply-accumulates),
-so tensors repeat their samples many times over. Whether that is enough, only
-the plan says. `first_contact` runs them all; rows have the columns of
-tests/mlprogram/executor/ane/recorded.csv, and `python -m benchmarks.ane_arithmetic` scores them:
-
-    rows = record(EXPERIMENTS["exp"](), machine, device)
-    Path("exp.csv").write_bytes(to_csv(rows))
+so tensors repeat their samples many times over. Whether that is enough, only the plan says. Rows
+have the columns of tests/mlprogram/executor/ane/recorded.csv, and `python -m
+benchmarks.ane_arithmetic` scores them.
 """
 
 from __future__ import annotations

@@ -6,15 +6,13 @@ import os
 import shlex
 import sys
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock
-
 import pytest_ane
-from pytest_ane.mac._script import LOCK, NAME, Mac, Script
+from pytest_ane.mac._script import NAME, Mac, Script
 from pytest_ane.mac.predict import MACOS, NATIVE, in_place
 from pytest_ane.mlprogram.errors import BackendError, RecordingError
 
@@ -176,17 +174,8 @@ class Recorder:
     def __exit__(self, *error: Any) -> None:
         self._exit.close()
         assert self._log is not None
-        script = Script(
-            _this_mac(),
-            failures=tuple(self._log.failures),
-            compute=not self._log.predicted,
-        )
-        with FileLock(self.folder / LOCK):
-            if (self.folder / NAME).exists():  # Of another process, which began meanwhile.
-                other = Script.load(self.folder)
-                failures, compute = other.failures + script.failures, other.compute
-                script = replace(script, failures=failures, compute=compute and script.compute)
-            script.save(self.folder)
+        failures, compute = tuple(self._log.failures), not self._log.predicted
+        Script(_this_mac(), failures=failures, compute=compute).save(self.folder)
 
 
 def _this_mac() -> Mac:

@@ -13,7 +13,7 @@ from pytest_ane.manifest.evidence import ComputeUnits
 from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.mlprogram.errors import RecordingError
 
-NAME, LOCK = "script.json", ".lock"
+NAME = "script.json"
 BUILT_BY = "replayed.json"
 """Lies in every model that a replayed compiler made, and names its build of macOS."""
 

@@ -13,10 +13,8 @@ With `--ane-arithmetic=ane`, `install(arithmetic="ane")` or `run --arithmetic an
 compute units have the ANE in them compute as an M4's does, where that is known; those of
 `CPU_ONLY` and `CPU_AND_GPU` compute as typed.
 
-coremltools talks to Core ML through one native module, `coremltools.libcoremlpython`, which its
-wheels have on macOS only. `install` puts one of our own in its place and makes coremltools believe
-that it runs on macOS; its Python classes stay as they are. On macOS it does nothing unless forced,
-or asked for the arithmetic `ane`, which Core ML has not.
+`install` puts `_native` in place of coremltools' native module and makes coremltools believe that
+it runs on macOS. There it does nothing unless forced, or asked for the arithmetic `ane`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 from pytest_ane.gates.placement.measure import to_record
-from pytest_ane.gates.placement.plans import read_plan
 from pytest_ane.mac._answers import identity
 from pytest_ane.mac.testing import DeviceRule, Failure, Mac, Recorder, Replayer, Script, code_14
 from pytest_ane.make.coremltools_quiet import import_coremltools
@@ -257,46 +255,6 @@ def test_what_is_damaged_is_one_sentence(
         run()
     assert str(damaged) in str(error.value)
     assert "\n" not in str(error.value)
-
-
-_PLANS = """
-import sys
-from dataclasses import replace
-from pathlib import Path
-from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
-from pytest_ane.mac._answers import Identity, Recording
-
-number, folder = sys.argv[1:]
-recording = Recording(Path(folder))
-for index in range(10):
-    operations = (PlannedOperation(f"{number}-{index}", "conv", "ANE"),)
-    plan = Plan("coremltools", (PlannedFunction("main", operations),))
-    recording.write_plan(Identity("model", "weights"), plan)
-"""
-
-
-@pytest.mark.slow
-def test_processes_that_record_at_once_lose_nothing(recording: Path) -> None:
-    recording.mkdir()
-    command = [sys.executable, "-c", _PLANS]
-    runs = [subprocess.Popen([*command, str(n), str(recording)]) for n in range(4)]
-    assert [run.wait(120) for run in runs] == [0] * 4
-    plans = [read_plan(file) for file in sorted((recording / "plans").glob("*.json"))]
-    names = {one.name for plan in plans for _, one in plan.walk()}
-    assert names == {f"{number}-{index}" for number in range(4) for index in range(10)}
-
-
-@pytest.mark.slow
-def test_recorders_that_end_after_one_another_keep_both_s_errors(
-    packages: dict[str, Path], tmp_path: Path, recording: Path, ct: Any
-) -> None:
-    with Replayer(Script(failures=(code_14("load", times=2),))):
-        compiled = _compiled(packages["conv"], tmp_path)
-        with Recorder(recording), Recorder(recording):
-            for _ in range(2):
-                with pytest.raises(RuntimeError, match="-14"):
-                    ct.models.CompiledMLModel(compiled)
-    assert len(Script.load(recording).failures) >= 2
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="there is Core ML to record")
