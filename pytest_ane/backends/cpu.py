@@ -84,11 +84,7 @@ class CpuRunner:
 
 
 class CpuBackend:
-    """Runs packages op by op with numpy.
-
-    Args:
-        precision, arithmetic: as in `Session`.
-    """
+    """Runs packages op by op with numpy; precision and arithmetic are as in `Session`."""
 
     name = "cpu"
     on_device = False

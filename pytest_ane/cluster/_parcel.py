@@ -44,12 +44,7 @@ class Parcel:
         return cls(names, sum(tree_bytes(cache.path(*name)) for name in names), cache.root)
 
     def settle(self, cache: Cache) -> None:
-        """Put entries that came from another machine into a cache, each if it is whole.
-
-        Raises:
-            CacheError: an entry did not arrive whole.
-            BuildError: the disk is full or failing.
-        """
+        """Put what came from another machine into a cache; `CacheError` unless it is whole."""
         if self._root is None:
             for name, archive in zip(self.names, self._archives, strict=True):
                 cache.place(*name, partial(_unpack, name, archive))

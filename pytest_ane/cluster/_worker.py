@@ -116,6 +116,7 @@ async def _serve(offer: Offer, joined: Callable[[], None]) -> None:
 def _processes(offer: Offer) -> Iterator[dict[str, Any]]:
     """What Dask's `Nanny` takes for each process: those that build, then that for the Mac."""
     cores = os.cpu_count() or 1
+    kinds: list[tuple[str, str, Machine | None]]
     kinds = [(f"{number}", "build", None) for number in range(offer.builds)]
     kinds += [("ane", "ANE", offer.mac)] * (offer.mac is not None)
     threads = os.environ.get("OMP_NUM_THREADS", str(max(1, cores // max(1, len(kinds)))))

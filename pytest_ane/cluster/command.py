@@ -33,12 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Output:
-    """Take part until the scheduler ends, or Ctrl-C.
-
-    Raises:
-        ClusterError: there is no scheduler, or nothing that this machine could give.
-        CacheError: the cache folder holds other content, or the store's URL has no meaning.
-    """
+    """Take part until the scheduler ends, or Ctrl-C; `ClusterError` where that is not possible."""
     from pytest_ane.make.cache import default_root
     from pytest_ane.make.disk import default_builds, require_cache
     from pytest_ane.make.shared_store import check_url

@@ -49,10 +49,7 @@ class Worker:
 class Workers:
     """The workers that take part: those that Dask's scheduler lists and that fit the run.
 
-    Args:
-        url: of the scheduler, such as `tcp://10.0.0.7:8786`.
-        timeout: seconds to wait for it, and for a first worker.
-        say: takes a sentence for the person, such as on a worker that is left out.
+    The timeout is in seconds, for it and for a first worker; `say` takes a sentence for the person.
 
     Raises:
         ClusterError: this is no scheduler's URL, or none answers.
@@ -88,10 +85,7 @@ class Workers:
     def join(self, job: Job, inputs: Inputs) -> None:
         """Let all workers that are there take part; those that are busy take part later.
 
-        The inputs are what this machine's checkout gives the run.
-
-        Raises:
-            ClusterError: none is there, or none can take part.
+        The inputs are what this machine's checkout gives; `ClusterError` where none can take part.
         """
         self._job, self._inputs = job.packed(), inputs
         end = time.monotonic() + self.timeout

@@ -127,11 +127,7 @@ class Recording:
         return True
 
     def values(self, key: str) -> dict[str, Any] | None:
-        """The arrays under a digest, if there are any.
-
-        Raises:
-            RecordingError: the file is damaged.
-        """
+        """The arrays under a digest, if there are any; `RecordingError` where they are damaged."""
         from safetensors import SafetensorError
         from safetensors.numpy import load
 
@@ -257,17 +253,14 @@ class Replay:
                 usages = self._usages(path, model, question.units)
                 return compute_plan(model.program, usages.get, cores)
             case "devices":
-                return self._devices()
+                machine = self._script.machine
+                if int(machine.os.partition(".")[0]) < _LISTS_DEVICES:
+                    raise RuntimeError("MLComputeDevice is only available on macOS >= 14.0")
+                kinds = devices(machine.cores)
+                return [kinds[name] for name in kinds if name != "ANE" or machine.cores]
             case "predict" | "read":
                 return self._values(question, ask)
         return ask()
-
-    def _devices(self) -> list[Any]:
-        machine = self._script.machine
-        if int(machine.os.partition(".")[0]) < _LISTS_DEVICES:
-            raise RuntimeError("MLComputeDevice is only available on macOS >= 14.0")
-        kinds = devices(machine.cores)
-        return [kinds[name] for name in kinds if name != "ANE" or machine.cores]
 
     def _values(self, question: Question, ask: Callable[[], Any]) -> Any:
         state, predicts = question.state, question.at == "predict"

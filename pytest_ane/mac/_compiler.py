@@ -33,11 +33,7 @@ from pytest_ane.mlprogram.records import (
 
 
 def compile_model(package: Path, target: Path, script: Script, failures: Failures) -> Path:
-    """Compile a package; the result names the build of macOS that made it.
-
-    Raises:
-        RuntimeError: a failure is due, the package cannot be read, or is no ML Program.
-    """
+    """Compile a package, with the build of macOS that made it; `RuntimeError` where that fails."""
     failures.raise_due("compile", str(package))
     try:
         model = rewritten(read_model(package), script.rewrites)
@@ -128,11 +124,7 @@ class Failures:
         self._folder = folder
 
     def raise_due(self, at: Point, path: str) -> None:
-        """Count a question; an abort or a hang that is due happens.
-
-        Raises:
-            RuntimeError: a failure is due.
-        """
+        """Count a question; a failure that is due is a `RuntimeError`, or happens."""
         due = [f for index, f in enumerate(self._failures) if self._due(index, f, at, path)]
         if not due:
             return

@@ -143,11 +143,7 @@ def to_csv(rows: Iterable[Row], comment: str = "") -> bytes:
 
 
 def record(experiment: Experiment, machine: Machine, device: Device) -> list[Row]:
-    """Run an experiment on the ANE and on the CPU; the rows of its outputs.
-
-    Raises:
-        AneError: the plan places the operation elsewhere than on the ANE, or Core ML fails.
-    """
+    """Run an experiment on the ANE and on the CPU; `AneError` where the plan says elsewhere."""
     with TemporaryDirectory(prefix="pytest-ane-") as folder:
         package, cache = experiment.save(Path(folder)), Cache(Path(folder, "cache"))
         ane, cpu = (

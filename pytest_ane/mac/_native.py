@@ -163,11 +163,7 @@ class _MLModelProxy:
 
     @staticmethod
     def compileModel(path: str) -> str:
-        """A compiled model in a new folder, which the caller moves or deletes.
-
-        Raises:
-            RuntimeError: the model cannot be read, or is no ML Program.
-        """
+        """A compiled model in a new folder, which the caller moves or deletes."""
         with new_compiled() as target:
             return str(_MLModelProxy._compile(Path(path), target))
 
@@ -286,11 +282,7 @@ def _write_package(package: Path, specification: bytes, blobs: Mapping[str, byte
 
 
 def declared_inputs(model: MLModel | Pipeline, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Inputs in the declared types: coremltools hands over fp16 as fp32, and any number as such.
-
-    Raises:
-        ExecutionError: a value that is no array of numbers.
-    """
+    """Inputs in the declared types: coremltools hands over fp16 as fp32, and any number as such."""
     given = {f.name: f for f in model.inputs if f.kind != "image" and f.name in data}
     return {**data, **{name: _given(model, f, data[name]) for name, f in given.items()}}
 
@@ -334,20 +326,19 @@ def _returned(model: MLModel | Pipeline, feature: Feature | None, value: Any) ->
     kind = feature.kind if feature is not None else ""
     if isinstance(value, dict):
         return {_label(key): float(probability) for key, probability in value.items()}
-    if kind in ("int64Type", "stringType") or not isinstance(value, (np.ndarray, np.generic)):
+    if kind in ("int64Type", "stringType") or not hasattr(value, "dtype"):
         return _label(value)
     value = np.asarray(value)
     if feature is not None and kind == "image":
         return _image(model, feature, value)
-    if feature is None or feature.dtype is DType.STRING:
-        dtype = value.dtype
-    else:
+    dtype = value.dtype
+    if feature is not None and feature.dtype is not DType.STRING:
         dtype = carried(feature.dtype)  # coremltools gives out fp16 as float32.
     return np.array(value.reshape(1) if value.ndim == 0 else value, dtype)
 
 
 def _label(value: Any) -> Any:
-    return value.item() if isinstance(value, (np.ndarray, np.generic)) else value
+    return value.item() if hasattr(value, "item") else value
 
 
 def _image(model: MLModel | Pipeline, feature: Feature, value: Any) -> Any:

@@ -140,11 +140,7 @@ class Script:
 
     @classmethod
     def load(cls, folder: Path | str) -> Script:
-        """Read `script.json` of a folder.
-
-        Raises:
-            RecordingError: it is missing, damaged, or has a field that is unknown or wrong.
-        """
+        """Read `script.json` of a folder; `RecordingError` where it is missing or wrong."""
         file = Path(folder) / NAME
         try:
             if file.stat().st_size > _MOST_BYTES:

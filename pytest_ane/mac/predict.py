@@ -116,9 +116,7 @@ _ABSENT: Any = object()
 def in_place(native: ModuleType, macos: tuple[int, ...] | None) -> Iterator[None]:
     """Let coremltools' classes talk to `native`, and afterwards to what it was before.
 
-    Args:
-        native: in place of `coremltools.libcoremlpython`.
-        macos: the version coremltools is told it runs on; None leaves that as it is.
+    They are told that they run on this version of macOS; with None that stays as it is.
     """
     undo = _put(native, macos)
     try:

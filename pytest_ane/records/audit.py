@@ -95,11 +95,9 @@ class Base:
 
 @contextmanager
 def base_of(where: str, head: Path) -> Iterator[Base]:
-    """The base of a pull request's manifest.
+    """The base of a pull request's manifest, its head.
 
-    Args:
-        where: a folder with a checkout of the base branch, or what git calls the commit.
-        head: the pull request's manifest, in a checkout of it.
+    It is a folder with a checkout of the base branch, or what git calls the commit.
     """
     head = head.absolute()
     if (folder := Path(where)).is_dir():
@@ -190,14 +188,10 @@ class Audit:
 
 
 class Auditor:
-    """Judges a run again.
+    """Judges a whole run again, by the base of the pull request.
 
-    Args:
-        run: its file, whole.
-        base: of the pull request.
-        cache: where shards are built; None for the user's own.
-        reviewed: whether a person has agreed, so that the pull request's own manifest judges.
-        recheck: how many measurements are made again; below 1 the share of them.
+    Where a person has `reviewed` it, the pull request's own manifest judges. `recheck` is how many
+    measurements are made again; below 1 the share of them.
     """
 
     def __init__(
@@ -253,9 +247,10 @@ class Auditor:
         due = []
         for test in self._project.due({"gate"}):
             record = self._run.record(test._replace(arithmetic="typed"))
-            measured = record is not None and record.measurement is not None
-            on_device = measured and record.environment.get("backend", "cpu") != "cpu"
-            if test.arithmetic == "typed" or not on_device:
+            backend = "cpu"
+            if record is not None and record.measurement is not None:
+                backend = record.environment.get("backend", "cpu")
+            if test.arithmetic == "typed" or backend == "cpu":
                 due.append(test)
         return due
 
@@ -295,21 +290,15 @@ class Auditor:
             raise UnprovenError(f"the run's test {outcome}, and its verdict was {status}")
         if subject.policy.requires_evidence(gate.name):
             return combined(self._answers(gate, subject))
-        if gate.static or not gate.recordable:
-            return self._static(gate, subject)
+        if gate.static or not gate.recordable:  # Made again; a plan goes before a forecast.
+            if gate.recorded_first and worst(found := self._answers(gate, subject)).error is None:
+                return combined(found)
+            return gate.judge(self._measured(gate, subject), gate.policy(subject.policy), subject)
         record = self._believed(gate, subject, record)
         verdict = gate.judge(record.measurement, gate.policy(subject.policy), subject)
         if measure:
             verdict = self._measured_again(gate, subject, record, verdict)
         return verdict
-
-    def _static(self, gate: Gate[Any], subject: Subject) -> Verdict:
-        """What takes no run or is never recorded, made again; a plan goes before a forecast."""
-        assert isinstance(subject, Shard)
-        if gate.recorded_first and worst(found := self._answers(gate, subject)).error is None:
-            return combined(found)
-        measurement = gate.measure(self._project.open_shard(subject))
-        return gate.judge(measurement, gate.policy(subject.policy), subject)
 
     def _believed(self, gate: Gate[Any], subject: Subject, record: Record) -> Record:
         """What the run measured, if it is of these bytes and answers today's question."""
@@ -360,11 +349,7 @@ class Auditor:
     def _measured_again(
         self, gate: Gate[Any], subject: Subject, record: Record, verdict: Verdict
     ) -> Verdict:
-        if isinstance(subject, Shard):
-            measured = gate.measure(self._project.open_shard(subject))
-        else:
-            arithmetic = gate.test(subject).arithmetic
-            measured = gate.measure(self._project.stack(subject.name, arithmetic))
+        measured = self._measured(gate, subject)
         again = gate.judge(measured, gate.policy(subject.policy), subject)
         if again.status != "passed":
             return again
@@ -372,6 +357,11 @@ class Auditor:
             reason = f"measured again, it differs from the run: {lines[0]}"
             return replace(verdict, findings=(Finding("failed", reason), *verdict.findings))
         return verdict
+
+    def _measured(self, gate: Gate[Any], subject: Subject) -> Any:
+        if isinstance(subject, Shard):
+            return gate.measure(self._project.open_shard(subject))
+        return gate.measure(self._project.stack(subject.name, gate.test(subject).arithmetic))
 
     def _question(self, gate: Gate[Any], subject: Subject) -> Mapping[str, Any]:
         model = self._manifest.model_of(subject.qualified.partition(":")[0])

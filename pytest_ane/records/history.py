@@ -60,10 +60,7 @@ class Point(NamedTuple):
 def last_before(memory: Memory, run: str, places: Mapping[Asked, Place]) -> Earlier | None:
     """The run before another one; what it did not measure is of the runs before that.
 
-    Args:
-        memory: what is asked.
-        run: its id. A run that has no line yet is the newest one.
-        places: what it measured, and where; None is given where nothing may be compared.
+    The run that has no line yet is the newest. Places are what it measured, and where.
     """
     at = next((i for i, one in enumerate(memory.runs) if one.id == run), len(memory.runs))
     figures: dict[Asked, dict[str, float]] = {}
@@ -221,15 +218,12 @@ class Comparison:
 
 
 def compare(memory: Memory, a: str, b: str, *, gate: str = "", shards: str = "all") -> Comparison:
-    """Hold two sides against each other.
+    """Hold two sides against each other: runs, commits, names of git's or parts of machines'.
 
-    A side is a run's id, a commit, a name that git knows, or a part of a machine's, chip's or
-    system's name. Of what it has several times the newest counts: of the same package and question
-    on both sides, if there are such.
+    Of what a side has several times the newest counts, of the same package and question on both.
 
     Raises:
-        HistoryError: a word means nothing here, or several things; or both words select the same
-            lines, or none of this gate and these shards.
+        HistoryError: a word means nothing here, or several things; or both select the same lines.
     """
     (left, ours), (right, theirs) = (_side(memory, word) for word in (a, b))
     pairs, apart, only = list[_Pair](), Counter[tuple[str, str]](), [0, 0]
@@ -258,8 +252,8 @@ def compare(memory: Memory, a: str, b: str, *, gate: str = "", shards: str = "al
         then, now = (dict(line.record.figures) | dict(line.numbers) for line in (x, y))
         for name in then.keys() & now.keys():
             a, b = then[name], now[name]
-            texts = isinstance(a, str) or isinstance(b, str)
-            if (size := float(a != b) if texts else change(name, a, b)) > ROUNDING:
+            text = isinstance(a, str) or isinstance(b, str)
+            if (size := float(a != b) if text else change(name, float(a), float(b))) > ROUNDING:
                 differences.append(Difference(*key, name, a, b, size))
             else:
                 same += 1

@@ -259,13 +259,10 @@ class Memory:
         self, figures: str | Sequence[str] = (), *, gate: str = "", shards: str = "all",
         changing: bool = False,
     ) -> list[Series]:  # fmt: skip
-        """Figures over runs, of all gates where none is named; all figures where none is named.
+        """Figures over runs, by one name or several; all where none is named.
 
-        Args:
-            figures: a name, or several.
-            gate: a name.
-            shards: ids, ranges and globs, as for `--ane-shards`, or names of models.
-            changing: leave out figures that have one value throughout.
+        Shards are ids, ranges and globs, as for `--ane-shards`, or names of models; with `changing`
+        figures that have one value throughout are left out.
         """
         names = {figures} if isinstance(figures, str) and figures else {*figures}
         found: dict[tuple[Any, ...], list[tuple[int, int, float]]] = {}

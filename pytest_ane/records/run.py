@@ -97,11 +97,7 @@ class RunFile:
 
 
 class Writer:
-    """Writes the file of a run while it goes on.
-
-    Args:
-        path: of the file, which takes the place of another run's; or the folder of a history.
-        facts: the run's, before it ended.
+    """Writes the file of a run while it goes on, in place of another's; or into a history's folder.
 
     Raises:
         EvidenceError: a file that is no run lies there, or it cannot be written.

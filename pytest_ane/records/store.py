@@ -100,10 +100,11 @@ class Store:
 
     def used(self, manifest: Manifest) -> Mapping[Path, Place]:
         """Where evidence of the manifest's shards and models is or would be."""
-        gates = {"shard": manifest.shards, "model": manifest.models}
+        scopes: dict[str, tuple[Subject, ...]]
+        scopes = {"shard": manifest.shards, "model": manifest.models}
         return {
             self.path(gate.name, subject.qualified, system): (gate.name, subject, system)
-            for scope, subjects in gates.items()
+            for scope, subjects in scopes.items()
             for subject in subjects
             for gate in recordable(scope)
             if not isinstance(subject, Shard) or gate.asks(subject)

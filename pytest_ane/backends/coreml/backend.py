@@ -200,11 +200,7 @@ class CoreMLBackend:
         return not without_ane(self.machine.device_facts())
 
     def require_ane(self) -> None:
-        """Refuse to measure on compute units with the ANE where this machine has none.
-
-        Raises:
-            UnprovenError: what is measured here would prove nothing of an ANE.
-        """
+        """Raise `UnprovenError` on compute units with the ANE where this machine has none."""
         if self.units in WITH_ANE and (kind := without_ane(self.machine.device_facts())):
             raise UnprovenError(
                 f"This is {kind}, which proves nothing of the ANE; to compare on the CPU, run "

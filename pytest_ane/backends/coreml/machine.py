@@ -53,11 +53,7 @@ class Machine:
 
     @classmethod
     def detect(cls) -> Machine:
-        """This Mac, as its tools describe it.
-
-        Raises:
-            BackendError: a tool of macOS is missing or fails.
-        """
+        """This Mac, as its tools describe it; `BackendError` where one is missing or fails."""
         # First what only macOS has: other systems have a sysctl too.
         system = _output_of("sw_vers", "-productVersion")
         chip, model = chip_name(), _known("hw.model")
@@ -94,11 +90,7 @@ class Machine:
 
 
 def without_ane(provenance: Mapping[str, str]) -> str:
-    """The kind of machine, where its measurements prove nothing of an ANE; else empty.
-
-    Args:
-        provenance: with `device_facts`. Where they are missing nothing is proven.
-    """
+    """The kind of machine, by `device_facts`, where it proves nothing of an ANE; else empty."""
     of = provenance.get
     mac = f" ({of('mac')})" if of("mac") else ""
     if of("virtual") == "yes":
@@ -232,11 +224,7 @@ def check_native() -> None:
 
 
 def coremltools() -> Any:
-    """coremltools, imported without its remarks.
-
-    Raises:
-        BackendError: it has no native module here, or one that cannot be loaded.
-    """
+    """coremltools, imported without its remarks; `BackendError` where its native module is not."""
     check_native()
     from pytest_ane.make.coremltools_quiet import importing
 

@@ -62,11 +62,9 @@ _COMMAND = (
 
 
 class Device:
-    """Runs functions where Core ML is: in a child process, or in this one.
+    """Runs functions where Core ML is: in a child process, with seconds that a call may take.
 
-    Args:
-        timeout: seconds that a call may take; None for calls in this process, without a limit.
-            A native module that cannot be installed in a child is called in this process too.
+    In this process without a limit, or where a native module cannot be installed in a child.
     """
 
     def __init__(self, timeout: float | None = DEVICE_TIMEOUT) -> None:

@@ -178,12 +178,7 @@ class Kit:
         return path
 
     def ask(self, doing: str, function: Callable[..., T], *arguments: Any) -> T:
-        """What a module's function gives in the process of Core ML.
-
-        Raises:
-            Exception: the function's own.
-            ExecutionError: it took too long, or ended the process.
-        """
+        """What a module's function gives, or raises, in the process of Core ML."""
         return self.device.run(self._item.name, doing, function, *arguments)
 
     def ask_recorded(self, name: str, doing: str, function: Callable[..., T], *arguments: Any) -> T:
