@@ -140,8 +140,7 @@ def _envelope(top: Any) -> Envelope:
         raise EvidenceError(f"it has {len(signatures):,} signatures, more than {MOST_SIGNATURES}")
     signed = (one.get("sig") if isinstance(one, dict) else None for one in signatures)
     return Envelope(
-        _base64(envelope["payload"], "payload"),
-        tuple(_base64(one, "signature") for one in signed),
+        _base64(envelope["payload"], "payload"), tuple(_base64(one, "signature") for one in signed)
     )
 
 

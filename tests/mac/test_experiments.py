@@ -24,10 +24,7 @@ from pytest_ane.mlprogram.errors import ExecutionError
 from pytest_ane.mlprogram.model import read_model
 
 M4 = Machine("Apple M4 Max", "macOS 26.1", "25B78", "coremlcompiler 3500.32.1")
-FITTING = {
-    "reduce_sum": "wide, rounded once",
-    "conv_int8": "scale in the weight",
-}
+FITTING = {"reduce_sum": "wide, rounded once", "conv_int8": "scale in the weight"}
 """What the typed executor does, where it is among the candidates."""
 
 

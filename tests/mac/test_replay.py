@@ -13,15 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.mac.testing import (
-    DeviceRule,
-    Failure,
-    Mac,
-    Replayer,
-    Script,
-    code_14,
-    stale,
-)
+from pytest_ane.mac.testing import DeviceRule, Failure, Mac, Replayer, Script, code_14, stale
 from pytest_ane.make.coremltools_quiet import import_coremltools
 from tests.mlprogram.packages import doubling
 

@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_ane.records.record import changes
-from tests.records.makers import (
-    ENVIRONMENT,
-    FIDELITY,
-    MEASURED,
-    PLAN,
-    record,
-)
+from tests.records.makers import ENVIRONMENT, FIDELITY, MEASURED, PLAN, record
 
 
 def between(gate: str, **changed: Any) -> list[str]:

@@ -99,10 +99,7 @@ def test_a_measurement_of_another_gate_is_a_mistake() -> None:
         (edited("fidelity", "gate", to="mine"), "the gate 'mine', which has no evidence"),
         (edited("fidelity", "files", to=[]), "files is damaged"),
         (edited("fidelity", "files", to={}), "files names no file"),
-        (
-            edited("fidelity", "files", "L01/Manifest.json", to=None),
-            r"files\.L01/Manifest\.js",
-        ),
+        (edited("fidelity", "files", "L01/Manifest.json", to=None), r"files\.L01/Manifest\.js"),
         (edited("fidelity", "files", "L01/Manifest.json", to="F" * 64), "json is damaged"),
         (edited("fidelity", "time", to="yesterday"), "'yesterday' is no time"),
         (edited("fidelity", "subject", to=7), "subject is damaged"),

@@ -18,15 +18,7 @@ from securesystemslib.signer import CryptoSigner
 
 from pytest_ane.mlprogram.errors import ManifestError, UnprovenError
 from pytest_ane.records._signatures import read_envelope, read_key, signed_payloads, signs
-from tests.records.signing import (
-    bundle,
-    envelope,
-    new_key,
-    sign,
-    stated,
-    write_json,
-    write_public,
-)
+from tests.records.signing import bundle, envelope, new_key, sign, stated, write_json, write_public
 
 PAYLOAD = b'{"_type": "https://in-toto.io/Statement/v1"}'
 
@@ -74,12 +66,7 @@ def _url_safe(key: Any, payload: bytes) -> Any:
 
 @pytest.mark.parametrize(
     ("ending", "make"),
-    [
-        ("sigstore", bundle),
-        ("dsse", _by_securesystemslib),
-        ("dsse", _by_two),
-        ("dsse", _url_safe),
-    ],
+    [("sigstore", bundle), ("dsse", _by_securesystemslib), ("dsse", _by_two), ("dsse", _url_safe)],
 )
 def test_how_other_tools_write_it(
     file: Path, ending: str, make: Callable[[Any, bytes], Any]

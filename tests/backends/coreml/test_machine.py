@@ -111,11 +111,7 @@ def test_without_any_tools_xcrun_is_not_asked(mac: Become, tool: Tool, tmp_path:
     ],
 )
 def test_a_compiler_that_cannot_be_asked_is_not_another_one(
-    script: str,
-    sentence: str,
-    mac: Become,
-    tool: Tool,
-    monkeypatch: pytest.MonkeyPatch,
+    script: str, sentence: str, mac: Become, tool: Tool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mac(Script())
     monkeypatch.setattr(machine, "_SECONDS", 1)

@@ -247,11 +247,7 @@ def test_no_child_outlives_its_parent(
         package.with_name("idle").touch()
     command = [sys.executable, "-c", _RUN, str(package), str(tmp_path / "cache")]
     with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=heed_ctrl_c,
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_ctrl_c
     ) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == "loaded\n"
