@@ -19,7 +19,6 @@ from pytest_ane.manifest import load
 from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.project.models import OpenModel
-from tests.mlprogram.packages import Program
 
 T = TypeVar("T")
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -81,25 +80,3 @@ def test_a_shard_of_an_example(
     assert judge(plan, PlacementPolicy(), shard).status == "passed"
     moved = _plan(package, tmp_path, DeviceRule("CPU", op="conv"))
     assert judge(moved, PlacementPolicy(), shard).status == "failed"
-
-
-def test_the_line_of_the_notes(tmp_path: Path) -> None:
-    """A program of as many operations of each kind as the notes counted in their pack."""
-    program = Program()
-    program.input("x", (1, 4))
-    for index in range(44):
-        program.const(f"c{index}", [1.0], "FLOAT32")
-    for index in range(4):
-        program.op("ios18.constexpr_lut_to_dense", f"w{index}", shape=(1, 4), lut="c0")
-    for index in range(34):
-        before = f"y{index - 1}" if index else "x"
-        weight = f"w{index}" if index < 4 else "c1"
-        kind = "ios18.conv" if index < 4 else "ios18.mul"
-        program.op(kind, f"y{index}", shape=(1, 4), x=before, weight=weight)
-    program.output("y33")
-    package = program.save(tmp_path)
-    summary = summarise(_plan(package, tmp_path))
-    assert dict(summary.devices) == {"ANE": 34}
-    assert dict(summary.compile_time) == {"const": 44, "constexpr_lut_to_dense": 4}
-    moved = summarise(_plan(package, tmp_path, DeviceRule("GPU", name="y3?")))
-    assert dict(moved.devices) == {"ANE": 30, "GPU": 4}

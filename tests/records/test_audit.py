@@ -274,23 +274,6 @@ def test_a_run_that_was_edited_in_one_line(checkout: Checkout) -> None:
     assert "was edited after it was recorded" in complaint
 
 
-@pytest.mark.parametrize("change", [
-    lambda lines: lines[:-2] + lines[-1:],
-    lambda lines: [lines[0], lines[2], lines[1], *lines[3:]],
-    lambda lines: [*lines[:-1], lines[1], lines[-1]],
-    lambda lines: [lines[0].replace(b'"clean":false', b'"clean":true'), *lines[1:]],
-], ids=["taken out", "in another order", "put in", "its first line"])  # fmt: skip
-def test_a_run_whose_lines_are_others(
-    checkout: Checkout, change: Callable[[list[bytes]], list[bytes]]
-) -> None:
-    add(checkout.path / "shards.toml", "\n")
-    checkout.run()
-    file = checkout.path / "run.jsonl"
-    file.write_bytes(b"".join(change(file.read_bytes().splitlines(keepends=True))))
-    (complaint,) = checkout.complaints()
-    assert complaint.endswith("one was edited, added or taken out.")
-
-
 def test_a_run_without_its_end(checkout: Checkout) -> None:
     checkout.run()
     file = checkout.path / "run.jsonl"
