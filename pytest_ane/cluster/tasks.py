@@ -146,6 +146,7 @@ def unpickled(data: bytes) -> Answer | AneError:
 class _Opened:
     """A run's project in this process, its budgets, and what is to be told with the next answer."""
 
+    label: str
     project: Project
     memory: int | None
     seconds: float | None
@@ -223,7 +224,7 @@ def measure_shard(token: str, name: str, tests: Sequence[GateTest], parcel: Parc
     with _opened(token, [parcel]) as run:
         shard = _shard(run.project, name)
         artifact = run.project.artifact(shard)
-        facts = Facts(artifact.size, dict(artifact.files), run.taken_notes(), _label())
+        facts = Facts(artifact.size, dict(artifact.files), run.taken_notes(), run.label)
         answers: dict[GateTest, bytes] = {}
         for test in tests:
             try:
@@ -273,7 +274,7 @@ def _asked(shard: Shard, test: GateTest) -> Shard:
 def _measured(run: _Opened, gate: str, context: Any, digests: Mapping[str, str]) -> Answer:
     measurement = GATES[gate].measure(context)
     environment = run.project.backend.provenance()
-    return Answer(measurement, digests, environment, run.taken_notes(), _label())
+    return Answer(measurement, digests, environment, run.taken_notes(), run.label)
 
 
 def beside(token: str, gate: str, subject: str, recorded: Any, parcel: Parcel) -> Any:
@@ -303,12 +304,6 @@ def _but_for_the_disk() -> Iterator[None]:
 def _here() -> WorkerSetup | None:
     plugin = get_worker().plugins.get(PLUGIN)
     return plugin if isinstance(plugin, WorkerSetup) else None
-
-
-def _label() -> str:
-    worker = _here()
-    assert worker is not None
-    return worker.label
 
 
 @contextmanager
@@ -352,7 +347,7 @@ def _project(token: str, device: bool, own: bool) -> _Opened:
         # What the disk must hold is what this process builds next, not the whole run.
         scope=(),
     )
-    return _Opened(project, job.memory, job.seconds, notes)
+    return _Opened(worker.label, project, job.memory, job.seconds, notes)
 
 
 def _shard(project: Project, name: str) -> Shard:

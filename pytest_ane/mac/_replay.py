@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest_ane
 from pytest_ane.mac._script import NAME, Mac, Script
 from pytest_ane.mac.predict import MACOS, NATIVE, in_place
-from pytest_ane.mlprogram.errors import BackendError, RecordingError
+from pytest_ane.mlprogram.errors import RecordingError
 
 if TYPE_CHECKING:
-    from pytest_ane.mac._answers import Log
+    pass
 
 
 class Replayer:
@@ -131,22 +131,19 @@ def write_tools(script: Script, folder: Path) -> None:
 class Recorder:
     """While it is entered, every answer of Core ML is kept; on leaving, a recording is complete.
 
-    The folder gets `script.json`, `plans/` and `values/`; it is made if need be.
+    The folder gets `script.json`, `plans/` and `values/`; it is made if need be. Afterwards
+    `skipped` says what could not be kept, a sentence each.
 
     Raises:
         RecordingError: on entering, there is no native module to record, or the folder holds a
             recording already.
+        BackendError: on entering, the tools of macOS do not say which Mac this is.
     """
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
+        self.skipped: tuple[str, ...] = ()
         self._exit = ExitStack()
-        self._log: Log | None = None
-
-    @property
-    def skipped(self) -> tuple[str, ...]:
-        """What could not be kept, a sentence each."""
-        return tuple(self._log.skipped) if self._log else ()
 
     def __enter__(self) -> Recorder:
         from pytest_ane.mac._answers import Log
@@ -166,6 +163,7 @@ class Recorder:
             raise RecordingError(
                 f"{self.folder}: holds a recording; delete it, or record into another folder."
             )
+        self._mac = _this_mac()
         self.folder.mkdir(parents=True, exist_ok=True)
         self._log = Log(self.folder)
         self._exit.enter_context(in_place(stand_in(inner, self._log, None), None))
@@ -173,26 +171,16 @@ class Recorder:
 
     def __exit__(self, *error: Any) -> None:
         self._exit.close()
-        assert self._log is not None
+        self.skipped = tuple(self._log.skipped)
         failures, compute = tuple(self._log.failures), not self._log.predicted
-        Script(_this_mac(), failures=failures, compute=compute).save(self.folder)
+        Script(self._mac, failures=failures, compute=compute).save(self.folder)
 
 
 def _this_mac() -> Mac:
-    """As its tools describe it; without them, such as around the executor, it says nothing."""
     from pytest_ane.backends.coreml import Machine
 
-    try:
-        found = Machine.detect()
-    except BackendError:
-        return Mac(chip="", os="", build="", cores=0, compiler="", model="")
-    return Mac(
-        chip=found.chip,
-        os=found.os.removeprefix("macOS "),
-        build=found.os_build,
-        cores=found.ane_cores,
-        compiler=found.compiler.partition(" ")[2] if found.has_xcode else "",
-        model=found.model,
-        virtual=found.virtual,
-        translated=found.translated,
-    )
+    found = Machine.detect()
+    os, compiler = found.os.removeprefix("macOS "), found.compiler.partition(" ")[2]
+    compiler = compiler if found.has_xcode else ""
+    known = found.ane_cores, compiler, found.model, found.virtual, found.translated
+    return Mac(found.chip, os, found.os_build, *known)
