@@ -72,11 +72,10 @@ class Backend(Protocol):
         """Whether it runs artifacts on a machine with an ANE, so that it may prove placement."""
 
     def load(self, artifact: Path, function: str | None = None) -> Runner:
-        """Load a package or a compiled model; `ProgramError` where it cannot be read.
+        """Load a package or a compiled model, or one of its functions, by default its own.
 
-        Args:
-            artifact: the model.
-            function: which function of several; None for the default one.
+        Raises:
+            ProgramError: it cannot be read, or has no such function.
         """
 
     def simulated(self) -> SimulatingBackend | None:
@@ -95,10 +94,7 @@ class SimulatingBackend(Backend, Protocol):
 
 
 def of_function(backend: Backend, function: str | None) -> Backend:
-    """A backend that loads this function, or its counterpart, where its caller names none.
-
-    So a gate that loads a shard's package runs the shard's function, not the package's default.
-    """
+    """A backend that loads this function, or its counterpart, where its caller names none."""
     if (mine := function) is None:
         return backend
 
@@ -115,9 +111,7 @@ def get_backend(
     say: Callable[[str], None] = print, machine: Machine | None = None,
     timeout: float | None = DEVICE_TIMEOUT,
 ) -> Backend:  # fmt: skip
-    """A backend by name, `cpu` or `coreml`; all other arguments are for `coreml`.
-
-    They are as of `CoreMLBackend` and `Device`, with the user's own cache by default.
+    """A backend by name, `cpu` or `coreml`, whose arguments are as of `CoreMLBackend`, `Device`.
 
     Raises:
         BackendError: there is no native Core ML here.

@@ -71,10 +71,7 @@ class CpuRunner:
                 raise ExecutionError(f"{self.model.path}: {name!r}: {error}.") from None
 
     def predict(self, inputs: Arrays, state: States | None = None) -> dict[str, Array]:
-        """Run once; every fp16 result is rounded as the program's types say.
-
-        Of a detector's pipeline the numbers before suppression come with its outputs.
-        """
+        """Run once; of a detector's pipeline the numbers before suppression come with outputs."""
         return self.session.predict(self.session.known(inputs), state, self._names)
 
     def predict_all(
@@ -87,11 +84,7 @@ class CpuRunner:
 
 
 class CpuBackend:
-    """Runs packages op by op with numpy.
-
-    Args:
-        precision, arithmetic: as in `Session`.
-    """
+    """Runs packages op by op with numpy; precision and arithmetic are as in `Session`."""
 
     name = "cpu"
     on_device = False
@@ -101,15 +94,10 @@ class CpuBackend:
         self._runners: WeakSet[CpuRunner] = WeakSet()
 
     def load(self, artifact: Path, function: str | None = None) -> CpuRunner:
-        """Read a function of a model, by default its own, and prepare it.
-
-        Raises:
-            ProgramError: it cannot be read, or has no such function.
-        """
+        """Read a model, or one of its functions, and prepare it, as of `Backend`."""
         model = read_any(artifact, function=function)
         session = open_session(model, self._precision, MEMORY_BUDGET, self._arithmetic)
-        runner = CpuRunner(session)
-        self._runners.add(runner)
+        self._runners.add(runner := CpuRunner(session))
         return runner
 
     def simulated(self) -> CpuBackend:

@@ -26,22 +26,13 @@ class Parcel:
     """Entries by name: in a cache folder, or as archives where they come from another machine.
 
     It is pickled when a task runs elsewhere than where the entries lie, and only then are they
-    read. Dask takes their size into account where it chooses a task's worker.
-
-    Args:
-        names: of the entries.
-        size: their bytes.
-        root: the cache folder that has them; None while they are archives.
-        archives: one for each entry.
+    read. Dask takes their size, in bytes, into account where it chooses a task's worker.
     """
 
     def __init__(
-        self,
-        names: Sequence[Name],
-        size: int,
-        root: Path | None = None,
+        self, names: Sequence[Name], size: int, root: Path | None = None,
         archives: Sequence[bytes] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.names, self.size = tuple(names), size
         self._root, self._archives = root, tuple(archives)
 
@@ -53,12 +44,7 @@ class Parcel:
         return cls(names, sum(tree_bytes(cache.path(*name)) for name in names), cache.root)
 
     def settle(self, cache: Cache) -> None:
-        """Put entries that came from another machine into a cache, each if it is whole.
-
-        Raises:
-            CacheError: an entry did not arrive whole.
-            BuildError: the disk is full or failing.
-        """
+        """Put what came from another machine into a cache; `CacheError` unless it is whole."""
         if self._root is None:
             for name, archive in zip(self.names, self._archives, strict=True):
                 cache.place(*name, partial(_unpack, name, archive))
@@ -69,19 +55,19 @@ class Parcel:
 
     def __reduce__(self) -> tuple[Any, ...]:
         archives = self._archives
-        if self._root is not None:
-            archives = tuple(map(self._archive, self.names))
+        if (root := self._root) is not None:
+            archives = tuple(_archive(root / name.kind / name.key) for name in self.names)
         return Parcel, (self.names, self.size, None, archives)
 
-    def _archive(self, name: Name) -> bytes:
-        """Empty for an entry that is gone, which is said where it arrives."""
-        assert self._root is not None
-        file = io.BytesIO()
-        try:
-            pack(self._root / name.kind / name.key, file)
-        except OSError:
-            return b""
-        return file.getvalue()
+
+def _archive(entry: Path) -> bytes:
+    """Empty for an entry that is gone, which is said where it arrives."""
+    file = io.BytesIO()
+    try:
+        pack(entry, file)
+    except OSError:
+        return b""
+    return file.getvalue()
 
 
 def _unpack(name: Name, archive: bytes, folder: Path) -> None:

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,36 +42,29 @@ _ANSWER = 5.0
 """Seconds between two questions whether a scheduler is still there."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Offer:
     """What one machine gives to a cluster.
 
     Attributes:
-        url: of the scheduler.
-        label: what people call the machine.
         builds: processes that build shards and run them on the CPU executor.
         memory: bytes that each of them may take.
         mac: this Mac, if it has a Neural Engine that may be asked; it has a process of its own.
-        folder: the checkout.
-        cache: the cache folder; None for the user's own.
-        store: in place of the run's; None to use that.
+        setup: of each process that builds.
         preload: modules that each process imports first, as of Dask's own workers.
     """
 
     url: str
-    label: str
     builds: int
     memory: int
     mac: Machine | None
-    folder: Path
-    cache: Path | None = None
-    store: str | None = None
+    setup: WorkerSetup
     preload: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         each = f"{self.builds} to build, {bytes_text(self.memory)} each" if self.builds else ""
         mac = f"1 for the Neural Engine ({self.mac})" if self.mac else ""
-        return f"{self.label}: {'; '.join(filter(None, (each, mac)))}"
+        return f"{self.setup.label}: {'; '.join(filter(None, (each, mac)))}"
 
 
 def machine_with_ane() -> Machine | None:
@@ -82,11 +75,14 @@ def machine_with_ane() -> Machine | None:
     return None if without_ane(machine.device_facts()) else machine
 
 
-def offered(url: str, builds: int, mac: Machine | None, **more: Any) -> Offer:
+def offered(
+    url: str, builds: int, mac: Machine | None, folder: Path, cache: Path | None,
+    store: str | None, preload: Sequence[str],
+) -> Offer:  # fmt: skip
     """What this machine gives, with its memory shared among its processes."""
-    share = available_memory() // max(1, builds + (mac is not None))
-    label = socket.gethostname()
-    return Offer(url=url, label=label, builds=builds, memory=share, mac=mac, **more)
+    memory = available_memory() // max(1, builds + (mac is not None))
+    setup = WorkerSetup(socket.gethostname(), folder, cache, store)
+    return Offer(url, builds, memory, mac, setup, tuple(preload))
 
 
 def serve(offer: Offer, joined: Callable[[], None]) -> None:
@@ -120,11 +116,9 @@ async def _serve(offer: Offer, joined: Callable[[], None]) -> None:
 def _processes(offer: Offer) -> Iterator[dict[str, Any]]:
     """What Dask's `Nanny` takes for each process: those that build, then that for the Mac."""
     cores = os.cpu_count() or 1
-    kinds: list[tuple[str, str, Machine | None]] = [
-        (str(number), "build", None) for number in range(offer.builds)
-    ]
-    if offer.mac is not None:
-        kinds.append(("ane", "ANE", offer.mac))
+    kinds: list[tuple[str, str, Machine | None]]
+    kinds = [(f"{number}", "build", None) for number in range(offer.builds)]
+    kinds += [("ane", "ANE", offer.mac)] * (offer.mac is not None)
     threads = os.environ.get("OMP_NUM_THREADS", str(max(1, cores // max(1, len(kinds)))))
     for name, resource, machine in kinds:
         yield {
@@ -137,7 +131,7 @@ def _processes(offer: Offer) -> Iterator[dict[str, Any]]:
                 "GOMP_SPINCOUNT": "0",
                 "DASK_LOGGING__DISTRIBUTED": "warning",
             },
-            "name": f"{offer.label}-{os.getpid()}-{name}",
+            "name": f"{offer.setup.label}-{os.getpid()}-{name}",
             "resources": {resource: 1},
-            "plugins": (WorkerSetup(offer.label, offer.folder, offer.cache, offer.store, machine),),
+            "plugins": (replace(offer.setup, machine=machine),),
         }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from distributed import KilledWorker
 
@@ -31,12 +31,12 @@ _BROKEN = ("error", "cancelled", "lost")
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will ask of shards, in its order.
+    """What a run will ask of shards, by qualified id and in its order.
 
     Attributes:
-        asked: tests by qualified id that the CPU executor is to measure.
-        compared: qualified ids whose reference's outputs a gate needs, wherever it is measured.
-        first: qualified ids that need not wait for others, such as canaries.
+        asked: tests that the CPU executor is to measure.
+        compared: those whose reference's outputs a gate needs, wherever it is measured.
+        first: those that need not wait for others, such as canaries.
         lacking: gives gates and systems whose measurement on a device no recorded evidence tells,
             of a shard and the digests of its package's files.
     """
@@ -53,11 +53,10 @@ class Plan:
                 yield name
 
 
-@dataclass(frozen=True, eq=False)
-class Capture:
+class Capture(NamedTuple):
     """A model's hidden states, recorded at any of some workers."""
 
-    workers: tuple[Worker, ...]
+    workers: list[Worker]
     future: TaskFuture
 
 
@@ -66,13 +65,10 @@ class Work:
     """A shard at a worker: its package, facts of it, and measurements.
 
     Attributes:
-        worker: the worker.
         capture: hidden states that its reference needs.
-        built: the package.
         pending: results that nobody has taken, by what was asked.
         facts: of the package, as soon as they are there.
-        answers: to what its gates will ask, as soon as they are there and until they are taken;
-            pickled, as in `Measured`.
+        answers: to what its gates will ask, as soon as they are there and until they are taken.
     """
 
     worker: Worker
@@ -87,36 +83,20 @@ class Work:
         """All that is held of it."""
         return self.built, *self.pending.values()
 
-    @property
-    def is_taken(self) -> bool:
-        """Whether all that was asked of it has been answered."""
-        return self.facts is not None and not self.pending and not self.answers
-
 
 class Assignment:
-    """The shards that workers have.
-
-    Args:
-        workers: those that take part.
-        shards: of the run.
-        plan: what will be asked of them, in its order.
-    """
+    """The shards that workers have: `works` by qualified id, without those that were lost."""
 
     def __init__(self, workers: Workers, shards: Iterable[Shard], plan: Plan) -> None:
         self._workers, self._plan = workers, plan
         self._shards = {shard.qualified: shard for shard in shards}
-        self._works: dict[str, Work] = {}
+        self.works: dict[str, Work] = {}
         self._open: dict[str, Work] = {}
         self._taken: set[str] = set()
         self._captures: dict[str, Capture] = {}
         self._given_up: dict[str, UnprovenError] = {}
         self._lost: Counter[str] = Counter()
         self._released: set[str] = set()
-
-    @property
-    def works(self) -> Mapping[str, Work]:
-        """What workers have, by the shard's qualified id; those that were lost are not in it."""
-        return self._works
 
     @property
     def at_work(self) -> list[str]:
@@ -126,17 +106,17 @@ class Assignment:
     @property
     def done(self) -> int:
         """How many shards nothing is to be done of any more."""
-        return len(self._taken | (self._works.keys() - self._open.keys()))
+        return len(self._taken | (self.works.keys() - self._open.keys()))
 
     @property
     def futures(self) -> list[TaskFuture]:
         """Results that a run still holds at its workers, and what it has asked besides."""
-        of_works = [future for work in self._works.values() for future in work.futures]
+        of_works = [future for work in self.works.values() for future in work.futures]
         return [*of_works, *(capture.future for capture in self._captures.values())]
 
     def holds(self, works: Mapping[str, Work]) -> bool:
         """Whether none of these was lost with its worker, or begun again, since."""
-        return all(self._works.get(name) is work for name, work in works.items())
+        return all(self.works.get(name) is work for name, work in works.items())
 
     def release(self, shard: Shard) -> None:
         """Note that a shard's canaries have passed: other shards of its model may be begun."""
@@ -146,14 +126,14 @@ class Assignment:
     def give(self, shard: Shard) -> Work | None:
         """A shard's work, given to a worker that has room if need be; None if none has."""
         name = shard.qualified
-        if name in self._works:
-            return self._works[name]
+        if name in self.works:
+            return self.works[name]
         if name in self._given_up:
             raise self._given_up[name]
         worker = self._free(shard)
         return None if worker is None else self._assign(shard, worker)
 
-    def ask_all(self, work: Work, shard: Shard) -> TaskFuture:
+    def ask_all(self, shard: Shard, work: Work) -> TaskFuture:
         """What a run's gates will ask of a shard; asked if it is not yet."""
         name = shard.qualified
         tests = self._plan.asked.get(name, ())
@@ -175,7 +155,11 @@ class Assignment:
             if all(future.done() for future in work.futures):
                 del self._open[name]
         for worker in gone:
-            self._lose(worker)
+            for name in self._of(worker):  # What it had at work may be why it is gone.
+                self._lost[name] += name in self._open
+                if self._lost[name] > MOST_LOST:
+                    self._given_up[name] = many_lost(name, str(worker))
+                self._drop(name)
         for model in [*self._captures]:
             self._mend(model)
         self._fill()
@@ -190,11 +174,10 @@ class Assignment:
         """Begin again with works of which a task failed at a worker, such as for want of it."""
         for name, work in works.items():
             broken = work.worker is worker or work.built.status in _BROKEN
-            if broken and self._works.get(name) is work:
+            if broken and self.works.get(name) is work:
                 self._drop(name)
 
     def _free(self, shard: Shard) -> Worker | None:
-        """A worker with room for a shard: one that has its package, or least to do."""
         name = shard.qualified
         free = (
             worker for worker in self._workers
@@ -211,31 +194,23 @@ class Assignment:
         return busy < AT_ONCE and not alone
 
     def _assign(self, shard: Shard, worker: Worker) -> Work:
-        """Give a shard to a worker, with all that will be asked of it."""
         name = shard.qualified
         cases = name in self._plan.compared and shard.reference == "float32"
         capture = self._capture(shard.model) if cases and shard.probes.of_prompts else None
         needs = [capture.future] if capture else []
         built = self._workers.submit(tasks.build, name, cases, *needs, at=[worker])
-        work = self._works[name] = self._open[name] = Work(worker, capture, built)
-        self.ask_all(work, shard)
+        work = self.works[name] = self._open[name] = Work(worker, capture, built)
+        self.ask_all(shard, work)
         return work
 
     def _capture(self, model: str) -> Capture:
         self._mend(model)
         if model not in self._captures:
             able = [worker for worker in self._workers if self._workers.has(worker, model)]
-            future = self._workers.submit(tasks.capture, model, at=able)
-            self._captures[model] = Capture(tuple(able), future)
+            self._captures[model] = Capture(
+                able, self._workers.submit(tasks.capture, model, at=able)
+            )
         return self._captures[model]
-
-    def _lose(self, worker: Worker) -> None:
-        """Forget what a worker had that is gone; what it had at work may be the cause."""
-        for name in self._of(worker):
-            self._lost[name] += name in self._open
-            if self._lost[name] > MOST_LOST:
-                self._given_up[name] = many_lost(name, f"{worker.told.label} ({worker.address})")
-            self._drop(name)
 
     def _mend(self, model: str) -> None:
         """Record hidden states again that were lost, or that filled a disk.
@@ -252,7 +227,7 @@ class Assignment:
         if not isinstance(error, FullDiskError | KilledWorker | None):
             return  # Whatever is built upon it fails likewise, and says so.
         del self._captures[model]
-        for name, work in [*self._works.items()]:
+        for name, work in [*self.works.items()]:
             if work.capture is capture and work.built.status != "finished":
                 self._drop(name)
         if isinstance(error, FullDiskError):
@@ -262,13 +237,12 @@ class Assignment:
             self._given_up |= {n: why for n, shard in self._shards.items() if shard.model == model}
 
     def _of(self, worker: Worker) -> list[str]:
-        return [name for name, work in self._works.items() if work.worker is worker]
+        return [name for name, work in self.works.items() if work.worker is worker]
 
     def _drop(self, name: str) -> None:
-        """Take a shard from its worker; what is not begun there is cancelled."""
-        work = self._works.pop(name)
+        work = self.works.pop(name)
         self._open.pop(name, None)
-        if work.is_taken:
+        if work.facts is not None and not work.pending and not work.answers:
             self._taken.add(name)
         self._workers.cancel(work.futures)
 
@@ -279,7 +253,7 @@ class Assignment:
         """Give the next shards to workers that have room; those whose canaries passed."""
         if not self._somebody_has_room():
             return
-        begun = self._works.keys() | self._given_up.keys() | self._taken
+        begun = self.works.keys() | self._given_up.keys() | self._taken
         for name in self._plan.rest(begun, self._released):
             if not self._somebody_has_room():
                 return

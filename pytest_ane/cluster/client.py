@@ -14,23 +14,15 @@ from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as NotYetError
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from distributed import KilledWorker
 
-from pytest_ane.cluster import tasks
+from pytest_ane.cluster import assignment, tasks
 from pytest_ane.cluster._parcel import Parcel
-from pytest_ane.cluster.assignment import (
-    AT_ONCE,
-    MEASURED,
-    MOST_LOST,
-    Assignment,
-    Plan,
-    Work,
-    many_lost,
-)
+from pytest_ane.cluster.assignment import AT_ONCE, MEASURED, MOST_LOST, Assignment, Plan, Work
 from pytest_ane.cluster.job import Job
 from pytest_ane.cluster.tasks import Answer, Facts, FullDiskError, Measured
 from pytest_ane.cluster.workers import SMALL, TaskFuture, Worker, Workers
@@ -62,11 +54,9 @@ class _Task:
 
 
 class RemoteArtifact(Artifact):
-    """A package at a worker; it is fetched when more is asked than its digest and size.
+    """A package at a worker; it is fetched into this machine's cache when more is asked of it.
 
-    Args:
-        facts: what is known of it; None where it was lost with its workers.
-        fetch: puts the package into this machine's cache.
+    No facts are known of one that was lost with its workers.
     """
 
     def __init__(self, facts: Facts | None, fetch: Callable[[], Artifact]) -> None:
@@ -109,13 +99,8 @@ class Cluster:
     Whatever is asked raises `UnprovenError` where no worker is left that could tell, `BuildError`
     where it was made of other bytes than are judged, and what a worker raised.
 
-    Args:
-        workers: those that have joined.
-        job: the run.
-        cache: this machine's, for packages that are fetched.
-        plan: what will be asked, in its order.
-        say: takes a sentence for the person.
-        show: takes the shards that are at work, and how many are done, several times a second.
+    Packages are fetched into the cache. `say` takes a sentence for the person, `show` the shards
+    that are at work, and how many are done, several times a second.
     """
 
     def __init__(
@@ -177,9 +162,8 @@ class Cluster:
 
     def explain(self, shard: Shard) -> Blame:
         """The weights and operations that a shard's error comes from."""
-        blame: Blame = self._told(
-            shard, f"explain {shard.arithmetic}", tasks.explain, shard.qualified, shard.arithmetic
-        )
+        asked = shard.qualified, shard.arithmetic
+        blame: Blame = self._told(shard, f"explain {shard.arithmetic}", tasks.explain, *asked)
         return blame
 
     def close(self) -> None:
@@ -191,25 +175,24 @@ class Cluster:
     # Of one shard, where it is.
 
     def _told(self, shard: Shard, key: str, task: Callable[..., Any], *args: Any) -> Any:
-        """What a task tells of a shard's package; its name among what is pending is `key`."""
         return self._taken(shard, key, lambda work: self._assigned.ask(work, key, task, *args))
 
     def _taken(self, shard: Shard, key: str, ask: Callable[[Work], TaskFuture]) -> Any:
+        told = self._retried_at(shard, ask)
+        self._assigned.works[shard.qualified].pending.pop(key, None)
+        return told
+
+    def _retried_at(self, shard: Shard, ask: Callable[[Work], TaskFuture]) -> Any:
         def begin() -> _Task:
             work = self._work_of(shard)
             return _Task(work.worker, {shard.qualified: work}, ask(work))
 
-        told = self._retried(shard.qualified, begin)
-        self._assigned.works[shard.qualified].pending.pop(key, None)
-        return told
+        return self._retried(shard.qualified, begin)
 
     def _facts(self, shard: Shard) -> Facts:
-        """What is known of a shard's package; its gates' answers come with it."""
         if (known := self._work_of(shard).facts) is not None:
             return known
-        measured: Measured = self._taken(
-            shard, MEASURED, lambda work: self._assigned.ask_all(work, shard)
-        )
+        measured: Measured = self._taken(shard, MEASURED, partial(self._assigned.ask_all, shard))
         facts = measured.facts
         if self._cache.store is not None:
             self._cache.store.counts.update(measured.stored)
@@ -221,7 +204,6 @@ class Cluster:
         return facts
 
     def _checked(self, answer: Answer) -> Answer:
-        """An answer, if it is of the bytes that are judged."""
         for name, digest in answer.digests.items():
             self._require_same(name, digest, answer.label)
         return answer
@@ -246,9 +228,8 @@ class Cluster:
                 end = self._end_of_wait("build")
             elif time.monotonic() > end:
                 self._waited_for.add("build")
-                raise UnprovenError(
-                    self._workers.nobody(f"{name}: no worker can build it at", name)
-                )
+                why = self._workers.nobody(f"{name}: no worker can build it at", name)
+                raise UnprovenError(why)
             self._workers.wait()
             self._refresh(now=True)
         return work
@@ -257,15 +238,9 @@ class Cluster:
         return time.monotonic() + (0 if kind in self._waited_for else self._workers.timeout)
 
     def _fetched(self, shard: Shard) -> Artifact:
-        """A shard's package in this machine's cache."""
         if shard.artifact is not None:
             return Artifact(shard.artifact)
-
-        def begin() -> _Task:
-            work = self._work_of(shard)
-            return _Task(work.worker, {shard.qualified: work}, work.built)
-
-        parcel: Parcel = self._retried(shard.qualified, begin)
+        parcel: Parcel = self._retried_at(shard, lambda work: work.built)
         parcel.settle(self._cache)
         key = next(name.key for name in parcel.names if name.kind == "artifacts")
         return Artifact.of_entry(self._cache.path("artifacts", key))
@@ -278,10 +253,10 @@ class Cluster:
         def begin() -> _Task:
             if (ahead := self._ahead.pop(question, None)) is not None:
                 return ahead
-            works = self._built(question.test.subject)
-            if question.system is None:
-                return self._submitted(question, self._stack_worker(question.test.subject), works)
-            return self._submitted(question, self._device(question), works)
+            subject = question.test.subject
+            works, on_cpu = self._built(subject), question.system is None
+            worker = self._stack_worker(subject) if on_cpu else self._device(question)
+            return self._submitted(question, worker, works)
 
         return self._checked(self._retried(question.test.subject, begin))
 
@@ -344,9 +319,8 @@ class Cluster:
         return evidence.system_of(machine.os) == system
 
     def _has_files(self, worker: Worker, question: _Question) -> bool:
-        return all(
-            self._workers.has_files(worker, shard) for shard in self._of(question.test.subject)
-        )
+        shards = self._of(question.test.subject)
+        return all(self._workers.has_files(worker, shard) for shard in shards)
 
     def _queue(self, worker: Worker) -> int:
         """How many measurements asked ahead a worker with a Neural Engine still has to make."""
@@ -355,11 +329,6 @@ class Cluster:
         )
 
     # Ahead of the tests, so that a Neural Engine need not wait for them.
-
-    def _ask_ahead(self) -> None:
-        for worker in self._workers:
-            if not worker.told.builds and self._queue(worker) < AT_ONCE:
-                self._ask_next(worker)
 
     def _ask_next(self, worker: Worker) -> None:
         """Let a Neural Engine measure what a test will ask of a shard that is built."""
@@ -372,9 +341,8 @@ class Cluster:
                 return
             if self._will_do(worker, question) and self._has_files(worker, question):
                 self._lacking.remove(question)
-                self._ahead[question] = self._submitted(
-                    question, worker, {question.test.subject: work}
-                )
+                works = {question.test.subject: work}
+                self._ahead[question] = self._submitted(question, worker, works)
                 return
 
     def _find_lacking(self) -> None:
@@ -397,8 +365,7 @@ class Cluster:
             try:
                 return self._result(task)
             except _LostError:
-                last = f"{task.worker.told.label} ({task.worker.address})"
-                failed = many_lost(subject, last)
+                failed = assignment.many_lost(subject, str(task.worker))
             except FullDiskError as error:
                 failed = UnprovenError(str(error))
                 self._assigned.leave_out(error)
@@ -438,12 +405,13 @@ class Cluster:
         look = now or self._workers.is_due()
         self._assigned.refresh(self._workers.refresh() if look else ())
         if look:
-            self._ask_ahead()
+            for worker in self._workers:
+                if not worker.told.builds and self._queue(worker) < AT_ONCE:
+                    self._ask_next(worker)
             self._show(self._assigned.at_work, self._assigned.done)
 
 
 def _arrived(work: Work) -> Facts | None:
-    """Facts of a package, if they are there."""
     if work.facts is None and work.pending[MEASURED].status == "finished":
         with suppress(Exception):  # Whoever waits for them is told.
             measured: Measured = work.pending[MEASURED].result(timeout=SMALL)

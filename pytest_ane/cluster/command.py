@@ -33,12 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Output:
-    """Take part until the scheduler ends, or Ctrl-C.
-
-    Raises:
-        ClusterError: there is no scheduler, or nothing that this machine could give.
-        CacheError: the cache folder holds other content, or the store's URL has no meaning.
-    """
+    """Take part until the scheduler ends, or Ctrl-C; `ClusterError` where that is not possible."""
     from pytest_ane.make.cache import default_root
     from pytest_ane.make.disk import default_builds, require_cache
     from pytest_ane.make.shared_store import check_url
@@ -60,14 +55,9 @@ def run(options: argparse.Namespace) -> Output:
         check_url(options.store)
     require_cache((options.cache or default_root()).absolute())
     offer = offered(
-        options.scheduler,
-        builds,
-        machine_with_ane(),
-        folder=options.folder.absolute(),
-        cache=options.cache,
-        store=options.store,
-        preload=tuple(options.preload),
-    )
+        options.scheduler, builds, machine_with_ane(), options.folder.absolute(), options.cache,
+        options.store, options.preload,
+    )  # fmt: skip
     if not offer.builds and offer.mac is None:
         raise ClusterError("--builds=0: there is no Neural Engine here, so nothing would be done.")
     yield str(offer)

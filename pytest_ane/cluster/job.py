@@ -25,11 +25,9 @@ LIBRARIES = ("coremltools", "torch", "numpy", "numba", "tokenizers", "gguf")
 
 
 class Inputs(NamedTuple):
-    """What a machine's checkout gives a run.
+    """What a machine's checkout gives a run: digests by model, and by shard of its own files.
 
-    Attributes:
-        digests: by model, and by shard of its own files.
-        lacking: why there is none, by the same names.
+    Where there is none, `lacking` says why.
     """
 
     digests: dict[str, str]
@@ -41,15 +39,11 @@ class Job:
     """A run, as workers take part in it.
 
     Attributes:
-        manifest: all models and shards.
         shards: those selected, with their policies as the run has them.
         identities: what each model depends on, by name.
         judged: qualified ids of the shards whose fidelity is asked for.
         store: URL or folder of the store that machines share; empty for none.
-        units: where Core ML may run artifacts.
-        device_timeout: seconds of one call of Core ML, as in `Project`.
-        memory: bytes that running a program may take; None for half of what is free there.
-        seconds: of one call of a program; None for the usual time.
+        memory, seconds: that a call of a program may take, as of `process_budget`.
     """
 
     manifest: Manifest
@@ -129,11 +123,11 @@ def inputs(project: Project) -> Inputs:
     models = sorted({shard.model for shard in project.shards if needs_weights(shard)})
     for name in (*models, *files):
         try:
-            found.digests[name] = (
-                key_digest([tree_digest(p) if p.is_dir() else file_digest(p) for p in files[name]])
-                if name in files
-                else source_digest(project.model(name).identity)
-            )
+            if name in files:
+                of = [tree_digest(p) if p.is_dir() else file_digest(p) for p in files[name]]
+                found.digests[name] = key_digest(of)
+            else:
+                found.digests[name] = source_digest(project.model(name).identity)
         except (AneError, OSError, ImportError) as error:
             found.lacking[name] = str(error)
     return found

@@ -40,15 +40,9 @@ PLUGIN = "pytest-ane"
 
 @dataclass(frozen=True)
 class WorkerSetup(WorkerPlugin):
-    """What a process of `pytest-ane worker` knows of its machine.
+    """What a process of `pytest-ane worker` knows of its machine, as of `_worker.Offer`.
 
-    Attributes:
-        name: of plugin.
-        label: what people call the worker: its host.
-        folder: its checkout.
-        cache: the cache folder; None for the user's own.
-        store: in place of the run's; None to use that.
-        machine: this Mac, if its Neural Engine is what the process is for.
+    It has a machine where that Mac's Neural Engine is what the process is for.
     """
 
     label: str
@@ -64,11 +58,7 @@ class WorkerSetup(WorkerPlugin):
 
 
 class FullDiskError(ClusterError):
-    """A worker's disk takes no more: the task is another's.
-
-    Attributes:
-        address: the worker's.
-    """
+    """The disk of the worker at an address takes no more: the task is another's."""
 
     def __init__(self, message: str, address: str = "") -> None:
         super().__init__(message)
@@ -82,12 +72,8 @@ class FullDiskError(ClusterError):
 class Introduction:
     """What a worker says of itself when a run asks.
 
-    Attributes:
-        label: its host.
-        versions: of Python, libraries and code.
-        inputs: what its checkout gives the run.
-        built: qualified ids of shards that its cache has.
-        machine: its Mac, where it is for a Neural Engine, and for that alone.
+    Its label is its host; built are qualified ids of shards that its cache has. The machine is its
+    Mac, where it is for a Neural Engine, and for that alone.
     """
 
     label: str
@@ -104,13 +90,9 @@ class Introduction:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a verdict needs of a package that lies elsewhere.
+    """What a verdict needs of a package that lies at the worker with this label.
 
-    Attributes:
-        size: bytes.
-        files: digests by name, as of `Artifact.files`.
-        notes: what backend and cache had to tell.
-        label: the worker's.
+    Size and files are as of `Artifact`; notes are what backend and cache had to tell.
     """
 
     size: int
@@ -126,15 +108,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Answer:
-    """A measurement, and where it was made.
-
-    Attributes:
-        measurement: the gate's record.
-        digests: of the packages that were measured, by shard.
-        environment: the backend's provenance there.
-        notes: what backend and cache had to tell.
-        label: the worker's.
-    """
+    """A gate's measurement, digests of the packages by shard, and where it was made."""
 
     measurement: Any
     digests: Mapping[str, str]
@@ -147,11 +121,9 @@ class Answer:
 class Measured:
     """A shard's package, and its measurements by the CPU executor.
 
-    Attributes:
-        facts: of the package.
-        answers: by test, as of `pickled`, an error where it cannot be measured; without those with
-            a bug, which is shown with its traceback when they are asked alone.
-        stored: entries that the store gave and took, as of `Project.exchanged`.
+    Answers are as of `pickled`, an error where a test cannot be measured; those with a bug are left
+    out, which is shown with its traceback when they are asked alone. Stored are entries that the
+    store gave and took, as of `Project.exchanged`.
     """
 
     facts: Facts
@@ -174,6 +146,7 @@ def unpickled(data: bytes) -> Answer | AneError:
 class _Opened:
     """A run's project in this process, its budgets, and what is to be told with the next answer."""
 
+    label: str
     project: Project
     memory: int | None
     seconds: float | None
@@ -185,12 +158,6 @@ class _Opened:
         self.notes.clear()
         return notes
 
-    def taken_counts(self) -> dict[str, int]:
-        """Entries that the store gave and took since the last answer."""
-        counts = dict(self.project.exchanged)
-        self.project.exchanged.clear()
-        return counts
-
 
 _MOST_RUNS = 16
 """Runs that a process remembers; older ones are over."""
@@ -199,16 +166,10 @@ _jobs: dict[str, bytes] = {}
 
 
 def introduce(token: str, job: bytes, asked: Mapping[str, str]) -> Introduction | None:
-    """Let a worker take part in a run, and ask what it is.
+    """Let a worker take part in a run with a token, and ask what it is.
 
-    Args:
-        token: the run's, by which its tasks name it.
-        job: packed.
-        asked: the versions of the machine that judges.
-
-    Returns:
-        None from a worker that `pytest-ane worker` did not start. Of one with other versions
-        nothing else is asked, for it may not be able to read the run.
+    None from a worker that `pytest-ane worker` did not start. Of one with other versions than those
+    of the machine that judges nothing else is asked, for it may not be able to read the run.
     """
     worker = _here()
     if worker is None:
@@ -263,7 +224,7 @@ def measure_shard(token: str, name: str, tests: Sequence[GateTest], parcel: Parc
     with _opened(token, [parcel]) as run:
         shard = _shard(run.project, name)
         artifact = run.project.artifact(shard)
-        facts = Facts(artifact.size, dict(artifact.files), run.taken_notes(), _label())
+        facts = Facts(artifact.size, dict(artifact.files), run.taken_notes(), run.label)
         answers: dict[GateTest, bytes] = {}
         for test in tests:
             try:
@@ -275,37 +236,37 @@ def measure_shard(token: str, name: str, tests: Sequence[GateTest], parcel: Parc
                 answers[test] = pickled(error)
             except Exception:
                 continue
-        return Measured(facts, answers, run.taken_counts())
+        stored = dict(run.project.exchanged)
+        run.project.exchanged.clear()
+        return Measured(facts, answers, stored)
 
 
 def measure(token: str, test: GateTest, *parcels: Parcel) -> Answer:
     """A gate's measurement of a shard or model, by the CPU executor, of the packages it needs."""
-    with _opened(token, parcels) as run:
-        return _measured_of(run, test)
+    return _measured_of(token, test, parcels, device=False)
 
 
 def measure_on_device(token: str, test: GateTest, *parcels: Parcel) -> Answer:
     """As `measure`, by Core ML and this machine's Neural Engine."""
-    with _opened(token, parcels, device=True) as run:
-        assert isinstance(run.project.backend, CoreMLBackend)
-        run.project.backend.require_ane()
-        return _measured_of(run, test)
+    return _measured_of(token, test, parcels, device=True)
 
 
-def _measured_of(run: _Opened, test: GateTest) -> Answer:
-    project, of_shard = run.project, GATES[test.gate].scope == "shard"
-    shards = [s for s in project.shards if test.subject == (s.qualified if of_shard else s.model)]
-    context = (
-        project.open_shard(_asked(shards[0], test))
-        if of_shard
-        else project.stack(test.subject, test.arithmetic)
-    )
-    digests = {s.qualified: files_digest(project.artifact(s).files) for s in shards}
-    return _measured(run, test.gate, context, digests)
+def _measured_of(token: str, test: GateTest, parcels: Sequence[Parcel], *, device: bool) -> Answer:
+    with _opened(token, parcels, device=device) as run:
+        project = run.project
+        if isinstance(project.backend, CoreMLBackend):
+            project.backend.require_ane()
+        if GATES[test.gate].scope == "shard":
+            shards = [_shard(project, test.subject)]
+            context: Any = project.open_shard(_asked(shards[0], test))
+        else:
+            shards = [shard for shard in project.shards if shard.model == test.subject]
+            context = project.stack(test.subject, test.arithmetic)
+        digests = {s.qualified: files_digest(project.artifact(s).files) for s in shards}
+        return _measured(run, test.gate, context, digests)
 
 
 def _asked(shard: Shard, test: GateTest) -> Shard:
-    """A shard as a test asks about it."""
     by_arithmetic = GATES[test.gate].by_arithmetic
     return shard.in_arithmetic((test.arithmetic,)) if by_arithmetic else shard
 
@@ -313,7 +274,7 @@ def _asked(shard: Shard, test: GateTest) -> Shard:
 def _measured(run: _Opened, gate: str, context: Any, digests: Mapping[str, str]) -> Answer:
     measurement = GATES[gate].measure(context)
     environment = run.project.backend.provenance()
-    return Answer(measurement, digests, environment, run.taken_notes(), _label())
+    return Answer(measurement, digests, environment, run.taken_notes(), run.label)
 
 
 def beside(token: str, gate: str, subject: str, recorded: Any, parcel: Parcel) -> Any:
@@ -343,11 +304,6 @@ def _but_for_the_disk() -> Iterator[None]:
 def _here() -> WorkerSetup | None:
     plugin = get_worker().plugins.get(PLUGIN)
     return plugin if isinstance(plugin, WorkerSetup) else None
-
-
-def _label() -> str:
-    worker = _here()
-    return worker.label if worker else ""
 
 
 @contextmanager
@@ -391,7 +347,7 @@ def _project(token: str, device: bool, own: bool) -> _Opened:
         # What the disk must hold is what this process builds next, not the whole run.
         scope=(),
     )
-    return _Opened(project, job.memory, job.seconds, notes)
+    return _Opened(worker.label, project, job.memory, job.seconds, notes)
 
 
 def _shard(project: Project, name: str) -> Shard:

@@ -36,26 +36,20 @@ TaskFuture: TypeAlias = "Future[Any]"
 
 @dataclass(frozen=True, eq=False)
 class Worker:
-    """A worker that takes part.
-
-    Attributes:
-        address: Dask's.
-        told: what it says of itself.
-        memory: bytes that it may take.
-    """
+    """A worker that takes part: Dask's address, what it says of itself, bytes that it may take."""
 
     address: str
     told: Introduction
     memory: int
 
+    def __str__(self) -> str:
+        return f"{self.told.label} ({self.address})"
+
 
 class Workers:
     """The workers that take part: those that Dask's scheduler lists and that fit the run.
 
-    Args:
-        url: of the scheduler, such as `tcp://10.0.0.7:8786`.
-        timeout: seconds to wait for it, and for a first worker.
-        say: takes a sentence for the person, such as on a worker that is left out.
+    The timeout is in seconds, for it and for a first worker; `say` takes a sentence for the person.
 
     Raises:
         ClusterError: this is no scheduler's URL, or none answers.
@@ -80,8 +74,9 @@ class Workers:
                 warnings.simplefilter("ignore")
                 self._client = Client(url, timeout=timeout, set_as_default=False)
         except (OSError, ValueError, NotYetError, ImportError) as error:
+            why = next(iter(str(error).splitlines()), "") or type(error).__name__
             raise ClusterError(
-                f"No scheduler answers at {printable(url)} ({printable(_first(error), 200)}); "
+                f"No scheduler answers at {printable(url)} ({printable(why, 200)}); "
                 "start one with: dask scheduler"
             ) from None
         loop: Any = self._client.loop
@@ -90,12 +85,7 @@ class Workers:
     def join(self, job: Job, inputs: Inputs) -> None:
         """Let all workers that are there take part; those that are busy take part later.
 
-        Args:
-            job: the run.
-            inputs: what this machine's checkout gives it, as of `job.inputs`.
-
-        Raises:
-            ClusterError: none is there, or none can take part.
+        The inputs are what this machine's checkout gives; `ClusterError` where none can take part.
         """
         self._job, self._inputs = job.packed(), inputs
         end = time.monotonic() + self.timeout
@@ -108,14 +98,10 @@ class Workers:
             if self._known and not before:
                 to_answer = min(to_answer, time.monotonic() + SMALL)
             self.wait()
-        if not self._known and self._introductions:
-            raise ClusterError(
-                f"{_count(len(self._introductions), 'worker')} at {self.url} did not answer, "
-                "such as for another run's work; wait for that, or add one with: "
-                f"pytest-ane worker {self.url}"
-            )
         if not self._known:
-            what = "No worker can take part at" if self._left_out else "No worker is connected to"
+            what = "No worker is connected to"
+            if self._left_out or self._introductions:
+                what = "No worker that can take part answers at"
             raise ClusterError(self.nobody(what, ""))
 
     def __iter__(self) -> Iterator[Worker]:
@@ -139,8 +125,8 @@ class Workers:
 
     def can_build(self, worker: Worker, shard: Shard) -> bool:
         """Whether it has all that a shard is built from and compared with."""
-        weights = not needs_weights(shard) or self.has(worker, shard.model)
-        return weights and self.has(worker, shard.qualified)
+        names = (shard.model,) * needs_weights(shard) + (shard.qualified,)
+        return all(self.has(worker, name) for name in names)
 
     def has_files(self, worker: Worker, shard: Shard) -> bool:
         """Whether a shard's own files are the same there, such as those of a package."""
@@ -149,13 +135,11 @@ class Workers:
 
     def submit(self, task: Callable[..., Any], *args: Any, at: Sequence[Worker]) -> TaskFuture:
         """Let a task of this run be done at one of some workers, all for the same kind of task."""
-        resource = "build" if at[0].told.builds else "ANE"
-        return self._submitted(task, *args, at=[w.address for w in at], resources={resource: 1})
+        resources = {"build" if at[0].told.builds else "ANE": 1}
+        return self._submitted(task, *args, workers=[w.address for w in at], resources=resources)
 
-    def _submitted(
-        self, task: Callable[..., Any], *args: Any, at: list[str], **resources: Any
-    ) -> TaskFuture:
-        future = self._client.submit(task, self._token, *args, workers=at, pure=False, **resources)
+    def _submitted(self, task: Callable[..., Any], *args: Any, **where: Any) -> TaskFuture:
+        future = self._client.submit(task, self._token, *args, pure=False, **where)
         future.add_done_callback(lambda _: self._bell.set())
         return future
 
@@ -189,7 +173,7 @@ class Workers:
             return []
         gone = [self._known.pop(address) for address in self._known.keys() - there.keys()]
         for worker in gone:
-            self._say(f"a worker on {worker.told.label} ({worker.address}) is gone")
+            self._say(f"a worker on {worker} is gone")
         for address in self._introductions.keys() - there.keys():
             del self._introductions[address]
         for address in there.keys() - self._known.keys() - self._left_out.keys():
@@ -207,7 +191,7 @@ class Workers:
         return worker
 
     def nobody(self, what: str, name: str) -> str:
-        """A sentence with the scheduler, why the workers there will not do, and how to add one."""
+        """That there is none at the scheduler, why the others will not do, how to add one."""
         reasons = list(dict.fromkeys(self._left_out.values()))
         for worker in self:
             lacking = worker.told.inputs.lacking
@@ -232,7 +216,7 @@ class Workers:
     def _introduce(self, address: str, memory: int) -> None:
         future = self._introductions.get(address)
         if future is None:
-            future = self._submitted(tasks.introduce, self._job, versions(), at=[address])
+            future = self._submitted(tasks.introduce, self._job, versions(), workers=[address])
             self._introductions[address] = future
         if not future.done():
             return
@@ -250,16 +234,12 @@ class Workers:
                 self.leave_out(address, why)
             else:
                 assert told is not None
-                self._known[address] = Worker(address, told, memory)
-                self._tell_lacks(told)
-
-    def _tell_lacks(self, told: Introduction) -> None:
-        """Say what a worker's checkout lacks; it takes no part in that."""
-        for name, digest in self._inputs.digests.items():
-            if told.builds and told.inputs.digests.get(name) != digest:
-                differ = "its files or weights differ from those here"
-                why = told.inputs.lacking.get(name, differ)
-                self._say(f"the worker on {told.label} builds nothing of {name}: {why}")
+                worker = self._known[address] = Worker(address, told, memory)
+                for name in self._inputs.digests:
+                    if told.builds and not self.has(worker, name):
+                        differ = "its files or weights differ from those here"
+                        why = told.inputs.lacking.get(name, differ)
+                        self._say(f"the worker on {told.label} builds nothing of {name}: {why}")
 
 
 def check_scheduler(url: str) -> None:
@@ -280,7 +260,6 @@ def _but_for_abandoned(loop: asyncio.AbstractEventLoop, context: dict[str, Any])
 
 
 def _unfit(told: Introduction | None) -> str:
-    """Why a worker takes no part; empty if it does."""
     if told is None:
         return "it is one of Dask's own; start it with: pytest-ane worker"
     here = versions()
@@ -288,14 +267,8 @@ def _unfit(told: Introduction | None) -> str:
     if not differing:
         return ""
     name = differing[0]
-    return (
-        f"its {name} is {told.versions.get(name, 'unknown')}, and here it is {here[name]}; install "
-        "the same there"
-    )
-
-
-def _first(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
+    there = told.versions.get(name, "unknown")
+    return f"its {name} is {there}, and here it is {here[name]}; install the same there"
 
 
 def _count(number: int, noun: str) -> str:

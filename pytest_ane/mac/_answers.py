@@ -12,13 +12,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from filelock import FileLock
 
 from pytest_ane.gates.placement.measure import to_record
 from pytest_ane.gates.placement.plans import Plan, PlannedOperation, coremltools, read_plan
@@ -26,7 +25,7 @@ from pytest_ane.mac import _native
 from pytest_ane.mac._compiler import Failures, compile_model, is_constant
 from pytest_ane.mac._native import Question, array_digests
 from pytest_ane.mac._plans import Usage, by_rules, compute_plan, devices, walk
-from pytest_ane.mac._script import LOCK, Failure, Script
+from pytest_ane.mac._script import Failure, Script
 from pytest_ane.mlprogram.arrays import Arrays
 from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.mlprogram.digests import file_digest, key_digest
@@ -41,16 +40,17 @@ _LISTS_DEVICES = 14
 """The version of macOS."""
 
 
-@dataclass(frozen=True)
-class Identity:
-    """What a model is known by: SHA-256 of the names of what it computes, and of its weights."""
+class Identity(NamedTuple):
+    """SHA-256 of the names of what a model computes, and of its weights.
+
+    They are the same for a package and for what was compiled of it.
+    """
 
     operations: str
     weights: str
 
 
 def identity(model: MLModel) -> Identity:
-    """A model's identity, the same for a package and for what was compiled of it."""
     names = [(f, scope, op.name) for f, scope, op in walk(model) if not is_constant(op.op)]
     folder = Path(model.weights)
     files = sorted(folder.iterdir()) if folder.is_dir() else []
@@ -59,7 +59,6 @@ def identity(model: MLModel) -> Identity:
 
 
 def read_identity(path: str) -> Identity | None:
-    """The identity of a model on disk; None for what is no ML Program of its own."""
     try:
         return identity(read_model(path, weights=False))
     except AneError:
@@ -67,28 +66,20 @@ def read_identity(path: str) -> Identity | None:
 
 
 def _key(path: str) -> Callable[..., str | None]:
-    model = read_identity(path) if path else None
-    return partial(prediction_key, model)
+    """What gives the digest of a prediction of a model.
 
-
-def prediction_key(
-    model: Identity | None, function: str, units: str, data: Arrays, state: str | None
-) -> str | None:
-    """The digest of a prediction; None for inputs that are no arrays.
-
-    Args:
-        model: the model that predicts; one that is not known has no digests.
-        function: one of several; empty for the default.
-        units: the compute units allowed.
-        data: the inputs, numbers or images.
-        state: the digest of what the state went through; None for no state.
+    It takes function and compute units, the inputs and the digest of what the state went through;
+    it gives None for a model that is not known, and for inputs that are no arrays.
     """
-    arrays = {name: np.asarray(value) for name, value in data.items()}
-    if model is None or any(array.dtype.hasobject for array in arrays.values()):
-        return None
-    return key_digest(
-        [model.operations, model.weights, function, units, array_digests(arrays), state]
-    )
+    model = read_identity(path) if path else None
+
+    def key(function: str, units: str, data: Arrays, state: str | None) -> str | None:
+        arrays = {name: np.asarray(value) for name, value in data.items()}
+        if model is None or any(array.dtype.hasobject for array in arrays.values()):
+            return None
+        return key_digest([*model, function, units, array_digests(arrays), state])
+
+    return key
 
 
 class Recording:
@@ -96,18 +87,14 @@ class Recording:
 
     def __init__(self, folder: Path) -> None:
         self._plans, self._values = folder / "plans", folder / "values"
-        self._read: list[tuple[Identity, Plan]] | None = None
-        self._turns: dict[tuple[str, str], int] = {}
+        self._turns: Counter[tuple[Identity, str]] = Counter()
 
     def write_plan(self, model: Identity, plan: Plan) -> None:
-        """Keep a plan after those that are kept already."""
         self._plans.mkdir(parents=True, exist_ok=True)
-        identity = {"operations": model.operations, "weights": model.weights}
-        data = coremltools.write(replace(plan, extra={**plan.extra, _MODEL: identity}))
+        data = coremltools.write(replace(plan, extra={**plan.extra, _MODEL: model._asdict()}))
         text = json.dumps(data, indent=1) + "\n"
-        with FileLock(self._plans.parent / LOCK):
-            file = self._plans / f"{len(list(self._plans.glob('*.json'))):05}.json"
-            write_atomically(file, text.encode())
+        file = self._plans / f"{len(list(self._plans.glob('*.json'))):05}.json"
+        write_atomically(file, text.encode())
 
     def usages(self, path: str, model: MLModel, units: str) -> dict[Operation, Usage] | None:
         """The recorded usage of every operation; None where no plan is recorded at all.
@@ -117,24 +104,18 @@ class Recording:
         Raises:
             RecordingError: plans are recorded, but not of this model with these compute units.
         """
-        if not self._recorded():
+        if not self._recorded:
             return None
-        wanted = identity(model)
-        alike = [
-            entry for entry in self._recorded()
-            if entry[0].operations == wanted.operations and entry[1].compute_units == units
-        ]  # fmt: skip
-        same = [plan for recorded, plan in alike if recorded.weights == wanted.weights]
+        wanted = identity(model), units
+        same = [plan for of, plan in self._recorded if (of, plan.compute_units) == wanted]
         if not same:
             raise RecordingError(
                 f"{path}: the recording has no plan of this model with {units}; record it again."
             )
-        turn = self._turns.get((wanted.operations + wanted.weights, units), 0)
-        self._turns[wanted.operations + wanted.weights, units] = turn + 1
-        return _usages(model, same[min(turn, len(same) - 1)])
+        self._turns[wanted] += 1
+        return _usages(model, same[min(self._turns[wanted], len(same)) - 1])
 
     def write_values(self, key: str, values: Arrays) -> bool:
-        """Keep arrays under a digest; False for values that are none."""
         from safetensors.numpy import save
 
         arrays = {name: np.asarray(value) for name, value in values.items()}
@@ -146,11 +127,7 @@ class Recording:
         return True
 
     def values(self, key: str) -> dict[str, Any] | None:
-        """The arrays under a digest, if there are any.
-
-        Raises:
-            RecordingError: the file is damaged.
-        """
+        """The arrays under a digest, if there are any; `RecordingError` where they are damaged."""
         from safetensors import SafetensorError
         from safetensors.numpy import load
 
@@ -162,10 +139,9 @@ class Recording:
         except (OSError, SafetensorError, ValueError, KeyError) as error:
             raise RecordingError(f"{file}: is damaged ({error}); record it again.") from None
 
+    @cached_property
     def _recorded(self) -> list[tuple[Identity, Plan]]:
-        if self._read is None:
-            self._read = [_plan(file) for file in sorted(self._plans.glob("*.json"))]
-        return self._read
+        return [_plan(file) for file in sorted(self._plans.glob("*.json"))]
 
 
 def _plan(file: Path) -> tuple[Identity, Plan]:
@@ -194,13 +170,7 @@ def _usages(model: MLModel, plan: Plan) -> dict[Operation, Usage]:
 
 
 class Log:
-    """Keeps what Core ML answers.
-
-    Attributes:
-        failures: errors, each after as many answers of its kind as came before it.
-        predicted: whether predictions are kept.
-        skipped: what could not be kept, a sentence each.
-    """
+    """Keeps what Core ML answers; errors each after as many answers of its kind as came before."""
 
     def __init__(self, folder: Path) -> None:
         self.failures: list[Failure] = []
@@ -229,31 +199,24 @@ class Log:
             if question.key is not None and self._recording.write_values(question.key, values):
                 self.predicted = True
             else:
-                self.skipped.append(
-                    f"{path}: a prediction of other things than arrays is not kept."
-                )
+                self.skipped.append(f"{path}: a prediction of more than arrays is not kept.")
         return answer
 
     def _keep_plan(self, plan: Any, path: str, units: str) -> None:
         model = read_identity(path)
-        try:
-            record = to_record(plan, units, path)
-        except ExecutionError as error:
-            self.skipped.append(str(error))
-            return
         if model is None:
             self.skipped.append(f"{path}: its plan is not kept; it cannot be read as a program.")
-        else:
-            self._recording.write_plan(model, record)
+            return
+        try:
+            self._recording.write_plan(model, to_record(plan, units, path))
+        except ExecutionError as error:
+            self.skipped.append(str(error))
 
 
 class Replay:
     """Answers as a script and a recording say, the recording first; the executor computes the rest.
 
-    Args:
-        script: what is answered.
-        folder: for counts of questions and planned paths, which child processes share.
-        recording: recorded answers; None for none.
+    The folder has counts of questions and planned paths, which child processes share.
     """
 
     def __init__(self, script: Script, folder: Path, recording: Recording | None) -> None:
@@ -263,17 +226,13 @@ class Replay:
         self._leaked: list[bytes] = []
 
     def key(self, path: str) -> Callable[..., str | None] | None:
-        """What gives the digest of a prediction, where there is a recording."""
         return _key(path) if self._recording else None
 
     def answer(self, question: Question, ask: Callable[[], Any]) -> Any:
         """The Mac's answer.
 
-        Raises:
-            RuntimeError: a failure is due; or the plan of a package is asked for, with which Core
-                ML would end the whole process.
-            ProgramError: the model cannot be read.
-            RecordingError: a plan or prediction is not recorded, and may not be made up.
+        `RuntimeError` where a failure is due, `RecordingError` where a plan or prediction is not
+        recorded and may not be made up.
         """
         path = question.path
         if question.at == "plan" and Path(path).suffix != ".mlmodelc":
@@ -294,17 +253,14 @@ class Replay:
                 usages = self._usages(path, model, question.units)
                 return compute_plan(model.program, usages.get, cores)
             case "devices":
-                return self._devices()
+                machine = self._script.machine
+                if int(machine.os.partition(".")[0]) < _LISTS_DEVICES:
+                    raise RuntimeError("MLComputeDevice is only available on macOS >= 14.0")
+                kinds = devices(machine.cores)
+                return [kinds[name] for name in kinds if name != "ANE" or machine.cores]
             case "predict" | "read":
                 return self._values(question, ask)
         return ask()
-
-    def _devices(self) -> list[Any]:
-        machine = self._script.machine
-        if int(machine.os.partition(".")[0]) < _LISTS_DEVICES:
-            raise RuntimeError("MLComputeDevice is only available on macOS >= 14.0")
-        kinds = devices(machine.cores)
-        return [kinds[name] for name in kinds if name != "ANE" or machine.cores]
 
     def _values(self, question: Question, ask: Callable[[], Any]) -> Any:
         state, predicts = question.state, question.at == "predict"
@@ -328,7 +284,6 @@ class Replay:
         return by_rules(self._script, model, units) if recorded is None else recorded
 
     def _is_broken(self, path: str) -> bool:
-        """Whether a path is among the first that were planned, in whichever process."""
         resolved = str(Path(path).resolve())
         paths = self._paths.read_text().splitlines() if self._paths.exists() else []
         if resolved not in paths:

@@ -33,11 +33,7 @@ from pytest_ane.mlprogram.records import (
 
 
 def compile_model(package: Path, target: Path, script: Script, failures: Failures) -> Path:
-    """Compile a package; the result names the build of macOS that made it.
-
-    Raises:
-        RuntimeError: a failure is due, the package cannot be read, or is no ML Program.
-    """
+    """Compile a package, with the build of macOS that made it; `RuntimeError` where that fails."""
     failures.raise_due("compile", str(package))
     try:
         model = rewritten(read_model(package), script.rewrites)
@@ -49,7 +45,6 @@ def compile_model(package: Path, target: Path, script: Script, failures: Failure
 
 
 def is_constant(op: str) -> bool:
-    """Whether operations of a type have no device, because nothing runs."""
     return op == "const" or op.startswith("constexpr_")
 
 
@@ -95,11 +90,8 @@ def _changed(
         yield Operation("const", {}, (Named(target, kind.type),), {"val": kind})
         inputs = {"x": (Ref(output.name),), "dtype": (Ref(target),)}
         yield Operation("cast", inputs, (replace(output, name=result),))
-        names.update(dict.fromkeys([operation.name, *_of(names, output.name)], result))
-
-
-def _of(names: Mapping[str, str], target: str) -> list[str]:
-    return [name for name, value in names.items() if value == target]
+        renamed = [name for name, value in names.items() if value == output.name]
+        names.update(dict.fromkeys([operation.name, *renamed], result))
 
 
 def _renamed(
@@ -132,11 +124,7 @@ class Failures:
         self._folder = folder
 
     def raise_due(self, at: Point, path: str) -> None:
-        """Count a question; an abort or a hang that is due happens.
-
-        Raises:
-            RuntimeError: a failure is due.
-        """
+        """Count a question; a failure that is due is a `RuntimeError`, or happens."""
         due = [f for index, f in enumerate(self._failures) if self._due(index, f, at, path)]
         if not due:
             return
@@ -150,24 +138,19 @@ class Failures:
     def _due(self, index: int, failure: Failure, at: Point, path: str) -> bool:
         if failure.at != at or not fnmatchcase(path, failure.path):
             return False
-        if failure.when == "other-build" and built_by(Path(path)) in (None, self._build):
+        if failure.when == "other-build" and _is_own(Path(path), self._build):
             return False
-        count = self._count(index) - failure.after
-        return count > 0 and (failure.times is None or count <= failure.times)
-
-    def _count(self, index: int) -> int:
         with (self._folder / f"count-{index}").open("ab") as file:
             file.write(b".")
             file.flush()
-            return file.tell()
+            count = file.tell() - failure.after
+        return count > 0 and (failure.times is None or count <= failure.times)
 
 
-def built_by(compiled: Path) -> str | None:
-    """The build of macOS whose replayed compiler made a model; None for another compiler."""
-    try:
-        return str(json.loads((compiled / BUILT_BY).read_bytes())["build"])
-    except FileNotFoundError:
-        return None
+def _is_own(compiled: Path, build: str) -> bool:
+    """Whether the replayed compiler of this build of macOS made a model, or another compiler."""
+    file = compiled / BUILT_BY
+    return not file.exists() or json.loads(file.read_bytes())["build"] == build
 
 
 if __name__ == "__main__":

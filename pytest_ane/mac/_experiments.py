@@ -2,12 +2,9 @@
 
 Inputs tell apart how an operation may compute, and are the same on every machine. Core ML leaves
 small work on the CPU (on an M4 a product of matrices below some 100 million multiply-accumulates),
-so tensors repeat their samples many times over. Whether that is enough, only
-the plan says. `first_contact` runs them all; rows have the columns of
-tests/mlprogram/executor/ane/recorded.csv, and `python -m benchmarks.ane_arithmetic` scores them:
-
-    rows = record(EXPERIMENTS["exp"](), machine, device)
-    Path("exp.csv").write_bytes(to_csv(rows))
+so tensors repeat their samples many times over. Whether that is enough, only the plan says. Rows
+have the columns of tests/mlprogram/executor/ane/recorded.csv, and `python -m
+benchmarks.ane_arithmetic` scores them.
 """
 
 from __future__ import annotations
@@ -16,12 +13,12 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,15 +47,8 @@ _REPLAYED = f"the native module is replaced by pytest-ane, no Core ML: {NO_EVIDE
 _SAME = f"every output of the program equals the CPU's, which may have run it: {NO_EVIDENCE}"
 
 
-@dataclass(frozen=True)
-class Sample:
-    """Outputs that make one row.
-
-    Attributes:
-        name: within the experiment.
-        operands: what they were computed from, ready for JSON.
-        at: which elements of the output.
-    """
+class Sample(NamedTuple):
+    """Elements of the output that make one row, and what they were computed from, as JSON data."""
 
     name: str
     operands: Mapping[str, Any]
@@ -71,12 +61,10 @@ class Experiment:
 
     Attributes:
         name: on the command line, and at the beginning of its rows' `id`.
-        op: what its rows call the operation.
-        kind: the operation's name in MIL, by which the plan knows it.
+        op: what its rows call the operation, whose name in MIL is `kind`.
         question: what it settles.
         inputs: fp16 numbers as float32, by name.
         body: makes the operation of coremltools' builder and the inputs' variables.
-        samples: its rows.
     """
 
     name: str
@@ -88,7 +76,6 @@ class Experiment:
     samples: tuple[Sample, ...] = field(repr=False)
 
     def save(self, folder: Path) -> Path:
-        """Write the program's `.mlpackage` into a folder."""
         import_coremltools()
         from coremltools.converters.mil import Builder as mb
         from coremltools.converters.mil.mil import types
@@ -117,20 +104,12 @@ def convert(path: Path, body: Callable[..., Any], specs: Any, target: str, **opt
     ).save(str(path))
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """What the ANE and the CPU gave for the same operands.
 
-    Attributes:
-        id: the experiment's name, and the sample's.
-        chip: the chip, and the system.
-        source: who recorded it.
-        op: what was computed.
-        operands: JSON; fp16 numbers as hex patterns, `0x3c00*576` for 576 equal ones.
-        ane: the ANE's output in decimal, empty for several outputs.
-        ane_fp16: the same as a hex pattern; of several outputs one after the other.
-        cpu: Core ML's output on the CPU: in decimal, of several outputs as hex patterns.
-        note: what speaks against counting the row.
+    Operands are JSON; fp16 numbers are hex patterns, `0x3c00*576` for 576 equal ones. A single
+    output is in decimal too, several ones are patterns one after the other. The note says what
+    speaks against counting the row.
     """
 
     id: str
@@ -144,16 +123,8 @@ class Row:
     note: str
 
 
-COLUMNS = tuple(field.name for field in fields(Row))
-
-
-def _pattern(number: Any) -> str:
-    """An fp16 number as `0x3c00`."""
-    return f"0x{int(np.float16(number).view(np.uint16)):04x}"
-
-
-def _patterns(numbers: Array) -> str:
-    """fp16 numbers as patterns, one after the other."""
+def _patterns(numbers: Any) -> str:
+    """fp16 numbers as patterns, one after the other: `0x3c00 0x4000`."""
     bits = np.asarray(numbers, np.float16).reshape(-1).view(np.uint16)
     return " ".join(f"0x{int(b):04x}" for b in bits)
 
@@ -164,29 +135,15 @@ def _operand(numbers: Array) -> list[str]:
     return [bits if count == 1 else f"{bits}*{count}" for bits, count in runs]
 
 
-def to_csv(rows: Iterable[Row], comments: Iterable[str] = ()) -> bytes:
-    """A file of rows, with comments before them."""
+def to_csv(rows: Iterable[Row], comment: str = "") -> bytes:
     text = io.StringIO()
-    text.writelines(f"# {comment}\n" for comment in comments)
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(map(astuple, rows))
+    text.write(f"# {comment}\n" if comment else "")
+    csv.writer(text, lineterminator="\n").writerows((Row._fields, *rows))
     return text.getvalue().encode()
 
 
-def record(experiment: Experiment, machine: Machine, device: Device) -> tuple[Row, ...]:
-    """Run an experiment on the ANE and on the CPU; the rows of its outputs.
-
-    Everything is built and compiled in a temporary folder.
-
-    Args:
-        experiment: the program and its inputs.
-        machine: this Mac.
-        device: the process of Core ML, shared by many experiments.
-
-    Raises:
-        AneError: the plan places the operation elsewhere than on the ANE, or Core ML fails.
-    """
+def record(experiment: Experiment, machine: Machine, device: Device) -> list[Row]:
+    """Run an experiment on the ANE and on the CPU; `AneError` where the plan says elsewhere."""
     with TemporaryDirectory(prefix="pytest-ane-") as folder:
         package, cache = experiment.save(Path(folder)), Cache(Path(folder, "cache"))
         ane, cpu = (
@@ -208,32 +165,22 @@ def record(experiment: Experiment, machine: Machine, device: Device) -> tuple[Ro
 
 def rows_of(
     experiment: Experiment, ane: Array, cpu: Array, machine: Machine, note: str = ""
-) -> tuple[Row, ...]:
-    """The rows of an experiment's outputs, on the ANE and on the CPU."""
-    return tuple(
-        _row(experiment, s, ane[s.at], cpu[s.at], machine, note) for s in experiment.samples
-    )
-
-
-def _row(
-    experiment: Experiment, sample: Sample, ane: Array, cpu: Array, machine: Machine, note: str
-) -> Row:
-    is_one = np.size(ane) == 1
-    return Row(
-        id=f"{experiment.name}/{sample.name}",
-        chip=f"{machine.chip.removeprefix('Apple ')} {machine.os} ({machine.os_build})",
-        source=f"pytest-ane {pytest_ane.__version__} first-contact",
-        op=experiment.op,
-        operands=json.dumps(sample.operands, separators=(",", ":")),
-        ane=str(float(ane.item())) if is_one else "",
-        ane_fp16=_patterns(ane),
-        cpu=str(float(cpu.item())) if is_one else _patterns(cpu),
-        note=note,
-    )
+) -> list[Row]:
+    chip = f"{machine.chip.removeprefix('Apple ')} {machine.os} ({machine.os_build})"
+    source = f"pytest-ane {pytest_ane.__version__} first-contact"
+    rows = []
+    for name, values, at in experiment.samples:
+        operands = json.dumps(values, separators=(",", ":"))
+        on_ane, on_cpu = _patterns(ane[at]), _patterns(cpu[at])
+        one, other = "", on_cpu
+        if np.size(ane[at]) == 1:
+            one, other = str(float(ane[at].item())), str(float(cpu[at].item()))
+        id = f"{experiment.name}/{name}"
+        rows.append(Row(id, chip, source, experiment.op, operands, one, on_ane, other, note))
+    return rows
 
 
 def _random(name: str) -> np.random.Generator:
-    """Numbers of an experiment, the same in every run."""
     return np.random.default_rng([SEED, *name.encode()])
 
 
@@ -243,7 +190,6 @@ def _repeated(columns: FloatArray, count: int = _VECTORS) -> FloatArray:
 
 
 def _half(numbers: Any) -> FloatArray:
-    """fp16 numbers as float32."""
     with np.errstate(over="ignore"):
         return np.asarray(numbers, np.float64).astype(np.float16).astype(np.float32)
 
@@ -252,16 +198,15 @@ def _curve(name: str, kind: str = "", **parameters: Any) -> Experiment:
     """A function of one number at all 65,536 fp16 numbers, 256 to a row."""
     kind = kind or name
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-    samples = []
-    for first in range(0, 1 << 16, 256):
-        start = f"0x{first:04x}"
-        operands = {"first": start, "count": 256, **parameters}
-        at = np.unravel_index(np.arange(first, first + 256), _LARGE)
-        samples.append(Sample(start, operands, at))
+    samples = tuple(
+        Sample(f"0x{first:04x}", {"first": f"0x{first:04x}", "count": 256, **parameters},
+               np.unravel_index(np.arange(first, first + 256), _LARGE))
+        for first in range(0, 1 << 16, 256)
+    )  # fmt: skip
     return Experiment(
         name, kind, kind, f"the curve of {name}, at every fp16 number",
         {"x": np.resize(every.astype(np.float32), _LARGE)},
-        lambda mb, x: getattr(mb, kind)(x=x, **parameters), tuple(samples),
+        lambda mb, x: getattr(mb, kind)(x=x, **parameters), samples,
     )  # fmt: skip
 
 
@@ -279,7 +224,9 @@ def _addends(name: str) -> Iterator[tuple[str, DoubleArray]]:
         yield f"all-{total}", ones * total / size
         yield f"halves-{total}", np.where(np.arange(size) % (size // 2) == 0, total / 2, 0)
     for first, second in ((0, 1), (0, 288), (287, 288), (0, 575)):
-        yield f"cancel-{first}-{second}", _cancelling(size, first, second)
+        numbers = np.zeros(size)  # Twice 60000, and what cancels one of them at the end but one.
+        numbers[first], numbers[second], numbers[-2] = 60000, 60000, -60000
+        yield f"cancel-{first}-{second}", numbers
     for i in range(14):
         yield f"normal-{i}", random.standard_normal(size)
     for i in range(10):
@@ -288,30 +235,20 @@ def _addends(name: str) -> Iterator[tuple[str, DoubleArray]]:
         yield f"wide-{i}", random.standard_normal(size) * 2.0 ** random.integers(-12, 6, size)
 
 
-def _cancelling(size: int, first: int, second: int) -> DoubleArray:
-    """Twice 60000 at two places, and what cancels one of them at the end but one."""
-    numbers = np.zeros(size)
-    numbers[first], numbers[second], numbers[-2] = 60000, 60000, -60000
-    return numbers
-
-
 def _reduction(op: str, axis: str) -> Experiment:
     """A reduction of 576 numbers, over channels `[1, 576, 1, P]` or along a row."""
-    name = f"{op}_{axis}"
-    along = "over channels" if axis == "channels" else "along a row"
-    vectors = [(n, _half(v)) for n, v in _addends(op)]
-    columns = _repeated(np.stack([v for _, v in vectors], 1))
-    x, index = (columns[None, :, None], 1) if axis == "channels" else (columns.T[None, :, None], 3)
-    samples = [
-        Sample(
-            n, {"x": _operand(v), "axis": axis}, np.s_[0, 0, 0, i] if index == 1 else np.s_[0, i]
-        )
-        for i, (n, v) in enumerate(vectors)
-    ]
+    over = axis == "channels"
+    along, index = ("over channels", 1) if over else ("along a row", 3)
+    vectors = {name: _half(v) for name, v in _addends(op)}
+    columns = _repeated(np.stack([*vectors.values()], 1))
+    samples = tuple(
+        Sample(n, {"x": _operand(v), "axis": axis}, np.s_[0, 0, 0, i] if over else np.s_[0, i])
+        for i, (n, v) in enumerate(vectors.items())
+    )
     return Experiment(
-        name, op, op, f"order and width of partial sums, {along}",
-        {"x": np.ascontiguousarray(x)},
-        lambda mb, x: getattr(mb, op)(x=x, axes=[index], keep_dims=True), tuple(samples),
+        f"{op}_{axis}", op, op, f"order and width of partial sums, {along}",
+        {"x": np.ascontiguousarray((columns if over else columns.T)[None, :, None])},
+        lambda mb, x: getattr(mb, op)(x=x, axes=[index], keep_dims=True), samples,
     )  # fmt: skip
 
 
@@ -326,7 +263,7 @@ def _division() -> Experiment:
     pairs = _half(np.concatenate([edges, sizes]))
     x, y = (np.resize(column, _LARGE) for column in pairs.T)
     samples = [
-        Sample(str(i), {"x": _pattern(a), "y": _pattern(b)}, np.unravel_index(i, _LARGE))
+        Sample(str(i), {"x": _patterns(a), "y": _patterns(b)}, np.unravel_index(i, _LARGE))
         for i, (a, b) in enumerate(pairs)
     ]
     return Experiment(
@@ -373,7 +310,7 @@ def _int8_conv() -> Experiment:
     samples = [
         Sample(
             f"{i}", {"codes": codes[i].tolist(), "x": _operand(columns[:, i]),
-                     "scale": _pattern(scales[i])}, np.s_[0, i, 0, i],
+                     "scale": _patterns(scales[i])}, np.s_[0, i, 0, i],
         )
         for i in range(count)
     ]  # fmt: skip
@@ -468,7 +405,7 @@ def _wide_linear(
 ) -> Experiment:
     """A linear layer of 16,384 inputs, all weights 1."""
     named = dict(vectors)
-    start = {"b": _pattern(bias)} if bias else {}
+    start = {"b": _patterns(bias)} if bias else {}
     samples = [
         Sample(n, {"w": [f"0x3c00*{_WIDTH}"], "x": _operand(v), **start}, np.s_[i, 0])
         for i, (n, v) in enumerate(named.items())

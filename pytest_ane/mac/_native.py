@@ -6,15 +6,9 @@ module has the same classes, with the signatures that coremltools 9.0 calls (`mo
 that everything runs on this machine's CPU.
 
 `stand_in` puts an `Answerer` in front of such a module, this one or Core ML's own. It is given
-each question and a way to ask the module behind:
-
-    def answer(question, ask):             # a Mac on which planning fails, and all else is computed
-        if question.at == "plan":
-            raise RuntimeError("error code: -14")
-        return ask()
-
-Three answer: the executor by itself; `_replay.Script`'s Mac from rules and recorded files, with the
-executor behind it; `_recording.Log`, which keeps what Core ML said.
+each question and a way to ask the module behind. Three answer: the executor by itself;
+`_answers.Replay` from rules and recorded files, with the executor behind it; `_answers.Log`, which
+keeps what Core ML said.
 """
 
 from __future__ import annotations
@@ -111,12 +105,7 @@ class _MLModelProxy:
     """
 
     def __init__(
-        self,
-        path: str,
-        compute_units: str,
-        function_name: str = "",
-        hints: dict[str, str] | None = None,
-        asset: Any = None,
+        self, path: str, units: str, function: str = "", hints: Any = None, asset: Any = None
     ) -> None:
         del hints
         self._path = Path(getattr(asset, "path", path))
@@ -124,8 +113,8 @@ class _MLModelProxy:
         self._session: Session | PipelineSession | None = None
         started = time.perf_counter_ns()
         try:
-            model = read_any(self._path, function=function_name or None)
-            self._session = open_session(model, arithmetic=settings.on(compute_units))
+            model = read_any(self._path, function=function or None)
+            self._session = open_session(model, arithmetic=settings.on(units))
         except AneError as error:
             self._error = error
         self._number = next(_NUMBERS)
@@ -174,11 +163,7 @@ class _MLModelProxy:
 
     @staticmethod
     def compileModel(path: str) -> str:
-        """A compiled model in a new folder, which the caller moves or deletes.
-
-        Raises:
-            RuntimeError: the model cannot be read, or is no ML Program.
-        """
+        """A compiled model in a new folder, which the caller moves or deletes."""
         with new_compiled() as target:
             return str(_MLModelProxy._compile(Path(path), target))
 
@@ -194,9 +179,9 @@ class _MLModelProxy:
         return _plans.structure(read_model(path).program)
 
     @staticmethod
-    def get_compute_plan(path: str, compute_units: str) -> Any:
+    def get_compute_plan(path: str, units: str) -> Any:
         """The plan of a compiled model: this machine's CPU, whatever compute units are allowed."""
-        del compute_units
+        del units
         usage = _plans.Usage("CPU", ("CPU",))
         program = read_model(path).program
         return _plans.compute_plan(program, lambda op: None if is_constant(op.op) else usage)
@@ -215,11 +200,7 @@ class _MLModelProxy:
 
     @staticmethod
     def create_model_asset_from_memory(data: bytes, blobs: Mapping[str, bytes]) -> Any:
-        """An asset of a specification and its weights files by name.
-
-        Raises:
-            ProgramError: a name that leaves the package.
-        """
+        """An asset of a specification and its weights files by name, none of which may leave it."""
         from coremltools.models.model import MLModelAsset
 
         asset = _MLModelAssetProxy()
@@ -255,8 +236,7 @@ class _State:
 
     def _named(self, name: str) -> Any:
         if name not in self.states:
-            names = ", ".join(self.states)
-            raise RuntimeError(f"no state {name!r}; there are: {names}")
+            raise RuntimeError(f"no state {name!r}; there are: {', '.join(self.states)}")
         return self.states[name]
 
 
@@ -282,7 +262,6 @@ def new_compiled() -> Iterator[Path]:
 
 
 def temporary_folder(owner: object) -> Path:
-    """A folder that is deleted with its owner, or when Python ends."""
     folder = mkdtemp(prefix="pytest-ane-")
     weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
@@ -303,24 +282,19 @@ def _write_package(package: Path, specification: bytes, blobs: Mapping[str, byte
 
 
 def declared_inputs(model: MLModel | Pipeline, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Inputs in the declared types: coremltools hands over fp16 as fp32, and any number as such.
-
-    Raises:
-        ExecutionError: a value that is no array of numbers.
-    """
-    features = {f.name: f for f in model.inputs}
-    return {
-        name: _given(model, features[name], value) if name in features else value
-        for name, value in data.items()
-    }
+    """Inputs in the declared types: coremltools hands over fp16 as fp32, and any number as such."""
+    given = {f.name: f for f in model.inputs if f.kind != "image" and f.name in data}
+    return {**data, **{name: _given(model, f, data[name]) for name, f in given.items()}}
 
 
 def _given(model: MLModel | Pipeline, feature: Feature, value: Any) -> Any:
-    if feature.kind == "image":
-        return value
-    array = _array(value)
-    if array is None or array.dtype.kind not in "biuf":
-        what = type(value).__name__ if array is None else f"an array of {array.dtype}"
+    what = type(value).__name__
+    try:
+        array = np.asarray(value)
+        what = "" if array.dtype.kind in "biuf" else f"an array of {array.dtype}"
+    except (TypeError, ValueError):
+        pass
+    if what:
         raise ExecutionError(
             f"{model.path}: input {feature.name!r} is {what}, not an array of numbers."
         )
@@ -329,13 +303,6 @@ def _given(model: MLModel | Pipeline, feature: Feature, value: Any) -> Any:
     fixed = not feature.ranges and not feature.enumerated
     scalar = fixed and array.size == 1 == np.prod(feature.shape)
     return array.reshape(feature.shape) if scalar else array
-
-
-def _array(value: Any) -> Any:
-    try:
-        return np.asarray(value)
-    except (TypeError, ValueError):
-        return None
 
 
 def returned_outputs(model: MLModel | Pipeline, outputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -359,20 +326,19 @@ def _returned(model: MLModel | Pipeline, feature: Feature | None, value: Any) ->
     kind = feature.kind if feature is not None else ""
     if isinstance(value, dict):
         return {_label(key): float(probability) for key, probability in value.items()}
-    if kind in ("int64Type", "stringType") or not isinstance(value, (np.ndarray, np.generic)):
+    if kind in ("int64Type", "stringType") or not hasattr(value, "dtype"):
         return _label(value)
     value = np.asarray(value)
     if feature is not None and kind == "image":
         return _image(model, feature, value)
-    if feature is None or feature.dtype is DType.STRING:
-        dtype = value.dtype
-    else:
+    dtype = value.dtype
+    if feature is not None and feature.dtype is not DType.STRING:
         dtype = carried(feature.dtype)  # coremltools gives out fp16 as float32.
     return np.array(value.reshape(1) if value.ndim == 0 else value, dtype)
 
 
 def _label(value: Any) -> Any:
-    return value.item() if isinstance(value, (np.ndarray, np.generic)) else value
+    return value.item() if hasattr(value, "item") else value
 
 
 def _image(model: MLModel | Pipeline, feature: Feature, value: Any) -> Any:
@@ -406,12 +372,8 @@ At = Literal["compile", "load", "plan", "predict", "state", "read", "devices"]
 class Question:
     """What coremltools asks of Core ML.
 
-    Attributes:
-        at: to compile, load, plan or predict, to make states or read one, to list devices.
-        path: the model's; empty for devices.
-        units: the compute units of a plan.
-        key: the digest of a prediction or of a state's value; None where it has none.
-        state: the state of a prediction, or the one that is read.
+    The path is the model's, empty for devices; the units are a plan's. The key is the digest of a
+    prediction or of a state's value; None where it has none.
     """
 
     at: At
@@ -424,22 +386,16 @@ class Question:
 class Answerer(Protocol):
     """Answers questions, itself or by asking the module behind it."""
 
-    def answer(self, question: Question, ask: Callable[[], Any]) -> Any:
-        """The answer; `ask` gives that of the module behind."""
-        ...
+    def answer(self, question: Question, ask: Callable[[], Any]) -> Any: ...
 
     def key(self, path: str) -> Callable[..., str | None] | None:
         """What gives the digest of a prediction of this model; None where none is needed."""
-        ...
 
 
 class TrackedState:
-    """A state's native side, and the digest of all it went through.
+    """A state's native side, and the digest of all predictions and writes it went through.
 
-    Attributes:
-        inner: the native side of the module behind.
-        digest: of its predictions and of what was written to it.
-        played: whether a recorded prediction went through it, of which `inner` knows nothing.
+    It was `played` where a recorded prediction went through it, of which `inner` knows nothing.
     """
 
     def __init__(self, inner: Any, path: str, answerer: Answerer) -> None:
@@ -447,22 +403,18 @@ class TrackedState:
         self.digest, self.played = "", False
 
     def then(self, event: object) -> None:
-        """Fold an event into the state's digest."""
         self.digest = key_digest([self.digest, event])
 
     def read_state(self, name: str) -> Any:
-        """A copy of a state's value."""
         question = Question("read", self._path, key=key_digest([self.digest, name]), state=self)
         return self._answerer.answer(question, partial(self.inner.read_state, name))
 
     def write_state(self, name: str, value: Any) -> None:
-        """Set a state's value, which becomes part of its digest."""
         self.inner.write_state(name, value)
         self.then(array_digests({name: np.asarray(value)}))
 
 
 def array_digests(arrays: Arrays) -> list[tuple[str, str, tuple[int, ...], str]]:
-    """Arrays by name, dtype, shape and SHA-256."""
     return [
         (name, array.dtype.str, array.shape, hashlib.sha256(array.tobytes()).hexdigest())
         for name, array in sorted(arrays.items())
@@ -470,12 +422,9 @@ def array_digests(arrays: Arrays) -> list[tuple[str, str, tuple[int, ...], str]]
 
 
 def stand_in(native: ModuleType, answerer: Answerer, installer: tuple[str, ...] | None) -> Any:
-    """A module that answers as the answerer says.
+    """A module that answers as the answerer says, with another module behind it.
 
-    Args:
-        native: the module behind it, this one or Core ML's own.
-        answerer: is given every question.
-        installer: how a child process of the backend installs the same; None for not at all.
+    The installer says how a child process of the backend installs the same; None for not at all.
     """
     module = ModuleType(native.__name__, native.__doc__)
     vars(module).update({k: v for k, v in vars(native).items() if not k.startswith("__")})
@@ -486,29 +435,20 @@ def stand_in(native: ModuleType, answerer: Answerer, installer: tuple[str, ...] 
 def _proxy(native: Any, answerer: Answerer) -> type:
     class Proxy:
         def __init__(
-            self,
-            path: str,
-            compute_units: str,
-            function_name: str = "",
-            hints: dict[str, str] | None = None,
-            asset: Any = None,
+            self, path: str, units: str, function: str = "", hints: Any = None, asset: Any = None
         ) -> None:
-            self._at, self._loaded_as = (
-                str(getattr(asset, "path", path)),
-                (function_name, compute_units),
-            )
+            self._at, self._loaded_as = str(getattr(asset, "path", path)), (function, units)
             self._key = answerer.key(self._at)
-            load = partial(native, path, compute_units, function_name, hints, asset)
+            load = partial(native, path, units, function, hints, asset)
             self._inner = answerer.answer(Question("load", self._at), load)
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self._inner, name)
 
         def predict(self, data: dict[str, Any], state: TrackedState | None = None) -> Any:
-            key = None
-            if self._key:
-                key = self._key(*self._loaded_as, data, None if state is None else state.digest)
-            ask = partial(self._inner.predict, data, None if state is None else state.inner)
+            digest, inner = (None, None) if state is None else (state.digest, state.inner)
+            key = self._key(*self._loaded_as, data, digest) if self._key else None
+            ask = partial(self._inner.predict, data, inner)
             outputs = answerer.answer(Question("predict", self._at, key=key, state=state), ask)
             if state is not None:
                 state.then(key)
@@ -523,16 +463,13 @@ def _proxy(native: Any, answerer: Answerer) -> type:
 
         @staticmethod
         def compileModel(path: str) -> str:
-            return str(
-                answerer.answer(Question("compile", path), lambda: native.compileModel(path))
-            )
+            ask = partial(native.compileModel, path)
+            return str(answerer.answer(Question("compile", path), ask))
 
         @staticmethod
-        def get_compute_plan(path: str, compute_units: str) -> Any:
-            return answerer.answer(
-                Question("plan", path, compute_units),
-                lambda: native.get_compute_plan(path, compute_units),
-            )
+        def get_compute_plan(path: str, units: str) -> Any:
+            ask = partial(native.get_compute_plan, path, units)
+            return answerer.answer(Question("plan", path, units), ask)
 
         @staticmethod
         def get_all_compute_devices() -> Any:

@@ -63,7 +63,6 @@ class _Plan(_MLComputePlanProxy):
         self._usage_of, self._devices = usage_of, devices(cores)
 
     def get_compute_device_usage_for_mlprogram_operation(self, operation: Any) -> Any:
-        """Coremltools' record of where an operation runs; None for no device."""
         from coremltools.models.compute_plan import MLComputePlanDeviceUsage
 
         usage = self._usage_of(operation.__proxy__)
@@ -82,7 +81,6 @@ class _Plan(_MLComputePlanProxy):
 
 
 def compute_plan(program: Program, usage_of: UsageOf, cores: int = 0) -> Any:
-    """A program's plan in coremltools' record; `cores` are those of the Neural Engine."""
     from coremltools.models.compute_plan import MLComputePlan
 
     return MLComputePlan(_Plan(program, usage_of, cores))
@@ -158,28 +156,18 @@ def _walk(block: Block, scope: Scope) -> Iterator[tuple[Scope, Operation]]:
 
 
 def by_rules(script: Script, model: MLModel, units: str) -> dict[Operation, Usage]:
-    """The usage of every operation that has a device."""
-    usages = {
-        op: _usage(script, name, op, units)
-        for name, _, op in walk(model)
-        if not script.default_function_only or name == model.main.name
-    }
-    return {op: usage for op, usage in usages.items() if usage is not None}
-
-
-def _usage(script: Script, function: str, operation: Operation, units: str) -> Usage | None:
     allowed = tuple(d for d in _ALLOWED[units] if d != "ANE" or script.machine.cores)
-    if is_constant(operation.op):
-        return None
-    for rule in script.devices:
-        if _matches(rule, function, operation, units):
-            if rule.preferred == "none":
-                return None
-            if rule.preferred == "ANE" and not script.machine.cores:
-                break
+    usages = {}
+    for name, _, op in walk(model):
+        if is_constant(op.op) or (script.default_function_only and name != model.main.name):
+            continue
+        rule = next((r for r in script.devices if _matches(r, name, op, units)), None)
+        if rule is None or (rule.preferred == "ANE" and not script.machine.cores):
+            usages[op] = Usage(allowed[-1], allowed)
+        elif rule.preferred != "none":
             supported = allowed if rule.supported is None else rule.supported
-            return Usage(rule.preferred, supported, rule.cost)
-    return Usage(allowed[-1], allowed)
+            usages[op] = Usage(rule.preferred, supported, rule.cost)
+    return usages
 
 
 def _matches(rule: DeviceRule, function: str, operation: Operation, units: str) -> bool:

@@ -5,22 +5,19 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import asdict, replace
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock
-
 import pytest_ane
-from pytest_ane.mac._script import LOCK, NAME, Mac, Script
+from pytest_ane.mac._script import NAME, Mac, Script
 from pytest_ane.mac.predict import MACOS, NATIVE, in_place
-from pytest_ane.mlprogram.errors import BackendError, RecordingError
+from pytest_ane.mlprogram.errors import RecordingError
 
 if TYPE_CHECKING:
-    from pytest_ane.mac._answers import Log
+    pass
 
 
 class Replayer:
@@ -43,22 +40,20 @@ class Replayer:
 
     def __enter__(self) -> Replayer:
         with ExitStack() as stack:
-            self._enter(stack)
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="pytest-ane-")))
+            write_tools(self.script, folder)
+            stack.enter_context(_replaced(self.script, folder, self.folder))
+            path = os.environ.get("PATH", os.defpath)
+            stack.callback(os.environ.update, PATH=path)
+            os.environ["PATH"] = f"{folder}{os.pathsep}{path}"
             self._exit = stack.pop_all()
         return self
-
-    def _enter(self, stack: ExitStack) -> None:
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="pytest-ane-")))
-        write_tools(self.script, folder)
-        stack.enter_context(_replaced(self.script, folder, self.folder))
-        stack.enter_context(_first_on_path(folder))
 
     def __exit__(self, *error: Any) -> None:
         self._exit.close()
 
 
 def _replaced(script: Script, folder: Path, recording: Path | None) -> AbstractContextManager[None]:
-    """Coremltools with a native module that answers from a script."""
     # Not on top: a script is a light thing, and the executor takes a second.
     from pytest_ane.mac import _native
     from pytest_ane.mac._answers import Recording, Replay
@@ -73,33 +68,15 @@ _installed = ExitStack()
 
 
 def install(folder: str, recording: str) -> None:
-    """Replay in a child process of the backend, for as long as it lives.
-
-    Args:
-        folder: of the tools, with the script and the counts of questions.
-        recording: the folder of recorded answers; empty for none.
-    """
-    script = Script.load(folder)
-    _installed.enter_context(
-        _replaced(script, Path(folder), Path(recording) if recording else None)
-    )
-
-
-@contextmanager
-def _first_on_path(folder: Path) -> Iterator[None]:
-    before = os.environ.get("PATH", os.defpath)
-    os.environ["PATH"] = f"{folder}{os.pathsep}{before}"
-    try:
-        yield
-    finally:
-        os.environ["PATH"] = before
+    recorded = Path(recording) if recording else None
+    _installed.enter_context(_replaced(Script.load(folder), Path(folder), recorded))
 
 
 _SYSCTL = """case "$*" in
 "-n machdep.cpu.brand_string") echo {chip} ;;
 "-n hw.model") echo {model} ;;
 "-n kern.hv_vmm_present") echo {virtual} ;;
-{translated}) echo {is_translated} ;;
+{oid}) echo {is_translated} ;;
 *) echo "sysctl: unknown oid '$2'" >&2; exit 1 ;;
 esac
 """
@@ -111,7 +88,7 @@ _SW_VERS = """case "$1" in
 esac
 """
 _XCODE_SELECT = """case "$*" in
-"-p"|"--print-path") echo {folder} ;;
+"-p"|"--print-path") echo {selected} ;;
 *) echo "xcode-select: error: unknown command option '$1'" >&2; exit 64 ;;
 esac
 """
@@ -127,61 +104,46 @@ esac
 """
 
 
-def write_tools(script: Script, folder: Path) -> Path:
+def write_tools(script: Script, folder: Path) -> None:
     """Write the tools into a folder that goes first on PATH; with the script."""
     script.save(folder)
-    machine = script.machine
-    _write(folder / "sysctl", _sysctl(machine))
-    _write(folder / "sw_vers", _SW_VERS.format(**_quoted(machine)))
-    selected = _XCODE if machine.compiler else _TOOLS
-    _write(folder / "xcode-select", _XCODE_SELECT.format(folder=selected))
-    xcrun = _XCRUN.format(
-        **_quoted(machine),
-        root=shlex.quote(str(Path(pytest_ane.__file__).parents[1])),
-        python=shlex.quote(sys.executable),
-        module="pytest_ane.mac._compiler",
-        folder=shlex.quote(str(folder)),
-    )
-    _write(folder / "xcrun", xcrun * bool(machine.compiler) + _NOT_FOUND)
-    return folder
-
-
-def _sysctl(machine: Mac) -> str:
+    mac = script.machine
+    facts = {
+        **asdict(mac), "virtual": int(mac.virtual), "is_translated": int(mac.translated),
+        "root": Path(pytest_ane.__file__).parents[1], "python": sys.executable,
+        "module": "pytest_ane.mac._compiler", "folder": folder,
+        "selected": _XCODE if mac.compiler else _TOOLS,
+    }  # fmt: skip
+    quoted = {name: shlex.quote(str(value)) for name, value in facts.items()}
     # An Intel Mac has no such oid.
-    translated = '"no oid"' if machine.chip.startswith("Intel") else '"-n sysctl.proc_translated"'
-    facts = {"virtual": int(machine.virtual), "is_translated": int(machine.translated)}
-    return _SYSCTL.format(**_quoted(machine) | facts | {"translated": translated})
-
-
-def _quoted(machine: Mac) -> dict[str, str]:
-    return {name: shlex.quote(str(value)) for name, value in asdict(machine).items()}
-
-
-def _write(file: Path, text: str) -> None:
-    file.write_text(f"#!/bin/sh\n{text}")
-    file.chmod(0o755)
+    quoted["oid"] = '"no oid"' if mac.chip.startswith("Intel") else '"-n sysctl.proc_translated"'
+    tools = {
+        "sysctl": _SYSCTL,
+        "sw_vers": _SW_VERS,
+        "xcode-select": _XCODE_SELECT,
+        "xcrun": _XCRUN * bool(mac.compiler) + _NOT_FOUND,
+    }
+    for name, text in tools.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text.format(**quoted)}")
+        (folder / name).chmod(0o755)
 
 
 class Recorder:
     """While it is entered, every answer of Core ML is kept; on leaving, a recording is complete.
 
-    Args:
-        folder: where `script.json`, `plans/` and `values/` are written; made if need be.
+    The folder gets `script.json`, `plans/` and `values/`; it is made if need be. Afterwards
+    `skipped` says what could not be kept, a sentence each.
 
     Raises:
         RecordingError: on entering, there is no native module to record, or the folder holds a
             recording already.
+        BackendError: on entering, the tools of macOS do not say which Mac this is.
     """
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
+        self.skipped: tuple[str, ...] = ()
         self._exit = ExitStack()
-        self._log: Log | None = None
-
-    @property
-    def skipped(self) -> tuple[str, ...]:
-        """What could not be kept, a sentence each."""
-        return tuple(self._log.skipped) if self._log else ()
 
     def __enter__(self) -> Recorder:
         from pytest_ane.mac._answers import Log
@@ -201,6 +163,7 @@ class Recorder:
             raise RecordingError(
                 f"{self.folder}: holds a recording; delete it, or record into another folder."
             )
+        self._mac = _this_mac()
         self.folder.mkdir(parents=True, exist_ok=True)
         self._log = Log(self.folder)
         self._exit.enter_context(in_place(stand_in(inner, self._log, None), None))
@@ -208,38 +171,16 @@ class Recorder:
 
     def __exit__(self, *error: Any) -> None:
         self._exit.close()
-        assert self._log is not None
-        script = Script(
-            _this_mac(),
-            failures=tuple(self._log.failures),
-            compute=not self._log.predicted,
-        )
-        with FileLock(self.folder / LOCK):
-            if (self.folder / NAME).exists():  # Of another process, which began meanwhile.
-                other = Script.load(self.folder)
-                script = replace(
-                    script,
-                    failures=other.failures + script.failures,
-                    compute=other.compute and script.compute,
-                )
-            script.save(self.folder)
+        self.skipped = tuple(self._log.skipped)
+        failures, compute = tuple(self._log.failures), not self._log.predicted
+        Script(self._mac, failures=failures, compute=compute).save(self.folder)
 
 
 def _this_mac() -> Mac:
-    """As its tools describe it; without them, such as around the executor, it says nothing."""
     from pytest_ane.backends.coreml import Machine
 
-    try:
-        found = Machine.detect()
-    except BackendError:
-        return Mac(chip="", os="", build="", cores=0, compiler="", model="")
-    return Mac(
-        chip=found.chip,
-        os=found.os.removeprefix("macOS "),
-        build=found.os_build,
-        cores=found.ane_cores,
-        compiler=found.compiler.partition(" ")[2] if found.has_xcode else "",
-        model=found.model,
-        virtual=found.virtual,
-        translated=found.translated,
-    )
+    found = Machine.detect()
+    os, compiler = found.os.removeprefix("macOS "), found.compiler.partition(" ")[2]
+    compiler = compiler if found.has_xcode else ""
+    known = found.ane_cores, compiler, found.model, found.virtual, found.translated
+    return Mac(found.chip, os, found.os_build, *known)

@@ -13,7 +13,7 @@ from pytest_ane.manifest.evidence import ComputeUnits
 from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.mlprogram.errors import RecordingError
 
-NAME, LOCK = "script.json", ".lock"
+NAME = "script.json"
 BUILT_BY = "replayed.json"
 """Lies in every model that a replayed compiler made, and names its build of macOS."""
 
@@ -31,16 +31,9 @@ _CODE_14 = (
 
 @dataclass(frozen=True)
 class Mac:
-    """The Mac.
+    """The Mac, as `sysctl`, `sw_vers` and `xcrun coremlcompiler version` describe it.
 
-    Attributes:
-        chip: as `sysctl -n machdep.cpu.brand_string` prints it.
-        os, build: `sw_vers -productVersion` and `-buildVersion`.
-        cores: of its Neural Engine; 0 for a Mac without one, which lists CPU and GPU alone.
-        compiler: what `xcrun coremlcompiler version` prints; empty for a Mac without Xcode.
-        model: `sysctl -n hw.model`.
-        virtual: `kern.hv_vmm_present`.
-        translated: `sysctl.proc_translated`, which an Intel Mac does not have.
+    It has no Neural Engine with 0 cores, and no Xcode with an empty compiler.
     """
 
     __pydantic_config__ = _STRICT
@@ -66,8 +59,7 @@ class DeviceRule:
 
     Attributes:
         preferred: `none` for operations that have no device.
-        name, op, function: patterns (`*`, `?`, `[...]`) of the first output's name, of the type
-            without opset prefix, of the function.
+        name, op, function: patterns of the first output's name, of the type, of the function.
         units: the compute units that it holds for; empty for all.
         supported: the eligible devices; by default all that the compute units allow.
         cost: `estimatedCost`; None for nil.
@@ -88,15 +80,14 @@ class Failure:
     """An error of Core ML, a `RuntimeError` in Python; or the end of the process, or no answer.
 
     Attributes:
-        at: compiling, loading a model, loading its plan, predicting, or making states.
+        at: which question fails.
         message: its text; `{path}` stands for the model's path.
         after: how often the question it matches is answered first.
         times: how often it then fails; None for ever.
         path: a pattern of the model's path.
         when: `other-build` limits it to models that another build of macOS compiled.
         effect: `abort` ends the process as an Objective-C exception does; `hang` never returns
-            and holds the GIL, as every native call of coremltools does. Both need a backend
-            that runs Core ML in a process of its own.
+            and holds the GIL, as every native call of coremltools does.
     """
 
     __pydantic_config__ = _STRICT
@@ -111,12 +102,10 @@ class Failure:
 
 @dataclass(frozen=True)
 class Rewrite:
-    """What the compiler does to compute ops of a pattern.
+    """What the compiler does to compute ops, by a pattern of the first output's name.
 
-    Attributes:
-        name: a pattern of the first output's name.
-        effect: `fold` lets consumers read the first input instead; `rename` changes the names of
-            its outputs, unless they are the function's; `cast` puts a cast to the same type behind.
+    `fold` lets consumers read the first input instead; `rename` changes the output's name, unless
+    it is the function's; `cast` puts a cast to the same type behind.
     """
 
     __pydantic_config__ = _STRICT
@@ -129,17 +118,14 @@ class Script:
     """All that a replayed Mac answers.
 
     Attributes:
-        machine: what its tools and devices say.
         devices: rules of placement. What none matches runs on the best unit that is allowed: the
             ANE, else the GPU, else the CPU. `const` and `constexpr_*` never have a device.
         unassigned_paths: plans of so many paths, the first that are loaded, have no device at
             all, as of a broken cache; copies of the models elsewhere have.
-        default_function_only: whether plans have devices for the default function alone.
-        rewrites: what the compiler changes in the program.
-        failures: errors of Core ML.
         leak: bytes that every model and plan costs the process that loads it, for good.
         compute: whether predictions that are not recorded are computed by the executor; without,
             they are a `RecordingError`.
+        default_function_only: whether plans have devices for the default function alone.
     """
 
     __pydantic_config__ = _STRICT
@@ -154,16 +140,12 @@ class Script:
 
     @classmethod
     def load(cls, folder: Path | str) -> Script:
-        """Read `script.json` of a folder.
-
-        Raises:
-            RecordingError: it is missing, damaged, or has a field that is unknown or wrong.
-        """
+        """Read `script.json` of a folder; `RecordingError` where it is missing or wrong."""
         file = Path(folder) / NAME
         try:
             if file.stat().st_size > _MOST_BYTES:
                 raise RecordingError(f"{file}: has more than {_MOST_BYTES >> 20} MiB.")
-            return _adapter().validate_json(file.read_bytes(), strict=True)
+            return TypeAdapter(cls).validate_json(file.read_bytes(), strict=True)
         except OSError as error:
             raise RecordingError(
                 f"{file}: cannot be read ({error.strerror}); give a folder that the Recorder or "
@@ -176,23 +158,18 @@ class Script:
         """Write `script.json` into a folder, which is made; returns the folder."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        data = _adapter().dump_json(self, indent=1, exclude_defaults=True) + b"\n"
+        data = TypeAdapter(Script).dump_json(self, indent=1, exclude_defaults=True) + b"\n"
         write_atomically(folder / NAME, data)
         return folder
 
 
 def stale(at: Point = "plan") -> Failure:
-    """Error -14 for every model that another build of macOS compiled."""
     return Failure(at, _CODE_14, times=None, when="other-build")
 
 
 def code_14(at: Point = "plan", *, times: int | None = 1) -> Failure:
     """Error -14, the first `times` times; None for ever."""
     return Failure(at, _CODE_14, times=times)
-
-
-def _adapter() -> TypeAdapter[Script]:
-    return TypeAdapter(Script)
 
 
 def _first(error: Mapping[str, Any]) -> str:

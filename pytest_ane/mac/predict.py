@@ -13,17 +13,15 @@ With `--ane-arithmetic=ane`, `install(arithmetic="ane")` or `run --arithmetic an
 compute units have the ANE in them compute as an M4's does, where that is known; those of
 `CPU_ONLY` and `CPU_AND_GPU` compute as typed.
 
-coremltools talks to Core ML through one native module, `coremltools.libcoremlpython`, which its
-wheels have on macOS only. `install` puts one of our own in its place and makes coremltools believe
-that it runs on macOS; its Python classes stay as they are. On macOS it does nothing unless forced,
-or asked for the arithmetic `ane`, which Core ML has not.
+`install` puts `_native` in place of coremltools' native module and makes coremltools believe that
+it runs on macOS. There it does nothing unless forced, or asked for the arithmetic `ane`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -78,47 +76,17 @@ def installed() -> bool:
 
 
 def activate(arithmetic: Arithmetic) -> None:
-    """Register our native module; patch coremltools now, or as soon as it is imported."""
+    """Put our native module in place now, or as soon as coremltools is imported."""
     from pytest_ane.mac import _native
 
     _native.settings.arithmetic = arithmetic
     if installed():
         return
-    sys.modules[NATIVE] = _native
     if "coremltools.models" in sys.modules:
-        _patch()
+        _put(_native, MACOS)
     else:
+        sys.modules[NATIVE] = _native
         sys.meta_path.insert(0, _Finder())
-
-
-def _patch() -> None:
-    """Set what coremltools found out about this machine, in every module that took a copy."""
-    native = sys.modules[NATIVE]
-    names = _proxies(native) | _on_macos(MACOS)
-    for module in _modules():
-        for name, value in names.items():
-            if name in vars(module):
-                setattr(module, name, value)
-    sys.modules["coremltools"].libcoremlpython = native  # type: ignore[attr-defined]
-
-
-def _proxies(native: ModuleType) -> dict[str, Any]:
-    """The classes that coremltools' modules take from the native one."""
-    return {name: value for name, value in vars(native).items() if name.endswith("Proxy")}
-
-
-def _on_macos(version: tuple[int, ...]) -> dict[str, Any]:
-    """What coremltools' modules would find out about the system on macOS."""
-    return {
-        "_IS_MACOS": True,
-        "_is_macos": lambda: True,
-        "_macos_version": lambda: version,
-    }
-
-
-def _modules() -> Sequence[ModuleType]:
-    """Those of coremltools that are imported."""
-    return [m for name, m in list(sys.modules.items()) if name.split(".")[0] == "coremltools"]
 
 
 class _Finder(MetaPathFinder):
@@ -127,7 +95,6 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The usual specification; its loader patches after the import."""
         if fullname != "coremltools":
             return None
         spec = PathFinder.find_spec(fullname, path, target)
@@ -136,7 +103,7 @@ class _Finder(MetaPathFinder):
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                _patch()
+                _put(sys.modules[NATIVE], MACOS)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
@@ -149,19 +116,26 @@ _ABSENT: Any = object()
 def in_place(native: ModuleType, macos: tuple[int, ...] | None) -> Iterator[None]:
     """Let coremltools' classes talk to `native`, and afterwards to what it was before.
 
-    Args:
-        native: in place of `coremltools.libcoremlpython`.
-        macos: the version coremltools is told it runs on; None leaves that as it is.
+    They are told that they run on this version of macOS; with None that stays as it is.
     """
+    undo = _put(native, macos)
+    try:
+        yield
+    finally:
+        undo()
+
+
+def _put(native: ModuleType, macos: tuple[int, ...] | None) -> Callable[[], None]:
+    """Put a module in place, as of `in_place`; what puts everything back is returned."""
     from pytest_ane.make.coremltools_quiet import import_coremltools
 
     coremltools = import_coremltools()
-    before = sys.modules.get(NATIVE)
-    attribute = getattr(coremltools, "libcoremlpython", _ABSENT)
-    new = _proxies(native)
+    before, attribute = sys.modules.get(NATIVE), vars(coremltools).get("libcoremlpython", _ABSENT)
+    # Modules have copies of the classes, and of what coremltools found out about the system.
+    new = {name: value for name, value in vars(native).items() if name.endswith("Proxy")}
     old = {name: getattr(before, name, None) for name in new}
     if macos is not None:
-        new |= _on_macos(macos)
+        new |= {"_IS_MACOS": True, "_is_macos": lambda: True, "_macos_version": lambda: macos}
         utils, deps = coremltools.models.utils, coremltools._deps
         old |= {
             "_IS_MACOS": deps._IS_MACOS,
@@ -170,31 +144,30 @@ def in_place(native: ModuleType, macos: tuple[int, ...] | None) -> Iterator[None
         }
     sys.modules[NATIVE] = coremltools.libcoremlpython = native
     _replace(old, new)
-    try:
-        yield
-    finally:
+
+    def undo() -> None:
         # First, so that `native` is none of coremltools' modules and keeps its own names.
-        _restore(coremltools, before, attribute)
+        if before is None:
+            del sys.modules[NATIVE]
+        else:
+            sys.modules[NATIVE] = before
+        if attribute is _ABSENT:
+            del coremltools.libcoremlpython
+        else:
+            coremltools.libcoremlpython = attribute
         # By value: a module that was imported meanwhile took the new ones.
         _replace(new, old)
 
+    return undo
+
 
 def _replace(old: dict[str, Any], new: dict[str, Any]) -> None:
-    for module in _modules():
+    every = list(sys.modules.items())
+    modules = [m for name, m in every if name.split(".")[0] == "coremltools"]
+    for module in modules:
         for name, value in new.items():
             if vars(module).get(name, _ABSENT) is old[name]:
                 setattr(module, name, value)
-
-
-def _restore(coremltools: Any, before: ModuleType | None, attribute: Any) -> None:
-    if before is None:
-        sys.modules.pop(NATIVE, None)
-    else:
-        sys.modules[NATIVE] = before
-    if attribute is _ABSENT:
-        del coremltools.libcoremlpython
-    else:
-        coremltools.libcoremlpython = attribute
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -209,12 +182,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _install(config: pytest.Config) -> None:
-    """Install with the arithmetic of `--ane-arithmetic`, or of `ane_arithmetic` in an ini file.
-
-    Raises:
-        pytest.UsageError: it names none, or both.
-    """
-    word = getattr(config.known_args_namespace, "ane_arithmetic", None) or _ini(config)
+    """Install with the arithmetic of `--ane-arithmetic`, or of `ane_arithmetic` in an ini file."""
+    word = getattr(config.known_args_namespace, "ane_arithmetic", None)
+    with suppress(ValueError):  # Without the plugin that the option is of.
+        word = word or str(config.getini("ane_arithmetic") or "")
     if word and "," in word:
         raise pytest.UsageError(
             f"--ane-arithmetic={word}: MLModel.predict gives the numbers of one arithmetic; "
@@ -226,38 +197,22 @@ def _install(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--ane-arithmetic: {error}") from None
 
 
-def _ini(config: pytest.Config) -> str:
-    """What an ini file names; empty without the plugin that the option is of."""
-    try:
-        return str(config.getini("ane_arithmetic") or "")
-    except ValueError:
-        return ""
-
-
 def pytest_report_header() -> str:
     """Say in the header which backend answers `MLModel.predict`."""
-    return _backend_line()
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """The same at the end of a run without a header (`-q`), and rules of the ANE that computed."""
-    if terminalreporter.verbosity < 0:
-        terminalreporter.write_line(_backend_line())
-    if not installed():
-        return
-    from pytest_ane.mac import _native
-
-    if _native.settings.rules:
-        from pytest_ane.mlprogram.text import printable
-        from pytest_ane.report.arithmetic import rules_lines
-
-        for line in rules_lines(rule_shares()):
-            terminalreporter.write_line(f"coremltools: {printable(line)}")
-
-
-def _backend_line() -> str:
     if not installed():
         return "coremltools: predictions by Core ML"
     from pytest_ane.mac import _native
 
     return f"coremltools: {_native.settings}"
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """The same at the end of a run without a header (`-q`), and rules of the ANE that computed."""
+    if terminalreporter.verbosity < 0:
+        terminalreporter.write_line(pytest_report_header())
+    if installed() and (shares := rule_shares()).operations:
+        from pytest_ane.mlprogram.text import printable
+        from pytest_ane.report.arithmetic import rules_lines
+
+        for line in rules_lines(shares):
+            terminalreporter.write_line(f"coremltools: {printable(line)}")

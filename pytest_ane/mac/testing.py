@@ -97,7 +97,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def _slowness(text: str) -> tuple[str, float]:
-    """`L01:0.5`, in seconds."""
     shards, _, number = text.rpartition(":")
     try:
         milliseconds = float(number)
@@ -121,23 +120,14 @@ def _replay(config: pytest.Config, folder: str | None) -> None:
     config.add_cleanup(lambda: replayer.__exit__())
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
+def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say in the header what is replayed, and which shards are slowed down."""
-    return "; ".join(filter(None, (_replayed(config), _slowed(config)))) or None
-
-
-def _slowed(config: pytest.Config) -> str:
     delays = config.getoption("--ane-slow") or ()
-    return ", ".join(f"{shards} slowed by {1000 * more:g} ms a call" for shards, more in delays)
-
-
-def _replayed(config: pytest.Config) -> str:
-    replayer = config.stash.get(_KEY, None)
-    if replayer is None:
-        return ""
-    machine = replayer.script.machine
-    folder = config.getoption("--ane-replay")
-    return f"Core ML: replayed from {folder} ({machine.chip}, macOS {machine.os})"
+    lines = [f"{shards} slowed by {1000 * more:g} ms a call" for shards, more in delays]
+    if (replayer := config.stash.get(_KEY, None)) is not None:
+        mac, folder = replayer.script.machine, config.getoption("--ane-replay")
+        lines.append(f"Core ML: replayed from {folder} ({mac.chip}, macOS {mac.os})")
+    return lines
 
 
 @pytest.fixture
@@ -150,9 +140,7 @@ def coreml_replay() -> Iterator[Callable[[Script | Path | str], Replayer]]:
 class SlowRunner:
     """A runner whose every prediction takes longer, of the processor's time and so of everybody's.
 
-    Args:
-        runner: what predicts.
-        seconds: added to each call.
+    The seconds are added to each call.
     """
 
     def __init__(self, runner: Any, seconds: float) -> None:
@@ -189,18 +177,13 @@ def slowed(seconds: Mapping[str, float]) -> Iterator[None]:
 
 
 def _slow(load: Callable[..., Any], seconds: Mapping[str, float]) -> Callable[..., Any]:
+    from pytest_ane.make.record import PACKAGE, BuildRecord
+
     def slow(backend: Any, artifact: Path, function: str | None = None) -> Any:
-        runner, name = load(backend, artifact, function), _name(artifact)
+        runner, name = load(backend, artifact, function), artifact.stem
+        if artifact.name == PACKAGE:
+            name = str(BuildRecord.read(artifact.parent).key.get("shard", ""))
         added = sum(more for pattern, more in seconds.items() if fnmatchcase(name, pattern))
         return SlowRunner(runner, added) if added else runner
 
     return slow
-
-
-def _name(artifact: Path) -> str:
-    """The id of a shard that was built, else the package's name."""
-    from pytest_ane.make.record import PACKAGE, BuildRecord
-
-    if artifact.name == PACKAGE:
-        return str(BuildRecord.read(artifact.parent).key.get("shard", ""))
-    return artifact.stem

@@ -8,20 +8,18 @@ What is signed is an in-toto Statement (https://github.com/in-toto/attestation, 
 predicate is the record, in a DSSE envelope (https://github.com/secure-systems-lab/dsse), alone in
 `.dsse.json` or in a sigstore bundle (https://github.com/sigstore/protobuf-specs). Files of
 strangers are read but not believed. The cryptography, the encoding that is signed and the choice of
-a hash by the curve are securesystemslib's. A key's id is a hint and no more, so every signature is
-tried with every key.
+a hash by the curve are securesystemslib's. A key's id is a hint and no more, so it is not read:
+every signature is tried with every key.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_ane.manifest.problems import label
 from pytest_ane.mlprogram.errors import EvidenceError, ManifestError, UnprovenError
@@ -40,7 +38,6 @@ _KINDS = "it must be a PEM file of an ed25519 key, or of an ECDSA key on P-256, 
 
 
 def signature(path: Path, suffix: str) -> Path:
-    """Where an evidence file's signature lies: `L01.placement.json.dsse.json`."""
     return path.with_name(path.name + suffix)
 
 
@@ -54,11 +51,16 @@ def signed_payloads(record: Path, signers: Sequence[Path]) -> tuple[bytes, ...]:
     _require_library(record)
     keys = [read_key(signer) for signer in signers]
     files = [signature(record, ending) for ending in SIGNATURES]
-    envelopes = [read_envelope(file) for file in files if file.exists()]
-    payloads = (one.payload for one in envelopes if any(_fits(one, key) for key in keys))
+    envelopes = {label(file): read_envelope(file) for file in files if file.exists()}
+    payloads = (one.payload for one in envelopes.values() if any(_fits(one, key) for key in keys))
     if found := tuple(payloads):
         return found
-    raise _refused(record, envelopes, keys, ", ".join(map(label, signers)))
+    wanted, sign = ", ".join(map(label, signers)), f"sign it: {signing_command(record)}"
+    if not envelopes:
+        says = f"{label(record)} is not signed, and the policy wants a signature by {wanted}"
+        raise UnprovenError(f"{says}; {sign}", "unsigned")
+    says = f"{', '.join(envelopes)} is signed by none of {wanted}, or what it signs was changed"
+    raise UnprovenError(f"{says}; {sign}", "signer")
 
 
 def signs(payload: bytes, record: bytes) -> bool:
@@ -102,18 +104,11 @@ def read_key(file: Path) -> SSlibKey:
     raise ManifestError(f"The signer {label(file)} {says}.")
 
 
-@dataclass(frozen=True)
-class Envelope:
-    """A DSSE envelope, read but not believed.
+class Envelope(NamedTuple):
+    """What a DSSE envelope holds, read but not believed."""
 
-    `named` are ids by which it calls its keys; `keyless` brings a certificate in place of a key.
-    """
-
-    file: Path
     payload: bytes
     signatures: tuple[bytes, ...]
-    named: frozenset[str]
-    keyless: bool
 
 
 def read_envelope(file: Path) -> Envelope:
@@ -122,13 +117,13 @@ def read_envelope(file: Path) -> Envelope:
     `UnprovenError` where it is damaged, too large, or signs something else than a statement.
     """
     try:
-        return _envelope(file, parse(read_file(file) or b""))
+        return _envelope(parse(read_file(file) or b""))
     except EvidenceError as error:
         says = f"{label(file)} is no signature: {error}; sign the evidence again."
         raise UnprovenError(says, "signature") from None
 
 
-def _envelope(file: Path, top: Any) -> Envelope:
+def _envelope(top: Any) -> Envelope:
     if not isinstance(top, dict):
         raise EvidenceError("it holds no JSON object")
     if "messageSignature" in top:
@@ -143,30 +138,13 @@ def _envelope(file: Path, top: Any) -> Envelope:
         raise EvidenceError("it has no signatures")
     if len(signatures) > MOST_SIGNATURES:
         raise EvidenceError(f"it has {len(signatures):,} signatures, more than {MOST_SIGNATURES}")
-    material = top.get("verificationMaterial")
-    material = material if isinstance(material, dict) else {}
+    signed = (one.get("sig") if isinstance(one, dict) else None for one in signatures)
     return Envelope(
-        file=file,
-        payload=_base64(envelope["payload"], "payload"),
-        signatures=tuple(_base64(_field(one, "sig"), "signature") for one in signatures),
-        named=frozenset(_named(signatures, material)),
-        keyless=bool(material.keys() & {"certificate", "x509CertificateChain"}),
+        _base64(envelope["payload"], "payload"), tuple(_base64(one, "signature") for one in signed)
     )
 
 
-def _named(signatures: list[Any], material: dict[str, Any]) -> Iterator[str]:
-    found = [_field(one, "keyid") for one in signatures]
-    for name in (*found, _field(material.get("publicKey"), "hint")):
-        if isinstance(name, str) and name:
-            yield name
-
-
-def _field(value: Any, key: str) -> Any:
-    return value.get(key) if isinstance(value, dict) else None
-
-
 def _base64(text: Any, what: str) -> bytes:
-    """Standard or URL-safe, as DSSE allows."""
     try:
         plain = text.encode("ascii").translate(bytes.maketrans(b"-_", b"+/"))
         return base64.b64decode(plain, validate=True)
@@ -189,53 +167,12 @@ def _fits(envelope: Envelope, key: SSlibKey) -> bool:
     return False
 
 
-def _refused(
-    record: Path, envelopes: Sequence[Envelope], keys: Sequence[SSlibKey], signers: str
-) -> UnprovenError:
-    """Why no envelope will do."""
-    sign = f"sign it: {signing_command(record)}"
-    if not envelopes:
-        says = f"is not signed, and the policy wants a signature by {signers}"
-        return UnprovenError(f"{label(record)} {says}; {sign}", "unsigned")
-    names = frozenset[str]().union(*map(_names, keys))
-    if broken := next((one for one in envelopes if one.named & names), None):
-        return UnprovenError(
-            f"{label(broken.file)}: the signature does not fit what it signs, which was changed; "
-            f"record {label(record)} again and {sign}",
-            "signature",
-        )
-    first = envelopes[0]
-    brings = " (it brings a certificate, which gh attestation verify checks)"
-    says = f"is signed by none of {signers}"
-    return UnprovenError(
-        f"{label(first.file)} {says}{brings if first.keyless else ''}; {sign}",
-        "signer",
-    )
-
-
 def signing_command(record: Path) -> str:
-    """What signs an evidence file."""
     file, bundle = label(record), label(signature(record, ".sigstore.json"))
     return (
         f"cosign attest-blob --key KEY --type {PREDICATE_TYPE} --predicate {file} "
         f"--bundle {bundle} {file}"
     )
-
-
-def _names(key: SSlibKey) -> frozenset[str]:
-    """What tools call a key: securesystemslib its id, sigstore the digest of its DER form."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key as load
-
-    text: str = key.keyval["public"]
-    hexadecimal = key.keytype == "ed25519"
-    public = Ed25519PublicKey.from_public_bytes(bytes.fromhex(text)) if hexadecimal else None
-    der = (public or load(text.encode())).public_bytes(
-        Encoding.DER, PublicFormat.SubjectPublicKeyInfo
-    )
-    digest = hashlib.sha256(der).digest()
-    return frozenset((key.keyid, digest.hex(), base64.b64encode(digest).decode()))
 
 
 def _canonical(data: bytes) -> str:
@@ -244,10 +181,8 @@ def _canonical(data: bytes) -> str:
 
 def _require_library(record: Path) -> None:
     try:
-        import cryptography
-        import securesystemslib
-
-        del cryptography, securesystemslib
+        import cryptography  # noqa: F401
+        import securesystemslib  # noqa: F401
     except ImportError:
         raise UnprovenError(
             f"{label(record)}: signatures cannot be checked without securesystemslib; run: "

@@ -68,18 +68,26 @@ class Base:
         """The base's manifest over the pull request's files; keys of signers are the base's."""
         own = load(self.path)
         over = parse(self.path.read_text(encoding="utf-8-sig"), self.head)
-        models = tuple(_with_policies(model, own.model_of(model.name)) for model in over.models)
-        return over.model_copy(update={"models": models})
+        models = []
+        for model in over.models:
+            mine = own.model_of(model.name)
+            policies = {shard.id: shard.policy for shard in mine.shards}
+            shards = [s.model_copy(update={"policy": policies[s.id]}) for s in model.shards]
+            update = {"shards": tuple(shards), "policy": mine.policy}
+            models.append(model.model_copy(update=update))
+        return over.model_copy(update={"models": tuple(models)})
 
     def changes(self) -> list[str]:
         """What a pull request changes of what judges it: the manifest, and the files it names."""
         own, theirs = load(self.path), load(self.head)
-        lines = [_sentence(*changed) for changed in differences(_data(own), _data(theirs))]
-        before, after = _files(own), _files(theirs)
-        for name in sorted(before.keys() | after.keys()):
-            if before.get(name) != after.get(name):
-                kept = "edited" if name in after else "removed"
-                lines.append(f"{name} {kept if name in before else 'added'}")
+        lines = []
+        before, after = _files(own), _files(theirs)  # Digests by name.
+        every = (*differences(_data(own), _data(theirs)), *differences(before, after))
+        for path, old, new in every:
+            values = f"{str(old)[:_LONGEST]} -> {str(new)[:_LONGEST]}"
+            what = "edited" if path in before else values
+            what = "added" if old is None else "removed" if new is None else what
+            lines.append(f"{path} {what}")
         if len(lines) > _MOST:
             lines[_MOST:] = [f"and {len(lines) - _MOST} more"]
         return lines
@@ -87,11 +95,9 @@ class Base:
 
 @contextmanager
 def base_of(where: str, head: Path) -> Iterator[Base]:
-    """The base of a pull request's manifest.
+    """The base of a pull request's manifest, its head.
 
-    Args:
-        where: a folder with a checkout of the base branch, or what git calls the commit.
-        head: the pull request's manifest, in a checkout of it.
+    It is a folder with a checkout of the base branch, or what git calls the commit.
     """
     head = head.absolute()
     if (folder := Path(where)).is_dir():
@@ -120,12 +126,6 @@ def _root(manifest: Path) -> Path | None:
     return next(folders, None)
 
 
-def _with_policies(model: Model, own: Model) -> Model:
-    policies = {shard.id: shard.policy for shard in own.shards}
-    shards = tuple(s.model_copy(update={"policy": policies[s.id]}) for s in model.shards)
-    return model.model_copy(update={"shards": shards, "policy": own.policy})
-
-
 def _data(manifest: Manifest) -> dict[str, Any]:
     """A manifest as plain data, paths relative to its folder, shards by id."""
     folder = f"{manifest.path.absolute().parent}/"
@@ -139,13 +139,7 @@ def _data(manifest: Manifest) -> dict[str, Any]:
     return found
 
 
-def _sentence(path: str, old: Any, new: Any) -> str:
-    if old is None or new is None:
-        return f"{path} {'added' if old is None else 'removed'}"
-    return f"{path} {str(old)[:_LONGEST]} -> {str(new)[:_LONGEST]}"
-
-
-def _files(manifest: Manifest) -> Mapping[str, str]:
+def _files(manifest: Manifest) -> dict[str, str]:
     """Digests of files below a manifest's folder that decide a verdict, by name.
 
     Keys of signers, references, uncompressed packages, golden tensors, sources of weights, modules
@@ -164,22 +158,20 @@ def _files(manifest: Manifest) -> Mapping[str, str]:
             packages = shard.reference, shard.uncompressed
             named |= {path for path in packages if isinstance(path, Path)}
             named |= set(shard.policy.evidence.signers or ())
-    digests = {
-        path.relative_to(folder).as_posix(): tree_digest(path)
-        if path.is_dir()
-        else file_digest(path)
-        for path in named
-        if path.exists() and path.is_relative_to(folder)
-    }
-    return digests | {f"gates/{name}": digest for name, digest in gate_files(folder).items()}
+    digests = {f"gates/{name}": digest for name, digest in gate_files(folder).items()}
+    for path in named:
+        if path.exists() and path.is_relative_to(folder):
+            digest = tree_digest(path) if path.is_dir() else file_digest(path)
+            digests[path.relative_to(folder).as_posix()] = digest
+    return digests
 
 
 def _modules(model: Model, folder: Path) -> Iterator[Path]:
     own = str(model.reference) if ":" in str(model.reference) else ""
-    names = [name for name in (model.family, model.builder, own) if name and name not in FAMILIES]
-    for name in names:
-        top = name.partition(":")[0].partition(".")[0]
-        yield from (path for path in (folder / f"{top}.py", folder / top) if path.exists())
+    for name in (model.family, model.builder, own):
+        if name and name not in FAMILIES:
+            top = name.partition(":")[0].partition(".")[0]
+            yield from (folder / f"{top}.py", folder / top)
 
 
 @dataclass(frozen=True)
@@ -196,37 +188,24 @@ class Audit:
 
 
 class Auditor:
-    """Judges a run again.
+    """Judges a whole run again, by the base of the pull request.
 
-    Args:
-        run: its file, whole.
-        base: of the pull request.
-        cache: where shards are built; None for the user's own.
-        reviewed: whether a person has agreed, so that the pull request's own manifest judges.
-        recheck: how many measurements are made again; below 1 the share of them.
+    Where a person has `reviewed` it, the pull request's own manifest judges. `recheck` is how many
+    measurements are made again; below 1 the share of them.
     """
 
     def __init__(
-        self,
-        run: RunFile,
-        base: Base,
-        *,
-        cache: Path | None = None,
-        reviewed: bool = False,
+        self, run: RunFile, base: Base, *, cache: Path | None = None, reviewed: bool = False,
         recheck: float = 0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._run, self._base = run, base
         self._reviewed, self._recheck = reviewed, recheck
         self._manifest: Manifest = expanded(load(base.head) if reviewed else base.manifest)
         make_importable(self._manifest if reviewed else load(base.path))
         self._project = Project(
-            self._manifest,
-            self._manifest.shards,
-            cache,
-            backend_name="cpu",
-            notify=lambda text: None,
-            store="",  # A pull request may name any store.
-        )
+            self._manifest, self._manifest.shards, cache, backend_name="cpu",
+            notify=lambda text: None, store="",  # A pull request may name any store.
+        )  # fmt: skip
 
     def audit(self) -> Audit:
         """Judge everything that is due; `AneError` of a run cut off, or a wrong manifest."""
@@ -247,44 +226,45 @@ class Auditor:
     def _problems(self, changes: Sequence[str]) -> Iterator[str]:
         facts = self._run.facts
         commit, clean = checkout(self._base.head.parent)
-        if facts.commit != commit:
-            run, here = (text[:12] or "no commit" for text in (facts.commit, commit))
-            yield f"the run was of {run}, and this checkout is {here}"
-        if not (facts.clean and clean):
-            yield "tracked files were changed, so the run is of no commit"
-        if facts.plugin != plugin_digest():
-            yield "the run used another pytest-ane than this one"
+        run, here = (text[:12] or "no commit" for text in (facts.commit, commit))
         judging = self._base.head if self._reviewed else self._base.path
-        if dict(facts.gates) != gate_files(judging.parent):
-            yield "the run used other files of gates than the base"
-        if changes and not self._reviewed:
-            yield "what judges the run is changed, and nobody has reviewed it"
-        if facts.exit_code:
-            yield f"pytest ended with exit code {facts.exit_code}"
+        for holds, problem in (
+            (facts.commit == commit, f"the run was of {run}, and this checkout is {here}"),
+            (facts.clean and clean, "tracked files were changed, so the run is of no commit"),
+            (facts.plugin == plugin_digest(), "the run used another pytest-ane than this one"),
+            (dict(facts.gates) == gate_files(judging.parent),
+             "the run used other files of gates than the base"),
+            (self._reviewed or not changes,
+             "what judges the run is changed, and nobody has reviewed it"),
+            (not facts.exit_code, f"pytest ended with exit code {facts.exit_code}"),
+        ):  # fmt: skip
+            if not holds:
+                yield problem
 
     @cached_property
     def _due(self) -> list[GateTest]:
-        return [test for test in self._project.due({"gate"}) if not self._is_of_device(test)]
-
-    def _is_of_device(self, test: GateTest) -> bool:
-        """Whether a device ran what is due in the executor's arithmetic: it has one of its own."""
-        record = self._run.record(test._replace(arithmetic="typed"))
-        if test.arithmetic == "typed" or record is None or record.measurement is None:
-            return False
-        return record.environment.get("backend", "cpu") != "cpu"
+        """Without the executor's arithmetic where a device ran the test: it has one of its own."""
+        due = []
+        for test in self._project.due({"gate"}):
+            record = self._run.record(test._replace(arithmetic="typed"))
+            backend = "cpu"
+            if record is not None and record.measurement is not None:
+                backend = record.environment.get("backend", "cpu")
+            if test.arithmetic == "typed" or backend == "cpu":
+                due.append(test)
+        return due
 
     def _picked(self) -> list[GateTest]:
         """Drawn by the commit: the same ones in every run of the check."""
-        costly = [test for test in self._due if self._is_believed(test)]
+        costly = [
+            test for test in self._due
+            if GATES[test.gate].recordable and not GATES[test.gate].static
+            and not self._subject(test.subject).policy.requires_evidence(test.gate)
+        ]  # fmt: skip
         share = self._recheck if self._recheck >= 1 else self._recheck * len(costly)
         seed = hashlib.sha256(self._run.facts.commit.encode()).hexdigest()
         count = min(len(costly), int(share) + (share % 1 > 0))
         return random.Random(seed).sample(costly, count)
-
-    def _is_believed(self, test: GateTest) -> bool:
-        gate, subject = GATES[test.gate], self._subject(test.subject)
-        believed = gate.recordable and not gate.static
-        return believed and not subject.policy.requires_evidence(gate.name)
 
     def _subject(self, name: str) -> Subject:
         model, colon, _ = name.partition(":")
@@ -310,21 +290,15 @@ class Auditor:
             raise UnprovenError(f"the run's test {outcome}, and its verdict was {status}")
         if subject.policy.requires_evidence(gate.name):
             return combined(self._answers(gate, subject))
-        if gate.static or not gate.recordable:
-            return self._static(gate, subject)
+        if gate.static or not gate.recordable:  # Made again; a plan goes before a forecast.
+            if gate.recorded_first and worst(found := self._answers(gate, subject)).error is None:
+                return combined(found)
+            return gate.judge(self._measured(gate, subject), gate.policy(subject.policy), subject)
         record = self._believed(gate, subject, record)
         verdict = gate.judge(record.measurement, gate.policy(subject.policy), subject)
         if measure:
             verdict = self._measured_again(gate, subject, record, verdict)
         return verdict
-
-    def _static(self, gate: Gate[Any], subject: Subject) -> Verdict:
-        """What takes no run or is never recorded, made again; a plan goes before a forecast."""
-        assert isinstance(subject, Shard)
-        if gate.recorded_first and worst(found := self._answers(gate, subject)).error is None:
-            return combined(found)
-        measurement = gate.measure(self._project.open_shard(subject))
-        return gate.judge(measurement, gate.policy(subject.policy), subject)
 
     def _believed(self, gate: Gate[Any], subject: Subject, record: Record) -> Record:
         """What the run measured, if it is of these bytes and answers today's question."""
@@ -375,11 +349,7 @@ class Auditor:
     def _measured_again(
         self, gate: Gate[Any], subject: Subject, record: Record, verdict: Verdict
     ) -> Verdict:
-        if isinstance(subject, Shard):
-            measured = gate.measure(self._project.open_shard(subject))
-        else:
-            arithmetic = gate.test(subject).arithmetic
-            measured = gate.measure(self._project.stack(subject.name, arithmetic))
+        measured = self._measured(gate, subject)
         again = gate.judge(measured, gate.policy(subject.policy), subject)
         if again.status != "passed":
             return again
@@ -387,6 +357,11 @@ class Auditor:
             reason = f"measured again, it differs from the run: {lines[0]}"
             return replace(verdict, findings=(Finding("failed", reason), *verdict.findings))
         return verdict
+
+    def _measured(self, gate: Gate[Any], subject: Subject) -> Any:
+        if isinstance(subject, Shard):
+            return gate.measure(self._project.open_shard(subject))
+        return gate.measure(self._project.stack(subject.name, gate.test(subject).arithmetic))
 
     def _question(self, gate: Gate[Any], subject: Subject) -> Mapping[str, Any]:
         model = self._manifest.model_of(subject.qualified.partition(":")[0])

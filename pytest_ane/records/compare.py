@@ -62,13 +62,9 @@ class Recorded:
 class Skipped:
     """A file that is not compared.
 
-    Attributes:
-        file: which.
-        kind: why it does not count, as of an `UnprovenError`; else `unused`: no shard of the
-            manifest uses it; `copy`: the same record is compared already; `bytes`, `question`,
-            `units`: what is of another system is of other bytes, answers another question, or had
-            other compute units; `alone`: there is nothing of another system.
-        detail: the error's sentence, what differs in the question, or what it is of.
+    The kind is an `UnprovenError`'s, or `unused` by the manifest; the `copy` of a record that is
+    compared; of other `bytes`, another `question` or other compute `units` than what is of another
+    system; or `alone`. The detail is the error's sentence, what differs, or what it is of.
     """
 
     file: Path
@@ -78,10 +74,9 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Side:
-    """What one system, or chip, has of a gate and subject.
+    """What one system has of a gate and subject, and the chip as `machine`; or the other way round.
 
-    `machine` is the chip where systems are compared, the system where chips are; the verdict is by
-    today's policy, the worst of several records.
+    The verdict is by today's policy, the worst of several records.
     """
 
     name: str
@@ -92,10 +87,7 @@ class Side:
 
 @dataclass(frozen=True)
 class FigureChange:
-    """A figure that differs beyond the noise; of several records the nearest values.
-
-    None is the value of a side that does not have it, and the noise of words.
-    """
+    """A figure that differs beyond the noise, None of words; of several records the nearest."""
 
     name: str
     label: str
@@ -191,13 +183,13 @@ def _pairs(alike: Sequence[Recorded], by: By) -> Iterator[tuple[list[Recorded], 
 
 def _sides(recorded: Sequence[Recorded], by: By) -> list[list[Recorded]]:
     """In the order of versions; unknown ones are left out."""
+
+    def order(side: list[Recorded]) -> list[tuple[int, str]]:
+        parts = re.split("([0-9]+)", side[0].side(by))
+        return [(len(part) if part.isdecimal() else 0, part) for part in parts]
+
     known = (one for one in recorded if one.side(by))
-    return sorted(_grouped(known, lambda one: one.side(by)), key=lambda s: _order(s[0].side(by)))
-
-
-def _order(text: str) -> list[tuple[int, str]]:
-    return [(len(part), part) if part.isdecimal() else (0, part)
-            for part in re.split("([0-9]+)", text)]  # fmt: skip
+    return sorted(_grouped(known, lambda one: one.side(by)), key=order)
 
 
 def _skipped(one: Recorded, group: Sequence[Recorded], by: By) -> Skipped:
@@ -225,22 +217,16 @@ def _side(recorded: Sequence[Recorded], by: By) -> Side:
     return Side(recorded[0].side(by), ", ".join(machines), worst, len(recorded))
 
 
-def _figures(
-    old: Sequence[Sequence[Figure]], new: Sequence[Sequence[Figure]]
-) -> Iterator[FigureChange]:
+def _figures(*sides: Sequence[Sequence[Figure]]) -> Iterator[FigureChange]:
     """Figures of which no value of one side is within the noise of the other's."""
-    known = {figure.name: figure for figures in (*new, *old) for figure in figures}
+    known = {f.name: f for side in reversed(sides) for figures in side for f in figures}
+    every = [[{f.name: f.value for f in figures} for figures in side] for side in sides]
     for name, figure in known.items():
-        values = [
-            [next((f.value for f in figures if f.name == name), None) for figures in side]
-            for side in (old, new)
-        ]
-        if (changed := _changed(*values)) is not None:
+        if changed := _changed(*([values.get(name) for values in side] for side in every)):
             yield FigureChange(name, figure.label, figure.unit, *changed)
 
 
 def _changed(old: Sequence[Cell], new: Sequence[Cell]) -> tuple[Cell, Cell, float | None] | None:
-    """The nearest values and the noise; None where they may be the same."""
     before, after = _numbers(old), _numbers(new)
     if len(before) < len(old) or len(after) < len(new):
         apart = not {*map(repr, old)} & {*map(repr, new)}

@@ -50,7 +50,7 @@ _DRAWN = (("behaviour", "kl.mean"), ("throughput", "tok_s"))
 
 
 class Point(NamedTuple):
-    """A figure in one run; label and time as of `Earlier`."""
+    """A figure in one run."""
 
     label: str
     time: str
@@ -60,10 +60,7 @@ class Point(NamedTuple):
 def last_before(memory: Memory, run: str, places: Mapping[Asked, Place]) -> Earlier | None:
     """The run before another one; what it did not measure is of the runs before that.
 
-    Args:
-        memory: what is asked.
-        run: its id. A run that has no line yet is the newest one.
-        places: what it measured, and where; None is given where nothing may be compared.
+    The run that has no line yet is the newest. Places are what it measured, and where.
     """
     at = next((i for i, one in enumerate(memory.runs) if one.id == run), len(memory.runs))
     figures: dict[Asked, dict[str, float]] = {}
@@ -98,15 +95,13 @@ def courses(memory: Memory) -> list[Course]:
     found = [turn.steps[0].series for turn in turns(memory)[:_MOST_STEPS]]
     for gate, figure in _DRAWN:
         found += [one for one in memory.series(figure, gate=gate) if ":" not in one.subject]
-    return [_course(memory, one) for one in dict.fromkeys(found) if len(one.values) > 1]
-
-
-def _course(memory: Memory, of: Series) -> Course:
-    runs = (memory.runs[place] for place in of.runs)
-    points = tuple(Point(r.label, r.time, v) for r, v in zip(runs, of.values, strict=True))
-    steps = steps_of(of)
-    step = steps[-1].at if steps else None
-    return Course(of.gate, of.subject, of.test, of.figure, of.backend, points, step)
+    made = []
+    for of in (one for one in dict.fromkeys(found) if len(one.values) > 1):
+        runs = (memory.runs[place] for place in of.runs)
+        points = tuple(Point(r.label, r.time, v) for r, v in zip(runs, of.values, strict=True))
+        step = next((step.at for step in reversed(steps_of(of))), None)
+        made.append(Course(of.gate, of.subject, of.test, of.figure, of.backend, points, step))
+    return made
 
 
 @dataclass(frozen=True)
@@ -133,8 +128,8 @@ class Red:
 class Judged:
     """Today's policy over a memory: what is red still, then what was, each by its first run.
 
-    `figures` counts the series judged; `subjects` are in the memory and not in the manifest, and
-    `silent` gates have lines and no limit on a figure.
+    `figures` counts the series judged; `subjects` are not in the manifest, and `silent` gates have
+    no limit on a figure.
     """
 
     red: tuple[Red, ...]
@@ -223,15 +218,12 @@ class Comparison:
 
 
 def compare(memory: Memory, a: str, b: str, *, gate: str = "", shards: str = "all") -> Comparison:
-    """Hold two sides against each other.
+    """Hold two sides against each other: runs, commits, names of git's or parts of machines'.
 
-    A side is a run's id, a commit, a name that git knows, or a part of a machine's, chip's or
-    system's name. Of what it has several times the newest counts: of the same package and question
-    on both sides, if there are such.
+    Of what a side has several times the newest counts, of the same package and question on both.
 
     Raises:
-        HistoryError: a word means nothing here, or several things; or both words select the same
-            lines, or none of this gate and these shards.
+        HistoryError: a word means nothing here, or several things; or both select the same lines.
     """
     (left, ours), (right, theirs) = (_side(memory, word) for word in (a, b))
     pairs, apart, only = list[_Pair](), Counter[tuple[str, str]](), [0, 0]
@@ -259,8 +251,10 @@ def compare(memory: Memory, a: str, b: str, *, gate: str = "", shards: str = "al
     for key, x, y in pairs:
         then, now = (dict(line.record.figures) | dict(line.numbers) for line in (x, y))
         for name in then.keys() & now.keys():
-            if (size := _size(name, then[name], now[name])) > ROUNDING:
-                differences.append(Difference(*key, name, then[name], now[name], size))
+            a, b = then[name], now[name]
+            text = isinstance(a, str) or isinstance(b, str)
+            if (size := float(a != b) if text else change(name, float(a), float(b))) > ROUNDING:
+                differences.append(Difference(*key, name, a, b, size))
             else:
                 same += 1
     return Comparison(
@@ -280,17 +274,16 @@ _Pair: TypeAlias = tuple[_Key, Line, Line]
 
 
 def _side(memory: Memory, word: str) -> tuple[str, dict[_Key, list[Line]]]:
+    """A side's label and its lines, the newest first."""
     label, selects = _meaning(memory, word)
     found: dict[_Key, list[Line]] = {}
-    for line in reversed(memory.lines):
-        if selects(line):
-            gate, subject, test = line.asked
-            found.setdefault((subject, gate, test), []).append(line)
+    for line in filter(selects, reversed(memory.lines)):
+        gate, subject, test = line.asked
+        found.setdefault((subject, gate, test), []).append(line)
     return label, found
 
 
 def _meaning(memory: Memory, word: str) -> tuple[str, Callable[[Line], bool]]:
-    """A label, and which lines are meant; `HistoryError` for none, or several."""
     runs = sorted({run.id for run in memory.runs if run.id.startswith(word)})
     commits = sorted({run.commit for run in memory.runs if run.commit.startswith(word)})
     prefix = _PREFIX.fullmatch(word)
@@ -326,11 +319,9 @@ def _one(word: str, what: str, found: Sequence[str]) -> str:
 
 
 def _pair(ours: Sequence[Line], theirs: Sequence[Line]) -> tuple[Line, Line] | None:
-    """Of one backend, and if possible of the same bytes."""
+    """Of one backend, and if possible of the same package and question."""
     for count in (3, 2, 1):
-        newest: dict[tuple[str, ...], Line] = {}
-        for line in theirs:
-            newest.setdefault(_alike(line)[:count], line)
+        newest = {_alike(line)[:count]: line for line in reversed(theirs)}
         for line in ours:
             if (other := newest.get(_alike(line)[:count])) is not None:
                 return line, other
@@ -341,19 +332,13 @@ def _alike(line: Line) -> tuple[str, ...]:
     return line.facts["backend"], line.record.artifact, line.record.question
 
 
-def _size(name: str, a: float | str, b: float | str) -> float:
-    if isinstance(a, str) or isinstance(b, str):
-        return 0.0 if a == b else 1.0
-    return change(name, a, b)
-
-
 def _facts(memory: Memory, pairs: Sequence[_Pair]) -> Iterator[tuple[str, str, str]]:
+    facts = [
+        [{**line.facts, "commit": memory.runs[line.run].commit} for line in pair[1:]]
+        for pair in pairs
+    ]
     for name in ("commit", *FACTS):
-        before, after = (
-            sorted({memory.runs[line.run].commit if name == "commit" else line.facts[name]
-                    for line in side})
-            for side in ([x for _, x, _ in pairs], [y for *_, y in pairs])
-        )  # fmt: skip
+        before, after = (sorted({of[side][name] for of in facts}) for side in (0, 1))
         if before != after:
             yield name, _listed(before), _listed(after)
 

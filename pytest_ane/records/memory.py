@@ -12,7 +12,6 @@ time. Files of others may be damaged: what cannot be read is skipped, and named.
 
 from __future__ import annotations
 
-import math
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from pytest_ane.gates.words import TIMED
 from pytest_ane.manifest.ids import as_range, nearest
 from pytest_ane.mlprogram.errors import EvidenceError, HistoryError
 from pytest_ane.records.git import git
-from pytest_ane.records.record import FORMAT, Record, parse, read_file
+from pytest_ane.records.record import Record, parse, read_file
 from pytest_ane.records.run import MOST_BYTES, SUFFIX, Facts, facts_of
 
 T = TypeVar("T")
@@ -36,7 +35,6 @@ FOLDER = "history"
 _ID = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _STARTED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z")
 _VERSIONS = ("pytest-ane", "numpy", "coremltools", "compiler", "python")
-_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 FACTS = ("chip", "machine", "os", "compute_units", "backend", "arithmetic", "versions")
 """Where a figure comes from, besides commit, package and question."""
 
@@ -56,10 +54,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Run:
-    """A run of pytest at one commit, which is empty outside of git, and of so many records.
-
-    It is `clean` where the checkout was that commit, and `known` where git gives its place.
-    """
+    """A run of pytest at one commit, which is empty outside of git; `known` where git knows it."""
 
     id: str
     commit: str
@@ -146,8 +141,7 @@ class Line:
     def numbers(self) -> Iterator[tuple[str, float]]:
         """Figures that are numbers; NaN and infinities are, other texts are not."""
         for name, value in self.record.figures.items():
-            value = _WORDS.get(value, value) if isinstance(value, str) else value
-            if isinstance(value, int | float) and not isinstance(value, bool):
+            if value in ("NaN", "Infinity", "-Infinity") or type(value) in (int, float):
                 yield name, float(value)
 
 
@@ -198,7 +192,6 @@ class Memory:
             )
 
     def _read(self, models: Sequence[str]) -> Iterator[tuple[Run, list[Record]]]:
-        """Runs with figures of these models, and their records."""
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             try:
                 first, *lines = (read_file(path, "run", MOST_BYTES) or b"").split(b"\n")
@@ -225,12 +218,10 @@ class Memory:
                 yield Run(known.id, known.commit, known.clean, started, len(kept)), kept
 
     def _line(self, path: Path, number: int, line: bytes, read: Callable[[bytes], T]) -> T | None:
-        """What is read of a line; None, and named, where it cannot be."""
         try:
             return read(line)
         except EvidenceError:
-            why = "is of a newer pytest-ane" if _is_newer(line) else "is damaged"
-            self.skipped.append(Skipped(path.name, number, why))
+            self.skipped.append(Skipped(path.name, number, "is damaged"))
             return None
 
     def of(self, *, gate: str = "", shards: str = "all") -> list[Line]:
@@ -251,12 +242,9 @@ class Memory:
             raise HistoryError(
                 f"--gate: {self.folder} has no line of the gate {gate!r}; {nearest(gate, gates)}."
             )
-        if not (terms := _terms(shards)):
-            raise HistoryError("--shards is empty; name shards such as L01, or 'all'.")
-        for term in terms:
+        for term in _terms(shards) or [""]:
             if not any(matches(subject, term) for subject, _ in pairs):
-                whole = ":" in term
-                names = [s if whole else s.rpartition(":")[2] for s, _ in pairs]
+                names = [s if ":" in term else s.rpartition(":")[2] for s, _ in pairs]
                 raise HistoryError(
                     f"--shards: {term!r} matches no shard or model in {self.folder}; "
                     f"{nearest(term, names)}."
@@ -268,34 +256,26 @@ class Memory:
             )
 
     def series(
-        self,
-        figures: str | Sequence[str] = (),
-        *,
-        gate: str = "",
-        shards: str = "all",
+        self, figures: str | Sequence[str] = (), *, gate: str = "", shards: str = "all",
         changing: bool = False,
-    ) -> list[Series]:
-        """Figures over runs.
+    ) -> list[Series]:  # fmt: skip
+        """Figures over runs, by one name or several; all where none is named.
 
-        Args:
-            figures: its name, or those of several; all where it is empty.
-            gate: its name; all where it is empty.
-            shards: ids, ranges and globs, as for `--ane-shards`, or names of models.
-            changing: leave out figures that have one value throughout.
+        Shards are ids, ranges and globs, as for `--ane-shards`, or names of models; with `changing`
+        figures that have one value throughout are left out.
         """
         names = {figures} if isinstance(figures, str) and figures else {*figures}
-        found: dict[tuple[Any, ...], list[tuple[Line, float]]] = {}
+        found: dict[tuple[Any, ...], list[tuple[int, int, float]]] = {}
         for line in self.of(gate=gate, shards=shards):
             of, subject, test = line.asked
             for name, value in line.numbers:
                 if not names or name in names:
                     key = subject, of, test, name, line.where
-                    found.setdefault(key, []).append((line, value))
+                    found.setdefault(key, []).append((line.id, line.run, value))
         made = []
-        for (subject, of, test, name, where), pairs in sorted(found.items(), key=lambda f: f[0]):
-            lines, values = zip(*pairs, strict=True)
+        for (subject, of, test, name, where), points in sorted(found.items(), key=lambda f: f[0]):
+            ids, runs, values = zip(*points, strict=True)
             if not changing or len(set(map(repr, values))) > 1:
-                ids, runs = zip(*((line.id, line.run) for line in lines), strict=True)
                 made.append(Series(of, subject, test, name, where[0], ids, runs, values))
         return made
 
@@ -316,22 +296,13 @@ def _facts(line: bytes) -> Facts:
     return known
 
 
-def _is_newer(line: bytes) -> bool:
-    try:
-        data = parse(line)
-    except EvidenceError:
-        return False
-    of = data.get("format") if isinstance(data, dict) else None
-    return isinstance(of, int) and of > FORMAT
-
-
 def matches(subject: str, shards: str) -> bool:
     """Whether a selection such as `L00-L04,head*`, `smollm2:L01` or `all` names a subject."""
     return any(fnmatchcase(subject, pattern) for pattern in _patterns(shards))
 
 
 def _terms(shards: str) -> list[str]:
-    return [term for term in (term.strip() for term in shards.split(",")) if term]
+    return shards.replace(",", " ").split()
 
 
 def _patterns(shards: str) -> Iterator[str]:
@@ -356,38 +327,28 @@ class Commits:
 
     def __init__(self, folder: Path, ids: Iterable[str]) -> None:
         self._folder = folder
-        self._ids = sorted({commit for commit in ids if _ID.fullmatch(commit)})
+        self._ids = {commit for commit in ids if _ID.fullmatch(commit)}
+
+    def _git(self, ids: Iterable[str], *arguments: str) -> list[str]:
+        """Lines that git prints of commits; without any it would print those of HEAD."""
+        given = "\n".join(sorted(ids))
+        return git(self._folder, *arguments, given=given).splitlines() if given else []
 
     @cached_property
     def places(self) -> dict[str, int]:
         """The place of each commit that git knows: parents come first."""
-        if not self._ids:
-            return {}
-        listed = git(
-            self._folder, "cat-file", "--batch-check=%(objectname) %(objecttype)",
-            given="\n".join(self._ids),
-        )  # fmt: skip
-        lines = (line.split() for line in listed.splitlines())
+        form = "--batch-check=%(objectname) %(objecttype)"
+        lines = (line.split() for line in self._git(self._ids, "cat-file", form))
         known = {commit for commit, kind in lines if kind == "commit"}
-        if not known:
-            return {}
-        all_ = git(
-            self._folder, "rev-list", "--topo-order", "--reverse", "--stdin",
-            given="\n".join(sorted(known)),
-        )  # fmt: skip
-        in_order = [commit for commit in all_.split() if commit in known]
-        return {commit: place for place, commit in enumerate(in_order)}
+        every = self._git(known, "rev-list", "--topo-order", "--reverse", "--stdin")
+        return {commit: place for place, commit in enumerate(c for c in every if c in known)}
 
     @cached_property
     def titles(self) -> dict[str, str]:
         """The first line of each commit's message."""
-        if not self.places:
-            return {}
-        shown = git(
-            self._folder, "log", "--no-walk=unsorted", "--format=%H %s", "--stdin",
-            given="\n".join(self.places),
-        )  # fmt: skip
-        return {id_: title for id_, _, title in (x.partition(" ") for x in shown.splitlines())}
+        form = ("--no-walk=unsorted", "--format=%H %s", "--stdin")
+        lines = (line.partition(" ") for line in self._git(self.places, "log", *form))
+        return {commit: title for commit, _, title in lines}
 
     def find(self, name: str) -> str:
         """The commit of a branch, a tag or another name that git knows; empty for none."""

@@ -38,6 +38,7 @@ from pytest_ane.mlprogram.errors import EvidenceError
 from pytest_ane.mlprogram.strict_json import parse_json, strict
 
 FORMAT = 1
+EDITED = "was edited after it was recorded"
 MOST_BYTES = 16 << 20
 """Of a record; a reader refuses longer ones before it parses them."""
 _DEEPEST = 32
@@ -69,14 +70,12 @@ class Record:
         part: which test, where a gate has several of one subject: `load`, `call[T1]`, `[ane]`.
         files: SHA-256 of the artifact's files by `<shard>/<path>`: `L01/Manifest.json`.
         environment: chip, operating system, compute units and versions, as the backend tells them.
-        asked: probes, prompts, reference and whatever else decides what is measured, as `plain`
-            makes it.
+        asked: whatever else decides what is measured, as `plain` makes it.
         commit: of the checkout it was measured in; empty outside of git.
         gate_file: SHA-256 of the gate's own file.
         counter: 1 for the first evidence of a gate and subject, then one more each time.
         figures: what the measurement comes to, by name and without limits.
-        measurement: the numbers, from which every verdict is derived again; JSON data of them until
-            `typed` has checked them. None where there is none.
+        measurement: from which verdicts are derived again; JSON data until `typed` has checked it.
         verdict: what the run made of it, as JSON data; None in evidence and history.
     """
 
@@ -147,7 +146,7 @@ class Record:
         if top.get("format") != FORMAT or isinstance(top["format"], bool):
             raise EvidenceError(f"is no record of format {FORMAT}")
         if sealed(top)["sha256"] != top.get("sha256"):
-            raise EvidenceError("was edited after it was recorded: its own sha256 does not fit")
+            raise EvidenceError(f"{EDITED}: its own sha256 does not fit")
         known = {name: top[name] for name in ("gate", "subject", *_OPTIONAL) if name in top}
         try:
             time = _time(top.get("time"))
@@ -229,10 +228,7 @@ def simulated(record: Record) -> bool:
 
 
 def machine(record: Record) -> str:
-    """`Apple M4 Max, macOS 26.1, CPU_AND_NE`, `replayed Apple M4 Max, ...`.
-
-    Of what no device computed `simulated ANE (h16+)`.
-    """
+    """`Apple M4 Max, macOS 26.1, CPU_AND_NE`; of what no device computed `simulated ANE (h16+)`."""
     if simulated(record):
         return SIMULATED
     known = (record.environment.get(key) for key in ("chip", "os", "compute_units"))
@@ -250,21 +246,18 @@ def changes(old: Record, new: Record) -> Iterator[str]:
     names = old.files.keys() | new.files.keys()
     if count := sum(old.files.get(name) != new.files.get(name) for name in names):
         yield f"{count} file{'s' if count > 1 else ''} changed, of {len(names)}"
-    yield from _changes(old.environment, new.environment)
-    yield from _changes(plain(old.asked), plain(new.asked), "asked ")
+    for prefix, then, now in (
+        ("", old.environment, new.environment), ("asked ", plain(old.asked), plain(new.asked))
+    ):  # fmt: skip
+        for key in dict.fromkeys((*then, *now)):
+            if then.get(key) != now.get(key):
+                yield f"{prefix}{key} {_shown(then.get(key))} -> {_shown(now.get(key))}"
     if old.gate != new.gate:
         return
-    gate, then, now = new.gate, old.measurement, new.measurement
-    lines = list(GATES[gate].changes(then, now))
+    lines = list(GATES[new.gate].changes(old.measurement, new.measurement))
     yield from lines
-    if not lines and to_data(gate, then) != to_data(gate, now):
+    if not lines and to_data(new.gate, old.measurement) != to_data(new.gate, new.measurement):
         yield "single numbers differ, their figures do not"
-
-
-def _changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for key in dict.fromkeys((*old, *new)):
-        if old.get(key) != new.get(key):
-            yield f"{prefix}{key} {_shown(old.get(key))} -> {_shown(new.get(key))}"
 
 
 def _shown(value: Any) -> str:
@@ -283,8 +276,6 @@ def to_data(gate: str, measurement: Any) -> dict[str, Any]:
 def from_data(gate: str, data: Mapping[str, Any], provenance: Mapping[str, str]) -> Any:
     """The measurement that `to_data` made data of; unknown fields are ignored.
 
-    The records check themselves; here only types are held against them.
-
     Raises:
         EvidenceError: a field is missing, of another kind, or contradicts another.
     """
@@ -293,18 +284,14 @@ def from_data(gate: str, data: Mapping[str, Any], provenance: Mapping[str, str])
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         says = first["msg"].removeprefix("Value error, ")
-        raise EvidenceError(f"{_field(first['loc'])}: {says[:1].lower()}{says[1:]}") from None
+        parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+        where = "".join(["measurement", *parts])
+        raise EvidenceError(f"{where}: {says[:1].lower()}{says[1:]}") from None
 
 
 @cache
 def _adapter(gate: str | None) -> TypeAdapter[Any]:
-    """Of a gate's measurements; without one, of records."""
     return TypeAdapter(Record if gate is None else GATES[gate].measurement)
-
-
-def _field(path: tuple[int | str, ...]) -> str:
-    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return "".join(["measurement", *parts])
 
 
 def plain(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -377,7 +364,10 @@ def _is_row(value: Any) -> bool:
 
 
 def _check(top: Any) -> None:
-    """Depth, texts and whole numbers of everything in a value; not recursive."""
+    """Depth, texts and whole numbers of everything in a value; not recursive.
+
+    Floats, of which most of a file consists, need no look.
+    """
     waiting: list[tuple[str, Any, int]] = [("", top, 0)]
     while waiting:
         key, one, depth = waiting.pop()
@@ -385,11 +375,7 @@ def _check(top: Any) -> None:
             raise EvidenceError(f"the JSON is nested more than {_DEEPEST} deep")
         if isinstance(one, dict):
             _check_plain("a name", "\n".join(one))
-            waiting += [
-                (name, inner, depth + 1)
-                for name, inner in one.items()
-                if type(inner) is not float  # Most of a file is numbers.
-            ]
+            waiting += [(name, x, depth + 1) for name, x in one.items() if type(x) is not float]
         elif isinstance(one, list):
             kinds = set(map(type, one))
             if kinds == {int}:

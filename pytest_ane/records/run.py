@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -46,17 +47,11 @@ class Facts:
         id: of the run, in hexadecimal digits.
         started: UTC, `2026-11-24T16:00:00.123456Z`.
         header: what decides the verdicts, in one line.
-        arguments: of pytest, as they were typed.
-        selection: shards, as the option has them.
         manifest: the file's path from pytest's root directory, `digest` its SHA-256, and
             `manifest_text` its lines when the run began, tabs as spaces.
-        gates: SHA-256 of the files of gates in use by name.
-        plugin: SHA-256 of pytest-ane's own modules, `plugin_digest`.
-        commit: of the checkout; empty outside of git.
-        clean: whether the checkout is that commit.
-        versions: of pytest-ane and of what it measures with.
+        gates: SHA-256 of the files of gates in use by name; `plugin` of pytest-ane's own modules.
+        commit: of the checkout; empty outside of git. It is `clean` where nothing was changed.
         machine: backend, machine and versions, as the backend tells them at the end.
-        seconds: how long it took.
         stopped: why it ended before all was asked, such as `interrupted`; empty where it did not.
         exit_code: pytest's; None where the run was cut off.
     """
@@ -102,11 +97,7 @@ class RunFile:
 
 
 class Writer:
-    """Writes the file of a run while it goes on.
-
-    Args:
-        path: of the file, which takes the place of another run's; or the folder of a history.
-        facts: the run's, before it ended.
+    """Writes the file of a run while it goes on, in place of another's; or into a history's folder.
 
     Raises:
         EvidenceError: a file that is no run lies there, or it cannot be written.
@@ -119,15 +110,13 @@ class Writer:
         self.count = 0
         self._digest = hashlib.sha256()
         data = asdict(facts)
-        try:
+        with self._explained():
             if self.path.exists() and self.path.stat().st_size and not is_run(self.path):
                 raise EvidenceError(
                     f"{self.path} is no file of a run and is not replaced; name another file."
                 )
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.write_bytes(b"")
-        except OSError as error:
-            raise self._failed(error) from None
         self._append({"format": FORMAT, "run": {k: data[k] for k in data if k not in _ENDS}})
 
     def add(self, record: Record) -> None:
@@ -149,15 +138,17 @@ class Writer:
         self._write(json.dumps(shown(strict(data)), separators=(",", ":")).encode() + b"\n")
 
     def _write(self, line: bytes) -> None:
-        try:
-            with self.path.open("ab") as file:
-                file.write(line)
-        except OSError as error:
-            raise self._failed(error) from None
+        with self._explained(), self.path.open("ab") as file:
+            file.write(line)
         self._digest.update(line)
 
-    def _failed(self, error: OSError) -> EvidenceError:
-        return EvidenceError(f"{self.path} cannot be written ({error.strerror or error}).")
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            why = error.strerror or error
+            raise EvidenceError(f"{self.path} cannot be written ({why}).") from None
 
 
 def is_run(path: Path) -> bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,7 @@ _DECIBELS = "snr"
 class Step:
     """A change of a figure that noise does not explain: `at` is the first run after it.
 
-    Before and after are medians of the runs since the step before it, and up to the next.
+    Before and after are medians between the steps.
     """
 
     series: Series
@@ -102,10 +102,7 @@ def steps_of(series: Series) -> list[Step]:
     values = np.asarray(series.values, dtype=np.float64)
     starts = [0, *change_points(values), len(values)]
     medians = [_median(values[a:b]) for a, b in pairwise(starts)]
-    made = (
-        Step(series, at, before, after)
-        for at, before, after in zip(starts[1:-1], medians, medians[1:], strict=False)
-    )
+    made = map(Step, repeat(series), starts[1:-1], medians, medians[1:])
     return [step for step in made if step.size > ROUNDING]
 
 

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 from pytest_ane.gates.base import Subject
 from pytest_ane.gates.registry import GATES, recordable
 from pytest_ane.make.shared_store import SharedStore
-from pytest_ane.manifest import Manifest
+from pytest_ane.manifest import Manifest, Shard
 from pytest_ane.manifest.ids import MODEL, is_subject
 from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.mlprogram.digests import key_digest
@@ -100,17 +100,15 @@ class Store:
 
     def used(self, manifest: Manifest) -> Mapping[Path, Place]:
         """Where evidence of the manifest's shards and models is or would be."""
-        asked: list[tuple[str, Subject]] = [
-            (gate.name, shard)
-            for shard in manifest.shards
-            for gate in recordable("shard")
-            if gate.asks(shard)
-        ]
-        asked += [(gate.name, model) for model in manifest.models for gate in recordable("model")]
+        scopes: dict[str, tuple[Subject, ...]]
+        scopes = {"shard": manifest.shards, "model": manifest.models}
         return {
-            self.path(gate, subject.qualified, system): (gate, subject, system)
-            for gate, subject in asked
-            for system in systems_of(gate, subject)
+            self.path(gate.name, subject.qualified, system): (gate.name, subject, system)
+            for scope, subjects in scopes.items()
+            for subject in subjects
+            for gate in recordable(scope)
+            if not isinstance(subject, Shard) or gate.asks(subject)
+            for system in systems_of(gate.name, subject)
         }
 
     def unused(self, manifest: Manifest) -> list[Path]:
@@ -136,7 +134,7 @@ def systems_of(gate: str, subject: Subject) -> tuple[str, ...]:
 
 
 def _is_foreign(data: bytes) -> bool:
-    """What is damaged may be replaced."""
+    """Whether it is JSON of others; what is damaged may be replaced."""
     try:
         top = parse(data)
     except EvidenceError:
@@ -180,14 +178,9 @@ def push(shared: SharedStore, folder: Store, record: Record, system: str = "") -
 
 
 def fetch(
-    shared: SharedStore,
-    folder: Store,
-    gate: str,
-    subject: str,
-    files: Mapping[str, str],
-    asked: Mapping[str, Any],
-    system: str = "",
-) -> bool:
+    shared: SharedStore, folder: Store, gate: str, subject: str, files: Mapping[str, str],
+    asked: Mapping[str, Any], system: str = "",
+) -> bool:  # fmt: skip
     """Write the shared store's evidence to a folder; whether it has any that is whole.
 
     Files and what is asked are today's; the system is as the policy names it, or empty.
@@ -197,15 +190,11 @@ def fetch(
         return False
     try:
         record = Record.from_json(data)
+        found = record.gate, record.subject, {**record.files}, plain(record.asked)
+        if found != (gate, subject, {**files}, plain(asked)):
+            raise EvidenceError("answers another question; it is not used")
     except EvidenceError as error:
         shared.notify(f"{subject}: its evidence of {gate} in the store {shared.name} {error}.")
-        return False
-    found = record.gate, record.subject, {**record.files}, plain(record.asked)
-    if found != (gate, subject, {**files}, plain(asked)):
-        shared.notify(
-            f"{subject}: its evidence of {gate} in the store {shared.name} answers another "
-            "question; it is not used."
-        )
         return False
     folder.write(record, system)
     return True

@@ -2,12 +2,7 @@
 
 Digests first, then the policy, then signatures; no opinion is read from a file, so what passes here
 is judged anew. Where a policy names several systems, each has its evidence, and the gate's verdict
-is that of the worst:
-
-    file = EvidenceFile.at(store, "placement", shard)
-    record = file.verified(policy=policy, now=now, files=files, asked=asked)
-    found = answers("placement", shard, lambda system: record)
-    verdict = combined(found)
+is that of the worst.
 """
 
 from __future__ import annotations
@@ -30,7 +25,7 @@ from pytest_ane.manifest.problems import label, toml_value
 from pytest_ane.mlprogram.arithmetic import SIMULATED
 from pytest_ane.mlprogram.errors import EvidenceError, UnprovenError, UnprovenKind
 from pytest_ane.records._signatures import signed_payloads, signing_command, signs
-from pytest_ane.records.record import Record, machine, parse, plain, read_file, sealed, simulated
+from pytest_ane.records.record import EDITED, Record, machine, plain, read_file, simulated
 from pytest_ane.records.store import Store, systems_of, without_system
 
 DEVICES = ("coreml",)
@@ -56,24 +51,13 @@ class EvidenceFile:
         return cls(store.path(gate, subject.qualified, system), gate, subject, system)
 
     def verified(
-        self,
-        *,
-        policy: EvidencePolicy,
-        now: datetime,
-        files: Mapping[str, str] | None = None,
-        asked: Mapping[str, Any] | None = None,
-        artifact: Artifact | None = None,
-    ) -> Record:
+        self, *, policy: EvidencePolicy, now: datetime, files: Mapping[str, str] | None = None,
+        asked: Mapping[str, Any] | None = None, artifact: Artifact | None = None,
+    ) -> Record:  # fmt: skip
         """Its record, if it is of these bytes and the policy takes it.
 
-        What is of today may be unknown, where nothing is built: then it is the record's own.
-
-        Args:
-            policy: which evidence counts.
-            now: with a time zone.
-            files: SHA-256 of the artifact's files as they are now, `files_of`.
-            asked: what is asked now, `question`.
-            artifact: the shard's package, which a plan is counted against.
+        `files_of` the artifact and the `question` of today may be unknown, where nothing is built:
+        then they are the record's own. A plan is counted against the artifact.
 
         Raises:
             UnprovenError: it proves nothing; one sentence, with the command that puts it right.
@@ -111,8 +95,8 @@ class EvidenceFile:
         try:
             found = Record.from_json(data)
         except EvidenceError as error:
-            if _edited(data):
-                raise self.refused("edited", "was edited after it was recorded") from None
+            if str(error).startswith(EDITED):
+                raise self.refused("edited", EDITED) from None
             raise self._damaged(error) from None
         if (found.gate, found.subject) != (self.gate, self.subject.qualified):
             says = f"is damaged: it is evidence of {found.gate} of {found.subject}"
@@ -120,19 +104,19 @@ class EvidenceFile:
         return found
 
     def complaints(
-        self,
-        found: Record,
-        files: Mapping[str, str],
-        asked: Mapping[str, Any],
-        policy: EvidencePolicy,
-        now: datetime,
-    ) -> Iterator[tuple[UnprovenKind, str]]:
+        self, found: Record, files: Mapping[str, str], asked: Mapping[str, Any],
+        policy: EvidencePolicy, now: datetime,
+    ) -> Iterator[tuple[UnprovenKind, str]]:  # fmt: skip
         """Reasons to reject a record (signatures excluded), most severe first."""
         if changed := list(differences(dict(found.files), dict(files))):
-            yield "stale", f"is of other bytes: {_first(changed)}"
+            name, old, new = changed[0]
+            says = f"was {(old or '')[:8]}, now is {(new or '')[:8]}"
+            says = "is new" if old is None else "is gone" if new is None else says
+            more = f", first of {len(changed)} files" if len(changed) > 1 else ""
+            yield "stale", f"is of other bytes: {name} {says}{more}"
         for path, old, new in differences(found.asked, asked):
-            says = f"{path} was {_said(old)}, now is {_said(new)}"
-            yield "stale", f"answers another question: {says}"
+            was, now_is = ("absent" if x is None else toml_value(x) for x in (old, new))
+            yield "stale", f"answers another question: {path} was {was}, now is {now_is}"
         yield from _elsewhere(found, policy)
         if self.system and not covers(self.system, system := found.environment.get("os", "")):
             where = f"was recorded on {system or 'unknown system'}"
@@ -161,24 +145,6 @@ def recording_command(subject: str, kind: UnprovenKind) -> str:
     return f"pytest --ane-shards={shards} -m gate --ane-record={which}"
 
 
-def _edited(data: bytes) -> bool:
-    try:
-        top = parse(data)
-        return bool(sealed(top)["sha256"] != top["sha256"])
-    except (EvidenceError, AttributeError, KeyError, TypeError):
-        return False
-
-
-def _first(changed: Sequence[tuple[str, str | None, str | None]]) -> str:
-    """What is the matter with the first file that differs."""
-    name, old, new = changed[0]
-    if old is None or new is None:
-        says = "is new" if old is None else "is gone"
-    else:
-        says = f"was {old[:8]}, now is {new[:8]}"
-    return f"{name} {says}" + (f", first of {len(changed)} files" if len(changed) > 1 else "")
-
-
 def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Each key of nested tables that differs, such as `probes.seed`, with both values or None."""
     if isinstance(old, dict) and isinstance(new, dict):
@@ -188,12 +154,7 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, 
         yield path, old, new
 
 
-def _said(value: Any) -> str:
-    return "absent" if value is None else toml_value(value)
-
-
 def _elsewhere(found: Record, policy: EvidencePolicy) -> Iterator[tuple[UnprovenKind, str]]:
-    """Where it was measured, and where it should have been."""
     of, by_device = found.environment.get, GATES[found.gate].by_device
     backend, units = of("backend", ""), of("compute_units", "")
     if by_device and simulated(found):
@@ -246,17 +207,10 @@ def judge(record: Record, subject: Subject) -> Verdict:
 
 
 def with_origin(verdict: Verdict, record: Record) -> Verdict:
-    """A verdict on what a record holds, with where and when that was recorded."""
-    return replace(
-        verdict,
-        origin=origin(record),
-        provenance=dict(verdict.provenance) | dict(record.environment),
-    )
-
-
-def origin(record: Record) -> str:
-    """`recorded 2026-11-21, Apple M4 Max, macOS 26.1, CPU_AND_NE`."""
-    return ", ".join(filter(None, (f"recorded {record.time:%Y-%m-%d}", machine(record))))
+    """A verdict with the origin `recorded 2026-11-21, Apple M4 Max, macOS 26.1, CPU_AND_NE`."""
+    origin = ", ".join(filter(None, (f"recorded {record.time:%Y-%m-%d}", machine(record))))
+    provenance = dict(verdict.provenance) | dict(record.environment)
+    return replace(verdict, origin=origin, provenance=provenance)
 
 
 @dataclass(frozen=True)
@@ -270,11 +224,9 @@ class Answer:
 
 
 def answers(
-    gate: str,
-    subject: Subject,
-    verified: Callable[[str], Record],
+    gate: str, subject: Subject, verified: Callable[[str], Record],
     systems: Iterable[str] | None = None,
-) -> list[Answer]:
+) -> list[Answer]:  # fmt: skip
     """The answers of systems, of all that the policy names unless some are given.
 
     `verified` gives a system's evidence if it counts, else raises `UnprovenError`.
@@ -302,18 +254,14 @@ def others(found: Sequence[Answer]) -> tuple[Finding, ...]:
     decides = worst(found)
     findings: list[Finding] = []
     for answer in found:
-        if answer is not decides:
-            # Their figures are not shown.
-            named = [
-                replace(
-                    finding,
-                    reason=f"{answer.system}: {finding.reason}",
-                    kind=f"{finding.kind} on {answer.system}" if finding.kind else "",
-                    figure="",
-                )
-                for finding in answer.verdict.reasons
-            ]
-            findings += named or [Finding("note", f"{answer.system}: passed")]
+        if answer is decides:
+            continue
+        system, reasons = answer.system, answer.verdict.reasons
+        findings += [
+            replace(f, reason=f"{system}: {f.reason}", kind=f.kind and f"{f.kind} on {system}",
+                    figure="")  # Their figures are not shown.
+            for f in reasons
+        ] or [Finding("note", f"{system}: passed")]  # fmt: skip
     return tuple(findings)
 
 

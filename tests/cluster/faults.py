@@ -104,10 +104,4 @@ def _genuine(value: str, site: Path) -> None:
     backend.is_replaced = lambda: False
 
 
-_FAULTS = {
-    "slow": _slow,
-    "dawdle": _dawdle,
-    "die": _die,
-    "version": _version,
-    "genuine": _genuine,
-}
+_FAULTS = {"slow": _slow, "dawdle": _dawdle, "die": _die, "version": _version, "genuine": _genuine}

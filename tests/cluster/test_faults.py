@@ -98,16 +98,6 @@ def test_a_full_disk_on_one_worker(site: Site, runs: Runs, alone: Result) -> Non
     assert "No space left on device" in result.text
 
 
-@pytest.mark.usefixtures("small_disk")
-def test_a_full_disk_on_the_only_worker(site: Site, runs: Runs) -> None:
-    site.work("small")
-    result = runs.mini().run(f"--ane-cluster={site.url}", "--ane-cluster-timeout=1 s")
-    assert result.code == 1
-    assert "unproven" in result.statuses().values()
-    assert "failed" not in result.statuses().values()
-    assert "No space left on device" in result.text
-
-
 def test_a_store_that_fails(
     site: Site, runs: Runs, alone: Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:

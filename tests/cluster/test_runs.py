@@ -135,12 +135,6 @@ def test_code_that_is_edited_between_two_runs(site: Site, runs: Runs) -> None:
     assert digests[0] != digests[1]
 
 
-def test_a_selection_asks_for_no_more(everyone: Site, runs: Runs) -> None:
-    result = runs.mini().run(f"--ane-cluster={everyone.url}", "-k", "L01 and compression")
-    assert result.code == 0
-    assert result.statuses() == {"compression mini:L01": "passed"}
-
-
 def test_own_fixtures_are_used_where_pytest_runs(everyone: Site, runs: Runs) -> None:
     (runs.folder / "conftest.py").write_text(
         "import os\nimport pytest\n"
@@ -188,11 +182,3 @@ def test_ctrl_c_cancels_what_is_queued(site: Site, runs: Runs) -> None:
     again = runs.run(f"--ane-cluster={site.url}", "-k", "L00 and compression")
     assert again.code == 0
     assert len(site.lines("begun")) == begun + 1
-
-
-def test_the_first_failure_may_end_the_run(site: Site, runs: Runs) -> None:
-    site.work("plain")
-    runs.mini("[models.mini.shard.L00.policy.compression]\nmax-bytes = 1\n")
-    result = runs.run(f"--ane-cluster={site.url}", "-x")
-    assert result.code == 1
-    assert len(result.statuses()) < 13

@@ -43,73 +43,6 @@ def test_a_prediction() -> None:
     assert model.predict({"x": [[1, 2, 3]]})["y"].dtype == np.float32
 
 
-def test_a_batch() -> None:
-    model = converted(doubling())
-    batch = [{"x": np.full((1, 3), i, np.float32)} for i in range(3)]
-    assert [out["y"][0, 0] for out in model.predict(batch)] == [0, 2, 4]
-
-
-def test_fp16_comes_back_as_fp32() -> None:
-    model = converted(
-        doubling(),
-        compute_precision=ct.precision.FLOAT16,
-        inputs=[ct.TensorType("x", (1, 3), dtype=np.float16)],
-        outputs=[ct.TensorType("y", dtype=np.float16)],
-    )
-    y = model.predict({"x": np.ones((1, 3), np.float16)})["y"]
-    assert y.dtype == np.float32
-    assert y.tolist() == [[2, 2, 2]]
-
-
-def test_flexible_shapes() -> None:
-    class Doubling(torch.nn.Module):
-        def forward(self, x: Any) -> Any:
-            return x * 2
-
-    traced = torch.jit.trace(Doubling(), torch.zeros(1, 3))
-
-    ranged = ct.TensorType("x", (1, ct.RangeDim(2, 5, default=3)))
-    model = ct.convert(traced, inputs=[ranged], outputs=[ct.TensorType("y")], **OPTIONS)
-    assert model.predict({"x": np.ones((1, 5))})["y"].shape == (1, 5)
-    with pytest.raises(RuntimeError, match=r"has shape \[1, 6\]; it takes fp32 \[1, 2\.\.5\]\.$"):
-        model.predict({"x": np.ones((1, 6))})
-
-    listed = ct.TensorType("x", ct.EnumeratedShapes([(1, 2), (1, 4)]))
-    model = ct.convert(traced, inputs=[listed], outputs=[ct.TensorType("y")], **OPTIONS)
-    assert model.predict({"x": np.ones((1, 4))})["y"].shape == (1, 4)
-    with pytest.raises(RuntimeError, match=r"of shape \[1, 2\] or \[1, 4\]\.$"):
-        model.predict({"x": np.ones((1, 3))})
-
-
-def test_an_optional_input() -> None:
-    class Sum(torch.nn.Module):
-        def forward(self, x: Any, bias: Any) -> Any:
-            return x + bias
-
-    traced = torch.jit.trace(Sum(), (torch.zeros(3), torch.zeros(1)))
-    model = ct.convert(
-        traced,
-        inputs=[
-            ct.TensorType("x", (3,)),
-            ct.TensorType("bias", (1,), default_value=np.array([7.0], np.float32)),
-        ],
-        outputs=[ct.TensorType("y")],
-        **OPTIONS,
-    )
-    assert model.predict({"x": np.zeros(3)})["y"].tolist() == [7, 7, 7]
-    assert model.predict({"x": np.zeros(3), "bias": np.ones(1)})["y"].tolist() == [1, 1, 1]
-
-
-def test_integers() -> None:
-    @mb.program(input_specs=[mb.TensorSpec((2,), types.int32)], opset_version=ct.target.iOS17)
-    def program(i: Any) -> Any:
-        return mb.add(x=i, y=1, name="j")
-
-    j = converted(program).predict({"i": np.array([1, 2])})["j"]
-    assert j.tolist() == [2, 3]
-    assert j.dtype == np.int32
-
-
 @pytest.mark.parametrize("labels", [["ant", "bee", "cat"], [10, 20, 30]])
 def test_a_classifier(labels: list[Any]) -> None:
     @mb.program(input_specs=[mb.TensorSpec((1, 3))], opset_version=ct.target.iOS17)
@@ -161,56 +94,6 @@ def test_images(layout: Any) -> None:
 
     with pytest.raises(RuntimeError, match=r"input 'x' has shape \[6, 4.*; it takes a PIL image"):
         model.predict({"x": image.resize((4, 6))})
-
-
-@pytest.mark.parametrize("layout", [ct.colorlayout.RGB, ct.colorlayout.BGR])
-def test_channels_and_scale(layout: Any) -> None:
-    @mb.program(input_specs=[mb.TensorSpec((1, 3, 2, 2))], opset_version=ct.target.iOS18)
-    def program(x: Any) -> Any:
-        return mb.identity(x=x, name="y")
-
-    image = ct.ImageType("x", (1, 3, 2, 2), color_layout=layout, scale=0.5, bias=[1, 2, 3])
-    model = converted(program, inputs=[image])
-    y = model.predict({"x": Image.new("RGB", (2, 2), (10, 20, 30))})["y"]
-    channels = [10, 20, 30] if layout is ct.colorlayout.RGB else [30, 20, 10]
-    assert y[0, :, 0, 0].tolist() == [c * 0.5 + b for c, b in zip(channels, (1, 2, 3), strict=True)]
-
-
-def test_images_of_several_sizes() -> None:
-    class Mean(torch.nn.Module):
-        def forward(self, x: Any) -> Any:
-            return x.mean((2, 3))
-
-    traced = torch.jit.trace(Mean(), torch.zeros(1, 3, 4, 6))
-    side = ct.RangeDim(2, 8, default=4)
-    shapes = [
-        (ct.Shape((1, 3, side, ct.RangeDim(2, 8, default=6))), r"uint8 \[2\.\.8, 2\.\.8, 3\]"),
-        (ct.EnumeratedShapes([(1, 3, 4, 6), (1, 3, 6, 4)]), r"\[4, 6, 3\] or \[6, 4, 3\]"),
-    ]
-    for shape, text in shapes:
-        model = ct.convert(
-            traced, inputs=[ct.ImageType("x", shape)], outputs=[ct.TensorType("y")], **OPTIONS
-        )
-        for size in ((6, 4), (4, 6)):
-            y = model.predict({"x": Image.new("RGB", size, (1, 2, 3))})["y"]
-            np.testing.assert_allclose(y, [[1, 2, 3]])
-        with pytest.raises(RuntimeError, match=text):
-            model.predict({"x": Image.new("RGB", (9, 9))})
-
-
-def test_colours_are_rounded_and_clipped() -> None:
-    class AddHalf(torch.nn.Module):
-        def forward(self, x: Any) -> Any:
-            return x + 0.5
-
-    model = ct.convert(
-        torch.jit.trace(AddHalf(), torch.zeros(1, 1, 1, 4)),
-        inputs=[ct.TensorType("x", (1, 1, 1, 4))],
-        outputs=[ct.ImageType("y", color_layout=ct.colorlayout.GRAYSCALE)],
-        **OPTIONS,
-    )
-    y = model.predict({"x": np.array([-3.0, 0.7, 200.2, 300.0]).reshape(1, 1, 1, 4)})["y"]
-    assert np.asarray(y).tolist() == [[0, 1, 201, 255]]
 
 
 def test_a_state() -> None:

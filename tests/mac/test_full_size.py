@@ -19,7 +19,6 @@ from pytest_ane.manifest import load
 from pytest_ane.manifest.policy import PlacementPolicy
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.project.models import OpenModel
-from tests.mlprogram.packages import Program
 
 T = TypeVar("T")
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -62,48 +61,22 @@ def _built(example: str, shard: str, folder: Path) -> Path:
 
 @pytest.mark.drawn
 @pytest.mark.heavy
-def test_a_mixture_of_zaya(tmp_path: Path) -> None:
-    package = _built("zaya1-8b.toml", "L01", tmp_path)
+@pytest.mark.parametrize(
+    ("example", "shard", "convolutions", "ops", "constants"),
+    [
+        ("zaya1-8b.toml", "L01", 36, 163, {"const": 294, "constexpr_lut_to_dense": 32}),
+        # As in the notes, but for constants: of routing without top-k and in fp16.
+        ("gemma4.toml", "L00.p0", 4, 34, {"const": 47, "constexpr_lut_to_dense": 3}),
+    ],
+)
+def test_a_shard_of_an_example(
+    example: str, shard: str, convolutions: int, ops: int, constants: dict[str, int], tmp_path: Path
+) -> None:
+    package = _built(example, shard, tmp_path)
     plan = _plan(package, tmp_path)
     summary = summarise(plan)
-    assert (summary.conv_ane, summary.conv_total, dict(summary.devices)) == (36, 36, {"ANE": 163})
-    assert dict(summary.compile_time) == {"const": 294, "constexpr_lut_to_dense": 32}
-    assert judge(plan, PlacementPolicy(), "zaya1-8b:L01").status == "passed"
-    plan = _plan(package, tmp_path, DeviceRule("CPU", op="softmax"))
-    verdict = judge(plan, PlacementPolicy(), "zaya1-8b:L01")
-    assert verdict.status == "failed"
-    (finding,) = (f for f in verdict.findings if f.severity == "failed")
-    assert finding.where.op
-
-
-@pytest.mark.drawn
-@pytest.mark.heavy
-def test_a_pack_of_gemma(tmp_path: Path) -> None:
-    """34 compute ops as in the notes; constants more, of routing without top-k and in fp16."""
-    plan = _plan(_built("gemma4.toml", "L00.p0", tmp_path), tmp_path)
-    summary = summarise(plan)
-    assert (summary.conv_ane, summary.conv_total, dict(summary.devices)) == (4, 4, {"ANE": 34})
-    assert dict(summary.compile_time) == {"const": 47, "constexpr_lut_to_dense": 3}
-    assert judge(plan, PlacementPolicy(), "gemma4:L00.p0").status == "passed"
-
-
-def test_the_line_of_the_notes(tmp_path: Path) -> None:
-    """A program of as many operations of each kind as the notes counted in their pack."""
-    program = Program()
-    program.input("x", (1, 4))
-    for index in range(44):
-        program.const(f"c{index}", [1.0], "FLOAT32")
-    for index in range(4):
-        program.op("ios18.constexpr_lut_to_dense", f"w{index}", shape=(1, 4), lut="c0")
-    for index in range(34):
-        before = f"y{index - 1}" if index else "x"
-        weight = f"w{index}" if index < 4 else "c1"
-        kind = "ios18.conv" if index < 4 else "ios18.mul"
-        program.op(kind, f"y{index}", shape=(1, 4), x=before, weight=weight)
-    program.output("y33")
-    package = program.save(tmp_path)
-    summary = summarise(_plan(package, tmp_path))
-    assert dict(summary.devices) == {"ANE": 34}
-    assert dict(summary.compile_time) == {"const": 44, "constexpr_lut_to_dense": 4}
-    moved = summarise(_plan(package, tmp_path, DeviceRule("GPU", name="y3?")))
-    assert dict(moved.devices) == {"ANE": 30, "GPU": 4}
+    assert (summary.conv_ane, summary.conv_total) == (convolutions, convolutions)
+    assert (dict(summary.devices), dict(summary.compile_time)) == ({"ANE": ops}, constants)
+    assert judge(plan, PlacementPolicy(), shard).status == "passed"
+    moved = _plan(package, tmp_path, DeviceRule("CPU", op="conv"))
+    assert judge(moved, PlacementPolicy(), shard).status == "failed"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import pytest
 
 from pytest_ane.mac import predict
 from pytest_ane.mac._native import Settings
-from pytest_ane.mlprogram.errors import ExecutionError
 
 
 @pytest.fixture
@@ -21,23 +19,12 @@ def hooked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
-def test_importing_changes_nothing() -> None:
-    assert not predict.installed()
-    assert not any(isinstance(finder, predict._Finder) for finder in sys.meta_path)
-
-
 def test_macos_has_core_ml_of_its_own(hooked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     assert not predict.install()
     assert hooked == []
     assert predict.pytest_report_header() == "coremltools: predictions by Core ML"
     assert predict.install(force=True)
-    assert hooked == ["typed"]
-
-
-def test_elsewhere_it_is_installed(hooked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "linux")
-    assert predict.install()
     assert hooked == ["typed"]
 
 
@@ -53,21 +40,3 @@ def test_the_anes_arithmetic_is_the_executors_on_macos_too(
     )
     assert [Settings("ane").on(units) for units in ("ALL", "CPU_ONLY")] == ["ane", "typed"]
     assert not predict.install(arithmetic="typed")
-
-
-@pytest.mark.parametrize(
-    ("word", "says"),
-    [("h13", r"arithmetic 'h13': h13 to h15 \(M1 to M3\) sum in other ways"), ("fp8", "must be")],
-)
-def test_other_arithmetics_are_refused(hooked: list[str], word: str, says: str) -> None:
-    with pytest.raises(ExecutionError, match=says):
-        predict.install(arithmetic=word)
-    assert hooked == []
-
-
-def test_the_finder_minds_coremltools_alone() -> None:
-    finder = predict._Finder()
-    assert finder.find_spec("json", None) is None
-    assert finder.find_spec("coremltools.models", None) is None
-    spec: Any = finder.find_spec("coremltools", None)
-    assert spec.loader.get_filename("coremltools").endswith("__init__.py")

@@ -13,21 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_ane.mac.testing import (
-    INTEL,
-    TRANSLATED,
-    VIRTUAL,
-    DeviceRule,
-    Failure,
-    Mac,
-    Replayer,
-    Script,
-    code_14,
-    stale,
-)
+from pytest_ane.mac.testing import DeviceRule, Failure, Mac, Replayer, Script, code_14, stale
 from pytest_ane.make.coremltools_quiet import import_coremltools
-from pytest_ane.mlprogram.errors import RecordingError
-from pytest_ane.mlprogram.model import read_model
 from tests.mlprogram.packages import doubling
 
 X = {"x": np.ones((2, 3), np.float32)}
@@ -161,23 +148,6 @@ def test_a_name_that_a_shell_would_run(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize(
-    ("machine", "model", "virtual", "translated"),
-    [
-        (VIRTUAL, "VirtualMac2,1", "1", "0"),
-        (TRANSLATED, "Mac16,5", "0", "1"),
-        (INTEL, "Macmini8,1", "0", ""),  # It does not have the oid.
-    ],
-)
-def test_machines_that_prove_nothing(
-    machine: Mac, model: str, virtual: str, translated: str
-) -> None:
-    oids = ("hw.model", "kern.hv_vmm_present", "sysctl.proc_translated")
-    with Replayer(Script(machine)):
-        answers = [_run("sysctl", "-n", oid).stdout.strip() for oid in oids]
-    assert answers == [model, virtual, translated]
-
-
 def test_without_cores_there_is_no_neural_engine(compiled: Path, ct: Any) -> None:
     from coremltools.models.compute_device import MLComputeDevice
 
@@ -189,44 +159,11 @@ def test_without_cores_there_is_no_neural_engine(compiled: Path, ct: Any) -> Non
         assert _devices(compiled, "ALL") == {"add": ("GPU", ["CPU", "GPU"])}
 
 
-def test_before_macos_14_devices_are_not_listed(ct: Any) -> None:
-    from coremltools.models.compute_device import MLComputeDevice
-
-    with Replayer(Script(Mac(os="13.6"))), pytest.raises(RuntimeError, match="macOS >= 14"):
-        MLComputeDevice.get_all_compute_devices()
-
-
-def test_a_mac_without_xcode(package: Path, ct: Any) -> None:
-    with Replayer(Script(Mac(compiler=""))):
-        done = _run("xcrun", "coremlcompiler", "version")
-        assert (done.returncode, done.stdout) == (72, "")
-        assert "unable to find utility 'coremlcompiler'" in done.stderr
-        compiled = Path(ct.models.utils.compile_model(str(package)))
-    assert read_model(compiled).inputs[0].name == "x"
-
-
-def test_a_package_that_does_not_compile(tmp_path: Path, ct: Any) -> None:
-    gone = str(tmp_path / "gone.mlpackage")
-    with Replayer(Script()):
-        done = _run("xcrun", "coremlcompiler", "compile", gone, str(tmp_path))
-        assert done.returncode == 1
-        assert done.stderr.startswith("coremlc: error: Error compiling model: ")
-        with pytest.raises(RuntimeError, match=r"Error compiling model: .*no such folder"):
-            ct.models.utils.compile_model(gone)
-
-
 def test_predictions_are_computed(compiled: Path, package: Path, ct: Any) -> None:
     with Replayer(Script()):
         for model in (ct.models.CompiledMLModel(str(compiled)), ct.models.MLModel(str(package))):
             assert model.predict(dict(X))["y"].tolist() == [[2, 2, 2]] * 2
             assert [out["y"][0, 0] for out in model.predict([dict(X), dict(X)])] == [2, 2]
-
-
-def test_predictions_that_must_be_recorded(compiled: Path, ct: Any) -> None:
-    with Replayer(Script(compute=False)):
-        model = ct.models.CompiledMLModel(str(compiled))
-        with pytest.raises(RecordingError, match="the recording does not have this prediction"):
-            model.predict(dict(X))
 
 
 def test_failures_come_in_order(compiled: Path, ct: Any) -> None:
@@ -320,9 +257,3 @@ def test_one_within_another(compiled: Path) -> None:
         with Replayer(Script(devices=(DeviceRule("CPU"),))):
             assert _devices(compiled, "ALL")["add"][0] == "CPU"
         assert _devices(compiled, "ALL")["add"][0] == "GPU"
-
-
-@pytest.mark.usefixtures("unchanged")
-def test_a_folder_that_cannot_be_read_changes_nothing(tmp_path: Path) -> None:
-    with pytest.raises(RecordingError, match="cannot be read"):
-        Replayer(tmp_path)

@@ -100,17 +100,11 @@ BEHAVIOUR = behaviour.Behaviour(
             (4.0, 0.25),
             " a\x1b b",
             " a c",
-            (
-                Likeliest((5, 9), (-0.1054, -2.9957), -2.9957),
-                Likeliest((), (), math.nan),
-            ),
+            (Likeliest((5, 9), (-0.1054, -2.9957), -2.9957), Likeliest((), (), math.nan)),
             Head(0.5, 0.125, math.nan),
         ),
     ),
-    (
-        ShardAlone("L00", "block", 0.05, 0.9991),
-        ShardAlone("L01", "block", math.inf, math.nan),
-    ),
+    (ShardAlone("L00", "block", 0.05, 0.9991), ShardAlone("L01", "block", math.inf, math.nan)),
     {"backend": "coreml"},
     49_152,
 )

@@ -71,13 +71,6 @@ def bundle(key: PrivateKey, payload: bytes) -> dict[str, Any]:
     }
 
 
-def keyless(key: PrivateKey, payload: bytes) -> dict[str, Any]:
-    """As `gh attestation` keeps it: a certificate of a key that lived for minutes."""
-    made = bundle(key, payload)
-    made["verificationMaterial"] = {"certificate": {"rawBytes": "TUlJ"}, "tlogEntries": []}
-    return made
-
-
 def hint(key: PrivateKey) -> str:
     der = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return base64.b64encode(hashlib.sha256(der).digest()).decode()

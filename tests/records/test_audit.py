@@ -274,23 +274,6 @@ def test_a_run_that_was_edited_in_one_line(checkout: Checkout) -> None:
     assert "was edited after it was recorded" in complaint
 
 
-@pytest.mark.parametrize("change", [
-    lambda lines: lines[:-2] + lines[-1:],
-    lambda lines: [lines[0], lines[2], lines[1], *lines[3:]],
-    lambda lines: [*lines[:-1], lines[1], lines[-1]],
-    lambda lines: [lines[0].replace(b'"clean":false', b'"clean":true'), *lines[1:]],
-], ids=["taken out", "in another order", "put in", "its first line"])  # fmt: skip
-def test_a_run_whose_lines_are_others(
-    checkout: Checkout, change: Callable[[list[bytes]], list[bytes]]
-) -> None:
-    add(checkout.path / "shards.toml", "\n")
-    checkout.run()
-    file = checkout.path / "run.jsonl"
-    file.write_bytes(b"".join(change(file.read_bytes().splitlines(keepends=True))))
-    (complaint,) = checkout.complaints()
-    assert complaint.endswith("one was edited, added or taken out.")
-
-
 def test_a_run_without_its_end(checkout: Checkout) -> None:
     checkout.run()
     file = checkout.path / "run.jsonl"
@@ -412,14 +395,6 @@ def test_another_pytest_ane(checkout: Checkout) -> None:
     assert "the run used another pytest-ane than this one" in checkout.complaints()
 
 
-def test_a_package_that_was_put_there_after_the_run(checkout: Checkout) -> None:
-    checkout.run()
-    checkout.spoil()
-    complaints = checkout.complaints()
-    assert "tracked files were changed, so the run is of no commit" in complaints
-    assert "fidelity: it was measured of other bytes than lie in this checkout" in complaints
-
-
 def test_a_selection_that_leaves_shards_out(checkout: Checkout) -> None:
     packages = checkout.project.workshop.packages
     shutil.copytree(packages["other"], checkout.path / "other.mlpackage")
@@ -514,21 +489,13 @@ def test_the_latest_record_passes(recorded: Checkout) -> None:
 
 @pytest.mark.drawn
 @pytest.mark.slow
-def test_an_older_record_is_named(recorded: Checkout) -> None:
-    name = "own/good.placement.json"
-    shutil.copy(recorded.path / "older" / name, recorded.path / "evidence" / name)
-    recorded.commit("older")
-    assert recorded.run("--ane-backend=cpu").ret == 0
-    assert recorded.complaints() == [
-        "placement: its evidence was rolled back: record 1 stands in place of record 2"
-    ]
-
-
 @pytest.mark.parametrize(
-    "recorded", ['[models.own.policy.evidence]\nsystems = ["macOS 26"]\n'], indirect=True
+    ("recorded", "system"),
+    [("", ""), ('[models.own.policy.evidence]\nsystems = ["macOS 26"]\n', "@macos-26")],
+    indirect=["recorded"],
 )
-def test_an_older_record_of_one_of_several_systems_is_named(recorded: Checkout) -> None:
-    name = "own/good.placement@macos-26.json"
+def test_an_older_record_is_named(recorded: Checkout, system: str) -> None:
+    name = f"own/good.placement{system}.json"
     shutil.copy(recorded.path / "older" / name, recorded.path / "evidence" / name)
     recorded.commit("older")
     assert recorded.run("--ane-backend=cpu").ret == 0

@@ -8,17 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_ane.mlprogram.weights import Census
 from pytest_ane.records.record import changes
-from tests.records.makers import (
-    BEHAVIOUR,
-    COMPRESSION,
-    ENVIRONMENT,
-    FIDELITY,
-    MEASURED,
-    PLAN,
-    record,
-)
+from tests.records.makers import ENVIRONMENT, FIDELITY, MEASURED, PLAN, record
 
 
 def between(gate: str, **changed: Any) -> list[str]:
@@ -72,50 +63,11 @@ def test_fidelity() -> None:
     assert "cosine.min nan -> none" in lines
 
 
-def test_a_figure_that_was_not_there() -> None:
-    first, second = FIDELITY.comparisons
-    changed = replace(first, contributions=(0.5, 0.75), residual=9.0)
-    lines = between("fidelity", measurement=replace(FIDELITY, comparisons=(changed, second)))
-    assert "contribution.min none -> 0.5" in lines
-
-
 def test_a_number_that_is_in_no_figure() -> None:
     first, second = FIDELITY.comparisons
     changed = replace(FIDELITY, comparisons=(replace(first, error_max=0.25), second))
     assert between("fidelity", measurement=changed) == [
         "single numbers differ, their figures do not"
-    ]
-
-
-def test_behaviour() -> None:
-    (prompt,) = BEHAVIOUR.prompts
-    other = replace(prompt.positions[1], top1=False, rank=2, kl=0.5, centred_cosine=0.75)
-    changed = replace(
-        BEHAVIOUR,
-        prompts=(replace(prompt, positions=(prompt.positions[0], other), greedy=(5, 7)),),
-        alone=BEHAVIOUR.alone[:1],
-    )
-    lines = between("behaviour", measurement=changed)
-    assert {
-        "top1 1 -> 0",
-        "kl.mean 0.01 -> 0.5",
-        "centred_cosine.min 0.999 -> 0.75",
-        "greedy.by_prompt 1 -> 2",
-        "shard.relative_l2.max inf -> 0.05",
-    } <= {*lines}
-
-
-def test_compression() -> None:
-    changed = replace(
-        COMPRESSION, size=600_000, census=Census(COMPRESSION.census.weights[1:]), distortions=()
-    )
-    assert between("compression", measurement=changed) == [
-        "size_bytes 700000 -> 600000",
-        "ratio 0.9613 -> 0.0156",
-        "weights 3 -> 2",
-        "weights_compressed 2 -> 1",
-        "min_snr_db 23.802 -> none",
-        "min_snr_weight q_proj_weight -> none",
     ]
 
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from pytest_ane.gates.compression.measure import Palette
 from pytest_ane.gates.fidelity import Fidelity
 from pytest_ane.gates.placement.plans import Plan, PlannedFunction, PlannedOperation
 from pytest_ane.mlprogram.errors import EvidenceError
-from pytest_ane.probes.exact_chain import StackState
 from pytest_ane.records.record import from_data, to_data
 from tests.records.makers import MEASURED
 
@@ -43,24 +39,6 @@ def test_a_plan_has_no_fields_that_say_nothing() -> None:
     }
 
 
-def test_what_is_for_pictures_alone_is_left_out_where_it_was_not_measured() -> None:
-    """So older evidence reads, and has the digest that it had."""
-    behaviour, compression = MEASURED["behaviour"], MEASURED["compression"]
-    assert not {"drift", "palettes"} & {
-        *to_data("behaviour", behaviour), *to_data("compression", compression)
-    }  # fmt: skip
-    first = behaviour.prompts[0]
-    pieces = tuple(f" w{i}" for i in range(len(first.positions)))
-    prompts = (replace(first, pieces=pieces), *behaviour.prompts[1:])
-    drift = (StackState("L00", 0.5, None), StackState("L01", math.inf, 0.25))
-    palettes = (Palette("w", (-1.5, 2.0), (3, 5)),)
-    data = to_data("behaviour", replace(behaviour, prompts=prompts, drift=drift))
-    found = from_data("behaviour", json.loads(json.dumps(data)), {})
-    assert (found.prompts[0].pieces, found.drift) == (pieces, drift)
-    data = to_data("compression", replace(compression, palettes=palettes))
-    assert from_data("compression", json.loads(json.dumps(data)), {}).palettes == palettes
-
-
 def test_nan_and_infinity_are_words() -> None:
     data = to_data("fidelity", MEASURED["fidelity"])
     assert data["comparisons"][1]["cosines"] == [0.9, "NaN"]
@@ -69,31 +47,6 @@ def test_nan_and_infinity_are_words() -> None:
     assert isinstance(found, Fidelity)
     assert math.isnan(found.comparisons[1].cosines[1])
     assert found.comparisons[1].error_max == math.inf
-
-
-def test_provenance_is_the_environment_and_not_written_twice() -> None:
-    data = to_data("fidelity", MEASURED["fidelity"])
-    assert "provenance" not in data
-    found = from_data("fidelity", data, {"chip": "Apple M4"})
-    assert isinstance(found, Fidelity)
-    assert found.provenance == {"chip": "Apple M4"}
-
-
-def test_everything_of_a_comparison_is_read_again() -> None:
-    deep = replace(
-        MEASURED["fidelity"].comparisons[0],
-        contributions=(0.5,),
-        idle=(1,),
-        residual=20.0,
-        relative=(0.25, math.inf),
-        spoilt=(1,),
-        one_zero=(7,),
-        experts=((3, 9),),
-    )
-    known = replace(MEASURED["fidelity"], comparisons=(deep,), provenance={})
-    data = to_data("fidelity", known)
-    assert data["comparisons"][0]["contributions"] == [0.5]
-    assert from_data("fidelity", json.loads(json.dumps(data)), {}) == known
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,9 @@ def unread() -> NoReturn:
     raise AssertionError("the source was looked at")
 
 
-def ask(shard: Shard, gate: Any = "fidelity") -> dict[str, Any]:
-    asked = question(gate, shard, MODEL, lambda: IDENTITY)
+def ask(gate: Any = "fidelity", identity: Any = lambda: IDENTITY, **changes: Any) -> dict[str, Any]:
+    """What is asked of a shard with these changes."""
+    asked = question(gate, SHARD.model_copy(update=changes), MODEL, identity)
     json.dumps(asked, allow_nan=False)
     return asked
 
@@ -41,55 +42,45 @@ def test_files_are_named_by_shard(tmp_path: Path) -> None:
     }
 
 
-def test_nothing_but_bytes_decides_a_plan_and_compression() -> None:
-    assert question("placement", SHARD, MODEL, unread) == {}
-    assert question("compression", SHARD, MODEL, unread) == {}
-
-
-def test_compression_of_an_own_package_depends_on_its_uncompressed_form(tmp_path: Path) -> None:
-    own = SHARD.model_copy(update={"artifact": tmp_path / "a.mlpackage", "reference": "none"})
-    assert ask(own, "compression") == {}
+def test_compression_depends_on_nothing_but_an_own_package_s_uncompressed_form(
+    tmp_path: Path,
+) -> None:
+    assert ask("placement", unread) == ask("compression", unread) == {}
+    own = {"artifact": tmp_path / "a.mlpackage", "reference": "none"}
+    assert ask("compression", **own) == {}
     (tmp_path / "Manifest.json").write_text("{}")
     digest = key_digest(tree_files(tmp_path))
     for key in ("reference", "uncompressed"):
-        asked = ask(own.model_copy(update={key: tmp_path}), "compression")
-        assert asked == {"uncompressed": digest}
-    palettes = own.model_copy(update={"compression": Palettize()})
-    assert ask(palettes, "compression")["compression"]["nbits"] == 4
+        assert ask("compression", **own | {key: tmp_path}) == {"uncompressed": digest}
+    assert ask("compression", **own, compression=Palettize())["compression"]["nbits"] == 4
 
 
 def test_fidelity_against_the_source() -> None:
-    asked = ask(SHARD)
+    """Versions, and where a builder's files lie, are no part of the question."""
+    asked = ask()
     assert asked["probes"] == {"kinds": ["gaussian"], "count": 2, "seed": 7, "generator": 4}
     assert (asked["reference"], asked["max_tokens"]) == ("float32", 64)
     assert "prompts" not in asked
-    assert asked == question("fidelity", SHARD, MODEL, lambda: {**IDENTITY, "versions": "linux"})
-    other = question("fidelity", SHARD, MODEL, lambda: {**IDENTITY, "source": {"seeded": 2}})
+    assert asked == ask(identity=lambda: {**IDENTITY, "versions": "linux"})
+    other = ask(identity=lambda: {**IDENTITY, "source": {"seeded": 2}})
     assert [key for key in asked if asked[key] != other[key]] == ["source"]
-
-
-def test_where_a_builder_s_files_lie_is_no_part_of_it() -> None:
-    here, there, other = ({"depends": d} for d in ({"/a/w": "1"}, {"/b/w": "1"}, {"/a/w": "2"}))
-    asked = [question("fidelity", SHARD, MODEL, lambda i=i: i) for i in (here, there, other)]
-    assert asked[0] == asked[1] != asked[2]
+    depends = ({"/a/w": "1"}, {"/b/w": "1"}, {"/a/w": "2"})
+    here, there, others = (ask(identity=lambda d=d: {"depends": d}) for d in depends)
+    assert here == there != others
 
 
 @pytest.mark.parametrize("kind", ["captured", "outlier", "extreme"])
 def test_captured_states_come_from_the_prompts(kind: Any) -> None:
-    shard = SHARD.model_copy(update={"probes": Probes(kinds=(kind,))})
-    assert ask(shard)["prompts"] == [
-        {"name": "france", "text": "The capital of France is", "greedy": 10}
-    ]
+    france = {"name": "france", "text": "The capital of France is", "greedy": 10}
+    assert ask(probes=Probes(kinds=(kind,)))["prompts"] == [france]
 
 
 def test_fidelity_without_a_source(tmp_path: Path) -> None:
     (tmp_path / "Manifest.json").write_text("{}")
-    package = SHARD.model_copy(update={"reference": tmp_path})
-    asked = question("fidelity", package, MODEL, unread)
+    asked = ask("fidelity", unread, reference=tmp_path)
     assert asked["reference"] == key_digest(tree_files(tmp_path))
     assert str(tmp_path) not in json.dumps(asked)
-    alone = question("fidelity", SHARD.model_copy(update={"reference": "none"}), MODEL, unread)
-    assert alone["reference"] == "none"
+    assert ask("fidelity", unread, reference="none")["reference"] == "none"
 
 
 def test_what_a_package_s_inputs_are_drawn_from_is_part_of_it(tmp_path: Path) -> None:
@@ -100,36 +91,25 @@ def test_what_a_package_s_inputs_are_drawn_from_is_part_of_it(tmp_path: Path) ->
         {"x": Input(kind="ids", count=4)},
         {"x": Input(kind="constant", files=(str(tmp_path / "x.npy"),))},
     ]
-    package = SHARD.model_copy(update={"reference": "none"})
-    asked = [ask(package.model_copy(update={"inputs": table})) for table in tables]
+    asked = [ask(reference="none", inputs=table) for table in tables]
     assert all(a != b for i, a in enumerate(asked) for b in asked[:i])
     np.save(tmp_path / "x.npy", [2.0])
-    assert ask(package.model_copy(update={"inputs": tables[-1]})) != asked[-1]
+    assert ask(reference="none", inputs=tables[-1]) != asked[-1]
     assert str(tmp_path) not in json.dumps(asked)
 
 
 def test_golden_tensors_hold_their_probes(tmp_path: Path) -> None:
     path = tmp_path / "golden.safetensors"
-    shard = SHARD.model_copy(update={"reference": path})
-    assert question("fidelity", shard, MODEL, unread)["reference"] == {"golden": "missing"}
+    assert ask("fidelity", unread, reference=path)["reference"] == {"golden": "missing"}
     path.write_bytes(b"one")
-    one = question("fidelity", shard, MODEL, unread)
+    one = ask("fidelity", unread, reference=path)
     assert one == {"reference": {"golden": file_digest(path)}, "max_tokens": 64}
     path.write_bytes(b"other")
-    assert question("fidelity", shard, MODEL, unread) != one
+    assert ask("fidelity", unread, reference=path) != one
 
 
-def test_behaviour() -> None:
+def test_behaviour_and_what_is_no_part_of_a_question() -> None:
     asked = question("behaviour", MODEL, MODEL, lambda: IDENTITY)
-    assert (
-        asked["prompts"]
-        == ask(SHARD.model_copy(update={"probes": Probes(kinds=("captured",))}))["prompts"]
-    )
-    assert asked["source"] == ask(SHARD)["source"]
-
-
-def test_policies_are_no_part_of_a_question() -> None:
-    strict = SHARD.model_copy(
-        update={"policy": SHARD.policy.model_copy(update={"unproven": "allow"})}
-    )
-    assert ask(strict) == ask(SHARD)
+    assert asked["prompts"] == ask(probes=Probes(kinds=("captured",)))["prompts"]
+    assert asked["source"] == ask()["source"]
+    assert ask(policy=SHARD.policy.model_copy(update={"unproven": "allow"})) == ask()

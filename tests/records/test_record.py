@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_ane.mlprogram.errors import EvidenceError
-from pytest_ane.records.record import MOST_BYTES, Record, parse, plain, pretty, sealed
+from pytest_ane.records.record import MOST_BYTES, Record, parse, pretty, sealed
 from tests.records.makers import MEASURED, judged, record
 
 GATES = list(MEASURED)
@@ -48,22 +48,6 @@ def test_what_is_read_is_what_was_written(gate: str) -> None:
     assert repr(alike) == repr(same)
 
 
-def test_the_format() -> None:
-    text = record("placement").to_json()
-    data = json.loads(text, parse_constant=pytest.fail)
-    assert data.keys() == {
-        "asked", "environment", "files", "format", "gate", "measurement", "sha256", "subject",
-        "time",
-    }  # fmt: skip
-    assert (data["format"], data["gate"], data["subject"]) == (1, "placement", "smollm2:L01")
-    assert data["files"] == {
-        "L01/Data/weights/weight.bin": "1f" * 32,
-        "L01/Manifest.json": "0" * 64,
-    }
-    assert data["time"] == "2026-11-21T16:05:59Z"
-    assert text.endswith("}\n")
-
-
 def test_a_line_is_the_same_record() -> None:
     line = record("fidelity", figures={"cosine.min": math.nan}, verdict={"status": "failed"})
     text = line.to_line()
@@ -74,24 +58,11 @@ def test_a_line_is_the_same_record() -> None:
     assert again.brief().measurement is None
 
 
-def test_no_verdict_is_in_it() -> None:
-    for gate in GATES:
-        text = record(gate).to_json()
-        assert not any(word in text for word in ("passed", "failed", "unproven", "resident"))
-
-
 def test_a_time_of_another_zone_is_written_in_utc() -> None:
     east = datetime(2026, 1, 1, 1, 30, tzinfo=timezone(timedelta(hours=2)))
     text = record("placement", time=east).to_json()
     assert '"2025-12-31T23:30:00Z"' in text
     assert Record.from_json(text.encode()).time == east
-
-
-def test_what_was_asked_is_compared_as_json_has_it() -> None:
-    asked = plain({"widths": (1, 4), "prompts": {"a": None}})
-    assert asked == {"widths": [1, 4], "prompts": {"a": None}}
-    text = record("fidelity", asked=asked).to_json()
-    assert Record.from_json(text.encode()).asked == asked
 
 
 def test_fields_that_are_not_known_are_ignored() -> None:
@@ -108,13 +79,6 @@ def test_an_edited_number_is_noticed() -> None:
             Record.from_json(text.replace(before, after, 1).encode())
 
 
-def test_a_file_without_its_digest_is_no_evidence() -> None:
-    data = json.loads(record("fidelity").to_json())
-    del data["sha256"]
-    with pytest.raises(EvidenceError, match="edited"):
-        Record.from_json(json.dumps(data).encode())
-
-
 def test_a_measurement_of_another_gate_is_a_mistake() -> None:
     for gate in ("fidelity", "throughput"):
         with pytest.raises(ValueError, match=f"a Plan answers no {gate} gate"):
@@ -128,16 +92,14 @@ def test_a_measurement_of_another_gate_is_a_mistake() -> None:
         (b"[]", "the file is no JSON object"),
         (b"{}", "is no record of format 1"),
         (b"\xff{}", "byte 0 is no UTF-8 text"),
+        (re.sub(b'"sha256": ".*"', b'"sha256": ""', edited("fidelity", "x", to=1)), "edited"),
         (edited("fidelity", "format", to=2), "is no record of format 1"),
         (edited("fidelity", "format", to=True), "is no record of format 1"),
         (edited("fidelity", "gate", to="hazards"), "the gate 'hazards', which has no evidence"),
         (edited("fidelity", "gate", to="mine"), "the gate 'mine', which has no evidence"),
         (edited("fidelity", "files", to=[]), "files is damaged"),
         (edited("fidelity", "files", to={}), "files names no file"),
-        (
-            edited("fidelity", "files", "L01/Manifest.json", to=None),
-            r"files\.L01/Manifest\.js",
-        ),
+        (edited("fidelity", "files", "L01/Manifest.json", to=None), r"files\.L01/Manifest\.js"),
         (edited("fidelity", "files", "L01/Manifest.json", to="F" * 64), "json is damaged"),
         (edited("fidelity", "time", to="yesterday"), "'yesterday' is no time"),
         (edited("fidelity", "subject", to=7), "subject is damaged"),
@@ -171,10 +133,6 @@ VALUES = st.recursive(
 )  # fmt: skip
 
 
-def test_what_fits_a_line_takes_one() -> None:
-    assert pretty({"b": [1, {"c": None}], "a": "x"}) == '{"a": "x", "b": [1, {"c": null}]}'
-
-
 def test_numbers_take_one_line_however_many_and_objects_one_each() -> None:
     value = {"cosines": [0.125] * 50 + ["NaN"], "notes": ["n" * 100, "m" * 100]}
     assert pretty(value).splitlines() == [
@@ -188,13 +146,6 @@ def test_numbers_take_one_line_however_many_and_objects_one_each() -> None:
     ]
 
 
-def test_one_number_more_is_one_line_of_a_diff() -> None:
-    before: dict[str, Any] = {"a": [0.5] * 80, "b": [0.25] * 80, "c": [{"d": "e" * 99}] * 3}
-    after = {**before, "b": [0.25] * 79 + [0.75]}
-    pairs = zip(pretty(before).splitlines(), pretty(after).splitlines(), strict=True)
-    assert sum(a != b for a, b in pairs) == 1
-
-
 @pytest.mark.drawn
 @pytest.mark.slow
 @given(VALUES)
@@ -202,11 +153,6 @@ def test_it_is_the_same_value_in_strict_json(value: Any) -> None:
     text = pretty(value)
     assert json.loads(text) == value
     assert parse(text.encode()) == value
-
-
-def test_nan_is_no_json() -> None:
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        pretty([float("nan")])
 
 
 @pytest.mark.parametrize(

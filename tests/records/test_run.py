@@ -67,14 +67,6 @@ def test_a_run_that_was_cut_off_says_so(file: Path) -> None:
     assert len(found.records) == 2
 
 
-def test_each_arithmetic_is_a_test_of_its_own(tmp_path: Path) -> None:
-    typed = RECORDS[0]
-    ane = replace(typed, part="[ane]", environment={"arithmetic": "simulated ANE (h16+)"})
-    found = read_run(write(tmp_path / "run.jsonl", typed, ane))
-    assert found.record(GateTest("fidelity", "smollm2:L01")) is found.records[0]
-    assert found.record(GateTest("fidelity", "smollm2:L01", "ane")) is found.records[1]
-
-
 def test_a_folder_has_a_brief_file_for_each_run(tmp_path: Path) -> None:
     file = write(tmp_path / "history")
     assert file.name == "2026-11-24T16-00-00Z-0f0f0f0f0f0f.jsonl"

@@ -55,17 +55,6 @@ def test_written_and_read(store: Store) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_all_files_but_signatures(store: Store) -> None:
-    for gate in ("placement", "fidelity", "behaviour"):
-        path = store.write(record(gate))
-        signature(path, ".dsse.json").write_text("{}")
-        signature(path, ".sigstore.json").write_text("{}")
-    names = [path.relative_to(store.folder).as_posix() for path in store.files()]
-    assert names == [
-        "smollm2/L01.fidelity.json", "smollm2/L01.placement.json", "smollm2/behaviour.json",
-    ]  # fmt: skip
-
-
 def test_a_new_statement_takes_the_old_signature_away(store: Store) -> None:
     path = store.write(record("placement"))
     beside = signature(path, ".dsse.json")

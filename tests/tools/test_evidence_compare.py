@@ -11,7 +11,7 @@ import pytest
 from pytest_ane.records.record import Record
 from pytest_ane.records.store import Store
 from tests.mlprogram.packages import doubling
-from tests.records.test_judge import FIDELITY
+from tests.records.test_compare import FIDELITY
 from tests.tools.conftest import AsJson, Says
 from tests.tools.test_evidence import REQUIRED, SHARDS, plan, recorded
 

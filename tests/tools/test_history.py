@@ -132,7 +132,7 @@ def test_json(folder: Path, ask: Ask) -> None:
          "; there are: L01, L11."),
         (["--shards", "L11,mini:L2"], "--shards: 'mini:L2' matches no ",
          "; nearest: mini:L01, mini:L11."),
-        (["--shards", ","], "--shards is empty; name shards such as L01", ""),
+        (["--shards", ","], "--shards: '' matches no shard or model", ""),
         (["--gate", "nope"], "--gate: ", " has no line of the gate 'nope'; there are: fidelity."),
         (["judge", "--gate", "fidelty"], "--gate: ", " 'fidelty'; nearest: fidelity."),
         (["diff", "M9", "M4"], "'M9' is no run, no commit with a run and no part of a machine's",

@@ -57,21 +57,23 @@ class CompiledModels:
     ) -> None:
         self._cache, self._machine, self._say, self._device = cache, machine, say, device
 
-    def get(self, package: Path) -> Path:
-        """A package's `.mlmodelc`, compiled if need be; `ExecutionError` if it cannot be."""
-        record = self._record(package)
-        return self._entry(package, record, self._latest(record))
+    def get(self, package: Path, stale: Path | None = None) -> Path:
+        """A package's `.mlmodelc`, compiled if need be; `ExecutionError` if it cannot be.
 
-    def successor(self, package: Path, stale: Path) -> Path:
-        """The successor of a stale one, compiled unless another process has done so already."""
-        number = int(stale.parent.name.rpartition("-")[2]) + 1
-        record = self._record(package)
-        return self._entry(package, record, max(number, self._latest(record)))
-
-    def _entry(self, package: Path, record: dict[str, Any], number: int) -> Path:
-        key = f"{key_digest(record)}-{number}"
+        In place of a stale one it is compiled again, unless another process has done so already.
+        """
+        # What a compiled model depends on.
+        machine, artifact = self._machine, tree_digest(package)
+        record = {
+            "artifact": artifact, "os_build": machine.os_build, "compiler": machine.compiler
+        }  # fmt: skip
+        key = key_digest(record)
+        names = (path.name.split("-") for path in self._cache.folders(KIND))
+        number = max((int(name[1]) for name in names if name[0] == key), default=0)
+        if stale is not None:
+            number = max(number, int(stale.parent.name.rpartition("-")[2]) + 1)
         make = partial(self._make, package, record, number)
-        return self._cache.get_or_make(KIND, key, make, str(package)) / MODEL
+        return self._cache.get_or_make(KIND, f"{key}-{number}", make, str(package)) / MODEL
 
     def _make(self, package: Path, record: dict[str, Any], number: int, folder: Path) -> None:
         compile_package(package, folder / MODEL, self._machine, self._device)
@@ -87,37 +89,17 @@ class CompiledModels:
             with suppress(OSError):
                 self._cache.remove(entry)
 
-    def _record(self, package: Path) -> dict[str, Any]:
-        """What a compiled model depends on."""
-        machine = self._machine
-        return {
-            "artifact": tree_digest(package),
-            "os_build": machine.os_build,
-            "compiler": machine.compiler,
-        }
-
-    def _latest(self, record: dict[str, Any]) -> int:
-        numbers = [
-            int(path.name.split("-")[1])
-            for path in self._cache.folders(KIND)
-            if path.name.startswith(f"{key_digest(record)}-")
-        ]
-        return max(numbers, default=0)
-
     def _older(self, record: dict[str, Any], number: int) -> Iterator[tuple[Entry, str]]:
         """Entries of the same bytes that nothing will use again, with their build of macOS."""
         for path in self._cache.folders(KIND):
             with suppress(OSError, ValueError, KeyError, TypeError):
                 other = json.loads((path / RECORD).read_text())
-                superseded = path.name.split("-")[:2] != [key_digest(record), str(number)]
+                build = other["os_build"]
+                superseded = other == record or build != record["os_build"]
                 same = other["artifact"] == record["artifact"]
-                if (
-                    same
-                    and superseded
-                    and (other == record or other["os_build"] != self._machine.os_build)
-                ):
-                    entry = Entry(KIND, path.name, path, 0, path.stat().st_mtime)
-                    yield entry, str(other["os_build"])
+                new = path.name.split("-")[:2] == [key_digest(record), str(number)]
+                if same and superseded and not new:
+                    yield Entry(KIND, path.name, path, 0, path.stat().st_mtime), str(build)
 
 
 def compile_package(package: Path, target: Path, machine: Machine, device: Device) -> None:
@@ -127,10 +109,17 @@ def compile_package(package: Path, target: Path, machine: Machine, device: Devic
             f"{package}: Core ML compiles folders named *.mlpackage; rename it, and its path "
             "in shards.toml."
         )
-    if machine.has_xcode:
-        _by_xcode(package, target, device.seconds)
-    else:
-        _by_system(package, target, device)
+    try:
+        if machine.has_xcode:
+            _by_xcode(package, target, device.seconds)
+        else:
+            device.run(str(package), "compiling", _by_system, str(package), str(target))
+    except RuntimeError as error:
+        by = f"`xcrun {XCODE} compile`" if machine.has_xcode else "Core ML"
+        raise ExecutionError(
+            f"{package}: {by} could not compile it: {explain(error)}; see that "
+            f"`pytest-ane explain {package}` reads it, or convert it again."
+        ) from None
     if not target.is_dir():
         raise ExecutionError(
             f"{package}: {machine.compiler} left no compiled model; free some disk and run again."
@@ -153,31 +142,16 @@ def _by_xcode(package: Path, target: Path, seconds: float) -> None:
             ) from None
         made = Path(folder, f"{package.stem}.mlmodelc")
         if done.returncode or not made.is_dir():
-            why = RuntimeError(done.stderr.strip() or done.stdout.strip() or "it says nothing")
-            raise _refused(package, f"`xcrun {XCODE} compile` (exit code {done.returncode})", why)
+            why = done.stderr.strip() or done.stdout.strip() or "it says nothing"
+            raise RuntimeError(why)
         made.replace(target)
 
 
-def _by_system(package: Path, target: Path, device: Device) -> None:
-    """The compiler of the system, through `compile_model` of coremltools."""
-    try:
-        device.run(str(package), "compiling", _compile, str(package), str(target))
-    except RuntimeError as error:
-        raise _refused(package, "Core ML", error) from None
-
-
-def _compile(package: str, target: str) -> None:
+def _by_system(package: str, target: str) -> None:
     coremltools()
     from coremltools.models.utils import compile_model
 
     compile_model(package, target)
-
-
-def _refused(package: Path, by: str, error: Exception) -> ExecutionError:
-    return ExecutionError(
-        f"{package}: {by} could not compile it: {explain(error)}; see that "
-        f"`pytest-ane explain {package}` reads it, or convert it again."
-    )
 
 
 T = TypeVar("T")
@@ -194,7 +168,7 @@ class CoreMLBackend:
         units: where Core ML may run a model; `CPU_ONLY` is for comparison.
         say: takes a sentence for each model that is compiled again.
         machine: this Mac, if known already.
-        device: the process of Core ML, if shared; by default one of its own.
+        device: the process of Core ML, if shared.
 
     Raises:
         BackendError: there is no native Core ML here.
@@ -226,11 +200,7 @@ class CoreMLBackend:
         return not without_ane(self.machine.device_facts())
 
     def require_ane(self) -> None:
-        """Refuse to measure on compute units with the ANE where this machine has none.
-
-        Raises:
-            UnprovenError: what is measured here would prove nothing of an ANE.
-        """
+        """Raise `UnprovenError` on compute units with the ANE where this machine has none."""
         if self.units in WITH_ANE and (kind := without_ane(self.machine.device_facts())):
             raise UnprovenError(
                 f"This is {kind}, which proves nothing of the ANE; to compare on the CPU, run "
@@ -239,10 +209,9 @@ class CoreMLBackend:
             )
 
     def load(self, artifact: Path, function: str | None = None) -> CoreMLRunner:
-        """Load a function of a model, by default its own.
+        """Load a model, or one of its functions, as of `Backend`.
 
         Raises:
-            ProgramError: it cannot be read, or has no such function.
             ExecutionError: Core ML refuses it.
         """
         coremltools()
@@ -305,7 +274,7 @@ class CoreMLBackend:
         if own or not is_stale(error) or artifact in self._again:
             raise _failed(artifact, error) from None
         self._again.add(artifact)
-        return self._compiled.successor(artifact, compiled)
+        return self._compiled.get(artifact, compiled)
 
 
 def _failed(artifact: Path, error: RuntimeError) -> ExecutionError:
@@ -321,10 +290,7 @@ def _failed(artifact: Path, error: RuntimeError) -> ExecutionError:
 class CoreMLRunner:
     """A loaded model; its methods raise `ExecutionError` where Core ML failed.
 
-    Args:
-        model: the artifact as read from disk: what it declares.
-        loaded: a `coremltools.models.CompiledMLModel` of the same function, or one that answers
-            from a process of its own.
+    What is loaded is a `coremltools.models.CompiledMLModel`, or answers as one from a process.
     """
 
     def __init__(self, model: MLModel | Pipeline, loaded: Any) -> None:
@@ -426,6 +392,5 @@ def _load(model: MLModel | Pipeline, compiled: Path, units: str, device: Device)
 
 
 def _returned(value: Any) -> Any:
-    """Float32 as on every backend; a classifier's label and probabilities as they are."""
     numeric = isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind == "f"
     return np.array(value, np.float32, order="C") if numeric else value

@@ -30,13 +30,9 @@ _LONGEST = 400
 
 @dataclass(frozen=True)
 class KnownError:
-    """A text of Core ML's.
+    """A text of Core ML's: what a line must contain, what happened, and what to do, or nothing.
 
-    Attributes:
-        parts: what a line must contain, all of them.
-        meaning: a clause that says what happened; `remedy` one that says what to do, or nothing.
-        failure: False where the text only informs.
-        stale: whether a compiled model that another system made is a likely cause.
+    It is no failure where it only informs; `stale` where another system's compiled model is likely.
     """
 
     parts: tuple[str, ...]
@@ -46,7 +42,6 @@ class KnownError:
     stale: bool = False
 
     def __str__(self) -> str:
-        """`Meaning; remedy`, without a full stop."""
         return f"{self.meaning}; {self.remedy}" if self.remedy else self.meaning
 
 

@@ -26,19 +26,14 @@ _VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 @dataclass(frozen=True)
 class Machine:
-    """A Mac.
+    """A Mac: `Apple M4 Max`, `macOS 26.1`, `25B78`.
 
     Attributes:
-        chip: such as `Apple M4 Max`.
-        os: such as `macOS 26.1`.
-        os_build: such as `25B78`.
         compiler: what makes an `.mlmodelc`: `coremlcompiler 3520.4.1` of Xcode, else the one
             behind `coremltools 9.0`, which is the system's own.
         model: `hw.model`, such as `Mac16,5`; empty where sysctl does not tell.
-        virtual: whether this is a virtual machine.
         translated: whether Python runs under Rosetta.
         devices: the kinds that Core ML lists, such as `CPU`, `GPU`, `ANE`; none before macOS 14.
-        ane_cores: cores of the Neural Engine; 0 where none is listed.
     """
 
     chip: str
@@ -58,11 +53,7 @@ class Machine:
 
     @classmethod
     def detect(cls) -> Machine:
-        """This Mac, as its tools describe it.
-
-        Raises:
-            BackendError: a tool of macOS is missing or fails.
-        """
+        """This Mac, as its tools describe it; `BackendError` where one is missing or fails."""
         # First what only macOS has: other systems have a sysctl too.
         system = _output_of("sw_vers", "-productVersion")
         chip, model = chip_name(), _known("hw.model")
@@ -99,11 +90,7 @@ class Machine:
 
 
 def without_ane(provenance: Mapping[str, str]) -> str:
-    """The kind of machine, where its measurements prove nothing of an ANE; else empty.
-
-    Args:
-        provenance: with `device_facts`. Where they are missing nothing is proven.
-    """
+    """The kind of machine, by `device_facts`, where it proves nothing of an ANE; else empty."""
     of = provenance.get
     mac = f" ({of('mac')})" if of("mac") else ""
     if of("virtual") == "yes":
@@ -133,7 +120,6 @@ def _is_set(oid: str) -> bool:
 
 
 def _known(oid: str) -> str:
-    """What sysctl says of an oid that not every Mac has; empty where it does not."""
     try:
         return _output_of("sysctl", "-n", oid)
     except BackendError:
@@ -141,9 +127,9 @@ def _known(oid: str) -> str:
 
 
 def _listed_devices() -> tuple[tuple[str, ...], int]:
-    """The kinds of devices that Core ML lists, and the Neural Engine's cores.
+    """The kinds of devices that Core ML lists, and the Neural Engine's cores; before macOS 14 none.
 
-    Before macOS 14 the native module raises (coremlpython/CoreMLPython.mm, `getAllComputeDevices`).
+    There the native module raises (coremlpython/CoreMLPython.mm, `getAllComputeDevices`).
     """
     coremltools()
     from coremltools.models import compute_device as ct
@@ -184,10 +170,8 @@ def _compiler() -> str:
             "sudo xcode-select -s /Library/Developer/CommandLineTools."
         ) from None
     if (match := _VERSION.search(printed)) is None:
-        raise BackendError(
-            f"`xcrun {XCODE} version` prints no version, but {printed[:200]!r}; install Xcode "
-            "again."
-        )
+        said = f"prints no version, but {printed[:200]!r}"
+        raise BackendError(f"`xcrun {XCODE} version` {said}; install Xcode again.")
     return f"{XCODE} {match[0]}"
 
 
@@ -206,11 +190,9 @@ def _output_of(*command: str) -> str:
         raise BackendError(f"`{words}` failed ({error}); check this Mac's {command[0]}.") from None
     output = done.stdout.strip()
     if done.returncode or not output:
-        why = " ".join(done.stderr.split()) or "it says nothing"
-        raise BackendError(
-            f"`{words}` failed ({why[:200]}, exit code {done.returncode}); "
-            f"check this Mac's {command[0]}."
-        )
+        why = " ".join(done.stderr.split())[:200] or "it says nothing"
+        why += f", exit code {done.returncode}"
+        raise BackendError(f"`{words}` failed ({why}); check this Mac's {command[0]}.")
     return output
 
 
@@ -242,11 +224,7 @@ def check_native() -> None:
 
 
 def coremltools() -> Any:
-    """coremltools, imported without its remarks.
-
-    Raises:
-        BackendError: it has no native module here, or one that cannot be loaded.
-    """
+    """coremltools, imported without its remarks; `BackendError` where its native module is not."""
     check_native()
     from pytest_ane.make.coremltools_quiet import importing
 

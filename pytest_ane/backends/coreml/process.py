@@ -15,7 +15,6 @@ from __future__ import annotations
 import copyreg
 import importlib
 import io
-import math
 import mmap
 import os
 import pickle
@@ -28,7 +27,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
+from itertools import accumulate, count
 from multiprocessing.connection import Connection, Pipe
 from types import MappingProxyType
 from typing import IO, Any, TypeVar
@@ -63,11 +62,9 @@ _COMMAND = (
 
 
 class Device:
-    """Runs functions where Core ML is: in a child process, or in this one.
+    """Runs functions where Core ML is: in a child process, with seconds that a call may take.
 
-    Args:
-        timeout: seconds that a call may take; None for calls in this process, without a limit.
-            A native module that cannot be installed in a child is called in this process too.
+    In this process without a limit, or where a native module cannot be installed in a child.
     """
 
     def __init__(self, timeout: float | None = DEVICE_TIMEOUT) -> None:
@@ -93,11 +90,7 @@ class Device:
     def run(self, subject: str, doing: str, function: Callable[..., T], *arguments: Any) -> T:
         """What a module's function gives, called once; it may load one model or plan.
 
-        Args:
-            subject: the artifact, for messages.
-            doing: what a message names, such as "planning".
-            function: importable, by module and name.
-            arguments: arrays and plain values.
+        Messages name the artifact as subject, and what it is doing, such as "planning".
         """
         if self._in_process():
             return function(*arguments)
@@ -237,11 +230,7 @@ class _Kept:
 
 
 class _Child:
-    """The parent's side of one child process.
-
-    Attributes:
-        loads: what it has loaded so far, counted by who asks.
-    """
+    """The parent's side of one child process; its loads are counted by who asks."""
 
     def __init__(self, timeout: float, installer: Sequence[str]) -> None:
         self.loads = 0
@@ -253,12 +242,10 @@ class _Child:
         with _nameless() as requests, _nameless() as answers, theirs:
             fds = (theirs.fileno(), requests.fileno(), answers.fileno())
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _COMMAND, *map(str, fds), *sys.path],
-                pass_fds=fds,
-                stdin=subprocess.DEVNULL,
-                stdout=2,
+                [sys.executable, "-c", _COMMAND, *map(str, fds), *sys.path], pass_fds=fds,
+                stdin=subprocess.DEVNULL, stdout=2,
                 start_new_session=True,  # Ctrl-C is the parent's, which ends the child.
-            )
+            )  # fmt: skip
             self._channel = _Channel(ours, os.dup(fds[1]), os.dup(fds[2]), copies=True)
         weakref.finalize(self, _end, self._process, self._channel)
         try:
@@ -274,7 +261,6 @@ class _Child:
         return self._dead or self._process.poll() is not None
 
     def release(self, reference: _Reference) -> None:
-        """Let the child forget an object, with the next request."""
         self._released.append(reference)
 
     def call(self, function: Callable[..., T], arguments: Sequence[Any]) -> T:
@@ -336,12 +322,9 @@ def _ending(code: int | None) -> str:
 
 
 class _Channel:
-    """Objects over a pipe, their large arrays in mapped files.
+    """Objects over a pipe, their large arrays in mapped files, by descriptors for each direction.
 
-    Args:
-        connection: the pipe.
-        sending, receiving: descriptors of the files for either direction.
-        copies: whether received arrays are copies; else they change with the next message.
+    Received arrays are `copies`, or change with the next message.
     """
 
     def __init__(
@@ -351,7 +334,6 @@ class _Channel:
         self._maps: list[mmap.mmap | None] = [None, None]
 
     def send(self, message: Any) -> None:
-        """Send an object; it is received before the next one is sent."""
         buffers: list[memoryview] = []
 
         def in_band(buffer: pickle.PickleBuffer) -> bool:
@@ -362,25 +344,19 @@ class _Channel:
 
         data = _pickled(message, in_band)
         sizes = [buffer.nbytes for buffer in buffers]
-        offsets, total = _offsets(sizes)
-        if buffers:
-            target = self._mapped(0, total)
-            for offset, buffer in zip(offsets, buffers, strict=True):
-                target[offset : offset + buffer.nbytes] = buffer
+        target = self._mapped(0, sizes)
+        for offset, buffer in zip(_offsets(sizes), buffers, strict=False):
+            target[offset : offset + buffer.nbytes] = buffer
         self.connection.send(sizes)
         self.connection.send_bytes(data)
 
     def receive(self) -> Any:
-        """The other side's object; `EOFError` if it is gone."""
         sizes = self.connection.recv()
         data = self.connection.recv_bytes()
-        offsets, total = _offsets(sizes)
-        buffers: list[Any] = []
-        if sizes:
-            whole = memoryview(self._mapped(1, total))
-            parts = [whole[o : o + size] for o, size in zip(offsets, sizes, strict=True)]
-            # numpy's memory has huge pages: a bytearray's takes three times as long to fill.
-            buffers = [np.array(p, np.uint8) for p in parts] if self._copies else parts
+        whole = self._mapped(1, sizes)
+        parts: list[Any] = [whole[o : o + n] for o, n in zip(_offsets(sizes), sizes, strict=False)]
+        # numpy's memory has huge pages: a bytearray's takes three times as long to fill.
+        buffers = [np.array(p, np.uint8) for p in parts] if self._copies else parts
         return pickle.loads(data, buffers=buffers)
 
     def close(self) -> None:
@@ -389,15 +365,18 @@ class _Channel:
             os.close(fd)
         self._fds, self._maps = (), [None, None]  # type: ignore[assignment]
 
-    def _mapped(self, index: int, size: int) -> mmap.mmap:
-        """A mapping of at least this size; views of an earlier one stay valid."""
+    def _mapped(self, index: int, sizes: Sequence[int]) -> memoryview:
+        """A mapping that has room; views of an earlier one stay valid."""
+        *_, size = _offsets(sizes)
+        if not size:
+            return memoryview(b"")
         current = self._maps[index]
         if current is None or len(current) < size:
             fd = self._fds[index]
             if os.fstat(fd).st_size < size:
                 os.ftruncate(fd, size)
             current = self._maps[index] = mmap.mmap(fd, os.fstat(fd).st_size)
-        return current
+        return memoryview(current)
 
 
 def _pickled(message: Any, in_band: Callable[[pickle.PickleBuffer], bool]) -> bytes:
@@ -414,12 +393,9 @@ def _read_only(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:
     return MappingProxyType(mapping)
 
 
-def _offsets(sizes: Sequence[int]) -> tuple[list[int], int]:
-    offsets, end = [], 0
-    for size in sizes:
-        offsets.append(end)
-        end += math.ceil(size / _ALIGNED) * _ALIGNED
-    return offsets, end
+def _offsets(sizes: Sequence[int]) -> list[int]:
+    """Where each begins, and where the last ends."""
+    return [*accumulate((-(-size // _ALIGNED) * _ALIGNED for size in sizes), initial=0)]
 
 
 _numbers = count()

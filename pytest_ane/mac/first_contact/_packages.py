@@ -19,11 +19,7 @@ PIXELS = (1, 3, 8, 8)
 
 
 def package(name: str, folder: Path) -> Path:
-    """An `.mlpackage` of `PACKAGES` in a folder, made unless it is there.
-
-    Raises:
-        KeyError: there is none of this name.
-    """
+    """An `.mlpackage` of `PACKAGES` in a folder, made unless it is there."""
     path = folder / f"{name}.mlpackage"
     if not path.exists():
         # Renamed when it is complete: a killed run leaves no half package under the name.
@@ -82,7 +78,6 @@ def _state(path: Path) -> None:
 
 
 def _functions(path: Path) -> None:
-    """Functions `one`, the default, and `two`."""
     ct = import_coremltools()
     description = ct.utils.MultiFunctionDescriptor()
     for name, factor in (("one", 1.0), ("two", 2.0)):
@@ -97,29 +92,24 @@ def _image(path: Path) -> None:
     """The picture's channels, each plus 1, as floats."""
     from coremltools.converters.mil import Builder as mb
 
-    ct = import_coremltools()
-    picture = ct.ImageType(name="x", shape=PIXELS)
-    convert(
-        path,
-        lambda x: mb.add(x=x, y=np.float32(1), name="y"),
-        [mb.TensorSpec(PIXELS)],
-        "iOS18",
-        inputs=[picture],
-    )
+    picture = import_coremltools().ImageType(name="x", shape=PIXELS)
+
+    def body(x: Any) -> Any:
+        return mb.add(x=x, y=np.float32(1), name="y")
+
+    convert(path, body, [mb.TensorSpec(PIXELS)], "iOS18", inputs=[picture])
 
 
 def _int8(path: Path) -> None:
     """Rounded `x` as int8, an output type of macOS 26."""
     from coremltools.converters.mil import Builder as mb
 
-    ct = import_coremltools()
-    convert(
-        path,
-        lambda x: mb.cast(x=x, dtype="int8", name="y"),
-        [mb.TensorSpec((1, 16))],
-        "iOS26",
-        outputs=[ct.TensorType(name="y", dtype=np.int8)],
-    )
+    output = import_coremltools().TensorType(name="y", dtype=np.int8)
+
+    def body(x: Any) -> Any:
+        return mb.cast(x=x, dtype="int8", name="y")
+
+    convert(path, body, [mb.TensorSpec((1, 16))], "iOS26", outputs=[output])
 
 
 PACKAGES: Mapping[str, Callable[[Path], None]] = {

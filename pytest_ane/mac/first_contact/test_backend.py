@@ -31,20 +31,6 @@ _PATIENCE = 60
 _COMPUTING = ("fidelity", "behaviour")
 _MEASURED = (*_COMPUTING, "placement")
 _LOADING = "import sys; from pytest_ane.mac.first_contact.test_backend import load_for_ever as load"
-_PYTEST = """
-import os, sys, threading
-
-parent = os.dup(0)  # pytest gives itself another stdin.
-
-def end_with_parent():
-    os.read(parent, 1)
-    os.killpg(0, 9)
-
-threading.Thread(target=end_with_parent, daemon=True).start()
-import pytest
-sys.exit(pytest.main(sys.argv[1:]))
-"""
-"""Processes of a run that was killed would compute on, and use the device beside the next run."""
 
 
 def load_for_ever(package: str, cache: str, replay: str) -> None:
@@ -101,10 +87,10 @@ class GateRun:
         return bool(statuses) and "unproven" not in statuses
 
     @property
-    def figures(self) -> dict[tuple[str, str], Any]:
+    def figures(self) -> dict[str, Any]:
         """Of the gates that compute: the ANE's plan and the CPU's differ anyway."""
         return {
-            (verdict.gate, figure["name"]): figure["value"]
+            f"{verdict.gate} {figure['name']}": figure["value"]
             for verdict in self.verdicts
             if verdict.gate in _COMPUTING and verdict.data is not None
             for figure in verdict.data["figures"]
@@ -124,19 +110,18 @@ def _gates(kit: Kit, units: str, *more: str) -> GateRun:
     started = perf_counter()
     with TemporaryDirectory() as folder:
         report = Path(folder, "run.jsonl")
-        with subprocess.Popen(
+        done = subprocess.run(
             [
-                sys.executable, "-c", _PYTEST, "-m", "gate", "-p", "no:cacheprovider", "-q",
+                sys.executable, "-m", "pytest", "-m", "gate", "-p", "no:cacheprovider", "-q",
                 "--ane-backend=coreml", f"--ane-compute-units={units}", f"--ane-report={report}",
                 f"--ane-cache={kit.work / 'gates'}", f"--ane-evidence={evidence}", *more,
             ],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            errors="replace", start_new_session=True,
-        ) as process:  # fmt: skip
-            assert process.stdout
-            output = process.stdout.read()
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            check=False,
+        )  # fmt: skip
         known = read_run(report).rows if report.exists() else ()
-    lines = [f"{v.gate} {v.status}, {v.summary}" for v in known] or [output[-300:]]
+    said = (done.stdout + done.stderr)[-300:]
+    lines = [f"{v.gate} {v.status}, {v.summary}" for v in known] or [said]
     recorded = [path.name for path in sorted(evidence.rglob("*.json"))]
     seconds = perf_counter() - started
     return GateRun(known, recorded, f"{' | '.join(lines)} ({seconds:.1f} s)")
@@ -169,9 +154,7 @@ def test_units_differ(kit: Kit, shard: str, request: pytest.FixtureRequest, foun
         pytest.skip(f"this is {kit.no_ane}: the gates run on the CPU alone")
     ane, cpu = (request.getfixturevalue(name).figures for name in ("on_ane", "on_cpu"))
     shared = sorted(ane.keys() & cpu.keys())
-    differ = [
-        f"{' '.join(key)} {ane[key]} and {cpu[key]}" for key in shared if ane[key] != cpu[key]
-    ]
+    differ = [f"{key} {ane[key]} and {cpu[key]}" for key in shared if ane[key] != cpu[key]]
     found("; ".join(differ[:8]) or f"{shard} has the same {len(shared)} figures on both")
     assert differ, "Then the ANE may not have computed at all, whatever the plan says."
 
@@ -207,5 +190,5 @@ def test_arithmetic(kit: Kit, name: str, found: Found) -> None:
     )
     folder = kit.folder / "arithmetic"
     folder.mkdir(exist_ok=True)
-    write_atomically(folder / f"{name}.csv", to_csv(rows, [comment]))
+    write_atomically(folder / f"{name}.csv", to_csv(rows, comment))
     found(", ".join(filter(None, (f"{len(rows)} rows", rows[0].note))))

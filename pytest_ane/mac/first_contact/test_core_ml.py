@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,20 +25,13 @@ _LEAK = 64 << 20
 """Bytes that a process may grow by over the later loads or reads."""
 
 
-class PlannedOp(NamedTuple):
-    """An operation of a plan; `device` is None where the plan has no usage."""
-
-    function: str
-    kind: str
-    device: str | None
-
-
 def _load(path: str, units: str) -> Any:
     ct = coremltools()
     return ct.models.CompiledMLModel(path, ct.ComputeUnit[units])
 
 
-def _plan(path: str, units: str) -> list[PlannedOp]:
+def _plan(path: str, units: str) -> list[tuple[str, str, str]]:
+    """Function, type and device of each operation; no device where the plan has no usage."""
     ct = coremltools()
     from coremltools.models.compute_plan import MLComputePlan
 
@@ -47,10 +40,9 @@ def _plan(path: str, units: str) -> list[PlannedOp]:
     for name, function in plan.model_structure.program.functions.items():
         for op in function.block.operations:
             usage = plan.get_compute_device_usage_for_mlprogram_operation(op)
-            device = usage and type(usage.preferred_compute_device).__name__
-            if device:
-                device = device.removeprefix("ML").removesuffix("ComputeDevice")
-            planned.append(PlannedOp(name, op.operator_name.rpartition(".")[2], device))
+            device = type(usage.preferred_compute_device).__name__ if usage else ""
+            device = device.removeprefix("ML").removesuffix("ComputeDevice")
+            planned.append((name, op.operator_name.rpartition(".")[2], device))
     return planned
 
 
@@ -59,11 +51,11 @@ def test_plan(kit: Kit, name: str, found: Found) -> None:
     """The plan of a program, made in a process without a terminal, says where its ops run."""
     path = str(kit.compiled(name))
     plan = kit.ask_recorded(f"plan-{name}", "planning", _plan, path, kit.units)
-    computing = [op for op in plan if op.kind not in ("const", "cast")]
-    computing = [op for op in computing if not op.kind.startswith("constexpr_")]
-    devices = sorted({op.device for op in computing if op.device})
-    planned = sum(op.device is not None for op in computing)
-    found(f"{planned} of {len(computing)} compute ops on {', '.join(devices) or 'no device'}")
+    free = ("const", "cast")
+    on = [d for _, kind, d in plan if kind not in free and not kind.startswith("constexpr_")]
+    devices = sorted({*on} - {""})
+    planned = len(on) - on.count("")
+    found(f"{planned} of {len(on)} compute ops on {', '.join(devices) or 'no device'}")
     assert devices, "Then placement of such programs has no evidence, and stays unproven."
 
 
@@ -71,8 +63,8 @@ def test_plan_of_two_functions(kit: Kit, found: Found) -> None:
     """A plan says it for the default function alone."""
     path = str(kit.compiled("functions"))
     plan = kit.ask_recorded("plan-functions", "planning", _plan, path, kit.units)
-    planned = sorted({op.function for op in plan if op.device})
-    listed = ", ".join(sorted({op.function for op in plan}))
+    planned = sorted({function for function, _, device in plan if device})
+    listed = ", ".join(sorted({function for function, *_ in plan}))
     found(f"lists {listed}; usage for {', '.join(planned) or 'none'}")
     assert planned in (["one"], ["main"]), (
         "Then each function of a package can be planned as it is, without a package of its own."
@@ -140,14 +132,10 @@ def test_model_of_another_build(kit: Kit, found: Found) -> None:
         shutil.copytree(kit.compiled("conv-iOS18"), unfinished, dirs_exist_ok=True)
         unfinished.rename(mine)
     answers = {}
-    for path in sorted(models.glob("*/conv.mlmodelc")):
-        if path == mine:
-            continue
-        try:
-            kit.ask("predicting", _load_and_predict, str(path), kit.units, *SHAPE)
-            answers[path.parent.name] = "loads and predicts"
-        except RuntimeError as error:
-            answers[path.parent.name] = str(error)
+    for path in sorted({*models.glob("*/conv.mlmodelc")} - {mine}):
+        arguments = (_load_and_predict, str(path), kit.units, *SHAPE)
+        error = kit.ask("predicting", _error_of, *arguments)
+        answers[path.parent.name] = str(error or "loads and predicts")
     if not answers:
         pytest.skip("no model of an earlier build here; run again after an upgrade of macOS")
     found("; ".join(f"{build}: {answer}" for build, answer in answers.items()))

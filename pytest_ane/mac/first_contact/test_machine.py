@@ -9,8 +9,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from time import perf_counter
-from typing import NamedTuple
 
 import pytest
 
@@ -21,26 +19,12 @@ from pytest_ane.mlprogram.model import read_model
 
 Found = Callable[[object], None]
 Ops = Counter[tuple[str, str]]
-_TOOL_SECONDS = 60
 
 
-class Printed(NamedTuple):
-    """What a tool of macOS printed."""
-
-    code: int
-    out: str
-    err: str
-    seconds: float
-
-
-def _printed_by(*command: str) -> Printed:
-    started = perf_counter()
-    done = subprocess.run(
-        command, capture_output=True, text=True, errors="replace", timeout=_TOOL_SECONDS,
-        check=False,
-    )  # fmt: skip
-    seconds = round(perf_counter() - started, 1)
-    return Printed(done.returncode, done.stdout.strip(), done.stderr.strip(), seconds)
+def _printed_by(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, capture_output=True, text=True, errors="replace", timeout=60, check=False
+    )
 
 
 def test_neural_engine(kit: Kit, found: Found) -> None:
@@ -61,7 +45,8 @@ def test_virtual_machine(kit: Kit, found: Found) -> None:
 
 def test_translated_python(kit: Kit, found: Found) -> None:
     """A translated Python's sysctl says 1 for sysctl.proc_translated."""
-    said, runs = _printed_by("sysctl", "-n", "sysctl.proc_translated").out, platform.machine()
+    printed, runs = _printed_by("sysctl", "-n", "sysctl.proc_translated"), platform.machine()
+    said = printed.stdout.strip()
     found(f"Python is {runs}, sysctl.proc_translated is {said or 'not known'}")
     if runs != "arm64" and not kit.machine.translated:
         pytest.skip("this is no Mac with a chip of Apple's")
@@ -73,20 +58,20 @@ def test_translated_python(kit: Kit, found: Found) -> None:
 def test_no_window_for_tools(found: Found) -> None:
     """`xcode-select -p` fails without a window where there are no tools."""
     printed = _printed_by("xcode-select", "-p")
-    if printed.code == 0:
+    if printed.returncode == 0:
         pytest.skip("there are tools, so no window could open")
-    found(f"exit code {printed.code} after {printed.seconds} s: {printed.err}")
-    assert printed.err, "Then a machine without tools needs another question."
+    found(f"exit code {printed.returncode}: {printed.stderr.strip()}")
+    assert printed.stderr.strip(), "Then a machine without tools needs another question."
 
 
 def test_compiler_version(kit: Kit, found: Found) -> None:
     """The first dotted number that `xcrun coremlcompiler version` prints is its version."""
-    if _printed_by("xcode-select", "-p").code:
+    if _printed_by("xcode-select", "-p").returncode:
         pytest.skip("not asked: without tools it opens a window")
     printed = _printed_by("xcrun", "coremlcompiler", "version")
-    if printed.code:
-        pytest.skip(printed.err or "xcrun has none")
-    found(f"prints {printed.out!r}")
+    if printed.returncode:
+        pytest.skip(printed.stderr.strip() or "xcrun has none")
+    found(f"prints {printed.stdout.strip()!r}")
     assert kit.machine.has_xcode, "Then compiled models of two compilers share one cache entry."
 
 
@@ -117,20 +102,18 @@ def xcode(kit: Kit) -> str:
     return "xcode"
 
 
-def _counted(ops: Ops) -> Counter[str]:
-    return Counter(op for op, _ in ops.elements())
-
-
 def _changes(before: Ops, after: Ops) -> tuple[str, set[str]]:
     """What a compiler changed, in words; and the types of compute ops among it."""
-    added, removed = _counted(after - before), _counted(before - after)
+    added, removed = (
+        Counter(op for op, _ in ops.elements()) for ops in (after - before, before - after)
+    )
     parts = [
         f"{verb} {' and '.join(f'{count} {op}' for op, count in sorted(ops.items()))}"
         for verb, ops in (("adds", added), ("folds or renames", removed))
         if ops
     ]
-    free = {op for op in added + removed if op.startswith("constexpr_")} | {"const", "cast"}
-    return ", ".join(parts) or "the same ops", (added + removed).keys() - free
+    computing = {op for op in added + removed if not op.startswith("constexpr_")}
+    return ", ".join(parts) or "the same ops", computing - {"const", "cast"}
 
 
 _OTHER_OPS = (

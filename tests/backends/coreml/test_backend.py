@@ -14,7 +14,7 @@ from pytest_ane.gates.placement.measure import measure, plan_on_device
 from pytest_ane.mac.testing import Failure, code_14, stale
 from pytest_ane.make import Cache
 from pytest_ane.mlprogram.compiled import write_compiled
-from pytest_ane.mlprogram.errors import BackendError, ExecutionError, ProgramError, UnprovenError
+from pytest_ane.mlprogram.errors import ExecutionError, ProgramError, UnprovenError
 from pytest_ane.mlprogram.model import read_model
 from tests.backends.coreml.conftest import Backend
 from tests.mlprogram.packages import doubling
@@ -135,8 +135,8 @@ def test_what_two_processes_find_stale_is_compiled_once(
     one = backend(code_14("load", times=2))
     other = get_backend("coreml", cache=Cache(compiled_root(one)), say=said.append)
     before = one._compiled.get(package)
-    after = one._compiled.successor(package, before)
-    assert other._compiled.successor(package, before) == after  # type: ignore[attr-defined]
+    after = one._compiled.get(package, before)
+    assert other._compiled.get(package, before) == after  # type: ignore[attr-defined]
     assert len(said) == 1
     assert compiled() == [after]
 
@@ -173,8 +173,7 @@ def test_other_errors_are_explained_and_nothing_is_compiled_again(
     ("compiler", "sentence"),
     [
         ("", r"Core ML could not compile it: no such op"),
-        pytest.param("3500.32.1", r"compile` \(exit code 1\) could not .* no such op",
-                     marks=pytest.mark.slow),
+        pytest.param("3500.32.1", "compile` could not .* no such op", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_what_cannot_be_compiled_is_one_sentence(
@@ -244,8 +243,3 @@ def test_without_an_ane_it_is_no_device(backend: Backend, package: Path) -> None
     alone = backend(units="CPU_ONLY", cores=0)
     alone.require_ane()
     assert alone.load(package).predict(X)["y"][1, 0] == 6
-
-
-def test_without_core_ml_there_is_no_backend(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match="use --ane-backend=cpu"):
-        get_backend("coreml", cache=Cache(tmp_path))

@@ -15,7 +15,7 @@ from pytest_ane.backends.coreml import Machine, check_native, machine, without_a
 from pytest_ane.backends.coreml.backend import compile_package
 from pytest_ane.backends.coreml.machine import NAME, has_native
 from pytest_ane.backends.coreml.process import Device
-from pytest_ane.mac.testing import INTEL, TRANSLATED, VIRTUAL, Mac, Replayer, Script
+from pytest_ane.mac.testing import INTEL, TRANSLATED, VIRTUAL, Mac, Script
 from pytest_ane.mlprogram.errors import BackendError, ExecutionError
 
 Become = Callable[[Script], None]
@@ -86,19 +86,6 @@ def test_facts_that_are_missing_or_damaged_prove_nothing(
     assert without_ane({k: v for k, v in (facts | changes).items() if v})
 
 
-def test_an_oid_that_does_not_exist_is_no_error(mac: Become, tool: Tool) -> None:
-    mac(Script())
-    tool(
-        "sysctl",
-        '[ "$2" = machdep.cpu.brand_string ] && echo Apple M4 && exit\n'
-        "echo \"sysctl: unknown oid '$2'\" >&2\nexit 1",
-    )
-    facts = Machine.detect().device_facts()
-    assert facts == {
-        "virtual": "no", "translated": "no", "devices": "CPU, GPU, ANE", "ane_cores": "16"
-    }  # fmt: skip
-
-
 def test_without_xcode_the_compiler_is_the_system_s(mac: Become) -> None:
     mac(Script(Mac(compiler="")))
     machine = Machine.detect()
@@ -124,11 +111,7 @@ def test_without_any_tools_xcrun_is_not_asked(mac: Become, tool: Tool, tmp_path:
     ],
 )
 def test_a_compiler_that_cannot_be_asked_is_not_another_one(
-    script: str,
-    sentence: str,
-    mac: Become,
-    tool: Tool,
-    monkeypatch: pytest.MonkeyPatch,
+    script: str, sentence: str, mac: Become, tool: Tool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mac(Script())
     monkeypatch.setattr(machine, "_SECONDS", 1)
@@ -176,11 +159,6 @@ away = pytest.mark.skipif(sys.platform == "darwin", reason="macOS has Core ML")
 def test_elsewhere_there_is_none() -> None:
     assert not has_native()
     with pytest.raises(BackendError, match=rf"no {NAME}\); use --ane-backend=cpu, or"):
-        check_native()
-
-
-def test_a_replayed_one_counts() -> None:
-    with Replayer(Script()):
         check_native()
 
 

@@ -167,14 +167,6 @@ def test_a_model_outlives_the_crash_of_another_and_its_states_do_not(
     assert stateful.read_states(stateful.make_state())
 
 
-@pytest.mark.slow
-def test_a_time_limit_of_years_is_one_of_a_week(mac: Become, package: Path, tmp_path: Path) -> None:
-    mac(Script(Mac(compiler="")))
-    backend = on(tmp_path, 1e12)
-    assert backend.load(package).predict(X)["y"][0, 1] == 2
-    assert backend.device.seconds == 7 * 86_400
-
-
 def test_a_process_that_no_signal_reaches_is_left_alone() -> None:
     class Unkillable:
         def wait(self, timeout: float) -> int:
@@ -255,11 +247,7 @@ def test_no_child_outlives_its_parent(
         package.with_name("idle").touch()
     command = [sys.executable, "-c", _RUN, str(package), str(tmp_path / "cache")]
     with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=heed_ctrl_c,
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_ctrl_c
     ) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == "loaded\n"

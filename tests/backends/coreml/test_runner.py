@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -221,30 +222,6 @@ def test_states_that_core_ml_does_not_make_give_or_take_are_one_sentence(tmp_pat
         runner.write_states(Broken(), {"s": 1})
 
 
-def test_of_several_functions_the_default_one_runs(backend: Backend, tmp_path: Path) -> None:
-    program = doubling()
-    described, functions = program.model.description, program.model.mlProgram.functions
-    for name, op in (("square", "mul"), ("double", "add")):
-        functions[name].CopyFrom(program.function)
-        functions[name].block_specializations["CoreML8"].operations[-1].type = op
-        described.functions.add(name=name, input=described.input, output=described.output)
-    described.defaultFunctionName = "square"
-    del functions["main"], described.input[:], described.output[:]
-    runner = backend().load(program.save(tmp_path))
-    assert runner.predict({"x": np.full((2, 3), 3, np.float32)})["y"].tolist() == [[9, 9, 9]] * 2
-
-
-@pytest.mark.parametrize("length", [1, 8])
-def test_flexible_shapes_are_handed_over(backend: Backend, tmp_path: Path, length: int) -> None:
-    program = Program()
-    program.input("x", (1, 2), ranges=((1, 1), (1, 8)))
-    program.op("add", "y", shape=(1, None), x="x", y="x")
-    program.output("y")
-    runner = backend().load(program.save(tmp_path))
-    found = runner.predict({"x": np.ones((1, length), np.float32)})
-    assert found["y"].tolist() == [[2] * length]
-
-
 def test_a_number_is_handed_over_as_one(tmp_path: Path) -> None:
     program = Program()
     program.input("x", ())
@@ -256,3 +233,44 @@ def test_a_number_is_handed_over_as_one(tmp_path: Path) -> None:
     assert native.given == {"x": 1.5}
     assert type(native.given["x"]) is float
     assert found["y"] == 3
+
+
+# States are copied out and given back, on either backend.
+
+ONES = {"x": np.ones(2, np.float32)}
+
+
+@pytest.fixture(params=["cpu", "coreml"])
+def make(request: pytest.FixtureRequest) -> Callable[[], Any]:
+    return CpuBackend if request.param == "cpu" else request.getfixturevalue("backend")
+
+
+@pytest.mark.parametrize("names", [None, ("s",)])
+def test_states_are_given_back(
+    make: Callable[[], Any], tmp_path: Path, names: tuple[str, ...] | None
+) -> None:
+    runner = make().load(counter(tmp_path))
+    state = runner.make_state()
+    runner.predict(ONES, state)
+    kept = runner.read_states(state, names)
+    runner.predict(ONES, state)
+    assert kept["s"].tolist() == [1, 1]
+    runner.write_states(state, kept)
+    assert runner.predict(ONES, state)["y"].tolist() == [2, 2]
+    assert kept["s"].tolist() == [1, 1]
+    assert runner.read_states(state, ()) == {}
+
+
+@pytest.mark.parametrize(
+    ("states", "sentence"),
+    [
+        ({"t": np.ones(2)}, "there is no state 't'; states are: s."),
+        ({"s": np.ones(3)}, "'s': a state .* cannot take shape \\[3\\]"),
+    ],
+)
+def test_states_that_are_not_the_program_s(
+    tmp_path: Path, states: dict[str, np.ndarray], sentence: str
+) -> None:
+    runner = CpuBackend().load(counter(tmp_path))
+    with pytest.raises(ExecutionError, match=sentence):
+        runner.write_states(runner.make_state(), states)
