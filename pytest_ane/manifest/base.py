@@ -1,7 +1,6 @@
 """The base of all manifest records: frozen, strict about keys and types, kebab-case in the file.
 
-A string below a field is its description. `json_schema` reads these from the source when it is
-called; pydantic's `use_attribute_docstrings` would read them at every import, for 25 ms.
+A string below a field is its description.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 if sys.version_info >= (3, 11):
@@ -40,16 +38,11 @@ class Record(BaseModel):
         strict=True,
         allow_inf_nan=False,
         defer_build=True,
+        use_attribute_docstrings=True,
         alias_generator=kebab,
         validate_by_alias=True,
         validate_by_name=True,
     )
-
-    @classmethod
-    def by_key(cls) -> dict[str, FieldInfo]:
-        """Fields by the keys of the file; pydantic 2.11 sets `alias` only when it builds."""
-        spell = kebab if cls.model_config["alias_generator"] else str
-        return {spell(name): field for name, field in cls.model_fields.items()}
 
 
 class CoremlRecord(Record):
@@ -114,9 +107,3 @@ def misplaced(path: KeyPath, message: str) -> PydanticCustomError:
     """An error of a whole table whose cause is one key in it, at a path relative to the table."""
     # Braces would be read as placeholders of pydantic's template, so the text goes in as one.
     return PydanticCustomError("misplaced", "{message}", {"path": path, "message": message})
-
-
-def one_of(expected: str) -> str:
-    """Choices as pydantic lists them, `1, 2 or 4`, as the end of a sentence."""
-    choices = expected.replace(" or ", ", ")
-    return f"must be one of {choices}" if "," in choices else f"must be {choices}"

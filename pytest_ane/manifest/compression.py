@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BeforeValidator, ConfigDict, Field, Strict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from pytest_ane.manifest.base import CoremlRecord, misplaced, one_of
+from pytest_ane.manifest.base import CoremlRecord, misplaced
+from pytest_ane.manifest.problems import said, unknown
 
 
 def _whole(value: object) -> object:
@@ -41,10 +42,14 @@ OpType = Literal[
 
 
 class Override(CoremlRecord):
-    """Other settings for the weights that a glob or an operation names; the rest is inherited."""
+    """Other settings for the weights that a glob or an operation names; the rest is inherited.
+
+    Any key of the method may stand here.
+    """
 
     model_config = ConfigDict(
-        json_schema_extra={"oneOf": [{"required": [key]} for key in ("weights", "op_type")]}
+        extra="allow",
+        json_schema_extra={"oneOf": [{"required": [key]} for key in ("weights", "op_type")]},
     )
 
     weights: Glob | None = None
@@ -53,26 +58,6 @@ class Override(CoremlRecord):
     """The operation that takes the weight, such as `conv`; an entry has this or `weights`."""
     method: Literal["palettize", "linear", "prune", "none"] | None = None
     """Another method; then nothing is inherited. `none` leaves these weights fp16."""
-    joint: Joint | None = None
-    """As in the method; `[]` for none."""
-    mode: Literal["kmeans", "uniform", "unique", "linear_symmetric", "linear"] | None = None
-    engine: Literal["fast", "coremltools"] | None = None
-    nbits: Nbits | None = None
-    granularity: Literal["per_tensor", "per_grouped_channel", "per_channel", "per_block"] | None = (
-        None
-    )
-    group_size: Positive | None = None
-    cluster_dim: Positive | None = None
-    enable_per_channel_scale: bool | None = None
-    dtype: Literal["int4", "uint4", "int8", "uint8"] | None = None
-    block_size: Positive | None = None
-    target_sparsity: Share | None = None
-    """As in `prune`; in place of any other way to choose the weights that become zero."""
-    n_m_ratio: Ratio | None = None
-    """As `target_sparsity`."""
-    threshold: NotNegative | None = None
-    """As `target_sparsity`."""
-    weight_threshold: Threshold | None = None
 
     @model_validator(mode="after")
     def _one_selector(self) -> Override:
@@ -357,15 +342,12 @@ def _new(step: Step) -> str | None:
 def _of_override(index: int, override: Override, error: ValidationError) -> PydanticCustomError:
     """The first thing wrong with an override, placed at its own key where it names one."""
     first = error.errors(include_url=False)[0]
-    context = first.get("ctx", {})
-    path = (*first["loc"], *context.get("path", ()))
-    key = path[-1:] if path and path[-1] in override.model_fields_set else ()
-    message = str(context.get("message", first["msg"]))
+    path = (*first["loc"], *first.get("ctx", {}).get("path", ()))
+    key = path[-1:] if path and path[-1] in override.given() else ()
+    message = said(first)
     if first["type"] == "extra_forbidden":
-        owner = next(name for name, kind in _KINDS.items() if path[-1] in kind.model_fields)
-        message = f"belongs to method = {owner!r}; name that method here, or leave the key out"
-    elif first["type"] == "literal_error":
-        message = one_of(context["expected"])
+        owner = next((name for name, kind in _KINDS.items() if path[-1] in kind.model_fields), "")
+        message = f"belongs to method = {owner!r}" if owner else unknown(str(path[-1]), Palettize)
     return misplaced(("overrides", index, *key), message)
 
 

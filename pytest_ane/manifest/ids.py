@@ -30,9 +30,6 @@ _RANGE_LIKE = (
 _RANGE = re.compile(r"(?P<prefix>.*?)(?P<first>\d+)-(?P=prefix)(?P<last>\d+)")
 _BRACES = re.compile(r"\{(\d{1,9})-(\d{1,9})\}")
 
-_NUMBERED = re.compile(r"(?P<prefix>.*?)(?P<number>\d{1,9})")
-
-
 _FUNCTION = re.compile(r"(?P<shard>.+)\[(?P<function>[^\[\]]+)\]")
 
 
@@ -124,21 +121,10 @@ def nearest(text: str, ids: Sequence[str]) -> str:
     from difflib import get_close_matches
 
     distinct = list(dict.fromkeys(ids))
-    if near := _near_numbers(text, distinct) or get_close_matches(text, distinct, n=3, cutoff=0.4):
-        return f"nearest: {', '.join(near[:3])}"
+    if near := get_close_matches(text, distinct, cutoff=0.4):
+        return f"nearest: {', '.join(near)}"
     shown = distinct if len(distinct) <= 6 else [*distinct[:3], "...", distinct[-1]]
     return f"there are: {', '.join(shown)}" if distinct else "there are none"
-
-
-def _near_numbers(text: str, ids: Sequence[str]) -> list[str]:
-    """Ids with the same prefix, the nearest number first: `L29`, `L28` for `L31`."""
-    wanted = _NUMBERED.fullmatch(text)
-    numbered = [match for shard in ids if (match := _NUMBERED.fullmatch(shard))]
-    if wanted is None:
-        return []
-    near = [match for match in numbered if match["prefix"] == wanted["prefix"]]
-    near.sort(key=lambda match: abs(int(match["number"]) - int(wanted["number"])))
-    return [match[0] for match in near]
 
 
 # Selection of shards: `L01`, `L00-L04,head*`, `smollm2:*`, `sample:5`.

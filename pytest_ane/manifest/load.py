@@ -224,7 +224,7 @@ def _malformed(error: str, text: str) -> str:
     return f"{len(text.splitlines())}: {what}, at the end of the file"
 
 
-_SHARED = tuple(Common.by_key())
+_SHARED = tuple(Common.model_fields)
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 

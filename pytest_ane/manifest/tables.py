@@ -5,12 +5,7 @@ The schema lets editors complete and check the file.
 
 from __future__ import annotations
 
-import ast
-import inspect
-from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
-from textwrap import dedent
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, Strict, WithJsonSchema
@@ -234,7 +229,7 @@ class ModelTable(Common):
 
 
 class RunTable(Record):
-    """Where a run works."""
+    """Keys of a run as a whole."""
 
     cluster: Annotated[str, Field(min_length=1)] | None = None
     """URL of the Dask scheduler over whose workers runs are spread, such as
@@ -266,39 +261,7 @@ def json_schema() -> dict[str, Any]:
     shard's `compression = { nbits = 8 }` is valid, for the model's table completes it.
     """
     schema = ManifestTable.model_json_schema(by_alias=True)
-    for record in _records(Record):
-        if record.__name__ in schema["$defs"]:
-            _describe(schema["$defs"][record.__name__], record)
-    _describe(schema, ManifestTable)
     return {"$schema": _DRAFT, "title": "shards.toml of pytest-ane", **_plain(schema)}
-
-
-def _records(base: type[Record]) -> Iterator[type[Record]]:
-    for record in base.__subclasses__():
-        yield record
-        yield from _records(record)
-
-
-def _describe(table: dict[str, Any], record: type[Record]) -> None:
-    """Give every property the text below its field; an override's keys are the method's."""
-    texts = {name: text for kind in reversed(record.__mro__) for name, text in _docstrings(kind)}
-    for key, name in zip(record.by_key(), record.model_fields, strict=True):
-        table["properties"][key]["description"] = texts.get(name, "As in the method.")
-
-
-def _docstrings(record: type) -> Iterator[tuple[str, str]]:
-    """The fields a record itself declares, with the string that follows each."""
-    if not issubclass(record, Record):
-        return
-    (body,) = ast.parse(dedent(inspect.getsource(record))).body
-    assert isinstance(body, ast.ClassDef)
-    for pair in pairwise(body.body):
-        match pair:
-            case (
-                ast.AnnAssign(target=ast.Name(id=name)),
-                ast.Expr(value=ast.Constant(value=str(words))),
-            ):
-                yield name, " ".join(words.split())
 
 
 def _plain(schema: Any) -> Any:
@@ -314,6 +277,8 @@ def _plain(schema: Any) -> Any:
         and not (key == "title" and isinstance(value, str))
         and not (key == "default" and (value is None or isinstance(value, dict)))
     }
+    if isinstance(words := plain.get("description"), str):
+        plain["description"] = " ".join(words.split())
     if "patternProperties" in schema:
         plain["additionalProperties"] = False
     if "discriminator" in schema:

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 from pydantic_core import PydanticCustomError
 
-from pytest_ane.manifest.base import CoremlRecord, Form, Record, kebab, misplaced, one_of
+from pytest_ane.manifest.base import CoremlRecord, Form, Record, misplaced
 
 
 class Words(Record):
@@ -19,18 +19,9 @@ class Names(CoremlRecord):
     two_words: int = 0
 
 
-def test_kebab() -> None:
-    assert kebab("min_live_probes") == "min-live-probes"
-
-
 def test_files_write_kebab_case_and_code_writes_names() -> None:
     assert Words.model_validate({"two-words": "aa"}) == Words(two_words="aa")
     assert Names.model_validate({"two_words": 1}) == Names(two_words=1)
-
-
-def test_keys_are_spelt_as_in_the_file() -> None:
-    assert [*Words.by_key()] == ["two-words"]
-    assert [*Names.by_key()] == ["two_words"]
 
 
 def test_types_are_not_coerced() -> None:
@@ -46,11 +37,6 @@ def test_a_form_holds_for_the_whole_text(text: str) -> None:
 
 def test_a_form_reaches_the_schema() -> None:
     assert Words.model_json_schema()["properties"]["two-words"]["pattern"] == "^(?:a+)$"
-
-
-def test_choices_as_the_end_of_a_sentence() -> None:
-    assert one_of("1, 2 or 4") == "must be one of 1, 2, 4"
-    assert one_of("'llama'") == "must be 'llama'"
 
 
 def test_a_misplaced_error_keeps_braces() -> None:

@@ -130,10 +130,11 @@ unproven = "maybe"
         'head.0-head.3".',
         f'shards.toml:2: [models.a] family = "lama": is neither a family ({", ".join(FAMILIES)}) '
         "nor a module in the manifest's folder or an installed one; did you mean 'llama'?",
-        "shards.toml:3: [models.a.policy.fidelity] min-cosine = 2: must be at most 1.",
-        "shards.toml:8: [models.b.shard.x.probes] count = 0: must be at least 1.",
+        "shards.toml:3: [models.a.policy.fidelity] min-cosine = 2: must be less than or equal "
+        "to 1.",
+        "shards.toml:8: [models.b.shard.x.probes] count = 0: must be greater than or equal to 1.",
         'shards.toml:10: [models.b.shard."y*"] matches no shard; there are: x.',
-        "shards.toml:13: [models.b.policy] unproven = \"maybe\": must be one of 'fail', 'allow'.",
+        "shards.toml:13: [models.b.policy] unproven = \"maybe\": must be 'fail' or 'allow'.",
     ]
 
 
@@ -414,8 +415,7 @@ def test_prompts_without_a_family(complaints: Complaints) -> None:
 def test_a_mistake_of_many_shards_is_said_once(complaints: Complaints) -> None:
     text = MODEL + '[models.m.shard."L*".compression]\nmethod = "palettize"\nnbits = 7\n'
     assert complaints(text) == [
-        'shards.toml:7: [models.m.shard."L*".compression] nbits = 7: must be one of 1, 2, 3, 4, 6, '
-        "8."
+        'shards.toml:7: [models.m.shard."L*".compression] nbits = 7: must be 1, 2, 3, 4, 6 or 8.'
     ]
 
 
