@@ -163,8 +163,8 @@ def _as_options(message: str, options: argparse.Namespace) -> str:
             option = f"--{key.replace('_', '-')}"
             message = message.replace(f"[compression] {key} = ", f"{option} ")
             message = message.replace(
-                f"[compression] unknown key '{key}': the keys here are ",
-                f"{option}: not of this method, whose keys are ",
+                f"[compression] unknown key '{key}': it belongs in another table",
+                f"{option}: not a key of this method",
             )
     return message
 

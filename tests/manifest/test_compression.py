@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from pytest_ane.manifest import (
     Linear,
-    Override,
     Palettize,
     Prune,
     Settings,
@@ -72,7 +71,9 @@ def test_keep_wins_over_overrides() -> None:
 
 
 def test_overrides_of_no_compression() -> None:
-    asked = Uncompressed(overrides=(Override(weights="fc*", method="palettize", nbits=1),))
+    asked = Uncompressed.model_validate(
+        {"overrides": [{"weights": "fc*", "method": "palettize", "nbits": 1}]}
+    )
     assert asked.for_weight("fc1") == Palettize(nbits=1)
     assert asked.for_weight("norm") == Uncompressed()
 

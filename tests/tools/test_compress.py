@@ -274,7 +274,7 @@ BAD = {
     ("--nbits=5",): "pytest-ane: --nbits 5: must be 1, 2, 3, 4, 6 or 8.",
     ("--group-size=0",): "pytest-ane: --group-size 0: must be greater than or equal to 1.",
     ("--config=five.toml",): "[compression] nbits = 5: must be 1, 2, 3, 4, 6 or 8.",
-    ("--method=linear", "--nbits=4"): "pytest-ane: --nbits: not of this method, whose keys are ",
+    ("--method=linear", "--nbits=4"): "pytest-ane: --nbits: not a key of this method.",
     ("--override", "nbits = 4"): "give either weights or op_type.",
     ("--override", "nbits"): "write keys as TOML does",
     ("--config=no.toml",): "--config no.toml cannot be read: No such file or directory.",
