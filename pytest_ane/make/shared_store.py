@@ -21,13 +21,12 @@ import os
 import shutil
 import stat
 import tarfile
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
@@ -126,33 +125,17 @@ def unpacked(archive: BinaryIO, entry: Path) -> str:
     try:
         with tarfile.open(fileobj=archive, mode="r:") as tar:
             for member in tar:
-                path = PurePosixPath(member.name)
-                outside = path.is_absolute() or {"..", "."} & {*path.parts}
-                if not member.isreg() or member.issparse() or outside:
+                if not member.isreg() or member.issparse():
                     return f"{printable(member.name, _SAID)} is no file of an entry"
-                file = tar.extractfile(member)
-                target = entry / path
-                target.parent.mkdir(parents=True, exist_ok=True)
-                assert file is not None
-                with target.open("xb") as new:
-                    shutil.copyfileobj(file, new, 1 << 20)
+                tar.extract(member, entry, filter="data")
     except (tarfile.TarError, EOFError, ValueError) as error:
         return f"it is no whole archive ({printable(str(error), _SAID)})"
     except OSError as error:
-        # `unexpected end of data` has no number; a name that is there twice, or is also a folder.
+        # `unexpected end of data` has no number; a name may also be one of a folder.
         if error.errno not in (None, errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL):
             raise
         return f"it is no whole archive ({printable(str(error), _SAID)})"
     return ""
-
-
-def head_of(archive: Path) -> bytes:
-    """The beginning of an archive that `pack` wrote, up to the end of its seal."""
-    with tarfile.open(archive, "r:") as tar:
-        seal = tar.next()
-    assert seal is not None
-    with archive.open("rb") as file:
-        return file.read(tarfile.BLOCKSIZE + seal.size)
 
 
 def sealed(head: bytes) -> dict[str, str] | None:
@@ -179,10 +162,6 @@ _MOST_FAILURES = 3
 """In a row; then the store is not asked again, since each may take as long as its timeout."""
 _SAID = 200
 """Characters of what a library says of an error."""
-_ABANDONED = 24 * 3600.0
-"""Seconds since a file was last written of which its writer left only a part."""
-_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-"""Errors of this machine's own disk while a file is fetched."""
 
 
 class SharedStore:
@@ -210,7 +189,6 @@ class SharedStore:
         self.is_writable = _protocol(url) not in _READ_ONLY
         self._failures = 0
         self._damaged: set[str] = set()
-        self._swept: set[str] = set()
         check_url(url)
 
     def fetch(self, kind: str, key: str, folder: Path, subject: str = "") -> Path | None:
@@ -314,17 +292,11 @@ class SharedStore:
         except FileNotFoundError:
             self._failures = 0
         except Exception as error:
-            if self._is_own_disk(error):
-                raise
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise  # It is this machine's disk.
             self._failures += 1
             rest = "" if self._asked else "; it is not asked again"
             self.notify(f"The store {self.name} cannot be read ({self._said(error)}){rest}.")
-
-    def _is_own_disk(self, error: Exception) -> bool:
-        """Whether it is this machine's disk that fails, and not the one that a store lies on."""
-        if not isinstance(error, OSError) or error.errno not in _DISK:
-            return False
-        return error.errno != errno.EIO or _protocol(self.url) != "file"
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[None]:
@@ -363,16 +335,12 @@ class SharedStore:
                 return False
         else:
             part = f"{target}.{uuid.uuid4().hex}.part"
-            folder = target.rpartition("/")[0]
-            self._files.makedirs(folder, exist_ok=True)
-            self._sweep(folder)
+            self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
             try:
                 self._files.put_file(str(file), part)
                 if not replace and self._files.exists(target):
                     return False
-                self._rename(part, target, replace=replace)
-            except FileExistsError:
-                return False
+                self._files.mv(part, target)
             finally:
                 with suppress(Exception):
                     if self._files.exists(part):
@@ -380,42 +348,18 @@ class SharedStore:
         self._damaged.discard(name)
         return True
 
-    def _sweep(self, folder: str) -> None:
-        """Delete what writers left there that were killed; one that writes has a day for a file."""
-        if _protocol(self.url) != "file" or folder in self._swept:
-            return
-        self._swept.add(folder)
-        for part in Path(folder).glob("*.part"):
-            with suppress(OSError):
-                if time.time() - part.stat().st_mtime > _ABANDONED:
-                    part.unlink()
-
-    def _rename(self, part: str, target: str, *, replace: bool) -> None:
-        """Give a file its name; a folder on a disk can refuse a name that is there."""
-        if _protocol(self.url) != "file":
-            self._files.mv(part, target)
-            return
-        if not replace:
-            try:
-                os.link(part, target)
-                return
-            except FileExistsError:
-                raise
-            except OSError:  # No hard links there.
-                pass
-        Path(part).replace(target)
-
     def _is_stored(self, archive: Path, name: str, subject: str) -> bool:
         """Whether the stored package is the same by its seal; one that is not whole is replaced."""
-        own = head_of(archive)
+        with archive.open("rb") as file:
+            own = sealed(file.read(MOST_SEAL)) or {}
         size = self._files.info(self._path(name))["size"]
-        if size == archive.stat().st_size and self._head(name, len(own)) == own:
-            return True
         theirs = sealed(self._head(name, min(size, MOST_SEAL)))
-        if theirs in (None, sealed(own)):
+        if theirs == own and size == archive.stat().st_size:
+            return True
+        if theirs in (None, own):
             self.notify(f"{self._file(name, subject)} is damaged; it is replaced.")
             return self._store(archive, name, replace=True)
-        differing = _differing(theirs or {}, sealed(own) or {})
+        differing = _differing(theirs or {}, own)
         # Sums in float32, of which recordings and budgets are made, differ between machines.
         if not differing or not name.startswith("artifacts/"):
             return True
@@ -475,12 +419,11 @@ def without_credentials(url: str) -> str:
 
 def _secrets(url: str) -> list[str]:
     """What may be secret of a URL: user and password, and the query; the longest first."""
-    place, _, query = url.partition("://")[2].partition("?")
-    user, _, _ = place.rpartition("@")
-    if "/" in user and ":" not in user.partition("/")[0]:
-        user = user.partition("/")[0].rpartition("@")[0]  # That `@` was one of the path.
-    password = user.partition(":")[2]
-    texts = {text for each in (user, query, password) for text in (each, unquote(each))}
+    if "://" not in url:
+        return []
+    parts = urlsplit(url)
+    known = parts.netloc.rpartition("@")[0], parts.password or "", parts.query
+    texts = {text for each in known for text in (each, unquote(each))}
     return sorted(filter(None, texts), key=len, reverse=True)
 
 

@@ -264,19 +264,6 @@ def test_rehash_finds_an_edit_that_is_remembered_as_the_right_bytes(told: Told) 
     assert len(told) == 1
 
 
-def test_another_user_s_unreadable_entry_is_passed_by(told: Told) -> None:
-    entry = told.cache.get_or_make("artifacts", KEY, make)
-    own = entry.with_name(f"{KEY}-u{os.getuid()}")
-    for path in (entry, entry / "shard.mlpackage", entry / WEIGHT, entry / SEAL):
-        with permitted(0o000, path):
-            assert told.cache.get("artifacts", KEY) is None
-            assert told.cache.get_or_make("artifacts", KEY, make) == own
-            assert told.cache.get("artifacts", KEY) == own
-            assert told.cache.get_or_make("artifacts", KEY, refuse) == own
-        shutil.rmtree(own)
-    assert not told
-
-
 def test_what_cannot_be_read_in_a_folder_that_cannot_be_written_is_one_sentence(
     told: Told,
 ) -> None:
