@@ -1,8 +1,8 @@
 """Compression of a Core ML model by the manifest's settings, and of one weight alone.
 
-Scalar palettes are made on disk by `palettize`, from the saved package; all else goes before that
-through coremltools, on the model in memory: its passes, in order, with their settings. It takes
-packages of one function, so those of several are taken apart and joined again.
+Scalar palettes are made on disk by `palettize`; all else goes before that through coremltools: its
+passes, in order, with their settings. It takes packages of one function, so those of several are
+taken apart and joined again.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -46,21 +45,23 @@ if TYPE_CHECKING:
 
 
 def compress(
-    model: Any,
+    source: Path,
     compression: Compression,
     package: Path,
     subject: str,
     errors: dict[str, Rows] | None = None,
+    progress: Progress = lambda name, done, total: None,
 ) -> tuple[str, ...]:
-    """Compress the weights of coremltools' model and save it as `package`, which must not exist.
+    """Compress the weights of a package, which stays as it is, into one that must not exist.
 
     Args:
-        model: coremltools' own, converted.
+        source: of one ML Program.
         compression: as requested.
-        package: where it goes.
+        package: where the new one goes.
         subject: what errors call it.
         errors: to be filled with the squared error of each row of every weight that our own engine
             palettizes, by the weight's name.
+        progress: as of `palettize`.
 
     Returns:
         coremltools' notes, such as a weight that was declined.
@@ -69,47 +70,25 @@ def compress(
         BuildError: a setting is refused, or a weight cannot be compressed.
     """
     notes: tuple[str, ...] = ()
-    if not _all_fast(compression):
-        model, notes = _through_coremltools(model, compression, subject)
     with TemporaryDirectory(dir=package.parent) as folder:
-        saved = Path(folder, package.name)
-        with converter_notes():
-            model.save(str(saved))
+        saved = source
+        if not _all_fast(compression):
+            saved = Path(folder, package.name)
+            notes = _through_coremltools(source, compression, saved, subject)
         if settings := _palettes(saved, compression):
             from pytest_ane.make.palettize._palettes import palettize
 
-            return notes + palettize(saved, package, settings, subject=subject, errors=errors)
-        saved.replace(package)
+            return notes + palettize(
+                saved, package, settings, subject=subject, errors=errors, progress=progress
+            )
+        shutil.copytree(saved, package)
     return notes
-
-
-def compress_package(
-    source: Path,
-    compression: Compression,
-    package: Path,
-    subject: str,
-    errors: dict[str, Rows] | None = None,
-    progress: Progress = lambda name, done, total: None,
-) -> tuple[str, ...]:
-    """As `compress`, of a package on disk, which stays as it is; `progress` as of `palettize`."""
-    if not _all_fast(compression):
-        with converter_notes():
-            model = import_coremltools().models.MLModel(str(source), skip_model_load=True)
-        return compress(model, compression, package, subject, errors)
-    if settings := _palettes(source, compression):
-        from pytest_ane.make.palettize._palettes import palettize
-
-        return palettize(
-            source, package, settings, subject=subject, errors=errors, progress=progress
-        )
-    shutil.copytree(source, package)
-    return ()
 
 
 def compress_own_package(
     source: Path, compression: Compression, package: Path, progress: Progress
 ) -> tuple[str, ...]:
-    """As `compress_package`, of what anyone made: an ML Program of one function or several.
+    """As `compress`, of what anyone made: an ML Program of one function or several.
 
     Weights that are compressed already, and all but the program and its weights, stay as they are.
     After an error `package` is unfinished.
@@ -120,14 +99,14 @@ def compress_own_package(
     """
     subject = str(source)
     if _all_fast(compression):
-        return compress_package(source, compression, package, subject, progress=progress)
+        return compress(source, compression, package, subject, progress=progress)
     with TemporaryDirectory(dir=package.parent) as folder, temporary_files_in(Path(folder)):
         made = Path(folder, package.name)
         with _failing_as(subject):
             if names := package_functions(source):
                 notes = _function_by_function(source, names, compression, made)
             else:
-                notes = compress_package(source, compression, made, subject)
+                notes = compress(source, compression, made, subject)
         _replace_program(source, made, package)
     return notes
 
@@ -141,7 +120,7 @@ def _function_by_function(
     for number, name in enumerate(names):
         single = extract_function(source, name, made.with_name(f"{number}-plain.mlpackage"))
         small = made.with_name(f"{number}.mlpackage")
-        notes += compress_package(single, compression, small, f"{source}[{name}]")
+        notes += compress(single, compression, small, f"{source}[{name}]")
         joined.add_function(str(small), "main", name)
     with converter_notes():
         import_coremltools().utils.save_multifunction(joined, str(made))
@@ -182,26 +161,46 @@ def _fast(method: Settings) -> TypeGuard[Palettize]:
 
 
 def _through_coremltools(
-    model: Any, compression: Compression, subject: str
-) -> tuple[Any, tuple[str, ...]]:
-    """Compress the weights that our own engine does not palettize."""
+    source: Path, compression: Compression, package: Path, subject: str
+) -> tuple[str, ...]:
+    """Compress the weights that our own engine does not palettize, in order of their steps.
+
+    All first steps come first, then all second ones.
+    """
     cto = import_coremltools().optimize.coreml
     with converter_notes():
+        model = import_coremltools().models.MLModel(str(source), skip_model_load=True)
         weights = cto.get_weights_metadata(model, weight_threshold=0)
-    methods = {
-        name: compression.for_weight(name, {op.op_type for op in weight.child_ops})
-        for name, weight in weights.items()
+    methods = {}
+    for name, weight in weights.items():
+        method = compression.for_weight(name, {op.op_type for op in weight.child_ops})
+        if not _fast(method):
+            methods[name] = method
+            _check_finite(weight.val, method, f"{subject}: {name}")
+    kinds = {
+        Prune: cto.prune_weights,
+        Palettize: cto.palettize_weights,
+        Linear: cto.linear_quantize_weights,
     }
-    methods = {name: method for name, method in methods.items() if not _fast(method)}
-    for name, method in methods.items():
-        _check_finite(weights[name].val, method, f"{subject}: {name}")
     notes: list[str] = []
-    with _failing_as(subject):
-        for each in passes(cto, methods):
-            with converter_notes() as lines:
-                model = each.run(model, cto)
+    turns = max((len(each.steps) for each in methods.values()), default=0)
+    for turn, (kind, apply) in product(range(turns), kinds.items()):
+        configs = {
+            alias: _config(cto, method.steps[turn])
+            for name, method in methods.items()
+            if turn < len(method.steps) and isinstance(method.steps[turn], kind)
+            for alias in _aliases(name, turn)
+        }
+        # Before iOS 18 the option itself is refused.
+        option = {"joint_compression": True} if turn else {}
+        config = cto.OptimizationConfig(op_name_configs=configs)
+        if configs:
+            with _failing_as(subject), converter_notes() as lines, exact_percentiles():
+                model = apply(model, config, **option)
             notes += lines
-    return model, tuple(notes)
+    with converter_notes():
+        model.save(str(package))
+    return tuple(notes)
 
 
 def _check_finite(values: Any, method: Settings, weight: str) -> None:
@@ -303,52 +302,6 @@ def _scales(shape: tuple[int, ...], settings: Linear, axis: int) -> tuple[int, .
 
 _SUFFIXES = ("_sparsified", "_palettized", "_quantized")
 """What the passes append to a weight's name, by which a later one finds it."""
-
-
-@dataclass(frozen=True)
-class Pass:
-    """One call of coremltools.
-
-    Attributes:
-        apply: `coremltools.optimize.coreml.palettize_weights` or one of its like.
-        configs: the settings of each weight, by name.
-        joint: whether it compresses further what an earlier pass has compressed.
-    """
-
-    apply: Callable[..., Any]
-    configs: Mapping[str, Any]
-    joint: bool
-
-    def run(self, model: Any, cto: Any) -> Any:
-        """The model with the weights compressed."""
-        config = cto.OptimizationConfig(op_name_configs=dict(self.configs))
-        # Before iOS 18 the option itself is refused.
-        option = {"joint_compression": True} if self.joint else {}
-        with exact_percentiles():
-            return self.apply(model, config, **option)
-
-
-def passes(cto: Any, settings: Mapping[str, Settings]) -> Iterator[Pass]:
-    """The calls that compress each weight by its settings: all first steps, then all second ones.
-
-    `cto` is `coremltools.optimize.coreml`.
-    """
-    kinds = {
-        Prune: cto.prune_weights,
-        Palettize: cto.palettize_weights,
-        Linear: cto.linear_quantize_weights,
-    }
-    for turn in range(max((len(each.steps) for each in settings.values()), default=0)):
-        now = {n: s.steps[turn] for n, s in settings.items() if turn < len(s.steps)}
-        for kind, apply in kinds.items():
-            configs = {
-                alias: _config(cto, step)
-                for name, step in now.items()
-                if isinstance(step, kind)
-                for alias in _aliases(name, turn)
-            }
-            if configs:
-                yield Pass(apply, configs, joint=turn > 0)
 
 
 def _aliases(name: str, turn: int) -> Iterator[str]:

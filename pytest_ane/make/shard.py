@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -70,11 +69,7 @@ def build_shard(
     folder = cache.get_or_make(
         "artifacts",
         key_digest(key),
-        lambda folder: (
-            _compress(shard, source, key, folder, examine)
-            if source is not None
-            else _build(shard, key, model(), folder, examine)
-        ),
+        lambda folder: _build(shard, key, source or model(), folder, examine),
         subject=shard.qualified,
     )
     return Artifact.of_entry(folder)
@@ -90,28 +85,20 @@ def uncompressed(
 
 def compressed(shard: Shard, source: Artifact, folder: Path) -> Artifact:
     """As `build_shard` with a source, into a folder of the caller's instead of the cache."""
-    _compress(shard, source, {}, folder, lambda plain, built: None)
+    _build(shard, {}, source, folder, lambda plain, built: None)
     return Artifact.of_entry(folder)
 
 
 def converted_package(shard: Shard, model: Buildable) -> Path:
     """A shard's uncompressed package among the temporary files."""
     with converter_notes():
-        return Path(_converted(shard, model).package_path)
-
-
-def _compress(
-    shard: Shard, source: Artifact, key: dict[str, Any], folder: Path, examine: Examine
-) -> None:
-    from pytest_ane.make.compress import compress_package
-
-    assert source.record is not None
-    start, errors = time.perf_counter(), dict[str, Any]()
-    target = folder / PACKAGE
-    notes = compress_package(source.path, shard.requested, target, shard.qualified, errors)
-    record = BuildRecord(key, source.record.description, notes, start, shard=shard.qualified)
-    _finish(shard, source.path, target, record, errors)
-    examine(source.path, target)
+        converted = convert(
+            model.conversion(shard.id),
+            max_tokens=shard.max_tokens,
+            target=shard.target,
+            subject=shard.qualified,
+        )
+    return Path(converted.package_path)
 
 
 def artifact_key(shard: Shard, identity: dict[str, Any]) -> dict[str, Any]:
@@ -129,40 +116,32 @@ def artifact_key(shard: Shard, identity: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _converted(shard: Shard, model: Buildable) -> Any:
-    return convert(
-        model.conversion(shard.id),
-        max_tokens=shard.max_tokens,
-        target=shard.target,
-        subject=shard.qualified,
-    )
-
-
 def _build(
-    shard: Shard, key: dict[str, Any], model: Buildable, folder: Path, examine: Examine
+    shard: Shard, key: dict[str, Any], source: Artifact | Buildable, folder: Path, examine: Examine
 ) -> None:
+    """Compress what was converted before, or is now; check it, measure it, and record it."""
     from pytest_ane.make.compress import compress
 
-    start, errors = time.perf_counter(), dict[str, Any]()
-    with converter_notes():
-        converted = _converted(shard, model)
-    plain, target = Path(converted.package_path), folder / PACKAGE
-    notes = compress(converted, shard.requested, target, shard.qualified, errors)
-    record = BuildRecord(key, model.description, notes, start, shard=shard.qualified)
-    _finish(shard, plain, target, record, errors)
-    examine(plain, target)
-
-
-def _finish(
-    shard: Shard, plain: Path, built: Path, record: BuildRecord, errors: dict[str, Any]
-) -> None:
-    """Give the package its one form, check it, measure it, and record what took since `seconds`."""
-    canonicalize(built)
+    start, errors, target = time.perf_counter(), dict[str, Any](), folder / PACKAGE
+    if isinstance(source, Artifact):
+        assert source.record is not None
+        plain, description = source.path, source.record.description
+    else:
+        plain, description = converted_package(shard, source), source.description
+    notes = compress(plain, shard.requested, target, shard.qualified, errors)
+    canonicalize(target)
     # A package that the disk cut short must not become an entry.
-    check_blobs(program := read_model(built))
-    weights = compare_weights(program, read_model(plain), shard.requested, errors)
-    seconds = round(time.perf_counter() - record.seconds, 3)
-    replace(record, seconds=seconds, weights=weights, digest=tree_digest(built)).write(built.parent)
+    check_blobs(program := read_model(target))
+    BuildRecord(
+        key,
+        description,
+        notes,
+        seconds=round(time.perf_counter() - start, 3),
+        weights=compare_weights(program, read_model(plain), shard.requested, errors),
+        shard=shard.qualified,
+        digest=tree_digest(target),
+    ).write(folder)
+    examine(plain, target)
 
 
 def canonicalize(package: Path) -> None:

@@ -151,6 +151,10 @@ def network(target: str) -> Any:
         return ct.convert(program, minimum_deployment_target=version, skip_model_load=True)
 
 
+def saved_network(target: str) -> Path:
+    return Path(network(target).package_path)
+
+
 @pytest.fixture
 def build(tmp_path: Path) -> Build:
     """Compress the network, save it, and judge what the file holds."""
@@ -161,7 +165,7 @@ def build(tmp_path: Path) -> Build:
         compression: Any = TypeAdapter(Compression).validate_python(asked)
         path = tmp_path / "m.mlpackage"
         shutil.rmtree(path, ignore_errors=True)
-        notes = compress(network(target), compression, path, "m:L00")
+        notes = compress(saved_network(target), compression, path, "m:L00")
         found = read_model(path)
         census = take_census(found)
         plain = read_model(network(target).package_path)
@@ -270,7 +274,7 @@ def test_a_refusal_of_coremltools_is_one_sentence(tmp_path: Path) -> None:
     """As where settings of iOS 18 meet a program of iOS 16, which the manifest refuses before."""
     asked: Any = TypeAdapter(Compression).validate_python(palettize("kmeans", engine="coremltools"))
     with pytest.raises(BuildError, match=r"^m:L00 could not be compressed: The per_g"):
-        compress(network("iOS16"), asked, tmp_path / "m.mlpackage", "m:L00")
+        compress(saved_network("iOS16"), asked, tmp_path / "m.mlpackage", "m:L00")
 
 
 Q = st.floats(0, 1)

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from pytest_ane.make.compress import compress
 from pytest_ane.manifest import Compression, Linear
 from tests.gates.fidelity import blocks
-from tests.make.test_optimize import TENSOR, linear, network
+from tests.make.test_optimize import TENSOR, linear, network, saved_network
 from tests.plugin.conftest import Project
 from tests.plugin.test_junit import properties
 
@@ -82,7 +82,7 @@ COARSE: Linear = TypeAdapter[Linear](Compression).validate_python(linear(**TENSO
 @pytest.fixture
 def coarse(project: Project) -> Project:
     """Own packages of one scale a weight, held against their uncompressed form."""
-    compress(network("iOS18"), COARSE, project.path / "coarse.mlpackage", "m")
+    compress(saved_network("iOS18"), COARSE, project.path / "coarse.mlpackage", "m")
     return project.packages("""
 [models.own.policy.compression]
 int8-per-tensor-over = "2k"
