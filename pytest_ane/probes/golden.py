@@ -5,22 +5,19 @@ shard, and perhaps `{i}.residual [T, C']` and `{i}.state.NAME`; or `{i}.in.NAME`
 for every input and output of a package, and `{i}.{call}.in.NAME` where a probe is several calls on
 one state. Metadata, JSON under `json`, name and describe the probes: of a safetensors file in its
 header, of an `.npz` file a text among the arrays.
-The file may come from anywhere, so nothing in it is taken on trust. `numpy.load` is not used: it
-allocates an array of the size that an entry's header declares before it reads any of it, and takes
-entries of any number and size.
+The file may come from anywhere, so nothing in it is taken on trust.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from zipfile import BadZipFile, ZipFile, ZipInfo
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
@@ -36,13 +33,14 @@ from pytest_ane.mlprogram.errors import GoldenError
 from pytest_ane.models.families import Layout, Port, pools, recurrent_of, shifts
 from pytest_ane.probes.cases import Case, output_kinds, package_case, with_prefix
 from pytest_ane.probes.domains import may_be_left_out
-from pytest_ane.probes.recording import Calls, HiddenProbe, goes_back_to_calls, in_steps, kept_rows
-
-_MOST_ENTRIES = 1 << 16
-_HEADERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
+from pytest_ane.probes.recording import (
+    Calls,
+    HiddenProbe,
+    goes_back_to_calls,
+    in_steps,
+    kept_rows,
+    probe_of,
+)
 
 
 def read_npz(path: Path, most: int) -> Iterator[tuple[str, Array]]:
@@ -55,47 +53,20 @@ def read_npz(path: Path, most: int) -> Iterator[tuple[str, Array]]:
     try:
         with ZipFile(path) as file:
             entries = file.infolist()
-            names = [entry.filename for entry in entries]
-            size = sum(entry.file_size for entry in entries)
-            if len(entries) > _MOST_ENTRIES or size > most:
-                raise ValueError(f"{len(entries):,} arrays of {size:,} bytes are too many")
-            if len({*names}) < len(names):
-                raise ValueError("two arrays have one name")
-            for entry in entries:
-                if not entry.filename.endswith(".npy"):
-                    raise ValueError(f"{entry.filename!r} is no array")
-                yield entry.filename.removesuffix(".npy"), _array(file, entry)
-    except (BadZipFile, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
+        size = sum(entry.file_size for entry in entries)
+        if size > most:
+            raise ValueError(f"{len(entries):,} arrays of {size:,} bytes are too many")
+        if len({entry.filename for entry in entries}) < len(entries):
+            raise ValueError("two arrays have one name")
+        with np.load(path, allow_pickle=False) as arrays:
+            for name in arrays.files:
+                if not isinstance(array := arrays[name], np.ndarray):
+                    raise ValueError(f"{name!r} is no array")
+                yield name, array.astype(array.dtype.newbyteorder("="))
+    except (
+        BadZipFile, EOFError, MemoryError, NotImplementedError, RuntimeError, zlib.error,
+    ) as error:  # fmt: skip
         raise ValueError(str(error) or type(error).__name__) from None
-
-
-def _array(file: ZipFile, entry: ZipInfo) -> Array:
-    """An entry's array, if it has as many bytes as its header says."""
-    with file.open(entry) as content:
-        version = np.lib.format.read_magic(content)  # type: ignore[no-untyped-call]
-        if version not in _HEADERS:
-            raise ValueError(f"{entry.filename!r} has the format {version}; 1.0 and 2.0 are read")
-        shape, by_columns, dtype = _HEADERS[version](content)  # type: ignore[no-untyped-call]
-        if dtype.hasobject or dtype.names or any(extent < 0 for extent in shape):
-            raise ValueError(f"{entry.filename!r} holds {dtype}, no numbers")
-        size = math.prod(shape) * dtype.itemsize
-        if content.tell() + size != entry.file_size:
-            raise ValueError(f"{entry.filename!r} declares {size:,} bytes and holds others")
-        array = np.frombuffer(content.read(), dtype).reshape(
-            shape, order="F" if by_columns else "C"
-        )
-        native: Array = array.astype(dtype.newbyteorder("="))
-        return native
-
-
-def write_npz(path: Path, arrays: Arrays) -> None:
-    """Write arrays by name; the same arrays give the same bytes."""
-    with ZipFile(path, "w") as file:
-        for name, array in arrays.items():
-            with file.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
-                np.lib.format.write_array(  # type: ignore[no-untyped-call]
-                    entry, np.asarray(array), version=(1, 0), allow_pickle=False
-                )
 
 
 Count = Annotated[int, Field(ge=0, le=1 << 20)]
@@ -220,7 +191,8 @@ def write_golden(path: Path, tensors: Arrays, metadata: Mapping[str, Any]) -> No
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as new:
             if npz := path.suffix == NPZ:
-                write_npz(new, {**tensors, _JSON: np.array(text)})
+                with new.open("wb") as file:
+                    np.savez(file, allow_pickle=False, **{**tensors, _JSON: np.array(text)})
             else:
                 arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
                 new.write_bytes(save(arrays, {_JSON: text}))
@@ -288,12 +260,7 @@ def _hidden_probe(golden: GoldenTensors, i: int, shard: Shard, layout: Layout) -
             f"{shard.qualified} begin at 0; record it again."
         )
     steps = tuple(step for at, size in calls for step in in_steps(size, shard.max_tokens, at))
-    read = HiddenProbe(
-        note.kind, note.name, note.start, steps, hidden, expected, probe.get("residual"),
-        tuple(map(tuple, note.routed)), tuple(note.left_out), tuple(note.undecided),
-        with_prefix(probe, "state."), note.before,
-    )  # fmt: skip
-    return replace(read, residual=read.sequence) if note.residual else read
+    return probe_of({**note.model_dump(), "calls": steps}, probe)
 
 
 def _package_cases(golden: GoldenTensors, runner: Runner, artifact: Path) -> list[Case]:

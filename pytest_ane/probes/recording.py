@@ -8,7 +8,7 @@ loads neither.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
@@ -358,18 +358,13 @@ def to_tensors(probes: Sequence[HiddenProbe]) -> tuple[dict[str, Any], list[dict
     for i, p in enumerate(probes):
         tensors |= {f"{i}.input": p.hidden, f"{i}.expected": p.expected}
         tensors |= {f"{i}.state.{name}": x for name, x in p.states.items()}
-        own = p.residual is not None and not np.array_equal(p.residual, p.sequence)
-        if own:
+        note = {"kind": p.kind, "name": p.name, "start": p.start, "calls": p.calls}
+        optional = {key: getattr(p, key) for key in ("routed", "left_out", "undecided", "before")}
+        if p.residual is not None and np.array_equal(p.residual, p.sequence):
+            optional["residual"] = "input"
+        elif p.residual is not None:
             tensors[f"{i}.residual"] = p.residual
-        path = "input" if p.residual is not None and not own else None
-        listed.append(
-            {"kind": p.kind, "name": p.name, "start": p.start, "calls": p.calls}
-            | ({"residual": path} if path else {})
-            | ({"routed": p.routed} if p.routed else {})
-            | ({"left_out": p.left_out} if p.left_out else {})
-            | ({"undecided": p.undecided} if p.undecided else {})
-            | ({"before": p.before} if p.before else {})
-        )
+        listed.append(note | {key: value for key, value in optional.items() if value})
     return tensors, listed
 
 
@@ -377,16 +372,20 @@ def from_tensors(
     tensors: dict[str, FloatArray], listed: Sequence[dict[str, Any]]
 ) -> Iterator[HiddenProbe]:
     """Inverse of `to_tensors`."""
-    for i, p in enumerate(listed):
-        calls = tuple((start, length) for start, length in p["calls"])
-        probe = HiddenProbe(
-            p["kind"], p["name"], p["start"], calls, tensors[f"{i}.input"],
-            tensors[f"{i}.expected"], tensors.get(f"{i}.residual"),
-            tuple(map(tuple, p.get("routed", ()))), tuple(p.get("left_out", ())),
-            tuple(p.get("undecided", ())), with_prefix(tensors, f"{i}.state."), p.get("before", 0),
-        )  # fmt: skip
-        is_input = p.get("residual") == "input"
-        yield replace(probe, residual=probe.sequence) if is_input else probe
+    for i, note in enumerate(listed):
+        yield probe_of(note, with_prefix(tensors, f"{i}."))
+
+
+def probe_of(note: Mapping[str, Any], tensors: Arrays) -> HiddenProbe:
+    """One probe by what is listed of it, and its tensors."""
+    probe = HiddenProbe(
+        note["kind"], note["name"], note["start"], tuple(map(tuple, note["calls"])),
+        tensors["input"], tensors["expected"], tensors.get("residual"),
+        tuple(map(tuple, note.get("routed", ()))), tuple(note.get("left_out", ())),
+        tuple(note.get("undecided", ())), with_prefix(tensors, "state."), note.get("before", 0),
+    )  # fmt: skip
+    is_input = note.get("residual") == "input"
+    return replace(probe, residual=probe.sequence) if is_input else probe
 
 
 RECORDING_VERSION = 11
