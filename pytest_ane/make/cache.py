@@ -76,21 +76,17 @@ class Cache:
     """A cache folder, the user's own by default.
 
     Args:
-        root: the folder.
         builds: how many entries processes that share the folder make at once; `None` for any.
-        notify: receives a sentence on each entry that was damaged or edited; `to_stderr` by
-            default.
+        notify: receives a sentence on each entry that was damaged or edited; stderr by default.
         store: asked for an entry before it is made, and offered what was made.
-        max_size: bytes of all entries, above which those not in use are deleted, the least
-            recently used first; `None` for any.
+        max_size: bytes of all entries, above which those not in use go; `None` for any.
 
     Attributes:
         unwritable: why the folder can only be read; empty where it can be written.
         used: entries that this object gave or made, for who hands them on.
 
     Raises:
-        CacheError: the folder holds other content and no tag, or cannot be made or written and
-            was no cache before.
+        CacheError: it holds other content and no tag, or cannot be made or written.
     """
 
     def __init__(
@@ -221,10 +217,7 @@ class Cache:
         return self.store if path.parent.name in SHARED else None
 
     def push(self, entry: Entry) -> bool:
-        """Offer the store an entry that lies here; whether the store has it now as it is here.
-
-        One that is damaged, which is said, gone, or of this machine alone is not offered.
-        """
+        """Offer the store an entry that lies here; whether the store has it now as it is here."""
         with self.lock(_name(entry.path)):
             if wrong := self._use(entry.path, locked=True):
                 self.notify(f"{self._sentence(entry.path, wrong, '')}; it is not stored.")
@@ -260,10 +253,7 @@ class Cache:
                 self.remove(entry)
 
     def remove(self, entry: Entry) -> bool:
-        """Delete an entry, unless it was used since it was listed; whether it is gone.
-
-        It is renamed away first, so that no reader sees half of it.
-        """
+        """Delete an entry, unless it was used since it was listed; whether it is gone."""
         with self.lock(_name(entry.path)):
             if not entry.path.is_dir():
                 return True
@@ -286,10 +276,7 @@ class Cache:
         return FileLock(self.root / "locks" / f"{name}.lock")
 
     def sweep(self) -> None:
-        """Delete what killed processes left, here and in the temporary folder.
-
-        What another process is making stays, and what may not be deleted.
-        """
+        """Delete what killed processes left; what may not be deleted stays."""
         if self.unwritable:
             return
         mark = self._scratch()

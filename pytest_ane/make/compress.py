@@ -54,20 +54,10 @@ def compress(
 ) -> tuple[str, ...]:
     """Compress the weights of a package, which stays as it is, into one that must not exist.
 
-    Args:
-        source: of one ML Program.
-        compression: as requested.
-        package: where the new one goes.
-        subject: what errors call it.
-        errors: to be filled with the squared error of each row of every weight that our own engine
-            palettizes, by the weight's name.
-        progress: as of `palettize`.
-
-    Returns:
-        coremltools' notes, such as a weight that was declined.
-
-    Raises:
-        BuildError: a setting is refused, or a weight cannot be compressed.
+    `errors` is filled with the squared error of each row of every weight that our own engine
+    palettizes, by the weight's name; `progress` is as of `palettize`. Gives coremltools' notes,
+    such as a weight that was declined; `BuildError` where a setting is refused, or a weight cannot
+    be compressed.
     """
     notes: tuple[str, ...] = ()
     with TemporaryDirectory(dir=package.parent) as folder:
@@ -91,11 +81,7 @@ def compress_own_package(
     """As `compress`, of what anyone made: an ML Program of one function or several.
 
     Weights that are compressed already, and all but the program and its weights, stay as they are.
-    After an error `package` is unfinished.
-
-    Raises:
-        ProgramError: the source is damaged, or no ML Program.
-        BuildError: a setting is refused, or a weight cannot be compressed.
+    `ProgramError` where it is none.
     """
     subject = str(source)
     if _all_fast(compression):
@@ -249,10 +235,8 @@ def compress_weight(weight: Array, settings: Settings, *, axis: int = 0) -> Floa
     """A weight's values, float32, after it was stored in fp16, compressed and decompressed again.
 
     Settings are palettes of single values, integers with scales, or none; `axis` is that of the
-    output channels.
-
-    Raises:
-        BuildError: a value is NaN or infinite, or the groups do not fit the shape.
+    output channels. `BuildError` for values that are not finite, and groups that do not fit the
+    shape.
     """
     with np.errstate(over="ignore"):
         half = weight.astype(np.float16)
@@ -369,9 +353,7 @@ def exact_percentiles() -> Iterator[None]:
 def extract_function(package: Path, function: str, target: Path) -> Path:
     """Write `target`, whose `main` is a function of `package`; weights are linked if they can.
 
-    Raises:
-        ProgramError: the package cannot be read, or has no such function.
-        BuildError: the new one cannot be written.
+    `ProgramError` where the package has no such function, `BuildError` where none can be written.
     """
     try:
         _copy(package, target)

@@ -45,10 +45,8 @@ class Estimate:
     """Bytes that packages still to be built will take.
 
     Attributes:
-        count: packages still to be built.
-        total: bytes of them all; `None` where nothing is known of at least one.
-        largest: the temporary files of the largest, its uncompressed package and its compressed
-            one, which are both written there.
+        count, total: of those packages; `None` where nothing is known of at least one.
+        largest: the temporary files of the largest: it is written uncompressed and compressed.
         least: bytes they take at the very least.
         source: what the figures come from.
     """
@@ -72,13 +70,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Volume:
-    """A volume with the space that builds need on it.
-
-    Attributes:
-        folders: the folders on it, in words.
-        needed: bytes, at least `least`; `None` where that is all that is known.
-        free: bytes.
-    """
+    """A volume, the folders on it in words, and bytes: needed (None: unknown), at least, free."""
 
     folders: str
     needed: int | None

@@ -134,16 +134,10 @@ def compare_weights(
 ) -> WeightComparison:
     """Compare a package's weights with those of its uncompressed form.
 
-    Args:
-        model: the compressed package.
-        against: the same program, uncompressed.
-        compression: as requested; without it compressed weights have no yardstick.
-        errors: squared error by row that compression itself reached, by the weight's name, where
-            that is known; for all others the scheme is applied to the uncompressed weight.
-
-    Raises:
-        ProgramError: a weight is not where its package says.
-        ExecutionError: a weight cannot be decoded.
+    Without `compression` compressed weights have no yardstick. `errors` are those by row that
+    compression itself reached, by the weight's name; for all other weights the scheme is applied to
+    the uncompressed one. `ProgramError` or `ExecutionError` where a weight is not there, or cannot
+    be decoded.
     """
     originals, weights = _by_name(against), _by_name(model)
     known = errors or {}

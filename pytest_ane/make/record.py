@@ -32,10 +32,8 @@ class BuildRecord:
         description: the family's configuration, from which its layout is rebuilt.
         notes: the converter's remarks on single weights, such as declining one.
         seconds: wall time of the build.
-        weights: what compression did to each weight, against the uncompressed package.
-        digest: of the package whose weights these are.
-        shard: qualified id of the shard that was built, for people; another model with the same
-            source may share the package.
+        weights: what compression did to each weight, of the package with this `digest`.
+        shard: qualified id of the shard that was built; another model may share the package.
     """
 
     key: dict[str, Any]
@@ -137,15 +135,11 @@ def _read(package: Path, shard: Shard) -> MLModel:
 
 
 def uncompressed_package(shard: Shard, artifact: Artifact, program: MLModel) -> Path | None:
-    """The package that holds an artifact's program before compression.
+    """The package that holds an artifact's program before compression; None where there is none.
 
-    It is the manifest's `uncompressed`; or the artifact, where no weight of it is compressed; or a
-    reference package of the same program: one without compressed weights that has every weight of
-    the artifact, by name and shape. None where there is no such package.
-
-    Raises:
-        ProgramError: a package cannot be read.
-        BuildError: what is named as uncompressed is not.
+    It is the manifest's `uncompressed`, which is a `BuildError` where it is compressed; or the
+    artifact, where no weight of it is compressed; or a reference package of the same program: one
+    without compressed weights that has every weight of the artifact, by name and shape.
     """
     if (plain := shard.uncompressed) is not None:
         for weight in take_census(_read(plain, shard)).weights:

@@ -50,14 +50,8 @@ def write_seal(folder: Path, kind: str, key: str) -> None:
 def damage(entry: Path, name: tuple[str, str] | None = None) -> str:
     """How an entry differs from its seal, `FILE has other bytes`; else empty.
 
-    Files that did not change are not read again within `remembered`.
-
-    Args:
-        entry: its folder.
-        name: its kind and key, where the folder is not `<kind>/<key>`.
-
-    Raises:
-        OSError: it cannot be read.
+    Files that did not change are not read again within `remembered`. `name` is the entry's kind and
+    key, where the folder is not `<kind>/<key>`.
     """
     try:
         seal = parse_json((entry / SEAL).read_text(encoding="utf-8"))
@@ -117,11 +111,7 @@ def pack(entry: Path, archive: BinaryIO) -> None:
 
 
 def unpacked(archive: BinaryIO, entry: Path) -> str:
-    """Unpack an archive into an empty folder; why that could not be done, else empty.
-
-    Raises:
-        OSError: the disk is full or fails.
-    """
+    """Unpack an archive into an empty folder; why that could not be done, else empty."""
     try:
         with tarfile.open(fileobj=archive, mode="r:") as tar:
             for member in tar:
@@ -192,16 +182,9 @@ class SharedStore:
         check_url(url)
 
     def fetch(self, kind: str, key: str, folder: Path, subject: str = "") -> Path | None:
-        """An entry, unpacked and compared with its seal; None where the store has no whole one.
+        """An entry, unpacked into an empty folder and compared with its seal; None without any.
 
-        Args:
-            kind: of the entry, one of `KINDS`.
-            key: its digest.
-            folder: an empty one on the disk of the cache.
-            subject: whose entry it is, for messages.
-
-        Raises:
-            OSError: the disk of `folder` is full or fails.
+        `subject` is whose it is, for messages. `OSError` where the disk of the folder fails.
         """
         archive, entry = folder / "archive.tar", folder / "entry"
         name = _name(kind, key)
@@ -220,15 +203,9 @@ class SharedStore:
         return None
 
     def offer(self, entry: Path, folder: Path, subject: str = "") -> bool:
-        """Store an entry that the store lacks; compare it with what another writer stored.
+        """Store a sealed entry that the store lacks; compare it with what another writer stored.
 
-        Args:
-            entry: sealed, `<kind>/<key>`.
-            folder: an empty one for the archive.
-            subject: whose entry it is, for messages.
-
-        Returns:
-            Whether the store has the entry now, a package with these bytes.
+        The archive is made in an empty folder. Returns whether the store has the same bytes now.
         """
         name, archive = _name(entry.parent.name, entry.name), folder / "archive.tar"
         if not self.is_writable or not self._asked:
@@ -390,11 +367,7 @@ def _protocol(url: str) -> str:
 
 
 def check_url(url: str) -> None:
-    """See that a URL may name a store; nothing is connected.
-
-    Raises:
-        CacheError: as of `SharedStore`.
-    """
+    """See that a URL may name a store; nothing is connected. `CacheError` as of `SharedStore`."""
     import fsspec
 
     protocol, name = _protocol(url), without_credentials(url)

@@ -53,11 +53,9 @@ class CoremlRecord(Record):
 
 @dataclass(frozen=True)
 class Form:
-    """Annotation of a text that must match a pattern as a whole.
+    """Annotation of a text that must match a pattern as a whole, which JSON Schema knows too.
 
-    Attributes:
-        pattern: a regular expression, understood alike by Python and by JSON Schema.
-        message: what the text must be, for people.
+    `message` is what the text must be, for people.
     """
 
     pattern: str
@@ -83,11 +81,7 @@ class Form:
 
 @dataclass(frozen=True)
 class OrText:
-    """Annotation of a list or table that may be written as one text; for JSON Schema alone.
-
-    Attributes:
-        pattern: what the text must match.
-    """
+    """Annotation of what may be written as one text of a pattern; for JSON Schema alone."""
 
     pattern: str = ".+"
 

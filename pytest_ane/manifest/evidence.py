@@ -24,11 +24,7 @@ _SYSTEM = rf"(macOS|iOS|iPadOS) (\*|{_VERSION}(\.?\*)?)"
 
 
 def age(value: object) -> object:
-    """The time of `"90 days"`, `"12 hours"` or `"2 weeks"`; one that is read already as it is.
-
-    Raises:
-        ValueError: no text of that form, or no time at all.
-    """
+    """The time of `"90 days"`, `"12 hours"` or `"2 weeks"`; `ValueError` for other forms."""
     if isinstance(value, timedelta):
         return value
     match = re.fullmatch(_AGE, value.strip()) if isinstance(value, str) else None

@@ -64,10 +64,7 @@ def as_range(term: str) -> list[str] | None:
     """The ids of `L00-L29` or `L{00-29}.p{0-7}`, in order; `None` where a text is no range.
 
     The numbers keep the width of the first one: `L08-L10` is L08, L09, L10. Of several ranges in
-    braces the last one counts fastest.
-
-    Raises:
-        ValueError: the range counts backwards or has more than `MOST` ids.
+    braces the last one counts fastest. `ValueError` for one that counts backwards or is too long.
     """
     if _BRACES.search(term):
         # Texts and ends of ranges take turns.
@@ -98,11 +95,7 @@ def _too_many(term: str) -> ValueError:
 
 
 def expand(texts: list[str]) -> tuple[str, ...]:
-    """The explicit ids of lists such as `L00-L29, head.0-head.3`, in order.
-
-    Raises:
-        ValueError: an entry is neither an id nor a range, or an id comes twice.
-    """
+    """The explicit ids of lists such as `L00-L29, head.0-head.3`, in order; or `ValueError`."""
     ids: dict[str, None] = {}
     for term in (term.strip() for text in texts for term in text.split(",")):
         for shard in as_range(term) or [term]:

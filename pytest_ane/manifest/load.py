@@ -117,21 +117,12 @@ _PLACE = re.compile(r"(?P<what>.*?) \(at (?:line (?P<line>\d+), column (?P<colum
 
 
 def load(path: Path) -> Manifest:
-    """Read a manifest. No weights and no packages are touched.
-
-    Raises:
-        ManifestError: the file is missing, is no TOML, or says something we do not understand;
-            one line for each thing that is wrong.
-    """
+    """Read a manifest, or say all that is wrong, a line each, as `ManifestError`."""
     return parse(_read(path), path)
 
 
 def parse(text: str, path: Path) -> Manifest:
-    """A manifest from its text; `path` is where it is, to which paths in it are relative.
-
-    Raises:
-        ManifestError: as `load`.
-    """
+    """A manifest from its text, as `load`; paths in it are relative to the file `path`."""
     resolver = Resolver(_toml(path, text), path)
     manifest = resolver.manifest()
     if manifest is None:
@@ -140,11 +131,7 @@ def parse(text: str, path: Path) -> Manifest:
 
 
 def package_manifest(*packages: Path) -> Manifest:
-    """A manifest of packages without a reference, for `--ane-package`.
-
-    Raises:
-        ManifestError: a package does not exist, or is no folder.
-    """
+    """A manifest of packages without a reference, for `--ane-package`; or `ManifestError`."""
     for package in packages:
         if not package.exists():
             raise ManifestError(f"--ane-package: {package} does not exist; check the path.")
@@ -172,11 +159,7 @@ def package_ids(packages: Iterable[Path]) -> list[str]:
 
 
 def read_compression(table: Table) -> Compression:
-    """A `compression` table that stands alone; without a method it palettizes.
-
-    Raises:
-        ManifestError: as `load`, of a table `[compression]`.
-    """
+    """A `compression` table that stands alone; without a method it palettizes. Errors as `load`."""
     layers = Layers((((), {"compression": {"method": "palettize"} | table}),))
     try:
         common = Common.model_validate(layers.merged(), by_alias=True, by_name=False)
@@ -230,11 +213,7 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
 class Resolver:
-    """Reads one parsed manifest and collects everything that is wrong with it.
-
-    Attributes:
-        problems: filled by `manifest`, in no order.
-    """
+    """Reads one parsed manifest; `problems` collects everything that is wrong with it."""
 
     def __init__(self, document: Table, path: Path) -> None:
         self.problems: list[Problem] = []

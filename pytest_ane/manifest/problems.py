@@ -111,12 +111,7 @@ _LONGEST = 60
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong.
-
-    Attributes:
-        path: the key it is about, from the top of the file; of a missing key, its table.
-        text: the message from the table's name on, without the full stop.
-    """
+    """One thing that is wrong: a key's path (of a missing key, its table's), and the sentence."""
 
     path: KeyPath
     text: str

@@ -254,7 +254,6 @@ class Shard(Record):
     As `tables.ShardTable` and its model have it, paths absolute; besides:
 
     Attributes:
-        model: the name of its model.
         id: its id in the model, such as `L01`.
         ungated: functions of the artifact that no shard of the manifest is.
         pipeline: whether it is a whole pipeline, whose ML Programs are shards of their own.
@@ -308,8 +307,6 @@ class Model(Record):
     As `tables.ModelTable` has it, paths absolute; besides:
 
     Attributes:
-        name: its name in the manifest.
-        shards: the resolved shards in the manifest's order.
         canary: ids of the shards that must pass before others are built, in order.
         sentences: what an encoder's prompts rank, in the file's order.
         policy: the model's own policy, which behaviour is judged by.

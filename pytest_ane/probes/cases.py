@@ -49,12 +49,7 @@ _GREY = 127.5
 
 @dataclass(frozen=True)
 class Kinds:
-    """Which outputs of a model are no plain tensors.
-
-    Attributes:
-        images: pictures, by name.
-        detections: detected objects.
-    """
+    """Which outputs of a model are no plain tensors: pictures by name, and detected objects."""
 
     images: Mapping[str, Feature] = field(default_factory=dict)
     detections: tuple[Detection, ...] = ()
@@ -74,8 +69,8 @@ def output_kinds(model: MLModel | Pipeline) -> Kinds:
 def pixel_row(feature: Feature, output: Any) -> FloatArray:
     """A picture as one row of its pixels less 127.5, float32; half-precision greys as they are.
 
-    `output` is the program's tensor `[1, C, H, W]`, or pixels, in a PIL image or an array;
-    `ExecutionError` where it is no picture of the declared channels.
+    `output` is a tensor `[1, C, H, W]`, an array or a PIL image; `ExecutionError` for other
+    channels.
     """
     if hasattr(output, "mode"):
         output = np.asarray(output.convert("RGB") if is_color(feature) else output)

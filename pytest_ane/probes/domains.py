@@ -53,19 +53,10 @@ def domains(
     reference: Path | None = None,
     function: str | None = None,
 ) -> dict[str, Domain]:
-    """What each input is drawn from, by name: the manifest first, then the programs.
+    """What each input is drawn from, by name: the manifest's tables first, then the programs.
 
-    Args:
-        features: the artifact's inputs.
-        tables: the manifest's, by input; those of inputs that only other functions have are left
-            out.
-        artifact: the package.
-        reference: the package that it is compared with; what both imply, this one decides.
-        function: which of the artifact's functions; None for the only one, or the default.
-
-    Raises:
-        ProgramError: the manifest names an input that the package does not have, or a package
-            cannot be read.
+    Where a reference is given, what it implies decides. `ProgramError` where the manifest names an
+    input that no function has, or a package cannot be read.
     """
     names = {feature.name for feature in features}
     if function is not None and not names.issuperset(tables):
@@ -79,11 +70,7 @@ def domains(
 
 
 def check_names(subject: Path | str, tables: Iterable[str], names: Sequence[str]) -> None:
-    """Check that the inputs that the manifest names are inputs of a package or shard.
-
-    Raises:
-        ProgramError: one is not.
-    """
+    """Raise `ProgramError` where an input that the manifest names is none of a package or shard."""
     for name in tables:
         if name not in names:
             close = get_close_matches(name, names, n=1)
@@ -124,13 +111,7 @@ def may_be_left_out(feature: Feature) -> bool:
 
 @dataclass(frozen=True)
 class Exercised:
-    """What the cases of a package exercised of one input.
-
-    Attributes:
-        name: the input's.
-        domain: what it was drawn from.
-        count: how many of the domain's ids were drawn; None of any other kind.
-    """
+    """What the cases exercised of one input, and how many of its domain's ids were drawn."""
 
     name: str
     domain: Domain
@@ -164,11 +145,7 @@ def _distinct(name: str, cases: Sequence[Case]) -> int:
 
 
 def derived(package: Path, function: str | None = None) -> dict[str, Domain]:
-    """What a package's programs, or one function, imply about their inputs, by input.
-
-    Raises:
-        ProgramError: it cannot be read.
-    """
+    """What a package's programs, or one function, imply about their inputs, by input."""
     model = read_any(package, weights=False, function=function)
     programs = [*model.programs.values()] if isinstance(model, Pipeline) else [model]
     return {name: d for part in reversed(programs) for name, d in implied(part.main).items()}
@@ -348,13 +325,7 @@ SAMPLER = 2
 
 
 class Sampler:
-    """Draws one call's arrays after another; ids go on where the call before left off.
-
-    Attributes:
-        features: the package's inputs.
-        subject: the package or shard, for messages.
-        domains: what each input is drawn from, by name.
-    """
+    """Draws one call's arrays after another; ids go on where the call before left off."""
 
     def __init__(
         self, features: tuple[Feature, ...], subject: Path | str, domains: Mapping[str, Domain]
@@ -375,29 +346,17 @@ class Sampler:
     ) -> dict[str, Array]:
         """The inputs of one call by name: float32, int32, or bytes of an image.
 
-        A number that is optional is left out of every second probe, the first one's too.
-
-        Args:
-            shapes: of the inputs, by name.
-            kind: of floats of which nobody says more, `gaussian` or `unit-norm`.
-            probe: parts of the seed, the manifest's first.
-            number: the probe's number among those of the same parts.
-            start: position of the call's first row.
-            call: which of its sequence, for a later one may begin where an earlier one did.
-
-        Raises:
-            ProgramError: an input's options do not fit its shape, or a file cannot be used.
+        `kind` is that of floats of which nobody says more, `gaussian` or `unit-norm`; `probe` has
+        parts of the seed, the manifest's first; `start` is the position of the call's first row,
+        and `call` its number in a sequence. A number that is optional is left out of every second
+        probe, the first one's too. `ProgramError` where an input's options do not fit its shape.
         """
         features = [f for f in self.features if not (number % 2 == 0 and may_be_left_out(f))]
         return {f.name: self._input(f, shapes[f.name], kind, probe, number, start, call)
                 for f in features}  # fmt: skip
 
     def positions(self, shapes: Mapping[str, Shape]) -> int:
-        """Positions T of a call, by the first input of a kind that depends on them; else 1.
-
-        Raises:
-            ProgramError: as `call`.
-        """
+        """Positions T of a call, by the first input of a kind that depends on them; else 1."""
         for feature in self.features:
             spec = self.domains[feature.name].input
             if spec is not None and spec.kind in POSITIONAL:
@@ -409,11 +368,7 @@ class Sampler:
         return 1
 
     def rows(self, shapes: Mapping[str, Shape]) -> int:
-        """Positions T of a call: along the only flexible axis, else as `positions`, else of ids.
-
-        Raises:
-            ProgramError: as `call`.
-        """
+        """Positions T of a call: along the only flexible axis, else as `positions`, else of ids."""
         extents = {
             shapes[f.name][axis] for f in self.features if (axis := flexible_axis(f)) is not None
         }

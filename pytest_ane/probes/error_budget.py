@@ -35,12 +35,9 @@ from pytest_ane.probes.cases import Case, Rows
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a package made of one probe.
+    """What a package made of one probe: rows by output, and T of the call that each row is of.
 
-    Attributes:
-        rows: of all calls, one after another, by output.
-        lengths: T of the call that each row is of.
-        alike: by output, the inputs that may be its residual path, where the case does not know it.
+    `alike` are by output the inputs that may be its residual path, where the case does not know it.
     """
 
     rows: Rows
@@ -68,10 +65,7 @@ class CaseState:
 
 
 def run_cases(runner: Runner, cases: Sequence[Case]) -> Iterator[Run]:
-    """Run each case's calls, one after another on a state of its own.
-
-    All cases' first calls are made together, then their second ones, and so on.
-    """
+    """Run each case's calls on a state of its own: all first calls, then all second ones."""
     states = [CaseState(runner, case) for case in cases]
     parts: list[list[Rows]] = [[] for _ in cases]
     alike: list[list[dict[str, list[FloatArray]]]] = [[] for _ in cases]
@@ -198,13 +192,8 @@ def measure_budget(
 ) -> ErrorBudget:
     """The error budget of a shard on its probes, by three runs of the CPU executor.
 
-    Args:
-        plain: the uncompressed package.
-        compressed: the artifact; None where it is the uncompressed package.
-        cases: with the reference's rows.
-        function: which of the packages' functions; None for the only one, or the default.
-        against_itself: whether the reference is the uncompressed package, so that there is no
-            algebra to judge.
+    `compressed` is None where the artifact is the uncompressed package. With `against_itself` the
+    reference is the uncompressed package, so that there is no algebra to judge.
     """
     plainly = counterpart(plain, function)
     exact = _runs(plain, plainly, cases, "float32")

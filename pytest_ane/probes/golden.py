@@ -46,9 +46,7 @@ from pytest_ane.probes.recording import (
 def read_npz(path: Path, most: int) -> Iterator[tuple[str, Array]]:
     """The arrays of an `.npz` file by name, in the machine's own byte order.
 
-    Raises:
-        ValueError: it is no such file, an entry is no array or occurs twice, or all entries have
-            more than `most` bytes together, unpacked.
+    `ValueError` where it is none, or has more than `most` bytes unpacked.
     """
     try:
         with ZipFile(path) as file:
@@ -152,9 +150,8 @@ class GoldenTensors:
 def read_golden(path: Path) -> GoldenTensors:
     """Read and check golden tensors, an `.npz` file or else one of safetensors.
 
-    Raises:
-        GoldenError: the file is missing, damaged, or not what its names and shapes must be; or a
-            value is NaN or infinite.
+    `GoldenError` where it is missing, damaged, not what its names and shapes must be, or not
+    finite.
     """
     return _checked(path, *_read(path, npz=path.suffix == NPZ))
 
@@ -180,11 +177,7 @@ def _checked(path: Path, tensors: Arrays, notes: Notes) -> GoldenTensors:
 
 
 def write_golden(path: Path, tensors: Arrays, metadata: Mapping[str, Any]) -> None:
-    """Write golden tensors, whole or not at all.
-
-    Raises:
-        GoldenError: the file cannot be written, or not be read again: a value is not finite.
-    """
+    """Write golden tensors, whole or not at all, or raise `GoldenError`."""
     text = json.dumps({"golden": 1, **metadata}, allow_nan=False)
     new = path
     try:
@@ -208,9 +201,7 @@ def golden_cases(
 ) -> list[Case]:
     """The cases of a shard that is held against golden tensors; a family's has a `layout`.
 
-    Raises:
-        GoldenError: the tensors are another shard's, or longer than this one takes.
-        ProgramError: the artifact cannot be read.
+    `GoldenError` where the tensors are another shard's, or longer than this one takes.
     """
     if not golden.hidden:
         return _package_cases(golden, backend.load(artifact, shard.function), artifact)

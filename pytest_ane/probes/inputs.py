@@ -153,14 +153,11 @@ class Axes(NamedTuple):
 def kind_axes(
     shape: Shape, own: int | None = None, positions: int | None = None, flexible: int | None = None
 ) -> Axes:
-    """The axes of an input, those that are None derived from its shape.
+    """The axes of an input, those that are None derived from its shape; `ValueError` without any.
 
     T is along the flexible axis, if another axis is longer than 1. The kind's own axis is the last
     one longer than 1 that is left, or else the last one. Without a flexible axis, T is along the
     last axis longer than 1 that is then left; where none is, there is one position.
-
-    Raises:
-        ValueError: the shape has no such axis, or one axis for both.
     """
     own, positions = (_axis(shape, axis) for axis in (own, positions))
     taken = {own, positions}
@@ -185,9 +182,6 @@ def position_axis(spec: Input, shape: Shape, flexible: int | None = None) -> int
     """The axis of the positions of an input; None where there is one position.
 
     Of `positions`, which have no other axis, the flexible one, or the last one longer than 1.
-
-    Raises:
-        ValueError: as `kind_axes`.
     """
     if spec.kind != "positions":
         return kind_axes(shape, spec.axis, spec.position_axis, flexible).positions
@@ -227,16 +221,10 @@ def positive(bits: np.random.PCG64, shape: Shape, deviation: float = 1.0) -> Flo
 def ids(
     order: np.random.PCG64, bits: np.random.PCG64, shape: Shape, count: int, first: int = 0
 ) -> Array:
-    """Ids from 0 below `count`: each once in a random order, then any.
+    """Ids from 0 below `count`: each once in a random `order`, then any.
 
-    Where there are more than 65,536, the largest comes first and 0 next, then any.
-
-    Args:
-        order: words of the order, the same for all calls.
-        bits: words of this call.
-        shape: the input's.
-        count: how many ids there are.
-        first: ids that earlier calls took.
+    Where there are more than 65,536, the largest comes first and 0 next, then any. Earlier calls
+    took the `first` ids; `bits` are this call's own.
     """
     size = math.prod(shape)
     values = (_words(bits, (size,)) % np.uint64(count)).astype(np.int64)
@@ -348,11 +336,8 @@ def image(
 def picture(file: str, shape: Shape, low: float = 0.0, high: float = 255.0) -> FloatArray:
     """A picture in an input's shape and colours, its 256 steps from `low` to `high`.
 
-    It is resized to the rows and columns of the shape by Pillow's bilinear filter, whatever its own
-    proportions are. These are the axes that `image` takes; any axes before the channels repeat it.
-
-    Raises:
-        ValueError: it cannot be read, or the shape has other channels than 1, 3 or 4.
+    It is resized by Pillow's bilinear filter, whatever its own proportions are. Axes are those of
+    `image`; any before the channels repeat it. `ValueError` where it cannot be read.
     """
     last = _channels_last(shape)
     height, width = (1, 1, *(shape[-3:-1] if last else shape))[-2:]
@@ -392,8 +377,7 @@ def _gradient(bits: np.random.PCG64, shape: Shape) -> DoubleArray:
 def constant(file: str, shape: Shape) -> Array:
     """An array of `FILE.npy`, `FILE.npz#NAME` or `FILE.safetensors#NAME`.
 
-    Raises:
-        ValueError: there is none, or it has another shape or NaN or infinite values.
+    `ValueError` where there is none, or it has another shape or values that are not finite.
     """
     path, _, name = file.partition("#")
     try:

@@ -36,9 +36,7 @@ def inputs(
         options: the kind's, as in the manifest with `_` for `-`: `inputs("ids", (8,), count=256)`.
 
     Raises:
-        ModuleNotFoundError: hypothesis is not installed.
-        ValueError: an option is wrong, or does not belong to the kind; when an array is drawn, one
-            that does not fit the shape.
+        ValueError: an option is wrong, or does not fit the kind or the shape.
     """
     try:
         from hypothesis import strategies as st

@@ -41,15 +41,8 @@ def own_budget(
 ) -> ErrorBudget | str:
     """The error budget of a package of the user's own, or why there is none.
 
-    Args:
-        cache: where it is kept.
-        shard: whose artifact it is.
-        artifact: the package.
-        cases: the shard's probes, with what its reference makes of them where a backend runs it.
-        identity: of the family's model, where the reference is that.
-
-    Raises:
-        AneError: a package or the reference cannot be had or run.
+    `cases` gives the shard's probes with what its reference makes of them where a backend runs it;
+    `identity` is of the family's model, where the reference is that.
     """
     # An artifact without compressed weights may have been made of ones that were: who knows that it
     # is its own uncompressed form names it.
@@ -89,13 +82,7 @@ def built_budget(
 ) -> ErrorBudget:
     """The error budget of a shard that is built, from the cache or measured now.
 
-    Args:
-        cache: where it is kept.
-        model: the shard's.
-        shard: without an artifact of its own.
-        compressed: its package.
-        cases: its probes with the reference's rows.
-        plain: its program before compression; converted once more where it is needed and gone.
+    `plain` is its program before compression; converted once more where it is needed and gone.
     """
     key = {
         "artifact": artifact_key(shard, model.identity),

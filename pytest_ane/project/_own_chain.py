@@ -47,11 +47,7 @@ from pytest_ane.project.models import OpenModel
 
 
 class OwnReference:
-    """A function of the user's from token ids to logits, and perhaps to each shard's outputs.
-
-    Args:
-        model: whose `reference` is `module:function`.
-    """
+    """A function of the user's from token ids to logits, and perhaps to each shard's outputs."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -59,11 +55,7 @@ class OwnReference:
         self._module, _, self._name = model.reference.partition(":")
 
     def logits(self, ids: Sequence[int]) -> FloatArray:
-        """Float32 logits `[T, V]` of a text.
-
-        Raises:
-            BuildError: the function fails, or gives something else.
-        """
+        """Float32 logits `[T, V]` of a text; `BuildError` where the function fails."""
         answer = self._answer(ids)
         logits = answer.get(LOGITS)
         if logits is None or logits.ndim != 2 or len(logits) != len(ids):
@@ -110,11 +102,7 @@ class GoldenLogits:
     def prompts(
         self, model: Model, prompts: Sequence[TokenPrompt], decode: Callable[[Sequence[int]], str]
     ) -> list[GoldenPrompt]:
-        """The golden prompts with what the file says of them.
-
-        Raises:
-            GoldenError: it is missing or damaged, or of other prompts.
-        """
+        """The golden prompts with what the file says of them, or `GoldenError`."""
         asked = {prompt.name: prompt.greedy for prompt in model.prompts}
         return [self._prompt(prompt, asked[prompt.name], decode) for prompt in prompts]
 
@@ -233,11 +221,7 @@ class PackageChain:
         return self._table.rows(ids)
 
     def reference(self, shard: str) -> Reference:
-        """The shard's reference package, in float32 on this machine's processor.
-
-        Raises:
-            UnprovenError: it has none.
-        """
+        """The shard's reference package in float32 on this machine, or `UnprovenError`."""
         layout = self._reference_layouts[shard]
         runner = layout.load(CpuBackend("float32"), self._package(shard))
 
@@ -271,10 +255,7 @@ class PackageChain:
         """Check that the chain leads to a shard what the reference has there.
 
         Its uncompressed package, given what enters it by the chain, gives what the reference tells
-        of it; else the chain, or that package, is another function.
-
-        Raises:
-            UnprovenError: it does not.
+        of it; else the chain, or that package, is another function: `UnprovenError`.
         """
         if not self._stands_for(shard):
             return
@@ -309,11 +290,7 @@ class PackageChain:
         return [entry.shard for entry in self._model.chain if not self._stands_for(entry.shard)]
 
     def identity(self, root: Path) -> dict[str, Any]:
-        """What its reference depends on: tables, packages, code, and versions of the executor.
-
-        Args:
-            root: the cache folder, where digests of large files are remembered.
-        """
+        """What its reference depends on; digests of large files are remembered below `root`."""
         model = self._model
         inputs = {name: questions(shard.inputs) for name, shard in self._shards.items()}
         packages = {name: self._stands_for(name) for name in self._shards}
@@ -440,12 +417,7 @@ class ChainSource:
 
 
 class ToldBlocks:
-    """Outputs that the reference tells, in the place of each shard's own reference.
-
-    Args:
-        packages: the chain.
-        told: outputs `[T, C]` by prompt and shard.
-    """
+    """Outputs `[T, C]` that the reference tells, by prompt and shard, in each shard's place."""
 
     def __init__(
         self, packages: PackageChain, told: Mapping[str, Mapping[str, FloatArray]]

@@ -39,10 +39,7 @@ _INTEGERS = (DType.INT32, DType.INT64, DType.INT8, DType.UINT8)
 class StreamPort:
     """How rows `[T, C]` of a stream stand in an array of a package.
 
-    Attributes:
-        feature: the input or output.
-        axis: that of the positions; None where the array is one position.
-        channels: of a row.
+    `axis` is that of the positions; None where the array is one position.
     """
 
     feature: Feature
@@ -69,12 +66,9 @@ class StreamPort:
 
 @dataclass(frozen=True)
 class Entry:
-    """One function of a package, as a chain calls it.
+    """One function of a package, as a chain calls it; the default one has no name.
 
-    Attributes:
-        function: its name; None for the default one.
-        inputs: its inputs by name, `takes` and `gives` among them as rows.
-        lengths: positions that a call may have, the fewest first.
+    `lengths` are positions that a call may have, the fewest first.
     """
 
     function: str | None
@@ -117,18 +111,10 @@ class PackageLayout:
         widths: Mapping[str, int],
         limit: int,
     ) -> None:
-        """Find positions and channels of every port.
+        """Find positions and channels of every port of a place in the chain.
 
-        Args:
-            label: the shard, for messages.
-            entry: its place in the chain.
-            programs: the functions that are called.
-            domains: what the inputs that are no streams are drawn from, by name.
-            widths: channels of the streams known so far.
-            limit: most positions of a call of a flexible package.
-
-        Raises:
-            ExecutionError: a port is not there, or nothing tells what enters it.
+        `widths` has the channels of each stream that enters, `limit` the largest T of a call.
+        `ExecutionError` where a port is not there, or nothing tells what enters it.
         """
         self._label, self._chain, self._domains = label, entry, domains
         self.feedback = dict(entry.feedback)
@@ -177,11 +163,7 @@ class PackageLayout:
         return self._fitting(len(port.rows(inputs[port.feature.name]))).function
 
     def call_lengths(self, count: int) -> list[int]:
-        """Positions of each call of a sequence, the longest calls first.
-
-        Raises:
-            ExecutionError: the package takes no call as short as the last one.
-        """
+        """Positions of each call of a sequence, the longest calls first."""
         calls: list[int] = []
         while (left := count - sum(calls)) > 0:
             longest = max(each.longest(left) for each in self._entries)
@@ -400,13 +382,10 @@ def stream_widths(
 
 
 class ShardSequence:
-    """A sequence through one shard, from position 0 on, which `Rewinding` describes.
+    """A sequence through one shard, from position 0 on, in calls of at most `limit` positions.
 
     Going back is an earlier `start` for a key-value cache. Recurrent states are copied with every
     mark, and what is kept runs through this shard again.
-
-    Args:
-        limit: the largest T of a call.
     """
 
     def __init__(self, runner: Runner, layout: Layout, limit: int) -> None:

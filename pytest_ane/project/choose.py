@@ -11,15 +11,9 @@ from pytest_ane.models.families.registry import get_family
 
 
 def choose_model(manifest: Manifest, name: str | None, *, stacks: bool = False) -> Model:
-    """The model of a name, or the only one.
+    """The model of a name, or the only one; with `stacks` among whole stacks alone.
 
-    Args:
-        manifest: whose models there are.
-        name: None for the only one.
-        stacks: leave out models that are no whole stack.
-
-    Raises:
-        ManifestError: there is none of the name; or none, or several, without a name.
+    `ManifestError` where there is none; or several, without a name.
     """
     models = [model for model in manifest.models if not stacks or is_stack(model)]
     names, file = [model.name for model in models], manifest.path.name
@@ -38,11 +32,7 @@ def choose_model(manifest: Manifest, name: str | None, *, stacks: bool = False) 
 
 
 def is_stack(model: Model) -> bool:
-    """Whether a family, or a chain of the manifest, wires the model's shards up to a head.
-
-    Raises:
-        ManifestError: the family has no such shard.
-    """
+    """Whether a family, or a chain of the manifest, wires the model's shards up to a head."""
     if not model.family:
         return bool(model.chain)
     try:
@@ -52,11 +42,7 @@ def is_stack(model: Model) -> bool:
 
 
 def check_behaviour(model: Model) -> None:
-    """Refuse a policy of behaviour that no run can ask, for the shards never reach a head.
-
-    Raises:
-        ManifestError: with the sentence.
-    """
+    """Raise `ManifestError` for a policy of behaviour that no run can ask: no shard is a head."""
     if model.family and model.policy.behaviour.model_fields_set and not is_stack(model):
         raise ManifestError(
             f"{model.name}: policy.behaviour is never asked, for 'shards' names no head and so "
@@ -65,9 +51,5 @@ def check_behaviour(model: Model) -> None:
 
 
 def is_complete(model: Model, selected: Collection[str]) -> bool:
-    """Whether a stack's every shard is selected, by qualified id.
-
-    Raises:
-        ManifestError: the family has no such shard.
-    """
+    """Whether a stack's every shard is selected, by qualified id."""
     return all(shard.qualified in selected for shard in model.shards) and is_stack(model)

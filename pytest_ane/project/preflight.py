@@ -26,14 +26,9 @@ VERSIONS = ("python", "coremltools", "torch", "numpy", "numba", "pytest", "pytes
 
 
 class Preflight:
-    """What a run will build.
+    """What a run will build of the shards whose gates are run.
 
-    Args:
-        shards: those whose gates are run.
-        root: the cache folder.
-        entry: the entry of the cache that a shard is, or will be, built into.
-        builds: how many shards are built at once.
-        store: the store that may have them already; empty for none.
+    `entry` tells where in the cache a shard is, or will be; `store` may have them already.
     """
 
     def __init__(
@@ -72,12 +67,7 @@ class Preflight:
         return volumes(self._root, temporary_folder(), self.needs(), self._builds)
 
     def check(self) -> None:
-        """Refuse to begin what cannot be finished.
-
-        Raises:
-            DiskError: the disk is plainly too small for what is still to be built.
-            NotRunError: the first shard already failed with that sentence.
-        """
+        """Raise `DiskError` where the disk is plainly too small; then `NotRunError`, said once."""
         small = [volume for volume in self.volumes() if volume.too_small]
         if not small:
             return

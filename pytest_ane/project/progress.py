@@ -75,12 +75,7 @@ _NAMED = 4
 
 
 class Progress:
-    """Counts shards that are ready, and shows what is at work.
-
-    Args:
-        total: how many shards there are.
-        show: takes a line that replaces the last one; an empty one erases it.
-    """
+    """Counts shards that are ready, and shows what is at work in one changing line."""
 
     def __init__(self, total: int = 0, show: Callable[[str], None] = lambda text: None) -> None:
         self.done: dict[str, int] = {}
@@ -125,15 +120,7 @@ class Progress:
 
 
 def words(shard: str, *, done: int, total: int, size: int, seconds: float) -> str:
-    """`smollm2:L02 (3 of 34, 6.4 MB done, about 40 s left)`.
-
-    Args:
-        shard: the one at work, or several.
-        done: shards done so far.
-        total: shards in all.
-        size: bytes of those done.
-        seconds: time they took.
-    """
+    """`smollm2:L02 (3 of 34, 6.4 MB done, about 40 s left)`."""
     parts = [f"{min(done + 1, total)} of {total}"]
     if size:
         parts.append(f"{size / 1e6:.1f} MB done")

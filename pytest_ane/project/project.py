@@ -106,13 +106,7 @@ class Project:
 
     @contextmanager
     def use(self: P, *, rehash: bool = False) -> Iterator[P]:
-        """Remember digests of unchanged files in the cache, from process to process.
-
-        In CI all files are read: what lies in the cache there may come from anyone's run.
-
-        Raises:
-            CacheError: the cache folder holds files that are not pytest-ane's.
-        """
+        """Remember digests of unchanged files in the cache; in CI all are read."""
         root = (self.cache_root or default_root()).absolute()
         require_cache(root)
         with remembered(root / "digests", rehash=rehash or in_ci()):
@@ -125,11 +119,7 @@ class Project:
 
     @cached_property
     def cache(self) -> Cache:
-        """The cache folder, checked to be writable on first use, before the store if there is one.
-
-        Raises:
-            CacheError: the folder, or the store's URL, cannot be used.
-        """
+        """The cache folder, before the store if there is one, or `CacheError`."""
         url = self.store_url
         return Cache(
             self.cache_root,
@@ -211,11 +201,9 @@ class Project:
 
     @cached_property
     def refused(self) -> dict[str, str]:
-        """Why the source of a selected model cannot be used, by model.
+        """Why the source of a selected model cannot be used, by model; no weights are read.
 
-        It is missing or damaged, or its family refuses it. Metadata, configurations and names of
-        tensors are read, and no weights. What runs code of the user's, or fails otherwise, is left
-        to the gates.
+        What runs code of the user's, or fails otherwise, is left to the gates.
         """
         needing = {s.model for s in self.shards if not s.artifact or s.reference == "float32"}
         refused = {}
@@ -251,12 +239,7 @@ class Project:
         return Preflight(shards, self.cache.root, self.entry, self.builds, store)
 
     def artifact(self, shard: Shard) -> Artifact:
-        """A shard's package: the user's own, from the cache, or built now.
-
-        Raises:
-            NotRunError: a canary of the shard's model has not passed.
-            BuildError: it cannot be built, or an own package does not exist.
-        """
+        """A shard's package: the user's own, from the cache, or built now; or an `AneError`."""
         self.before_build(shard)
         if shard.qualified not in self._artifacts:
             with self.progress.building(shard.qualified) as report:
@@ -288,11 +271,7 @@ class Project:
         return built_budget(self.cache, self.model(shard.model), shard, built, cases, plain)
 
     def budget(self, shard: Shard, artifact: Artifact) -> ErrorBudget | str:
-        """What function, fp16 and compression each cost a shard, or why nobody can tell.
-
-        Raises:
-            AneError: it cannot be converted, or its reference cannot be had.
-        """
+        """What function, fp16 and compression each cost a shard, or why nobody can tell."""
         if shard.reference == "none":
             return "nothing is compared with a reference"
         if shard.pipeline:
@@ -310,13 +289,7 @@ class Project:
         return self.model(name).language_model
 
     def cases(self, shard: Shard, artifact: Artifact, backend: Backend | None = None) -> list[Case]:
-        """A shard's probes with what its reference makes of them.
-
-        Args:
-            shard: whose probes and reference.
-            artifact: its package, whose inputs are probed where no family knows them.
-            backend: runs a reference that is a package; the project's own by default.
-        """
+        """A shard's probes with what its reference makes of them; a package's runs on `backend`."""
         backend = self.backend if backend is None else backend
         if shard.reference == "float32":
             return self.model(shard.model).cases(shard)
@@ -332,8 +305,8 @@ class Project:
     def ports(self, shard: Shard) -> Ports | None:
         """Inputs, outputs and states that a shard's family or builder declares.
 
-        None for a package of neither, and where the reference is no module of theirs. With golden
-        tensors, a family tells them that need not read the weights for it.
+        None for a package of neither. With golden tensors, a family tells them that need not read
+        weights.
         """
         if shard.reference == "float32":
             return self.model(shard.model).ports(shard)
@@ -410,14 +383,7 @@ def read_project(
 ) -> Project:
     """The project of a manifest, by default `shards.toml` here, with all its shards selected.
 
-    Args:
-        manifest: the file.
-        cache: the cache folder; None for the user's own.
-        arithmetic: in place of the manifest's, for all models.
-        options: other attributes of `Project`.
-
-    Raises:
-        ManifestError: the manifest is wrong.
+    `arithmetic` holds in place of the manifest's; `options` are other attributes of `Project`.
     """
     read = read_manifest(manifest or Path("shards.toml"))
     make_importable(read)

@@ -24,20 +24,13 @@ from pytest_ane.project.models import OpenModel
 
 
 class Stack:
-    """A whole model as the behaviour gate measures it; opened when first used.
-
-    Args:
-        opened: the model.
-        artifacts: its shards' packages.
-        backend: runs them as typed.
-        arithmetic: in which they are to run.
+    """A whole model as the behaviour gate measures it, in one arithmetic; opened when first used.
 
     Attributes:
         model: the model's name.
         subject: the model, with this arithmetic.
         policy: what it must reach.
         artifacts: every shard with its package, in the manifest's order.
-        arithmetic: in which `chain` computes.
 
     Raises:
         UnprovenError: a device cannot run them in the ANE's arithmetic of the executor.

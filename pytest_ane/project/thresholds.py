@@ -11,13 +11,7 @@ from pytest_ane.mlprogram.errors import ManifestError
 
 @dataclass(frozen=True)
 class Threshold:
-    """One key of the fidelity policy, overridden for some shards.
-
-    Attributes:
-        field: the key in Python's spelling.
-        text: as it was written.
-        values: by qualified shard.
-    """
+    """One key of the fidelity policy for some shards: as written, and by qualified id."""
 
     field: str
     text: str
@@ -32,15 +26,8 @@ class Threshold:
 def read_threshold(manifest: Manifest, field: str, text: str, option: str) -> Threshold:
     """Read `[shards:]number,...`; the last term that names a shard holds.
 
-    Args:
-        manifest: whose shards are named.
-        field: the key of the fidelity policy, in Python's spelling.
-        text: as it was written.
-        option: named in errors.
-
-    Raises:
-        ManifestError: the text has another form, a number is not from -1 to 1, or there is no such
-            shard.
+    `ManifestError`, which names `option`, for another form, a number beyond -1 to 1, or no such
+    shard.
     """
     values: dict[str, float] = {}
     for shards, value in _terms(text, option):

@@ -110,17 +110,11 @@ def default_threads() -> int:
 def find_palettes(
     weight: HalfArray, mode: Mode, nbits: int, *, groups: int, axis: int, threads: int
 ) -> Palettes:
-    """Palettes for groups of a weight's channels.
+    """Palettes for groups of a weight's channels, which lie along `axis`; `groups` divide them.
 
-    Args:
-        weight: fp16, any shape.
-        mode: `kmeans` has the least sum of squared errors there is, before tables are rounded to
-            fp16; `uniform` has even steps, and the same bits as coremltools' own; `unique` is
-            lossless and finds the number of bits itself.
-        nbits: of an index; not used by `unique`.
-        groups: number of palettes; divides the channels.
-        axis: of the channels.
-        threads: at most so many at once; results do not depend on it.
+    The mode `kmeans` has the least sum of squared errors there is, before tables are rounded to
+    fp16; `uniform` has even steps, and the same bits as coremltools' own; `unique` is lossless and
+    finds the number of bits itself. Results do not depend on `threads`.
 
     Raises:
         ValueError: a weight is NaN or infinite, a group spans more than fp16 holds (`uniform`), or
@@ -248,22 +242,13 @@ def palettize(
 ) -> tuple[str, ...]:
     """Write a copy of a package in which weights are palettized; one that functions share, once.
 
-    Args:
-        source: an `.mlpackage` of one ML Program.
-        destination: where the new package goes; must not exist. Unfinished after an error.
-        settings: by the names of weights' `const` operations; scalar palettes without a scale per
-            channel.
-        threads: at most so many at once; the default is what the environment says.
-        subject: what errors call the package; its path if absent.
-        errors: to be filled with the squared error of each row, by the weight's name.
-        progress: called before each weight.
-
-    Returns:
-        A note on each weight that a setting names and that was left as it is: its name and why.
+    Settings are by the names of weights' `const` operations; `errors` is filled with the squared
+    error of each row, by the weight's name. After an error the copy is unfinished. Gives a note on
+    each weight that a setting names and that was left as it is.
 
     Raises:
         ProgramError: the source is damaged.
-        BuildError: a weight is NaN or infinite, or the program is too old for the settings.
+        BuildError: it is a pipeline or too old, or a weight is NaN or infinite.
     """
     model = read_package(source)
     if not isinstance(model, MLModel):
