@@ -188,7 +188,7 @@ class Cache:
                         folder.replace(path)
                     self._note_use(path)
                     if shared:
-                        self._offer(path, subject)
+                        self._offer(path)
             if self.max_size is not None:
                 self.trim(self.max_size)
             return path
@@ -205,12 +205,12 @@ class Cache:
                 self._note_use(path)
         return entry is not None
 
-    def _offer(self, path: Path, subject: str) -> bool:
+    def _offer(self, path: Path) -> bool:
         """Give the store an entry that was made here, under its lock; whether it has it now."""
         if not (store := self._store_of(path)):
             return False
         with self._workspace(path.parent.name, path.name) as folder:
-            return store.offer(path, folder, subject)
+            return store.offer(path, folder)
 
     def _store_of(self, path: Path) -> SharedStore | None:
         """The store, of entries that other machines can use under the same name."""
@@ -221,7 +221,7 @@ class Cache:
         with self.lock(_name(entry.path)):
             if wrong := self._use(entry.path, locked=True):
                 self.notify(f"{self._sentence(entry.path, wrong, '')}; it is not stored.")
-            return wrong == "" and self._offer(entry.path, "")
+            return wrong == "" and self._offer(entry.path)
 
     def entries(self) -> list[Entry]:
         """All finished entries, least recently used first."""

@@ -15,7 +15,6 @@ digest in the seal alike goes unnoticed.
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import shutil
@@ -95,10 +94,6 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-MOST_SEAL = 16 << 20
-"""Bytes of a seal: of 100,000 files."""
-
-
 def pack(entry: Path, archive: BinaryIO) -> None:
     """Write an entry's archive, its seal first; of equal entries it has equal bytes."""
     names = [SEAL, *sorted(names_in(entry))]
@@ -128,17 +123,6 @@ def unpacked(archive: BinaryIO, entry: Path) -> str:
     return ""
 
 
-def sealed(head: bytes) -> dict[str, str] | None:
-    """Digests by file, of the beginning of an archive; None where it holds no whole seal."""
-    try:
-        with tarfile.open(fileobj=io.BytesIO(head), mode="r:") as tar:
-            first = tar.next()
-            file = tar.extractfile(first) if first else None
-            return dict(json.loads(file.read(MOST_SEAL))["files"]) if file else None
-    except (tarfile.TarError, ValueError, KeyError, TypeError, OSError):
-        return None
-
-
 KINDS = ("artifacts", "budgets", "recordings")
 """Kinds of entries that any machine can use; compiled models are of one Mac."""
 _READ_ONLY = ("http", "https")
@@ -146,8 +130,6 @@ _OBJECTS = ("abfs", "az", "gcs", "gs", "hf", "s3", "s3a")
 """Protocols whose files appear whole, or not at all."""
 _EXTRAS = {"s3": "s3", "s3a": "s3", "http": "http", "https": "http"}
 """Extras of pytest-ane that have what a protocol needs."""
-_RECORD = "build.json"
-"""It tells how long a build took, and differs from build to build."""
 _MOST_FAILURES = 3
 """In a row; then the store is not asked again, since each may take as long as its timeout."""
 _SAID = 200
@@ -202,21 +184,18 @@ class SharedStore:
         self.notify(f"{self._file(name, subject)} is damaged: {wrong}; it is not used.")
         return None
 
-    def offer(self, entry: Path, folder: Path, subject: str = "") -> bool:
-        """Store a sealed entry that the store lacks; compare it with what another writer stored.
-
-        The archive is made in an empty folder. Returns whether the store has the same bytes now.
-        """
+    def offer(self, entry: Path, folder: Path) -> bool:
+        """Store a sealed entry that the store lacks, packed in an empty folder, if it can be."""
         name, archive = _name(entry.parent.name, entry.name), folder / "archive.tar"
         if not self.is_writable or not self._asked:
             return False
         with self._writing(name):
             with archive.open("wb") as file:
                 pack(entry, file)
-            if name in self._damaged:
-                return self._store(archive, name, replace=True)
-            new = not self._files.exists(self._path(name)) and self._store(archive, name)
-            return new or self._is_stored(archive, name, subject)
+            replace = name in self._damaged
+            if replace or not self._files.exists(self._path(name)):
+                self.counts["stored"] += self._put(archive, name, replace=replace)
+            return True
         return False
 
     def read(self, name: str, most: int) -> bytes | None:
@@ -296,12 +275,6 @@ class SharedStore:
             first = first.replace(secret, "***")
         return printable(first.rstrip(".") or type(error).__name__, _SAID)
 
-    def _store(self, archive: Path, name: str, *, replace: bool = False) -> bool:
-        """Put an entry, and count it; one that mends a damaged one too."""
-        new = self._put(archive, name, replace=replace)
-        self.counts["stored"] += new
-        return new
-
     def _put(self, file: Path, name: str, *, replace: bool = False) -> bool:
         """Store a file in one step; whether it was, and no other lay there."""
         target = self._path(name)
@@ -324,27 +297,6 @@ class SharedStore:
                         self._files.rm_file(part)
         self._damaged.discard(name)
         return True
-
-    def _is_stored(self, archive: Path, name: str, subject: str) -> bool:
-        """Whether the stored package is the same by its seal; one that is not whole is replaced."""
-        with archive.open("rb") as file:
-            own = sealed(file.read(MOST_SEAL)) or {}
-        size = self._files.info(self._path(name))["size"]
-        theirs = sealed(self._head(name, min(size, MOST_SEAL)))
-        if theirs == own and size == archive.stat().st_size:
-            return True
-        if theirs in (None, own):
-            self.notify(f"{self._file(name, subject)} is damaged; it is replaced.")
-            return self._store(archive, name, replace=True)
-        differing = _differing(theirs or {}, own)
-        # Sums in float32, of which recordings and budgets are made, differ between machines.
-        if not differing or not name.startswith("artifacts/"):
-            return True
-        self.notify(
-            f"{self._file(name, subject)} has other bytes than were made here "
-            f"({differing}); the store keeps its own, and this run uses the one made here."
-        )
-        return False
 
     def _file(self, name: str, subject: str) -> str:
         return f"{f'{subject}: ' if subject else ''}{_short(name)} in the store {self.name}"
@@ -398,10 +350,3 @@ def _secrets(url: str) -> list[str]:
     known = parts.netloc.rpartition("@")[0], parts.password or "", parts.query
     texts = {text for each in known for text in (each, unquote(each))}
     return sorted(filter(None, texts), key=len, reverse=True)
-
-
-def _differing(theirs: dict[str, str], ours: dict[str, str]) -> str:
-    """In which files two entries differ, by their seals; empty where the same was built."""
-    files = sorted({*theirs, *ours} - {_RECORD})
-    names = [name for name in files if theirs.get(name) != ours.get(name)]
-    return printable(", ".join(names[:3]), _SAID) + (" and more" if len(names) > 3 else "")

@@ -16,7 +16,7 @@ import pytest_ane
 from pytest_ane.backends import Backend, CpuBackend, Runner
 from pytest_ane.make import Artifact, Cache
 from pytest_ane.manifest import GOLDEN, Model, Shard
-from pytest_ane.manifest.chain import FIRST, LOGITS, ChainEntry, channels
+from pytest_ane.manifest.chain import FIRST, LOGITS, ChainEntry
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.inputs import questions
 from pytest_ane.mlprogram.arrays import FloatArray
@@ -24,9 +24,9 @@ from pytest_ane.mlprogram.digests import file_digest, key_digest, tree_digest
 from pytest_ane.mlprogram.errors import BuildError, GoldenError, SourceError, UnprovenError
 from pytest_ane.mlprogram.model import counterpart, read_model
 from pytest_ane.models.chain import Chain, ChainStep, lead, likeliest_token
-from pytest_ane.models.families import Conversion, LanguageModel, Reference, Wire
+from pytest_ane.models.families import LanguageModel, Reference, Wire
 from pytest_ane.models.families.own import code_digests, error_line, import_code
-from pytest_ane.models.sources.base import Source, Tokenizer
+from pytest_ane.models.sources.base import Tokenizer
 from pytest_ane.models.sources.files import digests
 from pytest_ane.models.sources.rows import RowTable, open_rows
 from pytest_ane.models.sources.tokenizer import read_tokenizer
@@ -169,8 +169,6 @@ def _rows(value: Any) -> FloatArray:
 _SAME_FUNCTION = 0.02
 """Relative L2 above which a package is another function, as `max-algebra` has it: weights in fp16
 and another order of sums stay at a tenth of it."""
-_NEAR = 4
-"""Shards before one that are named with it."""
 
 
 class PackageChain:
@@ -181,7 +179,6 @@ class PackageChain:
     def __init__(self, model: Model) -> None:
         self._model = model
         self._shards = {without_function(shard.id)[0]: shard for shard in model.shards}
-        self.source: Source = ChainSource(model)
 
     @property
     def description(self) -> dict[str, Any]:
@@ -230,10 +227,6 @@ class PackageChain:
 
         return run
 
-    def conversion(self, shard: str) -> Conversion:
-        """Never: its packages are the user's."""
-        raise BuildError(f"{self._model.name}:{shard}: is a package, and nothing is built of it.")
-
     def check_rows(self, shard: str, rows: FloatArray, prompt: str) -> None:
         """Raise `SourceError` where a reference's outputs of a shard have not its shape."""
         if shard not in self._layouts:
@@ -265,24 +258,11 @@ class PackageChain:
             for rows in ([a - b for a, b in zip(own, told, strict=True)], told)
         )
         if not error <= _SAME_FUNCTION * norm:
-            takes = sorted({channels(each)[0] for each in self._wire(shard).takes})
-            giving = ", ".join(self._giving(shard, takes)) or "the embedding"
             raise UnprovenError(
                 f"{self._model.name}:{shard}: its uncompressed package gives other outputs than "
                 f"the reference tells (relative L2 {error / (norm or 1):.3g}), on what enters it "
-                f"by the chain ({', '.join(takes)}, from {giving}); correct the chain there, or "
-                "the package."
+                "by the chain; correct the chain there, or the package."
             )
-
-    def _wire(self, shard: str) -> Wire:
-        return next(wire for wire in self.wiring if wire.shard == shard)
-
-    def _giving(self, shard: str, streams: Sequence[str]) -> Iterator[str]:
-        """The shards before one that give to its streams last."""
-        before = [wire.shard for wire in self.wiring]
-        for wire in self.wiring[: before.index(shard)][-_NEAR:]:
-            if {wire.gives, *(branch.gives for branch in wire.more)} & set(streams):
-                yield wire.shard
 
     @property
     def without_reference(self) -> list[str]:
@@ -379,43 +359,6 @@ class PackageChain:
         return path
 
 
-class ChainSource:
-    """Where a chain's tokens come from: its weights are in the packages."""
-
-    synthetic = False
-    names: Sequence[str] = ()
-    keys: Sequence[str] = ()
-
-    def __init__(self, model: Model) -> None:
-        self.label = model.name
-        self._file = model.tokenizer
-
-    def value(self, key: str) -> Any:
-        """Never: packages have no configuration."""
-        raise SourceError(f"{self.label}: has no key {key!r}; it is a chain of packages.")
-
-    def tensor(self, name: str, shape: tuple[int, ...], dtype: Any = np.float32) -> Any:
-        """Never: weights are in the packages."""
-        raise SourceError(f"{self.label}: has no tensor {name!r}; it is a chain of packages.")
-
-    def rows(
-        self, name: str, index: Sequence[int], width: int, height: int | None = None,
-        dtype: Any = np.float32,
-    ) -> Any:  # fmt: skip
-        """Never: weights are in the packages."""
-        return self.tensor(name, (height or 0, width), dtype)
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """Of the manifest's `tokenizer.json`; `SourceError` where it names none."""
-        if self._file is None:
-            raise SourceError(
-                f'{self.label}: has no tokenizer; add tokenizer = "tokenizer.json", or give '
-                "prompts as ids."
-            )
-        return read_tokenizer(self._file)
-
-
 class ToldBlocks:
     """Outputs `[T, C]` that the reference tells, by prompt and shard, in each shard's place."""
 
@@ -452,6 +395,16 @@ class OpenChain(OpenModel):
     def wiring(self) -> tuple[Wire, ...]:
         """The packages in running order."""
         return self.packages.wiring
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Of the manifest's `tokenizer.json`; `SourceError` where it names none."""
+        if self.model.tokenizer is None:
+            raise SourceError(
+                f'{self.model.name}: has no tokenizer; add tokenizer = "tokenizer.json", or give '
+                "prompts as ids."
+            )
+        return read_tokenizer(self.model.tokenizer)
 
     @cached_property
     def identity(self) -> dict[str, Any]:

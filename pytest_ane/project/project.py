@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
+
+from pydantic import TypeAdapter
 
 from pytest_ane.backends import Backend, ComputeUnits, CpuBackend, get_backend, of_function
 from pytest_ane.backends.coreml import Machine
@@ -20,22 +23,25 @@ from pytest_ane.make import Artifact, Cache, build_shard
 from pytest_ane.make.cache import default_root, to_stderr
 from pytest_ane.make.disk import default_builds, require_cache
 from pytest_ane.make.record import PACKAGE
-from pytest_ane.make.shard import artifact_key
+from pytest_ane.make.shard import artifact_key, converted_package
 from pytest_ane.make.shared_store import SharedStore
-from pytest_ane.manifest import FAMILIES, Manifest, Model, Policy, Shard
+from pytest_ane.manifest import FAMILIES, Manifest, Model, Policy, Shard, Uncompressed
+from pytest_ane.manifest.inputs import questions
 from pytest_ane.mlprogram.arithmetic import Arithmetic
-from pytest_ane.mlprogram.digests import key_digest, remembered
-from pytest_ane.mlprogram.errors import AneError, SourceError
+from pytest_ane.mlprogram.digests import key_digest, remembered, tree_digest
+from pytest_ane.mlprogram.errors import AneError, CacheError, SourceError
 from pytest_ane.mlprogram.model import read_any
 from pytest_ane.mlprogram.records import MLModel as Program
 from pytest_ane.mlprogram.records import Pipeline
 from pytest_ane.models.families import Buildable, Ports
 from pytest_ane.models.families.own import make_importable
 from pytest_ane.probes.cases import Case
-from pytest_ane.probes.error_budget import ErrorBudget
+from pytest_ane.probes.domains import SAMPLER
+from pytest_ane.probes.error_budget import BUDGET_VERSION, ErrorBudget, measure_budget
 from pytest_ane.probes.golden import golden_cases, read_golden
 from pytest_ane.probes.package import package_cases
-from pytest_ane.project._budgets import built_budget, own_budget
+from pytest_ane.probes.recording import RECORDING_VERSION
+from pytest_ane.probes.seeded import GENERATOR
 from pytest_ane.project._own_chain import OpenChain
 from pytest_ane.project.choose import is_complete
 from pytest_ane.project.entries import read_manifest
@@ -268,7 +274,7 @@ class Project:
 
     def _built_budget(self, shard: Shard, built: Path, plain: Path | None) -> ErrorBudget:
         cases = partial(self.cases, shard, Artifact(built), CpuBackend("float32"))
-        return built_budget(self.cache, self.model(shard.model), shard, built, cases, plain)
+        return _built_budget(self.cache, self.model(shard.model), shard, built, cases, plain)
 
     def budget(self, shard: Shard, artifact: Artifact) -> ErrorBudget | str:
         """What function, fp16 and compression each cost a shard, or why nobody can tell."""
@@ -279,7 +285,7 @@ class Project:
         if shard.artifact is None:
             return self._built_budget(shard, artifact.path, None)
         identity = self.model(shard.model).identity if shard.reference == "float32" else {}
-        return own_budget(
+        return _own_budget(
             self.cache, shard, artifact, partial(self.cases, shard, artifact), identity
         )
 
@@ -390,3 +396,106 @@ def read_project(
     if arithmetic:
         read = read.in_arithmetic(arithmetic)
     return Project(read, read.shards, cache, **options)
+
+
+_BUDGET = "budget.json"
+_BUDGETS = TypeAdapter(ErrorBudget)
+_NO_PACKAGE = (
+    "no uncompressed program is named, so algebra and compression could not be told apart; add "
+    'uncompressed = "x-fp16.mlpackage" to the shard, be it the reference once more'
+)
+
+
+def _own_budget(
+    cache: Cache,
+    shard: Shard,
+    artifact: Artifact,
+    cases: Callable[[Backend], list[Case]],
+    identity: dict[str, Any],
+) -> ErrorBudget | str:
+    """The error budget of a package of the user's own, or why there is none.
+
+    `cases` gives the shard's probes with what its reference makes of them where a backend runs it;
+    `identity` is of the family's model, where the reference is that.
+    """
+    # An artifact without compressed weights may have been made of ones that were: who knows that it
+    # is its own uncompressed form names it.
+    if shard.uncompressed is None:
+        return _NO_PACKAGE
+    plain = shard.uncompressed
+    reference = shard.reference if isinstance(shard.reference, Path) else None
+    digest = tree_digest(plain)
+    itself = reference is not None and reference.is_dir() and tree_digest(reference) == digest
+    key = {
+        "artifact": artifact.digest,
+        "uncompressed": digest,
+        "reference": reference and tree_digest(reference),
+        "source": identity,
+        **({"function": shard.function} if shard.function else {}),
+        **_probed(shard),
+    }
+
+    def measured() -> ErrorBudget:
+        compressed = None if digest == artifact.digest else artifact.path
+        # A reference in fp16 is rounded too: in float32 it is held to the same bound.
+        answered = cases(CpuBackend("float32"))
+        return measure_budget(
+            plain, compressed, answered, function=shard.function, against_itself=itself
+        )
+
+    return _kept_budget(cache, key, measured, shard.qualified)
+
+
+def _built_budget(
+    cache: Cache,
+    model: Opened,
+    shard: Shard,
+    compressed: Path,
+    cases: Callable[[], list[Case]],
+    plain: Path | None = None,
+) -> ErrorBudget:
+    """The error budget of a shard that is built, from the cache or measured now.
+
+    `plain` is its program before compression; converted once more where it is needed and gone.
+    """
+    key = {
+        "artifact": artifact_key(shard, model.identity),
+        "prompts": model.prompt_spec
+        if isinstance(model, OpenModel) and shard.probes.of_prompts
+        else [],
+        **_probed(shard),
+    }
+
+    def measured() -> ErrorBudget:
+        package = plain or converted_package(shard, model.language_model)
+        asked = isinstance(shard.requested, Uncompressed)
+        return measure_budget(package, None if asked else compressed, cases())
+
+    return _kept_budget(cache, key, measured, shard.qualified)
+
+
+def _probed(shard: Shard) -> dict[str, Any]:
+    return {
+        "budget": BUDGET_VERSION,
+        "recording": RECORDING_VERSION,
+        "generator": GENERATOR,
+        "probes": shard.probes.model_dump(mode="json"),
+        "inputs": [SAMPLER, questions(shard.inputs)],
+        "shape": [shard.max_tokens, shard.context],
+        **({"ports": shard.model_dump(mode="json", include={"ports"})} if shard.ports else {}),
+    }
+
+
+def _kept_budget(
+    cache: Cache, key: dict[str, Any], measure: Callable[[], ErrorBudget], subject: str
+) -> ErrorBudget:
+    def make(folder: Path) -> None:
+        (folder / _BUDGET).write_text(json.dumps(asdict(measure())))
+
+    folder = cache.get_or_make("budgets", key_digest(key), make, subject)
+    try:
+        return _BUDGETS.validate_python(json.loads((folder / _BUDGET).read_text()))
+    except (OSError, ValueError) as error:
+        raise CacheError(
+            f"{folder / _BUDGET} is damaged ({error}); delete the folder {folder} and run again."
+        ) from error

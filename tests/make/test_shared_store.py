@@ -198,26 +198,6 @@ def test_what_is_damaged_in_the_store_is_made_here_and_replaced(
     assert second.cache.store.counts["stored"] == 1
 
 
-def test_a_second_writer_is_compared_with_the_first(
-    tmp_path: Path, machine: Callable[..., Machine], store: FileStore | S3Store
-) -> None:
-    """Both began when the store had nothing."""
-    second = machine("second")
-    for text, told in (("whole", 0), ("other", 1)):
-        store.delete(name())
-        late = machine(f"late-{text}")
-
-        def slow(folder: Path, text: str = text) -> None:
-            machine(f"first-{text}").cache.get_or_make("artifacts", KEY, writes("whole"))
-            writes(text)(folder)
-
-        entry = late.cache.get_or_make("artifacts", KEY, slow, "m:L01")
-        assert (entry / "model" / "weights").read_text() == text
-        assert len(late.told) == told
-    assert "has other bytes than were made here (model/weights)" in late.told[0]
-    assert second.ask(text="none") == "whole", "the store keeps the first"
-
-
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != LOST])
 def test_a_store_that_fails_makes_no_run_fail(fault: str, server: S3Server, tmp_path: Path) -> None:
     store = S3Store(server)
@@ -241,16 +221,6 @@ def test_after_three_failures_the_store_is_left_alone(server: S3Server, tmp_path
     assert one.ask("d" * 64) == "whole"
     assert len(server.faults) == left
     assert len(one.told) <= 3
-
-
-def test_recordings_of_two_machines_may_differ(tmp_path: Path) -> None:
-    """Sums in float32 depend on the processor: the first is as good as the second."""
-    one, two = (Machine(tmp_path / name, str(tmp_path / "store")) for name in ("one", "two"))
-    one.ask(text="1.0000001", kind="recordings")
-    Cache(tmp_path / "two").get_or_make("recordings", KEY, writes("1.0000002"))
-    (entry,) = two.cache.entries()
-    assert two.cache.push(entry)
-    assert two.told == []
 
 
 def test_an_answer_that_was_lost_is_no_second_writer(server: S3Server, tmp_path: Path) -> None:
