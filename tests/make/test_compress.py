@@ -107,12 +107,6 @@ def test_the_engine(settings: dict[str, Any], ours: bool, model: Path, tmp_path:
         assert kinds <= {LUT, LINEAR}
 
 
-def test_a_declined_weight_is_noted(model: Path, tmp_path: Path) -> None:
-    asked = Palettize(weight_threshold=0, group_size=64)
-    [note] = compress(model, asked, tmp_path / "shard.mlpackage", "m:L00")
-    assert note == "a_weight_to_fp16: 32 output channels are not divisible by group_size 64"
-
-
 def test_nothing_is_left_of_a_build_that_fails(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,12 +207,6 @@ def _program(half: HalfArray) -> Path:
             skip_model_load=True,
         )
     return Path(converted.package_path)
-
-
-def test_uncompressed_is_fp16() -> None:
-    wide = np.float32([[1 / 3, 2.0]])
-    assert compress_weight(wide, Uncompressed()).tolist() == [[np.float16(1 / 3), 2.0]]
-    assert stored_bytes((3, 5), Uncompressed()) == 30
 
 
 def test_the_axis_of_a_transposed_convolution() -> None:

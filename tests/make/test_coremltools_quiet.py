@@ -35,15 +35,6 @@ def test_afterwards_all_is_as_before(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.messages == ["shown again"]
 
 
-def test_notes_of_an_inner_block_are_its_own() -> None:
-    with converter_notes() as outer:
-        LOGGER.warning("first")
-        with converter_notes() as inner:
-            LOGGER.warning("second")
-        LOGGER.warning("third")
-    assert (outer, inner) == (["first", "third"], ["second"])
-
-
 @pytest.mark.slow
 def test_importing_coremltools_says_nothing() -> None:
     """And what came with it is no longer looked through for garbage; what comes later is."""
@@ -81,8 +72,3 @@ def test_an_interrupt_that_an_import_would_swallow_is_held() -> None:
         swallowing_import()
     assert reached == ["the end of the import"]
     assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_without_an_interrupt_nothing_is_raised() -> None:
-    with held_interrupt():
-        pass

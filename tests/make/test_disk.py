@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -22,10 +21,7 @@ from pytest_ane.make.disk import (
     TAG_TEXT,
     Estimate,
     PlanCache,
-    Semaphore,
     Volume,
-    amount,
-    compression_ratio,
     default_builds,
     estimate,
     plan_caches,
@@ -34,9 +30,9 @@ from pytest_ane.make.disk import (
     temporary_folder,
     volumes,
 )
-from pytest_ane.manifest import Compression, Linear, Palettize, Policy, Shard, Uncompressed
+from pytest_ane.manifest import Compression, Palettize, Policy, Shard
 from pytest_ane.mlprogram.errors import CacheError
-from tests.make.makers import KEY, hold_slot, make_counted
+from tests.make.makers import KEY, make_counted
 
 INT4 = Palettize(method="palettize", nbits=4)
 
@@ -80,20 +76,6 @@ def test_models_add_up() -> None:
     assert (first + estimate(shards(1), [])).total is None
 
 
-@pytest.mark.parametrize(
-    ("compression", "times"),
-    [
-        (INT4, 4),
-        (Palettize(method="palettize", nbits=8), 2),
-        (Linear(method="linear", dtype="int8"), 2),
-        (Linear(method="linear", dtype="uint4", granularity="per_block"), 4),
-        (Uncompressed(method="none"), 1),
-    ],
-)
-def test_fp16_is_larger_by_the_bits(compression: Compression, times: int) -> None:
-    assert compression_ratio(compression) == times
-
-
 def test_one_volume_holds_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: SimpleNamespace(free=2000))
     needs = estimate(shards(10), [100])
@@ -105,15 +87,6 @@ def test_one_volume_holds_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     )
 
 
-def test_no_more_builds_at_once_than_there_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: SimpleNamespace(free=10))
-    (volume,) = volumes(tmp_path, tmp_path, estimate(shards(1), [100]), builds=8)
-    assert volume.needed == 100 + 500
-    assert volume.too_small
-
-
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a second volume")
 def test_two_volumes_are_told_apart(tmp_path: Path) -> None:
     cache, temporary = volumes(tmp_path, Path("/dev/shm"), estimate(shards(2), [100]), builds=1)
@@ -122,24 +95,11 @@ def test_two_volumes_are_told_apart(tmp_path: Path) -> None:
     assert temporary.folders == "temporary files /dev/shm"
 
 
-def test_what_is_unknown_is_left_out(tmp_path: Path) -> None:
-    (volume,) = volumes(tmp_path, tmp_path, estimate(shards(2), []), builds=1)
-    assert re.fullmatch(r"cache .*: [\d.]+ .B free", str(volume))
-    assert not volume.too_small
-
-
 def test_a_volume_is_too_small_for_what_is_certain_only() -> None:
     least = Volume("v", None, least=2_000_000, free=10**6)
     assert str(least) == "v: at least 2.0 MB needed, 1.0 MB free"
     assert Volume("v", needed=10, least=6, free=5).too_small
     assert not Volume("v", needed=10, least=5, free=5).too_small
-
-
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "0.0 MB"), (3_140_000, "3.1 MB"), (86 * 10**9, "86.0 GB")]
-)
-def test_amounts(size: int, text: str) -> None:
-    assert amount(size) == text
 
 
 CACHE = "com.apple.e5rt.e5bundlecache"
@@ -174,17 +134,6 @@ def test_plans_of_other_systems_are_stale_and_the_largest_come_first(caches: Pat
         PlanCache(new, 10, stale=False),
     ]
     assert old.is_dir()
-
-
-def test_a_file_among_them_is_none(caches: Path) -> None:
-    (caches / "app" / CACHE).mkdir(parents=True)
-    (caches / "app" / CACHE / "file").write_bytes(b"12345")
-    assert plan_caches() == []
-
-
-@pytest.mark.skipif(sys.platform == "darwin", reason="a Mac may have some")
-def test_other_systems_have_none() -> None:
-    assert plan_caches() == []
 
 
 def fill(root: Path, *names: str) -> None:
@@ -252,15 +201,6 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
-def test_they_are_in_a_folder_that_goes(tmp_path: Path) -> None:
-    with scratch("name"):
-        (folder,) = tmp_path.glob("name-*")
-        assert Path(tempfile.mkdtemp()).parent == folder == Path(os.environ["TMPDIR"])
-        assert folder.parent == tmp_path == temporary_folder()
-    assert list(tmp_path.iterdir()) == []
-    assert temporary_folder() == tmp_path
-
-
 def test_one_within_another_knows_the_outermost_and_goes_after_an_error(tmp_path: Path) -> None:
     with suppress(OSError), scratch("outer"), scratch("inner"):
         assert temporary_folder() == tmp_path
@@ -318,14 +258,6 @@ def test_no_more_than_count_at_once(tmp_path: Path, count: int) -> None:
     assert most == count
 
 
-def test_it_is_re_entrant(tmp_path: Path) -> None:
-    permit = Semaphore(tmp_path, 1)
-    with permit.held(), permit.held():
-        pass
-    with permit.held():
-        pass
-
-
 def test_an_entry_made_for_another_needs_no_second_permit(tmp_path: Path) -> None:
     cache = Cache(tmp_path, builds=1)
 
@@ -335,17 +267,6 @@ def test_an_entry_made_for_another_needs_no_second_permit(tmp_path: Path) -> Non
 
     assert (cache.get_or_make("recordings", "b" * 64, outer) / "file").exists()
     assert len(cache.entries()) == 2
-
-
-def test_a_killed_process_frees_its_permit(tmp_path: Path) -> None:
-    began = SPAWN.Event()
-    process = SPAWN.Process(target=hold_slot, args=(tmp_path, began))
-    process.start()
-    assert began.wait(30)
-    process.kill()
-    process.join(30)
-    with Semaphore(tmp_path, 1).held():
-        pass
 
 
 @pytest.mark.parametrize(

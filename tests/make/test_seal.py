@@ -174,15 +174,6 @@ def test_an_edited_entry_is_made_again_and_that_is_said(
     assert told == [f"{said}; it is not used.", f"{said}; it is made again."]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_entry_of_another_kind_is_noticed(told: Told, kind: str) -> None:
-    entry = told.cache.get_or_make(kind, OTHER, make)
-    other = next(other for other in KINDS if other != kind)
-    shutil.copytree(entry, told.cache.path(other, OTHER))
-    assert told.cache.get(other, OTHER) is None
-    assert len(told) == 1
-
-
 def test_files_and_seal_changed_alike_go_unnoticed(told: Told) -> None:
     """A seal is no signature, and the documentation says so."""
     entry = told.cache.get_or_make("artifacts", KEY, make)
@@ -200,19 +191,6 @@ def test_what_the_finder_adds_is_no_damage(told: Told) -> None:
     assert told.cache.get_or_make("artifacts", KEY, refuse) == entry
     (entry / "shard.mlpackage" / ".DS_Store").touch()
     assert told.cache.get("artifacts", KEY) is None
-
-
-def test_an_entry_without_files_is_sealed(told: Told) -> None:
-    entry = told.cache.get_or_make("artifacts", KEY, lambda folder: None)
-    assert told.cache.get_or_make("artifacts", KEY, refuse) == entry
-
-
-def test_a_failure_while_it_is_made_again_leaves_no_entry(told: Told) -> None:
-    flip(told.cache.get_or_make("artifacts", KEY, make))
-    with pytest.raises(AssertionError, match="made again"):
-        told.cache.get_or_make("artifacts", KEY, refuse)
-    assert told.cache.entries() == []
-    assert told.cache.get_or_make("artifacts", KEY, make).is_dir()
 
 
 @pytest.fixture

@@ -138,14 +138,6 @@ def test_what_one_machine_made_another_has(machine: Callable[..., Machine]) -> N
     assert first.told == second.told == []
 
 
-def test_an_entry_is_found_without_a_maker(machine: Callable[..., Machine]) -> None:
-    machine("first").ask()
-    found = machine("second").cache.get("artifacts", KEY)
-    assert found is not None
-    assert (found / "model" / "weights").read_text() == "whole"
-    assert machine("second").cache.get("artifacts", KEYS[1]) is None
-
-
 def test_a_compiled_model_is_of_one_machine(
     machine: Callable[..., Machine], store: FileStore | S3Store
 ) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from pytest_ane.manifest import (
     Linear,
@@ -25,30 +24,6 @@ def with_overrides(*overrides: dict[str, Any], **settings: Any) -> Palettize:
     return Palettize.model_validate({**settings, "overrides": list(overrides)})
 
 
-def test_defaults() -> None:
-    assert Palettize().model_dump() == {
-        "method": "palettize", "mode": "kmeans", "engine": "fast", "nbits": 4,
-        "granularity": "per_grouped_channel", "group_size": 32, "cluster_dim": 1,
-        "enable_per_channel_scale": False, "weight_threshold": 2048, "joint": (), "keep": (),
-        "overrides": (),
-    }  # fmt: skip
-    assert Linear().model_dump() == {
-        "method": "linear", "mode": "linear_symmetric", "dtype": "int8",
-        "granularity": "per_channel", "block_size": 32, "weight_threshold": 2048,
-        "joint": (), "keep": (), "overrides": (),
-    }  # fmt: skip
-
-
-def test_a_weight_nobody_speaks_of_gets_the_method() -> None:
-    asked = with_overrides({"weights": "*down*", "nbits": 8}, nbits=6, keep=["*router*"])
-    assert asked.for_weight("up_proj") == Palettize(nbits=6)
-
-
-def test_an_override_inherits_what_it_does_not_say() -> None:
-    asked = with_overrides({"weights": "*down*", "nbits": 8}, nbits=6, group_size=16)
-    assert asked.for_weight("mlp_down_proj") == Palettize(nbits=8, group_size=16)
-
-
 def test_the_last_override_decides_alone() -> None:
     asked = with_overrides(
         {"weights": "*down*", "nbits": 8}, {"weights": "*proj", "group_size": 8}, nbits=6
@@ -59,10 +34,6 @@ def test_the_last_override_decides_alone() -> None:
 def test_another_method_inherits_nothing() -> None:
     asked = with_overrides({"weights": "*", "method": "linear"}, weight_threshold=0)
     assert asked.for_weight("w") == Linear(weight_threshold=2048)
-
-
-def test_none_is_a_method() -> None:
-    assert with_overrides({"weights": "w", "method": "none"}).for_weight("w") == Uncompressed()
 
 
 def test_keep_wins_over_overrides() -> None:
@@ -116,28 +87,11 @@ def test_another_way_to_prune_replaces_the_first() -> None:
     assert asked.for_weight("a") == Prune(n_m_ratio=(2, 4))
 
 
-def test_steps_in_order() -> None:
-    asked = Prune(target_sparsity=0.5, joint=(Palettize(nbits=4),))
-    assert [step.method for step in asked.steps] == ["prune", "palettize"]
-    assert Uncompressed().steps == ()
-
-
-def test_globs_heed_case() -> None:
-    asked = with_overrides({"weights": "W*", "nbits": 8}, nbits=6)
-    assert asked.for_weight("w") == Palettize(nbits=6)
-
-
 def test_every_setting_some_weight_may_get() -> None:
     asked = with_overrides(
         {"weights": "a", "nbits": 8}, {"weights": "b", "method": "linear"}, nbits=6
     )
     assert [*asked.every()] == [Palettize(nbits=6), Palettize(nbits=8), Linear()]
-
-
-@pytest.mark.parametrize("nbits", [True, 1.0, 5, 0, 16, "4"])
-def test_no_numbers_of_bits(nbits: object) -> None:
-    with pytest.raises(ValidationError):
-        Palettize.model_validate({"nbits": nbits})
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from pytest_ane.manifest.inputs import OPTIONS, Input, questions
 from tests.manifest.conftest import Complaints, Read
@@ -60,12 +59,6 @@ def test_a_shard_s_table_is_laid_over_the_model_s(read: Read) -> None:
 def test_a_file_is_relative_to_the_manifest(read: Read, tmp_path: Path) -> None:
     more = '[models.own.shard."*".inputs.x]\nkind = "constant"\nfiles = "data/all.npz#x"\n'
     assert read(OWN + more).shards[0].inputs["x"].file == str(tmp_path / "data/all.npz#x")
-
-
-def test_pictures_are_relative_to_the_manifest(read: Read, tmp_path: Path) -> None:
-    more = '[models.own.shard."*".inputs.x]\nkind = "image"\nfiles = ["cat.png", "more/dog.png"]\n'
-    files = read(OWN + more).shards[0].inputs["x"].files
-    assert files == (str(tmp_path / "cat.png"), str(tmp_path / "more/dog.png"))
 
 
 @pytest.mark.parametrize(
@@ -144,8 +137,3 @@ def test_pictures_count_by_their_bytes(tmp_path: Path) -> None:
     assert question("a.png", "c.png") != question("c.png", "a.png")
     assert question("no.png")["files"] == [["missing", ""]]
     assert "files" not in question()
-
-
-def test_options_of_another_kind_are_refused_in_code_too() -> None:
-    with pytest.raises(ValidationError, match="belongs to kind"):
-        Input(kind="ids", count=3, theta=2.0)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_ane.manifest import FAMILIES, Linear, Palettize, Uncompressed, load, package_manifest
+from pytest_ane.manifest import FAMILIES, Linear, Palettize, load, package_manifest
 from pytest_ane.manifest.base import loads
 from pytest_ane.manifest.load import Resolver
 from pytest_ane.manifest.records import OF_FAMILIES
@@ -23,11 +23,6 @@ from tests.manifest.conftest import Complaints, Read
 from tests.manifest.test_docs import EXAMPLE
 
 MINE = '[models.mine.shard.encoder]\nartifact = "e.mlpackage"\nreference = "none"\n'
-
-
-def test_a_package_of_one_s_own(read: Read) -> None:
-    (shard,) = read(MINE).shards
-    assert shard.qualified == "mine:encoder"
 
 
 def test_arithmetic_of_a_model_and_of_its_shards(read: Read) -> None:
@@ -45,13 +40,6 @@ def test_a_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         "shards.toml does not exist; run 'pytest-ane init' to write one, or name yours with "
         "--ane-manifest=FILE."
     )
-
-
-def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("shards.toml").mkdir()
-    with pytest.raises(ManifestError, match=r"^shards\.toml cannot be read: [^\n]+\.$"):
-        load(Path("shards.toml"))
 
 
 def test_bytes_that_are_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,11 +70,6 @@ def test_malformed_toml(text: str, start: str, complaints: Complaints) -> None:
     (line,) = complaints(text)
     assert line.startswith(start)
     assert line.endswith(".")
-
-
-def test_the_end_of_a_file_that_stops_too_early(complaints: Complaints) -> None:
-    (line,) = complaints("[models.m]\na =")
-    assert line == "shards.toml:2: not valid TOML: invalid value, at the end of the file."
 
 
 @pytest.mark.parametrize(
@@ -153,14 +136,6 @@ def test_a_damaged_manifest_gives_sentences(cut: int, junk: str, tmp_path: Path)
         for line in str(error).splitlines():
             assert line.startswith(str(path))
             assert line.endswith((".", "?"))
-
-
-def test_one_package_without_a_manifest(tmp_path: Path) -> None:
-    package = tmp_path / "My encoder (v2).mlpackage"
-    package.mkdir()
-    (shard,) = package_manifest(package).shards
-    assert (shard.id, shard.reference, shard.artifact) == ("My-encoder--v2-", "none", package)
-    assert shard.compression is None
 
 
 @pytest.mark.parametrize(("name", "id"), [("0é", "p-0-"), ("all", "p-all")])
@@ -241,10 +216,6 @@ def test_all_is_no_name_of_a_shard(complaints: Complaints, text: str, where: str
 def test_shards_as_a_list(read: Read) -> None:
     text = MODEL.replace('"L00-L03, head.0"', '["L00-L01", "head.0, head.1"]')
     assert read(text).model_of("m").ids == ("L00", "L01", "head.0", "head.1")
-
-
-def test_no_compression_named_means_fp16(read: Read) -> None:
-    assert read(MODEL).shards[0].compression == Uncompressed()
 
 
 def test_layers_from_model_to_shard(read: Read) -> None:

@@ -158,10 +158,6 @@ def test_ids_ranges_and_globs_in_the_model_s_order(
     assert model.canary == ids
 
 
-def test_a_model_has_none_by_default(read: Read) -> None:
-    assert read(SHARDS).models[0].canary == ()
-
-
 @pytest.mark.parametrize(
     ("value", "says"),
     [
@@ -191,16 +187,6 @@ def test_the_size_of_the_cache(read: Read, complaints: Complaints) -> None:
     assert read(f'[run]\nmax-cache = "20 GB"\n{SHARDS}').max_cache == 20 * 10**9
     (line,) = complaints(f'[run]\nmax-cache = "much"\n{SHARDS}')
     assert line.startswith('shards.toml:2: [run] max-cache = "much": must be')
-
-
-def test_an_empty_url_is_refused(complaints: Complaints) -> None:
-    (line,) = complaints(f'[run]\nstore = ""\n{SHARDS}')
-    assert line.startswith('shards.toml:2: [run] store = "": ')
-
-
-def test_a_run_that_is_no_table_is_refused(complaints: Complaints) -> None:
-    (line,) = complaints(f"run = 3\n{SHARDS}")
-    assert line.startswith("shards.toml:1: run = 3: ")
 
 
 OWN = manifest(

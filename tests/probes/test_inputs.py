@@ -222,23 +222,6 @@ def test_rope_is_on_the_unit_circle_and_goes_on_at_its_start(
     assert np.array_equal(cos, whole[start:])
 
 
-@given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 6), st.integers(0, 9))
-def test_routing_sums_to_one_or_nothing(rows: int, n: int, active: int, number: int) -> None:
-    if active > n:
-        return
-    options = {"active": active, "axis": 1, "position_axis": 0}
-    weights = np.array(drawn("routing", (rows, n), at(0, number), **options))
-    chosen = (weights > 0).sum(axis=1)
-    assert set(chosen) <= {0, active}
-    assert weights.sum(axis=1) == pytest.approx((chosen > 0).astype(float), abs=1e-6)
-
-
-@pytest.mark.parametrize("kind", ["normal", "uniform", "positive", "image"])
-def test_the_same_seed_gives_the_same_and_another_another(kind: str) -> None:
-    first, again, other = (drawn(kind, (4, 4), at(0, number)) for number in (1, 1, 3))
-    assert first == again != other
-
-
 def test_normal_values_are_those_of_the_seed() -> None:
     """A literal: recorded evidence depends on them."""
     values = draw(Input(kind="normal", deviation=2.0), (1000,), CALL)

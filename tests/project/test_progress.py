@@ -73,12 +73,6 @@ def test_what_is_written_is_read_by_prefix(run: RunFolder) -> None:
     assert run.read("a-") == [{"x": 4}, [2]]
 
 
-def test_half_a_file_is_none(run: RunFolder) -> None:
-    run.write("a-1", 1)
-    (run.folder / "a-2.json").write_text('{"x')
-    assert run.read("a-") == [1]
-
-
 def test_a_disk_that_takes_nothing_is_no_error(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,13 +83,6 @@ def test_a_disk_that_takes_nothing_is_no_error(
     run.write("a-1", 1)
     with run.lock("a"):
         assert run.read("a-") == []
-
-
-def test_an_error_under_the_lock_passes_and_lets_go(run: RunFolder) -> None:
-    with pytest.raises(OSError, match="mine"), run.lock("a"):
-        raise OSError("mine")
-    with run.lock("a"):
-        pass
 
 
 def test_one_at_a_time(run: RunFolder) -> None:

@@ -76,15 +76,6 @@ def test_a_prompt_enters_in_calls_of_the_largest_t_and_each_new_token_alone() ->
     assert answer.leads == (4.0, 4.0, 3.0, 2.0)
 
 
-def test_every_sequence_has_a_state_of_its_own() -> None:
-    shard = Summing()
-    block = step(shard, 4)
-    first, second = block.open(), block.open()
-    assert first(embed([1])).tolist() == second(embed([1])).tolist() == embed([1]).tolist()
-    assert first(embed([1]))[0, 1] == 2
-    assert shard.calls == [(0, 1), (0, 1), (1, 1)]
-
-
 @pytest.mark.parametrize("limit", [1, 2, 3, 64])
 def test_the_calls_are_one_sequence(limit: int) -> None:
     rows = embed([0, 1, 2, 3, 4])
