@@ -8,9 +8,18 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    Strict,
+    ValidationInfo,
+)
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 if sys.version_info >= (3, 11):
@@ -90,6 +99,26 @@ class OrText:
     ) -> dict[str, Any]:
         """The type's JSON Schema, or a text."""
         return {"anyOf": [{"type": "string", "pattern": f"^(?:{self.pattern})$"}, handler(schema)]}
+
+
+def from_folder(path: Path, info: ValidationInfo) -> Path:
+    """A path from the manifest's folder on, which the context names; `..` is kept.
+
+    For symbolic links may lead anywhere.
+    """
+    if path == Path():
+        raise ValueError("is empty; name a file")
+    return info.context["folder"] / path.expanduser() if info.context else path
+
+
+def _text_from_folder(text: str, info: ValidationInfo) -> str:
+    return str(from_folder(Path(text), info))
+
+
+Relative = Annotated[Path, Strict(False), AfterValidator(from_folder)]
+"""A path, relative to the manifest's folder where one is validated."""
+RELATIVE = AfterValidator(_text_from_folder)
+"""Annotation of a text that begins with such a path."""
 
 
 def listed(value: object) -> object:

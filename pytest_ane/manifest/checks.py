@@ -151,14 +151,13 @@ def behaviour_problems(here: KeyPath, model: ModelTable, raw: Table) -> Iterator
         yield at_table((*here, "policy", "behaviour"), message)
 
 
-def evidence_problems(policy: Policy, layers: Layers, folder: Path) -> Iterator[Problem]:
-    """Signers that are no files, and systems that `os` leaves out; `folder` is the manifest's."""
-    signers = policy.evidence.signers or ()
-    for index, named in enumerate(signers):
-        if not (file := folder / named.expanduser()).is_file():
-            message = f"{file} is no file; put the signer's public key (PEM) there"
+def evidence_problems(policy: Policy, layers: Layers) -> Iterator[Problem]:
+    """Signers that are no files, and systems that `os` leaves out."""
+    for index, file in enumerate(policy.evidence.signers or ()):
+        if not file.is_file():
+            message = f"names {file}, which is no file; put the signer's public key (PEM) there"
             where = layers.origin(("policy", "evidence", "signers", index))
-            yield at_value(where, str(named), message)
+            yield at_key(where, f"'signers' {message}")
     if left := next(policy.evidence.contradictions(), None):
         message = f"asks for {left!r}, of which 'os' takes in nothing"
         where = layers.origin(("policy", "evidence", "systems"))
@@ -190,12 +189,10 @@ def shard_problems(
             own.origin(("artifact",))[:-1],
             f"'reference' is missing; add what the artifact is held against: {choices} or 'none'",
         )
-    if table.uncompressed is not None and table.artifact is None:
-        message = "'uncompressed' needs an 'artifact'; a shard that is built has its own"
-        yield at_key(own.origin(("uncompressed",)), message)
-    if table.function is not None and table.artifact is None:
-        message = "'function' needs an 'artifact'; a shard that is built has one function"
-        yield at_key(own.origin(("function",)), message)
+    for key in ("uncompressed", "function"):
+        if getattr(table, key) is not None and table.artifact is None:
+            message = f"{key!r} needs an 'artifact'; a shard that is built has its own"
+            yield at_key(own.origin((key,)), message)
     if table.ports and not (model.family and table.artifact):
         message = "needs a family and an artifact, whose ports have other names; take it out"
         yield at_table(own.origin(("ports",)), message)

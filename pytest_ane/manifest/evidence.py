@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, WithJsonSchema
 
-from pytest_ane.manifest.base import Form, Record
+from pytest_ane.manifest.base import Form, Record, Relative
 
 ComputeUnits: TypeAlias = Literal["ALL", "CPU_AND_GPU", "CPU_AND_NE", "CPU_ONLY"]
 """Where Core ML may run a model: names of `coremltools.ComputeUnit`."""
@@ -90,7 +89,6 @@ Age = Annotated[
     BeforeValidator(age),
     WithJsonSchema({"type": "string", "pattern": f"^{_AGE}$"}),
 ]
-PublicKey = Annotated[Path, Strict(False)]
 
 
 class EvidencePolicy(Record):
@@ -107,7 +105,7 @@ class EvidencePolicy(Record):
     """Compute units that Core ML was allowed, such as `CPU_AND_NE`; absent, those with the ANE."""
     max_age: Age | None = None
     """How old a record may be: `"90 days"`, `"12 hours"` or `"2 weeks"`."""
-    signers: Some[PublicKey] | None = None
+    signers: Some[Relative] | None = None
     """Public keys (PEM files, relative to the manifest); one of them must have signed."""
 
     def takes_system(self, system: str) -> bool:

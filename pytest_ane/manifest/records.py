@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from pytest_ane.manifest.base import Form, Record
+from pytest_ane.manifest.base import Form, Record, Relative
 from pytest_ane.manifest.chain import ChainEntry, Embedding
 from pytest_ane.manifest.compression import Compression, Uncompressed
 from pytest_ane.manifest.inputs import Input
@@ -84,7 +84,7 @@ class SourceTable(Record):
         }
     )
 
-    path: Annotated[Path, Strict(False)] | None = None
+    path: Relative | None = None
     """A GGUF file, or a safetensors checkpoint: its folder, its index or its one file; relative to
     the manifest."""
     package: Annotated[str, Field(min_length=1)] | None = None
@@ -115,8 +115,6 @@ class SourceTable(Record):
         misplaced = self.hub is None and bool(self.file) != bool(self.package)
         if sum(place is not None for place in named) != 1 or misplaced:
             raise ValueError("give either path, or package and file, or hub, or seeded")
-        if self.path == Path():
-            raise ValueError("path is empty; name a weights file")
         if self.seeded is not None and self.sha256 is not None:
             raise ValueError("seeded weights have no sha256; leave it out")
         if self.config and (self.path or Path(self.file or "")).suffix == ".gguf":

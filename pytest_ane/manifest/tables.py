@@ -8,9 +8,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, Field, Strict, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    ValidationInfo,
+    WithJsonSchema,
+)
 
-from pytest_ane.manifest.base import Form, OrText, Record
+from pytest_ane.manifest.base import RELATIVE, Form, OrText, Record, Relative, from_folder
 from pytest_ane.manifest.chain import ChainEntry, Embedding
 from pytest_ane.manifest.compression import Compression
 from pytest_ane.manifest.ids import GLOB, MODEL, as_range, expand
@@ -47,7 +55,9 @@ ShardKey = Annotated[
 ]
 InputName = Annotated[str, Form(".+", "must be an input's name, which is not empty")]
 Package = Annotated[
-    str, Form(r".*\.(mlpackage|mlmodelc)/?", "must be the path of a .mlpackage or .mlmodelc")
+    str,
+    Form(r".*\.(mlpackage|mlmodelc)/?", "must be the path of a .mlpackage or .mlmodelc"),
+    RELATIVE,
 ]
 Reference = Annotated[
     str,
@@ -196,7 +206,7 @@ class ModelTable(Common):
     builder: Builder | None = None
     """In place of a family: a function of your own, `module:function`, that makes a shard from a
     torch module. It is the only code that a manifest runs, a family of your own apart."""
-    depends: Annotated[tuple[Annotated[Path, Strict(False)], ...], Strict(False)] = ()
+    depends: Annotated[tuple[Relative, ...], Strict(False)] = ()
     """Files and folders that a builder reads, such as weights: when they change, its shards are
     built again. Of a chain, what the function named as its `reference` reads."""
     shards: Ids | None = None
@@ -206,10 +216,10 @@ class ModelTable(Common):
     shards are neither built nor gated, and fail."""
     prompts: Annotated[tuple[Prompt, ...], Strict(False)] = ()
     """Golden prompts: behaviour is measured on them, and captured probes come from them."""
-    sentences: Annotated[Path, Strict(False)] | None = None
+    sentences: Relative | None = None
     """Of an encoder: a text file, relative to the manifest, with a sentence a line. Behaviour ranks
     them for each prompt; absent: each prompt ranks the others."""
-    baselines: Annotated[Path, Strict(False)] | None = None
+    baselines: Relative | None = None
     """Folder of the stored benchmark runs that throughput is compared with, relative to the
     manifest; absent: `.benchmarks` in the folder that pytest is started in."""
     chain: Annotated[tuple[ChainEntry, ...], Strict(False)] = ()
@@ -218,7 +228,7 @@ class ModelTable(Common):
     embedding: Embedding | None = None
     """The table whose rows begin a chain, in the stream `x`; absent: `x` begins as the token ids,
     one channel, for a package that embeds them."""
-    tokenizer: Annotated[Path, Strict(False)] | None = None
+    tokenizer: Relative | None = None
     """Of a chain: a `tokenizer.json`, relative to the manifest; without it prompts are ids."""
     reference: ChainReference = "packages"
     """What a chain's logits are held against: `packages`, each shard's own `reference` or
@@ -228,13 +238,17 @@ class ModelTable(Common):
     """Settings by shard id or glob; without a family these tables are the shards."""
 
 
+def _store(text: str, info: ValidationInfo) -> str:
+    return text if "://" in text else str(from_folder(Path(text), info))
+
+
 class RunTable(Record):
     """Keys of a run as a whole."""
 
     cluster: Annotated[str, Field(min_length=1)] | None = None
     """URL of the Dask scheduler over whose workers runs are spread, such as
     `tcp://10.0.0.7:8786`."""
-    store: Annotated[str, Field(min_length=1)] | None = None
+    store: Annotated[str, Field(min_length=1), AfterValidator(_store)] | None = None
     """The store that machines share: a URL that fsspec knows, such as `s3://bucket/ane`, or a
     folder, relative to the manifest; absent: none."""
     max_cache: Size | None = None

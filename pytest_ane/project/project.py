@@ -55,6 +55,14 @@ BackendName: TypeAlias = Literal["cpu", "coreml"]
 P = TypeVar("P", bound="Project")
 
 
+_BUDGET = "budget.json"
+_BUDGETS = TypeAdapter(ErrorBudget)
+_NO_PACKAGE = (
+    "no uncompressed program is named, so algebra and compression could not be told apart; add "
+    'uncompressed = "x-fp16.mlpackage" to the shard, be it the reference once more'
+)
+
+
 def default_backend() -> BackendName:
     """Core ML on macOS, the CPU executor elsewhere."""
     return "coreml" if sys.platform == "darwin" else "cpu"
@@ -273,8 +281,21 @@ class Project:
                 self._built_budget(shard, built, plain)
 
     def _built_budget(self, shard: Shard, built: Path, plain: Path | None) -> ErrorBudget:
-        cases = partial(self.cases, shard, Artifact(built), CpuBackend("float32"))
-        return _built_budget(self.cache, self.model(shard.model), shard, built, cases, plain)
+        """Of a shard that is built; `plain` is converted once more where it is gone and needed."""
+        model = self.model(shard.model)
+        asked = isinstance(model, OpenModel) and shard.probes.of_prompts
+        key = {
+            "artifact": artifact_key(shard, model.identity),
+            "prompts": model.prompt_spec if asked and isinstance(model, OpenModel) else [],
+        }
+
+        def measured() -> ErrorBudget:
+            package = plain or converted_package(shard, model.language_model)
+            compressed = None if isinstance(shard.requested, Uncompressed) else built
+            cases = self.cases(shard, Artifact(built), CpuBackend("float32"))
+            return measure_budget(package, compressed, cases)
+
+        return self._kept_budget(shard, key, measured)
 
     def budget(self, shard: Shard, artifact: Artifact) -> ErrorBudget | str:
         """What function, fp16 and compression each cost a shard, or why nobody can tell."""
@@ -284,10 +305,56 @@ class Project:
             return "it is a pipeline, whose ML Programs have error budgets of their own"
         if shard.artifact is None:
             return self._built_budget(shard, artifact.path, None)
-        identity = self.model(shard.model).identity if shard.reference == "float32" else {}
-        return _own_budget(
-            self.cache, shard, artifact, partial(self.cases, shard, artifact), identity
-        )
+        # An artifact without compressed weights may have been made of ones that were: who knows
+        # that it is its own uncompressed form names it.
+        if (plain := shard.uncompressed) is None:
+            return _NO_PACKAGE
+        reference = shard.reference if isinstance(shard.reference, Path) else None
+        digest = tree_digest(plain)
+        itself = reference is not None and reference.is_dir() and tree_digest(reference) == digest
+        own = shard.reference == "float32"
+        key = {
+            "artifact": artifact.digest,
+            "uncompressed": digest,
+            "reference": reference and tree_digest(reference),
+            "source": self.model(shard.model).identity if own else {},
+            **({"function": shard.function} if shard.function else {}),
+        }
+
+        def measured() -> ErrorBudget:
+            compressed = None if digest == artifact.digest else artifact.path
+            # A reference in fp16 is rounded too: in float32 it is held to the same bound.
+            cases = self.cases(shard, artifact, CpuBackend("float32"))
+            return measure_budget(
+                plain, compressed, cases, function=shard.function, against_itself=itself
+            )
+
+        return self._kept_budget(shard, key, measured)
+
+    def _kept_budget(
+        self, shard: Shard, key: dict[str, Any], measure: Callable[[], ErrorBudget]
+    ) -> ErrorBudget:
+        probed = {
+            "budget": BUDGET_VERSION,
+            "recording": RECORDING_VERSION,
+            "generator": GENERATOR,
+            "probes": shard.probes.model_dump(mode="json"),
+            "inputs": [SAMPLER, questions(shard.inputs)],
+            "shape": [shard.max_tokens, shard.context],
+            **({"ports": shard.model_dump(mode="json", include={"ports"})} if shard.ports else {}),
+        }
+
+        def make(folder: Path) -> None:
+            (folder / _BUDGET).write_text(json.dumps(asdict(measure())))
+
+        folder = self.cache.get_or_make("budgets", key_digest(key | probed), make, shard.qualified)
+        try:
+            return _BUDGETS.validate_python(json.loads((folder / _BUDGET).read_text()))
+        except (OSError, ValueError) as error:
+            raise CacheError(
+                f"{folder / _BUDGET} is damaged ({error}); delete the folder {folder} and run "
+                "again."
+            ) from error
 
     def _buildable(self, name: str) -> Buildable:
         """A model to build from; `BuildError` where the disk is plainly too small."""
@@ -396,106 +463,3 @@ def read_project(
     if arithmetic:
         read = read.in_arithmetic(arithmetic)
     return Project(read, read.shards, cache, **options)
-
-
-_BUDGET = "budget.json"
-_BUDGETS = TypeAdapter(ErrorBudget)
-_NO_PACKAGE = (
-    "no uncompressed program is named, so algebra and compression could not be told apart; add "
-    'uncompressed = "x-fp16.mlpackage" to the shard, be it the reference once more'
-)
-
-
-def _own_budget(
-    cache: Cache,
-    shard: Shard,
-    artifact: Artifact,
-    cases: Callable[[Backend], list[Case]],
-    identity: dict[str, Any],
-) -> ErrorBudget | str:
-    """The error budget of a package of the user's own, or why there is none.
-
-    `cases` gives the shard's probes with what its reference makes of them where a backend runs it;
-    `identity` is of the family's model, where the reference is that.
-    """
-    # An artifact without compressed weights may have been made of ones that were: who knows that it
-    # is its own uncompressed form names it.
-    if shard.uncompressed is None:
-        return _NO_PACKAGE
-    plain = shard.uncompressed
-    reference = shard.reference if isinstance(shard.reference, Path) else None
-    digest = tree_digest(plain)
-    itself = reference is not None and reference.is_dir() and tree_digest(reference) == digest
-    key = {
-        "artifact": artifact.digest,
-        "uncompressed": digest,
-        "reference": reference and tree_digest(reference),
-        "source": identity,
-        **({"function": shard.function} if shard.function else {}),
-        **_probed(shard),
-    }
-
-    def measured() -> ErrorBudget:
-        compressed = None if digest == artifact.digest else artifact.path
-        # A reference in fp16 is rounded too: in float32 it is held to the same bound.
-        answered = cases(CpuBackend("float32"))
-        return measure_budget(
-            plain, compressed, answered, function=shard.function, against_itself=itself
-        )
-
-    return _kept_budget(cache, key, measured, shard.qualified)
-
-
-def _built_budget(
-    cache: Cache,
-    model: Opened,
-    shard: Shard,
-    compressed: Path,
-    cases: Callable[[], list[Case]],
-    plain: Path | None = None,
-) -> ErrorBudget:
-    """The error budget of a shard that is built, from the cache or measured now.
-
-    `plain` is its program before compression; converted once more where it is needed and gone.
-    """
-    key = {
-        "artifact": artifact_key(shard, model.identity),
-        "prompts": model.prompt_spec
-        if isinstance(model, OpenModel) and shard.probes.of_prompts
-        else [],
-        **_probed(shard),
-    }
-
-    def measured() -> ErrorBudget:
-        package = plain or converted_package(shard, model.language_model)
-        asked = isinstance(shard.requested, Uncompressed)
-        return measure_budget(package, None if asked else compressed, cases())
-
-    return _kept_budget(cache, key, measured, shard.qualified)
-
-
-def _probed(shard: Shard) -> dict[str, Any]:
-    return {
-        "budget": BUDGET_VERSION,
-        "recording": RECORDING_VERSION,
-        "generator": GENERATOR,
-        "probes": shard.probes.model_dump(mode="json"),
-        "inputs": [SAMPLER, questions(shard.inputs)],
-        "shape": [shard.max_tokens, shard.context],
-        **({"ports": shard.model_dump(mode="json", include={"ports"})} if shard.ports else {}),
-    }
-
-
-def _kept_budget(
-    cache: Cache, key: dict[str, Any], measure: Callable[[], ErrorBudget], subject: str
-) -> ErrorBudget:
-    def make(folder: Path) -> None:
-        (folder / _BUDGET).write_text(json.dumps(asdict(measure())))
-
-    folder = cache.get_or_make("budgets", key_digest(key), make, subject)
-    try:
-        return _BUDGETS.validate_python(json.loads((folder / _BUDGET).read_text()))
-    except (OSError, ValueError) as error:
-        raise CacheError(
-            f"{folder / _BUDGET} is damaged ({error}); delete the folder {folder} and run again."
-        ) from error

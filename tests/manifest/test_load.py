@@ -59,10 +59,9 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "start"),
     [
-        ("[models.m]\nname = = 3", "shards.toml:2:8: not valid TOML: invalid value."),
-        ("[models.m", "shards.toml:1: not valid TOML: "),
-        ("[a]\n[a]\n", "shards.toml:2:3: not valid TOML: cannot declare"),
-        ("a = 1\na = 2\n", "shards.toml:2:6: not valid TOML: cannot overwrite a value."),
+        ("[models.m]\nname = = 3", "shards.toml: not valid TOML: Invalid value (at line 2, column"),
+        ("[models.m", "shards.toml: not valid TOML: "),
+        ("a = 1\na = 2\n", "shards.toml: not valid TOML: Cannot overwrite a value"),
         ("a = " + "[" * 5000, "shards.toml: not a manifest: nested too deeply."),
     ],
 )

@@ -49,7 +49,7 @@ def test_a_source_is_in_one_place(values: dict[str, Any]) -> None:
 
 
 def test_an_empty_path_is_no_source() -> None:
-    with pytest.raises(ValidationError, match="path is empty; name a weights file"):
+    with pytest.raises(ValidationError, match="is empty; name a file"):
         SourceTable.model_validate({"path": ""})
 
 
