@@ -147,26 +147,24 @@ class Cache:
         return None
 
     def get_or_make(
-        self, kind: str, key: str, make: Callable[[Path], None], subject: str = ""
+        self,
+        kind: str,
+        key: str,
+        make: Callable[[Path], None],
+        subject: str = "",
+        *,
+        shared: bool = True,
     ) -> Path:
         """A finished entry, made by `make(folder)` if there is none; two processes make it once.
 
         An entry that differs from its seal is made again, which is said; `subject` is whose it is.
+        For what another machine has made, the store is not asked (`shared`).
 
         Raises:
             BuildError: the disk is full or failing; the unfinished entry is removed.
             CacheError: the entry cannot be read, or is missing in a folder that cannot be written.
         """
-        return self._get_or_make(self.path(kind, key), make, subject)
-
-    def place(self, kind: str, key: str, make: Callable[[Path], None]) -> Path:
-        """As `get_or_make`, of an entry that another machine has made: the store is not asked."""
-        return self._get_or_make(self.path(kind, key), make, "", shared=False)
-
-    def _get_or_make(
-        self, path: Path, make: Callable[[Path], None], subject: str, *, shared: bool = True
-    ) -> Path:
-        entry = path.parent.name, path.name
+        path, entry = self.path(kind, key), (kind, key)
         with self._disk_errors():
             if (wrong := self._use(path)) == "":
                 return path
@@ -190,16 +188,18 @@ class Cache:
                     if shared:
                         self._offer(path)
             if self.max_size is not None:
-                self.trim(self.max_size)
+                for surplus in self.surplus(self.max_size):
+                    with suppress(OSError):
+                        self.remove(surplus)
             return path
 
     def _fetch(self, path: Path, subject: str) -> bool:
         """Take an entry from the store, under its lock; whether the store had it whole."""
-        if not (store := self._store_of(path)):
-            return False
         kind, key = path.parent.name, path.name
+        if self.store is None or kind not in SHARED:
+            return False
         with self._workspace(kind, key) as folder:
-            entry = store.fetch(kind, key, folder, subject)
+            entry = self.store.fetch(kind, key, folder, subject)
             if entry is not None:
                 entry.replace(path)
                 self._note_use(path)
@@ -207,14 +207,11 @@ class Cache:
 
     def _offer(self, path: Path) -> bool:
         """Give the store an entry that was made here, under its lock; whether it has it now."""
-        if not (store := self._store_of(path)):
+        kind, key = path.parent.name, path.name
+        if self.store is None or kind not in SHARED:
             return False
-        with self._workspace(path.parent.name, path.name) as folder:
-            return store.offer(path, folder)
-
-    def _store_of(self, path: Path) -> SharedStore | None:
-        """The store, of entries that other machines can use under the same name."""
-        return self.store if path.parent.name in SHARED else None
+        with self._workspace(kind, key) as folder:
+            return self.store.offer(path, folder)
 
     def push(self, entry: Entry) -> bool:
         """Offer the store an entry that lies here; whether the store has it now as it is here."""
@@ -245,12 +242,6 @@ class Cache:
                 surplus.append(entry)
                 held -= entry.size
         return surplus
-
-    def trim(self, most: int) -> None:
-        """Delete the surplus; what may not be deleted stays."""
-        for entry in self.surplus(most):
-            with suppress(OSError):
-                self.remove(entry)
 
     def remove(self, entry: Entry) -> bool:
         """Delete an entry, unless it was used since it was listed; whether it is gone."""

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from pytest_ane.manifest.base import KeyPath, Table
 from pytest_ane.manifest.chain import FIRST, LOGITS, unknown_stream
-from pytest_ane.manifest.compression import unsupported
 from pytest_ane.manifest.ids import nearest
 from pytest_ane.manifest.policy import Policy
 from pytest_ane.manifest.problems import Layers, Problem, at_key, at_table, at_value, dotted
@@ -208,7 +207,7 @@ def shard_problems(
 def setting_problems(
     here: KeyPath, model: ModelTable, settings: Common, layers: Layers
 ) -> Iterator[Problem]:
-    """Probes without prompts, family or room, and compression that the target does not know."""
+    """Probes without prompts, family or room."""
     probes = settings.probes
     lacking = {
         "golden prompts to capture from; add prompts": (
@@ -229,9 +228,3 @@ def setting_problems(
         elif length > model.context:
             message = f"is more than the {model.context} positions of 'context'"
             yield at_value(path, length, f"{message}; raise that, or leave this length out")
-    compression = settings.compression
-    made = model.family or model.builder
-    for method in compression.every() if compression and made else ():
-        if (setting := unsupported(method.steps, model.target)) is not None:
-            message = f"must be 'iOS18', for compression has {setting}"
-            yield at_value((*here, "target"), model.target, message)

@@ -1,6 +1,6 @@
 """How weights are compressed: the passes of `coremltools.optimize.coreml`, named as there.
 
-Which of them coremltools 9.0 joins, and which a deployment target knows, is checked here too.
+Which of them coremltools 9.0 joins is checked here too.
 """
 
 from __future__ import annotations
@@ -47,10 +47,7 @@ class Override(CoremlRecord):
     Any key of the method may stand here.
     """
 
-    model_config = ConfigDict(
-        extra="allow",
-        json_schema_extra={"oneOf": [{"required": [key]} for key in ("weights", "op_type")]},
-    )
+    model_config = ConfigDict(extra="allow")
 
     weights: Glob | None = None
     """Glob over weight names as the converted program has them, such as `gate_proj*`."""
@@ -283,59 +280,6 @@ def joint_error(steps: Sequence[Step]) -> str | None:
     if methods not in _JOINT:
         orders = "; ".join(" then ".join(order) for order in sorted(_JOINT))
         return f"{' then '.join(methods)} cannot be done jointly; what can is {orders}"
-    for before, step in enumerate(steps):
-        if (message := _misfit(step, methods[:before], methods)) is not None:
-            return message
-    return None
-
-
-def _misfit(step: Step, earlier: tuple[str, ...], methods: tuple[str, ...]) -> str | None:
-    """What a step may not ask for at its place."""
-    if isinstance(step, Palettize):
-        if step.enable_per_channel_scale:
-            return "enable_per_channel_scale must be false in joint compression"
-        if step.cluster_dim > 1 and methods != ("palettize", "linear"):
-            return "cluster_dim must be 1 in joint compression, except for palettize then linear"
-    elif isinstance(step, Linear):
-        if "palettize" in earlier and step.granularity != "per_tensor":
-            return "linear after palettize quantizes the tables; granularity must be 'per_tensor'"
-        if "palettize" in methods[len(earlier) :] and step.nbits != 8:
-            return "linear before palettize must have dtype 'int8' or 'uint8'"
-    elif earlier and step.n_m_ratio:
-        return "prune after another method takes target_sparsity or threshold"
-    return None
-
-
-def unsupported(steps: Sequence[Step], target: str) -> str | None:
-    """The setting that a deployment target before iOS 18 does not know; `None` where all fits.
-
-    Source: coremltools 9.0, `optimize/coreml/_quantization_passes.py`, the `transform_op`s and
-    `AbstractCompressionPass.apply`.
-    """
-    if target not in ("iOS16", "iOS17"):
-        return None
-    if len(steps) > 1:
-        return "joint compression"
-    return next((new for step in steps if (new := _new(step))), None)
-
-
-def _new(step: Step) -> str | None:
-    """The first setting of one step that needs iOS 18."""
-    if isinstance(step, Linear):
-        new = {"granularity": ("per_block",), "dtype": ("int4", "uint4")}
-    elif isinstance(step, Palettize):
-        if step.cluster_dim > 1:
-            return f"cluster_dim = {step.cluster_dim}"
-        if step.enable_per_channel_scale:
-            return "enable_per_channel_scale = true"
-        if step.nbits == 3 and step.mode != "unique":
-            return "nbits = 3"
-        new = {"granularity": ("per_grouped_channel",)}
-    else:
-        return None
-    for key, values in new.items():
-        if (value := getattr(step, key)) in values:
-            return f"{key} = {value}"
     return None
 
 

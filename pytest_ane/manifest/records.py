@@ -8,7 +8,6 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import (
     BeforeValidator,
-    ConfigDict,
     Field,
     JsonValue,
     Strict,
@@ -72,17 +71,6 @@ HubId = Form(
 
 class SourceTable(Record):
     """Where weights come from: files, an installed package, a hub's repository, or a seed."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "oneOf": [
-                {"required": ["path"]},
-                {"required": ["package", "file"]},
-                {"required": ["hub"]},
-                {"required": ["seeded"]},
-            ]
-        }
-    )
 
     path: Relative | None = None
     """A GGUF file, or a safetensors checkpoint: its folder, its index or its one file; relative to
@@ -180,10 +168,6 @@ class Probes(Record):
 
 class Prompt(Record):
     """A golden prompt: exactly one of text, chat and ids."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"oneOf": [{"required": [form]} for form in ("text", "chat", "ids")]}
-    )
 
     name: Annotated[
         str, Form(r"[A-Za-z0-9_.\-]{1,64}", "must be a name of letters, digits, '_', '-' and '.'")

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 from pydantic import (
     AfterValidator,
     BeforeValidator,
-    ConfigDict,
     Field,
     Strict,
     ValidationInfo,
@@ -162,25 +161,6 @@ class ShardTable(Common):
 
 class ModelTable(Common):
     """One model: where its weights come from, how it is cut, compressed and judged."""
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "dependentRequired": {
-                "family": ["source", "shards"],
-                "source": ["family"],
-                "builder": ["shards"],
-                "sentences": ["family"],
-                "embedding": ["chain"],
-                "tokenizer": ["chain"],
-                "reference": ["chain"],
-            },
-            "dependentSchemas": {
-                "shards": {"oneOf": [{"required": ["family"]}, {"required": ["builder"]}]},
-                "prompts": {"oneOf": [{"required": ["family"]}, {"required": ["chain"]}]},
-                "depends": {"oneOf": [{"required": ["builder"]}, {"required": ["reference"]}]},
-            },
-        }
-    )
 
     family: Module | None = None
     """The architecture, such as `llama`, or a module of your own with a family's functions; absent

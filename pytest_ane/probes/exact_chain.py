@@ -14,8 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pytest_ane.make import Cache
-from pytest_ane.mlprogram import fp16
-from pytest_ane.mlprogram.arrays import Array, DoubleArray, FloatArray, HalfArray
+from pytest_ane.mlprogram.arrays import DoubleArray, FloatArray
 from pytest_ane.mlprogram.digests import key_digest
 from pytest_ane.mlprogram.metrics.logits import LogitSummary, compare_logits
 from pytest_ane.mlprogram.metrics.tensors import cosine, is_cosine
@@ -23,8 +22,8 @@ from pytest_ane.models.chain import Answer, Chain, ChainStep, Watch
 from pytest_ane.models.families import LanguageModel, Streams, Wire, apply_output, shard_input
 from pytest_ane.probes.recording import RECORDING_VERSION, TokenPrompt, check_finite, load, save
 
-_VERSION = 2
-"""Raised whenever logits are packed in another way."""
+_VERSION = 3
+"""Raised whenever logits are kept in another way."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,23 +72,15 @@ def record_golden(
             answer = Answer(chain.embedding(prompt.ids), (), ()) if chain.embeds else None
             logits, tokens, leads = answer or chain.answer(prompt.ids, count)
             check_finite(logits, "the whole model", f"golden prompt {prompt.name!r}")
-            if chain.embeds:
-                tensors[f"{i}.embedding"] = logits
-            else:
-                tensors[f"{i}.best"], tensors[f"{i}.below"] = pack(logits)
+            tensors[f"{i}"] = logits
             check_finite(np.asarray(leads), "the whole model", f"the text after {prompt.name!r}")
             metadata.append([prompt.name, prompt.ids, tokens, leads, decode(tokens)])
         save(folder, tensors, {"golden": metadata})
 
     tensors, metadata = load(cache.get_or_make("recordings", key_digest(key), make, name))
 
-    def logits(i: int) -> FloatArray:
-        if (embedding := tensors.get(f"{i}.embedding")) is not None:
-            return embedding
-        return unpack(tensors[f"{i}.best"], tensors[f"{i}.below"])
-
     return [
-        GoldenPrompt(prompt, tuple(ids), logits(i), tuple(tokens), tuple(leads), text)
+        GoldenPrompt(prompt, tuple(ids), tensors[f"{i}"], tuple(tokens), tuple(leads), text)
         for i, (prompt, ids, tokens, leads, text) in enumerate(metadata["golden"])
     ]
 
@@ -110,25 +101,6 @@ def reference_chain(model: LanguageModel, wiring: Sequence[Wire], *, lazy: bool 
         return ChainStep(wire, lambda: lambda hidden: together([hidden])[0], together=together)
 
     return Chain(model.embed, tuple(map(step, wiring)))
-
-
-def pack(logits: FloatArray) -> tuple[FloatArray, HalfArray]:
-    """The best logit `[T]` in float32, and how far all `[T, V]` are from it in fp16.
-
-    KL and cosines need every token, not the likeliest only. The best of all and its ties stay as
-    they are; another at distance d moves by at most d / 2048, so the likeliest, which decide the
-    statistics, move least. Probabilities beyond d = 65,504 are zero either way.
-    """
-    best = logits.max(axis=1)
-    with np.errstate(invalid="ignore"):
-        below = np.maximum(logits - best[:, None], -fp16.MAX)
-    return best, below.astype(np.float16)
-
-
-def unpack(best: FloatArray, below: Array) -> FloatArray:
-    """Inverse of `pack`: logits `[T, V]` in float32."""
-    logits: FloatArray = below.astype(np.float32) + best[:, None]
-    return logits
 
 
 ReferenceStates: TypeAlias = Callable[[str, str], tuple[FloatArray, FloatArray]]

@@ -100,41 +100,48 @@ class Call:
 def draw(spec: Input, shape: Shape, call: Call) -> FloatArray | Array:
     """One input of one call: float32, `ids` and `positions` int64.
 
-    Raises:
-        ValueError: the options do not fit the shape, or a file cannot be used; a part of a
-            sentence that follows the input's name.
+    `ValueError`, a part of a sentence that follows the input's name, where the options do not fit
+    the shape, or a file cannot be used.
     """
-    bits = call.bits
+    bits, (low, high) = call.bits, spec.bounds
     match spec.kind:
         case "normal":
-            return normal(bits, shape, spec.deviation)
+            return _single(spec.deviation * normals(bits, shape))
         case "uniform":
-            return uniform(bits, shape, *spec.bounds)
+            return _single(low + (high - low) * _shares(bits, shape))
         case "positive":
-            return positive(bits, shape, spec.deviation)
+            sizes = np.maximum(np.abs(normals(bits, shape)), _LEAST)
+            return _single(spec.deviation * sizes)
         case "ids":
             assert spec.count is not None
             return ids(call.order, bits, shape, spec.count, call.first)
         case "image" if spec.pictures:
-            return picture(spec.pictures[call.first % len(spec.pictures)], shape, *spec.bounds)
+            return picture(spec.pictures[call.first % len(spec.pictures)], shape, low, high)
         case "image":
-            return image(bits, shape, *spec.bounds, noise=call.number % 2 == 1)
+            return image(bits, shape, low, high, noise=call.number % 2 == 1)
         case "constant":
             assert spec.file is not None
             return constant(spec.file, shape)
         case "positions":
-            return positions(shape, call.start, position_axis(spec, shape, call.flexible))
+            axis, values = position_axis(spec, shape, call.flexible), np.full(shape, call.start, np.int64)
+            if axis is not None:
+                others = [i for i in range(len(shape)) if i != axis]
+                values += np.expand_dims(np.arange(shape[axis]), others)
+            return values
     axes = kind_axes(shape, spec.axis, spec.position_axis, call.flexible)
+    rows, own = _grid(shape, axes, call.start)
     match spec.kind:
         case "causal-mask":
-            return causal_mask(shape, axes, call.start, spec.masked, spec.window)
+            return _placed(
+                np.where(_seen(rows, own, shape[axes.own], spec), 0.0, spec.masked), shape, axes
+            )
         case "one-hot":
-            return one_hot(shape, axes, call.start)
+            # For each position a 1 at its slot, position mod slots.
+            return _placed((rows % shape[axes.own] == own).astype(np.float64), shape, axes)
         case "routing":
-            assert spec.active is not None
-            return routing(bits, shape, axes, spec.active, call.start + call.number)
+            return routing(spec, bits, shape, axes, call.start + call.number)
         case "rope-cos" | "rope-sin":
-            angles = rope_angles(shape, axes, call.start, spec.theta, spec.head, spec.interleaved)
+            angles = rope_angles(spec, shape, axes, rows, own)
             return _single(np.cos(angles) if spec.kind == "rope-cos" else np.sin(angles))
 
 
@@ -202,22 +209,6 @@ def _axis(shape: Shape, axis: int | None) -> int | None:
     return axis % len(shape)
 
 
-def normal(bits: np.random.PCG64, shape: Shape, deviation: float = 1.0) -> FloatArray:
-    """Normal values."""
-    return _single(deviation * normals(bits, shape))
-
-
-def uniform(bits: np.random.PCG64, shape: Shape, low: float = 0.0, high: float = 1.0) -> FloatArray:
-    """Uniform values from `low` to `high`."""
-    shares = (_words(bits, shape) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    return _single(low + (high - low) * shares)
-
-
-def positive(bits: np.random.PCG64, shape: Shape, deviation: float = 1.0) -> FloatArray:
-    """Magnitudes of normal values, none of them below 2^-10 deviations."""
-    return _single(deviation * np.maximum(np.abs(normals(bits, shape)), _LEAST))
-
-
 def ids(
     order: np.random.PCG64, bits: np.random.PCG64, shape: Shape, count: int, first: int = 0
 ) -> Array:
@@ -237,82 +228,41 @@ def ids(
     return drawn
 
 
-def causal_mask(
-    shape: Shape,
-    axes: Axes,
-    start: int = 0,
-    masked: float = -10_000.0,
-    window: int | None = None,
-) -> FloatArray:
-    """0 for a key that a position sees, `masked` for any other.
+def _seen(queries: Array, keys: Array, slots: int, spec: Input) -> Array:
+    """Whether a position sees a key: itself and those before it, with a window the nearest of them.
 
-    A position sees itself and those before it, with a window the nearest `window` of these. Slots
-    are filled round: beyond S keys, slot k holds the latest position p with p mod S = k.
+    Slots are filled round: beyond S keys, slot k holds the latest position p with p mod S = k.
     """
-    queries, keys = _grid(shape, axes, start)
-    age = (queries - keys) % shape[axes.own]
-    seen = age <= queries
-    if window is not None:
-        seen &= age < window
-    return _placed(np.where(seen, 0.0, masked), shape, axes)
+    age = (queries - keys) % slots
+    seen: Array = age <= queries
+    return seen if spec.window is None else seen & (age < spec.window)
 
 
-def one_hot(shape: Shape, axes: Axes, start: int = 0) -> FloatArray:
-    """For each position a 1 at its slot, position mod slots, and 0 elsewhere."""
-    rows, slots = _grid(shape, axes, start)
-    return _placed((rows % shape[axes.own] == slots).astype(np.float64), shape, axes)
-
-
-def positions(shape: Shape, start: int = 0, axis: int | None = None) -> Array:
-    """start, start + 1, ... along an axis; `start` everywhere where there is none."""
-    values = np.full(shape, start, np.int64)
-    if axis is not None:
-        steps = np.arange(shape[axis])
-        values += steps.reshape([-1 if i == axis else 1 for i in range(len(shape))])
-    return values
-
-
-def rope_angles(
-    shape: Shape,
-    axes: Axes,
-    start: int = 0,
-    theta: float = 10_000.0,
-    head: int | None = None,
-    interleaved: bool = False,
-) -> DoubleArray:
-    """RoPE's angles p theta^(-2i / head) of position p in channel pair i (Su et al., 2104.09864).
-
-    Raises:
-        ValueError: the channel axis is neither `head` long nor half of it.
-    """
+def rope_angles(spec: Input, shape: Shape, axes: Axes, rows: Array, channel: Array) -> DoubleArray:
+    """p theta^(-2i / head) of position p in channel pair i (RoPE; Su et al., arXiv 2104.09864)."""
     channels = shape[axes.own]
-    head = channels if head is None else head
+    head = channels if spec.head is None else spec.head
     if channels not in (head, head // 2) or head % 2:
         raise ValueError(
             f"has the shape {list(shape)}: its channels, axis {axes.own}, are {channels}, and RoPE "
             f"of head = {head} has {head} or {head // 2}"
         )
-    rows, channel = _grid(shape, axes, start)
-    pair = channel // 2 if interleaved and channels == head else channel % (head // 2)
-    return _spread(rows * theta ** (-2.0 * pair / head), shape, axes)
+    whole = spec.interleaved and channels == head
+    pair = channel // 2 if whole else channel % (head // 2)
+    return _spread(rows * spec.theta ** (-2.0 * pair / head), shape, axes)
 
 
-def routing(
-    bits: np.random.PCG64, shape: Shape, axes: Axes, active: int, phase: int = 0
-) -> FloatArray:
-    """Weights of `active` experts at each position, which sum to 1; of the others 0.
+def routing(spec: Input, bits: np.random.PCG64, shape: Shape, axes: Axes, phase: int) -> FloatArray:
+    """Weights of the active experts at each position, which sum to 1; of the others 0.
 
     Every fourth position chooses none: those for which position + `phase` is 1 mod 4.
-
-    Raises:
-        ValueError: more are active than there are.
     """
-    experts = shape[axes.own]
+    experts, active = shape[axes.own], spec.active or 0
     if active > experts:
         raise ValueError(f"has {experts} experts along axis {axes.own}, and active = {active}")
     count = 1 if axes.positions is None else shape[axes.positions]
     chosen = np.argsort(_words(bits, (count, experts)), axis=1, kind="stable") < active
-    weights = np.where(chosen, 1.0 + uniform(bits, (count, experts)), 0.0)
+    weights = np.where(chosen, 1.0 + _single(_shares(bits, (count, experts))), 0.0)
     weights /= weights.sum(axis=1, keepdims=True)
     weights[(np.arange(count) + phase) % _IDLE == 1] = 0.0
     return _placed(weights, shape, axes)
@@ -412,6 +362,11 @@ def _stored(path: Path, name: str) -> Array:
 
 def _single(values: DoubleArray) -> FloatArray:
     return values.astype(np.float32)
+
+
+def _shares(bits: np.random.PCG64, shape: Shape) -> DoubleArray:
+    """Uniform numbers from 0 to below 1."""
+    return (_words(bits, shape) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def _words(bits: np.random.PCG64, shape: Shape) -> Array:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,12 +11,8 @@ from pytest_ane.manifest import (
     Linear,
     Palettize,
     Prune,
-    Settings,
     Uncompressed,
 )
-from pytest_ane.manifest.compression import unsupported
-
-BASE = Palettize(nbits=6, group_size=16)
 
 
 def with_overrides(*overrides: dict[str, Any], **settings: Any) -> Palettize:
@@ -92,33 +87,6 @@ def test_every_setting_some_weight_may_get() -> None:
         {"weights": "a", "nbits": 8}, {"weights": "b", "method": "linear"}, nbits=6
     )
     assert [*asked.every()] == [Palettize(nbits=6), Palettize(nbits=8), Linear()]
-
-
-@pytest.mark.parametrize(
-    ("settings", "target", "new"),
-    [
-        (BASE, "iOS17", "granularity = per_grouped_channel"),
-        (BASE, "iOS18", None),
-        (Palettize(granularity="per_tensor"), "iOS16", None),
-        (Palettize(granularity="per_tensor", nbits=3), "iOS16", "nbits = 3"),
-        (Palettize(granularity="per_tensor", nbits=3, mode="unique"), "iOS16", None),
-        (Palettize(granularity="per_tensor", cluster_dim=2), "iOS17", "cluster_dim = 2"),
-        (
-            Palettize(granularity="per_tensor", enable_per_channel_scale=True),
-            "iOS17",
-            "enable_per_channel_scale = true",
-        ),
-        (Linear(), "iOS16", None),
-        (Linear(dtype="uint4"), "iOS17", "dtype = uint4"),
-        (Linear(granularity="per_block"), "iOS17", "granularity = per_block"),
-        (Prune(n_m_ratio=(2, 4)), "iOS16", None),
-        (Prune(threshold=0.1, joint=(Linear(),)), "iOS17", "joint compression"),
-        (Prune(threshold=0.1, joint=(Linear(),)), "iOS18", None),
-        (Uncompressed(), "iOS16", None),
-    ],
-)
-def test_what_older_targets_do_not_know(settings: Settings, target: str, new: str | None) -> None:
-    assert unsupported(settings.steps, target) == new
 
 
 SETTINGS = st.fixed_dictionaries(

@@ -355,10 +355,6 @@ CONTRADICTIONS = [
         "6: [models.m.probes] lengths[1] = 4096: is more than the 1024 positions of 'context'; "
         "raise that, or leave this length out.",
     ]),
-    (MODEL + 'target = "iOS17"\n' + PALETTE, [
-        "5: [models.m] target = \"iOS17\": must be 'iOS18', for compression has granularity = "
-        "per_grouped_channel.",
-    ]),
     (MODEL.replace("L00-L03", "L03-L00"), [
         "4: [models.m] shards = \"L03-L00, head.0\": the range 'L03-L00' counts backwards; write "
         "its lower end first.",

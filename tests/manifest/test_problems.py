@@ -98,39 +98,13 @@ SAID = [
     (PALETTE, "cluster_dim = 3", "must divide group_size = 32."),
     (
         PALETTE,
-        'joint = [{ method = "linear" }]',
-        "linear after palettize quantizes the tables; granularity must be 'per_tensor'.",
-    ),
-    (
-        PALETTE,
-        'joint = [{ method = "prune", n_m_ratio = [2, 4] }]',
-        "prune after another method takes target_sparsity or threshold.",
-    ),
-    (
-        PALETTE,
         'joint = [{ method = "palettize" }]',
         "palettize then palettize cannot be done jointly; what can is linear then palettize; ",
     ),
-    (
-        PALETTE,
-        'enable_per_channel_scale = true\njoint = [{ method = "linear", granularity = '
-        '"per_tensor" }]',
-        "enable_per_channel_scale must be false in joint compression.",
-    ),
     (C, 'method = "palete"', "must be one of 'palettize', 'linear', 'prune', 'none'."),
-    (
-        C,
-        'method = "linear"\ndtype = "int4"\njoint = [{ method = "palettize" }]',
-        "linear before palettize must have dtype 'int8' or 'uint8'.",
-    ),
     (F, "min-cosine = nan", "must be a finite number."),
     (P, "kinds = []", "must not be empty."),
     (PRUNE, "n_m_ratio = [4, 2]", "must be [n, m] with n at most m."),
-    (
-        PRUNE,
-        'target_sparsity = 0.5\njoint = [{ method = "palettize", cluster_dim = 2 }]',
-        "cluster_dim must be 1 in joint compression, except for palettize then linear.",
-    ),
     (OVERRIDE, "nbits = 5", "must be 1, 2, 3, 4, 6 or 8."),
     (OVERRIDE, "block_size = 4", "belongs to method = 'linear'."),
     (OVERRIDE, "nbit = 4", "unknown key 'nbit': did you mean 'nbits'"),
