@@ -123,7 +123,8 @@ def draw(spec: Input, shape: Shape, call: Call) -> FloatArray | Array:
             assert spec.file is not None
             return constant(spec.file, shape)
         case "positions":
-            axis, values = position_axis(spec, shape, call.flexible), np.full(shape, call.start, np.int64)
+            axis = position_axis(spec, shape, call.flexible)
+            values: Array = np.full(shape, call.start, np.int64)
             if axis is not None:
                 others = [i for i in range(len(shape)) if i != axis]
                 values += np.expand_dims(np.arange(shape[axis]), others)
@@ -239,7 +240,7 @@ def _seen(queries: Array, keys: Array, slots: int, spec: Input) -> Array:
 
 
 def rope_angles(spec: Input, shape: Shape, axes: Axes, rows: Array, channel: Array) -> DoubleArray:
-    """p theta^(-2i / head) of position p in channel pair i (RoPE; Su et al., arXiv 2104.09864)."""
+    """Angles p theta^(-2i / head) of position p in channel pair i (Su et al., 2104.09864)."""
     channels = shape[axes.own]
     head = channels if spec.head is None else spec.head
     if channels not in (head, head // 2) or head % 2:

@@ -82,13 +82,9 @@ class HiddenProbe:
         start: position in a prompt at which they begin.
         calls: on one state. One that goes back overwrites what follows its first position.
         hidden: `[R, C]`, the rows of all calls.
-        expected: `[T, C']` of the sequence as it stands after the last call; empty until the
-            reference has run.
+        expected: `[T, C']` of the sequence as it stands after the last call; empty before.
         residual: `[T, C']` of it that is the residual path alone, where there is one.
-        routed: experts that the reference uses at each position, of a routed shard.
-        left_out: channels of the output that are not compared.
-        undecided: rows of the sequence that are not, for rounding decides which experts are chosen.
-        states: by name, before the first call; zero where they are not named.
+        routed, left_out, undecided, states: as of a `Case`.
         before: positions of the same sequence that `states` hold.
     """
 

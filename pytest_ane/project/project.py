@@ -73,28 +73,18 @@ class Project:
     """What pytest's plugin, the command line and searches share; opened when first used.
 
     Attributes:
-        manifest: all models and shards.
         shards: those selected, with their policies as the run has them.
-        cache_root: the cache folder; None for the user's own.
-        store: URL or folder of the store that machines share; empty for none, None for the
-            manifest's.
+        store: URL or folder of the store that machines share; None for the manifest's.
         builds: how many shards are built at once, over all processes that share the cache.
-        backend_name: what runs artifacts.
-        units: where Core ML may run them.
         machine: this Mac, if its chip and system are known already.
         device_timeout: seconds that one call of Core ML may take in a process of its own; None for
             calls in this process, without a limit.
         scope: the selected shards whose gates run; None while that is unknown.
-        judged: whether a shard's fidelity is going to be asked for: then its error budget is
-            measured while it is built.
-        progress: shows what is being built.
-        notify: receives what backend and cache have to tell, such as a second compilation.
-        before_build: called before a shard's package is looked up or built; raises where it may
-            not be.
+        judged: whether a shard's fidelity is asked for: its budget is measured while it is built.
+        before_build: called before a package is looked up or built; raises where it may not be.
         elsewhere: gives a shard's package that other machines build; None to build here.
         identities: what models depend on, by name, where another machine has found that out.
-        exchanged: how many entries the store gave (`fetched`) and took (`stored`) since the last
-            look at them.
+        exchanged: how many entries the store gave (`fetched`) and took (`stored`).
     """
 
     manifest: Manifest

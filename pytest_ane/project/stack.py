@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from pytest_ane.backends import Backend, Runner
+from pytest_ane.backends import Backend
 from pytest_ane.gates.arithmetics import simulator
 from pytest_ane.make import Artifact
 from pytest_ane.manifest import Shard
@@ -16,7 +15,7 @@ from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.chain import Chain, ChainStep
-from pytest_ane.models.families import Layout, Wire, is_causal, optional
+from pytest_ane.models.families import Wire, is_causal, optional
 from pytest_ane.probes.exact_chain import GoldenPrompt, reference_chain
 from pytest_ane.probes.recording import TokenPrompt
 from pytest_ane.project._package_chain import ShardSequence
@@ -80,8 +79,13 @@ class Stack:
                 return path(hidden) if path is not None else None
 
             runner = self._opened.load(backend, *packages[wire.shard])
-            step = _step(wire, runner, layout, limit)
-            return replace(step, residual=residual, causal=is_causal(layout))
+            return ChainStep(
+                wire,
+                lambda: ShardSequence(runner, layout, limit),
+                layout.sees,
+                residual=residual,
+                causal=is_causal(layout),
+            )
 
         steps = tuple(map(step, self._opened.wiring))
         return Chain(model.embed, steps, positions=model.positions, widest=limit)
@@ -123,8 +127,3 @@ class Stack:
         """The backend's, and every artifact's digest."""
         backend = self._simulator or self._backend
         return backend.provenance() | {s.id: a.digest for s, a in self.artifacts}
-
-
-def _step(wire: Wire, runner: Runner, layout: Layout, limit: int) -> ChainStep:
-    """A shard that takes up to `limit` positions a call, as many calls as a sequence needs."""
-    return ChainStep(wire, lambda: ShardSequence(runner, layout, limit), layout.sees)

@@ -10,7 +10,7 @@ import pytest
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.chain import Chain, ChainStep, Rewinding
 from pytest_ane.models.families import Wire
-from pytest_ane.project.stack import _step
+from pytest_ane.project._package_chain import ShardSequence
 
 VOCABULARY = 5
 
@@ -56,7 +56,7 @@ class Summing:
 
 
 def step(shard: Any, limit: int) -> ChainStep:
-    return _step(Wire("L00"), shard, shard, limit)
+    return ChainStep(Wire("L00"), lambda: ShardSequence(shard, shard, limit), shard.sees)
 
 
 def embed(ids: Any) -> FloatArray:
