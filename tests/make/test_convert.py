@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -104,22 +103,6 @@ def test_a_weight_that_is_nan_is_named() -> None:
     message = "m:L00 could not be converted: its weight weight holds NaN; repair the source"
     with converter_notes(), pytest.raises(BuildError, match=message):
         convert(Conversion(module, (X,), (Y,)), max_tokens=4, target="iOS18", subject="m:L00")
-
-
-def test_types_of_shapes_are_shared_by_conversions(tmp_path: Path) -> None:
-    def types() -> int:
-        return sum(
-            issubclass(type(each), type) and each.__name__.startswith("tensor[")
-            for each in gc.get_objects()
-        )
-
-    def convert_once(name: str) -> None:
-        package(Conversion(Double(torch.float16), (X,), (Y,)), tmp_path / f"{name}.mlpackage")
-
-    convert_once("first")
-    known = types()
-    convert_once("second")
-    assert types() == known > 0
 
 
 def test_the_program_is_checked_once_and_at_its_end(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 import tarfile
 import threading
 import uuid
@@ -15,9 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from pytest_ane.make.cache import Cache
 from pytest_ane.make.shared_store import SharedStore, without_credentials
@@ -352,80 +347,3 @@ def test_a_cache_that_is_bounded_keeps_what_is_used(tmp_path: Path) -> None:
     new = Cache(tmp_path / "cache", max_size=0)
     made = new.get_or_make("artifacts", "d" * 64, make)
     assert [entry.path for entry in new.entries()] == [made]
-
-
-class Sharing(RuleBasedStateMachine):
-    """Three machines over one store, whose files are spoilt and whose answers fail."""
-
-    make_store: Callable[[Path], FileStore | S3Store]
-    folders: Iterator[Path]
-
-    @initialize()
-    def begin(self) -> None:
-        self.folder = next(self.folders)
-        self.store = type(self).make_store(self.folder)
-        self.round = 0
-
-    def machine(self, number: int) -> Machine:
-        return Machine(self.folder / f"machine-{number}", self.store.url)
-
-    @rule(number=st.integers(0, 2), key=st.sampled_from(KEYS), own=st.booleans())
-    def ask(self, number: int, key: str, own: bool) -> None:
-        """Builds repeat each other byte for byte; or each machine's have bytes of its own."""
-        text = f"{key[0]}{number if own else ''} whole"
-        got = self.machine(number).ask(key, text)
-        assert got in {f"{key[0]}{n} whole" for n in ("", 0, 1, 2)}
-
-    @rule(number=st.integers(0, 2), key=st.sampled_from(KEYS))
-    def look(self, number: int, key: str) -> None:
-        found = self.machine(number).cache.get("artifacts", key)
-        if found is not None:
-            assert (found / "model" / "weights").read_text()[0] == key[0]
-
-    @rule(number=st.integers(0, 2))
-    def lose_a_cache(self, number: int) -> None:
-        shutil.rmtree(self.folder / f"machine-{number}", ignore_errors=True)
-
-    @rule(key=st.sampled_from(KEYS))
-    def lose_a_file(self, key: str) -> None:
-        self.store.delete(name(key))
-
-    @rule(key=st.sampled_from(KEYS), damage=st.sampled_from([*DAMAGES.values()]))
-    def spoil(self, key: str, damage: Callable[[bytes], bytes]) -> None:
-        data = self.store.get(name(key))
-        if data:
-            with contextlib.suppress(ValueError):
-                self.store.put(name(key), damage(data))
-
-    @rule(key=st.sampled_from(KEYS), other=st.sampled_from(KEYS))
-    def mistake(self, key: str, other: str) -> None:
-        data = self.store.get(name(other))
-        if data is not None:
-            self.store.put(name(key), data)
-
-    @rule(faults=st.lists(st.sampled_from(("", *FAULTS)), max_size=6))
-    def fail(self, faults: list[str]) -> None:
-        self.store.faults[:] = faults
-
-    def teardown(self) -> None:
-        """Without faults all machines come to the same again, or to what they made themselves."""
-        self.store.faults.clear()
-        for key in KEYS:
-            for number in range(3):
-                self.ask(number, key, own=False)
-
-
-def run(make_store: Callable[[Path], FileStore | S3Store], folder: Path) -> None:
-    folders = (folder / str(number) for number in range(10**6))
-    machine = type("Sharing", (Sharing,), {"make_store": make_store, "folders": folders})
-    options = settings(
-        max_examples=20, stateful_step_count=50, deadline=None,
-        suppress_health_check=[*HealthCheck],
-    )  # fmt: skip
-    run_state_machine_as_test(machine, settings=options)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["folder", "s3"])
-def test_a_thousand_operations(kind: str, server: S3Server, tmp_path: Path) -> None:
-    run(lambda at: S3Store(server) if kind == "s3" else FileStore(at / "store"), tmp_path)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_ane.manifest import FAMILIES, Linear, Palettize, load, package_manifest
@@ -118,23 +118,6 @@ unproven = "maybe"
         'shards.toml:10: [models.b.shard."y*"] matches no shard; there are: x.',
         "shards.toml:13: [models.b.policy] unproven = \"maybe\": must be 'fail' or 'allow'.",
     ]
-
-
-@pytest.mark.drawn
-@pytest.mark.slow
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
-@given(cut=st.integers(0, 10**4), junk=st.sampled_from(["", "=", "[", '"', "\n[models", "x = {"]))
-def test_a_damaged_manifest_gives_sentences(cut: int, junk: str, tmp_path: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs/reference/manifest.md").read_text("utf-8")
-    example = text.partition("```toml\n")[2].partition("```")[0]
-    path = tmp_path / "shards.toml"
-    path.write_text(example[: cut % len(example)] + junk, encoding="utf-8")
-    try:
-        load(path)
-    except ManifestError as error:
-        for line in str(error).splitlines():
-            assert line.startswith(str(path))
-            assert line.endswith((".", "?"))
 
 
 @pytest.mark.parametrize(("name", "id"), [("0é", "p-0-"), ("all", "p-all")])

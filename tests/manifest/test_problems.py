@@ -2,64 +2,18 @@
 
 from __future__ import annotations
 
-import datetime
-import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pytest_ane.manifest import FAMILIES
 from pytest_ane.manifest.problems import (
     Problem,
-    at_key,
-    at_table,
-    at_value,
     key_lines,
     line_of,
     report,
-    toml_value,
 )
 from tests.manifest.conftest import Complaints
-
-PROMPT_PATH = ("models", "m", "prompts", 1)
-
-
-@pytest.mark.parametrize(
-    ("problem", "text"),
-    [
-        (at_value(("models", "m", "target"), "x", "bad"), '[models.m] target = "x": bad'),
-        (at_value((*PROMPT_PATH, "greedy"), -1, "bad"), "[[models.m.prompts]] greedy = -1: bad"),
-        (at_value((*PROMPT_PATH, "ids", 0), -1, "bad"), "[[models.m.prompts]] ids[0] = -1: bad"),
-        (at_value(PROMPT_PATH, {"name": "x"}, "bad"), "[[models.m.prompts]] bad"),
-        (at_value(PROMPT_PATH, 3, "bad"), "[models.m] prompts[1] = 3: bad"),
-        (at_value(("defaults",), 3, "bad"), "defaults = 3: bad"),
-        (at_key(("models", "m", "x"), "unknown"), "[models.m] unknown"),
-        (at_key(("x",), "unknown"), "unknown"),
-        (at_table((), "empty"), "empty"),
-        (at_table(("models", "m", "shard", "head.0"), "bad"), '[models.m.shard."head.0"] bad'),
-    ],
-)
-def test_texts(problem: Problem, text: str) -> None:
-    assert problem.text == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (True, "true"),
-        (0.5, "0.5"),
-        (math.nan, "nan"),
-        ('a "b"\n', r'"a \"b\"\n"'),
-        ("é", '"é"'),
-        ([1, "a"], '[1, "a"]'),
-        ([{"a b": 1}], '[{ "a b" = 1 }]'),
-        (datetime.date(2026, 1, 2), "2026-01-02"),
-        ("x" * 100, '"' + "x" * 56 + "..."),
-    ],
-)
-def test_values_as_toml_writes_them(value: Any, text: str) -> None:
-    assert toml_value(value) == text
 
 
 def test_a_report_is_in_the_file_s_order_and_says_a_thing_once() -> None:

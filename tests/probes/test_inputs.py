@@ -84,12 +84,6 @@ def test_ids_are_each_drawn_once_before_any_comes_again() -> None:
     assert set(calls[2][0]) <= {*range(8)}
 
 
-def test_of_very_many_ids_the_ends_come_first() -> None:
-    (values,) = drawn("ids", (1, 5), count=1 << 20)
-    assert values[:2] == [(1 << 20) - 1, 0]
-    assert all(0 <= value < 1 << 20 for value in values)
-
-
 def test_images() -> None:
     gradient = np.array(drawn("image", (1, 3, 4, 6)))
     assert (gradient[..., 0, 0], gradient[..., -1, -1]) == pytest.approx((0, 255))
