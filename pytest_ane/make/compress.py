@@ -356,7 +356,11 @@ def extract_function(package: Path, function: str, target: Path) -> Path:
     `ProgramError` where the package has no such function, `BuildError` where none can be written.
     """
     try:
-        _copy(package, target)
+        try:
+            shutil.copytree(package, target, copy_function=os.link)
+        except shutil.Error:  # Another disk.
+            shutil.rmtree(target)
+            shutil.copytree(package, target)
         file, message = parse_package(target)
         description, functions = message.description, message.mlProgram.functions
         declared = next((f for f in description.functions if f.name == function), None)
@@ -378,11 +382,3 @@ def extract_function(package: Path, function: str, target: Path) -> Path:
             "free space, or set TMPDIR."
         ) from None
     return target
-
-
-def _copy(package: Path, target: Path) -> None:
-    try:
-        shutil.copytree(package, target, copy_function=os.link)
-    except shutil.Error:  # Another disk.
-        shutil.rmtree(target)
-        shutil.copytree(package, target)

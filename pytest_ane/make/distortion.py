@@ -300,14 +300,11 @@ def _has_yardstick(steps: Sequence[Step]) -> bool:
     It is not for palettes of vectors, palettes scaled by channel, and palettes of integers
     (`linear` before `palettize`).
     """
-    integers = False
-    for step in steps:
-        if isinstance(step, Palettize):
-            if integers or step.cluster_dim > 1 or step.enable_per_channel_scale:
-                return False
-        elif isinstance(step, Linear):
-            integers = True
-    return bool(steps)
+    palettes = [step for step in steps if isinstance(step, Palettize)]
+    methods = [step.method for step in steps]
+    integers = "palettize" in methods[methods.index("linear") :] if "linear" in methods else False
+    odd = any(step.cluster_dim > 1 or step.enable_per_channel_scale for step in palettes)
+    return bool(steps) and not odd and not integers
 
 
 def _reached(values: Any, weight: Weight, steps: Sequence[Step]) -> Rows | None:

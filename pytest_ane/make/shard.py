@@ -184,18 +184,15 @@ def _without_machine(message: Any) -> None:
 
 
 def _identified(manifest: dict[str, Any], data: Path) -> str:
-    items = manifest["itemInfoEntries"]
-    names = {old: _identifier(item["path"], data / item["path"]) for old, item in items.items()}
+    items, names = manifest["itemInfoEntries"], {}
+    for old, item in items.items():
+        if not stays_inside(name := item["path"]):
+            raise ValueError(f"{name!r} lies outside the package")
+        digest = tree_digest(data / name) if (data / name).is_dir() else file_digest(data / name)
+        names[old] = str(uuid5(NAMESPACE_URL, f"{name} {digest}"))
     manifest["itemInfoEntries"] = {names[old]: item for old, item in items.items()}
     manifest["rootModelIdentifier"] = names[manifest["rootModelIdentifier"]]
     return json.dumps(manifest, indent=4, sort_keys=True) + "\n"
-
-
-def _identifier(name: str, path: Path) -> str:
-    if not stays_inside(name):
-        raise ValueError(f"{name!r} lies outside the package")
-    digest = tree_digest(path) if path.is_dir() else file_digest(path)
-    return str(uuid5(NAMESPACE_URL, f"{name} {digest}"))
 
 
 _TRACED = 2

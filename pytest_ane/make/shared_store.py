@@ -170,7 +170,10 @@ class SharedStore:
         """
         archive, entry = folder / "archive.tar", folder / "entry"
         name = _name(kind, key)
-        if not self._download(name, archive):
+        if self._asked:
+            with self._reading():
+                self._files.get_file(self._path(name), str(archive))
+        if not archive.is_file():
             return None
         entry.mkdir()
         with archive.open("rb") as file:
@@ -181,7 +184,8 @@ class SharedStore:
             return entry
         self._damaged.add(name)
         shutil.rmtree(entry, ignore_errors=True)
-        self.notify(f"{self._file(name, subject)} is damaged: {wrong}; it is not used.")
+        whose = f"{subject}: {_short(name)}" if subject else _short(name)
+        self.notify(f"{whose} in the store {self.name} is damaged: {wrong}; it is not used.")
         return None
 
     def offer(self, entry: Path, folder: Path) -> bool:
@@ -203,7 +207,7 @@ class SharedStore:
         if not self._asked:
             return None
         with self._reading():
-            return self._head(name, most)
+            return bytes(self._files.cat_file(self._path(name), start=0, end=most))
         return None
 
     def write(self, name: str, file: Path) -> None:
@@ -230,14 +234,6 @@ class SharedStore:
 
     def _path(self, name: str) -> str:
         return f"{self._opened[1]}/{name}"
-
-    def _download(self, name: str, target: Path) -> bool:
-        if not self._asked:
-            return False
-        with self._reading():
-            self._files.get_file(self._path(name), str(target))
-            return target.is_file()
-        return False
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -297,13 +293,6 @@ class SharedStore:
                         self._files.rm_file(part)
         self._damaged.discard(name)
         return True
-
-    def _file(self, name: str, subject: str) -> str:
-        return f"{f'{subject}: ' if subject else ''}{_short(name)} in the store {self.name}"
-
-    def _head(self, name: str, end: int) -> bytes:
-        """The first bytes of a file; a range of an empty file is an error of some stores."""
-        return bytes(self._files.cat_file(self._path(name), start=0, end=end)) if end else b""
 
 
 def _name(kind: str, key: str) -> str:

@@ -151,16 +151,12 @@ def behaviour_problems(here: KeyPath, model: ModelTable, raw: Table) -> Iterator
 
 
 def evidence_problems(policy: Policy, layers: Layers) -> Iterator[Problem]:
-    """Signers that are no files, and systems that `os` leaves out."""
+    """Signers that are no files."""
     for index, file in enumerate(policy.evidence.signers or ()):
         if not file.is_file():
             message = f"names {file}, which is no file; put the signer's public key (PEM) there"
             where = layers.origin(("policy", "evidence", "signers", index))
             yield at_key(where, f"'signers' {message}")
-    if left := next(policy.evidence.contradictions(), None):
-        message = f"asks for {left!r}, of which 'os' takes in nothing"
-        where = layers.origin(("policy", "evidence", "systems"))
-        yield at_key(where, f"'systems' {message}; take it out, or add it to 'os'")
 
 
 def unmatched(here: KeyPath, ids: tuple[str, ...], tables: Table) -> Iterator[Problem]:
@@ -210,16 +206,14 @@ def setting_problems(
     """Probes without prompts, family or room."""
     probes = settings.probes
     lacking = {
-        "golden prompts to capture from; add prompts": (
+        "golden prompts to capture from": (
             () if model.prompts and model.family else probes.of_prompts
         ),
-        "a family; name one": () if model.family else probes.of_families,
+        "a family": () if model.family else probes.of_families,
     }
     for what, kinds in lacking.items():
         if kinds:
-            need, them = ("needs", "it") if len(kinds) == 1 else ("need", "them")
-            named = " and ".join(f'"{kind}"' for kind in kinds)
-            message = f"{named} {need} {what} or leave {them} out"
+            message = f"{' and '.join(kinds)}: give {what}, or leave that out"
             yield at_value(layers.origin(("probes", "kinds")), list(probes.kinds), message)
     for index, length in enumerate(probes.lengths):
         path = layers.origin(("probes", "lengths", index))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     JsonValue,
@@ -32,37 +33,20 @@ def _arithmetics(value: object) -> object:
     return tuple(dict.fromkeys(map(read_arithmetic, words)))
 
 
+_ONE = {"enum": ["typed", "ane"]}
 Arithmetics = Annotated[
     tuple[Arithmetic, ...],
     BeforeValidator(_arithmetics),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"enum": ["typed", "ane"]},
-                {
-                    "type": "array",
-                    "items": {"enum": ["typed", "ane"]},
-                    "minItems": 1,
-                    "uniqueItems": True,
-                },
-            ]
-        }
-    ),
+    WithJsonSchema({"anyOf": [_ONE, {"type": "array", "items": _ONE, "minItems": 1}]}),
 ]
 """One arithmetic, or both."""
 
 
-def _lower(value: object) -> object:
-    return value.lower() if isinstance(value, str) else value
-
-
 Digest = Annotated[
     str,
-    BeforeValidator(_lower),
     Form("[0-9A-Fa-f]{64}", "must be a SHA-256 digest, 64 hexadecimal digits"),
+    AfterValidator(str.lower),
 ]
-
-
 HubId = Form(
     r"[\w.-]+(/[\w.-]+)?(@[^@\s]+)?",
     "must be the id of a hub's repository, such as Qwen/Qwen3-0.6B, and perhaps @ and a revision",

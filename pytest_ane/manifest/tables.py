@@ -66,20 +66,12 @@ Reference = Annotated[
         "golden .safetensors or .npz",
     ),
 ]
-_TERMS = rf"^\s*{ID}(\s*,\s*{ID})*\s*$"
+_IDS = {"type": "string", "pattern": rf"^\s*{ID}(\s*,\s*{ID})*\s*$"}
 Ids = Annotated[
     tuple[str, ...],
     BeforeValidator(_expanded),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string", "pattern": _TERMS},
-                {"type": "array", "items": {"type": "string", "pattern": _TERMS}, "minItems": 1},
-            ]
-        }
-    ),
+    WithJsonSchema({"anyOf": [_IDS, {"type": "array", "items": _IDS, "minItems": 1}]}),
 ]
-
 Terms = Annotated[
     tuple[str, ...],
     BeforeValidator(_terms),

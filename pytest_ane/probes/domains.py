@@ -21,6 +21,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from pytest_ane.make.palettize.choose import Uses
 from pytest_ane.manifest import Input
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import ProgramError
@@ -133,15 +134,12 @@ class Exercised:
 def exercised(cases: Sequence[Case]) -> tuple[Exercised, ...]:
     """What cases exercised of each input, over all of their calls."""
     known = {name: domain for case in cases for name, domain in case.domains.items()}
-    return tuple(
-        Exercised(name, domain, None if domain.count is None else _distinct(name, cases))
-        for name, domain in known.items()
-    )
-
-
-def _distinct(name: str, cases: Sequence[Case]) -> int:
-    drawn = [np.unique(call[name]) for case in cases for call in case.calls if name in call]
-    return len(np.unique(np.concatenate(drawn))) if drawn else 0
+    found = []
+    for name, domain in known.items():
+        calls = [call[name] for case in cases for call in case.calls if name in call]
+        ids = {int(i) for values in calls for i in np.unique(values)} if domain.count else None
+        found.append(Exercised(name, domain, None if ids is None else len(ids)))
+    return tuple(found)
 
 
 def derived(package: Path, function: str | None = None) -> dict[str, Domain]:
@@ -195,35 +193,26 @@ class _Graph:
     def __init__(self, function: Function) -> None:
         self._stateful = any(isinstance(named.type, StateType) for named in function.inputs)
         self._types: dict[str, ValueType] = {n.name: n.type for n in function.inputs}
-        self._constants: dict[str, Value] = {}
-        self._users: dict[str, list[tuple[Operation, str]]] = {}
         for operation in function.walk():
             self._types |= {output.name: output.type for output in operation.outputs}
-            if operation.op == "const" and "val" in operation.attributes:
-                self._constants[operation.name] = operation.attributes["val"]
-            for parameter, arguments in operation.inputs.items():
-                for argument in arguments:
-                    if isinstance(argument, Ref):
-                        self._users.setdefault(argument.name, []).append((operation, parameter))
+        self._uses = Uses(function)
 
     def uses_of(self, name: str) -> Iterator[_Use]:
         """The operations that take an input's values, moved or scaled by positive constants."""
         waiting, visited = [(name, True)], {(name, True)}
         while waiting:
             value, own = waiting.pop(0)
-            for operation, parameter in self._users.get(value, ()):
+            for use in self._uses.ops.get(value, ()):
+                operation, parameter = use.op, use.parameter
                 yield operation, parameter, own
-                moved = self._moves(operation, parameter)
+                # `select` as a negative index becomes one from the end.
+                moves = ("a", "b") if operation.op == "select" else (_MOVES.get(operation.op),)
+                moved = parameter in moves
                 if moved or self._scales(operation, parameter):
                     after = own and moved
                     following = [(output.name, after) for output in operation.outputs]
                     waiting += [step for step in following if step not in visited]
                     visited.update(following)
-
-    def _moves(self, operation: Operation, parameter: str) -> bool:
-        if operation.op == "select":  # As a negative index becomes one from the end.
-            return parameter in ("a", "b")
-        return _MOVES.get(operation.op) == parameter
 
     def _scales(self, operation: Operation, parameter: str) -> bool:
         """Whether positive values stay positive: a constant is added, or multiplies them."""
@@ -241,7 +230,9 @@ class _Graph:
         if parameter == "begin" and own and op in _SLICES:
             return self._begin(operation)
         if _POSITIVE.get(op) == parameter or (parameter == "x" and self._is_root(operation)):
-            return _positive(operation)
+            verb = "divides by it" if op == "real_div" else "takes it"
+            sentence = f"positive: {op} `{operation.name}` {verb}"
+            return Domain("derived", Input(kind="positive"), sentence)
         if op in _WITHIN and parameter == "x" and own:
             edge = _WITHIN[op]
             sentence = f"uniform: {op} `{operation.name}` is defined from -{edge:g} to {edge:g}"
@@ -295,7 +286,7 @@ class _Graph:
     def _array(self, operation: Operation, parameter: str) -> Array | None:
         """A constant argument that stands in the program itself; None for any other."""
         argument = _argument(operation, parameter)
-        value = self._constants.get(argument.name) if isinstance(argument, Ref) else argument
+        value = self._uses.constants.get(argument.name) if isinstance(argument, Ref) else argument
         array = None if value is None else value.data
         if isinstance(array, bool | int | float):
             array = np.asarray(array)
@@ -310,13 +301,6 @@ def _below(count: int | None, what: str) -> Domain | None:
     if count is None or count < 1:
         return None
     return Domain("derived", Input(kind="ids", count=count), f"ids: {count} {what}")
-
-
-def _positive(operation: Operation) -> Domain:
-    verb = "divides by it" if operation.op == "real_div" else "takes it"
-    return Domain(
-        "derived", Input(kind="positive"), f"positive: {operation.op} `{operation.name}` {verb}"
-    )
 
 
 _BYTE = 255

@@ -81,7 +81,10 @@ def run_cases(runner: Runner, cases: Sequence[Case]) -> Iterator[Run]:
                 call = cases[i].calls[turn]
                 alike[i].append({n: _alike(cases[i], call, n, outputs[n]) for n in known})
     for case, mine, others in zip(cases, parts, alike, strict=True):
-        yield Run(case.joined(mine), _lengths(case, mine), _sequences(others))
+        sizes = (max(map(len, part.values()), default=0) for part in mine)
+        every = [size for size in sizes for _ in range(size)]
+        lengths = every if case.kept is None else [every[i] for i in case.kept]
+        yield Run(case.joined(mine), tuple(lengths), _sequences(others))
 
 
 def _sequences(calls: Sequence[Mapping[str, list[FloatArray]]]) -> dict[str, list[FloatArray]]:
@@ -90,12 +93,6 @@ def _sequences(calls: Sequence[Mapping[str, list[FloatArray]]]) -> dict[str, lis
         name: [np.concatenate(parts) for parts in zip(*(call[name] for call in calls), strict=True)]
         for name in (calls[0] if calls else ())
     }
-
-
-def _lengths(case: Case, parts: Sequence[Rows]) -> tuple[int, ...]:
-    sizes = (max(map(len, part.values()), default=0) for part in parts)
-    every = [size for size in sizes for _ in range(size)]
-    return tuple(every if case.kept is None else (every[i] for i in case.kept))
 
 
 def nearest(inputs: Sequence[FloatArray], expected: FloatArray) -> FloatArray | None:

@@ -218,38 +218,31 @@ def _hidden_probe(golden: GoldenTensors, i: int, shard: Shard, layout: Layout) -
     probe, note = golden.probes[i], golden.notes[i]
     hidden, expected = probe["input"], probe["expected"]
     length, width = hidden.shape
-    if width != layout.width:
-        raise GoldenError(
-            f"{golden.path}: {i}.input has {width} channels, and {shard.qualified} takes "
-            f"{layout.width}; is it another shard's?"
-        )
-    if layout.sees == "call" and length > shard.max_tokens:
-        raise GoldenError(
-            f"{golden.path}: {i}.input has {length} positions, and {shard.qualified} takes at most "
-            f"max-tokens = {shard.max_tokens} at once; raise it or record shorter probes."
-        )
-    calls = note.calls_of(length)
-    if len(expected) != (rows := 1 if pools(layout) else len(kept_rows(calls))):
-        raise GoldenError(
-            f"{golden.path}: {i}.expected has {len(expected)} positions, and {shard.qualified} "
-            f"gives {rows} for {i}.input; is it another shard's?"
-        )
+    calls, name = note.calls_of(length), shard.qualified
+    rows = 1 if pools(layout) else len(kept_rows(calls))
     end = max(start + size for start, size in calls)
-    if layout.sees == "state" and end > shard.context:
-        raise GoldenError(
-            f"{golden.path}: {i}.input has {end} positions, and {shard.qualified} holds at most "
-            f"context = {shard.context}; raise it or record shorter probes."
-        )
-    if recurrent_of(layout) and not goes_back_to_calls(calls):
-        raise GoldenError(
-            f"{golden.path}: a call of {i}.input goes back to a position at which none began, and "
-            f"{shard.qualified} has recurrent states, which are known only there; record it again."
-        )
-    if calls[0][0] > note.before and not shifts(layout):
-        raise GoldenError(
-            f"{golden.path}: {i}.input begins at position {calls[0][0]}, and sequences of "
-            f"{shard.qualified} begin at 0; record it again."
-        )
+    problems = {
+        f"input has {width} channels, and {name} takes {layout.width}; is it another shard's": (
+            width != layout.width
+        ),
+        f"input has {length} positions, and {name} takes at most max-tokens = {shard.max_tokens} "
+        "at once; raise it or record shorter probes": (
+            layout.sees == "call" and length > shard.max_tokens
+        ),
+        f"expected has {len(expected)} positions, and {name} gives {rows}; is it another shard's": (
+            len(expected) != rows
+        ),
+        f"input has {end} positions, and {name} holds at most context = {shard.context}; raise it "
+        "or record shorter probes": layout.sees == "state" and end > shard.context,
+        f"input goes back to a position at which no call began, and {name} has recurrent states, "
+        "which are known only there; record it again": (
+            bool(recurrent_of(layout)) and not goes_back_to_calls(calls)
+        ),
+        f"input begins at position {calls[0][0]}, and sequences of {name} begin at 0; record it "
+        "again": calls[0][0] > note.before and not shifts(layout),
+    }
+    if wrong := next((sentence for sentence, holds in problems.items() if holds), ""):
+        raise GoldenError(f"{golden.path}: {i}.{wrong}.")
     steps = tuple(step for at, size in calls for step in in_steps(size, shard.max_tokens, at))
     return probe_of({**note.model_dump(), "calls": steps}, probe)
 
@@ -403,16 +396,23 @@ def _check_hidden(i: int, probe: Arrays, note: ProbeNote) -> None:
             f"{length} positions"
         )
     path = (leaving[0], entering[1]) if note.residual else shapes.get("residual", leaving)
-    if path != leaving:
-        raise ValueError(f"the residual path of probe {i} is {list(path)}, not {list(leaving)}")
-    if len(note.routed) not in (0, length):
-        raise ValueError(f"probe {i} routes {len(note.routed)} of {length} positions")
-    if any(channel >= leaving[1] for channel in note.left_out):
-        raise ValueError(f"probe {i} leaves out channels that {i}.expected does not have")
-    if any(row >= length for row in note.undecided):
-        raise ValueError(f"probe {i} leaves out rows that {i}.expected does not have")
-    if note.before > calls[0][0]:
-        raise ValueError(f"probe {i} begins at {calls[0][0]}, and {note.before} positions precede")
+    problems = {
+        f"the residual path of probe {i} is {list(path)}, not {list(leaving)}": path != leaving,
+        f"probe {i} routes {len(note.routed)} of {length} positions": (
+            len(note.routed) not in (0, length)
+        ),
+        f"probe {i} leaves out channels that {i}.expected does not have": (
+            max(note.left_out, default=0) >= leaving[1]
+        ),
+        f"probe {i} leaves out rows that {i}.expected does not have": (
+            max(note.undecided, default=0) >= length
+        ),
+        f"probe {i} begins at {calls[0][0]}, and {note.before} positions precede": (
+            note.before > calls[0][0]
+        ),
+    }
+    if wrong := next((sentence for sentence, holds in problems.items() if holds), ""):
+        raise ValueError(wrong)
 
 
 def _listed(names: Iterable[str]) -> str:

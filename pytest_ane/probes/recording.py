@@ -230,7 +230,6 @@ def draw_probes(shard: Shard, layout: Layout, captured: CapturedStates) -> Itera
             by = f" in steps of {chunk}" if stateful else ""
             yield HiddenProbe(kind, name + by, 0, in_steps(length, chunk), hidden)
     yield from _patterns(shard, layout)
-    yield from _long(shard, layout)
     for prompt, hidden in states() if "captured" in probes.kinds else ():
         # Position 0 is an attention sink, so the last is the single-token probe. States need all.
         for start in (0,) if stateful else dict.fromkeys((len(hidden) - 1, 0)):
@@ -252,7 +251,7 @@ def _lengths(shard: Shard, stateful: bool) -> list[tuple[int, int, bool]]:
 
 
 def _patterns(shard: Shard, layout: Layout) -> Iterator[HiddenProbe]:
-    """Probes `massive`, `ragged` and `rewrite`, each one of its size and its calls."""
+    """Probes `massive`, `ragged`, `rewrite` and `long`, each one of its size and its calls."""
     width, kinds, seed = layout.width, shard.probes.kinds, shard.probes.seed
     stateful = layout.sees == "state"
     largest = min(shard.max_tokens, shard.context) if stateful else shard.max_tokens
@@ -273,18 +272,13 @@ def _patterns(shard: Shard, layout: Layout) -> Iterator[HiddenProbe]:
         shape = (sum(length for _, length in calls), width)
         hidden = gaussian(generator(seed, kind, where, *shape), shape)
         yield HiddenProbe(kind, f"{kind} {where}", 0, calls, hidden)
-
-
-def _long(shard: Shard, layout: Layout) -> Iterator[HiddenProbe]:
-    """A probe for each of `lengths`, in the largest calls from position 0 on."""
     if shard.probes.lengths and layout.sees == "call":
         raise ManifestError(
             f"{shard.qualified}: probes.lengths fills a key-value state, and this shard keeps "
             "none; set stateful = true, or leave lengths out."
         )
-    for length in shard.probes.lengths if layout.sees == "state" else ():
-        shape = (length, layout.width)
-        hidden = segmented(generator(shard.probes.seed, "long", *shape), shape)
+    for length in shard.probes.lengths if stateful else ():
+        hidden = segmented(generator(seed, "long", length, width), (length, width))
         calls = in_steps(length, shard.max_tokens)
         yield HiddenProbe("long", f"long, {length:,} keys", 0, calls, hidden)
 

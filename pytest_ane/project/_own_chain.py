@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 import pytest_ane
 from pytest_ane.backends import Backend, CpuBackend, Runner
@@ -19,7 +19,7 @@ from pytest_ane.manifest import GOLDEN, Model, Shard
 from pytest_ane.manifest.chain import FIRST, LOGITS, ChainEntry
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.inputs import questions
-from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.mlprogram.arrays import Array, FloatArray
 from pytest_ane.mlprogram.digests import file_digest, key_digest, tree_digest
 from pytest_ane.mlprogram.errors import BuildError, GoldenError, SourceError, UnprovenError
 from pytest_ane.mlprogram.model import counterpart, read_model
@@ -109,7 +109,7 @@ class GoldenLogits:
     def states(self, prompt: TokenPrompt) -> dict[str, FloatArray]:
         """Each shard's outputs `[T, C]`, of those that are in the file."""
         prefix = f"{prompt.name}/"
-        names = [name for name in self._names if name.startswith(prefix)]
+        names = [name for name in self._tensors if name.startswith(prefix)]
         return {name.removeprefix(prefix): self._tensor(name) for name in names}
 
     def _prompt(
@@ -117,7 +117,7 @@ class GoldenLogits:
     ) -> GoldenPrompt:
         label = f"{self._path}: {prompt.name!r}"
         ids, count = f"{prompt.name}.ids", len(prompt.ids)
-        if ids in self._names and tuple(self._tensor(ids).astype(int)) != prompt.ids:
+        if ids in self._tensors and tuple(self._tensor(ids).astype(int)) != prompt.ids:
             raise GoldenError(f"{label} is of other token ids; record it again.")
         logits = self._tensor(f"{prompt.name}.logits")
         if logits.ndim != 2 or len(logits) < count or not np.isfinite(logits).all():
@@ -135,25 +135,18 @@ class GoldenLogits:
         leads = tuple(map(lead, rows))
         return GoldenPrompt(prompt.name, prompt.ids, logits[:count], tokens, leads, decode(tokens))
 
-    @cached_property
-    def _names(self) -> list[str]:
-        with self._opened() as file:
-            return list(file.keys())
-
     def _tensor(self, name: str) -> FloatArray:
-        if name not in self._names:
+        if name not in self._tensors:
             raise GoldenError(f"{self._path}: has no tensor {name!r}; record it again.")
-        with self._opened() as file:
-            return np.asarray(file.get_tensor(name), np.float32)
+        return np.asarray(self._tensors[name], np.float32)
 
-    @contextmanager
-    def _opened(self) -> Iterator[Any]:
+    @cached_property
+    def _tensors(self) -> dict[str, Array]:
         try:
-            with safe_open(self._path, framework="numpy") as file:
-                yield file
+            return load_file(self._path)
         except FileNotFoundError:
             raise GoldenError(f"{self._path}: no such file; check the chain's reference.") from None
-        except (OSError, SafetensorError, TypeError, ValueError) as error:
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise GoldenError(f"{self._path}: cannot be read ({error}).") from None
 
 
@@ -229,17 +222,12 @@ class PackageChain:
 
     def check_rows(self, shard: str, rows: FloatArray, prompt: str) -> None:
         """Raise `SourceError` where a reference's outputs of a shard have not its shape."""
-        if shard not in self._layouts:
-            known = ", ".join(self._layouts)
+        known = {name: sum(layout.branches) for name, layout in self._layouts.items()}
+        if rows.ndim != 2 or rows.shape[1] != known.get(shard):
+            shapes = ", ".join(f"{name} [T, {width}]" for name, width in known.items())
             raise SourceError(
-                f"{self._model.name}: the reference tells outputs of {shard!r}, which is no shard "
-                f"of the chain; there are: {known}."
-            )
-        width = sum(self._layouts[shard].branches)
-        if rows.ndim != 2 or rows.shape[1] != width:
-            raise SourceError(
-                f"{self._model.name}: the reference's outputs of {shard} have the shape "
-                f"{list(rows.shape)} for the prompt {prompt!r}; they must be [T, {width}]."
+                f"{self._model.name}: the reference tells outputs of {shard!r} of the shape "
+                f"{list(rows.shape)} for the prompt {prompt!r}; the chain has {shapes}."
             )
 
     def check_place(

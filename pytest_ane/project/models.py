@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from pytest_ane.backends import Backend, Runner
 from pytest_ane.make import Artifact, Cache
-from pytest_ane.manifest import Model, Shard, SourceTable
+from pytest_ane.manifest import Model, Shard
 from pytest_ane.manifest import Prompt as ManifestPrompt
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.mlprogram.arrays import FloatArray
@@ -83,9 +83,10 @@ class OpenModel:
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What weights and family depend on: the common part of every cache key."""
+        assert self.model.source is not None
         cut = asdict(cut_of(self.model))
         return {
-            "source": identify(self._origin, self.cache.root),
+            "source": identify(self.model.source, self.cache.root),
             "family": identify_family(self.model.family or ""),
             "heads": [wire.shard for wire in self.wiring if wire.is_head],
             "cut": {k: v for k, v in cut.items() if k != "shards" and v is not None},
@@ -96,12 +97,6 @@ class OpenModel:
     def language_model(self) -> LanguageModel:
         """The source seen through the family."""
         return open_language_model(self.model)
-
-    @property
-    def _origin(self) -> SourceTable:
-        """The model's source, as the manifest has it."""
-        assert self.model.source is not None
-        return self.model.source
 
     @cached_property
     def tokenizer(self) -> Any:

@@ -11,9 +11,7 @@ from pathlib import Path
 from pytest_ane.make.disk import (
     Estimate,
     Volume,
-    amount,
     estimate,
-    plan_caches,
     temporary_folder,
     volumes,
 )
@@ -91,12 +89,6 @@ class Preflight:
         work = f"to fetch from {self._store} or to build" if self._store else "to build"
         yield f"ane: {_shards(needs.count)} {work}, {self._builds} at once · {where}{origin}"
         yield f"ane: {versions(only_installed=True)}"
-        if stale := [plans for plans in plan_caches() if plans.stale]:
-            held = amount(sum(plans.size for plans in stale))
-            yield (
-                f"ane: {held} of Core ML plans are of another macOS and never used again; "
-                "pytest-ane doctor lists them"
-            )
 
     def _finished(self, model: str) -> list[int]:
         entries = [self._entry(s) for s in self._shards if s.model == model and not s.artifact]

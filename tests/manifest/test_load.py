@@ -317,17 +317,17 @@ CONTRADICTIONS = [
         "own.",
     ]),
     (MODEL + 'probes.kinds = ["gaussian", "captured"]', [
-        '5: [models.m.probes] kinds = ["gaussian", "captured"]: "captured" needs golden prompts to '
-        "capture from; add prompts or leave it out.",
+        '5: [models.m.probes] kinds = ["gaussian", "captured"]: captured: give golden prompts to '
+        "capture from, or leave that out.",
     ]),
     (MODEL + 'probes.kinds = ["gaussian", "extreme", "outlier"]', [
-        '5: [models.m.probes] kinds = ["gaussian", "extreme", "outlier"]: "extreme" and "outlier" '
-        "need golden prompts to capture from; add prompts or leave them out.",
+        '5: [models.m.probes] kinds = ["gaussian", "extreme", "outlier"]: extreme and outlier: '
+        "give golden prompts to capture from, or leave that out.",
     ]),
     ('[models.m.shard.a]\nartifact = "a.mlpackage"\nreference = "none"\n'
      'probes.kinds = ["ragged"]', [
-        '4: [models.m.shard.a.probes] kinds = ["ragged"]: "ragged" needs a family; name one or '
-        "leave it out.",
+        '4: [models.m.shard.a.probes] kinds = ["ragged"]: ragged: give a family, or leave '
+        "that out.",
     ]),
     ('[models.m.shard.a]\nartifact = "a.mlpackage"\nreference = "none"\n'
      'probes = { kinds = ["gaussian"], lengths = [64] }', [

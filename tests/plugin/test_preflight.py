@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from pytest_ane.make import shard as building
-from pytest_ane.make.disk import PlanCache
 from pytest_ane.make.record import BuildRecord
 from pytest_ane.mlprogram.digests import key_digest
 from tests.plugin.conftest import Project
@@ -113,19 +112,6 @@ def test_finished_shards_are_gated_on_a_disk_that_is_too_small(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
     result = project.gate("--ane-cache=cache", shards="L00-L01")
     result.assert_outcomes(passed=3, errors=3, deselected=1)
-
-
-@pytest.mark.slow
-def test_stale_plans_of_core_ml_are_mentioned_and_kept(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plans = PlanCache(project.path, 86 * 10**9, stale=True)
-    monkeypatch.setattr("pytest_ane.project.preflight.plan_caches", lambda: [plans])
-    result = project.llama().gate("--ane-cache=cache", "-k", "placement", shards="L01")
-    result.stdout.fnmatch_lines(
-        ["ane: 86.0 GB of Core ML plans are of another macOS and never used again; *doctor*"]
-    )
-    assert project.path.exists()
 
 
 @pytest.mark.drawn
