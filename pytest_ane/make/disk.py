@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,24 +48,12 @@ class Estimate:
         count, total: of those packages; `None` where nothing is known of at least one.
         largest: the temporary files of the largest: it is written uncompressed and compressed.
         least: bytes they take at the very least.
-        source: what the figures come from.
     """
 
     count: int
     total: int | None = 0
     largest: int = 0
     least: int = 0
-    source: str = ""
-
-    def __add__(self, other: Estimate) -> Estimate:
-        known = self.total is not None and other.total is not None
-        return Estimate(
-            self.count + other.count,
-            (self.total or 0) + (other.total or 0) if known else None,
-            max(self.largest, other.largest),
-            self.least + other.least,
-            " and ".join(dict.fromkeys(filter(None, (self.source, other.source)))),
-        )
 
 
 @dataclass(frozen=True)
@@ -88,21 +76,21 @@ class Volume:
         return f"{self.folders}: {known or least}{amount(self.free)} free"
 
 
-def estimate(missing: Sequence[Shard], finished: Sequence[int]) -> Estimate:
-    """Bytes that a model's missing packages will take, by those of the `finished` ones."""
-    # The median, for a head is many times a block.
-    typical = [int(median(finished))] if finished else []
-    most = ((shard, shard.policy.compression.max_bytes) for shard in missing)
-    sizes = ((shard, [*typical, *([] if size is None else [size])]) for shard, size in most)
-    known = [(shard, min(bounds)) for shard, bounds in sizes if bounds]
-    temporary = [int(size * (1 + compression_ratio(shard.requested))) for shard, size in known]
-    return Estimate(
-        count=len(missing),
-        total=sum(size for _, size in known) if len(known) == len(missing) else None,
-        largest=max(temporary, default=0),
-        least=sum(size // _LOOSE for _, size in known),
-        source="packages built before" if finished else "max-bytes" if known else "",
-    )
+def estimate(groups: Iterable[tuple[Sequence[Shard], Sequence[int]]]) -> Estimate:
+    """Bytes that each model's missing packages will take, by those of its finished ones."""
+    sizes, largest = list[int | None](), 0
+    for missing, finished in groups:
+        # The median, for a head is many times a block.
+        typical = [int(median(finished))] if finished else []
+        for shard in missing:
+            most = shard.policy.compression.max_bytes
+            size = min([*typical, *([] if most is None else [most])], default=None)
+            sizes.append(size)
+            temporary = (size or 0) * (1 + compression_ratio(shard.requested))
+            largest = max(largest, int(temporary))
+    known = [size for size in sizes if size is not None]
+    total = sum(known) if len(known) == len(sizes) else None
+    return Estimate(len(sizes), total, largest, sum(size // _LOOSE for size in known))
 
 
 def volumes(cache: Path, temporary: Path, needs: Estimate, builds: int) -> tuple[Volume, ...]:

@@ -10,6 +10,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -47,38 +48,30 @@ def shards(
     ]
 
 
-BEFORE = "packages built before"
-
-
 @pytest.mark.parametrize(
-    ("missing", "finished", "found"),
+    ("groups", "found"),
     [
-        (shards(10), [90, 100, 900], Estimate(10, 1000, 100 + 400, 500, BEFORE)),
+        ([(shards(10), [90, 100, 900])], Estimate(10, 1000, 100 + 400, 500)),
         # A canary of 100 says nothing of forty shards that may have 3 each.
         (
-            [*shards(39, max_bytes=102), *shards(40, max_bytes=3)], [100],
-            Estimate(79, 39 * 100 + 40 * 3, 500, 39 * 50 + 40 * 1, BEFORE),
+            [([*shards(39, max_bytes=102), *shards(40, max_bytes=3)], [100])],
+            Estimate(79, 39 * 100 + 40 * 3, 500, 39 * 50 + 40 * 1),
         ),
-        (shards(10, max_bytes=100), [], Estimate(10, 1000, 500, 500, "max-bytes")),
-        (shards(3), [], Estimate(3, None, 0, 0, "")),
-        ([*shards(2, max_bytes=100), *shards(1)], [], Estimate(3, None, 500, 100, "max-bytes")),
+        ([(shards(10, max_bytes=100), [])], Estimate(10, 1000, 500, 500)),
+        ([(shards(3), [])], Estimate(3, None, 0, 0)),
+        ([([*shards(2, max_bytes=100), *shards(1)], [])], Estimate(3, None, 500, 100)),
+        ([(shards(2), [100]), (shards(3, max_bytes=10), [])], Estimate(5, 230, 500, 115)),
+        ([], Estimate(0)),
     ],
-)  # fmt: skip
-def test_what_is_missing(missing: list[Shard], finished: list[int], found: Estimate) -> None:
+)
+def test_what_is_missing(groups: Any, found: Estimate) -> None:
     """By what is built, or by budgets, which are upper bounds; a sum that is not known is None."""
-    assert estimate(missing, finished) == found
-
-
-def test_models_add_up() -> None:
-    first, second = estimate(shards(2), [100]), estimate(shards(3, max_bytes=10), [])
-    both = first + second + Estimate(0)
-    assert both == Estimate(5, 230, 500, 115, "packages built before and max-bytes")
-    assert (first + estimate(shards(1), [])).total is None
+    assert estimate(groups) == found
 
 
 def test_one_volume_holds_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: SimpleNamespace(free=2000))
-    needs = estimate(shards(10), [100])
+    needs = estimate([(shards(10), [100])])
     (volume,) = volumes(tmp_path, tmp_path, needs, builds=2)
     assert (volume.needed, volume.least, volume.free) == (1000 + 2 * 500, 500, 2000)
     assert not volume.too_small
@@ -89,7 +82,7 @@ def test_one_volume_holds_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a second volume")
 def test_two_volumes_are_told_apart(tmp_path: Path) -> None:
-    cache, temporary = volumes(tmp_path, Path("/dev/shm"), estimate(shards(2), [100]), builds=1)
+    cache, temporary = volumes(tmp_path, Path("/dev/shm"), estimate([(shards(2), [100])]), builds=1)
     assert (cache.needed, cache.least) == (200, 100)
     assert (temporary.needed, temporary.least) == (500, 0)
     assert temporary.folders == "temporary files /dev/shm"
