@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -157,18 +156,6 @@ def evidence_problems(policy: Policy, layers: Layers) -> Iterator[Problem]:
             message = f"names {file}, which is no file; put the signer's public key (PEM) there"
             where = layers.origin(("policy", "evidence", "signers", index))
             yield at_key(where, f"'signers' {message}")
-
-
-def unmatched(here: KeyPath, ids: tuple[str, ...], tables: Table) -> Iterator[Problem]:
-    """Tables for shards that do not exist."""
-    for key in tables:
-        if not any(concerns(key, shard) for shard in ids):
-            yield at_table((*here, "shard", key), f"matches no shard; {nearest(key, ids)}")
-
-
-def concerns(key: str, shard: str) -> bool:
-    """Whether a shard table's key, an id or a glob, names a shard."""
-    return key == shard or fnmatchcase(shard, key)
 
 
 def shard_problems(

@@ -175,16 +175,6 @@ class Palettize(Compressing):
     enable_per_channel_scale: bool = False
     """Scale output channels before palettization."""
 
-    @model_validator(mode="after")
-    def _vectors_fit(self) -> Palettize:
-        """What coremltools 9.0 (`palettize_weights`) refuses only after minutes of work."""
-        if self.cluster_dim > 1 and self.mode == "uniform":
-            raise misplaced(("cluster_dim",), "must be 1 with mode = 'uniform', or use 'kmeans'")
-        grouped = self.granularity == "per_grouped_channel"
-        if grouped and self.group_size % self.cluster_dim:
-            raise misplaced(("cluster_dim",), f"must divide group_size = {self.group_size}")
-        return self
-
 
 class Linear(Compressing):
     """Weights become integers with scales (`constexpr_blockwise_shift_scale`)."""

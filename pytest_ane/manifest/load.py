@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,15 +18,13 @@ from pytest_ane.manifest.base import KeyPath, Record, Table, TOMLDecodeError, lo
 from pytest_ane.manifest.checks import (
     behaviour_problems,
     chain_problems,
-    concerns,
     evidence_problems,
     model_problems,
     setting_problems,
     shard_problems,
-    unmatched,
 )
 from pytest_ane.manifest.compression import Compression, Uncompressed
-from pytest_ane.manifest.ids import ALL, NO_ALL, canaries, canary_problems, is_glob, is_id
+from pytest_ane.manifest.ids import ALL, NO_ALL, canaries, canary_problems, is_glob, is_id, nearest
 from pytest_ane.manifest.problems import (
     Layers,
     Problem,
@@ -248,8 +247,7 @@ class Resolver:
         sentences, problems = read_sentences(here, model)
         self.problems += [*encoder_problems(here, model), *problems]
         self.problems += canary_problems(here, model.canary, ids) if ids else ()
-        own = Layers(((here, {}),))
-        shards = [self._shard(here, model, shard, common, own, tables) for shard in ids]
+        shards = [self._shard(here, model, shard, common, tables) for shard in ids]
         if settings is None or not all(shards):
             return None
         greedy = {"greedy": 0} if model.family in ENCODERS else {}
@@ -289,21 +287,18 @@ class Resolver:
             message = f"has no shards; give it a family, source and shards, {fix}"
             self.problems.append(at_table(here, message))
         if not made or model.shards is not None:
-            self.problems += unmatched(here, ids, tables)
+            for key in tables:
+                if not any(fnmatchcase(shard, key) for shard in ids):
+                    message = f"matches no shard; {nearest(key, ids)}"
+                    self.problems.append(at_table((*here, "shard", key), message))
         return ids
 
     def _shard(
-        self,
-        here: KeyPath,
-        model: ModelTable,
-        shard: str,
-        common: Layers,
-        own: Layers,
-        tables: Table,
+        self, here: KeyPath, model: ModelTable, shard: str, layers: Layers, tables: Table
     ) -> Shard | None:
-        layers = common
+        own = Layers(((here, {}),))
         for key, table in tables.items():
-            if concerns(key, shard):
+            if fnmatchcase(shard, key):
                 layers = layers.over((*here, "shard", key), only(table, _SHARED))
                 own = own.over((*here, "shard", key), without(table, _SHARED))
         settings = self._validated(Common, layers)

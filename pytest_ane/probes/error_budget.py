@@ -165,12 +165,8 @@ class Error:
 class ErrorBudget:
     """What a shard's errors are made of; a part is None where its program is missing.
 
-    Attributes:
-        algebra: of the uncompressed program in float32, against the reference.
-        rounding: of the uncompressed program as typed, against itself in float32.
-        compression: of the compressed program, against the uncompressed one, both in float32.
-        overflow: the first operation whose result fp16 does not hold, with its largest magnitude
-            in float32, `mul square_1: 4.1e+06`; empty where there is none.
+    `overflow` is the first operation whose result fp16 does not hold, with its largest magnitude in
+    float32, `mul square_1: 4.1e+06`; empty where there is none.
     """
 
     algebra: Error | None

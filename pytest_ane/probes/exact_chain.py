@@ -32,8 +32,7 @@ class GoldenPrompt:
 
     Attributes:
         logits: float32 `[T, V]` of the reference; of an encoder the text's embedding `[1, C]`.
-        greedy: its greedy continuation; `leads` the best logit minus the second, by token.
-        text: the continuation as text.
+        leads: the best logit minus the second, by token of the `greedy` continuation.
         sentence: whether it is one that an encoder's prompts rank, and itself no prompt.
     """
 
@@ -130,9 +129,8 @@ def exact_chain(chain: Chain, reference: Chain, exact: Collection[str]) -> Chain
 class ForcedShard:
     """One shard on the reference's states of every golden prompt: none has another's error.
 
-    Attributes:
-        streams: the reference's, before the shard, by prompt.
-        own: the shard's outputs, float32 `[T, C]` by prompt; `exact` the reference's.
+    `streams` are the reference's before the shard, `own` and `exact` outputs, float32 `[T, C]`;
+    each by prompt.
     """
 
     step: ChainStep
@@ -205,11 +203,9 @@ class ShardAlone:
 
 @dataclass(frozen=True)
 class Forced:
-    """Figures of every shard under teacher forcing.
+    """Figures of every shard under teacher forcing, and of the heads by prompt.
 
-    Attributes:
-        shards: in running order, without those that rightly give only zeros.
-        heads: by prompt; None for a prompt of one position.
+    Shards that rightly give only zeros are left out; a prompt of one position has no head.
     """
 
     shards: tuple[ShardAlone, ...]
@@ -237,10 +233,8 @@ def forced(chain: Chain, golden: Sequence[GoldenPrompt], states: ReferenceStates
 class StackState:
     """The hidden states after a shard of the stack as it is, against the reference's.
 
-    Attributes:
-        error: relative L2 over all positions of all prompts, but for the prompts' first ones.
-        cosine: the lowest of a position; NaN where one is undefined, None where both sides are zero
-            throughout.
+    `error` is relative L2 over all positions but the prompts' first ones, `cosine` the lowest of
+    one: NaN where it is undefined, None where both sides are zero throughout.
     """
 
     shard: str

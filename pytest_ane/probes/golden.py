@@ -86,16 +86,10 @@ class _Record(BaseModel):
 
 
 class ProbeNote(_Record):
-    """One probe in the metadata; all of it may be left out.
+    """One probe in the metadata, as a `HiddenProbe`; all of it may be left out.
 
-    Attributes:
-        start: position in a prompt at which it begins.
-        calls: position of the first row and T of each call; by default as few as the shard takes.
-        residual: "input" where the residual path is the input itself.
-        routed: experts that the reference uses at each position.
-        left_out: channels of the output that are not compared.
-        undecided: rows that are not, for rounding decides which experts are chosen.
-        before: positions of the same sequence that the states hold before the first call.
+    The calls are as few as the shard takes by default; `residual` is "input" where the residual
+    path is the input itself.
     """
 
     kind: Literal[ProbeKind, "golden"] = "golden"
@@ -131,13 +125,12 @@ class Notes(_Record):
 
 @dataclass(frozen=True, eq=False)
 class GoldenTensors:
-    """A file of golden tensors that was read and checked.
+    """A file of golden tensors that was read and checked, with a note for each probe.
 
     Attributes:
         probes: by probe, its tensors: `input`, `expected`, `residual` and `state.NAME`, or
             `in.NAME` and `out.NAME`.
         hidden: whether they are a family's hidden states.
-        notes: one for each probe.
     """
 
     path: Path

@@ -41,12 +41,9 @@ _IDLE = 4
 
 @dataclass(frozen=True)
 class Domain:
-    """What an input's values are drawn from.
+    """What an input's values are drawn from, who says so, and that as a sentence for people.
 
-    Attributes:
-        source: who says so.
-        input: kind and options; None for floats of the probe's kind.
-        sentence: kind and reason for people, such as "ids: 256 rows of the table `embedding`".
+    Without an `input`, floats of the probe's kind.
     """
 
     source: Literal["manifest", "derived", "default"]
@@ -70,7 +67,6 @@ class Call:
 
     Attributes:
         probe: the manifest's seed, and what else names a kind of probes.
-        name: the input's.
         number: the probe's; images alternate by it, and so does what `routing` leaves out.
         start: position of the call's first row.
         first: how many ids, or pictures, earlier calls took.
@@ -147,12 +143,7 @@ def draw(spec: Input, shape: Shape, call: Call) -> FloatArray | Array:
 
 
 class Axes(NamedTuple):
-    """Which axes of an input mean something.
-
-    Attributes:
-        positions: that of the call's positions T; None where there is one position.
-        own: that of keys, slots, channels or experts.
-    """
+    """Which axes mean something: that of the call's positions, if any, and the kind's own."""
 
     positions: int | None
     own: int

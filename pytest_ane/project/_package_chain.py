@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from pytest_ane.backends import Backend, Runner
-from pytest_ane.manifest import Input
 from pytest_ane.manifest.chain import ChainEntry, channels
 from pytest_ane.mlprogram.arrays import Array, Arrays, FloatArray
 from pytest_ane.mlprogram.errors import ExecutionError
@@ -202,14 +201,14 @@ class PackageLayout:
         return np.concatenate([port.rows(outputs[port.feature.name]) for port in ports], axis=1)
 
     def _fitting(self, count: int) -> Entry:
-        for entry in self._entries:
-            if entry.longest(count) == count:
-                return entry
-        raise ExecutionError(f"{self._label}: takes no call of {count} positions.")
+        entry = next((each for each in self._entries if each.longest(count) == count), None)
+        if entry is None:
+            raise ExecutionError(f"{self._label}: takes no call of {count} positions.")
+        return entry
 
     def _positional(self, feature: Feature, count: int, start: int) -> Array:
         spec = self._domains[feature.name].input
-        assert spec is not None  # `_check_inputs` saw to it.
+        assert spec is not None  # `_entry` saw to it.
         flexible = flexible_axis(feature)
         shape = tuple(count if axis == flexible else n for axis, n in enumerate(feature.shape))
         call = Call((0, "chain"), feature.name, start=start, flexible=flexible)
@@ -231,10 +230,22 @@ class PackageLayout:
             self._port(inputs[port], sum(self._width(each, widths) for each in streams))
             for port, streams in chain.takes.items()
         )
-        lengths = self._lengths(takes, limit)
+        lengths = sorted(set.intersection(*(set(_positions(port, limit)) for port in takes)))
+        if not lengths:
+            raise ExecutionError(
+                f"{self._label}: its stream inputs share no number of positions; look at their "
+                "shapes, or give position-axis."
+            )
         shaped = {port: _shaped(outputs[port], model.main) for port, _, _ in chain.outputs}
         gives = tuple(self._port(each, None, lengths[-1]) for each in shaped.values())
-        self._check_inputs(inputs)
+        for name in inputs.keys() - chain.takes.keys() - set(chain.feedback.values()):
+            spec = self._domains[name].input
+            if spec is None or spec.kind not in _BY_POSITION:
+                raise ExecutionError(
+                    f"{self._label}: nothing in the chain enters the input {name!r}; name it in "
+                    f"takes or feedback, or give it a table 'inputs.{name}' of kind "
+                    f"{', '.join(_BY_POSITION)}."
+                )
         return Entry(function, inputs, takes, gives, lengths)
 
     def _width(self, reference: str, widths: Mapping[str, int]) -> int:
@@ -255,28 +266,6 @@ class PackageLayout:
                     f"{self._label}: has no {what} {name!r}, which its place in the chain names; "
                     f"there are: {known}."
                 )
-
-    def _check_inputs(self, inputs: Mapping[str, Feature]) -> None:
-        for name in inputs:
-            if name in self._chain.takes or name in self._chain.feedback.values():
-                continue
-            spec: Input | None = self._domains[name].input
-            if spec is None or spec.kind not in _BY_POSITION:
-                kinds = ", ".join(_BY_POSITION)
-                raise ExecutionError(
-                    f"{self._label}: nothing in the chain enters the input {name!r}; name it in "
-                    f"takes or feedback, or give it a table 'inputs.{name}' of kind {kinds}."
-                )
-
-    def _lengths(self, takes: Sequence[StreamPort], limit: int) -> Sequence[int]:
-        """Positions of a call that all of the stream ports take, the fewest first."""
-        shared = set.intersection(*(set(_positions(port, limit)) for port in takes))
-        if not shared:
-            raise ExecutionError(
-                f"{self._label}: its stream inputs share no number of positions; look at their "
-                "shapes, or give position-axis."
-            )
-        return sorted(shared)
 
     def _port(self, feature: Feature, width: int | None, length: int = 0) -> StreamPort:
         """Where positions and channels are, by the stream's channels or the call's length."""

@@ -27,7 +27,6 @@ from pytest_ane.make.disk import (
     estimate,
     plan_caches,
     scratch,
-    temporary_files_in,
     temporary_folder,
     volumes,
 )
@@ -211,18 +210,6 @@ def test_what_was_left_under_the_name_goes_first(tmp_path: Path) -> None:
     with scratch("name"):
         assert not left.exists()
     assert sorted(tmp_path.iterdir()) == sorted(others)
-
-
-@pytest.mark.parametrize("variable", [None, "/before"])
-def test_the_variable_is_put_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None
-) -> None:
-    monkeypatch.delenv("TMPDIR", raising=False)
-    if variable:
-        monkeypatch.setenv("TMPDIR", variable)
-    with temporary_files_in(tmp_path):
-        assert os.environ["TMPDIR"] == str(tmp_path)
-    assert os.environ.get("TMPDIR") == variable
 
 
 SPAWN = multiprocessing.get_context("spawn")

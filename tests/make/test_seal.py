@@ -15,7 +15,7 @@ from pytest_ane.make.cache import Cache
 from pytest_ane.make.disk import KINDS
 from pytest_ane.make.shared_store import SEAL
 from pytest_ane.mlprogram.digests import file_digest, remembered
-from pytest_ane.mlprogram.errors import AneError, CacheError
+from pytest_ane.mlprogram.errors import CacheError
 from tests.make.makers import KEY
 from tests.permissions import permitted, tree
 
@@ -164,15 +164,6 @@ def test_what_the_finder_adds_is_no_damage(told: Told) -> None:
     assert told.cache.get_or_make("artifacts", KEY, refuse) == entry
     (entry / "shard.mlpackage" / ".DS_Store").touch()
     assert told.cache.get("artifacts", KEY) is None
-
-
-def test_what_cannot_be_read_in_a_folder_that_cannot_be_written_is_one_sentence(
-    told: Told,
-) -> None:
-    entry = told.cache.get_or_make("artifacts", KEY, make)
-    with permitted(0o555, entry.parent), permitted(0o000, entry), pytest.raises(AneError) as error:
-        told.cache.get_or_make("artifacts", KEY, make)
-    assert "Permission denied" in str(error.value)
 
 
 @pytest.mark.parametrize("whole", [False, True])

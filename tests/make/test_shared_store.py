@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_ane.make.cache import Cache
-from pytest_ane.make.shared_store import SharedStore, without_credentials
+from pytest_ane.make.shared_store import SharedStore
 from pytest_ane.mlprogram.errors import CacheError
 from tests.s3_server import BUCKET, FAULTS, LOST, S3Server, s3_server
 
@@ -307,18 +307,6 @@ def test_no_message_holds_a_password(user: str, secrets: Sequence[str], tmp_path
     assert "***" in told
     for secret in secrets:
         assert secret not in told
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("ftp://a:word@h/p", "ftp://h/p"),
-        ("s3://key@bucket/a@b", "s3://bucket/a@b"),
-        ("memory://bucket/a?token=abc", "memory://bucket/a"),
-    ],
-)
-def test_a_store_is_named_without_credentials(url: str, shown: str) -> None:
-    assert without_credentials(url) == shown
 
 
 def test_what_finder_leaves_in_an_entry_is_not_stored(tmp_path: Path) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from pytest_ane.manifest import (
     Linear,
     Palettize,
@@ -87,25 +84,3 @@ def test_every_setting_some_weight_may_get() -> None:
         {"weights": "a", "nbits": 8}, {"weights": "b", "method": "linear"}, nbits=6
     )
     assert [*asked.every()] == [Palettize(nbits=6), Palettize(nbits=8), Linear()]
-
-
-SETTINGS = st.fixed_dictionaries(
-    {},
-    optional={
-        "nbits": st.sampled_from([1, 2, 3, 4, 6, 8]),
-        "group_size": st.sampled_from([8, 16, 32]),
-        "mode": st.sampled_from(["kmeans", "uniform", "unique"]),
-        "weight_threshold": st.integers(0, 4096),
-    },
-)
-
-
-@given(base=SETTINGS, overrides=st.lists(SETTINGS, max_size=3), name=st.text(max_size=8))
-def test_settings_of_a_weight_are_final(
-    base: dict[str, Any], overrides: list[dict[str, Any]], name: str
-) -> None:
-    asked = with_overrides(*({"weights": "*", **entry} for entry in overrides), **base)
-    settings = asked.for_weight(name)
-    last = overrides[-1] if overrides else {}
-    assert settings == Palettize.model_validate(base | last)
-    assert settings.for_weight(name) == settings

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -123,17 +122,3 @@ def test_a_file_counts_by_its_bytes(tmp_path: Path) -> None:
     )
     assert a == b != none
     assert none["x"] == {"kind": "constant", "files": [["missing", ""]]}
-
-
-def test_pictures_count_by_their_bytes(tmp_path: Path) -> None:
-    for name, data in (("a.png", b"one"), ("b.png", b"one"), ("c.png", b"two")):
-        (tmp_path / name).write_bytes(data)
-
-    def question(*names: str) -> Any:
-        files = tuple(str(tmp_path / name) for name in names)
-        return Input(kind="image", files=files).question
-
-    assert question("a.png") == question("b.png") != question("c.png")
-    assert question("a.png", "c.png") != question("c.png", "a.png")
-    assert question("no.png")["files"] == [["missing", ""]]
-    assert "files" not in question()

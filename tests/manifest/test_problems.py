@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from pytest_ane.manifest import FAMILIES
 from pytest_ane.manifest.problems import (
-    Problem,
     key_lines,
     line_of,
-    report,
 )
 from tests.manifest.conftest import Complaints
-
-
-def test_a_report_is_in_the_file_s_order_and_says_a_thing_once() -> None:
-    text = "[a]\nx = 1\ny = 2\n"
-    problems = [
-        Problem(("a", "y"), "second"),
-        Problem(("a", "x"), "first: did you mean 'z'?"),
-        Problem(("a", "y"), "second"),
-        Problem(("b",), "of the whole file"),
-    ]
-    assert report(Path("/m.toml"), text, problems) == (
-        "/m.toml: of the whole file.\n/m.toml:2: first: did you mean 'z'?\n/m.toml:3: second."
-    )
-
 
 MODEL = """\
 [models.m]
@@ -48,8 +30,6 @@ SAID = [
     (MODEL, "arithmetic = []", "must be 'typed', 'ane' or a list of both."),
     (PALETTE, "nbits = 5", "must be 1, 2, 3, 4, 6 or 8."),
     (PALETTE, "nbits = true", "must be a whole number."),
-    (PALETTE, 'mode = "uniform"\ncluster_dim = 2', "must be 1 with mode = 'uniform', or use"),
-    (PALETTE, "cluster_dim = 3", "must divide group_size = 32."),
     (
         PALETTE,
         'joint = [{ method = "palettize" }]',
@@ -62,7 +42,6 @@ SAID = [
     (OVERRIDE, "nbits = 5", "must be 1, 2, 3, 4, 6 or 8."),
     (OVERRIDE, "block_size = 4", "belongs to method = 'linear'."),
     (OVERRIDE, "nbit = 4", "unknown key 'nbit': did you mean 'nbits'"),
-    (OVERRIDE, "group_size = 16\ncluster_dim = 3", "must divide group_size = 16."),
 ]
 """A table, the last line of it, and what is said of the line's value."""
 TOLD = [
@@ -161,10 +140,6 @@ SENTENCES = [
         PALETTE + "[[models.m.compression.overrides]]\nnbits = 4",
         "7: [[models.m.compression.overrides]] give either weights or op_type.",
     ),
-    (
-        OVERRIDE.replace('"palettize"\n', '"palettize"\ncluster_dim = 4\n') + "group_size = 6",
-        "8: [[models.m.compression.overrides]] must divide group_size = 6.",
-    ),
 ]
 """A file, and what its one line says."""
 
@@ -189,13 +164,6 @@ def test_sentences(text: str, sentence: str, complaints: Complaints) -> None:
     (line,) = complaints(text)
     assert line.startswith("shards.toml:")
     assert sentence in line
-
-
-def test_an_inherited_mistake_is_said_once(complaints: Complaints) -> None:
-    text = OVERRIDE.replace('"palettize"\n', '"palettize"\ncluster_dim = 3\n') + "nbits = 8"
-    assert complaints(text) == [
-        "shards.toml:7: [models.m.compression] cluster_dim = 3: must divide group_size = 32."
-    ]
 
 
 TEXT = """\

@@ -127,13 +127,6 @@ def test_a_sample_is_spread_evenly(count: int, size: int) -> None:
         assert max(b - a for a, b in pairwise(places)) <= 2 * ceil((size - 2) / (count - 2))
 
 
-@given(st.lists(st.sampled_from([*LLAMA, "all", "head*", "L00-L04", "sample:3"]), min_size=1))
-def test_a_selection_is_ordered_and_without_doubles(terms: list[str]) -> None:
-    found = chosen(",".join(terms))
-    assert found == [shard for shard in LLAMA if shard in found]
-    assert set(found) == {shard for term in terms for shard in chosen(term)}
-
-
 SHARDS = "".join(
     f'[models.m.shard."{name}"]\nartifact = "e.mlpackage"\nreference = "none"\n'
     for name in ("L00", "L01", "L02", "head.0", "head.1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from pytest_ane.make import Cache
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import SourceError
 from pytest_ane.models.chain import Chain, ChainStep, Decoder, Residual, ShardRun, no_residual
-from pytest_ane.models.families import LanguageModel, Reference, Streams, Wire
+from pytest_ane.models.families import Wire
 from pytest_ane.probes.exact_chain import (
     GoldenPrompt,
     ShardAlone,
@@ -22,7 +22,6 @@ from pytest_ane.probes.exact_chain import (
     forced,
     record_golden,
     reference_chain,
-    run_all,
 )
 from pytest_ane.probes.recording import TokenPrompt, record_hidden
 from tests.gates.behaviour.toys import toy
@@ -176,48 +175,3 @@ def test_the_error_of_nan_is_nan_and_of_what_should_add_nothing_infinite() -> No
     assert alone(path, [1, 2], [3], first=np.nan).error == pytest.approx(1)
     assert np.isnan(alone(path, [1], first=np.nan).error)
     assert alone(lambda hidden: [10 * x + 1 for x in hidden], [1, 2]).error == np.inf
-
-
-class Weights:
-    """A shard's weights, which know how many of their kind there are."""
-
-    held = 0
-    most = 0
-    reads = 0
-
-    def __init__(self) -> None:
-        Weights.reads += 1
-        Weights.held += 1
-        Weights.most = max(Weights.most, Weights.held)
-
-    def __del__(self) -> None:
-        Weights.held -= 1
-
-
-class Model:
-    """As much of a language model as a chain of references needs."""
-
-    embed = staticmethod(embed)
-
-    def reference(self, shard: str) -> Reference:
-        weights = Weights()
-
-        def run(sequences: Sequence[FloatArray]) -> list[FloatArray]:
-            assert weights
-            return [2 * x for x in sequences]
-
-        return run
-
-
-def test_a_lazy_reference_holds_one_shard_and_reads_it_once_for_all_sequences() -> None:
-    Weights.reads = Weights.most = 0
-    wires = [Wire(f"L{i:02d}") for i in range(4)]
-    chain = reference_chain(cast("LanguageModel", Model()), wires, lazy=True)
-    assert Weights.reads == 0
-    streams: list[Streams] = [{"x": embed([1])}, {"x": embed([2, 3])}]
-    for step in chain.steps:
-        run_all(step, streams)
-    assert (Weights.reads, Weights.most, Weights.held) == (4, 1, 0)
-    assert streams[1]["x"].tolist() == (16 * embed([2, 3])).tolist()
-    assert chain.steps[0].all([]) == []
-    assert chain.steps[0].open()(embed([1])).tolist() == (2 * embed([1])).tolist()

@@ -52,12 +52,9 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class Palettes:
-    """A weight's palettes.
+    """A weight's palettes: fp16 `luts` `[groups, 2^nbits]`, ascending, then zeros; uint8 `indices`.
 
-    Attributes:
-        luts: fp16 `[groups, 2^nbits]`, ascending; zeros follow where values are fewer.
-        indices: uint8 of the weight's shape.
-        axis: along which the groups lie.
+    The groups lie along `axis`.
     """
 
     luts: HalfArray
