@@ -35,6 +35,7 @@ from pytest_ane.manifest import (
     Step,
     Uncompressed,
 )
+from pytest_ane.manifest.compression import WAYS
 from pytest_ane.mlprogram.arrays import Array, FloatArray
 from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.mlprogram.errors import AneError, BuildError, ProgramError
@@ -71,7 +72,10 @@ def compress(
             return notes + palettize(
                 saved, package, settings, subject=subject, errors=errors, progress=progress
             )
-        shutil.copytree(saved, package)
+        if saved == source:
+            shutil.copytree(source, package)
+        else:
+            saved.replace(package)
     return notes
 
 
@@ -297,7 +301,9 @@ def _aliases(name: str, turn: int) -> Iterator[str]:
 
 def _config(cto: Any, step: Step) -> Any:
     if isinstance(step, Prune):
-        return _pruner(cto, step)
+        way = next(key for key in WAYS if getattr(step, key) is not None)
+        make = cto.OpThresholdPrunerConfig if way == "threshold" else cto.OpMagnitudePrunerConfig
+        return make(**{way: getattr(step, way)}, weight_threshold=step.weight_threshold)
     shared = {"granularity": step.granularity, "weight_threshold": step.weight_threshold}
     if isinstance(step, Linear):
         block = {"block_size": step.block_size} if step.granularity == "per_block" else {}
@@ -315,23 +321,16 @@ def _config(cto: Any, step: Step) -> Any:
     )
 
 
-def _pruner(cto: Any, step: Prune) -> Any:
-    common = {"weight_threshold": step.weight_threshold}
-    if step.threshold is not None:
-        return cto.OpThresholdPrunerConfig(threshold=float(step.threshold), **common)
-    if step.target_sparsity is not None:
-        return cto.OpMagnitudePrunerConfig(target_sparsity=float(step.target_sparsity), **common)
-    return cto.OpMagnitudePrunerConfig(n_m_ratio=step.n_m_ratio, **common)
-
-
 def _palette(weights: Array, nbits: int) -> tuple[Array, Array]:
-    """A k-means palette; of integers, which a joint pass palettizes, one of integers."""
-    from pytest_ane.make.palettize._palettes import palette
+    """A k-means palette as a `lut_function`; of integers, which a joint pass palettizes, such."""
+    from pytest_ane.make.palettize._palettes import find_palettes
 
-    lut, indices = palette(weights, nbits)
-    if weights.dtype.kind in "iu":
-        lut = np.rint(lut).astype(weights.dtype)
-    return lut, indices
+    with np.errstate(over="ignore"):
+        stored = weights.astype(np.float16)
+    made = find_palettes(stored, "kmeans", nbits, groups=1, axis=0, threads=1)
+    integers = weights.dtype.kind in "iu"
+    lut = np.rint(made.luts[0]).astype(weights.dtype) if integers else made.luts[0]
+    return lut, made.indices.reshape(-1)
 
 
 @contextmanager

@@ -30,8 +30,7 @@ class _Collector(logging.Handler):
 def import_coremltools() -> Any:
     """`coremltools`, its remarks at import (eight of them off macOS) kept off the screen.
 
-    Each conversion collects garbage twice. Looking through all that torch and coremltools are made
-    of, which stays to the end, took a third of a second each time; the collector leaves it out.
+    The collector leaves out what it is made of, a third of a second each time.
     """
     first = "coremltools.optimize.coreml" not in sys.modules
     with importing():
@@ -46,10 +45,9 @@ def import_coremltools() -> Any:
 def importing() -> Iterator[None]:
     """While coremltools is imported: no remarks, and nothing that it need not have.
 
-    It imports transformers and scikit-learn to see whether they are there, which takes two seconds;
-    so they are not there, unless they are imported already. Its k-means imports scikit-learn when
-    it needs it. What compresses models while they are trained is half of the rest: it is imported
-    when someone asks for it.
+    It imports transformers and scikit-learn to see whether they are there, which takes two seconds,
+    and what compresses models while they are trained, half of the rest, which is imported when it
+    is asked for.
     """
     hidden = {"transformers", "sklearn"} - sys.modules.keys()
     later = set() if "coremltools" in sys.modules else {_TRAINING}

@@ -147,16 +147,10 @@ def _build(
 def canonicalize(package: Path) -> None:
     """Rewrite an `.mlpackage`'s model file and manifest in their one form; weights stay.
 
-    Two builds of a shard would differ in the random identifiers of `Manifest.json`, the order of
-    protobuf's maps, the day, and the kind of torch. Evidence names files by digest, and a shard is
-    built where its evidence is recorded and again where it is verified.
-
-    The model's maps are sorted by key, and its metadata loses the day of conversion and what marks
-    a torch as a build for one machine (`2.13.0+cpu`). An item's identifier is the UUID (version 5)
-    of its path and its content's digest.
-
-    Raises:
-        ProgramError: the package is damaged.
+    Two builds would differ in the random identifiers of `Manifest.json`, the order of protobuf's
+    maps, the day, and the kind of torch (`2.13.0+cpu`): evidence names files by digest, wherever a
+    shard is built. Maps are sorted, and an item's identifier is the UUID (version 5) of its path
+    and its content's digest. `ProgramError` where the package is damaged.
     """
     file, message = parse_package(package)
     _without_machine(message)
@@ -268,8 +262,8 @@ def convert(conversion: Conversion, *, max_tokens: int, target: str, subject: st
 def _checked_once() -> AbstractContextManager[Any]:
     """Let coremltools not check its program after each pass; whoever calls it checks the last.
 
-    After each of a hundred passes it goes through the whole program, and before and after each
-    pipeline it prints it for a log that nobody reads: a third of the time of converting a block.
+    After each of a hundred passes it goes through the whole program: a third of the time of a
+    block.
     """
     from coremltools.converters.mil.mil import Program
 
@@ -279,9 +273,7 @@ def _checked_once() -> AbstractContextManager[Any]:
 def _number_symbols_anew() -> None:
     """Let coremltools call the first unknown length `is0` again, as in a new process.
 
-    It keeps a Python type for every shape that it has met. It means to count anew for each
-    conversion (`_reset_conversion_state`), but resets a copy of the count; so 150 types, 2 MB, were
-    kept of each shard, and collecting garbage took longer from shard to shard.
+    It keeps a Python type for every shape that it has met: 2 MB of each shard.
     """
     from coremltools.converters.mil.mil import program
 

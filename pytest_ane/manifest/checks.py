@@ -59,23 +59,15 @@ def _prompts(here: KeyPath, model: ModelTable) -> Iterator[Problem]:
 
 def _variant(here: KeyPath, model: ModelTable) -> Iterator[Problem]:
     known = VARIANTS.get(model.family or "", ())
-    if model.variant is None or model.variant in known:
-        return
-    if known:
-        message = f"family {model.family!r} has the variants {' and '.join(map(repr, known))}"
+    if model.variant is not None and model.variant not in known:
+        message = f"is none of the family's variants; there are: {', '.join(known) or 'none'}"
         yield at_value((*here, "variant"), model.variant, message)
-    else:
-        what = f"family {model.family!r} has" if model.family else "a model without a family has"
-        yield at_key((*here, "variant"), f"{what} no variants; leave 'variant' out")
 
 
 def _builder(here: KeyPath, model: ModelTable, builder: str, folder: Path) -> Iterator[Problem]:
-    if model.family is not None:
-        yield at_key((*here, "builder"), "'builder' stands in place of a family; give one of them")
-    if model.source is not None:
-        yield at_key((*here, "source"), "'source' needs a family; a builder brings its weights")
-    if model.prompts:
-        yield at_key((*here, "prompts"), "'prompts' needs a family, which knows how shards follow")
+    for key in ("family", "source", "prompts"):
+        if getattr(model, key):
+            yield at_key((*here, key), f"{key!r} and a builder exclude each other; give one")
     if model.shards is None:
         yield at_table(here, "'shards' is missing; name those that the builder makes")
     module = builder.partition(":")[0]

@@ -72,7 +72,7 @@ VersionedSystem = Annotated[
     str,
     Form(
         rf"(macOS|iOS|iPadOS) {_VERSION}",
-        "must be a system with its version, such as 'macOS 26', which takes in 26.1",
+        "must be a system such as 'macOS 26', which takes in 26.1",
     ),
 ]
 Age = Annotated[

@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from pytest_ane.manifest.base import Form, Record
-from pytest_ane.manifest.evidence import EvidencePolicy
+from pytest_ane.manifest.evidence import EvidencePolicy, VersionedSystem
 
 _SIZE = r"(\d{1,15}(?:\.\d{1,15})?)\s*([kMG]i?)?B"
 _COUNT = r"(\d{1,15}(?:\.\d{1,15})?)\s*([kMG])"
@@ -75,10 +75,6 @@ def _schema(pattern: str) -> WithJsonSchema:
 Size = Annotated[int, BeforeValidator(size), Field(ge=1), _schema(_SIZE)]
 Count = Annotated[int, BeforeValidator(count), Field(ge=1), _schema(_COUNT)]
 
-System = Annotated[
-    str, Form(r"(macOS|iOS|iPadOS) \d{1,3}(\.\d{1,3}){0,2}", "must be a system such as 'macOS 26'")
-]
-
 Regression: TypeAlias = Annotated[
     float | Literal["calibrated"],
     PlainValidator(regression),
@@ -112,7 +108,7 @@ class PlacementPolicy(Record):
     allow_off: Patterns = ()
     """Ops that may run off the ANE: names or types, with `*` and `?` as in file names. They are
     counted, and judged no further."""
-    os: System = "macOS 26"
+    os: VersionedSystem = "macOS 26"
     """System the shards are for; decides the size rule: 2 GiB up to macOS 26, 1 GiB from 27."""
 
 

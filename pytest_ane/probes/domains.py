@@ -335,9 +335,24 @@ class Sampler:
         and `call` its number in a sequence. A number that is optional is left out of every second
         probe, the first one's too. `ProgramError` where an input's options do not fit its shape.
         """
-        features = [f for f in self.features if not (number % 2 == 0 and may_be_left_out(f))]
-        return {f.name: self._input(f, shapes[f.name], kind, probe, number, start, call)
-                for f in features}  # fmt: skip
+        arrays: dict[str, Array] = {}
+        for feature in self.features:
+            if number % 2 == 0 and may_be_left_out(feature):
+                continue
+            name, spec = feature.name, self.domains[feature.name].input
+            drawn = self._drawn[name]
+            which = Call(probe, name, number, start, drawn, flexible_axis(feature), call)
+            if spec is None:
+                shape = shapes[name]
+                arrays[name] = KINDS[kind](which.bits, shape or (1,)).reshape(shape)
+                continue
+            with self._naming(name):
+                arrays[name] = _typed(feature, spec, draw(spec, shapes[name], which))
+            if spec.kind == "ids":
+                self._drawn[name] += arrays[name].size
+            elif spec.pictures:
+                self._drawn[name] += 1
+        return arrays
 
     def positions(self, shapes: Mapping[str, Shape]) -> int:
         """Positions T of a call, by the first input of a kind that depends on them; else 1."""
@@ -376,29 +391,6 @@ class Sampler:
                 left = domain.count - self._drawn[name]
                 needed.append(math.ceil(max(left, 0) / math.prod(shapes[name])))
         return max(calls for calls in needed if calls <= most)
-
-    def _input(
-        self,
-        feature: Feature,
-        shape: Shape,
-        kind: str,
-        probe: tuple[object, ...],
-        number: int,
-        start: int,
-        turn: int,
-    ) -> Array:
-        name, spec = feature.name, self.domains[feature.name].input
-        first = self._drawn[name]
-        call = Call(probe, name, number, start, first, flexible_axis(feature), turn)
-        if spec is None:
-            return KINDS[kind](call.bits, shape or (1,)).reshape(shape)
-        with self._naming(name):
-            values = _typed(feature, spec, draw(spec, shape, call))
-        if spec.kind == "ids":
-            self._drawn[name] += values.size
-        elif spec.pictures:
-            self._drawn[name] += 1
-        return values
 
     @contextmanager
     def _naming(self, name: str) -> Iterator[None]:

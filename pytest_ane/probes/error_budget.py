@@ -77,9 +77,13 @@ def run_cases(runner: Runner, cases: Sequence[Case]) -> Iterator[Run]:
             rows = cases[i].rows(outputs)
             parts[i].append(rows)
             if cases[i].residual_unknown:
-                known = rows.keys() & outputs.keys()
-                call = cases[i].calls[turn]
-                alike[i].append({n: _alike(cases[i], call, n, outputs[n]) for n in known})
+                inputs = cases[i].calls[turn].values()
+                floats = [x for x in inputs if np.issubdtype(x.dtype, np.floating)]
+                shapes = {n: getattr(outputs[n], "shape", None) for n in rows.keys() & outputs}
+                alike[i].append({
+                    n: [cases[i].rows({n: x})[n] for x in floats if x.shape == shape]
+                    for n, shape in shapes.items()
+                })  # fmt: skip
     for case, mine, others in zip(cases, parts, alike, strict=True):
         sizes = (max(map(len, part.values()), default=0) for part in mine)
         every = [size for size in sizes for _ in range(size)]
@@ -103,15 +107,6 @@ def nearest(inputs: Sequence[FloatArray], expected: FloatArray) -> FloatArray | 
         return like if like >= 0 else -1.0
 
     return max(inputs, key=likeness, default=None)
-
-
-def _alike(case: Case, call: Arrays, name: str, output: Any) -> list[FloatArray]:
-    """The floating-point inputs of an output's shape, as rows of that output."""
-    return [
-        case.rows({name: x})[name]
-        for x in call.values()
-        if np.issubdtype(x.dtype, np.floating) and x.shape == getattr(output, "shape", None)
-    ]
 
 
 BUDGET_VERSION = 2

@@ -358,7 +358,8 @@ def _single(values: DoubleArray) -> FloatArray:
 
 def _shares(bits: np.random.PCG64, shape: Shape) -> DoubleArray:
     """Uniform numbers from 0 to below 1."""
-    return (_words(bits, shape) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    shares: DoubleArray = (_words(bits, shape) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return shares
 
 
 def _words(bits: np.random.PCG64, shape: Shape) -> Array:

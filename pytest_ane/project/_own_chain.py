@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -262,35 +263,29 @@ class PackageChain:
         model = self._model
         inputs = {name: questions(shard.inputs) for name, shard in self._shards.items()}
         packages = {name: self._stands_for(name) for name in self._shards}
+        embedding, reference = model.embedding, model.reference
+        if embedding is not None:
+            files = {"file": embedding.path} if embedding.path.is_file() else {}
+            asked = embedding.model_dump(mode="json", exclude={"file"})
+            table = {**asked, "name": embedding.name, **digests(files, root)}
+        code = isinstance(reference, str) and ":" in reference
         return {
             "chain": [entry.model_dump(mode="json") for entry in model.chain],
             "inputs": {name: asked for name, asked in inputs.items() if asked},
-            "embedding": self._embedding_identity(root),
+            "embedding": None if embedding is None else table,
             "tokenizer": _digest(model.tokenizer),
             "packages": {
                 name: tree_digest(path)
                 for name, path in packages.items()
                 if path is not None and path.exists()
             },
-            "reference": self._reference_identity(),
+            "reference": _digest(reference)
+            if isinstance(reference, Path)
+            else [reference, code_digests(reference.partition(":")[0]) if code else {}],
             "depends": {str(path): file_digest(path) for path in model.depends if path.is_file()},
             "context": [model.context, model.max_tokens],
             "versions": {"pytest-ane": pytest_ane.__version__, "numpy": np.__version__},
         }
-
-    def _embedding_identity(self, root: Path) -> Any:
-        table = self._model.embedding
-        if table is None:
-            return None
-        asked = table.model_dump(mode="json", exclude={"file"})
-        found = digests({"file": table.path}, root) if table.path.is_file() else {}
-        return {**asked, "name": table.name, **found}
-
-    def _reference_identity(self) -> Any:
-        reference = self._model.reference
-        if isinstance(reference, Path):
-            return _digest(reference)
-        return [reference, code_digests(reference.partition(":")[0]) if ":" in reference else {}]
 
     @cached_property
     def _table(self) -> RowTable | None:
@@ -345,26 +340,6 @@ class PackageChain:
                 "reference or uncompressed, or let the model's reference be a function."
             )
         return path
-
-
-class ToldBlocks:
-    """Outputs `[T, C]` that the reference tells, by prompt and shard, in each shard's place."""
-
-    def __init__(
-        self, packages: PackageChain, told: Mapping[str, Mapping[str, FloatArray]]
-    ) -> None:
-        self.embed = packages.embed
-        self._packages, self._told = packages, told
-
-    def reference(self, shard: str) -> Reference:
-        """The outputs of a shard that are told for all prompts, in their order."""
-        rows = [states[shard] for states in self._told.values()]
-
-        def run(sequences: Sequence[FloatArray]) -> list[FloatArray]:
-            self._packages.check_place(shard, sequences, rows)
-            return rows
-
-        return run
 
 
 class OpenChain(OpenModel):
@@ -485,7 +460,21 @@ class OpenChain(OpenModel):
         return told if complete else None
 
     def _blocks(self) -> Embeds:
-        return super()._blocks() if self._told is None else ToldBlocks(self.packages, self._told)
+        """The packages, with outputs that the reference tells in each shard's place."""
+        told, packages = self._told, self.packages
+        if told is None:
+            return super()._blocks()
+
+        def reference(shard: str) -> Reference:
+            rows = [states[shard] for states in told.values()]
+
+            def run(sequences: Sequence[FloatArray]) -> list[FloatArray]:
+                packages.check_place(shard, sequences, rows)
+                return rows
+
+            return run
+
+        return cast("Embeds", SimpleNamespace(embed=packages.embed, reference=reference))
 
 
 def _digest(path: Path | None) -> str:

@@ -149,7 +149,10 @@ def test_a_signer_that_is_not_there(complaints: Complaints, tmp_path: Path) -> N
     [
         ("policy.evidence.chips = []", "chips = []: is empty and would accept nothing; leave it"),
         ("policy.evidence.os = ['Tahoe']", 'os[0] = "Tahoe": must be a system such as'),
-        ("policy.evidence.systems = ['macOS *']", 'systems[0] = "macOS *": must be a system with'),
+        (
+            "policy.evidence.systems = ['macOS *']",
+            '"macOS *": must be a system such as',
+        ),
         ("policy.evidence.systems = []", "systems = []: is empty and would accept nothing"),
         ("policy.evidence.compute-units = ['NPU']", "must be 'ALL', 'CPU_AND_GPU'"),
         ("policy.evidence.max-age = 90", "max-age = 90: must be a time such as"),

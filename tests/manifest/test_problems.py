@@ -27,6 +27,7 @@ SAID = [
     (MODEL, "probes = 3", "must be a table."),
     (MODEL, "max-tokens = 0", "must be greater than or equal to 1."),
     (MODEL, "prompts = 3", "must be a list."),
+    (MODEL, 'variant = "notes"', "is none of the family's variants; there are: none."),
     (MODEL, "arithmetic = []", "must be 'typed', 'ane' or a list of both."),
     (PALETTE, "nbits = 5", "must be 1, 2, 3, 4, 6 or 8."),
     (PALETTE, "nbits = true", "must be a whole number."),
@@ -50,7 +51,6 @@ TOLD = [
     (MODEL, "max_tokens = 4", "unknown key 'max_tokens': did you mean 'max-tokens'?"),
     (MODEL, "compresion.nbits = 4", "unknown key 'compresion': did you mean 'compression'?"),
     (MODEL, "min-cosine = 0.9", "unknown key 'min-cosine': it belongs in another table."),
-    (MODEL, "variant = 'notes'", "family 'llama' has no variants; leave 'variant' out."),
     (PALETTE, 'keep = ["a", ""]', 'keep[1] = "": must not be empty.'),
     (F, "outputs.y.min-cosin = 1", "unknown key 'min-cosin': did you mean 'min-cosine'?"),
     (P, "size = 4", "unknown key 'size': "),
@@ -69,7 +69,7 @@ SENTENCES = [
     ),
     (
         MODEL + 'policy.placement.os = "Linux"',
-        "os = \"Linux\": must be a system such as 'macOS 26'.",
+        "os = \"Linux\": must be a system such as 'macOS 26'",
     ),
     (PROMPT, "[[models.m.prompts]] give exactly one of text, chat and ids."),
     (MODEL + "prompts = [{ name = 'a b', text = 'x' }]", "must be a name of letters, digits, '_'"),
@@ -114,7 +114,7 @@ SENTENCES = [
     ),
     (
         MODEL.replace("llama", "zaya") + "variant = 'note'",
-        "5: [models.m] variant = \"note\": family 'zaya' has the variants 'published' and 'notes'.",
+        "is none of the family's variants; there are: published, notes.",
     ),
     (
         MODEL + "[models.m.shard.head.0]\nreference = 'none'",

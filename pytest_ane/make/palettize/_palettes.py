@@ -129,18 +129,6 @@ def find_palettes(
     return Palettes(luts, np.swapaxes(indices.reshape(moved.shape), 0, axis), axis)
 
 
-def palette(weights: Array, nbits: int) -> tuple[HalfArray, Indices]:
-    """The best palette of 2^nbits fp16 values, in the form of coremltools' `lut_function`.
-
-    `lut` is float16 `[2^nbits]`, `indices` uint8 of the size of `weights`, flat; `ValueError` where
-    one of them is NaN, or infinite in fp16.
-    """
-    with np.errstate(over="ignore"):
-        stored = weights.astype(np.float16)
-    palettes = find_palettes(stored, "kmeans", nbits, groups=1, axis=0, threads=1)
-    return palettes.luts[0], palettes.indices.reshape(-1)
-
-
 def pack(indices: Indices, nbits: int) -> Indices:
     """Indices in the order they lie in memory, as bits, lowest first."""
     flat = np.ascontiguousarray(indices).reshape(-1)

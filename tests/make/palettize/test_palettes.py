@@ -15,7 +15,6 @@ from pytest_ane.make.palettize._palettes import (
     Palettes,
     TooManyValues,
     find_palettes,
-    palette,
     palettize,
 )
 from pytest_ane.make.palettize.choose import constants
@@ -80,13 +79,6 @@ def test_what_is_no_number(mode: Mode, bad: float) -> None:
     weight[2, 7] = bad
     with pytest.raises(ValueError, match="NaN"):
         find(weight, mode, groups=4)
-
-
-def test_a_palette_for_coremltools() -> None:
-    lut, indices = palette(np.array([[0.0, 0.1], [5.0, 5.5]], np.float32), 1)
-    assert lut.tolist() == [np.float16(0.05), 5.25]
-    assert lut.dtype == np.float16
-    assert indices.tolist() == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize(("axis", "groups"), [(0, 6), (1, 4), (0, 1)])
