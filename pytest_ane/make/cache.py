@@ -75,11 +75,9 @@ class Entry:
 class Cache:
     """A cache folder, the user's own by default.
 
-    Args:
-        builds: how many entries processes that share the folder make at once; `None` for any.
-        notify: receives a sentence on each entry that was damaged or edited; stderr by default.
-        store: asked for an entry before it is made, and offered what was made.
-        max_size: bytes of all entries, above which those not in use go; `None` for any.
+    At most `builds` entries are made at once by processes that share the folder. `notify` receives
+    a sentence on each entry that was damaged or edited; `store` is asked for an entry before it is
+    made, and offered what was made; of more than `max_size` bytes those not in use go.
 
     Attributes:
         unwritable: why the folder can only be read; empty where it can be written.

@@ -199,11 +199,9 @@ _STATES = 18
 def convert(conversion: Conversion, *, max_tokens: int, target: str, subject: str) -> Any:
     """Trace and convert to an ML Program in fp16 with a flexible T of 1 to `max_tokens`.
 
-    The module is traced in the dtype of its parameters and states. fp16 is several times faster
-    and leaner: the converter checks every float32 constant for overflow.
-
-    Raises:
-        BuildError: torch cannot trace the module or coremltools cannot convert it.
+    The module is traced in the dtype of its parameters and states: fp16 is several times faster and
+    leaner, for the converter checks every float32 constant for overflow. `BuildError` where torch
+    cannot trace the module or coremltools cannot convert it.
     """
     import numpy as np
     import torch

@@ -137,19 +137,12 @@ _SAID = 200
 
 
 class SharedStore:
-    """Entries and small files below a URL.
+    """Entries and small files below a URL, such as `s3://bucket/ane` or `/mnt/ane`.
 
-    Args:
-        url: of a folder, such as `s3://bucket/ane`, `https://host/ane` or `/mnt/ane`.
-        notify: receives a sentence on each file that is damaged, differs, or cannot be had.
-        counts: receives how many entries were `fetched` and `stored`.
-
-    Attributes:
-        name: the URL without credentials.
-        is_writable: whether files can be stored; False of web servers, and once it was refused.
-
-    Raises:
-        CacheError: no library for the URL is installed, or it has no meaning.
+    `notify` receives a sentence on each file that is damaged or cannot be had, `counts` how many
+    entries were `fetched` and `stored`. `name` is the URL without credentials. Web servers, and
+    whoever refuses it once, are not `is_writable`. `CacheError` where the URL has no meaning, or no
+    library.
     """
 
     def __init__(

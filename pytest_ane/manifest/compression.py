@@ -5,7 +5,7 @@ Which of them coremltools 9.0 joins is checked here too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -84,9 +84,7 @@ class Method(CoremlRecord):
     def for_weight(self, name: str, op_types: Collection[str] = ()) -> Settings:
         """The settings of one weight, `keep` and `overrides` applied; it has neither itself.
 
-        Args:
-            name: as the converted program has it.
-            op_types: the operations that take it.
+        `name` is as the converted program has it, `op_types` are the operations that take it.
         """
         if any(fnmatchcase(name, glob) for glob in self.keep):
             return Uncompressed()
@@ -148,8 +146,10 @@ class Compressing(Method):
             for key in ("keep", "overrides", "joint"):
                 if getattr(step, key):
                     raise misplaced(("joint", index, key), "belongs to the method itself")
-        if (message := joint_error(self.steps)) is not None:
-            raise misplaced(("joint",), message)
+        order = " then ".join(step.method for step in self.steps)
+        if self.joint and order not in _JOINT:
+            known = "; ".join(sorted(_JOINT))
+            raise misplaced(("joint",), f"{order} cannot be done jointly; what can is {known}")
         return self
 
 
@@ -245,32 +245,13 @@ _KINDS: dict[str, type[Method]] = {
 
 
 _JOINT = {
-    ("prune", "palettize"),
-    ("prune", "linear"),
-    ("prune", "palettize", "linear"),
-    ("palettize", "linear"),
-    ("palettize", "prune"),
-    ("palettize", "prune", "linear"),
-    ("linear", "palettize"),
-    ("linear", "prune"),
+    *(f"prune then {rest}" for rest in ("palettize", "linear", "palettize then linear")),
+    *(f"palettize then {rest}" for rest in ("linear", "prune", "prune then linear")),
+    *(f"linear then {rest}" for rest in ("palettize", "prune")),
 }
-"""What coremltools 9.0 does jointly; of any other order it fails at the last step or leaves it out
-without a word."""
-
-
-def joint_error(steps: Sequence[Step]) -> str | None:
-    """Why coremltools 9.0 would not do one step after another; `None` where it does.
-
-    Source: `optimize/coreml/_quantization_passes.py` (`_validate_child_constexpr_for_compress` and
-    the three `transform_op`), and what it writes for each order.
-    """
-    methods = tuple(step.method for step in steps)
-    if len(steps) < 2:
-        return None
-    if methods not in _JOINT:
-        orders = "; ".join(" then ".join(order) for order in sorted(_JOINT))
-        return f"{' then '.join(methods)} cannot be done jointly; what can is {orders}"
-    return None
+"""What coremltools 9.0 does jointly (`_validate_child_constexpr_for_compress` and the three
+`transform_op` in optimize/coreml/_quantization_passes.py); of any other order it fails at the last
+step or leaves it out without a word."""
 
 
 def _of_override(index: int, override: Override, error: ValidationError) -> PydanticCustomError:

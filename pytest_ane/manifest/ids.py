@@ -126,14 +126,11 @@ _SAMPLE = "sample"
 
 
 def select(manifest: Manifest, expression: str, option: str = "--ane-shards") -> tuple[Shard, ...]:
-    """Shards that a selection names, in the manifest's order, each once.
+    """Shards that a selection names, in the manifest's order, each once; or `ManifestError`.
 
-    Terms are separated by commas: `all`, an id, a range, a glob, or `sample:N`, a seeded and
-    evenly spread sample with first and last included. Each may follow `model:`; without it, a term
-    speaks of the shards of all models.
-
-    Raises:
-        ManifestError: nothing is named, or a term matches no shard; the sentence names `option`.
+    Terms are separated by commas: `all`, an id, a range, a glob, or `sample:N`, a seeded and evenly
+    spread sample with first and last included. Each may follow `model:`; without it, a term speaks
+    of the shards of all models. A sentence about what is wrong names `option`.
     """
     terms = [term for term in (term.strip() for term in expression.split(",")) if term]
     if not terms:
@@ -211,7 +208,7 @@ def _fault(term: str, ids: Sequence[str]) -> str | None:
 def _named(term: str, ids: Sequence[str]) -> list[str]:
     """The ids that an id, a glob or a range names; those of a range may not exist.
 
-    A shard's id names all functions of its package. In a glob, brackets at the end are a function,
+    A shard's id names all functions of its package. Brackets at a glob's end are a function,
     `*[verify*]`, and only where none has such a name a set of characters, `L0[12]`.
     """
     if term in ids:

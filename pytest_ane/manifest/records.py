@@ -141,14 +141,6 @@ class Probes(Record):
         """The kinds whose calls only a family knows how to make."""
         return tuple(kind for kind in self.kinds if kind in OF_FAMILIES)
 
-    @model_validator(mode="after")
-    def _once_each(self) -> Probes:
-        if len(set(self.kinds)) < len(self.kinds):
-            raise ValueError("kinds names a kind twice; name each once")
-        if len(set(self.lengths)) < len(self.lengths):
-            raise ValueError("lengths names a length twice; name each once")
-        return self
-
 
 class Prompt(Record):
     """A golden prompt: exactly one of text, chat and ids."""
@@ -215,15 +207,11 @@ class OwnPort(Record):
 
 
 class Shard(Record):
-    """One shard, fully resolved: what the rest of the product works with.
+    """One shard, fully resolved: as `tables.ShardTable` and its model have it, paths absolute.
 
-    As `tables.ShardTable` and its model have it, paths absolute; besides:
-
-    Attributes:
-        id: its id in the model, such as `L01`.
-        ungated: functions of the artifact that no shard of the manifest is.
-        pipeline: whether it is a whole pipeline, whose ML Programs are shards of their own.
-        compression: `None` only for an artifact about which the manifest says nothing.
+    `ungated` are functions of the artifact that no shard of the manifest is; a `pipeline` has ML
+    Programs that are shards of their own. Nothing is said of an artifact's compression where it is
+    `None`.
     """
 
     model: str
@@ -268,14 +256,10 @@ class Shard(Record):
 
 
 class Model(Record):
-    """One model: its shards in order and what concerns them all.
+    """One model, resolved: as `tables.ModelTable` has it, paths absolute.
 
-    As `tables.ModelTable` has it, paths absolute; besides:
-
-    Attributes:
-        canary: ids of the shards that must pass before others are built, in order.
-        sentences: what an encoder's prompts rank, in the file's order.
-        policy: the model's own policy, which behaviour is judged by.
+    `canary` are ids of the shards that must pass before others are built, `sentences` what an
+    encoder's prompts rank; behaviour is judged by the model's own policy.
     """
 
     name: str

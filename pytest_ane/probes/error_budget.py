@@ -126,16 +126,14 @@ class Error:
     """How far two runs are apart, relative to what the reference adds to the residual path.
 
     Attributes:
-        greatest: relative L2 error of the worst position; infinite where a value is not finite.
+        greatest: relative L2 error of the worst position, which `probe`, `output` and `position`
+            name; infinite where a value is not finite.
         rms: root of the mean square over all positions of all probes.
-        probe, output, position: where it is greatest.
-        gain: how many times the reference's contribution the other one is, by least squares; NaN
-            where nothing is added.
-        lengths: `(T, greatest)` of the positions of calls of each length.
+        gain: how many times the reference's contribution the other one is, by least squares.
+        lengths, experts: `(T, greatest)` of the calls of each length, `(expert, greatest)` of the
+            positions at which the reference uses each.
         positions: `(position, error)` of the worst probe, of up to 512 positions.
-        channels: first and last of the few channels that have nine tenths of the worst probe's
-            squared error; empty where they are not few.
-        experts: `(expert, greatest)` of the positions at which the reference uses each.
+        channels: first and last of the few channels that have nine tenths of its squared error.
         adds: whether there is a residual path that the output is added to.
     """
 

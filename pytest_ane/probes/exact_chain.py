@@ -179,11 +179,10 @@ class Head:
 class ShardAlone:
     """One shard under teacher forcing: on the reference's own states.
 
-    Attributes:
-        kind: as of its wire: shards of one kind have errors of one size.
-        error: relative L2 of what it contributes, over all positions but 0 (the attention sink of a
-            causal shard, if there are others); of its whole output where no residual path is known.
-        cosine: the lowest of its output at a position; NaN where one is undefined.
+    Shards of one `kind` have errors of one size. The error is the relative L2 of what it
+    contributes, over all positions but 0 (the attention sink of a causal shard, if there are
+    others), or of its whole output where no residual path is known; the cosine is the lowest at a
+    position, NaN where one is undefined.
     """
 
     shard: str
@@ -262,20 +261,19 @@ class StackDrift:
 
         def watch(wire: Wire, streams: Streams) -> None:
             apply_output(exact, wire, self._states(prompt.name, wire.shard)[1])
-            if len(prompt.ids) > 1:
-                self._add(wire.shard, streams[wire.gives][1:], exact[wire.gives][1:])
+            if len(prompt.ids) < 2:
+                return
+            own, right = streams[wire.gives][1:], exact[wire.gives][1:]
+            error, norm, lowest = self._sums.get(wire.shard, (0.0, 0.0, None))
+            with np.errstate(invalid="ignore", over="ignore"):
+                lost = float(np.linalg.norm(np.subtract(own, right, dtype=np.float64)))
+            whole = float(np.linalg.norm(right.astype(np.float64)))
+            if len(cosines := _cosines(own, right)):
+                least = float(cosines.min())
+                lowest = least if lowest is None else float(np.minimum(lowest, least))
+            self._sums[wire.shard] = math.hypot(error, lost), math.hypot(norm, whole), lowest
 
         return watch
-
-    def _add(self, shard: str, own: FloatArray, exact: FloatArray) -> None:
-        error, norm, lowest = self._sums.get(shard, (0.0, 0.0, None))
-        with np.errstate(invalid="ignore", over="ignore"):
-            lost = float(np.linalg.norm(np.subtract(own, exact, dtype=np.float64)))
-        whole = float(np.linalg.norm(exact.astype(np.float64)))
-        if len(cosines := _cosines(own, exact)):
-            least = float(cosines.min())
-            lowest = least if lowest is None else float(np.minimum(lowest, least))
-        self._sums[shard] = math.hypot(error, lost), math.hypot(norm, whole), lowest
 
     @property
     def states(self) -> tuple[StackState, ...]:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from itertools import accumulate, cycle, pairwise, takewhile
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -30,7 +30,6 @@ from pytest_ane.models.families import (
     Layout,
     Port,
     Ports,
-    Reference,
     Routes,
     Wire,
     apply_output,
@@ -390,23 +389,13 @@ class TokenPrompt:
     ids: tuple[int, ...]
 
 
-class Embeds(Protocol):
-    """What hidden states are recorded from: an embedding, and each shard's reference."""
-
-    def embed(self, ids: Sequence[int]) -> FloatArray:
-        """Hidden states `[T, C]` that enter the first shard."""
-
-    def reference(self, shard: str) -> Reference:
-        """What a shard gives of whole sequences `[T, C]`."""
-
-
 def record_hidden(
     cache: Cache,
     identity: dict[str, Any],
     prompts: Callable[[], Sequence[TokenPrompt]],
     spec: Any,
     wiring: Sequence[Wire],
-    model: Callable[[], Embeds],
+    model: Callable[[], LanguageModel],
     name: str = "",
 ) -> Path:
     """The entry with hidden states of the golden prompts entering and leaving every shard.

@@ -35,7 +35,6 @@ from pytest_ane.probes.domains import domains
 from pytest_ane.probes.exact_chain import GoldenPrompt
 from pytest_ane.probes.recording import (
     RECORDING_VERSION,
-    Embeds,
     TokenPrompt,
     check_finite,
     load,
@@ -459,7 +458,7 @@ class OpenChain(OpenModel):
         complete = not any(blocks - states.keys() for states in told.values())
         return told if complete else None
 
-    def _blocks(self) -> Embeds:
+    def _blocks(self) -> LanguageModel:
         """The packages, with outputs that the reference tells in each shard's place."""
         told, packages = self._told, self.packages
         if told is None:
@@ -474,7 +473,7 @@ class OpenChain(OpenModel):
 
             return run
 
-        return cast("Embeds", SimpleNamespace(embed=packages.embed, reference=reference))
+        return cast("LanguageModel", SimpleNamespace(embed=packages.embed, reference=reference))
 
 
 def _digest(path: Path | None) -> str:

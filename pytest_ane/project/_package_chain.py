@@ -90,13 +90,8 @@ class Entry:
 class PackageLayout:
     """One package's host side in a chain; as a family's `Layout`.
 
-    Attributes:
-        width: channels of what enters at a position.
-        sees: what a position's output depends on besides itself.
-        feedback: outputs that enter the next call, with the inputs that they enter.
-        outputs: port, stream and mode of each.
-        branches: channels of each output.
-        recurrent: all states, for nobody tells which have a place for every position.
+    `outputs` are port, stream and mode of each, `branches` their channels. All states count as
+    recurrent, for nobody tells which have a place for every position.
     """
 
     shifts = False

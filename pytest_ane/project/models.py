@@ -34,7 +34,6 @@ from pytest_ane.probes.cases import Case
 from pytest_ane.probes.exact_chain import GoldenPrompt, record_golden, reference_chain
 from pytest_ane.probes.package import builder_cases, record_builder
 from pytest_ane.probes.recording import (
-    Embeds,
     HiddenProbe,
     TokenPrompt,
     load,
@@ -238,7 +237,7 @@ class OpenModel:
             name=self.model.name,
         )
 
-    def _blocks(self) -> Embeds:
+    def _blocks(self) -> LanguageModel:
         """What hidden states are recorded from."""
         return self.language_model
 

@@ -25,14 +25,9 @@ from pytest_ane.project.models import OpenModel
 class Stack:
     """A whole model as the behaviour gate measures it, in one arithmetic; opened when first used.
 
-    Attributes:
-        model: the model's name.
-        subject: the model, with this arithmetic.
-        policy: what it must reach.
-        artifacts: every shard with its package, in the manifest's order.
-
-    Raises:
-        UnprovenError: a device cannot run them in the ANE's arithmetic of the executor.
+    `subject` is the model with this arithmetic, `policy` what it must reach; `artifacts` has every
+    shard with its package, in the manifest's order. `UnprovenError` where a device cannot run them
+    in the ANE's arithmetic of the executor.
     """
 
     def __init__(

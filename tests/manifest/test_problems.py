@@ -127,8 +127,6 @@ SENTENCES = [
     (MODEL + "[models.m.shard.'a b']", '5: [models.m.shard."a b"] must be a shard id such as L00'),
     (PRUNE, "needs exactly one of target_sparsity, n_m_ratio, threshold."),
     (PRUNE + "target_sparsity = 0.5\nthreshold = 0.1", "needs exactly one of target_sparsity"),
-    (P + 'kinds = ["gaussian", "gaussian"]', "kinds names a kind twice; name each once."),
-    (P + "lengths = [8, 8]", "lengths names a length twice; name each once."),
     (MODEL + "arithmetic = 'fp16'", "arithmetic = \"fp16\": must be 'typed' or 'ane'."),
     (OVERRIDE + 'op_type = "conv"\nnbits = 4', "give either weights or op_type."),
     (

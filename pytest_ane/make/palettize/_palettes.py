@@ -223,11 +223,8 @@ def palettize(
 
     Settings are by the names of weights' `const` operations; `errors` is filled with the squared
     error of each row, by the weight's name. After an error the copy is unfinished. Gives a note on
-    each weight that a setting names and that was left as it is.
-
-    Raises:
-        ProgramError: the source is damaged.
-        BuildError: it is a pipeline or too old, or a weight is NaN or infinite.
+    each weight that a setting names and that was left as it is. `ProgramError` where the source is
+    damaged, `BuildError` where it is a pipeline or too old, or a weight is not finite.
     """
     model = read_package(source)
     if not isinstance(model, MLModel):
