@@ -89,23 +89,3 @@ def test_what_a_read_only_cache_lacks_is_one_sentence(project: Project, root: Pa
         result = project.gate(f"--ane-cache={root}", "-k", "compression", shards="L00")
     result.assert_outcomes(errors=1, deselected=3)
     result.stdout.fnmatch_lines(["mini:L00: its package is not in the cache, and *"])
-
-
-@pytest.mark.parametrize("what", ["folder", "file", "lock"])
-@pytest.mark.slow
-def test_another_user_s_entry_is_passed_by(project: Project, root: Path, what: str) -> None:
-    before = set((root / "artifacts").iterdir())
-    paths = {
-        "folder": before,
-        "file": (root / "artifacts").rglob("weight.bin"),
-        "lock": (root / "locks").glob("artifacts-*.lock"),
-    }[what]
-    if what == "lock":
-        for entry in before:
-            shutil.rmtree(entry)
-    with permitted(0o000, *paths):
-        for _ in "12":
-            result = project.gate(f"--ane-cache={root}", "-k", "compression", shards="L00")
-            result.assert_outcomes(passed=1, deselected=3)
-    (own,) = set((root / "artifacts").iterdir()) - before
-    assert own.name.endswith(f"-u{os.getuid()}")

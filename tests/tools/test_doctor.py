@@ -171,7 +171,7 @@ def test_a_disk_that_is_too_small(
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [(None, "no.toml does not exist"), ("[models", "no.toml:1: not valid TOML")],
+    [(None, "no.toml does not exist"), ("[models", "no.toml: not valid TOML")],
 )
 def test_a_named_manifest_has_to_be_good(
     doctor: Doctor, folder: Path, text: str | None, says: str
