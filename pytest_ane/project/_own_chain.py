@@ -246,10 +246,12 @@ class PackageChain:
             for rows in ([a - b for a, b in zip(own, told, strict=True)], told)
         )
         if not error <= _SAME_FUNCTION * norm:
+            names = [wire.shard for wire in self.wiring]
+            before = ", ".join(names[: names.index(shard)][-4:]) or "the embedding"
             raise UnprovenError(
                 f"{self._model.name}:{shard}: its uncompressed package gives other outputs than "
                 f"the reference tells (relative L2 {error / (norm or 1):.3g}), on what enters it "
-                "by the chain; correct the chain there, or the package."
+                f"by the chain (after {before}); correct the chain there, or the package."
             )
 
     @property
