@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from pytest_ane.make import compare_weights
 from pytest_ane.make.coremltools_quiet import converter_notes, import_coremltools
-from pytest_ane.make.palettize._palettes import palette, palettize
+from pytest_ane.make.palettize._palettes import find_palettes, palettize
 from pytest_ane.make.palettize.choose import constants
 from pytest_ane.manifest import Palettize
 from pytest_ane.mlprogram.blob import load
@@ -124,7 +124,7 @@ def make(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 def ours(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Palettize with our own engine; loading what numba has compiled counts as an import."""
     start = time.perf_counter()
-    palette(np.zeros(64, np.float16), NBITS)
+    find_palettes(np.zeros(64, np.float16), "kmeans", NBITS, groups=1, axis=0, threads=1)
     method = Palettize.model_validate(settings(options))
     small = Shard()
     small.result(small.conv("small", small.input(64), 64, 64))

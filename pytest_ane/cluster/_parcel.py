@@ -47,7 +47,7 @@ class Parcel:
         """Put what came from another machine into a cache; `CacheError` unless it is whole."""
         if self._root is None:
             for name, archive in zip(self.names, self._archives, strict=True):
-                cache.place(*name, partial(_unpack, name, archive))
+                cache.get_or_make(*name, partial(_unpack, name, archive), shared=False)
         self._root, self._archives = cache.root, ()
 
     def __sizeof__(self) -> int:

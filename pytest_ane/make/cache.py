@@ -1,10 +1,9 @@
 """The content-addressed cache: whatever takes long is done once, by one process, and kept whole.
 
 An entry is a folder `<root>/<kind>/<key>`. It is made and sealed in `<root>/tmp` and moved into
-place with one rename, so that an entry that exists is complete, whatever killed the process before.
-Whenever an entry is used it is compared with its seal (`shared_store.py`). One of another user's
-that may not be read or replaced is passed by: this user's own is made beside it. Only what has the
-form of a name made here is ever deleted (`disk.py`).
+place with one rename, so that an entry that exists is complete, whatever killed the process.
+Whenever an entry is used it is compared with its seal (`shared_store.py`). Only what has the form
+of a name made here is ever deleted (`disk.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from filelock import FileLock
 from platformdirs import user_cache_path
@@ -62,12 +60,6 @@ _WORDS = {
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 """Errors that no free space helps against."""
 
-T = TypeVar("T")
-
-
-class _ForeignEntryError(CacheError):
-    """An entry is another user's and may not be read, locked or replaced."""
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -83,22 +75,16 @@ class Entry:
 class Cache:
     """A cache folder, the user's own by default.
 
-    Args:
-        root: the folder.
-        builds: how many entries processes that share the folder make at once; `None` for any.
-        notify: receives a sentence on each entry that was damaged or edited; `to_stderr` by
-            default.
-        store: asked for an entry before it is made, and offered what was made.
-        max_size: bytes of all entries, above which those not in use are deleted, the least
-            recently used first; `None` for any.
+    At most `builds` entries are made at once by processes that share the folder. `notify` receives
+    a sentence on each entry that was damaged or edited; `store` is asked for an entry before it is
+    made, and offered what was made; of more than `max_size` bytes those not in use go.
 
     Attributes:
         unwritable: why the folder can only be read; empty where it can be written.
         used: entries that this object gave or made, for who hands them on.
 
     Raises:
-        CacheError: the folder holds other content and no tag, or cannot be made or written and
-            was no cache before.
+        CacheError: it holds other content and no tag, or cannot be made or written.
     """
 
     def __init__(
@@ -147,44 +133,36 @@ class Cache:
         An entry that differs from its seal is none, which is said; `subject` is whose it is.
         `CacheError` where it cannot be read.
         """
-        return self._passing_by(self.path(kind, key), lambda path: self._get(path, subject))
-
-    def _get(self, path: Path, subject: str) -> Path | None:
+        path = self.path(kind, key)
         if (wrong := self._use(path)) == "":
             return path
         if wrong:
             self.notify(f"{self._sentence(path, wrong, subject)}; it is not used.")
         elif self.store is not None and not self.unwritable:
-            with self._disk_errors(), self._locked(path):
+            with self._disk_errors(), self.lock(_name(path)):
                 if self._use(path, locked=True) == "" or self._fetch(path, subject):
                     return path
         return None
 
     def get_or_make(
-        self, kind: str, key: str, make: Callable[[Path], None], subject: str = ""
+        self,
+        kind: str,
+        key: str,
+        make: Callable[[Path], None],
+        subject: str = "",
+        *,
+        shared: bool = True,
     ) -> Path:
         """A finished entry, made by `make(folder)` if there is none; two processes make it once.
 
         An entry that differs from its seal is made again, which is said; `subject` is whose it is.
+        For what another machine has made, the store is not asked (`shared`).
 
         Raises:
             BuildError: the disk is full or failing; the unfinished entry is removed.
             CacheError: the entry cannot be read, or is missing in a folder that cannot be written.
         """
-        return self._passing_by(
-            self.path(kind, key), lambda path: self._get_or_make(path, make, subject)
-        )
-
-    def place(self, kind: str, key: str, make: Callable[[Path], None]) -> Path:
-        """As `get_or_make`, of an entry that another machine has made: the store is not asked."""
-        return self._passing_by(
-            self.path(kind, key), lambda path: self._get_or_make(path, make, "", shared=False)
-        )
-
-    def _get_or_make(
-        self, path: Path, make: Callable[[Path], None], subject: str, *, shared: bool = True
-    ) -> Path:
-        entry = path.parent.name, path.name
+        path, entry = self.path(kind, key), (kind, key)
         with self._disk_errors():
             if (wrong := self._use(path)) == "":
                 return path
@@ -194,7 +172,7 @@ class Cache:
                     f"cannot be written ({self.unwritable}); choose another with --ane-cache=DIR."
                 )
             # The slot first: who waits for an entry may hold one, who makes it has one already.
-            with self.slots.held() if self.slots else nullcontext(), self._locked(path):
+            with self.slots.held() if self.slots else nullcontext(), self.lock(_name(path)):
                 if (wrong := self._use(path, locked=True)) == "":
                     return path
                 if wrong:
@@ -206,65 +184,39 @@ class Cache:
                         folder.replace(path)
                     self._note_use(path)
                     if shared:
-                        self._offer(path, subject)
+                        self._offer(path)
             if self.max_size is not None:
-                self.trim(self.max_size)
+                for surplus in self.surplus(self.max_size):
+                    with suppress(OSError):
+                        self.remove(surplus)
             return path
 
     def _fetch(self, path: Path, subject: str) -> bool:
         """Take an entry from the store, under its lock; whether the store had it whole."""
-        if not (store := self._store_of(path)):
-            return False
         kind, key = path.parent.name, path.name
+        if self.store is None or kind not in SHARED:
+            return False
         with self._workspace(kind, key) as folder:
-            entry = store.fetch(kind, key, folder, subject)
+            entry = self.store.fetch(kind, key, folder, subject)
             if entry is not None:
                 entry.replace(path)
                 self._note_use(path)
         return entry is not None
 
-    def _offer(self, path: Path, subject: str) -> bool:
+    def _offer(self, path: Path) -> bool:
         """Give the store an entry that was made here, under its lock; whether it has it now."""
-        if not (store := self._store_of(path)):
+        kind, key = path.parent.name, path.name
+        if self.store is None or kind not in SHARED:
             return False
-        with self._workspace(path.parent.name, path.name) as folder:
-            return store.offer(path, folder, subject)
-
-    def _store_of(self, path: Path) -> SharedStore | None:
-        """The store, of entries that other machines can use under the same name."""
-        shared = path.parent.name in SHARED and re.fullmatch(r"[0-9a-f]{64}", path.name)
-        return self.store if shared else None
+        with self._workspace(kind, key) as folder:
+            return self.store.offer(path, folder)
 
     def push(self, entry: Entry) -> bool:
-        """Offer the store an entry that lies here; whether the store has it now as it is here.
-
-        One that is damaged, which is said, gone, or of this machine alone is not offered.
-        """
-        with self._locked(entry.path):
+        """Offer the store an entry that lies here; whether the store has it now as it is here."""
+        with self.lock(_name(entry.path)):
             if wrong := self._use(entry.path, locked=True):
                 self.notify(f"{self._sentence(entry.path, wrong, '')}; it is not stored.")
-            return wrong == "" and self._offer(entry.path, "")
-
-    def _passing_by(self, path: Path, use: Callable[[Path], T]) -> T:
-        """Use an entry; or this user's own beside it, where that one is another user's."""
-        try:
-            return use(path)
-        except _ForeignEntryError:
-            user = os.getuid() if hasattr(os, "getuid") else 0
-            return use(path.with_name(f"{path.name}-u{user}"))
-
-    @contextmanager
-    def _locked(self, path: Path) -> Iterator[None]:
-        """Hold an entry's lock, whose file may be another user's."""
-        lock = self.lock(f"{path.parent.name}-{path.name}")
-        try:
-            lock.acquire()
-        except PermissionError as error:
-            raise _ForeignEntryError(f"{lock.lock_file}: {_said(error)}") from error
-        try:
-            yield
-        finally:
-            lock.release()
+            return wrong == "" and self._offer(entry.path)
 
     def entries(self) -> list[Entry]:
         """All finished entries, least recently used first."""
@@ -289,18 +241,9 @@ class Cache:
                 held -= entry.size
         return surplus
 
-    def trim(self, most: int) -> None:
-        """Delete the surplus; what may not be deleted stays."""
-        for entry in self.surplus(most):
-            with suppress(OSError):
-                self.remove(entry)
-
     def remove(self, entry: Entry) -> bool:
-        """Delete an entry, unless it was used since it was listed; whether it is gone.
-
-        It is renamed away first, so that no reader sees half of it.
-        """
-        with self.lock(f"{entry.kind}-{entry.key}"):
+        """Delete an entry, unless it was used since it was listed; whether it is gone."""
+        with self.lock(_name(entry.path)):
             if not entry.path.is_dir():
                 return True
             if entry.path.stat().st_mtime != entry.used:
@@ -322,10 +265,7 @@ class Cache:
         return FileLock(self.root / "locks" / f"{name}.lock")
 
     def sweep(self) -> None:
-        """Delete what killed processes left, here and in the temporary folder.
-
-        What another process is making stays, and what may not be deleted.
-        """
+        """Delete what killed processes left; what may not be deleted stays."""
         if self.unwritable:
             return
         mark = self._scratch()
@@ -353,14 +293,13 @@ class Cache:
             with ExitStack() as stack:
                 if not locked:
                     with suppress(OSError):  # A shared cache may have locks of another user's.
-                        stack.enter_context(self.lock(f"{path.parent.name}-{path.name}"))
+                        stack.enter_context(self.lock(_name(path)))
                 self._note_use(path)
             return damage(path)
         except FileNotFoundError:
             return None
         except OSError as error:
-            refused = isinstance(error, PermissionError)
-            raise (_ForeignEntryError if refused else CacheError)(
+            raise CacheError(
                 f"{path} cannot be read ({_said(error)}); see that it may be read, or choose "
                 "another folder with --ane-cache=DIR."
             ) from error
@@ -386,16 +325,14 @@ class Cache:
         try:
             self._remove(path)
         except OSError as error:
-            # In a folder with the sticky bit another user's entry stays, and others may be added.
-            foreign = isinstance(error, PermissionError) and _is_writable(path.parent)
-            raise (_ForeignEntryError if foreign else CacheError)(
+            raise CacheError(
                 f"{sentence}, and cannot be replaced ({error.strerror}); delete {path}, or choose "
                 "another folder with --ane-cache=DIR."
             ) from error
         self.notify(f"{sentence}; it is made again.")
 
     def _remove(self, path: Path) -> None:
-        name = f"{path.parent.name}-{path.name}.removed-{os.getpid()}"
+        name = f"{_name(path)}.removed-{os.getpid()}"
         shutil.rmtree(path.replace(self.root / "tmp" / name), ignore_errors=True)
 
     def _sentence(self, path: Path, wrong: str | None, subject: str) -> str:
@@ -473,9 +410,9 @@ def default_root() -> Path:
     return user_cache_path("pytest-ane")
 
 
-def _is_writable(folder: Path) -> bool:
-    effective = os.access in os.supports_effective_ids
-    return os.access(folder, os.W_OK, effective_ids=effective)
+def _name(path: Path) -> str:
+    """What an entry's lock is called."""
+    return f"{path.parent.name}-{path.name}"
 
 
 def _said(error: OSError) -> str:

@@ -1,8 +1,8 @@
 """Compression of a Core ML model by the manifest's settings, and of one weight alone.
 
-Scalar palettes are made on disk by `palettize`, from the saved package; all else goes before that
-through coremltools, on the model in memory: its passes, in order, with their settings. It takes
-packages of one function, so those of several are taken apart and joined again.
+Scalar palettes are made on disk by `palettize`; all else goes before that through coremltools: its
+passes, in order, with their settings. It takes packages of one function, so those of several are
+taken apart and joined again.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -36,6 +35,7 @@ from pytest_ane.manifest import (
     Step,
     Uncompressed,
 )
+from pytest_ane.manifest.compression import WAYS
 from pytest_ane.mlprogram.arrays import Array, FloatArray
 from pytest_ane.mlprogram.atomic import write_atomically
 from pytest_ane.mlprogram.errors import AneError, BuildError, ProgramError
@@ -46,44 +46,6 @@ if TYPE_CHECKING:
 
 
 def compress(
-    model: Any,
-    compression: Compression,
-    package: Path,
-    subject: str,
-    errors: dict[str, Rows] | None = None,
-) -> tuple[str, ...]:
-    """Compress the weights of coremltools' model and save it as `package`, which must not exist.
-
-    Args:
-        model: coremltools' own, converted.
-        compression: as requested.
-        package: where it goes.
-        subject: what errors call it.
-        errors: to be filled with the squared error of each row of every weight that our own engine
-            palettizes, by the weight's name.
-
-    Returns:
-        coremltools' notes, such as a weight that was declined.
-
-    Raises:
-        BuildError: a setting is refused, or a weight cannot be compressed.
-    """
-    notes: tuple[str, ...] = ()
-    if not _all_fast(compression):
-        model, notes = _through_coremltools(model, compression, subject)
-    with TemporaryDirectory(dir=package.parent) as folder:
-        saved = Path(folder, package.name)
-        with converter_notes():
-            model.save(str(saved))
-        if settings := _palettes(saved, compression):
-            from pytest_ane.make.palettize._palettes import palettize
-
-            return notes + palettize(saved, package, settings, subject=subject, errors=errors)
-        saved.replace(package)
-    return notes
-
-
-def compress_package(
     source: Path,
     compression: Compression,
     package: Path,
@@ -91,43 +53,50 @@ def compress_package(
     errors: dict[str, Rows] | None = None,
     progress: Progress = lambda name, done, total: None,
 ) -> tuple[str, ...]:
-    """As `compress`, of a package on disk, which stays as it is; `progress` as of `palettize`."""
-    if not _all_fast(compression):
-        with converter_notes():
-            model = import_coremltools().models.MLModel(str(source), skip_model_load=True)
-        return compress(model, compression, package, subject, errors)
-    if settings := _palettes(source, compression):
-        from pytest_ane.make.palettize._palettes import palettize
+    """Compress the weights of a package, which stays as it is, into one that must not exist.
 
-        return palettize(
-            source, package, settings, subject=subject, errors=errors, progress=progress
-        )
-    shutil.copytree(source, package)
-    return ()
+    `errors` is filled with the squared error of each row of every weight that our own engine
+    palettizes, by the weight's name; `progress` is as of `palettize`. Gives coremltools' notes,
+    such as a weight that was declined; `BuildError` where a setting is refused, or a weight cannot
+    be compressed.
+    """
+    notes: tuple[str, ...] = ()
+    with TemporaryDirectory(dir=package.parent) as folder:
+        saved = source
+        if not _all_fast(compression):
+            saved = Path(folder, package.name)
+            notes = _through_coremltools(source, compression, saved, subject)
+        if settings := _palettes(saved, compression):
+            from pytest_ane.make.palettize._palettes import palettize
+
+            return notes + palettize(
+                saved, package, settings, subject=subject, errors=errors, progress=progress
+            )
+        if saved == source:
+            shutil.copytree(source, package)
+        else:
+            saved.replace(package)
+    return notes
 
 
 def compress_own_package(
     source: Path, compression: Compression, package: Path, progress: Progress
 ) -> tuple[str, ...]:
-    """As `compress_package`, of what anyone made: an ML Program of one function or several.
+    """As `compress`, of what anyone made: an ML Program of one function or several.
 
     Weights that are compressed already, and all but the program and its weights, stay as they are.
-    After an error `package` is unfinished.
-
-    Raises:
-        ProgramError: the source is damaged, or no ML Program.
-        BuildError: a setting is refused, or a weight cannot be compressed.
+    `ProgramError` where it is none.
     """
     subject = str(source)
     if _all_fast(compression):
-        return compress_package(source, compression, package, subject, progress=progress)
+        return compress(source, compression, package, subject, progress=progress)
     with TemporaryDirectory(dir=package.parent) as folder, temporary_files_in(Path(folder)):
         made = Path(folder, package.name)
         with _failing_as(subject):
             if names := package_functions(source):
                 notes = _function_by_function(source, names, compression, made)
             else:
-                notes = compress_package(source, compression, made, subject)
+                notes = compress(source, compression, made, subject)
         _replace_program(source, made, package)
     return notes
 
@@ -141,7 +110,7 @@ def _function_by_function(
     for number, name in enumerate(names):
         single = extract_function(source, name, made.with_name(f"{number}-plain.mlpackage"))
         small = made.with_name(f"{number}.mlpackage")
-        notes += compress_package(single, compression, small, f"{source}[{name}]")
+        notes += compress(single, compression, small, f"{source}[{name}]")
         joined.add_function(str(small), "main", name)
     with converter_notes():
         import_coremltools().utils.save_multifunction(joined, str(made))
@@ -182,26 +151,46 @@ def _fast(method: Settings) -> TypeGuard[Palettize]:
 
 
 def _through_coremltools(
-    model: Any, compression: Compression, subject: str
-) -> tuple[Any, tuple[str, ...]]:
-    """Compress the weights that our own engine does not palettize."""
+    source: Path, compression: Compression, package: Path, subject: str
+) -> tuple[str, ...]:
+    """Compress the weights that our own engine does not palettize, in order of their steps.
+
+    All first steps come first, then all second ones.
+    """
     cto = import_coremltools().optimize.coreml
     with converter_notes():
+        model = import_coremltools().models.MLModel(str(source), skip_model_load=True)
         weights = cto.get_weights_metadata(model, weight_threshold=0)
-    methods = {
-        name: compression.for_weight(name, {op.op_type for op in weight.child_ops})
-        for name, weight in weights.items()
+    methods = {}
+    for name, weight in weights.items():
+        method = compression.for_weight(name, {op.op_type for op in weight.child_ops})
+        if not _fast(method):
+            methods[name] = method
+            _check_finite(weight.val, method, f"{subject}: {name}")
+    kinds = {
+        Prune: cto.prune_weights,
+        Palettize: cto.palettize_weights,
+        Linear: cto.linear_quantize_weights,
     }
-    methods = {name: method for name, method in methods.items() if not _fast(method)}
-    for name, method in methods.items():
-        _check_finite(weights[name].val, method, f"{subject}: {name}")
     notes: list[str] = []
-    with _failing_as(subject):
-        for each in passes(cto, methods):
-            with converter_notes() as lines:
-                model = each.run(model, cto)
+    turns = max((len(each.steps) for each in methods.values()), default=0)
+    for turn, (kind, apply) in product(range(turns), kinds.items()):
+        configs = {
+            alias: _config(cto, method.steps[turn])
+            for name, method in methods.items()
+            if turn < len(method.steps) and isinstance(method.steps[turn], kind)
+            for alias in _aliases(name, turn)
+        }
+        # Before iOS 18 the option itself is refused.
+        option = {"joint_compression": True} if turn else {}
+        config = cto.OptimizationConfig(op_name_configs=configs)
+        if configs:
+            with _failing_as(subject), converter_notes() as lines, exact_percentiles():
+                model = apply(model, config, **option)
             notes += lines
-    return model, tuple(notes)
+    with converter_notes():
+        model.save(str(package))
+    return tuple(notes)
 
 
 def _check_finite(values: Any, method: Settings, weight: str) -> None:
@@ -250,10 +239,8 @@ def compress_weight(weight: Array, settings: Settings, *, axis: int = 0) -> Floa
     """A weight's values, float32, after it was stored in fp16, compressed and decompressed again.
 
     Settings are palettes of single values, integers with scales, or none; `axis` is that of the
-    output channels.
-
-    Raises:
-        BuildError: a value is NaN or infinite, or the groups do not fit the shape.
+    output channels. `BuildError` for values that are not finite, and groups that do not fit the
+    shape.
     """
     with np.errstate(over="ignore"):
         half = weight.astype(np.float16)
@@ -305,52 +292,6 @@ _SUFFIXES = ("_sparsified", "_palettized", "_quantized")
 """What the passes append to a weight's name, by which a later one finds it."""
 
 
-@dataclass(frozen=True)
-class Pass:
-    """One call of coremltools.
-
-    Attributes:
-        apply: `coremltools.optimize.coreml.palettize_weights` or one of its like.
-        configs: the settings of each weight, by name.
-        joint: whether it compresses further what an earlier pass has compressed.
-    """
-
-    apply: Callable[..., Any]
-    configs: Mapping[str, Any]
-    joint: bool
-
-    def run(self, model: Any, cto: Any) -> Any:
-        """The model with the weights compressed."""
-        config = cto.OptimizationConfig(op_name_configs=dict(self.configs))
-        # Before iOS 18 the option itself is refused.
-        option = {"joint_compression": True} if self.joint else {}
-        with exact_percentiles():
-            return self.apply(model, config, **option)
-
-
-def passes(cto: Any, settings: Mapping[str, Settings]) -> Iterator[Pass]:
-    """The calls that compress each weight by its settings: all first steps, then all second ones.
-
-    `cto` is `coremltools.optimize.coreml`.
-    """
-    kinds = {
-        Prune: cto.prune_weights,
-        Palettize: cto.palettize_weights,
-        Linear: cto.linear_quantize_weights,
-    }
-    for turn in range(max((len(each.steps) for each in settings.values()), default=0)):
-        now = {n: s.steps[turn] for n, s in settings.items() if turn < len(s.steps)}
-        for kind, apply in kinds.items():
-            configs = {
-                alias: _config(cto, step)
-                for name, step in now.items()
-                if isinstance(step, kind)
-                for alias in _aliases(name, turn)
-            }
-            if configs:
-                yield Pass(apply, configs, joint=turn > 0)
-
-
 def _aliases(name: str, turn: int) -> Iterator[str]:
     """Names a weight may have after so many passes, of which any may have declined it."""
     for length in range(turn + 1):
@@ -360,7 +301,9 @@ def _aliases(name: str, turn: int) -> Iterator[str]:
 
 def _config(cto: Any, step: Step) -> Any:
     if isinstance(step, Prune):
-        return _pruner(cto, step)
+        way = next(key for key in WAYS if getattr(step, key) is not None)
+        make = cto.OpThresholdPrunerConfig if way == "threshold" else cto.OpMagnitudePrunerConfig
+        return make(**{way: getattr(step, way)}, weight_threshold=step.weight_threshold)
     shared = {"granularity": step.granularity, "weight_threshold": step.weight_threshold}
     if isinstance(step, Linear):
         block = {"block_size": step.block_size} if step.granularity == "per_block" else {}
@@ -378,23 +321,16 @@ def _config(cto: Any, step: Step) -> Any:
     )
 
 
-def _pruner(cto: Any, step: Prune) -> Any:
-    common = {"weight_threshold": step.weight_threshold}
-    if step.threshold is not None:
-        return cto.OpThresholdPrunerConfig(threshold=float(step.threshold), **common)
-    if step.target_sparsity is not None:
-        return cto.OpMagnitudePrunerConfig(target_sparsity=float(step.target_sparsity), **common)
-    return cto.OpMagnitudePrunerConfig(n_m_ratio=step.n_m_ratio, **common)
-
-
 def _palette(weights: Array, nbits: int) -> tuple[Array, Array]:
-    """A k-means palette; of integers, which a joint pass palettizes, one of integers."""
-    from pytest_ane.make.palettize._palettes import palette
+    """A k-means palette as a `lut_function`; of integers, which a joint pass palettizes, such."""
+    from pytest_ane.make.palettize._palettes import find_palettes
 
-    lut, indices = palette(weights, nbits)
-    if weights.dtype.kind in "iu":
-        lut = np.rint(lut).astype(weights.dtype)
-    return lut, indices
+    with np.errstate(over="ignore"):
+        stored = weights.astype(np.float16)
+    made = find_palettes(stored, "kmeans", nbits, groups=1, axis=0, threads=1)
+    integers = weights.dtype.kind in "iu"
+    lut = np.rint(made.luts[0]).astype(weights.dtype) if integers else made.luts[0]
+    return lut, made.indices.reshape(-1)
 
 
 @contextmanager
@@ -416,12 +352,14 @@ def exact_percentiles() -> Iterator[None]:
 def extract_function(package: Path, function: str, target: Path) -> Path:
     """Write `target`, whose `main` is a function of `package`; weights are linked if they can.
 
-    Raises:
-        ProgramError: the package cannot be read, or has no such function.
-        BuildError: the new one cannot be written.
+    `ProgramError` where the package has no such function, `BuildError` where none can be written.
     """
     try:
-        _copy(package, target)
+        try:
+            shutil.copytree(package, target, copy_function=os.link)
+        except shutil.Error:  # Another disk.
+            shutil.rmtree(target)
+            shutil.copytree(package, target)
         file, message = parse_package(target)
         description, functions = message.description, message.mlProgram.functions
         declared = next((f for f in description.functions if f.name == function), None)
@@ -443,11 +381,3 @@ def extract_function(package: Path, function: str, target: Path) -> Path:
             "free space, or set TMPDIR."
         ) from None
     return target
-
-
-def _copy(package: Path, target: Path) -> None:
-    try:
-        shutil.copytree(package, target, copy_function=os.link)
-    except shutil.Error:  # Another disk.
-        shutil.rmtree(target)
-        shutil.copytree(package, target)

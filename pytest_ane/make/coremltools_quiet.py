@@ -5,9 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import logging
-import signal
 import sys
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -32,8 +30,7 @@ class _Collector(logging.Handler):
 def import_coremltools() -> Any:
     """`coremltools`, its remarks at import (eight of them off macOS) kept off the screen.
 
-    Each conversion collects garbage twice. Looking through all that torch and coremltools are made
-    of, which stays to the end, took a third of a second each time; the collector leaves it out.
+    The collector leaves out what it is made of, a third of a second each time.
     """
     first = "coremltools.optimize.coreml" not in sys.modules
     with importing():
@@ -46,16 +43,15 @@ def import_coremltools() -> Any:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """While coremltools is imported: no remarks, and Ctrl-C waits.
+    """While coremltools is imported: no remarks, and nothing that it need not have.
 
-    It imports transformers and scikit-learn to see whether they are there, which takes two seconds;
-    so they are not there, unless they are imported already. Its k-means imports scikit-learn when
-    it needs it. What compresses models while they are trained is half of the rest: it is imported
-    when someone asks for it.
+    It imports transformers and scikit-learn to see whether they are there, which takes two seconds,
+    and what compresses models while they are trained, half of the rest, which is imported when it
+    is asked for.
     """
     hidden = {"transformers", "sklearn"} - sys.modules.keys()
     later = set() if "coremltools" in sys.modules else {_TRAINING}
-    with converter_notes(), held_interrupt():
+    with converter_notes():
         sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
         sys.modules.update((name, ModuleType(name)) for name in later)
         try:
@@ -88,27 +84,3 @@ def converter_notes() -> Iterator[list[str]]:
             yield collector.lines
     finally:
         logger.handlers, logger.propagate = handlers, propagate
-
-
-@contextmanager
-def held_interrupt() -> Iterator[None]:
-    """Keep Ctrl-C and SIGTERM until the block has ended, then act on them.
-
-    coremltools tries optional imports under a bare `except:`, which would swallow it. Python allows
-    signal handlers in the main thread only; elsewhere nothing is held.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    held: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, frame: held.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if held:
-        signal.raise_signal(held[0])

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,40 +45,20 @@ class Estimate:
     """Bytes that packages still to be built will take.
 
     Attributes:
-        count: packages still to be built.
-        total: bytes of them all; `None` where nothing is known of at least one.
-        largest: the temporary files of the largest, its uncompressed package and its compressed
-            one, which are both written there.
+        count, total: of those packages; `None` where nothing is known of at least one.
+        largest: the temporary files of the largest: it is written uncompressed and compressed.
         least: bytes they take at the very least.
-        source: what the figures come from.
     """
 
     count: int
     total: int | None = 0
     largest: int = 0
     least: int = 0
-    source: str = ""
-
-    def __add__(self, other: Estimate) -> Estimate:
-        known = self.total is not None and other.total is not None
-        return Estimate(
-            self.count + other.count,
-            (self.total or 0) + (other.total or 0) if known else None,
-            max(self.largest, other.largest),
-            self.least + other.least,
-            " and ".join(dict.fromkeys(filter(None, (self.source, other.source)))),
-        )
 
 
 @dataclass(frozen=True)
 class Volume:
-    """A volume with the space that builds need on it.
-
-    Attributes:
-        folders: the folders on it, in words.
-        needed: bytes, at least `least`; `None` where that is all that is known.
-        free: bytes.
-    """
+    """A volume, the folders on it in words, and bytes: needed (None: unknown), at least, free."""
 
     folders: str
     needed: int | None
@@ -96,21 +76,21 @@ class Volume:
         return f"{self.folders}: {known or least}{amount(self.free)} free"
 
 
-def estimate(missing: Sequence[Shard], finished: Sequence[int]) -> Estimate:
-    """Bytes that a model's missing packages will take, by those of the `finished` ones."""
-    # The median, for a head is many times a block.
-    typical = [int(median(finished))] if finished else []
-    most = ((shard, shard.policy.compression.max_bytes) for shard in missing)
-    sizes = ((shard, [*typical, *([] if size is None else [size])]) for shard, size in most)
-    known = [(shard, min(bounds)) for shard, bounds in sizes if bounds]
-    temporary = [int(size * (1 + compression_ratio(shard.requested))) for shard, size in known]
-    return Estimate(
-        count=len(missing),
-        total=sum(size for _, size in known) if len(known) == len(missing) else None,
-        largest=max(temporary, default=0),
-        least=sum(size // _LOOSE for _, size in known),
-        source="packages built before" if finished else "max-bytes" if known else "",
-    )
+def estimate(groups: Iterable[tuple[Sequence[Shard], Sequence[int]]]) -> Estimate:
+    """Bytes that each model's missing packages will take, by those of its finished ones."""
+    sizes, largest = list[int | None](), 0
+    for missing, finished in groups:
+        # The median, for a head is many times a block.
+        typical = [int(median(finished))] if finished else []
+        for shard in missing:
+            most = shard.policy.compression.max_bytes
+            size = min([*typical, *([] if most is None else [most])], default=None)
+            sizes.append(size)
+            temporary = (size or 0) * (1 + compression_ratio(shard.requested))
+            largest = max(largest, int(temporary))
+    known = [size for size in sizes if size is not None]
+    total = sum(known) if len(known) == len(sizes) else None
+    return Estimate(len(sizes), total, largest, sum(size // _LOOSE for size in known))
 
 
 def volumes(cache: Path, temporary: Path, needs: Estimate, builds: int) -> tuple[Volume, ...]:
@@ -180,9 +160,8 @@ Signature: 8a477f597d28d172789f06886806bc55
 # For information about cache directory tags see https://bford.info/cachedir/
 """
 
-KEY = r"[0-9a-f]{64}(?:-[0-9]+)?(?:-u[0-9]+)?"
-"""A digest; for compiled models also the number of the attempt; then a user's number, where the
-entry without it is another user's."""
+KEY = r"[0-9a-f]{64}(?:-[0-9]+)?"
+"""A digest; for compiled models also the number of the attempt."""
 ENTRY = rf"(?:{'|'.join(KINDS)})-{KEY}"
 RUN = r"run-[0-9a-f]{32}"
 USER = r"use-(?P<start>[0-9]+)-[0-9]+"
@@ -218,32 +197,18 @@ def is_tagged(root: Path) -> bool:
 def require_cache(root: Path) -> None:
     """Refuse a folder of someone else's with a `CacheError` before anything is written to it.
 
-    A folder without the tag may be used if it is empty, or missing; or if every name in it is of
-    our form and every entry has its lock, as in a cache whose first use has not ended.
+    A folder without the tag may be used if it is empty, or missing; or if it holds our folders
+    alone, as a cache does whose first use has not ended.
     """
-    try:
-        foreign = None if is_tagged(root) else next(_foreign(root), None)
-    except OSError:
-        return  # Whoever opens it says what is wrong.
-    # Another process may have written the tag meanwhile.
-    if foreign is not None and not is_tagged(root):
-        raise CacheError(
-            f"{root} is no cache folder of pytest-ane: it holds {foreign} and no {TAG} of "
-            "pytest-ane; name a new or empty folder with --ane-cache=DIR."
-        )
-
-
-def _foreign(root: Path) -> Iterator[str]:
-    """Names in a folder without the tag that are not ours."""
-    for folder in sorted(root.iterdir()):
-        if folder.name not in _FORMS or folder.is_symlink() or not folder.is_dir():
-            yield folder.name
-            continue
-        ours = set(own_paths(root, folder.name))
-        for path in folder.iterdir():
-            lock = root / "locks" / f"{folder.name}-{path.name}.lock"
-            if path not in ours or (folder.name in KINDS and not lock.is_file()):
-                yield f"{folder.name}/{path.name}"
+    with suppress(OSError):  # Whoever opens it says what is wrong.
+        for path in sorted(root.iterdir()):
+            ours = path.name in _FORMS and path.is_dir() and not path.is_symlink()
+            # Another process may have written the tag meanwhile.
+            if not ours and not is_tagged(root):
+                raise CacheError(
+                    f"{root} is no cache folder of pytest-ane: it holds {path.name} and no {TAG} "
+                    "of pytest-ane; name a new or empty folder with --ane-cache=DIR."
+                )
 
 
 _around: list[Path] = []

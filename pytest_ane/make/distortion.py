@@ -60,17 +60,14 @@ class Distortion:
     """One weight's squared error from compression.
 
     Attributes:
-        name: the weight's, before compression.
-        sse: sum of squared differences from the uncompressed weight; NaN where either is not
-            finite.
+        sse: sum of squared differences from the uncompressed weight; NaN if one is not finite.
         energy: sum of squares of the uncompressed weight.
         scheme: how it was to be stored, in words: `6-bit k-means`; `fp16` for a weight that is not
             compressed; empty where nobody knows.
         reached: the sum of squares that the scheme reaches on the uncompressed weight, not below
-            what rounding to fp16 costs; for `fp16` that of one step of each element. None where
-            there is no yardstick for the scheme.
+            what rounding to fp16 costs; for `fp16` that of one step of each element.
         row_error: the greatest ratio of a row's squared error to what the scheme reaches there; for
-            `fp16` of an element's to that of one step.
+            `fp16` of an element's to that of one step. None, as `reached`, without a yardstick.
         rows: first and last row of those that lose much, about the worst.
     """
 
@@ -110,14 +107,10 @@ class Distortion:
 
 @dataclass(frozen=True)
 class WeightComparison:
-    """A package's weights against those of its uncompressed form.
+    """A package's weights against those of its uncompressed form, by name and shape.
 
-    Attributes:
-        distortions: of every weight that both have under one name and in one shape, in program
-            order.
-        missing: names of the weights that the package lacks.
-        extra: names of the weights that its uncompressed form lacks.
-        changed: names of single numbers that differ by more than two steps of fp16.
+    Names of weights that the package lacks, or has besides, and of single numbers that differ by
+    more than two steps of fp16.
     """
 
     distortions: tuple[Distortion, ...] = ()
@@ -134,16 +127,10 @@ def compare_weights(
 ) -> WeightComparison:
     """Compare a package's weights with those of its uncompressed form.
 
-    Args:
-        model: the compressed package.
-        against: the same program, uncompressed.
-        compression: as requested; without it compressed weights have no yardstick.
-        errors: squared error by row that compression itself reached, by the weight's name, where
-            that is known; for all others the scheme is applied to the uncompressed weight.
-
-    Raises:
-        ProgramError: a weight is not where its package says.
-        ExecutionError: a weight cannot be decoded.
+    Without `compression` compressed weights have no yardstick. `errors` are those by row that
+    compression itself reached, by the weight's name; for all other weights the scheme is applied to
+    the uncompressed one. `ProgramError` or `ExecutionError` where a weight is not there, or cannot
+    be decoded.
     """
     originals, weights = _by_name(against), _by_name(model)
     known = errors or {}
@@ -306,14 +293,11 @@ def _has_yardstick(steps: Sequence[Step]) -> bool:
     It is not for palettes of vectors, palettes scaled by channel, and palettes of integers
     (`linear` before `palettize`).
     """
-    integers = False
-    for step in steps:
-        if isinstance(step, Palettize):
-            if integers or step.cluster_dim > 1 or step.enable_per_channel_scale:
-                return False
-        elif isinstance(step, Linear):
-            integers = True
-    return bool(steps)
+    palettes = [step for step in steps if isinstance(step, Palettize)]
+    methods = [step.method for step in steps]
+    integers = "palettize" in methods[methods.index("linear") :] if "linear" in methods else False
+    odd = any(step.cluster_dim > 1 or step.enable_per_channel_scale for step in palettes)
+    return bool(steps) and not odd and not integers
 
 
 def _reached(values: Any, weight: Weight, steps: Sequence[Step]) -> Rows | None:

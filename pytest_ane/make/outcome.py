@@ -31,13 +31,10 @@ from pytest_ane.mlprogram.weights import (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one weight.
+    """What became of one weight: how it is stored before and after, by its first name.
 
     Attributes:
-        name: its name before any compression.
         functions: those that have it; functions that share a weight have one outcome.
-        before: as the source holds it.
-        after: as the new package holds it.
         error: what compression cost, against the source; None where nothing was done.
         reason: why nothing was done; else empty.
     """

@@ -9,7 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from pytest_ane.make.distortion import Distortion, WeightComparison, compare_weights, typeless
+from pydantic import TypeAdapter
+
+from pytest_ane.make.distortion import WeightComparison, compare_weights, typeless
 from pytest_ane.manifest import GOLDEN, Shard
 from pytest_ane.mlprogram.digests import files_digest, tree_bytes, tree_files
 from pytest_ane.mlprogram.errors import BuildError, CacheError
@@ -32,10 +34,8 @@ class BuildRecord:
         description: the family's configuration, from which its layout is rebuilt.
         notes: the converter's remarks on single weights, such as declining one.
         seconds: wall time of the build.
-        weights: what compression did to each weight, against the uncompressed package.
-        digest: of the package whose weights these are.
-        shard: qualified id of the shard that was built, for people; another model with the same
-            source may share the package.
+        weights: what compression did to each weight, of the package with this `digest`.
+        shard: qualified id of the shard that was built; another model may share the package.
     """
 
     key: dict[str, Any]
@@ -54,11 +54,8 @@ class BuildRecord:
     def read(cls, folder: Path) -> BuildRecord:
         """Read an entry's `build.json`; `CacheError` where it is damaged."""
         try:
-            fields = json.loads((folder / RECORD).read_text())
-            fields["notes"] = tuple(fields["notes"])
-            fields["weights"] = _comparison(**fields["weights"])
-            return cls(**fields)
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            return TypeAdapter(cls).validate_python(json.loads((folder / RECORD).read_text()))
+        except (OSError, ValueError) as error:
             raise CacheError(
                 f"{folder / RECORD} is damaged ({error}); delete the folder {folder} and run again."
             ) from error
@@ -92,25 +89,18 @@ class Artifact:
         return cls(folder / PACKAGE, BuildRecord.read(folder))
 
 
-def _comparison(distortions: list[Any], **names: list[str]) -> WeightComparison:
-    each = (Distortion(**d | {"rows": tuple(d["rows"])}) for d in distortions)
-    return WeightComparison(tuple(each), **{key: tuple(value) for key, value in names.items()})
-
-
 def weights_against(
     shard: Shard, artifact: Artifact, program: MLModel
 ) -> tuple[Against, WeightComparison]:
     """What the weights of an artifact, and of its program, are compared with, and the result.
 
     `build`: they were compared when the shard was built; `changed`: the package has other bytes
-    than its build measured, so nothing is known. For packages of the user's: `uncompressed`,
-    which the manifest names; `reference`, a package of the same program; `itself`, for it is not
-    compressed. `nothing` is known to be its uncompressed form: weights that a reference package
-    has too are compared with those all the same, without a yardstick.
+    than its build measured, so nothing is known. For packages of the user's: `uncompressed`, which
+    the manifest names; `reference`, a package of the same program; `itself`, for it is not
+    compressed. `nothing` is known to be its uncompressed form: weights that a reference package has
+    too are compared with those all the same, without a yardstick.
 
-    Raises:
-        ProgramError: a package cannot be read.
-        BuildError: what is named as uncompressed is not.
+    `ProgramError` or `BuildError` where a package cannot be read, or is not uncompressed.
     """
     if (record := artifact.record) is not None:
         same = record.digest == artifact.digest
@@ -137,15 +127,11 @@ def _read(package: Path, shard: Shard) -> MLModel:
 
 
 def uncompressed_package(shard: Shard, artifact: Artifact, program: MLModel) -> Path | None:
-    """The package that holds an artifact's program before compression.
+    """The package that holds an artifact's program before compression; None where there is none.
 
-    It is the manifest's `uncompressed`; or the artifact, where no weight of it is compressed; or a
-    reference package of the same program: one without compressed weights that has every weight of
-    the artifact, by name and shape. None where there is no such package.
-
-    Raises:
-        ProgramError: a package cannot be read.
-        BuildError: what is named as uncompressed is not.
+    It is the manifest's `uncompressed`, which is a `BuildError` where it is compressed; or the
+    artifact, where no weight of it is compressed; or a reference package of the same program: one
+    without compressed weights that has every weight of the artifact, by name and shape.
     """
     if (plain := shard.uncompressed) is not None:
         for weight in take_census(_read(plain, shard)).weights:

@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -70,11 +69,7 @@ def build_shard(
     folder = cache.get_or_make(
         "artifacts",
         key_digest(key),
-        lambda folder: (
-            _compress(shard, source, key, folder, examine)
-            if source is not None
-            else _build(shard, key, model(), folder, examine)
-        ),
+        lambda folder: _build(shard, key, source or model(), folder, examine),
         subject=shard.qualified,
     )
     return Artifact.of_entry(folder)
@@ -90,28 +85,20 @@ def uncompressed(
 
 def compressed(shard: Shard, source: Artifact, folder: Path) -> Artifact:
     """As `build_shard` with a source, into a folder of the caller's instead of the cache."""
-    _compress(shard, source, {}, folder, lambda plain, built: None)
+    _build(shard, {}, source, folder, lambda plain, built: None)
     return Artifact.of_entry(folder)
 
 
 def converted_package(shard: Shard, model: Buildable) -> Path:
     """A shard's uncompressed package among the temporary files."""
     with converter_notes():
-        return Path(_converted(shard, model).package_path)
-
-
-def _compress(
-    shard: Shard, source: Artifact, key: dict[str, Any], folder: Path, examine: Examine
-) -> None:
-    from pytest_ane.make.compress import compress_package
-
-    assert source.record is not None
-    start, errors = time.perf_counter(), dict[str, Any]()
-    target = folder / PACKAGE
-    notes = compress_package(source.path, shard.requested, target, shard.qualified, errors)
-    record = BuildRecord(key, source.record.description, notes, start, shard=shard.qualified)
-    _finish(shard, source.path, target, record, errors)
-    examine(source.path, target)
+        converted = convert(
+            model.conversion(shard.id),
+            max_tokens=shard.max_tokens,
+            target=shard.target,
+            subject=shard.qualified,
+        )
+    return Path(converted.package_path)
 
 
 def artifact_key(shard: Shard, identity: dict[str, Any]) -> dict[str, Any]:
@@ -129,55 +116,41 @@ def artifact_key(shard: Shard, identity: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _converted(shard: Shard, model: Buildable) -> Any:
-    return convert(
-        model.conversion(shard.id),
-        max_tokens=shard.max_tokens,
-        target=shard.target,
-        subject=shard.qualified,
-    )
-
-
 def _build(
-    shard: Shard, key: dict[str, Any], model: Buildable, folder: Path, examine: Examine
+    shard: Shard, key: dict[str, Any], source: Artifact | Buildable, folder: Path, examine: Examine
 ) -> None:
+    """Compress what was converted before, or is now; check it, measure it, and record it."""
     from pytest_ane.make.compress import compress
 
-    start, errors = time.perf_counter(), dict[str, Any]()
-    with converter_notes():
-        converted = _converted(shard, model)
-    plain, target = Path(converted.package_path), folder / PACKAGE
-    notes = compress(converted, shard.requested, target, shard.qualified, errors)
-    record = BuildRecord(key, model.description, notes, start, shard=shard.qualified)
-    _finish(shard, plain, target, record, errors)
-    examine(plain, target)
-
-
-def _finish(
-    shard: Shard, plain: Path, built: Path, record: BuildRecord, errors: dict[str, Any]
-) -> None:
-    """Give the package its one form, check it, measure it, and record what took since `seconds`."""
-    canonicalize(built)
+    start, errors, target = time.perf_counter(), dict[str, Any](), folder / PACKAGE
+    if isinstance(source, Artifact):
+        assert source.record is not None
+        plain, description = source.path, source.record.description
+    else:
+        plain, description = converted_package(shard, source), source.description
+    notes = compress(plain, shard.requested, target, shard.qualified, errors)
+    canonicalize(target)
     # A package that the disk cut short must not become an entry.
-    check_blobs(program := read_model(built))
-    weights = compare_weights(program, read_model(plain), shard.requested, errors)
-    seconds = round(time.perf_counter() - record.seconds, 3)
-    replace(record, seconds=seconds, weights=weights, digest=tree_digest(built)).write(built.parent)
+    check_blobs(program := read_model(target))
+    BuildRecord(
+        key,
+        description,
+        notes,
+        seconds=round(time.perf_counter() - start, 3),
+        weights=compare_weights(program, read_model(plain), shard.requested, errors),
+        shard=shard.qualified,
+        digest=tree_digest(target),
+    ).write(folder)
+    examine(plain, target)
 
 
 def canonicalize(package: Path) -> None:
     """Rewrite an `.mlpackage`'s model file and manifest in their one form; weights stay.
 
-    Two builds of a shard would differ in the random identifiers of `Manifest.json`, the order of
-    protobuf's maps, the day, and the kind of torch. Evidence names files by digest, and a shard is
-    built where its evidence is recorded and again where it is verified.
-
-    The model's maps are sorted by key, and its metadata loses the day of conversion and what marks
-    a torch as a build for one machine (`2.13.0+cpu`). An item's identifier is the UUID (version 5)
-    of its path and its content's digest.
-
-    Raises:
-        ProgramError: the package is damaged.
+    Two builds would differ in the random identifiers of `Manifest.json`, the order of protobuf's
+    maps, the day, and the kind of torch (`2.13.0+cpu`): evidence names files by digest, wherever a
+    shard is built. Maps are sorted, and an item's identifier is the UUID (version 5) of its path
+    and its content's digest. `ProgramError` where the package is damaged.
     """
     file, message = parse_package(package)
     _without_machine(message)
@@ -205,18 +178,15 @@ def _without_machine(message: Any) -> None:
 
 
 def _identified(manifest: dict[str, Any], data: Path) -> str:
-    items = manifest["itemInfoEntries"]
-    names = {old: _identifier(item["path"], data / item["path"]) for old, item in items.items()}
+    items, names = manifest["itemInfoEntries"], {}
+    for old, item in items.items():
+        if not stays_inside(name := item["path"]):
+            raise ValueError(f"{name!r} lies outside the package")
+        digest = tree_digest(data / name) if (data / name).is_dir() else file_digest(data / name)
+        names[old] = str(uuid5(NAMESPACE_URL, f"{name} {digest}"))
     manifest["itemInfoEntries"] = {names[old]: item for old, item in items.items()}
     manifest["rootModelIdentifier"] = names[manifest["rootModelIdentifier"]]
     return json.dumps(manifest, indent=4, sort_keys=True) + "\n"
-
-
-def _identifier(name: str, path: Path) -> str:
-    if not stays_inside(name):
-        raise ValueError(f"{name!r} lies outside the package")
-    digest = tree_digest(path) if path.is_dir() else file_digest(path)
-    return str(uuid5(NAMESPACE_URL, f"{name} {digest}"))
 
 
 _TRACED = 2
@@ -229,11 +199,9 @@ _STATES = 18
 def convert(conversion: Conversion, *, max_tokens: int, target: str, subject: str) -> Any:
     """Trace and convert to an ML Program in fp16 with a flexible T of 1 to `max_tokens`.
 
-    The module is traced in the dtype of its parameters and states. fp16 is several times faster
-    and leaner: the converter checks every float32 constant for overflow.
-
-    Raises:
-        BuildError: torch cannot trace the module or coremltools cannot convert it.
+    The module is traced in the dtype of its parameters and states: fp16 is several times faster and
+    leaner, for the converter checks every float32 constant for overflow. `BuildError` where torch
+    cannot trace the module or coremltools cannot convert it.
     """
     import numpy as np
     import torch
@@ -292,8 +260,8 @@ def convert(conversion: Conversion, *, max_tokens: int, target: str, subject: st
 def _checked_once() -> AbstractContextManager[Any]:
     """Let coremltools not check its program after each pass; whoever calls it checks the last.
 
-    After each of a hundred passes it goes through the whole program, and before and after each
-    pipeline it prints it for a log that nobody reads: a third of the time of converting a block.
+    After each of a hundred passes it goes through the whole program: a third of the time of a
+    block.
     """
     from coremltools.converters.mil.mil import Program
 
@@ -303,9 +271,7 @@ def _checked_once() -> AbstractContextManager[Any]:
 def _number_symbols_anew() -> None:
     """Let coremltools call the first unknown length `is0` again, as in a new process.
 
-    It keeps a Python type for every shape that it has met. It means to count anew for each
-    conversion (`_reset_conversion_state`), but resets a copy of the count; so 150 types, 2 MB, were
-    kept of each shard, and collecting garbage took longer from shard to shard.
+    It keeps a Python type for every shape that it has met: 2 MB of each shard.
     """
     from coremltools.converters.mil.mil import program
 

@@ -15,19 +15,17 @@ digest in the seal alike goes unnoticed.
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import shutil
 import stat
 import tarfile
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
@@ -51,14 +49,8 @@ def write_seal(folder: Path, kind: str, key: str) -> None:
 def damage(entry: Path, name: tuple[str, str] | None = None) -> str:
     """How an entry differs from its seal, `FILE has other bytes`; else empty.
 
-    Files that did not change are not read again within `remembered`.
-
-    Args:
-        entry: its folder.
-        name: its kind and key, where the folder is not `<kind>/<key>`.
-
-    Raises:
-        OSError: it cannot be read.
+    Files that did not change are not read again within `remembered`. `name` is the entry's kind and
+    key, where the folder is not `<kind>/<key>`.
     """
     try:
         seal = parse_json((entry / SEAL).read_text(encoding="utf-8"))
@@ -102,10 +94,6 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-MOST_SEAL = 16 << 20
-"""Bytes of a seal: of 100,000 files."""
-
-
 def pack(entry: Path, archive: BinaryIO) -> None:
     """Write an entry's archive, its seal first; of equal entries it has equal bytes."""
     names = [SEAL, *sorted(names_in(entry))]
@@ -118,52 +106,21 @@ def pack(entry: Path, archive: BinaryIO) -> None:
 
 
 def unpacked(archive: BinaryIO, entry: Path) -> str:
-    """Unpack an archive into an empty folder; why that could not be done, else empty.
-
-    Raises:
-        OSError: the disk is full or fails.
-    """
+    """Unpack an archive into an empty folder; why that could not be done, else empty."""
     try:
         with tarfile.open(fileobj=archive, mode="r:") as tar:
             for member in tar:
-                path = PurePosixPath(member.name)
-                outside = path.is_absolute() or {"..", "."} & {*path.parts}
-                if not member.isreg() or member.issparse() or outside:
+                if not member.isreg() or member.issparse():
                     return f"{printable(member.name, _SAID)} is no file of an entry"
-                file = tar.extractfile(member)
-                target = entry / path
-                target.parent.mkdir(parents=True, exist_ok=True)
-                assert file is not None
-                with target.open("xb") as new:
-                    shutil.copyfileobj(file, new, 1 << 20)
+                tar.extract(member, entry, filter="data")
     except (tarfile.TarError, EOFError, ValueError) as error:
         return f"it is no whole archive ({printable(str(error), _SAID)})"
     except OSError as error:
-        # `unexpected end of data` has no number; a name that is there twice, or is also a folder.
+        # `unexpected end of data` has no number; a name may also be one of a folder.
         if error.errno not in (None, errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EINVAL):
             raise
         return f"it is no whole archive ({printable(str(error), _SAID)})"
     return ""
-
-
-def head_of(archive: Path) -> bytes:
-    """The beginning of an archive that `pack` wrote, up to the end of its seal."""
-    with tarfile.open(archive, "r:") as tar:
-        seal = tar.next()
-    assert seal is not None
-    with archive.open("rb") as file:
-        return file.read(tarfile.BLOCKSIZE + seal.size)
-
-
-def sealed(head: bytes) -> dict[str, str] | None:
-    """Digests by file, of the beginning of an archive; None where it holds no whole seal."""
-    try:
-        with tarfile.open(fileobj=io.BytesIO(head), mode="r:") as tar:
-            first = tar.next()
-            file = tar.extractfile(first) if first else None
-            return dict(json.loads(file.read(MOST_SEAL))["files"]) if file else None
-    except (tarfile.TarError, ValueError, KeyError, TypeError, OSError):
-        return None
 
 
 KINDS = ("artifacts", "budgets", "recordings")
@@ -173,32 +130,19 @@ _OBJECTS = ("abfs", "az", "gcs", "gs", "hf", "s3", "s3a")
 """Protocols whose files appear whole, or not at all."""
 _EXTRAS = {"s3": "s3", "s3a": "s3", "http": "http", "https": "http"}
 """Extras of pytest-ane that have what a protocol needs."""
-_RECORD = "build.json"
-"""It tells how long a build took, and differs from build to build."""
 _MOST_FAILURES = 3
 """In a row; then the store is not asked again, since each may take as long as its timeout."""
 _SAID = 200
 """Characters of what a library says of an error."""
-_ABANDONED = 24 * 3600.0
-"""Seconds since a file was last written of which its writer left only a part."""
-_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-"""Errors of this machine's own disk while a file is fetched."""
 
 
 class SharedStore:
-    """Entries and small files below a URL.
+    """Entries and small files below a URL, such as `s3://bucket/ane` or `/mnt/ane`.
 
-    Args:
-        url: of a folder, such as `s3://bucket/ane`, `https://host/ane` or `/mnt/ane`.
-        notify: receives a sentence on each file that is damaged, differs, or cannot be had.
-        counts: receives how many entries were `fetched` and `stored`.
-
-    Attributes:
-        name: the URL without credentials.
-        is_writable: whether files can be stored; False of web servers, and once it was refused.
-
-    Raises:
-        CacheError: no library for the URL is installed, or it has no meaning.
+    `notify` receives a sentence on each file that is damaged or cannot be had, `counts` how many
+    entries were `fetched` and `stored`. `name` is the URL without credentials. Web servers, and
+    whoever refuses it once, are not `is_writable`. `CacheError` where the URL has no meaning, or no
+    library.
     """
 
     def __init__(
@@ -210,24 +154,19 @@ class SharedStore:
         self.is_writable = _protocol(url) not in _READ_ONLY
         self._failures = 0
         self._damaged: set[str] = set()
-        self._swept: set[str] = set()
         check_url(url)
 
     def fetch(self, kind: str, key: str, folder: Path, subject: str = "") -> Path | None:
-        """An entry, unpacked and compared with its seal; None where the store has no whole one.
+        """An entry, unpacked into an empty folder and compared with its seal; None without any.
 
-        Args:
-            kind: of the entry, one of `KINDS`.
-            key: its digest.
-            folder: an empty one on the disk of the cache.
-            subject: whose entry it is, for messages.
-
-        Raises:
-            OSError: the disk of `folder` is full or fails.
+        `subject` is whose it is, for messages. `OSError` where the disk of the folder fails.
         """
         archive, entry = folder / "archive.tar", folder / "entry"
         name = _name(kind, key)
-        if not self._download(name, archive):
+        if self._asked:
+            with self._reading():
+                self._files.get_file(self._path(name), str(archive))
+        if not archive.is_file():
             return None
         entry.mkdir()
         with archive.open("rb") as file:
@@ -238,30 +177,22 @@ class SharedStore:
             return entry
         self._damaged.add(name)
         shutil.rmtree(entry, ignore_errors=True)
-        self.notify(f"{self._file(name, subject)} is damaged: {wrong}; it is not used.")
+        whose = f"{subject}: {_short(name)}" if subject else _short(name)
+        self.notify(f"{whose} in the store {self.name} is damaged: {wrong}; it is not used.")
         return None
 
-    def offer(self, entry: Path, folder: Path, subject: str = "") -> bool:
-        """Store an entry that the store lacks; compare it with what another writer stored.
-
-        Args:
-            entry: sealed, `<kind>/<key>`.
-            folder: an empty one for the archive.
-            subject: whose entry it is, for messages.
-
-        Returns:
-            Whether the store has the entry now, a package with these bytes.
-        """
+    def offer(self, entry: Path, folder: Path) -> bool:
+        """Store a sealed entry that the store lacks, packed in an empty folder, if it can be."""
         name, archive = _name(entry.parent.name, entry.name), folder / "archive.tar"
         if not self.is_writable or not self._asked:
             return False
         with self._writing(name):
             with archive.open("wb") as file:
                 pack(entry, file)
-            if name in self._damaged:
-                return self._store(archive, name, replace=True)
-            new = not self._files.exists(self._path(name)) and self._store(archive, name)
-            return new or self._is_stored(archive, name, subject)
+            replace = name in self._damaged
+            if replace or not self._files.exists(self._path(name)):
+                self.counts["stored"] += self._put(archive, name, replace=replace)
+            return True
         return False
 
     def read(self, name: str, most: int) -> bytes | None:
@@ -269,7 +200,7 @@ class SharedStore:
         if not self._asked:
             return None
         with self._reading():
-            return self._head(name, most)
+            return bytes(self._files.cat_file(self._path(name), start=0, end=most))
         return None
 
     def write(self, name: str, file: Path) -> None:
@@ -297,14 +228,6 @@ class SharedStore:
     def _path(self, name: str) -> str:
         return f"{self._opened[1]}/{name}"
 
-    def _download(self, name: str, target: Path) -> bool:
-        if not self._asked:
-            return False
-        with self._reading():
-            self._files.get_file(self._path(name), str(target))
-            return target.is_file()
-        return False
-
     @contextmanager
     def _reading(self) -> Iterator[None]:
         """Nothing is raised but errors of this machine's disk; what fails is said."""
@@ -314,17 +237,11 @@ class SharedStore:
         except FileNotFoundError:
             self._failures = 0
         except Exception as error:
-            if self._is_own_disk(error):
-                raise
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise  # It is this machine's disk.
             self._failures += 1
             rest = "" if self._asked else "; it is not asked again"
             self.notify(f"The store {self.name} cannot be read ({self._said(error)}){rest}.")
-
-    def _is_own_disk(self, error: Exception) -> bool:
-        """Whether it is this machine's disk that fails, and not the one that a store lies on."""
-        if not isinstance(error, OSError) or error.errno not in _DISK:
-            return False
-        return error.errno != errno.EIO or _protocol(self.url) != "file"
 
     @contextmanager
     def _writing(self, name: str) -> Iterator[None]:
@@ -347,12 +264,6 @@ class SharedStore:
             first = first.replace(secret, "***")
         return printable(first.rstrip(".") or type(error).__name__, _SAID)
 
-    def _store(self, archive: Path, name: str, *, replace: bool = False) -> bool:
-        """Put an entry, and count it; one that mends a damaged one too."""
-        new = self._put(archive, name, replace=replace)
-        self.counts["stored"] += new
-        return new
-
     def _put(self, file: Path, name: str, *, replace: bool = False) -> bool:
         """Store a file in one step; whether it was, and no other lay there."""
         target = self._path(name)
@@ -363,74 +274,18 @@ class SharedStore:
                 return False
         else:
             part = f"{target}.{uuid.uuid4().hex}.part"
-            folder = target.rpartition("/")[0]
-            self._files.makedirs(folder, exist_ok=True)
-            self._sweep(folder)
+            self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
             try:
                 self._files.put_file(str(file), part)
                 if not replace and self._files.exists(target):
                     return False
-                self._rename(part, target, replace=replace)
-            except FileExistsError:
-                return False
+                self._files.mv(part, target)
             finally:
                 with suppress(Exception):
                     if self._files.exists(part):
                         self._files.rm_file(part)
         self._damaged.discard(name)
         return True
-
-    def _sweep(self, folder: str) -> None:
-        """Delete what writers left there that were killed; one that writes has a day for a file."""
-        if _protocol(self.url) != "file" or folder in self._swept:
-            return
-        self._swept.add(folder)
-        for part in Path(folder).glob("*.part"):
-            with suppress(OSError):
-                if time.time() - part.stat().st_mtime > _ABANDONED:
-                    part.unlink()
-
-    def _rename(self, part: str, target: str, *, replace: bool) -> None:
-        """Give a file its name; a folder on a disk can refuse a name that is there."""
-        if _protocol(self.url) != "file":
-            self._files.mv(part, target)
-            return
-        if not replace:
-            try:
-                os.link(part, target)
-                return
-            except FileExistsError:
-                raise
-            except OSError:  # No hard links there.
-                pass
-        Path(part).replace(target)
-
-    def _is_stored(self, archive: Path, name: str, subject: str) -> bool:
-        """Whether the stored package is the same by its seal; one that is not whole is replaced."""
-        own = head_of(archive)
-        size = self._files.info(self._path(name))["size"]
-        if size == archive.stat().st_size and self._head(name, len(own)) == own:
-            return True
-        theirs = sealed(self._head(name, min(size, MOST_SEAL)))
-        if theirs in (None, sealed(own)):
-            self.notify(f"{self._file(name, subject)} is damaged; it is replaced.")
-            return self._store(archive, name, replace=True)
-        differing = _differing(theirs or {}, sealed(own) or {})
-        # Sums in float32, of which recordings and budgets are made, differ between machines.
-        if not differing or not name.startswith("artifacts/"):
-            return True
-        self.notify(
-            f"{self._file(name, subject)} has other bytes than were made here "
-            f"({differing}); the store keeps its own, and this run uses the one made here."
-        )
-        return False
-
-    def _file(self, name: str, subject: str) -> str:
-        return f"{f'{subject}: ' if subject else ''}{_short(name)} in the store {self.name}"
-
-    def _head(self, name: str, end: int) -> bytes:
-        """The first bytes of a file; a range of an empty file is an error of some stores."""
-        return bytes(self._files.cat_file(self._path(name), start=0, end=end)) if end else b""
 
 
 def _name(kind: str, key: str) -> str:
@@ -446,11 +301,7 @@ def _protocol(url: str) -> str:
 
 
 def check_url(url: str) -> None:
-    """See that a URL may name a store; nothing is connected.
-
-    Raises:
-        CacheError: as of `SharedStore`.
-    """
+    """See that a URL may name a store; nothing is connected. `CacheError` as of `SharedStore`."""
     import fsspec
 
     protocol, name = _protocol(url), without_credentials(url)
@@ -475,17 +326,9 @@ def without_credentials(url: str) -> str:
 
 def _secrets(url: str) -> list[str]:
     """What may be secret of a URL: user and password, and the query; the longest first."""
-    place, _, query = url.partition("://")[2].partition("?")
-    user, _, _ = place.rpartition("@")
-    if "/" in user and ":" not in user.partition("/")[0]:
-        user = user.partition("/")[0].rpartition("@")[0]  # That `@` was one of the path.
-    password = user.partition(":")[2]
-    texts = {text for each in (user, query, password) for text in (each, unquote(each))}
+    if "://" not in url:
+        return []
+    parts = urlsplit(url)
+    known = parts.netloc.rpartition("@")[0], parts.password or "", parts.query
+    texts = {text for each in known for text in (each, unquote(each))}
     return sorted(filter(None, texts), key=len, reverse=True)
-
-
-def _differing(theirs: dict[str, str], ours: dict[str, str]) -> str:
-    """In which files two entries differ, by their seals; empty where the same was built."""
-    files = sorted({*theirs, *ours} - {_RECORD})
-    names = [name for name in files if theirs.get(name) != ours.get(name)]
-    return printable(", ".join(names[:3]), _SAID) + (" and more" if len(names) > 3 else "")

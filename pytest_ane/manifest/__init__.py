@@ -5,7 +5,6 @@ from __future__ import annotations
 from pytest_ane.manifest.compression import (
     Compression,
     Linear,
-    Override,
     Palettize,
     Prune,
     Settings,
@@ -22,9 +21,7 @@ from pytest_ane.manifest.load import (
     parse,
     read_compression,
 )
-from pytest_ane.manifest.policy import (
-    Policy,
-)
+from pytest_ane.manifest.policy import Policy
 from pytest_ane.manifest.records import GOLDEN, Manifest, Model, Probes, Prompt, Shard, SourceTable
 from pytest_ane.manifest.tables import FAMILIES, json_schema
 
@@ -38,7 +35,6 @@ __all__ = [
     "Linear",
     "Manifest",
     "Model",
-    "Override",
     "Palettize",
     "Policy",
     "Probes",

@@ -1,7 +1,6 @@
 """The base of all manifest records: frozen, strict about keys and types, kebab-case in the file.
 
-A string below a field is its description. `json_schema` reads these from the source when it is
-called; pydantic's `use_attribute_docstrings` would read them at every import, for 25 ms.
+A string below a field is its description.
 """
 
 from __future__ import annotations
@@ -9,10 +8,18 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic.fields import FieldInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    Strict,
+    ValidationInfo,
+)
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 if sys.version_info >= (3, 11):
@@ -40,16 +47,11 @@ class Record(BaseModel):
         strict=True,
         allow_inf_nan=False,
         defer_build=True,
+        use_attribute_docstrings=True,
         alias_generator=kebab,
         validate_by_alias=True,
         validate_by_name=True,
     )
-
-    @classmethod
-    def by_key(cls) -> dict[str, FieldInfo]:
-        """Fields by the keys of the file; pydantic 2.11 sets `alias` only when it builds."""
-        spell = kebab if cls.model_config["alias_generator"] else str
-        return {spell(name): field for name, field in cls.model_fields.items()}
 
 
 class CoremlRecord(Record):
@@ -60,11 +62,9 @@ class CoremlRecord(Record):
 
 @dataclass(frozen=True)
 class Form:
-    """Annotation of a text that must match a pattern as a whole.
+    """Annotation of a text that must match a pattern as a whole, which JSON Schema knows too.
 
-    Attributes:
-        pattern: a regular expression, understood alike by Python and by JSON Schema.
-        message: what the text must be, for people.
+    `message` is what the text must be, for people.
     """
 
     pattern: str
@@ -90,11 +90,7 @@ class Form:
 
 @dataclass(frozen=True)
 class OrText:
-    """Annotation of a list or table that may be written as one text; for JSON Schema alone.
-
-    Attributes:
-        pattern: what the text must match.
-    """
+    """Annotation of what may be written as one text of a pattern; for JSON Schema alone."""
 
     pattern: str = ".+"
 
@@ -103,6 +99,26 @@ class OrText:
     ) -> dict[str, Any]:
         """The type's JSON Schema, or a text."""
         return {"anyOf": [{"type": "string", "pattern": f"^(?:{self.pattern})$"}, handler(schema)]}
+
+
+def from_folder(path: Path, info: ValidationInfo) -> Path:
+    """A path from the manifest's folder on, which the context names; `..` is kept.
+
+    For symbolic links may lead anywhere.
+    """
+    if path == Path():
+        raise ValueError("is empty; name a file")
+    return info.context["folder"] / path.expanduser() if info.context else path
+
+
+def _text_from_folder(text: str, info: ValidationInfo) -> str:
+    return str(from_folder(Path(text), info))
+
+
+Relative = Annotated[Path, Strict(False), AfterValidator(from_folder)]
+"""A path, relative to the manifest's folder where one is validated."""
+RELATIVE = AfterValidator(_text_from_folder)
+"""Annotation of a text that begins with such a path."""
 
 
 def listed(value: object) -> object:
@@ -114,9 +130,3 @@ def misplaced(path: KeyPath, message: str) -> PydanticCustomError:
     """An error of a whole table whose cause is one key in it, at a path relative to the table."""
     # Braces would be read as placeholders of pydantic's template, so the text goes in as one.
     return PydanticCustomError("misplaced", "{message}", {"path": path, "message": message})
-
-
-def one_of(expected: str) -> str:
-    """Choices as pydantic lists them, `1, 2 or 4`, as the end of a sentence."""
-    choices = expected.replace(" or ", ", ")
-    return f"must be one of {choices}" if "," in choices else f"must be {choices}"

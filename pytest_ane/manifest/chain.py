@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
-from pytest_ane.manifest.base import Form, OrText, Record, listed
+from pytest_ane.manifest.base import RELATIVE, Form, OrText, Record, listed
 from pytest_ane.mlprogram.text import ID
 
 STREAM = r"[A-Za-z_][A-Za-z0-9_.\-]{0,63}"
@@ -91,7 +91,7 @@ class ChainEntry(Record):
 class Embedding(Record):
     """The table whose rows enter a chain: row i for token i."""
 
-    file: Annotated[str, Field(min_length=1)]
+    file: Annotated[str, Field(min_length=1), RELATIVE]
     """`FILE.npy`, `FILE.npz#NAME`, `FILE.safetensors#NAME` or `FILE.gguf#NAME`, relative to the
     manifest."""
     scale: Annotated[float, Field(gt=0)] = 1.0
@@ -115,10 +115,6 @@ class Embedding(Record):
         if (suffix == ".npy") == bool(self.name):
             raise ValueError("give the tensor's name, FILE#NAME, of .npz, .safetensors and .gguf")
         return self
-
-    def below(self, folder: Path) -> Embedding:
-        """The table with its file's path from a folder on."""
-        return self.model_copy(update={"file": str(folder / Path(self.file).expanduser())})
 
 
 def channels(reference: str) -> tuple[str, slice]:

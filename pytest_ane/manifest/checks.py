@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path
 
 from pytest_ane.manifest.base import KeyPath, Table
 from pytest_ane.manifest.chain import FIRST, LOGITS, unknown_stream
-from pytest_ane.manifest.compression import unsupported
 from pytest_ane.manifest.ids import nearest
 from pytest_ane.manifest.policy import Policy
 from pytest_ane.manifest.problems import Layers, Problem, at_key, at_table, at_value, dotted
@@ -61,23 +59,15 @@ def _prompts(here: KeyPath, model: ModelTable) -> Iterator[Problem]:
 
 def _variant(here: KeyPath, model: ModelTable) -> Iterator[Problem]:
     known = VARIANTS.get(model.family or "", ())
-    if model.variant is None or model.variant in known:
-        return
-    if known:
-        message = f"family {model.family!r} has the variants {' and '.join(map(repr, known))}"
+    if model.variant is not None and model.variant not in known:
+        message = f"is none of the family's variants; there are: {', '.join(known) or 'none'}"
         yield at_value((*here, "variant"), model.variant, message)
-    else:
-        what = f"family {model.family!r} has" if model.family else "a model without a family has"
-        yield at_key((*here, "variant"), f"{what} no variants; leave 'variant' out")
 
 
 def _builder(here: KeyPath, model: ModelTable, builder: str, folder: Path) -> Iterator[Problem]:
-    if model.family is not None:
-        yield at_key((*here, "builder"), "'builder' stands in place of a family; give one of them")
-    if model.source is not None:
-        yield at_key((*here, "source"), "'source' needs a family; a builder brings its weights")
-    if model.prompts:
-        yield at_key((*here, "prompts"), "'prompts' needs a family, which knows how shards follow")
+    for key in ("family", "source", "prompts"):
+        if getattr(model, key):
+            yield at_key((*here, key), f"{key!r} and a builder exclude each other; give one")
     if model.shards is None:
         yield at_table(here, "'shards' is missing; name those that the builder makes")
     module = builder.partition(":")[0]
@@ -151,30 +141,13 @@ def behaviour_problems(here: KeyPath, model: ModelTable, raw: Table) -> Iterator
         yield at_table((*here, "policy", "behaviour"), message)
 
 
-def evidence_problems(policy: Policy, layers: Layers, folder: Path) -> Iterator[Problem]:
-    """Signers that are no files, and systems that `os` leaves out; `folder` is the manifest's."""
-    signers = policy.evidence.signers or ()
-    for index, named in enumerate(signers):
-        if not (file := folder / named.expanduser()).is_file():
-            message = f"{file} is no file; put the signer's public key (PEM) there"
+def evidence_problems(policy: Policy, layers: Layers) -> Iterator[Problem]:
+    """Signers that are no files."""
+    for index, file in enumerate(policy.evidence.signers or ()):
+        if not file.is_file():
+            message = f"names {file}, which is no file; put the signer's public key (PEM) there"
             where = layers.origin(("policy", "evidence", "signers", index))
-            yield at_value(where, str(named), message)
-    if left := next(policy.evidence.contradictions(), None):
-        message = f"asks for {left!r}, of which 'os' takes in nothing"
-        where = layers.origin(("policy", "evidence", "systems"))
-        yield at_key(where, f"'systems' {message}; take it out, or add it to 'os'")
-
-
-def unmatched(here: KeyPath, ids: tuple[str, ...], tables: Table) -> Iterator[Problem]:
-    """Tables for shards that do not exist."""
-    for key in tables:
-        if not any(concerns(key, shard) for shard in ids):
-            yield at_table((*here, "shard", key), f"matches no shard; {nearest(key, ids)}")
-
-
-def concerns(key: str, shard: str) -> bool:
-    """Whether a shard table's key, an id or a glob, names a shard."""
-    return key == shard or fnmatchcase(shard, key)
+            yield at_key(where, f"'signers' {message}")
 
 
 def shard_problems(
@@ -190,12 +163,10 @@ def shard_problems(
             own.origin(("artifact",))[:-1],
             f"'reference' is missing; add what the artifact is held against: {choices} or 'none'",
         )
-    if table.uncompressed is not None and table.artifact is None:
-        message = "'uncompressed' needs an 'artifact'; a shard that is built has its own"
-        yield at_key(own.origin(("uncompressed",)), message)
-    if table.function is not None and table.artifact is None:
-        message = "'function' needs an 'artifact'; a shard that is built has one function"
-        yield at_key(own.origin(("function",)), message)
+    for key in ("uncompressed", "function"):
+        if getattr(table, key) is not None and table.artifact is None:
+            message = f"{key!r} needs an 'artifact'; a shard that is built has its own"
+            yield at_key(own.origin((key,)), message)
     if table.ports and not (model.family and table.artifact):
         message = "needs a family and an artifact, whose ports have other names; take it out"
         yield at_table(own.origin(("ports",)), message)
@@ -211,19 +182,17 @@ def shard_problems(
 def setting_problems(
     here: KeyPath, model: ModelTable, settings: Common, layers: Layers
 ) -> Iterator[Problem]:
-    """Probes without prompts, family or room, and compression that the target does not know."""
+    """Probes without prompts, family or room."""
     probes = settings.probes
     lacking = {
-        "golden prompts to capture from; add prompts": (
+        "golden prompts to capture from": (
             () if model.prompts and model.family else probes.of_prompts
         ),
-        "a family; name one": () if model.family else probes.of_families,
+        "a family": () if model.family else probes.of_families,
     }
     for what, kinds in lacking.items():
         if kinds:
-            need, them = ("needs", "it") if len(kinds) == 1 else ("need", "them")
-            named = " and ".join(f'"{kind}"' for kind in kinds)
-            message = f"{named} {need} {what} or leave {them} out"
+            message = f"{' and '.join(kinds)}: give {what}, or leave that out"
             yield at_value(layers.origin(("probes", "kinds")), list(probes.kinds), message)
     for index, length in enumerate(probes.lengths):
         path = layers.origin(("probes", "lengths", index))
@@ -232,9 +201,3 @@ def setting_problems(
         elif length > model.context:
             message = f"is more than the {model.context} positions of 'context'"
             yield at_value(path, length, f"{message}; raise that, or leave this length out")
-    compression = settings.compression
-    made = model.family or model.builder
-    for method in compression.every() if compression and made else ():
-        if (setting := unsupported(method.steps, model.target)) is not None:
-            message = f"must be 'iOS18', for compression has {setting}"
-            yield at_value((*here, "target"), model.target, message)

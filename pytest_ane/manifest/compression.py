@@ -1,18 +1,19 @@
 """How weights are compressed: the passes of `coremltools.optimize.coreml`, named as there.
 
-Which of them coremltools 9.0 joins, and which a deployment target knows, is checked here too.
+Which of them coremltools 9.0 joins is checked here too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, ConfigDict, Field, Strict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from pytest_ane.manifest.base import CoremlRecord, misplaced, one_of
+from pytest_ane.manifest.base import CoremlRecord, misplaced
+from pytest_ane.manifest.problems import said, unknown
 
 
 def _whole(value: object) -> object:
@@ -41,11 +42,12 @@ OpType = Literal[
 
 
 class Override(CoremlRecord):
-    """Other settings for the weights that a glob or an operation names; the rest is inherited."""
+    """Other settings for the weights that a glob or an operation names; the rest is inherited.
 
-    model_config = ConfigDict(
-        json_schema_extra={"oneOf": [{"required": [key]} for key in ("weights", "op_type")]}
-    )
+    Any key of the method may stand here.
+    """
+
+    model_config = ConfigDict(extra="allow")
 
     weights: Glob | None = None
     """Glob over weight names as the converted program has them, such as `gate_proj*`."""
@@ -53,26 +55,6 @@ class Override(CoremlRecord):
     """The operation that takes the weight, such as `conv`; an entry has this or `weights`."""
     method: Literal["palettize", "linear", "prune", "none"] | None = None
     """Another method; then nothing is inherited. `none` leaves these weights fp16."""
-    joint: Joint | None = None
-    """As in the method; `[]` for none."""
-    mode: Literal["kmeans", "uniform", "unique", "linear_symmetric", "linear"] | None = None
-    engine: Literal["fast", "coremltools"] | None = None
-    nbits: Nbits | None = None
-    granularity: Literal["per_tensor", "per_grouped_channel", "per_channel", "per_block"] | None = (
-        None
-    )
-    group_size: Positive | None = None
-    cluster_dim: Positive | None = None
-    enable_per_channel_scale: bool | None = None
-    dtype: Literal["int4", "uint4", "int8", "uint8"] | None = None
-    block_size: Positive | None = None
-    target_sparsity: Share | None = None
-    """As in `prune`; in place of any other way to choose the weights that become zero."""
-    n_m_ratio: Ratio | None = None
-    """As `target_sparsity`."""
-    threshold: NotNegative | None = None
-    """As `target_sparsity`."""
-    weight_threshold: Threshold | None = None
 
     @model_validator(mode="after")
     def _one_selector(self) -> Override:
@@ -102,9 +84,7 @@ class Method(CoremlRecord):
     def for_weight(self, name: str, op_types: Collection[str] = ()) -> Settings:
         """The settings of one weight, `keep` and `overrides` applied; it has neither itself.
 
-        Args:
-            name: as the converted program has it.
-            op_types: the operations that take it.
+        `name` is as the converted program has it, `op_types` are the operations that take it.
         """
         if any(fnmatchcase(name, glob) for glob in self.keep):
             return Uncompressed()
@@ -166,8 +146,10 @@ class Compressing(Method):
             for key in ("keep", "overrides", "joint"):
                 if getattr(step, key):
                     raise misplaced(("joint", index, key), "belongs to the method itself")
-        if (message := joint_error(self.steps)) is not None:
-            raise misplaced(("joint",), message)
+        order = " then ".join(step.method for step in self.steps)
+        if self.joint and order not in _JOINT:
+            known = "; ".join(sorted(_JOINT))
+            raise misplaced(("joint",), f"{order} cannot be done jointly; what can is {known}")
         return self
 
 
@@ -192,16 +174,6 @@ class Palettize(Compressing):
     """Length of a table's entries; more than 1 is vector palettization."""
     enable_per_channel_scale: bool = False
     """Scale output channels before palettization."""
-
-    @model_validator(mode="after")
-    def _vectors_fit(self) -> Palettize:
-        """What coremltools 9.0 (`palettize_weights`) refuses only after minutes of work."""
-        if self.cluster_dim > 1 and self.mode == "uniform":
-            raise misplaced(("cluster_dim",), "must be 1 with mode = 'uniform', or use 'kmeans'")
-        grouped = self.granularity == "per_grouped_channel"
-        if grouped and self.group_size % self.cluster_dim:
-            raise misplaced(("cluster_dim",), f"must divide group_size = {self.group_size}")
-        return self
 
 
 class Linear(Compressing):
@@ -273,99 +245,24 @@ _KINDS: dict[str, type[Method]] = {
 
 
 _JOINT = {
-    ("prune", "palettize"),
-    ("prune", "linear"),
-    ("prune", "palettize", "linear"),
-    ("palettize", "linear"),
-    ("palettize", "prune"),
-    ("palettize", "prune", "linear"),
-    ("linear", "palettize"),
-    ("linear", "prune"),
+    *(f"prune then {rest}" for rest in ("palettize", "linear", "palettize then linear")),
+    *(f"palettize then {rest}" for rest in ("linear", "prune", "prune then linear")),
+    *(f"linear then {rest}" for rest in ("palettize", "prune")),
 }
-"""What coremltools 9.0 does jointly; of any other order it fails at the last step or leaves it out
-without a word."""
-
-
-def joint_error(steps: Sequence[Step]) -> str | None:
-    """Why coremltools 9.0 would not do one step after another; `None` where it does.
-
-    Source: `optimize/coreml/_quantization_passes.py` (`_validate_child_constexpr_for_compress` and
-    the three `transform_op`), and what it writes for each order.
-    """
-    methods = tuple(step.method for step in steps)
-    if len(steps) < 2:
-        return None
-    if methods not in _JOINT:
-        orders = "; ".join(" then ".join(order) for order in sorted(_JOINT))
-        return f"{' then '.join(methods)} cannot be done jointly; what can is {orders}"
-    for before, step in enumerate(steps):
-        if (message := _misfit(step, methods[:before], methods)) is not None:
-            return message
-    return None
-
-
-def _misfit(step: Step, earlier: tuple[str, ...], methods: tuple[str, ...]) -> str | None:
-    """What a step may not ask for at its place."""
-    if isinstance(step, Palettize):
-        if step.enable_per_channel_scale:
-            return "enable_per_channel_scale must be false in joint compression"
-        if step.cluster_dim > 1 and methods != ("palettize", "linear"):
-            return "cluster_dim must be 1 in joint compression, except for palettize then linear"
-    elif isinstance(step, Linear):
-        if "palettize" in earlier and step.granularity != "per_tensor":
-            return "linear after palettize quantizes the tables; granularity must be 'per_tensor'"
-        if "palettize" in methods[len(earlier) :] and step.nbits != 8:
-            return "linear before palettize must have dtype 'int8' or 'uint8'"
-    elif earlier and step.n_m_ratio:
-        return "prune after another method takes target_sparsity or threshold"
-    return None
-
-
-def unsupported(steps: Sequence[Step], target: str) -> str | None:
-    """The setting that a deployment target before iOS 18 does not know; `None` where all fits.
-
-    Source: coremltools 9.0, `optimize/coreml/_quantization_passes.py`, the `transform_op`s and
-    `AbstractCompressionPass.apply`.
-    """
-    if target not in ("iOS16", "iOS17"):
-        return None
-    if len(steps) > 1:
-        return "joint compression"
-    return next((new for step in steps if (new := _new(step))), None)
-
-
-def _new(step: Step) -> str | None:
-    """The first setting of one step that needs iOS 18."""
-    if isinstance(step, Linear):
-        new = {"granularity": ("per_block",), "dtype": ("int4", "uint4")}
-    elif isinstance(step, Palettize):
-        if step.cluster_dim > 1:
-            return f"cluster_dim = {step.cluster_dim}"
-        if step.enable_per_channel_scale:
-            return "enable_per_channel_scale = true"
-        if step.nbits == 3 and step.mode != "unique":
-            return "nbits = 3"
-        new = {"granularity": ("per_grouped_channel",)}
-    else:
-        return None
-    for key, values in new.items():
-        if (value := getattr(step, key)) in values:
-            return f"{key} = {value}"
-    return None
+"""What coremltools 9.0 does jointly (`_validate_child_constexpr_for_compress` and the three
+`transform_op` in optimize/coreml/_quantization_passes.py); of any other order it fails at the last
+step or leaves it out without a word."""
 
 
 def _of_override(index: int, override: Override, error: ValidationError) -> PydanticCustomError:
     """The first thing wrong with an override, placed at its own key where it names one."""
     first = error.errors(include_url=False)[0]
-    context = first.get("ctx", {})
-    path = (*first["loc"], *context.get("path", ()))
-    key = path[-1:] if path and path[-1] in override.model_fields_set else ()
-    message = str(context.get("message", first["msg"]))
+    path = (*first["loc"], *first.get("ctx", {}).get("path", ()))
+    key = path[-1:] if path and path[-1] in override.given() else ()
+    message = said(first)
     if first["type"] == "extra_forbidden":
-        owner = next(name for name, kind in _KINDS.items() if path[-1] in kind.model_fields)
-        message = f"belongs to method = {owner!r}; name that method here, or leave the key out"
-    elif first["type"] == "literal_error":
-        message = one_of(context["expected"])
+        owner = next((name for name, kind in _KINDS.items() if path[-1] in kind.model_fields), "")
+        message = f"belongs to method = {owner!r}" if owner else unknown(str(path[-1]), Palettize)
     return misplaced(("overrides", index, *key), message)
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, WithJsonSchema
 
-from pytest_ane.manifest.base import Form, Record
+from pytest_ane.manifest.base import Form, Record, Relative
 
 ComputeUnits: TypeAlias = Literal["ALL", "CPU_AND_GPU", "CPU_AND_NE", "CPU_ONLY"]
 """Where Core ML may run a model: names of `coremltools.ComputeUnit`."""
@@ -24,11 +22,7 @@ _SYSTEM = rf"(macOS|iOS|iPadOS) (\*|{_VERSION}(\.?\*)?)"
 
 
 def age(value: object) -> object:
-    """The time of `"90 days"`, `"12 hours"` or `"2 weeks"`; one that is read already as it is.
-
-    Raises:
-        ValueError: no text of that form, or no time at all.
-    """
+    """The time of `"90 days"`, `"12 hours"` or `"2 weeks"`; `ValueError` for other forms."""
     if isinstance(value, timedelta):
         return value
     match = re.fullmatch(_AGE, value.strip()) if isinstance(value, str) else None
@@ -62,14 +56,6 @@ def _some(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return values
 
 
-def _distinct(values: tuple[str, ...]) -> tuple[str, ...]:
-    for i, named in enumerate(values):
-        for other in (*values[:i], *values[i + 1 :]):
-            if covers(named, other):
-                raise ValueError(f"names {other} twice, for {named} takes it in; name it once")
-    return values
-
-
 Item = TypeVar("Item")
 # Looked at after the values, for a list of one bad value is not empty.
 Some: TypeAlias = Annotated[
@@ -86,7 +72,7 @@ VersionedSystem = Annotated[
     str,
     Form(
         rf"(macOS|iOS|iPadOS) {_VERSION}",
-        "must be a system with its version, such as 'macOS 26', which takes in 26.1",
+        "must be a system such as 'macOS 26', which takes in 26.1",
     ),
 ]
 Age = Annotated[
@@ -94,7 +80,6 @@ Age = Annotated[
     BeforeValidator(age),
     WithJsonSchema({"type": "string", "pattern": f"^{_AGE}$"}),
 ]
-PublicKey = Annotated[Path, Strict(False)]
 
 
 class EvidencePolicy(Record):
@@ -104,14 +89,14 @@ class EvidencePolicy(Record):
     """Chips, as the machine calls them, such as `"Apple M4*"`; `*` never continues a number."""
     os: Some[System] | None = None
     """Systems: `"macOS 26"`, which is the same as `"macOS 26*"`, takes in 26 and 26.1, not 260."""
-    systems: Annotated[Some[VersionedSystem], AfterValidator(_distinct)] | None = None
+    systems: Some[VersionedSystem] | None = None
     """Systems that each need evidence of their own, such as `["macOS 26", "macOS 27"]`; the verdict
-    is that of the worst. `os` says which evidence counts, and has to take in some of each."""
+    is that of the worst. `os` says which evidence counts."""
     compute_units: Some[ComputeUnits] | None = None
     """Compute units that Core ML was allowed, such as `CPU_AND_NE`; absent, those with the ANE."""
     max_age: Age | None = None
     """How old a record may be: `"90 days"`, `"12 hours"` or `"2 weeks"`."""
-    signers: Some[PublicKey] | None = None
+    signers: Some[Relative] | None = None
     """Public keys (PEM files, relative to the manifest); one of them must have signed."""
 
     def takes_system(self, system: str) -> bool:
@@ -121,12 +106,6 @@ class EvidencePolicy(Record):
     def system_of(self, system: str) -> str:
         """The one of `systems` that a machine's system, such as `macOS 26.1`, stands for; or ''."""
         return next((named for named in self.systems or () if covers(named, system)), "")
-
-    def contradictions(self) -> Iterator[str]:
-        """Those of `systems` of which `os` takes in nothing, so that no evidence could count."""
-        for named in self.systems or ():
-            if not any(covers(p, named) or covers(named, p) for p in self.os or (named,)):
-                yield named
 
     def takes_chip(self, chip: str) -> bool:
         """Whether evidence of this chip, such as `Apple M4 Max`, counts; an unknown one is ''.

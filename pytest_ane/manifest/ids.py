@@ -30,9 +30,6 @@ _RANGE_LIKE = (
 _RANGE = re.compile(r"(?P<prefix>.*?)(?P<first>\d+)-(?P=prefix)(?P<last>\d+)")
 _BRACES = re.compile(r"\{(\d{1,9})-(\d{1,9})\}")
 
-_NUMBERED = re.compile(r"(?P<prefix>.*?)(?P<number>\d{1,9})")
-
-
 _FUNCTION = re.compile(r"(?P<shard>.+)\[(?P<function>[^\[\]]+)\]")
 
 
@@ -67,10 +64,7 @@ def as_range(term: str) -> list[str] | None:
     """The ids of `L00-L29` or `L{00-29}.p{0-7}`, in order; `None` where a text is no range.
 
     The numbers keep the width of the first one: `L08-L10` is L08, L09, L10. Of several ranges in
-    braces the last one counts fastest.
-
-    Raises:
-        ValueError: the range counts backwards or has more than `MOST` ids.
+    braces the last one counts fastest. `ValueError` for one that counts backwards or is too long.
     """
     if _BRACES.search(term):
         # Texts and ends of ranges take turns.
@@ -128,11 +122,7 @@ def _runs(numbers: Sequence[str]) -> Iterator[str]:
 
 
 def expand(texts: list[str]) -> tuple[str, ...]:
-    """The explicit ids of lists such as `L00-L29, head.0-head.3`, in order.
-
-    Raises:
-        ValueError: an entry is neither an id nor a range, or an id comes twice.
-    """
+    """The explicit ids of lists such as `L00-L29, head.0-head.3`, in order; or `ValueError`."""
     ids: dict[str, None] = {}
     for term in (term.strip() for text in texts for term in text.split(",")):
         for shard in as_range(term) or [term]:
@@ -151,21 +141,10 @@ def nearest(text: str, ids: Sequence[str]) -> str:
     from difflib import get_close_matches
 
     distinct = list(dict.fromkeys(ids))
-    if near := _near_numbers(text, distinct) or get_close_matches(text, distinct, n=3, cutoff=0.4):
-        return f"nearest: {', '.join(near[:3])}"
+    if near := get_close_matches(text, distinct, cutoff=0.4):
+        return f"nearest: {', '.join(near)}"
     shown = distinct if len(distinct) <= 6 else [*distinct[:3], "...", distinct[-1]]
     return f"there are: {', '.join(shown)}" if distinct else "there are none"
-
-
-def _near_numbers(text: str, ids: Sequence[str]) -> list[str]:
-    """Ids with the same prefix, the nearest number first: `L29`, `L28` for `L31`."""
-    wanted = _NUMBERED.fullmatch(text)
-    numbered = [match for shard in ids if (match := _NUMBERED.fullmatch(shard))]
-    if wanted is None:
-        return []
-    near = [match for match in numbered if match["prefix"] == wanted["prefix"]]
-    near.sort(key=lambda match: abs(int(match["number"]) - int(wanted["number"])))
-    return [match[0] for match in near]
 
 
 # Selection of shards: `L01`, `L00-L04,head*`, `smollm2:*`, `sample:5`.
@@ -174,14 +153,11 @@ _SAMPLE = "sample"
 
 
 def select(manifest: Manifest, expression: str, option: str = "--ane-shards") -> tuple[Shard, ...]:
-    """Shards that a selection names, in the manifest's order, each once.
+    """Shards that a selection names, in the manifest's order, each once; or `ManifestError`.
 
-    Terms are separated by commas: `all`, an id, a range, a glob, or `sample:N`, a seeded and
-    evenly spread sample with first and last included. Each may follow `model:`; without it, a term
-    speaks of the shards of all models.
-
-    Raises:
-        ManifestError: nothing is named, or a term matches no shard; the sentence names `option`.
+    Terms are separated by commas: `all`, an id, a range, a glob, or `sample:N`, a seeded and evenly
+    spread sample with first and last included. Each may follow `model:`; without it, a term speaks
+    of the shards of all models. A sentence about what is wrong names `option`.
     """
     terms = [term for term in (term.strip() for term in expression.split(",")) if term]
     if not terms:
@@ -259,7 +235,7 @@ def _fault(term: str, ids: Sequence[str]) -> str | None:
 def _named(term: str, ids: Sequence[str]) -> list[str]:
     """The ids that an id, a glob or a range names; those of a range may not exist.
 
-    A shard's id names all functions of its package. In a glob, brackets at the end are a function,
+    A shard's id names all functions of its package. Brackets at a glob's end are a function,
     `*[verify*]`, and only where none has such a name a set of characters, `L0[12]`.
     """
     if term in ids:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, JsonValue, Strict, model_validator
 
-from pytest_ane.manifest.base import Form, OrText, Record, kebab, listed, misplaced
+from pytest_ane.manifest.base import RELATIVE, Form, OrText, Record, kebab, listed, misplaced
 from pytest_ane.mlprogram.digests import file_digest
 
 InputKind: TypeAlias = Literal[
@@ -73,7 +73,7 @@ class Input(Record):
     active: Annotated[int, Field(ge=1)] | None = None
     """Of `routing`: experts chosen at a position; needed. Every fourth position chooses none."""
     files: Annotated[
-        tuple[Annotated[str, Form(r".*\S.*", "must be the name of a file")], ...],
+        tuple[Annotated[str, Form(r".*\S.*", "must be the name of a file"), RELATIVE], ...],
         Strict(False),
         BeforeValidator(listed),
         Field(max_length=64),
@@ -126,11 +126,6 @@ class Input(Record):
     def file(self) -> str | None:
         """The array of `constant`."""
         return self.files[0] if self.kind == "constant" else None
-
-    def below(self, folder: Path) -> Input:
-        """The input with its files' paths from a folder on."""
-        files = tuple(str(folder / Path(file).expanduser()) for file in self.files)
-        return self.model_copy(update={"files": files}) if files else self
 
     @property
     def question(self) -> dict[str, JsonValue]:

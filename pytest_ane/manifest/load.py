@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -17,16 +18,13 @@ from pytest_ane.manifest.base import KeyPath, Record, Table, TOMLDecodeError, lo
 from pytest_ane.manifest.checks import (
     behaviour_problems,
     chain_problems,
-    concerns,
     evidence_problems,
     model_problems,
     setting_problems,
     shard_problems,
-    unmatched,
 )
 from pytest_ane.manifest.compression import Compression, Uncompressed
-from pytest_ane.manifest.ids import ALL, NO_ALL, canaries, canary_problems, is_glob, is_id
-from pytest_ane.manifest.policy import Policy
+from pytest_ane.manifest.ids import ALL, NO_ALL, canaries, canary_problems, is_glob, is_id, nearest
 from pytest_ane.manifest.problems import (
     Layers,
     Problem,
@@ -46,7 +44,6 @@ from pytest_ane.manifest.records import (
     Manifest,
     Model,
     Shard,
-    SourceTable,
 )
 from pytest_ane.manifest.tables import (
     ENCODERS,
@@ -63,7 +60,6 @@ from pytest_ane.mlprogram.errors import ManifestError
 # What an encoder's model may say, and the sentences that its prompts rank.
 
 _FEWEST, _MOST = 3, 1000
-_LONGEST = 1 << 20
 
 
 def encoder_problems(here: KeyPath, model: ModelTable) -> Iterator[Problem]:
@@ -84,54 +80,35 @@ def encoder_problems(here: KeyPath, model: ModelTable) -> Iterator[Problem]:
             yield at_key((*at, "chat"), "'chat' is for decoders; give an encoder's prompt as text")
 
 
-def read_sentences(
-    here: KeyPath, model: ModelTable, folder: Path
-) -> tuple[tuple[str, ...], list[Problem]]:
+def read_sentences(here: KeyPath, model: ModelTable) -> tuple[tuple[str, ...], list[Problem]]:
     """The lines of the file that `sentences` names, or what is wrong with it."""
-    if model.sentences is None:
+    if (path := model.sentences) is None:
         return (), []
-    path, key = folder / model.sentences.expanduser(), (*here, "sentences")
-
-    def wrong(message: str) -> tuple[tuple[str, ...], list[Problem]]:
-        return (), [at_value(key, str(model.sentences), message)]
-
     try:
-        if path.stat().st_size > _LONGEST:
-            return wrong(f"{path} is longer than 1 MiB; name a short list of sentences")
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = map(str.strip, path.read_text(encoding="utf-8").splitlines())
+        sentences = tuple(filter(None, lines))
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or error
-        return wrong(f"{path} cannot be read as UTF-8 text ({why}); put a sentence a line there")
-    sentences = tuple(line.strip() for line in lines if line.strip())
+        wrong = f"cannot be read as UTF-8 text ({why}); put a sentence a line there"
+        return (), [at_value((*here, "sentences"), str(path), wrong)]
+    texts = [*(prompt.name for prompt in model.prompts), *sentences]
+    twice = next((text for number, text in enumerate(texts) if text in texts[:number]), None)
+    wrong = ""
     if not _FEWEST <= len(sentences) <= _MOST:
-        message = f"{path} has {len(sentences)} sentences; give {_FEWEST} to {_MOST:,}"
-        return wrong(f"{message}, one a line")
-    taken = {prompt.name for prompt in model.prompts}
-    for number, sentence in enumerate(sentences):
-        if sentence in sentences[:number] or sentence in taken:
-            return wrong(f"{path} has {sentence!r:.60} twice, or as a prompt's name; leave one")
-    return sentences, []
-
-
-_PLACE = re.compile(r"(?P<what>.*?) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|.*)\)", re.S)
+        wrong = f"has {len(sentences)} sentences; give {_FEWEST} to {_MOST:,}, one a line"
+    elif twice is not None:
+        wrong = f"has {twice!r:.60} twice, or as a prompt's name; leave one"
+    problems = [at_value((*here, "sentences"), str(path), wrong)] if wrong else []
+    return sentences, problems
 
 
 def load(path: Path) -> Manifest:
-    """Read a manifest. No weights and no packages are touched.
-
-    Raises:
-        ManifestError: the file is missing, is no TOML, or says something we do not understand;
-            one line for each thing that is wrong.
-    """
+    """Read a manifest, or say all that is wrong, a line each, as `ManifestError`."""
     return parse(_read(path), path)
 
 
 def parse(text: str, path: Path) -> Manifest:
-    """A manifest from its text; `path` is where it is, to which paths in it are relative.
-
-    Raises:
-        ManifestError: as `load`.
-    """
+    """A manifest from its text, as `load`; paths in it are relative to the file `path`."""
     resolver = Resolver(_toml(path, text), path)
     manifest = resolver.manifest()
     if manifest is None:
@@ -140,11 +117,7 @@ def parse(text: str, path: Path) -> Manifest:
 
 
 def package_manifest(*packages: Path) -> Manifest:
-    """A manifest of packages without a reference, for `--ane-package`.
-
-    Raises:
-        ManifestError: a package does not exist, or is no folder.
-    """
+    """A manifest of packages without a reference, for `--ane-package`; or `ManifestError`."""
     for package in packages:
         if not package.exists():
             raise ManifestError(f"--ane-package: {package} does not exist; check the path.")
@@ -172,11 +145,7 @@ def package_ids(packages: Iterable[Path]) -> list[str]:
 
 
 def read_compression(table: Table) -> Compression:
-    """A `compression` table that stands alone; without a method it palettizes.
-
-    Raises:
-        ManifestError: as `load`, of a table `[compression]`.
-    """
+    """A `compression` table that stands alone; without a method it palettizes. Errors as `load`."""
     layers = Layers((((), {"compression": {"method": "palettize"} | table}),))
     try:
         common = Common.model_validate(layers.merged(), by_alias=True, by_name=False)
@@ -208,33 +177,19 @@ def _toml(path: Path, text: str) -> Table:
     try:
         document: Table = loads(text)
     except TOMLDecodeError as error:
-        raise ManifestError(f"{label(path)}:{_malformed(str(error), text)}.") from None
+        raise ManifestError(f"{label(path)}: not valid TOML: {error}.") from None
     except RecursionError:
         raise ManifestError(f"{label(path)}: not a manifest: nested too deeply.") from None
     return document
 
 
-def _malformed(error: str, text: str) -> str:
-    """The parser's `Invalid value (at line 3, column 5)` as `3:5: not valid TOML: ...`."""
-    place = _PLACE.fullmatch(error)
-    what = place["what"] if place else error
-    what = f"not valid TOML: {what[0].lower()}{what[1:]}"
-    if place and place["line"]:
-        return f"{place['line']}:{place['column']}: {what}"
-    return f"{len(text.splitlines())}: {what}, at the end of the file"
-
-
-_SHARED = tuple(Common.by_key())
+_SHARED = tuple(Common.model_fields)
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
 class Resolver:
-    """Reads one parsed manifest and collects everything that is wrong with it.
-
-    Attributes:
-        problems: filled by `manifest`, in no order.
-    """
+    """Reads one parsed manifest; `problems` collects everything that is wrong with it."""
 
     def __init__(self, document: Table, path: Path) -> None:
         self.problems: list[Problem] = []
@@ -253,13 +208,13 @@ class Resolver:
         ]
         if self.problems:
             return None
-        run = RunTable.model_validate(self._document.get("run", {}))
-        folder = run.store and "://" not in run.store
+        context = {"folder": self._folder}
+        run = RunTable.model_validate(self._document.get("run", {}), context=context)
         return Manifest(
             path=self._path,
             models=tuple(model for model in resolved if model),
             cluster=run.cluster or "",
-            store=str(self._absolute(run.store)) if run.store and folder else run.store or "",
+            store=run.store or "",
             max_cache=run.max_cache,
         )
 
@@ -283,44 +238,30 @@ class Resolver:
         for key, table in tables.items():
             self._validated(Common, common.over((*here, "shard", key), only(table, _SHARED)))
         if settings is not None:
-            self.problems += evidence_problems(settings.policy, common, self._folder)
+            self.problems += evidence_problems(settings.policy, common)
         if model is None:
             return None
         self.problems += behaviour_problems(here, model, raw)
         ids = self._ids(here, model, tables)
         self.problems += chain_problems(here, model, ids, self._folder)
-        sentences, problems = read_sentences(here, model, self._folder)
+        sentences, problems = read_sentences(here, model)
         self.problems += [*encoder_problems(here, model), *problems]
         self.problems += canary_problems(here, model.canary, ids) if ids else ()
-        own = Layers(((here, {}),))
-        shards = [self._shard(here, model, shard, common, own, tables) for shard in ids]
+        shards = [self._shard(here, model, shard, common, tables) for shard in ids]
         if settings is None or not all(shards):
             return None
-        return Model(
-            name=name,
-            family=model.family,
-            source=self._source(model),
-            variant=model.variant or next(iter(VARIANTS.get(model.family or "", ())), None),
-            builder=model.builder,
-            depends=tuple(self._absolute(path) for path in model.depends),
-            shards=tuple(shard for shard in shards if shard),
-            canary=canaries(model.canary, ids),
-            prompts=tuple(
-                prompt.model_copy(update={"greedy": 0}) if model.family in ENCODERS else prompt
-                for prompt in model.prompts
-            ),
-            sentences=sentences,
-            baselines=self._absolute(model.baselines) if model.baselines else None,
-            arithmetic=model.arithmetic,
-            policy=self._anchored(settings.policy),
-            max_tokens=model.max_tokens,
-            context=model.context,
-            stateful=model.stateful,
-            chain=model.chain,
-            embedding=model.embedding.below(self._folder) if model.embedding else None,
-            tokenizer=self._absolute(model.tokenizer) if model.tokenizer else None,
-            reference=self._golden_logits(model.reference),
-        )
+        greedy = {"greedy": 0} if model.family in ENCODERS else {}
+        reference = self._path_in(model.reference, model.reference.endswith(GOLDEN))
+        own_keys = {
+            "name": name,
+            "variant": model.variant or next(iter(VARIANTS.get(model.family or "", ())), None),
+            "shards": tuple(shards),
+            "canary": canaries(model.canary, ids),
+            "prompts": tuple(prompt.model_copy(update=greedy) for prompt in model.prompts),
+            "sentences": sentences,
+            "reference": reference,
+        }
+        return Model(**_keys(Model, model, settings) | own_keys)
 
     def _common(self, here: KeyPath, raw: Table) -> Layers:
         """What the model's shards share; by default they have the kinds of probes that they can."""
@@ -346,21 +287,18 @@ class Resolver:
             message = f"has no shards; give it a family, source and shards, {fix}"
             self.problems.append(at_table(here, message))
         if not made or model.shards is not None:
-            self.problems += unmatched(here, ids, tables)
+            for key in tables:
+                if not any(fnmatchcase(shard, key) for shard in ids):
+                    message = f"matches no shard; {nearest(key, ids)}"
+                    self.problems.append(at_table((*here, "shard", key), message))
         return ids
 
     def _shard(
-        self,
-        here: KeyPath,
-        model: ModelTable,
-        shard: str,
-        common: Layers,
-        own: Layers,
-        tables: Table,
+        self, here: KeyPath, model: ModelTable, shard: str, layers: Layers, tables: Table
     ) -> Shard | None:
-        layers = common
+        own = Layers(((here, {}),))
         for key, table in tables.items():
-            if concerns(key, shard):
+            if fnmatchcase(shard, key):
                 layers = layers.over((*here, "shard", key), only(table, _SHARED))
                 own = own.over((*here, "shard", key), without(table, _SHARED))
         settings = self._validated(Common, layers)
@@ -370,61 +308,42 @@ class Resolver:
         problems = [
             *shard_problems((*here, "shard", shard), model, table, own),
             *setting_problems(here, model, settings, layers),
-            *evidence_problems(settings.policy, layers, self._folder),
+            *evidence_problems(settings.policy, layers),
         ]
         self.problems += problems
         if problems:
             return None
         unknown = table.artifact is not None and "compression" not in layers.merged()
-        return Shard(
-            model=str(here[-1]),
-            id=shard,
-            family=model.family,
-            source=self._source(model),
-            artifact=self._absolute(table.artifact) if table.artifact else None,
-            function=table.function,
-            reference=self._reference(table.reference),
-            uncompressed=self._absolute(table.uncompressed) if table.uncompressed else None,
-            compression=None if unknown else settings.compression or Uncompressed(),
-            probes=settings.probes,
-            inputs={name: spec.below(self._folder) for name, spec in table.inputs.items()},
-            ports=table.ports,
-            arithmetic=model.arithmetic,
-            policy=self._anchored(settings.policy),
-            max_tokens=model.max_tokens,
-            context=model.context,
-            target=model.target,
-        )
+        reference = table.reference or "float32"
+        own_keys = {
+            "model": str(here[-1]),
+            "id": shard,
+            "artifact": table.artifact and Path(table.artifact),
+            "reference": self._path_in(reference, reference not in ("float32", "none")),
+            "uncompressed": table.uncompressed and Path(table.uncompressed),
+            "compression": None if unknown else settings.compression or Uncompressed(),
+        }
+        return Shard(**_keys(Shard, model, table, settings) | own_keys)
+
+    def _path_in(self, text: str, is_file: bool) -> str | Path:
+        return self._folder / Path(text).expanduser() if is_file else text
 
     def _validated(self, record: type[AnyRecord], layers: Layers) -> AnyRecord | None:
         try:
-            return record.model_validate(layers.merged(), by_alias=True, by_name=False)
+            return record.model_validate(
+                layers.merged(), by_alias=True, by_name=False, context={"folder": self._folder}
+            )
         except ValidationError as error:
             details = error.errors(include_url=False)
             self.problems += [problem(detail, record, layers) for detail in details]
             return None
 
-    def _anchored(self, policy: Policy) -> Policy:
-        if policy.evidence.signers is None:
-            return policy
-        signers = tuple(map(self._absolute, policy.evidence.signers))
-        evidence = policy.evidence.model_copy(update={"signers": signers})
-        return policy.model_copy(update={"evidence": evidence})
 
-    def _source(self, model: ModelTable) -> SourceTable | None:
-        source = model.source
-        if source is None or source.path is None:
-            return source
-        return source.model_copy(update={"path": self._absolute(source.path)})
-
-    def _reference(self, text: str | None) -> Literal["float32", "none"] | Path:
-        if text is None or text == "float32":
-            return "float32"
-        return "none" if text == "none" else self._absolute(text)
-
-    def _golden_logits(self, text: str) -> str | Path:
-        return self._absolute(text) if text.endswith(GOLDEN) else text
-
-    def _absolute(self, path: str | Path) -> Path:
-        """A path of the manifest; `..` is kept, for symbolic links may lead anywhere."""
-        return self._folder / Path(path).expanduser()
+def _keys(record: type[Record], *tables: Record) -> dict[str, Any]:
+    """Values of a record's fields that tables have too; the last table wins."""
+    names = record.model_fields
+    return {
+        k: getattr(table, k)
+        for table in tables
+        for k in names.keys() & type(table).model_fields.keys()
+    }

@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from pytest_ane.manifest.base import Form, Record
-from pytest_ane.manifest.evidence import EvidencePolicy
+from pytest_ane.manifest.evidence import EvidencePolicy, VersionedSystem
 
 _SIZE = r"(\d{1,15}(?:\.\d{1,15})?)\s*([kMG]i?)?B"
 _COUNT = r"(\d{1,15}(?:\.\d{1,15})?)\s*([kMG])"
@@ -26,21 +26,13 @@ CALIBRATED: Literal["calibrated"] = "calibrated"
 
 
 def size(value: object) -> object:
-    """Bytes of `5000000`, `"5 MB"` (decimal) or `"4.8 MiB"` (binary), rounded down.
-
-    Raises:
-        ValueError: neither a whole number nor a text of that form.
-    """
+    """Bytes of `5000000`, `"5 MB"` or `"4.8 MiB"`, rounded down; or `ValueError`."""
     message = 'must be a number of bytes or a size such as "5 MB" or "4.8 MiB"'
     return _number(value, _SIZE, message)
 
 
 def seconds(value: object) -> float:
-    """Seconds of `90`, `"90 s"`, `"10 min"` or `"2 h"`.
-
-    Raises:
-        ValueError: neither a number above 0 nor a text of that form.
-    """
+    """Seconds of `90`, `"90 s"`, `"10 min"` or `"2 h"`; `ValueError` for other forms."""
     match = re.fullmatch(_TIME, str(value).strip())
     if match is None or not float(match[1]):
         raise ValueError('must be a number of seconds or a time such as "90 s", "10 min" or "2 h"')
@@ -48,20 +40,12 @@ def seconds(value: object) -> float:
 
 
 def count(value: object) -> object:
-    """Elements of `10000000` or `"10M"`, rounded down.
-
-    Raises:
-        ValueError: neither a whole number nor a text of that form.
-    """
+    """Elements of `10000000` or `"10M"`, rounded down; `ValueError` for other forms."""
     return _number(value, _COUNT, 'must be a number of elements or a text such as "10M"')
 
 
 def regression(value: object) -> float | Literal["calibrated"]:
-    """The share of `"5%"` or `0.05`; `"calibrated"` as it is.
-
-    Raises:
-        ValueError: neither, or not from 0 to below 1.
-    """
+    """The share of `"5%"` or `0.05`, below 1; `"calibrated"` as it is; else `ValueError`."""
     if value == CALIBRATED:
         return CALIBRATED
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1:
@@ -90,10 +74,6 @@ def _schema(pattern: str) -> WithJsonSchema:
 
 Size = Annotated[int, BeforeValidator(size), Field(ge=1), _schema(_SIZE)]
 Count = Annotated[int, BeforeValidator(count), Field(ge=1), _schema(_COUNT)]
-
-System = Annotated[
-    str, Form(r"(macOS|iOS|iPadOS) \d{1,3}(\.\d{1,3}){0,2}", "must be a system such as 'macOS 26'")
-]
 
 Regression: TypeAlias = Annotated[
     float | Literal["calibrated"],
@@ -128,7 +108,7 @@ class PlacementPolicy(Record):
     allow_off: Patterns = ()
     """Ops that may run off the ANE: names or types, with `*` and `?` as in file names. They are
     counted, and judged no further."""
-    os: System = "macOS 26"
+    os: VersionedSystem = "macOS 26"
     """System the shards are for; decides the size rule: 2 GiB up to macOS 26, 1 GiB from 27."""
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import reduce
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from pytest_ane.manifest.base import KeyPath, Record, Table, loads, one_of
+from pytest_ane.manifest.base import KeyPath, Record, Table, loads
 from pytest_ane.mlprogram.text import printable
 
 # Merges model and shard tables, and tracks which table set each key.
@@ -111,12 +111,7 @@ _LONGEST = 60
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong.
-
-    Attributes:
-        path: the key it is about, from the top of the file; of a missing key, its table.
-        text: the message from the table's name on, without the full stop.
-    """
+    """One thing that is wrong: a key's path (of a missing key, its table's), and the sentence."""
 
     path: KeyPath
     text: str
@@ -194,30 +189,16 @@ def _quoted(key: str) -> str:
     return key if _BARE.fullmatch(key) else json.dumps(key, ensure_ascii=False)
 
 
-_SAYS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "bool_type": lambda _: "must be true or false",
-    "dict_type": lambda _: "must be a table",
-    "finite_number": lambda _: "must be a finite number",
-    "float_type": lambda _: "must be a number",
-    "greater_than": lambda c: f"must be more than {c['gt']:g}",
-    "greater_than_equal": lambda c: f"must be at least {c['ge']:g}",
-    "invalid-json-value": lambda _: "must be a number, text, list or table",
-    "int_type": lambda _: "must be a whole number",
-    "less_than": lambda c: f"must be less than {c['lt']:g}",
-    "less_than_equal": lambda c: f"must be at most {c['le']:g}",
-    "literal_error": lambda c: one_of(c["expected"]),
-    "misplaced": lambda c: str(c["message"]),
-    "model_attributes_type": lambda _: "must be a table",
-    "model_type": lambda _: "must be a table",
-    "multiple_of": lambda c: f"must be a multiple of {c['multiple_of']:g}",
-    "path_type": lambda _: "must be a path in quotes",
-    "string_too_short": lambda _: "must not be empty",
-    "string_type": lambda _: "must be text in quotes",
-    "too_short": lambda _: "must not be empty",
-    "tuple_type": lambda _: "must be a list",
-    "union_tag_invalid": lambda c: one_of(c["expected_tags"]),
-    "value_error": lambda c: str(c["error"]),
+_TABLE, _LIST = "must be a table", "must be a list"
+_SAYS = {
+    "dict_type": _TABLE,
+    "model_attributes_type": _TABLE,
+    "model_type": _TABLE,
+    "tuple_type": _LIST,
+    "string_too_short": "must not be empty",
+    "too_short": "must not be empty",
 }
+"""What pydantic says in words of Python."""
 
 
 def problem(error: ErrorDetails, record: type[Record], layers: Layers) -> Problem:
@@ -229,101 +210,55 @@ def problem(error: ErrorDetails, record: type[Record], layers: Layers) -> Proble
     if kind == "union_tag_not_found":
         choices = "'palettize', 'linear', 'prune' or 'none'"
         return at_table(layers.origin(path), f"'method' is missing; add one of {choices}")
+    if kind == "extra_forbidden":
+        return at_key(layers.origin(path), unknown(str(path[-1]), record))
     if kind == "union_tag_invalid":
         path = (*path, "method")
-    if kind == "extra_forbidden":
-        return _unknown(record, error["loc"], layers.origin(path), value_at(table, path))
-    message = _SAYS[kind](context) if kind in _SAYS else error["msg"]
-    return at_value(layers.origin(path), value_at(table, path), message)
+    return at_value(layers.origin(path), value_at(table, path), said(error))
 
 
-def _unknown(
-    record: type[Record], location: Sequence[str | int], path: KeyPath, value: Any
-) -> Problem:
-    key, kinds = str(path[-1]), _tables(record, location[:-1])
-    keys, message = _fields(kinds), f"unknown key {key!r}"
-    if close := get_close_matches(key, keys, n=1):
-        return at_key(path, f"{message}: did you mean {close[0]!r}?")
-    if isinstance(value, dict) and len(path) == 5 and path[2] == "shard":
-        whole = dotted((*path[:3], f"{path[3]}.{key}"))
-        return at_key(path, f"{message}: a shard id with a dot is written in quotes, [{whole}]")
-    if homes := [home[:-1] for kind in kinds for home in _homes(kind) if home[-1] == key]:
-        table = dotted((*path[:-1], *min(homes, key=len)))
-        return at_key(path, f"{message}: it belongs in [{table}]")
-    return at_key(path, f"{message}: the keys here are {', '.join(sorted(keys))}")
+def said(error: ErrorDetails) -> str:
+    """What a value must be, as the end of a sentence."""
+    context = error.get("ctx", {})
+    if "error" in context:  # A `ValueError` of ours.
+        return str(context["error"])
+    if "expected_tags" in context:
+        return f"must be one of {context['expected_tags']}"
+    return _SAYS.get(error["type"], error["msg"].replace("Input should", "must"))
 
 
-def _tables(record: type[Record], location: Sequence[str | int]) -> list[type[Record]]:
-    """The records that may stand at a location; the name of a union's branch decides for one."""
-    kinds = [record]
-    for part in location:
-        chosen = [kind for kind in kinds if part == _method(kind)]
-        inner = [r for kind in kinds for r in _records(_annotation(kind, part))]
-        kinds = chosen or inner or kinds
-    return kinds
-
-
-def _homes(record: type[Record], above: KeyPath = ()) -> Iterator[KeyPath]:
-    """Every key of a record and of the tables in it, as paths; lists and named tables apart."""
-    for key in _fields([record]):
-        yield (*above, key)
-        annotation = _annotation(record, key)
-        if get_origin(annotation) not in (tuple, dict):
-            for inner in _records(annotation):
-                yield from _homes(inner, (*above, key))
-
-
-def _fields(kinds: Sequence[type[Record]]) -> list[str]:
-    return list({key: None for kind in kinds for key in kind.by_key()})
-
-
-def _method(kind: type[Record]) -> Any:
-    field = kind.model_fields.get("method")
-    return field.default if field else None
-
-
-def _annotation(kind: type[Record], key: str | int) -> Any:
-    field = kind.by_key().get(str(key))
-    return field.annotation if field else None
-
-
-def _records(annotation: Any) -> Iterator[type[Record]]:
-    if isinstance(annotation, type) and issubclass(annotation, Record):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _records(argument)
+def unknown(key: str, record: type[Record]) -> str:
+    """That a key is none; the most similar one of a record and all tables in it."""
+    schema = record.model_json_schema()
+    tables = [schema, *schema.get("$defs", {}).values()]
+    keys = {key for table in tables for key in table.get("properties", ())}
+    if key in keys:
+        return f"unknown key {key!r}: it belongs in another table"
+    if close := get_close_matches(key, sorted(keys), n=1):
+        return f"unknown key {key!r}: did you mean {close[0]!r}?"
+    return f"unknown key {key!r}: take it out"
 
 
 Lines = dict[KeyPath, int]
 
 
 def key_lines(text: str) -> Lines:
-    """Line (from 1) of every table and key of a valid TOML text, by path.
+    """Line (from 1) of the tables and keys of a valid TOML text, by path.
 
-    Arrays of tables and arrays count their elements: `("models", "m", "prompts", 0, "text")`.
-    A table that only its children imply has the line of the first of them.
-
-    The TOML parser of the standard library says no lines. It is given one statement after another:
-    the fewest lines that are valid by themselves, which are a header or a key with its value.
+    Arrays of tables count their elements: `("models", "m", "prompts", 0, "text")`. What stands
+    inside a value is not looked for, and a table that only its children imply has the line of the
+    first of them.
     """
     lines: Lines = {}
     counts: dict[KeyPath, int] = {}
     table: KeyPath = ()
-    statement: list[str] = []
-    grown: Table | None = None
-    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), 1):
-        statement.append(line)
-        if (found := _parsed(statement)) is None:
-            # What an array has so far stands on the lines so far.
-            if grown := _parsed([*statement, "]"]):
-                _note_pairs(lines, table, grown, number)
-            continue
-        if len(statement) == 1 and line.lstrip().startswith("["):
-            table = _header_path(found, counts)
-            _note(lines, table, number)
-        else:
-            _note_pairs(lines, table, found, number if grown else number - len(statement) + 1)
-        statement, grown = [], None
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("["):
+            table = _path(line, counts) or table
+        key, equals, _ = line.partition("=")
+        path = (*table, *(_path(f"{key}= 0", {}) if equals else ()))
+        for length in range(1, len(path) + 1):
+            lines.setdefault(path[:length], number)
     return lines
 
 
@@ -333,22 +268,16 @@ def line_of(lines: Lines, path: KeyPath) -> int | None:
     return next((lines[prefix] for prefix in prefixes if prefix in lines), None)
 
 
-def _parsed(lines: Sequence[str]) -> Table | None:
-    try:
-        return loads("\n".join(lines))
-    except ValueError:
-        return None
+def _path(statement: str, counts: dict[KeyPath, int]) -> KeyPath:
+    """The path of `[a.b]`, `[[a.b]]` or `a.b = 0`, each array of tables followed by its index.
 
-
-def _note(lines: Lines, path: KeyPath, line: int) -> None:
-    for length in range(1, len(path) + 1):
-        lines.setdefault(path[:length], line)
-
-
-def _header_path(found: Table, counts: dict[KeyPath, int]) -> KeyPath:
-    """The path of `[a.b]` or `[[a.b]]`, each array of tables followed by its current index."""
+    Empty where the line is part of a value.
+    """
     path: KeyPath = ()
-    value: Any = found
+    try:
+        value: Any = loads(statement)
+    except ValueError:
+        return path
     while value:
         if path in counts:
             path = (*path, counts[path])
@@ -358,11 +287,3 @@ def _header_path(found: Table, counts: dict[KeyPath, int]) -> KeyPath:
             counts[path] = counts.get(path, -1) + 1
             return (*path, counts[path])
     return path
-
-
-def _note_pairs(lines: Lines, path: KeyPath, value: Any, line: int) -> None:
-    _note(lines, path, line)
-    if isinstance(value, list):
-        value = dict(enumerate(value))
-    for key, each in value.items() if isinstance(value, dict) else ():
-        _note_pairs(lines, (*path, key), each, line)

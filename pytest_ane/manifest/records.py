@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
-    ConfigDict,
     Field,
     JsonValue,
     Strict,
@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from pytest_ane.manifest.base import Form, Record
+from pytest_ane.manifest.base import Form, Record, Relative
 from pytest_ane.manifest.chain import ChainEntry, Embedding
 from pytest_ane.manifest.compression import Compression, Uncompressed
 from pytest_ane.manifest.inputs import Input
@@ -33,37 +33,20 @@ def _arithmetics(value: object) -> object:
     return tuple(dict.fromkeys(map(read_arithmetic, words)))
 
 
+_ONE = {"enum": ["typed", "ane"]}
 Arithmetics = Annotated[
     tuple[Arithmetic, ...],
     BeforeValidator(_arithmetics),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"enum": ["typed", "ane"]},
-                {
-                    "type": "array",
-                    "items": {"enum": ["typed", "ane"]},
-                    "minItems": 1,
-                    "uniqueItems": True,
-                },
-            ]
-        }
-    ),
+    WithJsonSchema({"anyOf": [_ONE, {"type": "array", "items": _ONE, "minItems": 1}]}),
 ]
 """One arithmetic, or both."""
 
 
-def _lower(value: object) -> object:
-    return value.lower() if isinstance(value, str) else value
-
-
 Digest = Annotated[
     str,
-    BeforeValidator(_lower),
     Form("[0-9A-Fa-f]{64}", "must be a SHA-256 digest, 64 hexadecimal digits"),
+    AfterValidator(str.lower),
 ]
-
-
 HubId = Form(
     r"[\w.-]+(/[\w.-]+)?(@[^@\s]+)?",
     "must be the id of a hub's repository, such as Qwen/Qwen3-0.6B, and perhaps @ and a revision",
@@ -73,18 +56,7 @@ HubId = Form(
 class SourceTable(Record):
     """Where weights come from: files, an installed package, a hub's repository, or a seed."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "oneOf": [
-                {"required": ["path"]},
-                {"required": ["package", "file"]},
-                {"required": ["hub"]},
-                {"required": ["seeded"]},
-            ]
-        }
-    )
-
-    path: Annotated[Path, Strict(False)] | None = None
+    path: Relative | None = None
     """A GGUF file, or a safetensors checkpoint: its folder, its index or its one file; relative to
     the manifest."""
     package: Annotated[str, Field(min_length=1)] | None = None
@@ -115,8 +87,6 @@ class SourceTable(Record):
         misplaced = self.hub is None and bool(self.file) != bool(self.package)
         if sum(place is not None for place in named) != 1 or misplaced:
             raise ValueError("give either path, or package and file, or hub, or seeded")
-        if self.path == Path():
-            raise ValueError("path is empty; name a weights file")
         if self.seeded is not None and self.sha256 is not None:
             raise ValueError("seeded weights have no sha256; leave it out")
         if self.config and (self.path or Path(self.file or "")).suffix == ".gguf":
@@ -171,21 +141,9 @@ class Probes(Record):
         """The kinds whose calls only a family knows how to make."""
         return tuple(kind for kind in self.kinds if kind in OF_FAMILIES)
 
-    @model_validator(mode="after")
-    def _once_each(self) -> Probes:
-        if len(set(self.kinds)) < len(self.kinds):
-            raise ValueError("kinds names a kind twice; name each once")
-        if len(set(self.lengths)) < len(self.lengths):
-            raise ValueError("lengths names a length twice; name each once")
-        return self
-
 
 class Prompt(Record):
     """A golden prompt: exactly one of text, chat and ids."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"oneOf": [{"required": [form]} for form in ("text", "chat", "ids")]}
-    )
 
     name: Annotated[
         str, Form(r"[A-Za-z0-9_.\-]{1,64}", "must be a name of letters, digits, '_', '-' and '.'")
@@ -249,16 +207,11 @@ class OwnPort(Record):
 
 
 class Shard(Record):
-    """One shard, fully resolved: what the rest of the product works with.
+    """One shard, fully resolved: as `tables.ShardTable` and its model have it, paths absolute.
 
-    As `tables.ShardTable` and its model have it, paths absolute; besides:
-
-    Attributes:
-        model: the name of its model.
-        id: its id in the model, such as `L01`.
-        ungated: functions of the artifact that no shard of the manifest is.
-        pipeline: whether it is a whole pipeline, whose ML Programs are shards of their own.
-        compression: `None` only for an artifact about which the manifest says nothing.
+    `ungated` are functions of the artifact that no shard of the manifest is; a `pipeline` has ML
+    Programs that are shards of their own. Nothing is said of an artifact's compression where it is
+    `None`.
     """
 
     model: str
@@ -303,16 +256,10 @@ class Shard(Record):
 
 
 class Model(Record):
-    """One model: its shards in order and what concerns them all.
+    """One model, resolved: as `tables.ModelTable` has it, paths absolute.
 
-    As `tables.ModelTable` has it, paths absolute; besides:
-
-    Attributes:
-        name: its name in the manifest.
-        shards: the resolved shards in the manifest's order.
-        canary: ids of the shards that must pass before others are built, in order.
-        sentences: what an encoder's prompts rank, in the file's order.
-        policy: the model's own policy, which behaviour is judged by.
+    `canary` are ids of the shards that must pass before others are built, `sentences` what an
+    encoder's prompts rank; behaviour is judged by the model's own policy.
     """
 
     name: str

@@ -5,17 +5,19 @@ The schema lets editors complete and check the file.
 
 from __future__ import annotations
 
-import ast
-import inspect
-from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
-from textwrap import dedent
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, Field, Strict, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    Strict,
+    ValidationInfo,
+    WithJsonSchema,
+)
 
-from pytest_ane.manifest.base import Form, OrText, Record
+from pytest_ane.manifest.base import RELATIVE, Form, OrText, Record, Relative, from_folder
 from pytest_ane.manifest.chain import ChainEntry, Embedding
 from pytest_ane.manifest.compression import Compression
 from pytest_ane.manifest.ids import GLOB, MODEL, as_range, expand
@@ -52,7 +54,9 @@ ShardKey = Annotated[
 ]
 InputName = Annotated[str, Form(".+", "must be an input's name, which is not empty")]
 Package = Annotated[
-    str, Form(r".*\.(mlpackage|mlmodelc)/?", "must be the path of a .mlpackage or .mlmodelc")
+    str,
+    Form(r".*\.(mlpackage|mlmodelc)/?", "must be the path of a .mlpackage or .mlmodelc"),
+    RELATIVE,
 ]
 Reference = Annotated[
     str,
@@ -62,20 +66,12 @@ Reference = Annotated[
         "golden .safetensors or .npz",
     ),
 ]
-_TERMS = rf"^\s*{ID}(\s*,\s*{ID})*\s*$"
+_IDS = {"type": "string", "pattern": rf"^\s*{ID}(\s*,\s*{ID})*\s*$"}
 Ids = Annotated[
     tuple[str, ...],
     BeforeValidator(_expanded),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string", "pattern": _TERMS},
-                {"type": "array", "items": {"type": "string", "pattern": _TERMS}, "minItems": 1},
-            ]
-        }
-    ),
+    WithJsonSchema({"anyOf": [_IDS, {"type": "array", "items": _IDS, "minItems": 1}]}),
 ]
-
 Terms = Annotated[
     tuple[str, ...],
     BeforeValidator(_terms),
@@ -158,25 +154,6 @@ class ShardTable(Common):
 class ModelTable(Common):
     """One model: where its weights come from, how it is cut, compressed and judged."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "dependentRequired": {
-                "family": ["source", "shards"],
-                "source": ["family"],
-                "builder": ["shards"],
-                "sentences": ["family"],
-                "embedding": ["chain"],
-                "tokenizer": ["chain"],
-                "reference": ["chain"],
-            },
-            "dependentSchemas": {
-                "shards": {"oneOf": [{"required": ["family"]}, {"required": ["builder"]}]},
-                "prompts": {"oneOf": [{"required": ["family"]}, {"required": ["chain"]}]},
-                "depends": {"oneOf": [{"required": ["builder"]}, {"required": ["reference"]}]},
-            },
-        }
-    )
-
     family: Module | None = None
     """The architecture, such as `llama`, or a module of your own with a family's functions; absent
     for packages of your own."""
@@ -201,7 +178,7 @@ class ModelTable(Common):
     builder: Builder | None = None
     """In place of a family: a function of your own, `module:function`, that makes a shard from a
     torch module. It is the only code that a manifest runs, a family of your own apart."""
-    depends: Annotated[tuple[Annotated[Path, Strict(False)], ...], Strict(False)] = ()
+    depends: Annotated[tuple[Relative, ...], Strict(False)] = ()
     """Files and folders that a builder reads, such as weights: when they change, its shards are
     built again. Of a chain, what the function named as its `reference` reads."""
     shards: Ids | None = None
@@ -211,10 +188,10 @@ class ModelTable(Common):
     shards are neither built nor gated, and fail."""
     prompts: Annotated[tuple[Prompt, ...], Strict(False)] = ()
     """Golden prompts: behaviour is measured on them, and captured probes come from them."""
-    sentences: Annotated[Path, Strict(False)] | None = None
+    sentences: Relative | None = None
     """Of an encoder: a text file, relative to the manifest, with a sentence a line. Behaviour ranks
     them for each prompt; absent: each prompt ranks the others."""
-    baselines: Annotated[Path, Strict(False)] | None = None
+    baselines: Relative | None = None
     """Folder of the stored benchmark runs that throughput is compared with, relative to the
     manifest; absent: `.benchmarks` in the folder that pytest is started in."""
     chain: Annotated[tuple[ChainEntry, ...], Strict(False)] = ()
@@ -223,7 +200,7 @@ class ModelTable(Common):
     embedding: Embedding | None = None
     """The table whose rows begin a chain, in the stream `x`; absent: `x` begins as the token ids,
     one channel, for a package that embeds them."""
-    tokenizer: Annotated[Path, Strict(False)] | None = None
+    tokenizer: Relative | None = None
     """Of a chain: a `tokenizer.json`, relative to the manifest; without it prompts are ids."""
     reference: ChainReference = "packages"
     """What a chain's logits are held against: `packages`, each shard's own `reference` or
@@ -233,13 +210,17 @@ class ModelTable(Common):
     """Settings by shard id or glob; without a family these tables are the shards."""
 
 
+def _store(text: str, info: ValidationInfo) -> str:
+    return text if "://" in text else str(from_folder(Path(text), info))
+
+
 class RunTable(Record):
-    """Where a run works."""
+    """Keys of a run as a whole."""
 
     cluster: Annotated[str, Field(min_length=1)] | None = None
     """URL of the Dask scheduler over whose workers runs are spread, such as
     `tcp://10.0.0.7:8786`."""
-    store: Annotated[str, Field(min_length=1)] | None = None
+    store: Annotated[str, Field(min_length=1), AfterValidator(_store)] | None = None
     """The store that machines share: a URL that fsspec knows, such as `s3://bucket/ane`, or a
     folder, relative to the manifest; absent: none."""
     max_cache: Size | None = None
@@ -266,39 +247,7 @@ def json_schema() -> dict[str, Any]:
     shard's `compression = { nbits = 8 }` is valid, for the model's table completes it.
     """
     schema = ManifestTable.model_json_schema(by_alias=True)
-    for record in _records(Record):
-        if record.__name__ in schema["$defs"]:
-            _describe(schema["$defs"][record.__name__], record)
-    _describe(schema, ManifestTable)
     return {"$schema": _DRAFT, "title": "shards.toml of pytest-ane", **_plain(schema)}
-
-
-def _records(base: type[Record]) -> Iterator[type[Record]]:
-    for record in base.__subclasses__():
-        yield record
-        yield from _records(record)
-
-
-def _describe(table: dict[str, Any], record: type[Record]) -> None:
-    """Give every property the text below its field; an override's keys are the method's."""
-    texts = {name: text for kind in reversed(record.__mro__) for name, text in _docstrings(kind)}
-    for key, name in zip(record.by_key(), record.model_fields, strict=True):
-        table["properties"][key]["description"] = texts.get(name, "As in the method.")
-
-
-def _docstrings(record: type) -> Iterator[tuple[str, str]]:
-    """The fields a record itself declares, with the string that follows each."""
-    if not issubclass(record, Record):
-        return
-    (body,) = ast.parse(dedent(inspect.getsource(record))).body
-    assert isinstance(body, ast.ClassDef)
-    for pair in pairwise(body.body):
-        match pair:
-            case (
-                ast.AnnAssign(target=ast.Name(id=name)),
-                ast.Expr(value=ast.Constant(value=str(words))),
-            ):
-                yield name, " ".join(words.split())
 
 
 def _plain(schema: Any) -> Any:
@@ -314,6 +263,8 @@ def _plain(schema: Any) -> Any:
         and not (key == "title" and isinstance(value, str))
         and not (key == "default" and (value is None or isinstance(value, dict)))
     }
+    if isinstance(words := plain.get("description"), str):
+        plain["description"] = " ".join(words.split())
     if "patternProperties" in schema:
         plain["additionalProperties"] = False
     if "discriminator" in schema:

@@ -23,11 +23,10 @@ from pytest_ane.models.families.own import make_importable
 from pytest_ane.plugin import _options
 from pytest_ane.plugin._process import CLEAN, is_worker, run_id
 from pytest_ane.plugin._progress import progress_of
-from pytest_ane.project.choose import check_behaviour
+from pytest_ane.project.choose import Threshold, check_behaviour, overridden, read_threshold
 from pytest_ane.project.entries import expanded, read_manifest
 from pytest_ane.project.progress import RunFolder
 from pytest_ane.project.project import Project
-from pytest_ane.project.thresholds import Threshold, overridden, read_threshold
 from pytest_ane.records.git import checkout
 from pytest_ane.records.record import files_of
 from pytest_ane.records.store import FOLDER, Store

@@ -49,12 +49,7 @@ _GREY = 127.5
 
 @dataclass(frozen=True)
 class Kinds:
-    """Which outputs of a model are no plain tensors.
-
-    Attributes:
-        images: pictures, by name.
-        detections: detected objects.
-    """
+    """Which outputs of a model are no plain tensors: pictures by name, and detected objects."""
 
     images: Mapping[str, Feature] = field(default_factory=dict)
     detections: tuple[Detection, ...] = ()
@@ -74,8 +69,8 @@ def output_kinds(model: MLModel | Pipeline) -> Kinds:
 def pixel_row(feature: Feature, output: Any) -> FloatArray:
     """A picture as one row of its pixels less 127.5, float32; half-precision greys as they are.
 
-    `output` is the program's tensor `[1, C, H, W]`, or pixels, in a PIL image or an array;
-    `ExecutionError` where it is no picture of the declared channels.
+    `output` is a tensor `[1, C, H, W]`, an array or a PIL image; `ExecutionError` for other
+    channels.
     """
     if hasattr(output, "mode"):
         output = np.asarray(output.convert("RGB") if is_color(feature) else output)
@@ -160,21 +155,16 @@ class Case:
         length: positions T that enter, and are compared unless the output is one row for all.
         input_max: largest magnitude of the hidden state or the floating-point inputs.
         start: position in the prompt that the first row comes from.
-        residual: by output name, the part of `expected` that is the residual path alone, `[T, C]`;
-            an output that is not named has none, or none that is known.
+        residual: by output name, the part of `expected` that is the residual path alone, if known.
         routed: experts active in the reference at each position, for a routed shard; else empty.
-        residual_unknown: whether, where an input has an output's shape, the component along it is
-            to be projected out of the output for want of a known residual path.
-        kept: rows of all calls that are compared, for a sequence that goes back and overwrites
-            others; None for all of them.
-        left_out: channels of every output that are not compared.
-        undecided: rows that are not compared, for rounding to fp16 decides which experts are
-            chosen there.
+        residual_unknown: whether the component along an input of an output's shape is to be
+            projected out, for want of a known residual path.
+        kept: rows of all calls that are compared, where others are overwritten; None for all.
+        left_out, undecided: channels, and rows, that are not compared.
         states: by name, before the first call; zero where they are not named.
-        recurrent: states that a call which goes back finds as they were before an earlier one.
-        restored: by each call that goes back, that earlier one.
-        carried: by state, whether what earlier calls left in it changes the reference's last
-            outputs; empty where nobody asked.
+        recurrent, restored: states that a call which goes back finds as they were before an
+            earlier one, and by each such call that earlier one.
+        carried: by state, whether it changes the reference's last outputs; empty if nobody asked.
         domains: what a package's inputs were drawn from, by name.
         detections: outputs that are objects which a detector finds.
         causal: whether position 0 sees itself alone, so that its errors are apart.

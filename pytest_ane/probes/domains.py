@@ -21,6 +21,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from pytest_ane.make.palettize.choose import Uses
 from pytest_ane.manifest import Input
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import ProgramError
@@ -53,19 +54,10 @@ def domains(
     reference: Path | None = None,
     function: str | None = None,
 ) -> dict[str, Domain]:
-    """What each input is drawn from, by name: the manifest first, then the programs.
+    """What each input is drawn from, by name: the manifest's tables first, then the programs.
 
-    Args:
-        features: the artifact's inputs.
-        tables: the manifest's, by input; those of inputs that only other functions have are left
-            out.
-        artifact: the package.
-        reference: the package that it is compared with; what both imply, this one decides.
-        function: which of the artifact's functions; None for the only one, or the default.
-
-    Raises:
-        ProgramError: the manifest names an input that the package does not have, or a package
-            cannot be read.
+    Where a reference is given, what it implies decides. `ProgramError` where the manifest names an
+    input that no function has, or a package cannot be read.
     """
     names = {feature.name for feature in features}
     if function is not None and not names.issuperset(tables):
@@ -79,11 +71,7 @@ def domains(
 
 
 def check_names(subject: Path | str, tables: Iterable[str], names: Sequence[str]) -> None:
-    """Check that the inputs that the manifest names are inputs of a package or shard.
-
-    Raises:
-        ProgramError: one is not.
-    """
+    """Raise `ProgramError` where an input that the manifest names is none of a package or shard."""
     for name in tables:
         if name not in names:
             close = get_close_matches(name, names, n=1)
@@ -124,13 +112,7 @@ def may_be_left_out(feature: Feature) -> bool:
 
 @dataclass(frozen=True)
 class Exercised:
-    """What the cases of a package exercised of one input.
-
-    Attributes:
-        name: the input's.
-        domain: what it was drawn from.
-        count: how many of the domain's ids were drawn; None of any other kind.
-    """
+    """What the cases exercised of one input, and how many of its domain's ids were drawn."""
 
     name: str
     domain: Domain
@@ -152,23 +134,16 @@ class Exercised:
 def exercised(cases: Sequence[Case]) -> tuple[Exercised, ...]:
     """What cases exercised of each input, over all of their calls."""
     known = {name: domain for case in cases for name, domain in case.domains.items()}
-    return tuple(
-        Exercised(name, domain, None if domain.count is None else _distinct(name, cases))
-        for name, domain in known.items()
-    )
-
-
-def _distinct(name: str, cases: Sequence[Case]) -> int:
-    drawn = [np.unique(call[name]) for case in cases for call in case.calls if name in call]
-    return len(np.unique(np.concatenate(drawn))) if drawn else 0
+    found = []
+    for name, domain in known.items():
+        calls = [call[name] for case in cases for call in case.calls if name in call]
+        ids = {int(i) for values in calls for i in np.unique(values)} if domain.count else None
+        found.append(Exercised(name, domain, None if ids is None else len(ids)))
+    return tuple(found)
 
 
 def derived(package: Path, function: str | None = None) -> dict[str, Domain]:
-    """What a package's programs, or one function, imply about their inputs, by input.
-
-    Raises:
-        ProgramError: it cannot be read.
-    """
+    """What a package's programs, or one function, imply about their inputs, by input."""
     model = read_any(package, weights=False, function=function)
     programs = [*model.programs.values()] if isinstance(model, Pipeline) else [model]
     return {name: d for part in reversed(programs) for name, d in implied(part.main).items()}
@@ -218,35 +193,26 @@ class _Graph:
     def __init__(self, function: Function) -> None:
         self._stateful = any(isinstance(named.type, StateType) for named in function.inputs)
         self._types: dict[str, ValueType] = {n.name: n.type for n in function.inputs}
-        self._constants: dict[str, Value] = {}
-        self._users: dict[str, list[tuple[Operation, str]]] = {}
         for operation in function.walk():
             self._types |= {output.name: output.type for output in operation.outputs}
-            if operation.op == "const" and "val" in operation.attributes:
-                self._constants[operation.name] = operation.attributes["val"]
-            for parameter, arguments in operation.inputs.items():
-                for argument in arguments:
-                    if isinstance(argument, Ref):
-                        self._users.setdefault(argument.name, []).append((operation, parameter))
+        self._uses = Uses(function)
 
     def uses_of(self, name: str) -> Iterator[_Use]:
         """The operations that take an input's values, moved or scaled by positive constants."""
         waiting, visited = [(name, True)], {(name, True)}
         while waiting:
             value, own = waiting.pop(0)
-            for operation, parameter in self._users.get(value, ()):
+            for use in self._uses.ops.get(value, ()):
+                operation, parameter = use.op, use.parameter
                 yield operation, parameter, own
-                moved = self._moves(operation, parameter)
+                # `select` as a negative index becomes one from the end.
+                moves = ("a", "b") if operation.op == "select" else (_MOVES.get(operation.op),)
+                moved = parameter in moves
                 if moved or self._scales(operation, parameter):
                     after = own and moved
                     following = [(output.name, after) for output in operation.outputs]
                     waiting += [step for step in following if step not in visited]
                     visited.update(following)
-
-    def _moves(self, operation: Operation, parameter: str) -> bool:
-        if operation.op == "select":  # As a negative index becomes one from the end.
-            return parameter in ("a", "b")
-        return _MOVES.get(operation.op) == parameter
 
     def _scales(self, operation: Operation, parameter: str) -> bool:
         """Whether positive values stay positive: a constant is added, or multiplies them."""
@@ -264,7 +230,9 @@ class _Graph:
         if parameter == "begin" and own and op in _SLICES:
             return self._begin(operation)
         if _POSITIVE.get(op) == parameter or (parameter == "x" and self._is_root(operation)):
-            return _positive(operation)
+            verb = "divides by it" if op == "real_div" else "takes it"
+            sentence = f"positive: {op} `{operation.name}` {verb}"
+            return Domain("derived", Input(kind="positive"), sentence)
         if op in _WITHIN and parameter == "x" and own:
             edge = _WITHIN[op]
             sentence = f"uniform: {op} `{operation.name}` is defined from -{edge:g} to {edge:g}"
@@ -318,7 +286,7 @@ class _Graph:
     def _array(self, operation: Operation, parameter: str) -> Array | None:
         """A constant argument that stands in the program itself; None for any other."""
         argument = _argument(operation, parameter)
-        value = self._constants.get(argument.name) if isinstance(argument, Ref) else argument
+        value = self._uses.constants.get(argument.name) if isinstance(argument, Ref) else argument
         array = None if value is None else value.data
         if isinstance(array, bool | int | float):
             array = np.asarray(array)
@@ -335,26 +303,13 @@ def _below(count: int | None, what: str) -> Domain | None:
     return Domain("derived", Input(kind="ids", count=count), f"ids: {count} {what}")
 
 
-def _positive(operation: Operation) -> Domain:
-    verb = "divides by it" if operation.op == "real_div" else "takes it"
-    return Domain(
-        "derived", Input(kind="positive"), f"positive: {operation.op} `{operation.name}` {verb}"
-    )
-
-
 _BYTE = 255
 SAMPLER = 2
 """Version of what is drawn for a package's inputs, raised when the same table gives others."""
 
 
 class Sampler:
-    """Draws one call's arrays after another; ids go on where the call before left off.
-
-    Attributes:
-        features: the package's inputs.
-        subject: the package or shard, for messages.
-        domains: what each input is drawn from, by name.
-    """
+    """Draws one call's arrays after another; ids go on where the call before left off."""
 
     def __init__(
         self, features: tuple[Feature, ...], subject: Path | str, domains: Mapping[str, Domain]
@@ -375,29 +330,32 @@ class Sampler:
     ) -> dict[str, Array]:
         """The inputs of one call by name: float32, int32, or bytes of an image.
 
-        A number that is optional is left out of every second probe, the first one's too.
-
-        Args:
-            shapes: of the inputs, by name.
-            kind: of floats of which nobody says more, `gaussian` or `unit-norm`.
-            probe: parts of the seed, the manifest's first.
-            number: the probe's number among those of the same parts.
-            start: position of the call's first row.
-            call: which of its sequence, for a later one may begin where an earlier one did.
-
-        Raises:
-            ProgramError: an input's options do not fit its shape, or a file cannot be used.
+        `kind` is that of floats of which nobody says more, `gaussian` or `unit-norm`; `probe` has
+        parts of the seed, the manifest's first; `start` is the position of the call's first row,
+        and `call` its number in a sequence. A number that is optional is left out of every second
+        probe, the first one's too. `ProgramError` where an input's options do not fit its shape.
         """
-        features = [f for f in self.features if not (number % 2 == 0 and may_be_left_out(f))]
-        return {f.name: self._input(f, shapes[f.name], kind, probe, number, start, call)
-                for f in features}  # fmt: skip
+        arrays: dict[str, Array] = {}
+        for feature in self.features:
+            if number % 2 == 0 and may_be_left_out(feature):
+                continue
+            name, spec = feature.name, self.domains[feature.name].input
+            drawn = self._drawn[name]
+            which = Call(probe, name, number, start, drawn, flexible_axis(feature), call)
+            if spec is None:
+                shape = shapes[name]
+                arrays[name] = KINDS[kind](which.bits, shape or (1,)).reshape(shape)
+                continue
+            with self._naming(name):
+                arrays[name] = _typed(feature, spec, draw(spec, shapes[name], which))
+            if spec.kind == "ids":
+                self._drawn[name] += arrays[name].size
+            elif spec.pictures:
+                self._drawn[name] += 1
+        return arrays
 
     def positions(self, shapes: Mapping[str, Shape]) -> int:
-        """Positions T of a call, by the first input of a kind that depends on them; else 1.
-
-        Raises:
-            ProgramError: as `call`.
-        """
+        """Positions T of a call, by the first input of a kind that depends on them; else 1."""
         for feature in self.features:
             spec = self.domains[feature.name].input
             if spec is not None and spec.kind in POSITIONAL:
@@ -409,11 +367,7 @@ class Sampler:
         return 1
 
     def rows(self, shapes: Mapping[str, Shape]) -> int:
-        """Positions T of a call: along the only flexible axis, else as `positions`, else of ids.
-
-        Raises:
-            ProgramError: as `call`.
-        """
+        """Positions T of a call: along the only flexible axis, else as `positions`, else of ids."""
         extents = {
             shapes[f.name][axis] for f in self.features if (axis := flexible_axis(f)) is not None
         }
@@ -437,29 +391,6 @@ class Sampler:
                 left = domain.count - self._drawn[name]
                 needed.append(math.ceil(max(left, 0) / math.prod(shapes[name])))
         return max(calls for calls in needed if calls <= most)
-
-    def _input(
-        self,
-        feature: Feature,
-        shape: Shape,
-        kind: str,
-        probe: tuple[object, ...],
-        number: int,
-        start: int,
-        turn: int,
-    ) -> Array:
-        name, spec = feature.name, self.domains[feature.name].input
-        first = self._drawn[name]
-        call = Call(probe, name, number, start, first, flexible_axis(feature), turn)
-        if spec is None:
-            return KINDS[kind](call.bits, shape or (1,)).reshape(shape)
-        with self._naming(name):
-            values = _typed(feature, spec, draw(spec, shape, call))
-        if spec.kind == "ids":
-            self._drawn[name] += values.size
-        elif spec.pictures:
-            self._drawn[name] += 1
-        return values
 
     @contextmanager
     def _naming(self, name: str) -> Iterator[None]:

@@ -35,12 +35,9 @@ from pytest_ane.probes.cases import Case, Rows
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a package made of one probe.
+    """What a package made of one probe: rows by output, and T of the call that each row is of.
 
-    Attributes:
-        rows: of all calls, one after another, by output.
-        lengths: T of the call that each row is of.
-        alike: by output, the inputs that may be its residual path, where the case does not know it.
+    `alike` are by output the inputs that may be its residual path, where the case does not know it.
     """
 
     rows: Rows
@@ -68,10 +65,7 @@ class CaseState:
 
 
 def run_cases(runner: Runner, cases: Sequence[Case]) -> Iterator[Run]:
-    """Run each case's calls, one after another on a state of its own.
-
-    All cases' first calls are made together, then their second ones, and so on.
-    """
+    """Run each case's calls on a state of its own: all first calls, then all second ones."""
     states = [CaseState(runner, case) for case in cases]
     parts: list[list[Rows]] = [[] for _ in cases]
     alike: list[list[dict[str, list[FloatArray]]]] = [[] for _ in cases]
@@ -83,11 +77,18 @@ def run_cases(runner: Runner, cases: Sequence[Case]) -> Iterator[Run]:
             rows = cases[i].rows(outputs)
             parts[i].append(rows)
             if cases[i].residual_unknown:
-                known = rows.keys() & outputs.keys()
-                call = cases[i].calls[turn]
-                alike[i].append({n: _alike(cases[i], call, n, outputs[n]) for n in known})
+                inputs = cases[i].calls[turn].values()
+                floats = [x for x in inputs if np.issubdtype(x.dtype, np.floating)]
+                shapes = {n: getattr(outputs[n], "shape", None) for n in rows.keys() & outputs}
+                alike[i].append({
+                    n: [cases[i].rows({n: x})[n] for x in floats if x.shape == shape]
+                    for n, shape in shapes.items()
+                })  # fmt: skip
     for case, mine, others in zip(cases, parts, alike, strict=True):
-        yield Run(case.joined(mine), _lengths(case, mine), _sequences(others))
+        sizes = (max(map(len, part.values()), default=0) for part in mine)
+        every = [size for size in sizes for _ in range(size)]
+        lengths = every if case.kept is None else [every[i] for i in case.kept]
+        yield Run(case.joined(mine), tuple(lengths), _sequences(others))
 
 
 def _sequences(calls: Sequence[Mapping[str, list[FloatArray]]]) -> dict[str, list[FloatArray]]:
@@ -98,12 +99,6 @@ def _sequences(calls: Sequence[Mapping[str, list[FloatArray]]]) -> dict[str, lis
     }
 
 
-def _lengths(case: Case, parts: Sequence[Rows]) -> tuple[int, ...]:
-    sizes = (max(map(len, part.values()), default=0) for part in parts)
-    every = [size for size in sizes for _ in range(size)]
-    return tuple(every if case.kept is None else (every[i] for i in case.kept))
-
-
 def nearest(inputs: Sequence[FloatArray], expected: FloatArray) -> FloatArray | None:
     """Input with the highest |cosine| to the output; zero or non-finite inputs rank last."""
 
@@ -112,15 +107,6 @@ def nearest(inputs: Sequence[FloatArray], expected: FloatArray) -> FloatArray | 
         return like if like >= 0 else -1.0
 
     return max(inputs, key=likeness, default=None)
-
-
-def _alike(case: Case, call: Arrays, name: str, output: Any) -> list[FloatArray]:
-    """The floating-point inputs of an output's shape, as rows of that output."""
-    return [
-        case.rows({name: x})[name]
-        for x in call.values()
-        if np.issubdtype(x.dtype, np.floating) and x.shape == getattr(output, "shape", None)
-    ]
 
 
 BUDGET_VERSION = 2
@@ -140,16 +126,14 @@ class Error:
     """How far two runs are apart, relative to what the reference adds to the residual path.
 
     Attributes:
-        greatest: relative L2 error of the worst position; infinite where a value is not finite.
+        greatest: relative L2 error of the worst position, which `probe`, `output` and `position`
+            name; infinite where a value is not finite.
         rms: root of the mean square over all positions of all probes.
-        probe, output, position: where it is greatest.
-        gain: how many times the reference's contribution the other one is, by least squares; NaN
-            where nothing is added.
-        lengths: `(T, greatest)` of the positions of calls of each length.
+        gain: how many times the reference's contribution the other one is, by least squares.
+        lengths, experts: `(T, greatest)` of the calls of each length, `(expert, greatest)` of the
+            positions at which the reference uses each.
         positions: `(position, error)` of the worst probe, of up to 512 positions.
-        channels: first and last of the few channels that have nine tenths of the worst probe's
-            squared error; empty where they are not few.
-        experts: `(expert, greatest)` of the positions at which the reference uses each.
+        channels: first and last of the few channels that have nine tenths of its squared error.
         adds: whether there is a residual path that the output is added to.
     """
 
@@ -174,12 +158,8 @@ class Error:
 class ErrorBudget:
     """What a shard's errors are made of; a part is None where its program is missing.
 
-    Attributes:
-        algebra: of the uncompressed program in float32, against the reference.
-        rounding: of the uncompressed program as typed, against itself in float32.
-        compression: of the compressed program, against the uncompressed one, both in float32.
-        overflow: the first operation whose result fp16 does not hold, with its largest magnitude
-            in float32, `mul square_1: 4.1e+06`; empty where there is none.
+    `overflow` is the first operation whose result fp16 does not hold, with its largest magnitude in
+    float32, `mul square_1: 4.1e+06`; empty where there is none.
     """
 
     algebra: Error | None
@@ -198,13 +178,8 @@ def measure_budget(
 ) -> ErrorBudget:
     """The error budget of a shard on its probes, by three runs of the CPU executor.
 
-    Args:
-        plain: the uncompressed package.
-        compressed: the artifact; None where it is the uncompressed package.
-        cases: with the reference's rows.
-        function: which of the packages' functions; None for the only one, or the default.
-        against_itself: whether the reference is the uncompressed package, so that there is no
-            algebra to judge.
+    `compressed` is None where the artifact is the uncompressed package. With `against_itself` the
+    reference is the uncompressed package, so that there is no algebra to judge.
     """
     plainly = counterpart(plain, function)
     exact = _runs(plain, plainly, cases, "float32")

@@ -14,8 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pytest_ane.make import Cache
-from pytest_ane.mlprogram import fp16
-from pytest_ane.mlprogram.arrays import Array, DoubleArray, FloatArray, HalfArray
+from pytest_ane.mlprogram.arrays import DoubleArray, FloatArray
 from pytest_ane.mlprogram.digests import key_digest
 from pytest_ane.mlprogram.metrics.logits import LogitSummary, compare_logits
 from pytest_ane.mlprogram.metrics.tensors import cosine, is_cosine
@@ -23,8 +22,8 @@ from pytest_ane.models.chain import Answer, Chain, ChainStep, Watch
 from pytest_ane.models.families import LanguageModel, Streams, Wire, apply_output, shard_input
 from pytest_ane.probes.recording import RECORDING_VERSION, TokenPrompt, check_finite, load, save
 
-_VERSION = 2
-"""Raised whenever logits are packed in another way."""
+_VERSION = 3
+"""Raised whenever logits are kept in another way."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +32,7 @@ class GoldenPrompt:
 
     Attributes:
         logits: float32 `[T, V]` of the reference; of an encoder the text's embedding `[1, C]`.
-        greedy: its greedy continuation; `leads` the best logit minus the second, by token.
-        text: the continuation as text.
+        leads: the best logit minus the second, by token of the `greedy` continuation.
         sentence: whether it is one that an encoder's prompts rank, and itself no prompt.
     """
 
@@ -73,23 +71,15 @@ def record_golden(
             answer = Answer(chain.embedding(prompt.ids), (), ()) if chain.embeds else None
             logits, tokens, leads = answer or chain.answer(prompt.ids, count)
             check_finite(logits, "the whole model", f"golden prompt {prompt.name!r}")
-            if chain.embeds:
-                tensors[f"{i}.embedding"] = logits
-            else:
-                tensors[f"{i}.best"], tensors[f"{i}.below"] = pack(logits)
+            tensors[f"{i}"] = logits
             check_finite(np.asarray(leads), "the whole model", f"the text after {prompt.name!r}")
             metadata.append([prompt.name, prompt.ids, tokens, leads, decode(tokens)])
         save(folder, tensors, {"golden": metadata})
 
     tensors, metadata = load(cache.get_or_make("recordings", key_digest(key), make, name))
 
-    def logits(i: int) -> FloatArray:
-        if (embedding := tensors.get(f"{i}.embedding")) is not None:
-            return embedding
-        return unpack(tensors[f"{i}.best"], tensors[f"{i}.below"])
-
     return [
-        GoldenPrompt(prompt, tuple(ids), logits(i), tuple(tokens), tuple(leads), text)
+        GoldenPrompt(prompt, tuple(ids), tensors[f"{i}"], tuple(tokens), tuple(leads), text)
         for i, (prompt, ids, tokens, leads, text) in enumerate(metadata["golden"])
     ]
 
@@ -110,25 +100,6 @@ def reference_chain(model: LanguageModel, wiring: Sequence[Wire], *, lazy: bool 
         return ChainStep(wire, lambda: lambda hidden: together([hidden])[0], together=together)
 
     return Chain(model.embed, tuple(map(step, wiring)))
-
-
-def pack(logits: FloatArray) -> tuple[FloatArray, HalfArray]:
-    """The best logit `[T]` in float32, and how far all `[T, V]` are from it in fp16.
-
-    KL and cosines need every token, not the likeliest only. The best of all and its ties stay as
-    they are; another at distance d moves by at most d / 2048, so the likeliest, which decide the
-    statistics, move least. Probabilities beyond d = 65,504 are zero either way.
-    """
-    best = logits.max(axis=1)
-    with np.errstate(invalid="ignore"):
-        below = np.maximum(logits - best[:, None], -fp16.MAX)
-    return best, below.astype(np.float16)
-
-
-def unpack(best: FloatArray, below: Array) -> FloatArray:
-    """Inverse of `pack`: logits `[T, V]` in float32."""
-    logits: FloatArray = below.astype(np.float32) + best[:, None]
-    return logits
 
 
 ReferenceStates: TypeAlias = Callable[[str, str], tuple[FloatArray, FloatArray]]
@@ -158,9 +129,8 @@ def exact_chain(chain: Chain, reference: Chain, exact: Collection[str]) -> Chain
 class ForcedShard:
     """One shard on the reference's states of every golden prompt: none has another's error.
 
-    Attributes:
-        streams: the reference's, before the shard, by prompt.
-        own: the shard's outputs, float32 `[T, C]` by prompt; `exact` the reference's.
+    `streams` are the reference's before the shard, `own` and `exact` outputs, float32 `[T, C]`;
+    each by prompt.
     """
 
     step: ChainStep
@@ -209,11 +179,10 @@ class Head:
 class ShardAlone:
     """One shard under teacher forcing: on the reference's own states.
 
-    Attributes:
-        kind: as of its wire: shards of one kind have errors of one size.
-        error: relative L2 of what it contributes, over all positions but 0 (the attention sink of a
-            causal shard, if there are others); of its whole output where no residual path is known.
-        cosine: the lowest of its output at a position; NaN where one is undefined.
+    Shards of one `kind` have errors of one size. The error is the relative L2 of what it
+    contributes, over all positions but 0 (the attention sink of a causal shard, if there are
+    others), or of its whole output where no residual path is known; the cosine is the lowest at a
+    position, NaN where one is undefined.
     """
 
     shard: str
@@ -233,11 +202,9 @@ class ShardAlone:
 
 @dataclass(frozen=True)
 class Forced:
-    """Figures of every shard under teacher forcing.
+    """Figures of every shard under teacher forcing, and of the heads by prompt.
 
-    Attributes:
-        shards: in running order, without those that rightly give only zeros.
-        heads: by prompt; None for a prompt of one position.
+    Shards that rightly give only zeros are left out; a prompt of one position has no head.
     """
 
     shards: tuple[ShardAlone, ...]
@@ -265,10 +232,8 @@ def forced(chain: Chain, golden: Sequence[GoldenPrompt], states: ReferenceStates
 class StackState:
     """The hidden states after a shard of the stack as it is, against the reference's.
 
-    Attributes:
-        error: relative L2 over all positions of all prompts, but for the prompts' first ones.
-        cosine: the lowest of a position; NaN where one is undefined, None where both sides are zero
-            throughout.
+    `error` is relative L2 over all positions but the prompts' first ones, `cosine` the lowest of
+    one: NaN where it is undefined, None where both sides are zero throughout.
     """
 
     shard: str
@@ -296,20 +261,19 @@ class StackDrift:
 
         def watch(wire: Wire, streams: Streams) -> None:
             apply_output(exact, wire, self._states(prompt.name, wire.shard)[1])
-            if len(prompt.ids) > 1:
-                self._add(wire.shard, streams[wire.gives][1:], exact[wire.gives][1:])
+            if len(prompt.ids) < 2:
+                return
+            own, right = streams[wire.gives][1:], exact[wire.gives][1:]
+            error, norm, lowest = self._sums.get(wire.shard, (0.0, 0.0, None))
+            with np.errstate(invalid="ignore", over="ignore"):
+                lost = float(np.linalg.norm(np.subtract(own, right, dtype=np.float64)))
+            whole = float(np.linalg.norm(right.astype(np.float64)))
+            if len(cosines := _cosines(own, right)):
+                least = float(cosines.min())
+                lowest = least if lowest is None else float(np.minimum(lowest, least))
+            self._sums[wire.shard] = math.hypot(error, lost), math.hypot(norm, whole), lowest
 
         return watch
-
-    def _add(self, shard: str, own: FloatArray, exact: FloatArray) -> None:
-        error, norm, lowest = self._sums.get(shard, (0.0, 0.0, None))
-        with np.errstate(invalid="ignore", over="ignore"):
-            lost = float(np.linalg.norm(np.subtract(own, exact, dtype=np.float64)))
-        whole = float(np.linalg.norm(exact.astype(np.float64)))
-        if len(cosines := _cosines(own, exact)):
-            least = float(cosines.min())
-            lowest = least if lowest is None else float(np.minimum(lowest, least))
-        self._sums[shard] = math.hypot(error, lost), math.hypot(norm, whole), lowest
 
     @property
     def states(self) -> tuple[StackState, ...]:

@@ -5,22 +5,19 @@ shard, and perhaps `{i}.residual [T, C']` and `{i}.state.NAME`; or `{i}.in.NAME`
 for every input and output of a package, and `{i}.{call}.in.NAME` where a probe is several calls on
 one state. Metadata, JSON under `json`, name and describe the probes: of a safetensors file in its
 header, of an `.npz` file a text among the arrays.
-The file may come from anywhere, so nothing in it is taken on trust. `numpy.load` is not used: it
-allocates an array of the size that an entry's header declares before it reads any of it, and takes
-entries of any number and size.
+The file may come from anywhere, so nothing in it is taken on trust.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from zipfile import BadZipFile, ZipFile, ZipInfo
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
@@ -36,66 +33,38 @@ from pytest_ane.mlprogram.errors import GoldenError
 from pytest_ane.models.families import Layout, Port, pools, recurrent_of, shifts
 from pytest_ane.probes.cases import Case, output_kinds, package_case, with_prefix
 from pytest_ane.probes.domains import may_be_left_out
-from pytest_ane.probes.recording import Calls, HiddenProbe, goes_back_to_calls, in_steps, kept_rows
-
-_MOST_ENTRIES = 1 << 16
-_HEADERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
+from pytest_ane.probes.recording import (
+    Calls,
+    HiddenProbe,
+    goes_back_to_calls,
+    in_steps,
+    kept_rows,
+    probe_of,
+)
 
 
 def read_npz(path: Path, most: int) -> Iterator[tuple[str, Array]]:
     """The arrays of an `.npz` file by name, in the machine's own byte order.
 
-    Raises:
-        ValueError: it is no such file, an entry is no array or occurs twice, or all entries have
-            more than `most` bytes together, unpacked.
+    `ValueError` where it is none, or has more than `most` bytes unpacked.
     """
     try:
         with ZipFile(path) as file:
             entries = file.infolist()
-            names = [entry.filename for entry in entries]
-            size = sum(entry.file_size for entry in entries)
-            if len(entries) > _MOST_ENTRIES or size > most:
-                raise ValueError(f"{len(entries):,} arrays of {size:,} bytes are too many")
-            if len({*names}) < len(names):
-                raise ValueError("two arrays have one name")
-            for entry in entries:
-                if not entry.filename.endswith(".npy"):
-                    raise ValueError(f"{entry.filename!r} is no array")
-                yield entry.filename.removesuffix(".npy"), _array(file, entry)
-    except (BadZipFile, EOFError, NotImplementedError, RuntimeError, zlib.error) as error:
+        size = sum(entry.file_size for entry in entries)
+        if size > most:
+            raise ValueError(f"{len(entries):,} arrays of {size:,} bytes are too many")
+        if len({entry.filename for entry in entries}) < len(entries):
+            raise ValueError("two arrays have one name")
+        with np.load(path, allow_pickle=False) as arrays:
+            for name in arrays.files:
+                if not isinstance(array := arrays[name], np.ndarray):
+                    raise ValueError(f"{name!r} is no array")
+                yield name, array.astype(array.dtype.newbyteorder("="))
+    except (
+        BadZipFile, EOFError, MemoryError, NotImplementedError, RuntimeError, zlib.error,
+    ) as error:  # fmt: skip
         raise ValueError(str(error) or type(error).__name__) from None
-
-
-def _array(file: ZipFile, entry: ZipInfo) -> Array:
-    """An entry's array, if it has as many bytes as its header says."""
-    with file.open(entry) as content:
-        version = np.lib.format.read_magic(content)  # type: ignore[no-untyped-call]
-        if version not in _HEADERS:
-            raise ValueError(f"{entry.filename!r} has the format {version}; 1.0 and 2.0 are read")
-        shape, by_columns, dtype = _HEADERS[version](content)  # type: ignore[no-untyped-call]
-        if dtype.hasobject or dtype.names or any(extent < 0 for extent in shape):
-            raise ValueError(f"{entry.filename!r} holds {dtype}, no numbers")
-        size = math.prod(shape) * dtype.itemsize
-        if content.tell() + size != entry.file_size:
-            raise ValueError(f"{entry.filename!r} declares {size:,} bytes and holds others")
-        array = np.frombuffer(content.read(), dtype).reshape(
-            shape, order="F" if by_columns else "C"
-        )
-        native: Array = array.astype(dtype.newbyteorder("="))
-        return native
-
-
-def write_npz(path: Path, arrays: Arrays) -> None:
-    """Write arrays by name; the same arrays give the same bytes."""
-    with ZipFile(path, "w") as file:
-        for name, array in arrays.items():
-            with file.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
-                np.lib.format.write_array(  # type: ignore[no-untyped-call]
-                    entry, np.asarray(array), version=(1, 0), allow_pickle=False
-                )
 
 
 Count = Annotated[int, Field(ge=0, le=1 << 20)]
@@ -117,16 +86,10 @@ class _Record(BaseModel):
 
 
 class ProbeNote(_Record):
-    """One probe in the metadata; all of it may be left out.
+    """One probe in the metadata, as a `HiddenProbe`; all of it may be left out.
 
-    Attributes:
-        start: position in a prompt at which it begins.
-        calls: position of the first row and T of each call; by default as few as the shard takes.
-        residual: "input" where the residual path is the input itself.
-        routed: experts that the reference uses at each position.
-        left_out: channels of the output that are not compared.
-        undecided: rows that are not, for rounding decides which experts are chosen.
-        before: positions of the same sequence that the states hold before the first call.
+    The calls are as few as the shard takes by default; `residual` is "input" where the residual
+    path is the input itself.
     """
 
     kind: Literal[ProbeKind, "golden"] = "golden"
@@ -162,13 +125,12 @@ class Notes(_Record):
 
 @dataclass(frozen=True, eq=False)
 class GoldenTensors:
-    """A file of golden tensors that was read and checked.
+    """A file of golden tensors that was read and checked, with a note for each probe.
 
     Attributes:
         probes: by probe, its tensors: `input`, `expected`, `residual` and `state.NAME`, or
             `in.NAME` and `out.NAME`.
         hidden: whether they are a family's hidden states.
-        notes: one for each probe.
     """
 
     path: Path
@@ -181,9 +143,8 @@ class GoldenTensors:
 def read_golden(path: Path) -> GoldenTensors:
     """Read and check golden tensors, an `.npz` file or else one of safetensors.
 
-    Raises:
-        GoldenError: the file is missing, damaged, or not what its names and shapes must be; or a
-            value is NaN or infinite.
+    `GoldenError` where it is missing, damaged, not what its names and shapes must be, or not
+    finite.
     """
     return _checked(path, *_read(path, npz=path.suffix == NPZ))
 
@@ -209,18 +170,15 @@ def _checked(path: Path, tensors: Arrays, notes: Notes) -> GoldenTensors:
 
 
 def write_golden(path: Path, tensors: Arrays, metadata: Mapping[str, Any]) -> None:
-    """Write golden tensors, whole or not at all.
-
-    Raises:
-        GoldenError: the file cannot be written, or not be read again: a value is not finite.
-    """
+    """Write golden tensors, whole or not at all, or raise `GoldenError`."""
     text = json.dumps({"golden": 1, **metadata}, allow_nan=False)
     new = path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as new:
             if npz := path.suffix == NPZ:
-                write_npz(new, {**tensors, _JSON: np.array(text)})
+                with new.open("wb") as file:
+                    np.savez(file, allow_pickle=False, **{**tensors, _JSON: np.array(text)})
             else:
                 arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
                 new.write_bytes(save(arrays, {_JSON: text}))
@@ -236,9 +194,7 @@ def golden_cases(
 ) -> list[Case]:
     """The cases of a shard that is held against golden tensors; a family's has a `layout`.
 
-    Raises:
-        GoldenError: the tensors are another shard's, or longer than this one takes.
-        ProgramError: the artifact cannot be read.
+    `GoldenError` where the tensors are another shard's, or longer than this one takes.
     """
     if not golden.hidden:
         return _package_cases(golden, backend.load(artifact, shard.function), artifact)
@@ -255,45 +211,33 @@ def _hidden_probe(golden: GoldenTensors, i: int, shard: Shard, layout: Layout) -
     probe, note = golden.probes[i], golden.notes[i]
     hidden, expected = probe["input"], probe["expected"]
     length, width = hidden.shape
-    if width != layout.width:
-        raise GoldenError(
-            f"{golden.path}: {i}.input has {width} channels, and {shard.qualified} takes "
-            f"{layout.width}; is it another shard's?"
-        )
-    if layout.sees == "call" and length > shard.max_tokens:
-        raise GoldenError(
-            f"{golden.path}: {i}.input has {length} positions, and {shard.qualified} takes at most "
-            f"max-tokens = {shard.max_tokens} at once; raise it or record shorter probes."
-        )
-    calls = note.calls_of(length)
-    if len(expected) != (rows := 1 if pools(layout) else len(kept_rows(calls))):
-        raise GoldenError(
-            f"{golden.path}: {i}.expected has {len(expected)} positions, and {shard.qualified} "
-            f"gives {rows} for {i}.input; is it another shard's?"
-        )
+    calls, name = note.calls_of(length), shard.qualified
+    rows = 1 if pools(layout) else len(kept_rows(calls))
     end = max(start + size for start, size in calls)
-    if layout.sees == "state" and end > shard.context:
-        raise GoldenError(
-            f"{golden.path}: {i}.input has {end} positions, and {shard.qualified} holds at most "
-            f"context = {shard.context}; raise it or record shorter probes."
-        )
-    if recurrent_of(layout) and not goes_back_to_calls(calls):
-        raise GoldenError(
-            f"{golden.path}: a call of {i}.input goes back to a position at which none began, and "
-            f"{shard.qualified} has recurrent states, which are known only there; record it again."
-        )
-    if calls[0][0] > note.before and not shifts(layout):
-        raise GoldenError(
-            f"{golden.path}: {i}.input begins at position {calls[0][0]}, and sequences of "
-            f"{shard.qualified} begin at 0; record it again."
-        )
+    problems = {
+        f"input has {width} channels, and {name} takes {layout.width}; is it another shard's": (
+            width != layout.width
+        ),
+        f"input has {length} positions, and {name} takes at most max-tokens = {shard.max_tokens} "
+        "at once; raise it or record shorter probes": (
+            layout.sees == "call" and length > shard.max_tokens
+        ),
+        f"expected has {len(expected)} positions, and {name} gives {rows}; is it another shard's": (
+            len(expected) != rows
+        ),
+        f"input has {end} positions, and {name} holds at most context = {shard.context}; raise it "
+        "or record shorter probes": layout.sees == "state" and end > shard.context,
+        f"input goes back to a position at which no call began, and {name} has recurrent states, "
+        "which are known only there; record it again": (
+            bool(recurrent_of(layout)) and not goes_back_to_calls(calls)
+        ),
+        f"input begins at position {calls[0][0]}, and sequences of {name} begin at 0; record it "
+        "again": calls[0][0] > note.before and not shifts(layout),
+    }
+    if wrong := next((sentence for sentence, holds in problems.items() if holds), ""):
+        raise GoldenError(f"{golden.path}: {i}.{wrong}.")
     steps = tuple(step for at, size in calls for step in in_steps(size, shard.max_tokens, at))
-    read = HiddenProbe(
-        note.kind, note.name, note.start, steps, hidden, expected, probe.get("residual"),
-        tuple(map(tuple, note.routed)), tuple(note.left_out), tuple(note.undecided),
-        with_prefix(probe, "state."), note.before,
-    )  # fmt: skip
-    return replace(read, residual=read.sequence) if note.residual else read
+    return probe_of({**note.model_dump(), "calls": steps}, probe)
 
 
 def _package_cases(golden: GoldenTensors, runner: Runner, artifact: Path) -> list[Case]:
@@ -445,16 +389,23 @@ def _check_hidden(i: int, probe: Arrays, note: ProbeNote) -> None:
             f"{length} positions"
         )
     path = (leaving[0], entering[1]) if note.residual else shapes.get("residual", leaving)
-    if path != leaving:
-        raise ValueError(f"the residual path of probe {i} is {list(path)}, not {list(leaving)}")
-    if len(note.routed) not in (0, length):
-        raise ValueError(f"probe {i} routes {len(note.routed)} of {length} positions")
-    if any(channel >= leaving[1] for channel in note.left_out):
-        raise ValueError(f"probe {i} leaves out channels that {i}.expected does not have")
-    if any(row >= length for row in note.undecided):
-        raise ValueError(f"probe {i} leaves out rows that {i}.expected does not have")
-    if note.before > calls[0][0]:
-        raise ValueError(f"probe {i} begins at {calls[0][0]}, and {note.before} positions precede")
+    problems = {
+        f"the residual path of probe {i} is {list(path)}, not {list(leaving)}": path != leaving,
+        f"probe {i} routes {len(note.routed)} of {length} positions": (
+            len(note.routed) not in (0, length)
+        ),
+        f"probe {i} leaves out channels that {i}.expected does not have": (
+            max(note.left_out, default=0) >= leaving[1]
+        ),
+        f"probe {i} leaves out rows that {i}.expected does not have": (
+            max(note.undecided, default=0) >= length
+        ),
+        f"probe {i} begins at {calls[0][0]}, and {note.before} positions precede": (
+            note.before > calls[0][0]
+        ),
+    }
+    if wrong := next((sentence for sentence, holds in problems.items() if holds), ""):
+        raise ValueError(wrong)
 
 
 def _listed(names: Iterable[str]) -> str:

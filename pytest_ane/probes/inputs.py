@@ -41,12 +41,9 @@ _IDLE = 4
 
 @dataclass(frozen=True)
 class Domain:
-    """What an input's values are drawn from.
+    """What an input's values are drawn from, who says so, and that as a sentence for people.
 
-    Attributes:
-        source: who says so.
-        input: kind and options; None for floats of the probe's kind.
-        sentence: kind and reason for people, such as "ids: 256 rows of the table `embedding`".
+    Without an `input`, floats of the probe's kind.
     """
 
     source: Literal["manifest", "derived", "default"]
@@ -70,7 +67,6 @@ class Call:
 
     Attributes:
         probe: the manifest's seed, and what else names a kind of probes.
-        name: the input's.
         number: the probe's; images alternate by it, and so does what `routing` leaves out.
         start: position of the call's first row.
         first: how many ids, or pictures, earlier calls took.
@@ -100,51 +96,54 @@ class Call:
 def draw(spec: Input, shape: Shape, call: Call) -> FloatArray | Array:
     """One input of one call: float32, `ids` and `positions` int64.
 
-    Raises:
-        ValueError: the options do not fit the shape, or a file cannot be used; a part of a
-            sentence that follows the input's name.
+    `ValueError`, a part of a sentence that follows the input's name, where the options do not fit
+    the shape, or a file cannot be used.
     """
-    bits = call.bits
+    bits, (low, high) = call.bits, spec.bounds
     match spec.kind:
         case "normal":
-            return normal(bits, shape, spec.deviation)
+            return _single(spec.deviation * normals(bits, shape))
         case "uniform":
-            return uniform(bits, shape, *spec.bounds)
+            return _single(low + (high - low) * _shares(bits, shape))
         case "positive":
-            return positive(bits, shape, spec.deviation)
+            sizes = np.maximum(np.abs(normals(bits, shape)), _LEAST)
+            return _single(spec.deviation * sizes)
         case "ids":
             assert spec.count is not None
             return ids(call.order, bits, shape, spec.count, call.first)
         case "image" if spec.pictures:
-            return picture(spec.pictures[call.first % len(spec.pictures)], shape, *spec.bounds)
+            return picture(spec.pictures[call.first % len(spec.pictures)], shape, low, high)
         case "image":
-            return image(bits, shape, *spec.bounds, noise=call.number % 2 == 1)
+            return image(bits, shape, low, high, noise=call.number % 2 == 1)
         case "constant":
             assert spec.file is not None
             return constant(spec.file, shape)
         case "positions":
-            return positions(shape, call.start, position_axis(spec, shape, call.flexible))
+            axis = position_axis(spec, shape, call.flexible)
+            values: Array = np.full(shape, call.start, np.int64)
+            if axis is not None:
+                others = [i for i in range(len(shape)) if i != axis]
+                values += np.expand_dims(np.arange(shape[axis]), others)
+            return values
     axes = kind_axes(shape, spec.axis, spec.position_axis, call.flexible)
+    rows, own = _grid(shape, axes, call.start)
     match spec.kind:
         case "causal-mask":
-            return causal_mask(shape, axes, call.start, spec.masked, spec.window)
+            return _placed(
+                np.where(_seen(rows, own, shape[axes.own], spec), 0.0, spec.masked), shape, axes
+            )
         case "one-hot":
-            return one_hot(shape, axes, call.start)
+            # For each position a 1 at its slot, position mod slots.
+            return _placed((rows % shape[axes.own] == own).astype(np.float64), shape, axes)
         case "routing":
-            assert spec.active is not None
-            return routing(bits, shape, axes, spec.active, call.start + call.number)
+            return routing(spec, bits, shape, axes, call.start + call.number)
         case "rope-cos" | "rope-sin":
-            angles = rope_angles(shape, axes, call.start, spec.theta, spec.head, spec.interleaved)
+            angles = rope_angles(spec, shape, axes, rows, own)
             return _single(np.cos(angles) if spec.kind == "rope-cos" else np.sin(angles))
 
 
 class Axes(NamedTuple):
-    """Which axes of an input mean something.
-
-    Attributes:
-        positions: that of the call's positions T; None where there is one position.
-        own: that of keys, slots, channels or experts.
-    """
+    """Which axes mean something: that of the call's positions, if any, and the kind's own."""
 
     positions: int | None
     own: int
@@ -153,14 +152,11 @@ class Axes(NamedTuple):
 def kind_axes(
     shape: Shape, own: int | None = None, positions: int | None = None, flexible: int | None = None
 ) -> Axes:
-    """The axes of an input, those that are None derived from its shape.
+    """The axes of an input, those that are None derived from its shape; `ValueError` without any.
 
     T is along the flexible axis, if another axis is longer than 1. The kind's own axis is the last
     one longer than 1 that is left, or else the last one. Without a flexible axis, T is along the
     last axis longer than 1 that is then left; where none is, there is one position.
-
-    Raises:
-        ValueError: the shape has no such axis, or one axis for both.
     """
     own, positions = (_axis(shape, axis) for axis in (own, positions))
     taken = {own, positions}
@@ -185,9 +181,6 @@ def position_axis(spec: Input, shape: Shape, flexible: int | None = None) -> int
     """The axis of the positions of an input; None where there is one position.
 
     Of `positions`, which have no other axis, the flexible one, or the last one longer than 1.
-
-    Raises:
-        ValueError: as `kind_axes`.
     """
     if spec.kind != "positions":
         return kind_axes(shape, spec.axis, spec.position_axis, flexible).positions
@@ -208,35 +201,13 @@ def _axis(shape: Shape, axis: int | None) -> int | None:
     return axis % len(shape)
 
 
-def normal(bits: np.random.PCG64, shape: Shape, deviation: float = 1.0) -> FloatArray:
-    """Normal values."""
-    return _single(deviation * normals(bits, shape))
-
-
-def uniform(bits: np.random.PCG64, shape: Shape, low: float = 0.0, high: float = 1.0) -> FloatArray:
-    """Uniform values from `low` to `high`."""
-    shares = (_words(bits, shape) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    return _single(low + (high - low) * shares)
-
-
-def positive(bits: np.random.PCG64, shape: Shape, deviation: float = 1.0) -> FloatArray:
-    """Magnitudes of normal values, none of them below 2^-10 deviations."""
-    return _single(deviation * np.maximum(np.abs(normals(bits, shape)), _LEAST))
-
-
 def ids(
     order: np.random.PCG64, bits: np.random.PCG64, shape: Shape, count: int, first: int = 0
 ) -> Array:
-    """Ids from 0 below `count`: each once in a random order, then any.
+    """Ids from 0 below `count`: each once in a random `order`, then any.
 
-    Where there are more than 65,536, the largest comes first and 0 next, then any.
-
-    Args:
-        order: words of the order, the same for all calls.
-        bits: words of this call.
-        shape: the input's.
-        count: how many ids there are.
-        first: ids that earlier calls took.
+    Where there are more than 65,536, the largest comes first and 0 next, then any. Earlier calls
+    took the `first` ids; `bits` are this call's own.
     """
     size = math.prod(shape)
     values = (_words(bits, (size,)) % np.uint64(count)).astype(np.int64)
@@ -249,82 +220,41 @@ def ids(
     return drawn
 
 
-def causal_mask(
-    shape: Shape,
-    axes: Axes,
-    start: int = 0,
-    masked: float = -10_000.0,
-    window: int | None = None,
-) -> FloatArray:
-    """0 for a key that a position sees, `masked` for any other.
+def _seen(queries: Array, keys: Array, slots: int, spec: Input) -> Array:
+    """Whether a position sees a key: itself and those before it, with a window the nearest of them.
 
-    A position sees itself and those before it, with a window the nearest `window` of these. Slots
-    are filled round: beyond S keys, slot k holds the latest position p with p mod S = k.
+    Slots are filled round: beyond S keys, slot k holds the latest position p with p mod S = k.
     """
-    queries, keys = _grid(shape, axes, start)
-    age = (queries - keys) % shape[axes.own]
-    seen = age <= queries
-    if window is not None:
-        seen &= age < window
-    return _placed(np.where(seen, 0.0, masked), shape, axes)
+    age = (queries - keys) % slots
+    seen: Array = age <= queries
+    return seen if spec.window is None else seen & (age < spec.window)
 
 
-def one_hot(shape: Shape, axes: Axes, start: int = 0) -> FloatArray:
-    """For each position a 1 at its slot, position mod slots, and 0 elsewhere."""
-    rows, slots = _grid(shape, axes, start)
-    return _placed((rows % shape[axes.own] == slots).astype(np.float64), shape, axes)
-
-
-def positions(shape: Shape, start: int = 0, axis: int | None = None) -> Array:
-    """start, start + 1, ... along an axis; `start` everywhere where there is none."""
-    values = np.full(shape, start, np.int64)
-    if axis is not None:
-        steps = np.arange(shape[axis])
-        values += steps.reshape([-1 if i == axis else 1 for i in range(len(shape))])
-    return values
-
-
-def rope_angles(
-    shape: Shape,
-    axes: Axes,
-    start: int = 0,
-    theta: float = 10_000.0,
-    head: int | None = None,
-    interleaved: bool = False,
-) -> DoubleArray:
-    """RoPE's angles p theta^(-2i / head) of position p in channel pair i (Su et al., 2104.09864).
-
-    Raises:
-        ValueError: the channel axis is neither `head` long nor half of it.
-    """
+def rope_angles(spec: Input, shape: Shape, axes: Axes, rows: Array, channel: Array) -> DoubleArray:
+    """Angles p theta^(-2i / head) of position p in channel pair i (Su et al., 2104.09864)."""
     channels = shape[axes.own]
-    head = channels if head is None else head
+    head = channels if spec.head is None else spec.head
     if channels not in (head, head // 2) or head % 2:
         raise ValueError(
             f"has the shape {list(shape)}: its channels, axis {axes.own}, are {channels}, and RoPE "
             f"of head = {head} has {head} or {head // 2}"
         )
-    rows, channel = _grid(shape, axes, start)
-    pair = channel // 2 if interleaved and channels == head else channel % (head // 2)
-    return _spread(rows * theta ** (-2.0 * pair / head), shape, axes)
+    whole = spec.interleaved and channels == head
+    pair = channel // 2 if whole else channel % (head // 2)
+    return _spread(rows * spec.theta ** (-2.0 * pair / head), shape, axes)
 
 
-def routing(
-    bits: np.random.PCG64, shape: Shape, axes: Axes, active: int, phase: int = 0
-) -> FloatArray:
-    """Weights of `active` experts at each position, which sum to 1; of the others 0.
+def routing(spec: Input, bits: np.random.PCG64, shape: Shape, axes: Axes, phase: int) -> FloatArray:
+    """Weights of the active experts at each position, which sum to 1; of the others 0.
 
     Every fourth position chooses none: those for which position + `phase` is 1 mod 4.
-
-    Raises:
-        ValueError: more are active than there are.
     """
-    experts = shape[axes.own]
+    experts, active = shape[axes.own], spec.active or 0
     if active > experts:
         raise ValueError(f"has {experts} experts along axis {axes.own}, and active = {active}")
     count = 1 if axes.positions is None else shape[axes.positions]
     chosen = np.argsort(_words(bits, (count, experts)), axis=1, kind="stable") < active
-    weights = np.where(chosen, 1.0 + uniform(bits, (count, experts)), 0.0)
+    weights = np.where(chosen, 1.0 + _single(_shares(bits, (count, experts))), 0.0)
     weights /= weights.sum(axis=1, keepdims=True)
     weights[(np.arange(count) + phase) % _IDLE == 1] = 0.0
     return _placed(weights, shape, axes)
@@ -348,11 +278,8 @@ def image(
 def picture(file: str, shape: Shape, low: float = 0.0, high: float = 255.0) -> FloatArray:
     """A picture in an input's shape and colours, its 256 steps from `low` to `high`.
 
-    It is resized to the rows and columns of the shape by Pillow's bilinear filter, whatever its own
-    proportions are. These are the axes that `image` takes; any axes before the channels repeat it.
-
-    Raises:
-        ValueError: it cannot be read, or the shape has other channels than 1, 3 or 4.
+    It is resized by Pillow's bilinear filter, whatever its own proportions are. Axes are those of
+    `image`; any before the channels repeat it. `ValueError` where it cannot be read.
     """
     last = _channels_last(shape)
     height, width = (1, 1, *(shape[-3:-1] if last else shape))[-2:]
@@ -392,8 +319,7 @@ def _gradient(bits: np.random.PCG64, shape: Shape) -> DoubleArray:
 def constant(file: str, shape: Shape) -> Array:
     """An array of `FILE.npy`, `FILE.npz#NAME` or `FILE.safetensors#NAME`.
 
-    Raises:
-        ValueError: there is none, or it has another shape or NaN or infinite values.
+    `ValueError` where there is none, or it has another shape or values that are not finite.
     """
     path, _, name = file.partition("#")
     try:
@@ -428,6 +354,12 @@ def _stored(path: Path, name: str) -> Array:
 
 def _single(values: DoubleArray) -> FloatArray:
     return values.astype(np.float32)
+
+
+def _shares(bits: np.random.PCG64, shape: Shape) -> DoubleArray:
+    """Uniform numbers from 0 to below 1."""
+    shares: DoubleArray = (_words(bits, shape) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return shares
 
 
 def _words(bits: np.random.PCG64, shape: Shape) -> Array:

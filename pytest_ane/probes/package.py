@@ -63,19 +63,14 @@ def package_cases(
 ) -> list[Case]:
     """Seeded probes of a package's own inputs, with a reference package's outputs for them.
 
-    Inputs are drawn as `tables` says, which is the manifest's, else as the programs imply
-    (`pytest_ane.probes.domains`). Flexible axes are probed at their smallest, a middle and their
-    largest length, and once at lengths between these (`seeded.lengths`); enumerated shapes are all
-    probed. Further probes of the largest draw the ids that are left, where 256 calls can.
-    A package with states is probed over sequences of calls on one state, the last of which goes
-    back. Where one axis of an output is as long as the call has positions, these are compared one
-    by one. A function of several is compared with that of the same name, or the reference's only
-    one.
+    Inputs are drawn as `tables` says, which is the manifest's, else as the programs imply. Flexible
+    axes are probed at their smallest, a middle and their largest length, and once between these;
+    enumerated shapes are all probed. Further probes of the largest draw the ids that are left,
+    where 256 calls can. A package with states is probed over sequences of calls on one state, the
+    last of which goes back. Where one axis of an output is as long as the call has positions, these
+    are compared one by one.
 
-    Raises:
-        BudgetError: an input is larger than the memory allowed.
-        ProgramError: a package cannot be read, or takes something else than tensors and images;
-            it has no such input, or an input's options do not fit it.
+    `BudgetError` for inputs larger than memory, `ProgramError` for inputs that cannot be drawn.
     """
     runner = backend.load(artifact, function)
     model = read_any(artifact, weights=False, function=function)
@@ -277,11 +272,8 @@ def record_builder(
 ) -> Path:
     """The entry with probes `{i}.{call}.in.NAME`, outputs `{i}.{call}.out.NAME`, and metadata.
 
-    `conversion` is called only when there is no recording yet.
-
-    Raises:
-        BuildError: the reference fails, or its outputs are not those that the ports say.
-        ProgramError: the manifest names an input that is no port, or its options do not fit.
+    `conversion` is called only when there is no recording yet. `BuildError` where the reference
+    fails, `ProgramError` where the manifest's inputs do not fit.
     """
     key = {
         **identity,

@@ -8,13 +8,13 @@ loads neither.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from itertools import accumulate, cycle, pairwise, takewhile
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -30,7 +30,6 @@ from pytest_ane.models.families import (
     Layout,
     Port,
     Ports,
-    Reference,
     Routes,
     Wire,
     apply_output,
@@ -82,13 +81,9 @@ class HiddenProbe:
         start: position in a prompt at which they begin.
         calls: on one state. One that goes back overwrites what follows its first position.
         hidden: `[R, C]`, the rows of all calls.
-        expected: `[T, C']` of the sequence as it stands after the last call; empty until the
-            reference has run.
+        expected: `[T, C']` of the sequence as it stands after the last call; empty before.
         residual: `[T, C']` of it that is the residual path alone, where there is one.
-        routed: experts that the reference uses at each position, of a routed shard.
-        left_out: channels of the output that are not compared.
-        undecided: rows of the sequence that are not, for rounding decides which experts are chosen.
-        states: by name, before the first call; zero where they are not named.
+        routed, left_out, undecided, states: as of a `Case`.
         before: positions of the same sequence that `states` hold.
     """
 
@@ -234,7 +229,6 @@ def draw_probes(shard: Shard, layout: Layout, captured: CapturedStates) -> Itera
             by = f" in steps of {chunk}" if stateful else ""
             yield HiddenProbe(kind, name + by, 0, in_steps(length, chunk), hidden)
     yield from _patterns(shard, layout)
-    yield from _long(shard, layout)
     for prompt, hidden in states() if "captured" in probes.kinds else ():
         # Position 0 is an attention sink, so the last is the single-token probe. States need all.
         for start in (0,) if stateful else dict.fromkeys((len(hidden) - 1, 0)):
@@ -256,7 +250,7 @@ def _lengths(shard: Shard, stateful: bool) -> list[tuple[int, int, bool]]:
 
 
 def _patterns(shard: Shard, layout: Layout) -> Iterator[HiddenProbe]:
-    """Probes `massive`, `ragged` and `rewrite`, each one of its size and its calls."""
+    """Probes `massive`, `ragged`, `rewrite` and `long`, each one of its size and its calls."""
     width, kinds, seed = layout.width, shard.probes.kinds, shard.probes.seed
     stateful = layout.sees == "state"
     largest = min(shard.max_tokens, shard.context) if stateful else shard.max_tokens
@@ -277,18 +271,13 @@ def _patterns(shard: Shard, layout: Layout) -> Iterator[HiddenProbe]:
         shape = (sum(length for _, length in calls), width)
         hidden = gaussian(generator(seed, kind, where, *shape), shape)
         yield HiddenProbe(kind, f"{kind} {where}", 0, calls, hidden)
-
-
-def _long(shard: Shard, layout: Layout) -> Iterator[HiddenProbe]:
-    """A probe for each of `lengths`, in the largest calls from position 0 on."""
     if shard.probes.lengths and layout.sees == "call":
         raise ManifestError(
             f"{shard.qualified}: probes.lengths fills a key-value state, and this shard keeps "
             "none; set stateful = true, or leave lengths out."
         )
-    for length in shard.probes.lengths if layout.sees == "state" else ():
-        shape = (length, layout.width)
-        hidden = segmented(generator(shard.probes.seed, "long", *shape), shape)
+    for length in shard.probes.lengths if stateful else ():
+        hidden = segmented(generator(seed, "long", length, width), (length, width))
         calls = in_steps(length, shard.max_tokens)
         yield HiddenProbe("long", f"long, {length:,} keys", 0, calls, hidden)
 
@@ -358,18 +347,13 @@ def to_tensors(probes: Sequence[HiddenProbe]) -> tuple[dict[str, Any], list[dict
     for i, p in enumerate(probes):
         tensors |= {f"{i}.input": p.hidden, f"{i}.expected": p.expected}
         tensors |= {f"{i}.state.{name}": x for name, x in p.states.items()}
-        own = p.residual is not None and not np.array_equal(p.residual, p.sequence)
-        if own:
+        note = {"kind": p.kind, "name": p.name, "start": p.start, "calls": p.calls}
+        optional = {key: getattr(p, key) for key in ("routed", "left_out", "undecided", "before")}
+        if p.residual is not None and np.array_equal(p.residual, p.sequence):
+            optional["residual"] = "input"
+        elif p.residual is not None:
             tensors[f"{i}.residual"] = p.residual
-        path = "input" if p.residual is not None and not own else None
-        listed.append(
-            {"kind": p.kind, "name": p.name, "start": p.start, "calls": p.calls}
-            | ({"residual": path} if path else {})
-            | ({"routed": p.routed} if p.routed else {})
-            | ({"left_out": p.left_out} if p.left_out else {})
-            | ({"undecided": p.undecided} if p.undecided else {})
-            | ({"before": p.before} if p.before else {})
-        )
+        listed.append(note | {key: value for key, value in optional.items() if value})
     return tensors, listed
 
 
@@ -377,16 +361,20 @@ def from_tensors(
     tensors: dict[str, FloatArray], listed: Sequence[dict[str, Any]]
 ) -> Iterator[HiddenProbe]:
     """Inverse of `to_tensors`."""
-    for i, p in enumerate(listed):
-        calls = tuple((start, length) for start, length in p["calls"])
-        probe = HiddenProbe(
-            p["kind"], p["name"], p["start"], calls, tensors[f"{i}.input"],
-            tensors[f"{i}.expected"], tensors.get(f"{i}.residual"),
-            tuple(map(tuple, p.get("routed", ()))), tuple(p.get("left_out", ())),
-            tuple(p.get("undecided", ())), with_prefix(tensors, f"{i}.state."), p.get("before", 0),
-        )  # fmt: skip
-        is_input = p.get("residual") == "input"
-        yield replace(probe, residual=probe.sequence) if is_input else probe
+    for i, note in enumerate(listed):
+        yield probe_of(note, with_prefix(tensors, f"{i}."))
+
+
+def probe_of(note: Mapping[str, Any], tensors: Arrays) -> HiddenProbe:
+    """One probe by what is listed of it, and its tensors."""
+    probe = HiddenProbe(
+        note["kind"], note["name"], note["start"], tuple(map(tuple, note["calls"])),
+        tensors["input"], tensors["expected"], tensors.get("residual"),
+        tuple(map(tuple, note.get("routed", ()))), tuple(note.get("left_out", ())),
+        tuple(note.get("undecided", ())), with_prefix(tensors, "state."), note.get("before", 0),
+    )  # fmt: skip
+    is_input = note.get("residual") == "input"
+    return replace(probe, residual=probe.sequence) if is_input else probe
 
 
 RECORDING_VERSION = 11
@@ -401,23 +389,13 @@ class TokenPrompt:
     ids: tuple[int, ...]
 
 
-class Embeds(Protocol):
-    """What hidden states are recorded from: an embedding, and each shard's reference."""
-
-    def embed(self, ids: Sequence[int]) -> FloatArray:
-        """Hidden states `[T, C]` that enter the first shard."""
-
-    def reference(self, shard: str) -> Reference:
-        """What a shard gives of whole sequences `[T, C]`."""
-
-
 def record_hidden(
     cache: Cache,
     identity: dict[str, Any],
     prompts: Callable[[], Sequence[TokenPrompt]],
     spec: Any,
     wiring: Sequence[Wire],
-    model: Callable[[], Embeds],
+    model: Callable[[], LanguageModel],
     name: str = "",
 ) -> Path:
     """The entry with hidden states of the golden prompts entering and leaving every shard.

@@ -27,18 +27,10 @@ def inputs(
 ) -> SearchStrategy[Array]:
     """Arrays of one kind: float32, or int64 of `ids` and `positions`.
 
-    An array is drawn whole from a seed, and shrinks to that of a small one.
-
-    Args:
-        kind: as `kind` in `[models.NAME.shard.ID.inputs.INPUT]`.
-        shape: the input's, or a strategy of shapes.
-        start: position of the call's first row, or a strategy of such.
-        options: the kind's, as in the manifest with `_` for `-`: `inputs("ids", (8,), count=256)`.
-
-    Raises:
-        ModuleNotFoundError: hypothesis is not installed.
-        ValueError: an option is wrong, or does not belong to the kind; when an array is drawn, one
-            that does not fit the shape.
+    `kind` and options are as in `[models.NAME.shard.ID.inputs.INPUT]`, with `_` for `-`:
+    `inputs("ids", (8,), count=256)`. The shape, and the position `start` of the call's first row,
+    may be strategies. An array is drawn whole from a seed, and shrinks to that of a small one.
+    `ValueError` where an option is wrong, or does not fit the kind or the shape.
     """
     try:
         from hypothesis import strategies as st

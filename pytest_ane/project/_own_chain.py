@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 import pytest_ane
 from pytest_ane.backends import Backend, CpuBackend, Runner
 from pytest_ane.make import Artifact, Cache
 from pytest_ane.manifest import GOLDEN, Model, Shard
-from pytest_ane.manifest.chain import FIRST, LOGITS, ChainEntry, channels
+from pytest_ane.manifest.chain import FIRST, LOGITS, ChainEntry
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.manifest.inputs import questions
-from pytest_ane.mlprogram.arrays import FloatArray
+from pytest_ane.mlprogram.arrays import Array, FloatArray
 from pytest_ane.mlprogram.digests import file_digest, key_digest, tree_digest
 from pytest_ane.mlprogram.errors import BuildError, GoldenError, SourceError, UnprovenError
 from pytest_ane.mlprogram.model import counterpart, read_model
 from pytest_ane.models.chain import Chain, ChainStep, lead, likeliest_token
-from pytest_ane.models.families import Conversion, LanguageModel, Reference, Wire
+from pytest_ane.models.families import LanguageModel, Reference, Wire
 from pytest_ane.models.families.own import code_digests, error_line, import_code
-from pytest_ane.models.sources.base import Source, Tokenizer
+from pytest_ane.models.sources.base import Tokenizer
 from pytest_ane.models.sources.files import digests
 from pytest_ane.models.sources.rows import RowTable, open_rows
 from pytest_ane.models.sources.tokenizer import read_tokenizer
@@ -34,7 +35,6 @@ from pytest_ane.probes.domains import domains
 from pytest_ane.probes.exact_chain import GoldenPrompt
 from pytest_ane.probes.recording import (
     RECORDING_VERSION,
-    Embeds,
     TokenPrompt,
     check_finite,
     load,
@@ -47,11 +47,7 @@ from pytest_ane.project.models import OpenModel
 
 
 class OwnReference:
-    """A function of the user's from token ids to logits, and perhaps to each shard's outputs.
-
-    Args:
-        model: whose `reference` is `module:function`.
-    """
+    """A function of the user's from token ids to logits, and perhaps to each shard's outputs."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -59,11 +55,7 @@ class OwnReference:
         self._module, _, self._name = model.reference.partition(":")
 
     def logits(self, ids: Sequence[int]) -> FloatArray:
-        """Float32 logits `[T, V]` of a text.
-
-        Raises:
-            BuildError: the function fails, or gives something else.
-        """
+        """Float32 logits `[T, V]` of a text; `BuildError` where the function fails."""
         answer = self._answer(ids)
         logits = answer.get(LOGITS)
         if logits is None or logits.ndim != 2 or len(logits) != len(ids):
@@ -110,18 +102,14 @@ class GoldenLogits:
     def prompts(
         self, model: Model, prompts: Sequence[TokenPrompt], decode: Callable[[Sequence[int]], str]
     ) -> list[GoldenPrompt]:
-        """The golden prompts with what the file says of them.
-
-        Raises:
-            GoldenError: it is missing or damaged, or of other prompts.
-        """
+        """The golden prompts with what the file says of them, or `GoldenError`."""
         asked = {prompt.name: prompt.greedy for prompt in model.prompts}
         return [self._prompt(prompt, asked[prompt.name], decode) for prompt in prompts]
 
     def states(self, prompt: TokenPrompt) -> dict[str, FloatArray]:
         """Each shard's outputs `[T, C]`, of those that are in the file."""
         prefix = f"{prompt.name}/"
-        names = [name for name in self._names if name.startswith(prefix)]
+        names = [name for name in self._tensors if name.startswith(prefix)]
         return {name.removeprefix(prefix): self._tensor(name) for name in names}
 
     def _prompt(
@@ -129,7 +117,7 @@ class GoldenLogits:
     ) -> GoldenPrompt:
         label = f"{self._path}: {prompt.name!r}"
         ids, count = f"{prompt.name}.ids", len(prompt.ids)
-        if ids in self._names and tuple(self._tensor(ids).astype(int)) != prompt.ids:
+        if ids in self._tensors and tuple(self._tensor(ids).astype(int)) != prompt.ids:
             raise GoldenError(f"{label} is of other token ids; record it again.")
         logits = self._tensor(f"{prompt.name}.logits")
         if logits.ndim != 2 or len(logits) < count or not np.isfinite(logits).all():
@@ -147,25 +135,18 @@ class GoldenLogits:
         leads = tuple(map(lead, rows))
         return GoldenPrompt(prompt.name, prompt.ids, logits[:count], tokens, leads, decode(tokens))
 
-    @cached_property
-    def _names(self) -> list[str]:
-        with self._opened() as file:
-            return list(file.keys())
-
     def _tensor(self, name: str) -> FloatArray:
-        if name not in self._names:
+        if name not in self._tensors:
             raise GoldenError(f"{self._path}: has no tensor {name!r}; record it again.")
-        with self._opened() as file:
-            return np.asarray(file.get_tensor(name), np.float32)
+        return np.asarray(self._tensors[name], np.float32)
 
-    @contextmanager
-    def _opened(self) -> Iterator[Any]:
+    @cached_property
+    def _tensors(self) -> dict[str, Array]:
         try:
-            with safe_open(self._path, framework="numpy") as file:
-                yield file
+            return load_file(self._path)
         except FileNotFoundError:
             raise GoldenError(f"{self._path}: no such file; check the chain's reference.") from None
-        except (OSError, SafetensorError, TypeError, ValueError) as error:
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
             raise GoldenError(f"{self._path}: cannot be read ({error}).") from None
 
 
@@ -181,8 +162,6 @@ def _rows(value: Any) -> FloatArray:
 _SAME_FUNCTION = 0.02
 """Relative L2 above which a package is another function, as `max-algebra` has it: weights in fp16
 and another order of sums stay at a tenth of it."""
-_NEAR = 4
-"""Shards before one that are named with it."""
 
 
 class PackageChain:
@@ -193,7 +172,6 @@ class PackageChain:
     def __init__(self, model: Model) -> None:
         self._model = model
         self._shards = {without_function(shard.id)[0]: shard for shard in model.shards}
-        self.source: Source = ChainSource(model)
 
     @property
     def description(self) -> dict[str, Any]:
@@ -233,11 +211,7 @@ class PackageChain:
         return self._table.rows(ids)
 
     def reference(self, shard: str) -> Reference:
-        """The shard's reference package, in float32 on this machine's processor.
-
-        Raises:
-            UnprovenError: it has none.
-        """
+        """The shard's reference package in float32 on this machine, or `UnprovenError`."""
         layout = self._reference_layouts[shard]
         runner = layout.load(CpuBackend("float32"), self._package(shard))
 
@@ -246,23 +220,14 @@ class PackageChain:
 
         return run
 
-    def conversion(self, shard: str) -> Conversion:
-        """Never: its packages are the user's."""
-        raise BuildError(f"{self._model.name}:{shard}: is a package, and nothing is built of it.")
-
     def check_rows(self, shard: str, rows: FloatArray, prompt: str) -> None:
         """Raise `SourceError` where a reference's outputs of a shard have not its shape."""
-        if shard not in self._layouts:
-            known = ", ".join(self._layouts)
+        known = {name: sum(layout.branches) for name, layout in self._layouts.items()}
+        if rows.ndim != 2 or rows.shape[1] != known.get(shard):
+            shapes = ", ".join(f"{name} [T, {width}]" for name, width in known.items())
             raise SourceError(
-                f"{self._model.name}: the reference tells outputs of {shard!r}, which is no shard "
-                f"of the chain; there are: {known}."
-            )
-        width = sum(self._layouts[shard].branches)
-        if rows.ndim != 2 or rows.shape[1] != width:
-            raise SourceError(
-                f"{self._model.name}: the reference's outputs of {shard} have the shape "
-                f"{list(rows.shape)} for the prompt {prompt!r}; they must be [T, {width}]."
+                f"{self._model.name}: the reference tells outputs of {shard!r} of the shape "
+                f"{list(rows.shape)} for the prompt {prompt!r}; the chain has {shapes}."
             )
 
     def check_place(
@@ -271,10 +236,7 @@ class PackageChain:
         """Check that the chain leads to a shard what the reference has there.
 
         Its uncompressed package, given what enters it by the chain, gives what the reference tells
-        of it; else the chain, or that package, is another function.
-
-        Raises:
-            UnprovenError: it does not.
+        of it; else the chain, or that package, is another function: `UnprovenError`.
         """
         if not self._stands_for(shard):
             return
@@ -284,24 +246,13 @@ class PackageChain:
             for rows in ([a - b for a, b in zip(own, told, strict=True)], told)
         )
         if not error <= _SAME_FUNCTION * norm:
-            takes = sorted({channels(each)[0] for each in self._wire(shard).takes})
-            giving = ", ".join(self._giving(shard, takes)) or "the embedding"
+            names = [wire.shard for wire in self.wiring]
+            before = ", ".join(names[: names.index(shard)][-4:]) or "the embedding"
             raise UnprovenError(
                 f"{self._model.name}:{shard}: its uncompressed package gives other outputs than "
                 f"the reference tells (relative L2 {error / (norm or 1):.3g}), on what enters it "
-                f"by the chain ({', '.join(takes)}, from {giving}); correct the chain there, or "
-                "the package."
+                f"by the chain (after {before}); correct the chain there, or the package."
             )
-
-    def _wire(self, shard: str) -> Wire:
-        return next(wire for wire in self.wiring if wire.shard == shard)
-
-    def _giving(self, shard: str, streams: Sequence[str]) -> Iterator[str]:
-        """The shards before one that give to its streams last."""
-        before = [wire.shard for wire in self.wiring]
-        for wire in self.wiring[: before.index(shard)][-_NEAR:]:
-            if {wire.gives, *(branch.gives for branch in wire.more)} & set(streams):
-                yield wire.shard
 
     @property
     def without_reference(self) -> list[str]:
@@ -309,43 +260,33 @@ class PackageChain:
         return [entry.shard for entry in self._model.chain if not self._stands_for(entry.shard)]
 
     def identity(self, root: Path) -> dict[str, Any]:
-        """What its reference depends on: tables, packages, code, and versions of the executor.
-
-        Args:
-            root: the cache folder, where digests of large files are remembered.
-        """
+        """What its reference depends on; digests of large files are remembered below `root`."""
         model = self._model
         inputs = {name: questions(shard.inputs) for name, shard in self._shards.items()}
         packages = {name: self._stands_for(name) for name in self._shards}
+        embedding, reference = model.embedding, model.reference
+        if embedding is not None:
+            files = {"file": embedding.path} if embedding.path.is_file() else {}
+            asked = embedding.model_dump(mode="json", exclude={"file"})
+            table = {**asked, "name": embedding.name, **digests(files, root)}
+        code = isinstance(reference, str) and ":" in reference
         return {
             "chain": [entry.model_dump(mode="json") for entry in model.chain],
             "inputs": {name: asked for name, asked in inputs.items() if asked},
-            "embedding": self._embedding_identity(root),
+            "embedding": None if embedding is None else table,
             "tokenizer": _digest(model.tokenizer),
             "packages": {
                 name: tree_digest(path)
                 for name, path in packages.items()
                 if path is not None and path.exists()
             },
-            "reference": self._reference_identity(),
+            "reference": _digest(reference)
+            if isinstance(reference, Path)
+            else [reference, code_digests(reference.partition(":")[0]) if code else {}],
             "depends": {str(path): file_digest(path) for path in model.depends if path.is_file()},
             "context": [model.context, model.max_tokens],
             "versions": {"pytest-ane": pytest_ane.__version__, "numpy": np.__version__},
         }
-
-    def _embedding_identity(self, root: Path) -> Any:
-        table = self._model.embedding
-        if table is None:
-            return None
-        asked = table.model_dump(mode="json", exclude={"file"})
-        found = digests({"file": table.path}, root) if table.path.is_file() else {}
-        return {**asked, "name": table.name, **found}
-
-    def _reference_identity(self) -> Any:
-        reference = self._model.reference
-        if isinstance(reference, Path):
-            return _digest(reference)
-        return [reference, code_digests(reference.partition(":")[0]) if ":" in reference else {}]
 
     @cached_property
     def _table(self) -> RowTable | None:
@@ -402,68 +343,6 @@ class PackageChain:
         return path
 
 
-class ChainSource:
-    """Where a chain's tokens come from: its weights are in the packages."""
-
-    synthetic = False
-    names: Sequence[str] = ()
-    keys: Sequence[str] = ()
-
-    def __init__(self, model: Model) -> None:
-        self.label = model.name
-        self._file = model.tokenizer
-
-    def value(self, key: str) -> Any:
-        """Never: packages have no configuration."""
-        raise SourceError(f"{self.label}: has no key {key!r}; it is a chain of packages.")
-
-    def tensor(self, name: str, shape: tuple[int, ...], dtype: Any = np.float32) -> Any:
-        """Never: weights are in the packages."""
-        raise SourceError(f"{self.label}: has no tensor {name!r}; it is a chain of packages.")
-
-    def rows(
-        self, name: str, index: Sequence[int], width: int, height: int | None = None,
-        dtype: Any = np.float32,
-    ) -> Any:  # fmt: skip
-        """Never: weights are in the packages."""
-        return self.tensor(name, (height or 0, width), dtype)
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """Of the manifest's `tokenizer.json`; `SourceError` where it names none."""
-        if self._file is None:
-            raise SourceError(
-                f'{self.label}: has no tokenizer; add tokenizer = "tokenizer.json", or give '
-                "prompts as ids."
-            )
-        return read_tokenizer(self._file)
-
-
-class ToldBlocks:
-    """Outputs that the reference tells, in the place of each shard's own reference.
-
-    Args:
-        packages: the chain.
-        told: outputs `[T, C]` by prompt and shard.
-    """
-
-    def __init__(
-        self, packages: PackageChain, told: Mapping[str, Mapping[str, FloatArray]]
-    ) -> None:
-        self.embed = packages.embed
-        self._packages, self._told = packages, told
-
-    def reference(self, shard: str) -> Reference:
-        """The outputs of a shard that are told for all prompts, in their order."""
-        rows = [states[shard] for states in self._told.values()]
-
-        def run(sequences: Sequence[FloatArray]) -> list[FloatArray]:
-            self._packages.check_place(shard, sequences, rows)
-            return rows
-
-        return run
-
-
 class OpenChain(OpenModel):
     """A chain of the user's own packages."""
 
@@ -480,6 +359,16 @@ class OpenChain(OpenModel):
     def wiring(self) -> tuple[Wire, ...]:
         """The packages in running order."""
         return self.packages.wiring
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Of the manifest's `tokenizer.json`; `SourceError` where it names none."""
+        if self.model.tokenizer is None:
+            raise SourceError(
+                f'{self.model.name}: has no tokenizer; add tokenizer = "tokenizer.json", or give '
+                "prompts as ids."
+            )
+        return read_tokenizer(self.model.tokenizer)
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -571,8 +460,22 @@ class OpenChain(OpenModel):
         complete = not any(blocks - states.keys() for states in told.values())
         return told if complete else None
 
-    def _blocks(self) -> Embeds:
-        return super()._blocks() if self._told is None else ToldBlocks(self.packages, self._told)
+    def _blocks(self) -> LanguageModel:
+        """The packages, with outputs that the reference tells in each shard's place."""
+        told, packages = self._told, self.packages
+        if told is None:
+            return super()._blocks()
+
+        def reference(shard: str) -> Reference:
+            rows = [states[shard] for states in told.values()]
+
+            def run(sequences: Sequence[FloatArray]) -> list[FloatArray]:
+                packages.check_place(shard, sequences, rows)
+                return rows
+
+            return run
+
+        return cast("LanguageModel", SimpleNamespace(embed=packages.embed, reference=reference))
 
 
 def _digest(path: Path | None) -> str:

@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from pytest_ane.backends import Backend, Runner
-from pytest_ane.manifest import Input
 from pytest_ane.manifest.chain import ChainEntry, channels
 from pytest_ane.mlprogram.arrays import Array, Arrays, FloatArray
 from pytest_ane.mlprogram.errors import ExecutionError
@@ -39,10 +38,7 @@ _INTEGERS = (DType.INT32, DType.INT64, DType.INT8, DType.UINT8)
 class StreamPort:
     """How rows `[T, C]` of a stream stand in an array of a package.
 
-    Attributes:
-        feature: the input or output.
-        axis: that of the positions; None where the array is one position.
-        channels: of a row.
+    `axis` is that of the positions; None where the array is one position.
     """
 
     feature: Feature
@@ -69,12 +65,9 @@ class StreamPort:
 
 @dataclass(frozen=True)
 class Entry:
-    """One function of a package, as a chain calls it.
+    """One function of a package, as a chain calls it; the default one has no name.
 
-    Attributes:
-        function: its name; None for the default one.
-        inputs: its inputs by name, `takes` and `gives` among them as rows.
-        lengths: positions that a call may have, the fewest first.
+    `lengths` are positions that a call may have, the fewest first.
     """
 
     function: str | None
@@ -97,13 +90,8 @@ class Entry:
 class PackageLayout:
     """One package's host side in a chain; as a family's `Layout`.
 
-    Attributes:
-        width: channels of what enters at a position.
-        sees: what a position's output depends on besides itself.
-        feedback: outputs that enter the next call, with the inputs that they enter.
-        outputs: port, stream and mode of each.
-        branches: channels of each output.
-        recurrent: all states, for nobody tells which have a place for every position.
+    `outputs` are port, stream and mode of each, `branches` their channels. All states count as
+    recurrent, for nobody tells which have a place for every position.
     """
 
     shifts = False
@@ -117,18 +105,10 @@ class PackageLayout:
         widths: Mapping[str, int],
         limit: int,
     ) -> None:
-        """Find positions and channels of every port.
+        """Find positions and channels of every port of a place in the chain.
 
-        Args:
-            label: the shard, for messages.
-            entry: its place in the chain.
-            programs: the functions that are called.
-            domains: what the inputs that are no streams are drawn from, by name.
-            widths: channels of the streams known so far.
-            limit: most positions of a call of a flexible package.
-
-        Raises:
-            ExecutionError: a port is not there, or nothing tells what enters it.
+        `widths` has the channels of each stream that enters, `limit` the largest T of a call.
+        `ExecutionError` where a port is not there, or nothing tells what enters it.
         """
         self._label, self._chain, self._domains = label, entry, domains
         self.feedback = dict(entry.feedback)
@@ -177,11 +157,7 @@ class PackageLayout:
         return self._fitting(len(port.rows(inputs[port.feature.name]))).function
 
     def call_lengths(self, count: int) -> list[int]:
-        """Positions of each call of a sequence, the longest calls first.
-
-        Raises:
-            ExecutionError: the package takes no call as short as the last one.
-        """
+        """Positions of each call of a sequence, the longest calls first."""
         calls: list[int] = []
         while (left := count - sum(calls)) > 0:
             longest = max(each.longest(left) for each in self._entries)
@@ -220,14 +196,14 @@ class PackageLayout:
         return np.concatenate([port.rows(outputs[port.feature.name]) for port in ports], axis=1)
 
     def _fitting(self, count: int) -> Entry:
-        for entry in self._entries:
-            if entry.longest(count) == count:
-                return entry
-        raise ExecutionError(f"{self._label}: takes no call of {count} positions.")
+        entry = next((each for each in self._entries if each.longest(count) == count), None)
+        if entry is None:
+            raise ExecutionError(f"{self._label}: takes no call of {count} positions.")
+        return entry
 
     def _positional(self, feature: Feature, count: int, start: int) -> Array:
         spec = self._domains[feature.name].input
-        assert spec is not None  # `_check_inputs` saw to it.
+        assert spec is not None  # `_entry` saw to it.
         flexible = flexible_axis(feature)
         shape = tuple(count if axis == flexible else n for axis, n in enumerate(feature.shape))
         call = Call((0, "chain"), feature.name, start=start, flexible=flexible)
@@ -249,10 +225,22 @@ class PackageLayout:
             self._port(inputs[port], sum(self._width(each, widths) for each in streams))
             for port, streams in chain.takes.items()
         )
-        lengths = self._lengths(takes, limit)
+        lengths = sorted(set.intersection(*(set(_positions(port, limit)) for port in takes)))
+        if not lengths:
+            raise ExecutionError(
+                f"{self._label}: its stream inputs share no number of positions; look at their "
+                "shapes, or give position-axis."
+            )
         shaped = {port: _shaped(outputs[port], model.main) for port, _, _ in chain.outputs}
         gives = tuple(self._port(each, None, lengths[-1]) for each in shaped.values())
-        self._check_inputs(inputs)
+        for name in inputs.keys() - chain.takes.keys() - set(chain.feedback.values()):
+            spec = self._domains[name].input
+            if spec is None or spec.kind not in _BY_POSITION:
+                raise ExecutionError(
+                    f"{self._label}: nothing in the chain enters the input {name!r}; name it in "
+                    f"takes or feedback, or give it a table 'inputs.{name}' of kind "
+                    f"{', '.join(_BY_POSITION)}."
+                )
         return Entry(function, inputs, takes, gives, lengths)
 
     def _width(self, reference: str, widths: Mapping[str, int]) -> int:
@@ -273,28 +261,6 @@ class PackageLayout:
                     f"{self._label}: has no {what} {name!r}, which its place in the chain names; "
                     f"there are: {known}."
                 )
-
-    def _check_inputs(self, inputs: Mapping[str, Feature]) -> None:
-        for name in inputs:
-            if name in self._chain.takes or name in self._chain.feedback.values():
-                continue
-            spec: Input | None = self._domains[name].input
-            if spec is None or spec.kind not in _BY_POSITION:
-                kinds = ", ".join(_BY_POSITION)
-                raise ExecutionError(
-                    f"{self._label}: nothing in the chain enters the input {name!r}; name it in "
-                    f"takes or feedback, or give it a table 'inputs.{name}' of kind {kinds}."
-                )
-
-    def _lengths(self, takes: Sequence[StreamPort], limit: int) -> Sequence[int]:
-        """Positions of a call that all of the stream ports take, the fewest first."""
-        shared = set.intersection(*(set(_positions(port, limit)) for port in takes))
-        if not shared:
-            raise ExecutionError(
-                f"{self._label}: its stream inputs share no number of positions; look at their "
-                "shapes, or give position-axis."
-            )
-        return sorted(shared)
 
     def _port(self, feature: Feature, width: int | None, length: int = 0) -> StreamPort:
         """Where positions and channels are, by the stream's channels or the call's length."""
@@ -400,13 +366,10 @@ def stream_widths(
 
 
 class ShardSequence:
-    """A sequence through one shard, from position 0 on, which `Rewinding` describes.
+    """A sequence through one shard, from position 0 on, in calls of at most `limit` positions.
 
     Going back is an earlier `start` for a key-value cache. Recurrent states are copied with every
     mark, and what is kept runs through this shard again.
-
-    Args:
-        limit: the largest T of a call.
     """
 
     def __init__(self, runner: Runner, layout: Layout, limit: int) -> None:

@@ -1,25 +1,23 @@
-"""Which model a command is for, and which models are whole stacks."""
+"""Which model a command is for, which models are whole stacks, and thresholds for some shards.
+
+Thresholds stand in place of the manifest's: `0.97`, or by shard, `L27:0.95,head*:0.98`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from pytest_ane.manifest import Manifest, Model
+from pytest_ane.manifest import Manifest, Model, Shard, select
 from pytest_ane.manifest.ids import nearest
 from pytest_ane.mlprogram.errors import ManifestError
 from pytest_ane.models.families.registry import get_family
 
 
 def choose_model(manifest: Manifest, name: str | None, *, stacks: bool = False) -> Model:
-    """The model of a name, or the only one.
+    """The model of a name, or the only one; with `stacks` among whole stacks alone.
 
-    Args:
-        manifest: whose models there are.
-        name: None for the only one.
-        stacks: leave out models that are no whole stack.
-
-    Raises:
-        ManifestError: there is none of the name; or none, or several, without a name.
+    `ManifestError` where there is none; or several, without a name.
     """
     models = [model for model in manifest.models if not stacks or is_stack(model)]
     names, file = [model.name for model in models], manifest.path.name
@@ -38,11 +36,7 @@ def choose_model(manifest: Manifest, name: str | None, *, stacks: bool = False) 
 
 
 def is_stack(model: Model) -> bool:
-    """Whether a family, or a chain of the manifest, wires the model's shards up to a head.
-
-    Raises:
-        ManifestError: the family has no such shard.
-    """
+    """Whether a family, or a chain of the manifest, wires the model's shards up to a head."""
     if not model.family:
         return bool(model.chain)
     try:
@@ -52,11 +46,7 @@ def is_stack(model: Model) -> bool:
 
 
 def check_behaviour(model: Model) -> None:
-    """Refuse a policy of behaviour that no run can ask, for the shards never reach a head.
-
-    Raises:
-        ManifestError: with the sentence.
-    """
+    """Raise `ManifestError` for a policy of behaviour that no run can ask: no shard is a head."""
     if model.family and model.policy.behaviour.model_fields_set and not is_stack(model):
         raise ManifestError(
             f"{model.name}: policy.behaviour is never asked, for 'shards' names no head and so "
@@ -65,9 +55,62 @@ def check_behaviour(model: Model) -> None:
 
 
 def is_complete(model: Model, selected: Collection[str]) -> bool:
-    """Whether a stack's every shard is selected, by qualified id.
-
-    Raises:
-        ManifestError: the family has no such shard.
-    """
+    """Whether a stack's every shard is selected, by qualified id."""
     return all(shard.qualified in selected for shard in model.shards) and is_stack(model)
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """One key of the fidelity policy for some shards: as written, and by qualified id."""
+
+    field: str
+    text: str
+    values: Mapping[str, float]
+
+    def __str__(self) -> str:
+        """`min-cosine 0.97 for all`, or `min-cosine L27:0.95,head*:0.98`."""
+        bare = ":" not in self.text and "," not in self.text
+        return f"{self.field.replace('_', '-')} {self.text}{' for all' if bare else ''}"
+
+
+def read_threshold(manifest: Manifest, field: str, text: str, option: str) -> Threshold:
+    """Read `[shards:]number,...`; the last term that names a shard holds.
+
+    `ManifestError`, which names `option`, for another form, a number beyond -1 to 1, or no such
+    shard.
+    """
+    values: dict[str, float] = {}
+    for shards, value in _terms(text, option):
+        values |= {shard.qualified: value for shard in select(manifest, shards, option)}
+    return Threshold(field, text, values)
+
+
+def overridden(shard: Shard, thresholds: Sequence[Threshold]) -> Shard:
+    """The shard with its thresholds replaced, for all its outputs."""
+    name = shard.qualified
+    update = {t.field: t.values[name] for t in thresholds if name in t.values}
+    if not update:
+        return shard
+    own = shard.policy.fidelity
+    outputs = {
+        name: output.model_copy(update=dict.fromkeys(update))
+        for name, output in own.outputs.items()
+    }
+    fidelity = own.model_copy(update={**update, "outputs": outputs})
+    policy = shard.policy.model_copy(update={"fidelity": fidelity})
+    return shard.model_copy(update={"policy": policy})
+
+
+def _terms(text: str, option: str) -> Iterator[tuple[str, float]]:
+    for term in text.split(","):
+        shards, colon, number = term.strip().rpartition(":")
+        try:
+            value = float(number)
+        except ValueError:
+            value = float("nan")
+        if not -1 <= value <= 1 or (colon and not shards.strip()):
+            raise ManifestError(
+                f"{option}={text}: give a number from -1 to 1, or one for each of some shards, "
+                "such as L27:0.95,head*:0.98."
+            )
+        yield shards.strip() or "all", value

@@ -12,11 +12,7 @@ from pytest_ane.mlprogram.model import entry_points, is_pipeline
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read a manifest, and the names of functions in the packages it names.
-
-    Raises:
-        ManifestError: as `load`.
-    """
+    """Read a manifest, and the names of functions in the packages it names."""
     return expanded(load(path))
 
 

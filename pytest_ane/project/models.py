@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from pytest_ane.backends import Backend, Runner
 from pytest_ane.make import Artifact, Cache
-from pytest_ane.manifest import Model, Shard, SourceTable
+from pytest_ane.manifest import Model, Shard
 from pytest_ane.manifest import Prompt as ManifestPrompt
 from pytest_ane.manifest.ids import without_function
 from pytest_ane.mlprogram.arrays import FloatArray
@@ -34,7 +34,6 @@ from pytest_ane.probes.cases import Case
 from pytest_ane.probes.exact_chain import GoldenPrompt, record_golden, reference_chain
 from pytest_ane.probes.package import builder_cases, record_builder
 from pytest_ane.probes.recording import (
-    Embeds,
     HiddenProbe,
     TokenPrompt,
     load,
@@ -55,13 +54,7 @@ def cut_of(model: Model) -> Cut:
 
 
 def open_language_model(model: Model) -> LanguageModel:
-    """A model's source seen through its family; no weights are read yet.
-
-    A GGUF file with a vocabulary of 49,152 takes 0.4 s.
-
-    Raises:
-        SourceError: the source is missing or damaged, or the family refuses it.
-    """
+    """A model's source seen through its family, or `SourceError`; no weights are read yet."""
     assert model.family is not None
     assert model.source is not None
     family = get_family(model.family)
@@ -89,9 +82,10 @@ class OpenModel:
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What weights and family depend on: the common part of every cache key."""
+        assert self.model.source is not None
         cut = asdict(cut_of(self.model))
         return {
-            "source": identify(self._origin, self.cache.root),
+            "source": identify(self.model.source, self.cache.root),
             "family": identify_family(self.model.family or ""),
             "heads": [wire.shard for wire in self.wiring if wire.is_head],
             "cut": {k: v for k, v in cut.items() if k != "shards" and v is not None},
@@ -102,12 +96,6 @@ class OpenModel:
     def language_model(self) -> LanguageModel:
         """The source seen through the family."""
         return open_language_model(self.model)
-
-    @property
-    def _origin(self) -> SourceTable:
-        """The model's source, as the manifest has it."""
-        assert self.model.source is not None
-        return self.model.source
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -249,7 +237,7 @@ class OpenModel:
             name=self.model.name,
         )
 
-    def _blocks(self) -> Embeds:
+    def _blocks(self) -> LanguageModel:
         """What hidden states are recorded from."""
         return self.language_model
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import reduce
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from operator import add
 from pathlib import Path
 
 from pytest_ane.make.disk import (
     Estimate,
     Volume,
-    amount,
     estimate,
-    plan_caches,
     temporary_folder,
     volumes,
 )
@@ -25,59 +22,40 @@ from pytest_ane.mlprogram.errors import DiskError, NotRunError
 VERSIONS = ("python", "coremltools", "torch", "numpy", "numba", "pytest", "pytest-xdist")
 
 
+@dataclass
 class Preflight:
-    """What a run will build.
+    """What a run will build of the shards whose gates are run.
 
-    Args:
-        shards: those whose gates are run.
-        root: the cache folder.
-        entry: the entry of the cache that a shard is, or will be, built into.
-        builds: how many shards are built at once.
-        store: the store that may have them already; empty for none.
+    `entry` tells where in the cache a shard is, or will be; `store` may have them already.
     """
 
-    def __init__(
-        self,
-        shards: Sequence[Shard],
-        root: Path,
-        entry: Callable[[Shard], Path],
-        builds: int,
-        store: str = "",
-    ) -> None:
-        self._shards = tuple(shards)
-        self._root = root
-        self._entry_of = entry
-        self._entries: dict[str, Path] = {}
-        self._builds = builds
-        self._store = store
-        self._refused = False
+    shards: Sequence[Shard]
+    root: Path
+    entry: Callable[[Shard], Path]
+    builds: int
+    store: str = ""
+    _entries: dict[str, Path] = field(default_factory=dict)
+    _refused: bool = False
 
     @property
     def missing(self) -> list[Shard]:
         """Shards still to be built."""
-        return [s for s in self._shards if not s.artifact and not self._entry(s).is_dir()]
+        return [s for s in self.shards if not s.artifact and not self._entry(s).is_dir()]
 
     def needs(self) -> Estimate:
         """What they will take, model by model."""
         missing = self.missing
-        models = dict.fromkeys(shard.model for shard in missing)
-        parts = [
-            estimate([s for s in missing if s.model == name], self._finished(name))
-            for name in models
-        ]
-        return reduce(add, parts, Estimate(0))
+        return estimate(
+            ([s for s in missing if s.model == name], self._finished(name))
+            for name in dict.fromkeys(shard.model for shard in missing)
+        )
 
     def volumes(self) -> tuple[Volume, ...]:
         """Where they will be written."""
-        return volumes(self._root, temporary_folder(), self.needs(), self._builds)
+        return volumes(self.root, temporary_folder(), self.needs(), self.builds)
 
     def check(self) -> None:
-        """Refuse to begin what cannot be finished.
-
-        Raises:
-            DiskError: the disk is plainly too small for what is still to be built.
-            NotRunError: the first shard already failed with that sentence.
-        """
+        """Raise `DiskError` where the disk is plainly too small; then `NotRunError`, said once."""
         small = [volume for volume in self.volumes() if volume.too_small]
         if not small:
             return
@@ -97,24 +75,17 @@ class Preflight:
         if not needs.count:
             return
         where = " · ".join(map(str, self.volumes()))
-        origin = f" (by {needs.source})" if needs.source else ""
-        work = f"to fetch from {self._store} or to build" if self._store else "to build"
-        yield f"ane: {_shards(needs.count)} {work}, {self._builds} at once · {where}{origin}"
+        work = f"to fetch from {self.store} or to build" if self.store else "to build"
+        yield f"ane: {_shards(needs.count)} {work}, {self.builds} at once · {where}"
         yield f"ane: {versions(only_installed=True)}"
-        if stale := [plans for plans in plan_caches() if plans.stale]:
-            held = amount(sum(plans.size for plans in stale))
-            yield (
-                f"ane: {held} of Core ML plans are of another macOS and never used again; "
-                "pytest-ane doctor lists them"
-            )
 
     def _finished(self, model: str) -> list[int]:
-        entries = [self._entry(s) for s in self._shards if s.model == model and not s.artifact]
+        entries = [self._entry(s) for s in self.shards if s.model == model and not s.artifact]
         return [tree_bytes(entry / PACKAGE) for entry in entries if entry.is_dir()]
 
     def _entry(self, shard: Shard) -> Path:
         if shard.qualified not in self._entries:
-            self._entries[shard.qualified] = self._entry_of(shard)
+            self._entries[shard.qualified] = self.entry(shard)
         return self._entries[shard.qualified]
 
 

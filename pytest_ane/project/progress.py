@@ -75,28 +75,21 @@ _NAMED = 4
 
 
 class Progress:
-    """Counts shards that are ready, and shows what is at work.
-
-    Args:
-        total: how many shards there are.
-        show: takes a line that replaces the last one; an empty one erases it.
-    """
+    """Counts shards that are ready, and shows what is at work in one changing line."""
 
     def __init__(self, total: int = 0, show: Callable[[str], None] = lambda text: None) -> None:
         self.done: dict[str, int] = {}
         self._total = total
         self._show = show
         self._start = time.perf_counter()
-        self._latest = (0, 0.0)
 
     @contextmanager
     def building(self, shard: str) -> Iterator[Callable[[int], None]]:
         """Show that a package is being built or looked up; yields what takes its size in bytes."""
-        self._at_work(shard)
-        try:
+        seconds, size = time.perf_counter() - self._start, sum(self.done.values())
+        text = words(shard, done=len(self.done), total=self._total, size=size, seconds=seconds)
+        with self.showing(text):
             yield lambda size: self.done.update({shard: size})
-        finally:
-            self._show("")
 
     @contextmanager
     def showing(self, text: str) -> Iterator[None]:
@@ -109,31 +102,15 @@ class Progress:
 
     def elsewhere(self, shards: Sequence[str], done: int) -> None:
         """Show the shards that other machines have, and how many they have done."""
-        now = time.perf_counter() - self._start
-        if done != self._latest[0]:
-            self._latest = done, now
+        seconds = time.perf_counter() - self._start
         names = ", ".join(shards) if len(shards) <= _NAMED else f"{len(shards)} shards"
         parts = [f"{done} of {self._total} done"]
-        since = now - self._latest[1]
-        parts += _left(done=done, total=self._total, seconds=self._latest[1], since=since)
+        parts += _left(done=done, total=self._total, seconds=seconds)
         self._show(f"{names} at workers ({', '.join(parts)})" if shards else "")
-
-    def _at_work(self, shard: str) -> None:
-        seconds = time.perf_counter() - self._start
-        size, done = sum(self.done.values()), len(self.done)
-        self._show(words(shard, done=done, total=self._total, size=size, seconds=seconds))
 
 
 def words(shard: str, *, done: int, total: int, size: int, seconds: float) -> str:
-    """`smollm2:L02 (3 of 34, 6.4 MB done, about 40 s left)`.
-
-    Args:
-        shard: the one at work, or several.
-        done: shards done so far.
-        total: shards in all.
-        size: bytes of those done.
-        seconds: time they took.
-    """
+    """`smollm2:L02 (3 of 34, 6.4 MB done, about 40 s left)`."""
     parts = [f"{min(done + 1, total)} of {total}"]
     if size:
         parts.append(f"{size / 1e6:.1f} MB done")
@@ -141,9 +118,8 @@ def words(shard: str, *, done: int, total: int, size: int, seconds: float) -> st
     return f"{shard} ({', '.join(parts)})"
 
 
-def _left(*, done: int, total: int, seconds: float, since: float = 0.0) -> list[str]:
-    """The time left, at the pace up to the latest that is done; it falls until the next one is."""
+def _left(*, done: int, total: int, seconds: float) -> list[str]:
+    """The time left at the pace so far."""
     if not 0 < done < total or seconds < _WORTH_SHOWING:
         return []
-    left = seconds / done * (total - done) - since
-    return [f"about {left:.0f} s left"] if left > 0 else []
+    return [f"about {seconds / done * (total - done):.0f} s left"]

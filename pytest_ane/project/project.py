@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
+
+from pydantic import TypeAdapter
 
 from pytest_ane.backends import Backend, ComputeUnits, CpuBackend, get_backend, of_function
 from pytest_ane.backends.coreml import Machine
@@ -20,22 +23,25 @@ from pytest_ane.make import Artifact, Cache, build_shard
 from pytest_ane.make.cache import default_root, to_stderr
 from pytest_ane.make.disk import default_builds, require_cache
 from pytest_ane.make.record import PACKAGE
-from pytest_ane.make.shard import artifact_key
+from pytest_ane.make.shard import artifact_key, converted_package
 from pytest_ane.make.shared_store import SharedStore
-from pytest_ane.manifest import FAMILIES, Manifest, Model, Policy, Shard
+from pytest_ane.manifest import FAMILIES, Manifest, Model, Policy, Shard, Uncompressed
+from pytest_ane.manifest.inputs import questions
 from pytest_ane.mlprogram.arithmetic import Arithmetic
-from pytest_ane.mlprogram.digests import key_digest, remembered
-from pytest_ane.mlprogram.errors import AneError, SourceError
+from pytest_ane.mlprogram.digests import key_digest, remembered, tree_digest
+from pytest_ane.mlprogram.errors import AneError, CacheError, SourceError
 from pytest_ane.mlprogram.model import read_any
 from pytest_ane.mlprogram.records import MLModel as Program
 from pytest_ane.mlprogram.records import Pipeline
 from pytest_ane.models.families import Buildable, Ports
 from pytest_ane.models.families.own import make_importable
 from pytest_ane.probes.cases import Case
-from pytest_ane.probes.error_budget import ErrorBudget
+from pytest_ane.probes.domains import SAMPLER
+from pytest_ane.probes.error_budget import BUDGET_VERSION, ErrorBudget, measure_budget
 from pytest_ane.probes.golden import golden_cases, read_golden
 from pytest_ane.probes.package import package_cases
-from pytest_ane.project._budgets import built_budget, own_budget
+from pytest_ane.probes.recording import RECORDING_VERSION
+from pytest_ane.probes.seeded import GENERATOR
 from pytest_ane.project._own_chain import OpenChain
 from pytest_ane.project.choose import is_complete
 from pytest_ane.project.entries import read_manifest
@@ -49,6 +55,14 @@ BackendName: TypeAlias = Literal["cpu", "coreml"]
 P = TypeVar("P", bound="Project")
 
 
+_BUDGET = "budget.json"
+_BUDGETS = TypeAdapter(ErrorBudget)
+_NO_PACKAGE = (
+    "no uncompressed program is named, so algebra and compression could not be told apart; add "
+    'uncompressed = "x-fp16.mlpackage" to the shard, be it the reference once more'
+)
+
+
 def default_backend() -> BackendName:
     """Core ML on macOS, the CPU executor elsewhere."""
     return "coreml" if sys.platform == "darwin" else "cpu"
@@ -59,28 +73,18 @@ class Project:
     """What pytest's plugin, the command line and searches share; opened when first used.
 
     Attributes:
-        manifest: all models and shards.
         shards: those selected, with their policies as the run has them.
-        cache_root: the cache folder; None for the user's own.
-        store: URL or folder of the store that machines share; empty for none, None for the
-            manifest's.
+        store: URL or folder of the store that machines share; None for the manifest's.
         builds: how many shards are built at once, over all processes that share the cache.
-        backend_name: what runs artifacts.
-        units: where Core ML may run them.
         machine: this Mac, if its chip and system are known already.
         device_timeout: seconds that one call of Core ML may take in a process of its own; None for
             calls in this process, without a limit.
         scope: the selected shards whose gates run; None while that is unknown.
-        judged: whether a shard's fidelity is going to be asked for: then its error budget is
-            measured while it is built.
-        progress: shows what is being built.
-        notify: receives what backend and cache have to tell, such as a second compilation.
-        before_build: called before a shard's package is looked up or built; raises where it may
-            not be.
+        judged: whether a shard's fidelity is asked for: its budget is measured while it is built.
+        before_build: called before a package is looked up or built; raises where it may not be.
         elsewhere: gives a shard's package that other machines build; None to build here.
         identities: what models depend on, by name, where another machine has found that out.
-        exchanged: how many entries the store gave (`fetched`) and took (`stored`) since the last
-            look at them.
+        exchanged: how many entries the store gave (`fetched`) and took (`stored`).
     """
 
     manifest: Manifest
@@ -106,13 +110,7 @@ class Project:
 
     @contextmanager
     def use(self: P, *, rehash: bool = False) -> Iterator[P]:
-        """Remember digests of unchanged files in the cache, from process to process.
-
-        In CI all files are read: what lies in the cache there may come from anyone's run.
-
-        Raises:
-            CacheError: the cache folder holds files that are not pytest-ane's.
-        """
+        """Remember digests of unchanged files in the cache; in CI all are read."""
         root = (self.cache_root or default_root()).absolute()
         require_cache(root)
         with remembered(root / "digests", rehash=rehash or in_ci()):
@@ -125,11 +123,7 @@ class Project:
 
     @cached_property
     def cache(self) -> Cache:
-        """The cache folder, checked to be writable on first use, before the store if there is one.
-
-        Raises:
-            CacheError: the folder, or the store's URL, cannot be used.
-        """
+        """The cache folder, before the store if there is one, or `CacheError`."""
         url = self.store_url
         return Cache(
             self.cache_root,
@@ -211,11 +205,9 @@ class Project:
 
     @cached_property
     def refused(self) -> dict[str, str]:
-        """Why the source of a selected model cannot be used, by model.
+        """Why the source of a selected model cannot be used, by model; no weights are read.
 
-        It is missing or damaged, or its family refuses it. Metadata, configurations and names of
-        tensors are read, and no weights. What runs code of the user's, or fails otherwise, is left
-        to the gates.
+        What runs code of the user's, or fails otherwise, is left to the gates.
         """
         needing = {s.model for s in self.shards if not s.artifact or s.reference == "float32"}
         refused = {}
@@ -251,12 +243,7 @@ class Project:
         return Preflight(shards, self.cache.root, self.entry, self.builds, store)
 
     def artifact(self, shard: Shard) -> Artifact:
-        """A shard's package: the user's own, from the cache, or built now.
-
-        Raises:
-            NotRunError: a canary of the shard's model has not passed.
-            BuildError: it cannot be built, or an own package does not exist.
-        """
+        """A shard's package: the user's own, from the cache, or built now; or an `AneError`."""
         self.before_build(shard)
         if shard.qualified not in self._artifacts:
             with self.progress.building(shard.qualified) as report:
@@ -284,25 +271,80 @@ class Project:
                 self._built_budget(shard, built, plain)
 
     def _built_budget(self, shard: Shard, built: Path, plain: Path | None) -> ErrorBudget:
-        cases = partial(self.cases, shard, Artifact(built), CpuBackend("float32"))
-        return built_budget(self.cache, self.model(shard.model), shard, built, cases, plain)
+        """Of a shard that is built; `plain` is converted once more where it is gone and needed."""
+        model = self.model(shard.model)
+        asked = isinstance(model, OpenModel) and shard.probes.of_prompts
+        key = {
+            "artifact": artifact_key(shard, model.identity),
+            "prompts": model.prompt_spec if asked and isinstance(model, OpenModel) else [],
+        }
+
+        def measured() -> ErrorBudget:
+            package = plain or converted_package(shard, model.language_model)
+            compressed = None if isinstance(shard.requested, Uncompressed) else built
+            cases = self.cases(shard, Artifact(built), CpuBackend("float32"))
+            return measure_budget(package, compressed, cases)
+
+        return self._kept_budget(shard, key, measured)
 
     def budget(self, shard: Shard, artifact: Artifact) -> ErrorBudget | str:
-        """What function, fp16 and compression each cost a shard, or why nobody can tell.
-
-        Raises:
-            AneError: it cannot be converted, or its reference cannot be had.
-        """
+        """What function, fp16 and compression each cost a shard, or why nobody can tell."""
         if shard.reference == "none":
             return "nothing is compared with a reference"
         if shard.pipeline:
             return "it is a pipeline, whose ML Programs have error budgets of their own"
         if shard.artifact is None:
             return self._built_budget(shard, artifact.path, None)
-        identity = self.model(shard.model).identity if shard.reference == "float32" else {}
-        return own_budget(
-            self.cache, shard, artifact, partial(self.cases, shard, artifact), identity
-        )
+        # An artifact without compressed weights may have been made of ones that were: who knows
+        # that it is its own uncompressed form names it.
+        if (plain := shard.uncompressed) is None:
+            return _NO_PACKAGE
+        reference = shard.reference if isinstance(shard.reference, Path) else None
+        digest = tree_digest(plain)
+        itself = reference is not None and reference.is_dir() and tree_digest(reference) == digest
+        own = shard.reference == "float32"
+        key = {
+            "artifact": artifact.digest,
+            "uncompressed": digest,
+            "reference": reference and tree_digest(reference),
+            "source": self.model(shard.model).identity if own else {},
+            **({"function": shard.function} if shard.function else {}),
+        }
+
+        def measured() -> ErrorBudget:
+            compressed = None if digest == artifact.digest else artifact.path
+            # A reference in fp16 is rounded too: in float32 it is held to the same bound.
+            cases = self.cases(shard, artifact, CpuBackend("float32"))
+            return measure_budget(
+                plain, compressed, cases, function=shard.function, against_itself=itself
+            )
+
+        return self._kept_budget(shard, key, measured)
+
+    def _kept_budget(
+        self, shard: Shard, key: dict[str, Any], measure: Callable[[], ErrorBudget]
+    ) -> ErrorBudget:
+        probed = {
+            "budget": BUDGET_VERSION,
+            "recording": RECORDING_VERSION,
+            "generator": GENERATOR,
+            "probes": shard.probes.model_dump(mode="json"),
+            "inputs": [SAMPLER, questions(shard.inputs)],
+            "shape": [shard.max_tokens, shard.context],
+            **({"ports": shard.model_dump(mode="json", include={"ports"})} if shard.ports else {}),
+        }
+
+        def make(folder: Path) -> None:
+            (folder / _BUDGET).write_text(json.dumps(asdict(measure())))
+
+        folder = self.cache.get_or_make("budgets", key_digest(key | probed), make, shard.qualified)
+        try:
+            return _BUDGETS.validate_python(json.loads((folder / _BUDGET).read_text()))
+        except (OSError, ValueError) as error:
+            raise CacheError(
+                f"{folder / _BUDGET} is damaged ({error}); delete the folder {folder} and run "
+                "again."
+            ) from error
 
     def _buildable(self, name: str) -> Buildable:
         """A model to build from; `BuildError` where the disk is plainly too small."""
@@ -310,13 +352,7 @@ class Project:
         return self.model(name).language_model
 
     def cases(self, shard: Shard, artifact: Artifact, backend: Backend | None = None) -> list[Case]:
-        """A shard's probes with what its reference makes of them.
-
-        Args:
-            shard: whose probes and reference.
-            artifact: its package, whose inputs are probed where no family knows them.
-            backend: runs a reference that is a package; the project's own by default.
-        """
+        """A shard's probes with what its reference makes of them; a package's runs on `backend`."""
         backend = self.backend if backend is None else backend
         if shard.reference == "float32":
             return self.model(shard.model).cases(shard)
@@ -332,8 +368,8 @@ class Project:
     def ports(self, shard: Shard) -> Ports | None:
         """Inputs, outputs and states that a shard's family or builder declares.
 
-        None for a package of neither, and where the reference is no module of theirs. With golden
-        tensors, a family tells them that need not read the weights for it.
+        None for a package of neither. With golden tensors, a family tells them that need not read
+        weights.
         """
         if shard.reference == "float32":
             return self.model(shard.model).ports(shard)
@@ -410,14 +446,7 @@ def read_project(
 ) -> Project:
     """The project of a manifest, by default `shards.toml` here, with all its shards selected.
 
-    Args:
-        manifest: the file.
-        cache: the cache folder; None for the user's own.
-        arithmetic: in place of the manifest's, for all models.
-        options: other attributes of `Project`.
-
-    Raises:
-        ManifestError: the manifest is wrong.
+    `arithmetic` holds in place of the manifest's; `options` are other attributes of `Project`.
     """
     read = read_manifest(manifest or Path("shards.toml"))
     make_importable(read)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from pytest_ane.backends import Backend, Runner
+from pytest_ane.backends import Backend
 from pytest_ane.gates.arithmetics import simulator
 from pytest_ane.make import Artifact
 from pytest_ane.manifest import Shard
@@ -16,7 +15,7 @@ from pytest_ane.manifest.policy import BehaviourPolicy
 from pytest_ane.mlprogram.arithmetic import Arithmetic, RuleShares
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.chain import Chain, ChainStep
-from pytest_ane.models.families import Layout, Wire, is_causal, optional
+from pytest_ane.models.families import Wire, is_causal, optional
 from pytest_ane.probes.exact_chain import GoldenPrompt, reference_chain
 from pytest_ane.probes.recording import TokenPrompt
 from pytest_ane.project._package_chain import ShardSequence
@@ -24,23 +23,11 @@ from pytest_ane.project.models import OpenModel
 
 
 class Stack:
-    """A whole model as the behaviour gate measures it; opened when first used.
+    """A whole model as the behaviour gate measures it, in one arithmetic; opened when first used.
 
-    Args:
-        opened: the model.
-        artifacts: its shards' packages.
-        backend: runs them as typed.
-        arithmetic: in which they are to run.
-
-    Attributes:
-        model: the model's name.
-        subject: the model, with this arithmetic.
-        policy: what it must reach.
-        artifacts: every shard with its package, in the manifest's order.
-        arithmetic: in which `chain` computes.
-
-    Raises:
-        UnprovenError: a device cannot run them in the ANE's arithmetic of the executor.
+    `subject` is the model with this arithmetic, `policy` what it must reach; `artifacts` has every
+    shard with its package, in the manifest's order. `UnprovenError` where a device cannot run them
+    in the ANE's arithmetic of the executor.
     """
 
     def __init__(
@@ -87,8 +74,13 @@ class Stack:
                 return path(hidden) if path is not None else None
 
             runner = self._opened.load(backend, *packages[wire.shard])
-            step = _step(wire, runner, layout, limit)
-            return replace(step, residual=residual, causal=is_causal(layout))
+            return ChainStep(
+                wire,
+                lambda: ShardSequence(runner, layout, limit),
+                layout.sees,
+                residual=residual,
+                causal=is_causal(layout),
+            )
 
         steps = tuple(map(step, self._opened.wiring))
         return Chain(model.embed, steps, positions=model.positions, widest=limit)
@@ -130,8 +122,3 @@ class Stack:
         """The backend's, and every artifact's digest."""
         backend = self._simulator or self._backend
         return backend.provenance() | {s.id: a.digest for s, a in self.artifacts}
-
-
-def _step(wire: Wire, runner: Runner, layout: Layout, limit: int) -> ChainStep:
-    """A shard that takes up to `limit` positions a call, as many calls as a sequence needs."""
-    return ChainStep(wire, lambda: ShardSequence(runner, layout, limit), layout.sees)

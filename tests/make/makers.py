@@ -8,7 +8,6 @@ from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 
 from pytest_ane.make.cache import Cache
-from pytest_ane.make.disk import Semaphore
 
 KEY = "a" * 64
 
@@ -52,13 +51,6 @@ def make_counted(root: Path, builds: int, key: str, log: Path, start: Barrier) -
     cache = Cache(root, builds=builds)
     start.wait()
     cache.get_or_make("artifacts", key, make)
-
-
-def hold_slot(folder: Path, began: Event) -> None:
-    """Hold the only slot, and never let go."""
-    with Semaphore(folder, 1).held():
-        began.set()
-        time.sleep(600)
 
 
 def use_forever(root: Path, kind: str, key: str, began: Event) -> None:

@@ -26,7 +26,7 @@ from tests.mlprogram.packages import Program
 
 
 @pytest.fixture(scope="module")
-def model() -> Any:
+def model() -> Path:
     """Two convolutions, `a` and `b`."""
     ct = import_coremltools()
     import torch
@@ -37,12 +37,13 @@ def model() -> Any:
     network.add_module("b", torch.nn.Conv2d(32, 64, 1, bias=False))
     with torch.no_grad(), converter_notes():
         traced = torch.jit.trace(network.eval(), torch.zeros(1, 16, 2, 1), check_trace=False)
-        return ct.convert(
+        converted = ct.convert(
             traced,
             inputs=[ct.TensorType("x", (1, 16, 2, 1), np.float16)],
             minimum_deployment_target=ct.target.iOS18,
             skip_model_load=True,
         )
+    return Path(converted.package_path)
 
 
 def stored(path: Path) -> dict[str, tuple[str, int]]:
@@ -67,13 +68,13 @@ LUT, LINEAR = "constexpr_lut_to_dense", "constexpr_blockwise_shift_scale"
         (Linear(weight_threshold=512), {"a": ("const", 16), "b": (LINEAR, 8)}),
     ],
 )
-def test_what_is_stored(model: Any, asked: Any, found: Any, tmp_path: Path) -> None:
+def test_what_is_stored(model: Path, asked: Any, found: Any, tmp_path: Path) -> None:
     assert compress(model, asked, tmp_path / "shard.mlpackage", "m:L00") == ()
     assert stored(tmp_path / "shard.mlpackage") == found
     assert [p.name for p in tmp_path.iterdir()] == ["shard.mlpackage"]
 
 
-def test_two_engines_in_one_package(model: Any, tmp_path: Path) -> None:
+def test_two_engines_in_one_package(model: Path, tmp_path: Path) -> None:
     linear = {"weights": "a_*", "method": "linear", "weight_threshold": 0}
     asked = Palettize.model_validate(
         {"mode": "uniform", "weight_threshold": 0, "overrides": [linear]}
@@ -94,7 +95,7 @@ def test_two_engines_in_one_package(model: Any, tmp_path: Path) -> None:
         ({"enable_per_channel_scale": True}, False),
     ],
 )
-def test_the_engine(settings: dict[str, Any], ours: bool, model: Any, tmp_path: Path) -> None:
+def test_the_engine(settings: dict[str, Any], ours: bool, model: Path, tmp_path: Path) -> None:
     asked = Palettize.model_validate({"nbits": 4, "weight_threshold": 0, **settings})
     with patch.object(module, "_through_coremltools", wraps=module._through_coremltools) as theirs:
         notes = compress(model, asked, tmp_path / "shard.mlpackage", "m:L00")
@@ -106,14 +107,8 @@ def test_the_engine(settings: dict[str, Any], ours: bool, model: Any, tmp_path: 
         assert kinds <= {LUT, LINEAR}
 
 
-def test_a_declined_weight_is_noted(model: Any, tmp_path: Path) -> None:
-    asked = Palettize(weight_threshold=0, group_size=64)
-    [note] = compress(model, asked, tmp_path / "shard.mlpackage", "m:L00")
-    assert note == "a_weight_to_fp16: 32 output channels are not divisible by group_size 64"
-
-
 def test_nothing_is_left_of_a_build_that_fails(
-    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail = Mock(side_effect=BuildError("no"))
     monkeypatch.setattr("pytest_ane.make.palettize._palettes.palettize", fail)
@@ -190,7 +185,7 @@ def test_integers_are_those_of_coremltools(
     assert errors[0] == pytest.approx(errors[1], rel=0.02)
 
 
-def _program(half: HalfArray) -> Any:
+def _program(half: HalfArray) -> Path:
     """A model of one convolution or product that has this weight and no other."""
     ct = import_coremltools()
     from coremltools.converters.mil import Builder as mb
@@ -204,19 +199,14 @@ def _program(half: HalfArray) -> Any:
         return mb.conv(x=x, weight=half) if convolution else mb.linear(x=x, weight=half)
 
     with converter_notes():
-        return ct.convert(
+        converted = ct.convert(
             program,
             convert_to="mlprogram",
             minimum_deployment_target=ct.target.iOS18,
             compute_precision=ct.precision.FLOAT16,
             skip_model_load=True,
         )
-
-
-def test_uncompressed_is_fp16() -> None:
-    wide = np.float32([[1 / 3, 2.0]])
-    assert compress_weight(wide, Uncompressed()).tolist() == [[np.float16(1 / 3), 2.0]]
-    assert stored_bytes((3, 5), Uncompressed()) == 30
+    return Path(converted.package_path)
 
 
 def test_the_axis_of_a_transposed_convolution() -> None:

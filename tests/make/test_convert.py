@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pytest_ane.make.coremltools_quiet import converter_notes
-from pytest_ane.make.shard import canonicalize, convert
-from pytest_ane.mlprogram.digests import tree_digest
+from pytest_ane.make.shard import convert
 from pytest_ane.mlprogram.errors import BuildError
 from pytest_ane.mlprogram.executor import Session
 from pytest_ane.mlprogram.model import read_model
@@ -106,41 +103,15 @@ def test_a_weight_that_is_nan_is_named() -> None:
         convert(Conversion(module, (X,), (Y,)), max_tokens=4, target="iOS18", subject="m:L00")
 
 
-def test_types_of_shapes_are_shared_by_conversions(tmp_path: Path) -> None:
-    def types() -> int:
-        return sum(
-            issubclass(type(each), type) and each.__name__.startswith("tensor[")
-            for each in gc.get_objects()
-        )
-
-    def convert_once(name: str) -> None:
-        package(Conversion(Double(torch.float16), (X,), (Y,)), tmp_path / f"{name}.mlpackage")
-
-    convert_once("first")
-    known = types()
-    convert_once("second")
-    assert types() == known > 0
-
-
-def test_the_program_is_checked_once_and_at_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_program_is_checked_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     from coremltools.converters.mil.mil import Program
-
-    conversion = Conversion(Sum(), (X,), (Y,), (Port("total", (1, 2, 1, 1)),))
-    package(conversion, tmp_path / "once.mlpackage")
-    with monkeypatch.context() as patched:
-        patched.setattr("pytest_ane.make.shard._checked_once", nullcontext)
-        package(conversion, tmp_path / "each.mlpackage")
-    for name in ("once", "each"):
-        canonicalize(tmp_path / f"{name}.mlpackage")
-    assert tree_digest(tmp_path / "once.mlpackage") == tree_digest(tmp_path / "each.mlpackage")
 
     def refuse(program: Program, **options: Any) -> None:
         ops = [op.op_type for op in program.functions["main"].operations]
         raise ValueError(f"wrong at {ops[-1]}")
 
     monkeypatch.setattr(Program, "validate", refuse)
+    conversion = Conversion(Sum(), (X,), (Y,), (Port("total", (1, 2, 1, 1)),))
     message = r"m:L00 could not be converted: wrong at add"
     with converter_notes(), pytest.raises(BuildError, match=message):
         convert(conversion, max_tokens=4, target="iOS18", subject="m:L00")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import signal
 import subprocess
 import sys
 import warnings
 
 import pytest
 
-from pytest_ane.make.coremltools_quiet import converter_notes, held_interrupt
+from pytest_ane.make.coremltools_quiet import converter_notes
 
 LOGGER = logging.getLogger("coremltools")
 
@@ -35,15 +33,6 @@ def test_afterwards_all_is_as_before(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.messages == ["shown again"]
 
 
-def test_notes_of_an_inner_block_are_its_own() -> None:
-    with converter_notes() as outer:
-        LOGGER.warning("first")
-        with converter_notes() as inner:
-            LOGGER.warning("second")
-        LOGGER.warning("third")
-    assert (outer, inner) == (["first", "third"], ["second"])
-
-
 @pytest.mark.slow
 def test_importing_coremltools_says_nothing() -> None:
     """And what came with it is no longer looked through for garbage; what comes later is."""
@@ -65,24 +54,3 @@ def test_importing_coremltools_says_nothing() -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
-
-
-def test_an_interrupt_that_an_import_would_swallow_is_held() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    reached = []
-
-    def swallowing_import() -> None:
-        with held_interrupt():
-            with contextlib.suppress(BaseException):
-                signal.raise_signal(signal.SIGINT)
-            reached.append("the end of the import")
-
-    with pytest.raises(KeyboardInterrupt):
-        swallowing_import()
-    assert reached == ["the end of the import"]
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_without_an_interrupt_nothing_is_raised() -> None:
-    with held_interrupt():
-        pass

@@ -151,6 +151,10 @@ def network(target: str) -> Any:
         return ct.convert(program, minimum_deployment_target=version, skip_model_load=True)
 
 
+def saved_network(target: str) -> Path:
+    return Path(network(target).package_path)
+
+
 @pytest.fixture
 def build(tmp_path: Path) -> Build:
     """Compress the network, save it, and judge what the file holds."""
@@ -161,7 +165,7 @@ def build(tmp_path: Path) -> Build:
         compression: Any = TypeAdapter(Compression).validate_python(asked)
         path = tmp_path / "m.mlpackage"
         shutil.rmtree(path, ignore_errors=True)
-        notes = compress(network(target), compression, path, "m:L00")
+        notes = compress(saved_network(target), compression, path, "m:L00")
         found = read_model(path)
         census = take_census(found)
         plain = read_model(network(target).package_path)
@@ -229,48 +233,11 @@ def test_shapes_that_do_not_divide_fail_by_name(build: Build) -> None:
     ]
 
 
-def test_too_few_zeros_to_leave_out(build: Build) -> None:
-    verdict, census, _ = build(prune(threshold=1e-3))
-    assert [w.storage for w in census.weights] == ["const", "const"]
-    assert [finding.reason for finding in verdict.reasons] == [
-        f"{name} was to be pruned (threshold 0.001) but is stored as const (op named {said} not "
-        "applicable for OpThresholdPrunerConfig(threshold=0.001, minimum_sparsity_percentile=0.5, "
-        "weight_threshold=0) configuration. Skipped)"
-        for name, said in (("conv [48, 32, 1, 1]", "conv"), ("product [48, 64]", "product"))
-    ]
-
-
-@pytest.mark.parametrize(
-    "asked", [linear(**TENSOR), linear(dtype="int4", **TENSOR), then(prune(), linear(**TENSOR))]
-)
-def test_one_scale_for_a_large_weight(build: Build, asked: Asked) -> None:
-    verdict, _, _ = build(asked, **{"int8-per-tensor-over": "2k"})
-    assert reasons(verdict) == [
-        "product [48, 64] has 3,072 elements, over 2,000 (policy.compression.int8-per-tensor-over),"
-        " and one scale for all of them, which its outliers set; use per_channel, or palettes "
-        "per_grouped_channel"
-    ]
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        linear(),
-        linear(granularity="per_block", block_size=8),
-        palettize(**TENSOR),
-        palettize(enable_per_channel_scale=True, **TENSOR),
-        {"method": "none"},
-    ],
-)
-def test_more_than_one_scale_or_none(build: Build, asked: Asked) -> None:
-    assert build(asked, **{"int8-per-tensor-over": 1})[0].reasons == ()
-
-
 def test_a_refusal_of_coremltools_is_one_sentence(tmp_path: Path) -> None:
     """As where settings of iOS 18 meet a program of iOS 16, which the manifest refuses before."""
     asked: Any = TypeAdapter(Compression).validate_python(palettize("kmeans", engine="coremltools"))
     with pytest.raises(BuildError, match=r"^m:L00 could not be compressed: The per_g"):
-        compress(network("iOS16"), asked, tmp_path / "m.mlpackage", "m:L00")
+        compress(saved_network("iOS16"), asked, tmp_path / "m.mlpackage", "m:L00")
 
 
 Q = st.floats(0, 1)

@@ -134,27 +134,6 @@ def test_the_program_and_what_people_read_in_it_stay(saved: Path, package: Path)
     assert b"+" not in parse_package(package)[1].mlProgram.SerializeToString()
 
 
-def test_coremltools_opens_it(package: Path) -> None:
-    from pytest_ane.make.coremltools_quiet import import_coremltools
-
-    canonicalize(package)
-    ct = import_coremltools()
-    model = ct.models.MLModel(str(package), skip_model_load=True)
-    assert [i.name for i in model.get_spec().description.input] == ["x"]
-    assert Path(model.weights_dir).name == "weights"
-
-
-def test_identifiers_follow_the_content(package: Path) -> None:
-    canonicalize(package)
-    one = json.loads((package / "Manifest.json").read_text())
-    with (package / WEIGHTS).open("ab") as file:
-        file.write(b"\0")
-    canonicalize(package)
-    other = json.loads((package / "Manifest.json").read_text())
-    assert one["rootModelIdentifier"] == other["rootModelIdentifier"]
-    assert len(set(one["itemInfoEntries"]) ^ set(other["itemInfoEntries"])) == 2
-
-
 def test_a_damaged_package(package: Path) -> None:
     parse_package(package)[0].write_bytes(b"\xff\xff")
     with pytest.raises(ProgramError, match="cut short or damaged"):

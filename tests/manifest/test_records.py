@@ -11,12 +11,9 @@ from pydantic import ValidationError
 from pytest_ane.manifest import (
     Manifest,
     Model,
-    Palettize,
-    Probes,
     Prompt,
     Shard,
     SourceTable,
-    Uncompressed,
 )
 
 SHARDS = tuple(Shard(model="m", id=name) for name in ("L00", "head.0"))
@@ -27,18 +24,6 @@ def test_qualified_ids() -> None:
     assert [shard.qualified for shard in MANIFEST.shards] == ["m:L00", "m:head.0"]
     assert MANIFEST.shard("m:head.0") is SHARDS[1]
     assert MANIFEST.model_of("m").ids == ("L00", "head.0")
-
-
-def test_unknown_names() -> None:
-    with pytest.raises(KeyError):
-        MANIFEST.shard("m:L01")
-    with pytest.raises(KeyError):
-        MANIFEST.model_of("n")
-
-
-def test_no_compression_is_requested_where_none_is_named() -> None:
-    assert SHARDS[0].requested == Uncompressed()
-    assert SHARDS[0].model_copy(update={"compression": Palettize()}).requested == Palettize()
 
 
 @pytest.mark.parametrize(
@@ -64,7 +49,7 @@ def test_a_source_is_in_one_place(values: dict[str, Any]) -> None:
 
 
 def test_an_empty_path_is_no_source() -> None:
-    with pytest.raises(ValidationError, match="path is empty; name a weights file"):
+    with pytest.raises(ValidationError, match="is empty; name a file"):
         SourceTable.model_validate({"path": ""})
 
 
@@ -97,12 +82,6 @@ def test_digests_are_written_in_any_case() -> None:
     assert SourceTable(path=Path("a"), sha256="AB" * 32).sha256 == "ab" * 32
 
 
-@pytest.mark.parametrize("digest", ["", "ab", "g" * 64, "a" * 65, 5])
-def test_no_digests(digest: object) -> None:
-    with pytest.raises(ValidationError):
-        SourceTable.model_validate({"path": "a", "sha256": digest})
-
-
 @pytest.mark.parametrize(
     "forms", [{}, {"text": "a", "chat": "b"}, {"text": "a", "ids": [1]}, {"text": ""}, {"ids": []}]
 )
@@ -111,22 +90,6 @@ def test_a_prompt_has_one_form(forms: dict[str, Any]) -> None:
         Prompt.model_validate({"name": "p", **forms})
 
 
-def test_prompts() -> None:
-    assert Prompt.model_validate({"name": "p", "ids": [2, 42]}).ids == (2, 42)
-    assert Prompt(name="p", chat="Hi?").greedy == 10
-
-
 def test_what_is_expected_of_a_prompt_s_text_is_no_part_of_what_is_measured() -> None:
     prompt = Prompt(name="p", chat="Hi?", expect="Hello")
     assert prompt.question == Prompt(name="p", chat="Hi?").question
-
-
-@pytest.mark.parametrize("values", [{"kinds": []}, {"kinds": ["uniform"]}, {"count": 0}])
-def test_probes_that_would_compare_nothing(values: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        Probes.model_validate(values)
-
-
-def test_a_kind_of_probe_named_twice() -> None:
-    with pytest.raises(ValidationError, match="kinds names a kind twice; name each once"):
-        Probes(kinds=("gaussian", "gaussian"))

@@ -195,9 +195,12 @@ def test_what_a_builder_can_get_wrong(project: Project, change: str, more: str, 
         (MANIFEST.replace(":build", ":make"), "small_model has no function 'make'."),
         (MANIFEST.replace("model:", "model.inner:"), "small_model.inner cannot be imported: Modul"),
         (MANIFEST + 'depends = ["absent.bin"]\n', "which is not there; check the path."),
-        (MANIFEST + 'family = "llama"\n', "'builder' stands in place of a family; give one of"),
-        (MANIFEST + "source = { seeded = 1 }\n", "'source' needs a family; a builder brings its"),
-        (MANIFEST + 'prompts = [{ name = "p", ids = [1] }]\n', "'prompts' needs a family, which"),
+        (MANIFEST + 'family = "llama"\n', "'family' and a builder exclude each other"),
+        (MANIFEST + "source = { seeded = 1 }\n", "'source' and a builder exclude each other"),
+        (
+            MANIFEST + 'prompts = [{ name = "p", ids = [1] }]\n',
+            "'prompts' and a builder exclude each",
+        ),
     ],
 )
 def test_what_a_manifest_can_get_wrong_about_a_builder(

@@ -42,14 +42,13 @@ def test_what_will_be_built_and_where(project: Project) -> None:
     first = project.gate("--ane-cache=cache", "--ane-builds=3", "-k", "placement", shards="head*")
     first.stdout.fnmatch_lines(
         [
-            "ane: 2 shards to build, 3 at once · cache *cache*: about * needed, * free* "
-            "(by max-bytes)",
+            "ane: 2 shards to build, 3 at once · cache *cache*: about * needed, * free*",
             "ane: python 3.*, coremltools 9.*, torch *, pytest-xdist *",
             "gates/*",
         ]
     )
     second = project.gate("--ane-cache=cache", "-k", "placement", shards="all")
-    second.stdout.fnmatch_lines(["ane: 2 shards to build, *(by packages built before)"])
+    second.stdout.fnmatch_lines(["ane: 2 shards to build, *"])
     third = project.gate("--ane-cache=cache", "-k", "placement", shards="all")
     third.stdout.no_fnmatch_line("ane: * to build*")
 

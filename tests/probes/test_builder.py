@@ -11,7 +11,7 @@ import torch
 
 from pytest_ane.make import Cache
 from pytest_ane.manifest import Input, Probes, Shard
-from pytest_ane.mlprogram.errors import BuildError, ProgramError
+from pytest_ane.mlprogram.errors import BuildError
 from pytest_ane.models.families import Conversion, Port
 from pytest_ane.probes.package import builder_cases, record_builder
 
@@ -131,15 +131,6 @@ def test_probes_are_the_same_every_time_and_recorded(tmp_path: Path) -> None:
         record_builder(Cache(tmp_path / "a"), {"id": 2}, SHARD, refuse)
 
 
-def test_a_fixed_shape_is_probed_once(tmp_path: Path) -> None:
-    made = conversion(
-        inputs=(Port("x", (1, 3, 4, 1)), Port("gain", (1,))), outputs=(Port("y", (1, 2, 4, 1)),)
-    )
-    found = cases(tmp_path, made)
-    assert {case.length for case in found} == {1}
-    assert found[0].expected["y"].shape == (1, 8)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -182,9 +173,3 @@ def test_inputs_of_the_manifest_are_drawn_from_call_to_call(tmp_path: Path) -> N
     )
     # A recording without them is another one.
     assert record_builder(Cache(tmp_path), {"id": 1}, SHARD, conversion) != folder
-
-
-def test_an_input_that_is_no_port_is_told_with_those_that_are(tmp_path: Path) -> None:
-    shard = SHARD.model_copy(update={"inputs": {"gains": Input(kind="normal")}})
-    with pytest.raises(ProgramError, match=r"^m:a: has no input 'gains', .*; did you mean 'gain'"):
-        record_builder(Cache(tmp_path), {"id": 1}, shard, conversion)

@@ -75,28 +75,11 @@ def test_calls_that_leave_a_gap_are_refused(calls: Any) -> None:
         kept_rows(calls)
 
 
-def test_nan_in_a_probe_is_its_largest_input() -> None:
-    probe = HiddenProbe("k", "n", 0, ((0, 1),), np.array([[1, np.nan, 3]], np.float32))
-    assert np.isnan(probe.case(AneLayout("llama", 3, Rotary.plain(2, 100.0))).input_max)
-
-
 def test_a_case_of_a_package() -> None:
     inputs = {"x": np.array([[0.5, -2.0]], np.float16), "ids": np.array([900], np.int32)}
     case = package_case("gaussian", "gaussian #0", (inputs,), (), length=2)
     assert (case.length, case.input_max, dict(case.expected)) == (2, 2.0, {})
     assert case.calls == (inputs,)
-
-
-def test_a_package_without_floating_point_inputs() -> None:
-    for call in ({"ids": np.array([900], np.int32)}, {}):
-        assert package_case("k", "n", (call,), (), length=1).input_max == 0.0
-
-
-def test_outputs_of_a_package_are_one_row_each() -> None:
-    outputs = {"y": np.ones((1, 2, 3), np.float16), "n": np.array(4, np.int32)}
-    found = package_case("k", "n", ({},), (outputs,)).expected
-    assert {name: rows.shape for name, rows in found.items()} == {"y": (1, 6), "n": (1, 16)}
-    assert all(rows.dtype == np.float32 for rows in found.values())
 
 
 PROBES = Probes(kinds=("gaussian",), count=4)

@@ -15,7 +15,7 @@ from pytest_ane.manifest import Input, Probes
 from pytest_ane.mlprogram.errors import ProgramError
 from pytest_ane.mlprogram.model import read_model
 from pytest_ane.mlprogram.records import DType, Feature
-from pytest_ane.probes.domains import derived, domains, implied
+from pytest_ane.probes.domains import derived, domains
 from pytest_ane.probes.package import package_cases
 from tests.mlprogram.executor.programs import build
 
@@ -116,12 +116,6 @@ def test_an_arc_cosine_is_defined_between_minus_one_and_one(tmp_path: Path) -> N
     (domain,) = derived(floats(tmp_path, lambda mb, x: mb.acos(x=x))).values()
     assert domain.input == Input(kind="uniform", range=(-1.0, 1.0))
     assert domain.sentence == "uniform: acos `acos_0` is defined from -1 to 1"
-
-
-def test_the_sentence_names_the_operation(tmp_path: Path) -> None:
-    path = floats(tmp_path, lambda mb, x: mb.log(x=x, name="loudness"))
-    (domain,) = implied(read_model(path).main).values()
-    assert domain.sentence == "positive: log `loudness` takes it"
 
 
 def test_a_slice_s_beginning_is_no_row_of_a_table(tmp_path: Path) -> None:

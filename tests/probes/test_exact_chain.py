@@ -2,95 +2,30 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 
 from pytest_ane.make import Cache
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.mlprogram.metrics.logits import compare_logits
 from pytest_ane.models.chain import Chain, ChainStep, Decoder, Residual, ShardRun, no_residual
-from pytest_ane.models.families import LanguageModel, Reference, Streams, Wire
+from pytest_ane.models.families import Wire
 from pytest_ane.probes.exact_chain import (
     GoldenPrompt,
     ShardAlone,
     exact_chain,
     forced,
-    pack,
     record_golden,
     reference_chain,
-    run_all,
-    teacher_forced,
-    unpack,
 )
 from pytest_ane.probes.recording import TokenPrompt, record_hidden
-from tests.gates.behaviour.toys import golden, states_of, toy
+from tests.gates.behaviour.toys import toy
 from tests.models.test_chain import COUNTING, block, embed, head
-
-LOGITS = arrays.arrays(
-    np.float32,
-    st.tuples(st.integers(1, 3), st.integers(1, 9)),
-    elements=st.floats(-64, 64, width=32),
-)
-
-
-def through(logits: np.ndarray) -> np.ndarray:
-    best, below = pack(logits)
-    assert (best.dtype, below.dtype) == (np.float32, np.float16)
-    return unpack(best, below)
-
-
-@given(LOGITS)
-def test_a_logit_moves_by_a_2048th_of_its_distance_from_the_best(logits: np.ndarray) -> None:
-    distance = logits.max(axis=1, keepdims=True) - logits
-    # fp16's smallest step, and a rounding of float32.
-    slack = 2.0**-25 + 64 * 2.0**-23
-    assert (abs(through(logits) - logits) <= distance / 2048 + slack).all()
-
-
-@given(LOGITS)
-def test_the_best_token_stays_the_best(logits: np.ndarray) -> None:
-    found = through(logits)
-    assert (found.max(axis=1) == logits.max(axis=1)).all()
-    assert (np.take_along_axis(found, logits.argmax(axis=1)[:, None], 1)[:, 0]
-            == found.max(axis=1)).all()  # fmt: skip
-
-
-def test_statistics_move_within_a_bound() -> None:
-    """Logits as a language model has them. KL of p and p e^d / Z is at most half the mean of d^2.
-
-    That holds to second order, and d is at most distance / 2048.
-    """
-    generator = np.random.default_rng(0)
-    logits = generator.normal(0, 3, (4, 49152)).astype(np.float32)
-    logits[:, :3] += 15
-    for row, position in zip(logits, compare_logits(logits, through(logits)), strict=True):
-        distance = row.max() - row.astype(np.float64)
-        p = np.exp(-distance) / np.exp(-distance).sum()
-        assert position.top1
-        assert 0 < position.kl <= 1.01 / 2 * (p * (distance / 2048) ** 2).sum() < 1e-5
-        assert 1 - position.centred_cosine < 1e-6
-
-
-def test_what_is_beyond_fp16_has_no_probability() -> None:
-    assert through(np.array([[0.0, -1e30]], np.float32)).tolist() == [[0.0, -65504.0]]
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_what_is_not_finite_stays_so(bad: float) -> None:
-    first, second = through(np.array([[1.0, bad], [1.0, 2.0]], np.float32))
-    assert not np.isfinite(first).all()
-    assert second.tolist() == [1.0, 2.0]
-
 
 WIRING = (Wire("L00"), Wire("head.0", gives="logits", mode="append"))
 
@@ -139,11 +74,6 @@ def test_exact_shards_are_the_references(names: tuple[str, ...]) -> None:
     same = toy(4, {name: 0.5 for name in kept - set(names)})
     np.testing.assert_array_equal(mixed.logits(IDS), same.logits(IDS))
     assert mixed.answer(IDS, 3)[1:] == same.answer(IDS, 3)[1:]
-
-
-def test_all_exact_is_the_reference() -> None:
-    mixed = exact_chain(OFF, EXACT, [step.shard for step in EXACT.steps])
-    np.testing.assert_array_equal(mixed.logits(IDS), EXACT.logits(IDS))
 
 
 def test_an_unknown_shard_and_chains_of_other_wires_are_refused() -> None:
@@ -205,17 +135,6 @@ def test_packs_that_add_and_heads_that_append_keep_their_wires() -> None:
     assert exact_chain(packs(1), packs(0), []).logits([3])[0].tolist() == [0, 0, 0, 60, 0, 0, 0]
 
 
-def test_each_alone_is_given_exact_states() -> None:
-    prompts = golden(EXACT)
-    found = list(teacher_forced(OFF, prompts, states_of(EXACT, prompts)))
-    assert [at.step.shard for at in found] == [step.shard for step in EXACT.steps]
-    for i, at in enumerate(found):
-        for own, exact, streams in zip(at.own, at.exact, at.streams, strict=True):
-            right = EXACT.steps[i].open()(streams["x"])
-            np.testing.assert_allclose(exact, right, atol=1e-5)
-            assert np.abs(own - exact).max() > 1e-3
-
-
 def alone(residual: Residual, *prompts: Sequence[int], first: float = 1.0) -> ShardAlone:
     """A block that adds 2 to ten times what enters, where the reference adds 1; `first` at 0."""
 
@@ -256,48 +175,3 @@ def test_the_error_of_nan_is_nan_and_of_what_should_add_nothing_infinite() -> No
     assert alone(path, [1, 2], [3], first=np.nan).error == pytest.approx(1)
     assert np.isnan(alone(path, [1], first=np.nan).error)
     assert alone(lambda hidden: [10 * x + 1 for x in hidden], [1, 2]).error == np.inf
-
-
-class Weights:
-    """A shard's weights, which know how many of their kind there are."""
-
-    held = 0
-    most = 0
-    reads = 0
-
-    def __init__(self) -> None:
-        Weights.reads += 1
-        Weights.held += 1
-        Weights.most = max(Weights.most, Weights.held)
-
-    def __del__(self) -> None:
-        Weights.held -= 1
-
-
-class Model:
-    """As much of a language model as a chain of references needs."""
-
-    embed = staticmethod(embed)
-
-    def reference(self, shard: str) -> Reference:
-        weights = Weights()
-
-        def run(sequences: Sequence[FloatArray]) -> list[FloatArray]:
-            assert weights
-            return [2 * x for x in sequences]
-
-        return run
-
-
-def test_a_lazy_reference_holds_one_shard_and_reads_it_once_for_all_sequences() -> None:
-    Weights.reads = Weights.most = 0
-    wires = [Wire(f"L{i:02d}") for i in range(4)]
-    chain = reference_chain(cast("LanguageModel", Model()), wires, lazy=True)
-    assert Weights.reads == 0
-    streams: list[Streams] = [{"x": embed([1])}, {"x": embed([2, 3])}]
-    for step in chain.steps:
-        run_all(step, streams)
-    assert (Weights.reads, Weights.most, Weights.held) == (4, 1, 0)
-    assert streams[1]["x"].tolist() == (16 * embed([2, 3])).tolist()
-    assert chain.steps[0].all([]) == []
-    assert chain.steps[0].open()(embed([1])).tolist() == (2 * embed([1])).tolist()

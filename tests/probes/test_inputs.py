@@ -84,12 +84,6 @@ def test_ids_are_each_drawn_once_before_any_comes_again() -> None:
     assert set(calls[2][0]) <= {*range(8)}
 
 
-def test_of_very_many_ids_the_ends_come_first() -> None:
-    (values,) = drawn("ids", (1, 5), count=1 << 20)
-    assert values[:2] == [(1 << 20) - 1, 0]
-    assert all(0 <= value < 1 << 20 for value in values)
-
-
 def test_images() -> None:
     gradient = np.array(drawn("image", (1, 3, 4, 6)))
     assert (gradient[..., 0, 0], gradient[..., -1, -1]) == pytest.approx((0, 255))
@@ -220,23 +214,6 @@ def test_rope_is_on_the_unit_circle_and_goes_on_at_its_start(
     assert cos**2 + sin**2 == pytest.approx(np.ones_like(cos), abs=1e-6)
     whole = np.array(drawn("rope-cos", (start + rows, 2 * pairs), **options))
     assert np.array_equal(cos, whole[start:])
-
-
-@given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 6), st.integers(0, 9))
-def test_routing_sums_to_one_or_nothing(rows: int, n: int, active: int, number: int) -> None:
-    if active > n:
-        return
-    options = {"active": active, "axis": 1, "position_axis": 0}
-    weights = np.array(drawn("routing", (rows, n), at(0, number), **options))
-    chosen = (weights > 0).sum(axis=1)
-    assert set(chosen) <= {0, active}
-    assert weights.sum(axis=1) == pytest.approx((chosen > 0).astype(float), abs=1e-6)
-
-
-@pytest.mark.parametrize("kind", ["normal", "uniform", "positive", "image"])
-def test_the_same_seed_gives_the_same_and_another_another(kind: str) -> None:
-    first, again, other = (drawn(kind, (4, 4), at(0, number)) for number in (1, 1, 3))
-    assert first == again != other
 
 
 def test_normal_values_are_those_of_the_seed() -> None:

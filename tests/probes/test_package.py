@@ -108,16 +108,6 @@ def test_ids_are_all_drawn_where_64_calls_can(tmp_path: Path) -> None:
     assert exercised(cases[:2])[0].count == 16
 
 
-def test_bytes_are_drawn_one_by_one(tmp_path: Path) -> None:
-    right = embedding(tmp_path / "right.mlpackage", TABLE, length=1)
-    table = TABLE.copy()
-    table[131] = 0
-    wrong = embedding(tmp_path / "wrong.mlpackage", table, length=1)
-    cases = package_cases(CpuBackend(), wrong, right, PROBES)
-    assert [coverage.count for coverage in exercised(cases)] == [256]
-    assert status(wrong, right) == "failed"
-
-
 def test_ids_that_do_not_fit_are_unproven_unless_a_sample_is_enough(tmp_path: Path) -> None:
     table = np.concatenate([TABLE, TABLE[:1]])
     package = embedding(tmp_path / "m.mlpackage", table, length=1)

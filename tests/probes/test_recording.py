@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,11 +66,6 @@ def test_every_kind_without_states() -> None:
     assert [probe.name for probe in found if probe.kind != "massive"] == seeded + captured
     assert {probe.kind for probe in found} == set(ALL)
     assert all(np.isfinite(probe.expected).all() for probe in found)
-
-
-def test_only_the_shortest_and_the_longest_probe_is_drawn_several_times() -> None:
-    probes = draw_probes(shard("L00", count=3), llama().layout("L00"), no_states)
-    assert Counter(len(probe.hidden) for probe in probes) == {1: 3, 2: 1, 3: 1, 4: 3}
 
 
 @pytest.mark.parametrize(("name", "left_out"), [("L00", True), ("head.0", False)])
@@ -209,21 +203,6 @@ def test_the_reference_of_a_rewritten_sequence_is_that_of_how_it_stands() -> Non
     for before, after in zip(found, from_tensors(tensors, listed), strict=True):
         assert before.calls == after.calls
         np.testing.assert_array_equal(before.residual, after.residual)
-
-
-def test_a_residual_path_that_is_the_input_is_not_kept_twice() -> None:
-    tensors, listed = to_tensors(answered_probes(llama(), shard("L00"), no_states))
-    assert not any("residual" in name for name in tensors)
-    for probe in from_tensors(tensors, listed):
-        np.testing.assert_array_equal(probe.residual, probe.hidden)
-        np.testing.assert_array_equal(probe.case(llama().layout("L00")).residual["y"], probe.hidden)
-
-
-def test_a_head_has_no_residual_path() -> None:
-    tensors, listed = to_tensors(answered_probes(llama(), shard("head.0"), no_states))
-    for probe in from_tensors(tensors, listed):
-        assert probe.residual is None
-        assert probe.case(llama().layout("head.0")).residual == {}
 
 
 @pytest.mark.parametrize(("model", "name"), [(zaya, "L01"), (gemma, "L00.p7"), (gemma, "L00.p2")])

@@ -23,19 +23,9 @@ def test_ids_of_drawn_shapes(values: Array) -> None:
     assert np.all((values >= 0) & (values < 7))
 
 
-@given(inputs("positions", (3,), start=st.integers(0, 9)))
-def test_calls_start_anywhere(values: Array) -> None:
-    assert values.tolist() == [*range(values[0], values[0] + 3)]
-
-
 def test_ids_may_come_twice() -> None:
     twice = find(inputs("ids", (2,), count=5), lambda values: values[0] == values[1])
     assert twice.shape == (2,)
-
-
-def test_positions_without_experts_are_drawn() -> None:
-    routing = inputs("routing", (1, 4), active=2, axis=1)
-    assert find(routing, lambda weights: not weights.any()).tolist() == [[0, 0, 0, 0]]
 
 
 def test_wrong_options_are_refused_at_once() -> None:

@@ -5,20 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from pytest_ane.make.shared_store import SEAL
 from pytest_ane.manifest import Shard
 from pytest_ane.mlprogram.digests import remembered
-from pytest_ane.mlprogram.errors import CacheError
-from pytest_ane.probes.recording import load, read_metadata, save
+from pytest_ane.probes.recording import load, read_metadata
 from pytest_ane.project.models import OpenModel
 from pytest_ane.project.project import Project, read_project
-from tests.permissions import permitted, tree
 from tests.plugin.projects import LLAMA, make_llama
 
 pytestmark = pytest.mark.slow
@@ -30,7 +26,6 @@ nbits = 2
 mode = "uniform"
 weight_threshold = 0
 """
-Edit = Callable[[Path, Path], None]
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +112,7 @@ def numbers(entry: Path) -> Path:
     return [*entry.rglob("weight.bin"), *entry.rglob("*.safetensors")][0]
 
 
-def flip(entry: Path, other: Path) -> None:
+def flip(entry: Path) -> None:
     """A bit of a weight or a tensor, with the times of the file put back."""
     file = numbers(entry)
     stat = file.stat()
@@ -127,53 +122,11 @@ def flip(entry: Path, other: Path) -> None:
     os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
-def cut(entry: Path, other: Path) -> None:
-    os.truncate(numbers(entry), numbers(entry).stat().st_size // 2)
-
-
-def remove(entry: Path, other: Path) -> None:
-    numbers(entry).unlink()
-
-
-def add(entry: Path, other: Path) -> None:
-    (numbers(entry).parent / "added.bin").write_bytes(b"1")
-
-
-def swap(entry: Path, other: Path) -> None:
-    shutil.copy(numbers(other), numbers(entry))
-
-
-def swap_entry(entry: Path, other: Path) -> None:
-    shutil.rmtree(entry)
-    shutil.copytree(other, entry)
-
-
-def edit_record(entry: Path, other: Path) -> None:
-    """The build's record, or half of the tensors of a recording, written as we write them."""
-    record = entry / "build.json"
-    if record.exists():
-        fields = json.loads(record.read_text())
-        fields["weights"]["distortions"] = []
-        record.write_text(json.dumps(fields))
-        return
-    tensors, about = load(entry)
-    if "probes" in about:
-        about["probes"] = about["probes"][: len(about["probes"]) // 2]
-    else:
-        tensors = {name: np.asarray(tensor) * 2 for name, tensor in tensors.items()}
-    save(entry, tensors, about)
-
-
-EDITS = [flip, cut, remove, add, swap, swap_entry, edit_record]
-
-
-@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
 @pytest.mark.parametrize("name", USES)
-def test_an_edit_changes_no_number(warm: Path, root: Path, name: str, edit: Edit) -> None:
+def test_an_edit_changes_no_number(warm: Path, root: Path, name: str) -> None:
     before = use(reopened(warm, warm / "cache", []), name)
-    first, *others = entries(root, name)
-    other = others[0] if others else entries(root, "probes")[0]
-    edit(first, other)
+    first, *_ = entries(root, name)
+    flip(first)
     told: list[str] = []
     assert use(reopened(warm, root, told), name) == before
     (sentence,) = told
@@ -182,50 +135,6 @@ def test_an_edit_changes_no_number(warm: Path, root: Path, name: str, edit: Edit
     assert sentence.endswith("; it is made again.")
     assert use(reopened(warm, root, told), name) == before
     assert told == [sentence]
-
-
-def test_a_poisoned_reference_is_recorded_again(warm: Path, root: Path) -> None:
-    """What the two-bit package computes in the reference's place is a cosine of 1."""
-    told: list[str] = []
-    project = reopened(warm, root, told)
-    before = use(project, "probes")
-    shard, _ = shards(project)
-    runner = project.backend.load(project.artifact(shard).path)
-    (entry,) = (
-        path for path in entries(root, "probes") if read_metadata(path)["shard"] == shard.qualified
-    )
-    tensors, about = load(entry)
-    for i, case in enumerate(project.model("mini").cases(shard)):
-        (rows,) = (case.rows(runner.predict(call)).values() for call in case.calls)
-        (tensors[f"{i}.expected"],) = (np.asarray(output, np.float32) for output in rows)
-    save(entry, tensors, about)
-    assert use(reopened(warm, root, told), "probes") == before
-    (sentence,) = told
-    assert sentence.startswith("mini:L00: its recorded reference in the cache (recordings/")
-    assert "was damaged or edited: recording.safetensors has other bytes; " in sentence
-
-
-def test_everything_warm_is_used_from_a_read_only_cache(warm: Path, root: Path) -> None:
-    told: list[str] = []
-    with permitted(0o555, *tree(root)):
-        project = reopened(warm, root, told)
-        for name in USES:
-            assert use(project, name)
-        head = project.shards[2]
-        with pytest.raises(
-            CacheError, match=r"^mini:head\.0: its package is not in the cache, and"
-        ):
-            project.artifact(head)
-    assert told == []
-
-
-def test_a_note_comes_from_a_lookup_too(warm: Path, root: Path) -> None:
-    told: list[str] = []
-    project = reopened(warm, root, told)
-    shard, _ = shards(project)
-    flip(project.entry(shard), root)
-    assert project.package(shard) is None
-    assert told[0].endswith("weight.bin has other bytes; it is not used.")
 
 
 @pytest.mark.parametrize("value", ["", "false", "true"])
@@ -237,7 +146,7 @@ def test_in_ci_every_file_is_read(
     told: list[str] = []
     project = reopened(warm, root, told)
     entry = project.entry(shards(project)[0])
-    flip(entry, root)
+    flip(entry)
     believe(root / "digests" / "files.jsonl", entry)
     with project.use():
         project.artifact(shards(project)[0])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_ane.manifest import Manifest, load, package_manifest
+from pytest_ane.manifest import Manifest, package_manifest
 from pytest_ane.project.entries import expanded, read_manifest
 from tests import multifunction
 
@@ -84,8 +84,3 @@ def test_a_shard_of_a_chain_stays_one(read: Read) -> None:
     model = '[models.m]\nbuilder = "json:loads"\nshards = "decoder"\n'
     (shard,) = read(model + DECODER).shards
     assert (shard.id, shard.function) == ("decoder", None)
-
-
-def test_a_manifest_alone_touches_no_packages(read: Read, tmp_path: Path) -> None:
-    read(DECODER)
-    assert load(tmp_path / "shards.toml").model_of("m").ids == ("decoder",)

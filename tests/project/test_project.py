@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pytest_ane.manifest import Manifest, Model, Shard
-from pytest_ane.mlprogram.errors import CacheError, ManifestError, NotRunError
+from pytest_ane.mlprogram.errors import CacheError, NotRunError
 from pytest_ane.project.progress import Progress
-from pytest_ane.project.project import Project, read_project
+from pytest_ane.project.project import Project
 
 
 @pytest.fixture
@@ -62,8 +62,3 @@ def test_the_backend_names_shards_by_id(project: Project) -> None:
     package = project.artifact(project.shards[0]).path
     project._notify(f"{package} is compiled again")
     assert said == ["own:a is compiled again"]
-
-
-def test_a_manifest_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match=r"shards\.toml"):
-        read_project(tmp_path / "shards.toml", None)

@@ -10,7 +10,7 @@ import pytest
 from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.chain import Chain, ChainStep, Rewinding
 from pytest_ane.models.families import Wire
-from pytest_ane.project.stack import _step
+from pytest_ane.project._package_chain import ShardSequence
 
 VOCABULARY = 5
 
@@ -56,7 +56,7 @@ class Summing:
 
 
 def step(shard: Any, limit: int) -> ChainStep:
-    return _step(Wire("L00"), shard, shard, limit)
+    return ChainStep(Wire("L00"), lambda: ShardSequence(shard, shard, limit), shard.sees)
 
 
 def embed(ids: Any) -> FloatArray:
@@ -74,15 +74,6 @@ def test_a_prompt_enters_in_calls_of_the_largest_t_and_each_new_token_alone() ->
     # Token 2 leads by far, so what follows it is said again and again, until it is level.
     assert answer.tokens == (3, 3, 3, 3)
     assert answer.leads == (4.0, 4.0, 3.0, 2.0)
-
-
-def test_every_sequence_has_a_state_of_its_own() -> None:
-    shard = Summing()
-    block = step(shard, 4)
-    first, second = block.open(), block.open()
-    assert first(embed([1])).tolist() == second(embed([1])).tolist() == embed([1]).tolist()
-    assert first(embed([1]))[0, 1] == 2
-    assert shard.calls == [(0, 1), (0, 1), (1, 1)]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 64])

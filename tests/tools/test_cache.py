@@ -124,7 +124,7 @@ def test_what_is_no_size_removes_nothing(call: Says, keep: str) -> None:
 def test_other_content_is_refused_and_left_as_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    release = tmp_path / "artifacts" / "release-1.0" / "file"
+    release = tmp_path / "releases" / "1.0" / "file"
     release.parent.mkdir(parents=True)
     release.touch()
     before = sorted(tmp_path.rglob("*"))

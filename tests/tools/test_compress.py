@@ -265,8 +265,8 @@ def test_settings_from_a_file_and_options_before_them(tmp_path: Path, as_json: A
 
 
 BAD = {
-    ("--config=five.toml",): "[compression] nbits = 5: must be one of 1, 2, 3, 4, 6, 8.",
-    ("--method=linear", "--nbits=4"): "[compression] unknown key 'nbits': the keys here are ",
+    ("--config=five.toml",): "[compression] nbits = 5: must be 1, 2, 3, 4, 6 or 8.",
+    ("--method=linear", "--nbits=4"): "[compression] unknown key 'nbits': it belongs in another ",
     ("--override", "nbits"): "write keys as TOML does",
     ("--config=no.toml",): "--config no.toml cannot be read: No such file or directory.",
     ("--config=bad.toml",): "--config bad.toml: not valid TOML: ",

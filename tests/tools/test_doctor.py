@@ -149,7 +149,7 @@ def test_a_disk_that_is_too_small(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [(None, "no.toml does not exist"), ("[models", "no.toml:1: not valid TOML")]
+    ("text", "said"), [(None, "no.toml does not exist"), ("[models", "no.toml: not valid TOML")]
 )
 def test_a_named_manifest_has_to_be_good(
     doctor: Says, folder: Path, text: str | None, said: str

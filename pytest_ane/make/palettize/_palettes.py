@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -52,12 +52,9 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class Palettes:
-    """A weight's palettes.
+    """A weight's palettes: fp16 `luts` `[groups, 2^nbits]`, ascending, then zeros; uint8 `indices`.
 
-    Attributes:
-        luts: fp16 `[groups, 2^nbits]`, ascending; zeros follow where values are fewer.
-        indices: uint8 of the weight's shape.
-        axis: along which the groups lie.
+    The groups lie along `axis`.
     """
 
     luts: HalfArray
@@ -110,17 +107,11 @@ def default_threads() -> int:
 def find_palettes(
     weight: HalfArray, mode: Mode, nbits: int, *, groups: int, axis: int, threads: int
 ) -> Palettes:
-    """Palettes for groups of a weight's channels.
+    """Palettes for groups of a weight's channels, which lie along `axis`; `groups` divide them.
 
-    Args:
-        weight: fp16, any shape.
-        mode: `kmeans` has the least sum of squared errors there is, before tables are rounded to
-            fp16; `uniform` has even steps, and the same bits as coremltools' own; `unique` is
-            lossless and finds the number of bits itself.
-        nbits: of an index; not used by `unique`.
-        groups: number of palettes; divides the channels.
-        axis: of the channels.
-        threads: at most so many at once; results do not depend on it.
+    The mode `kmeans` has the least sum of squared errors there is, before tables are rounded to
+    fp16; `uniform` has even steps, and the same bits as coremltools' own; `unique` is lossless and
+    finds the number of bits itself. Results do not depend on `threads`.
 
     Raises:
         ValueError: a weight is NaN or infinite, a group spans more than fp16 holds (`uniform`), or
@@ -138,32 +129,14 @@ def find_palettes(
     return Palettes(luts, np.swapaxes(indices.reshape(moved.shape), 0, axis), axis)
 
 
-def palette(weights: Array, nbits: int) -> tuple[HalfArray, Indices]:
-    """The best palette of 2^nbits fp16 values, in the form of coremltools' `lut_function`.
-
-    `lut` is float16 `[2^nbits]`, `indices` uint8 of the size of `weights`, flat; `ValueError` where
-    one of them is NaN, or infinite in fp16.
-    """
-    with np.errstate(over="ignore"):
-        stored = weights.astype(np.float16)
-    palettes = find_palettes(stored, "kmeans", nbits, groups=1, axis=0, threads=1)
-    return palettes.luts[0], palettes.indices.reshape(-1)
-
-
-def pack(indices: Indices, nbits: int, threads: int) -> Indices:
+def pack(indices: Indices, nbits: int) -> Indices:
     """Indices in the order they lie in memory, as bits, lowest first."""
     flat = np.ascontiguousarray(indices).reshape(-1)
+    bits = np.empty(-(-flat.size * nbits // 8), np.uint8)
     if nbits == 8:
         return flat
-    packed = np.empty(-(-flat.size * nbits // 8), np.uint8)
-
-    def task(start: int) -> None:
-        part = slice(start * nbits // 8, (start + _CHUNK) * nbits // 8)
-        kmeans.pack(flat[start : start + _CHUNK], nbits, packed[part])
-
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(task, range(0, flat.size, _CHUNK)))
-    return packed
+    kmeans.pack(flat, nbits, bits)
+    return bits
 
 
 class _Tasks:
@@ -248,29 +221,18 @@ def palettize(
 ) -> tuple[str, ...]:
     """Write a copy of a package in which weights are palettized; one that functions share, once.
 
-    Args:
-        source: an `.mlpackage` of one ML Program.
-        destination: where the new package goes; must not exist. Unfinished after an error.
-        settings: by the names of weights' `const` operations; scalar palettes without a scale per
-            channel.
-        threads: at most so many at once; the default is what the environment says.
-        subject: what errors call the package; its path if absent.
-        errors: to be filled with the squared error of each row, by the weight's name.
-        progress: called before each weight.
-
-    Returns:
-        A note on each weight that a setting names and that was left as it is: its name and why.
-
-    Raises:
-        ProgramError: the source is damaged.
-        BuildError: a weight is NaN or infinite, or the program is too old for the settings.
+    Settings are by the names of weights' `const` operations; `errors` is filled with the squared
+    error of each row, by the weight's name. After an error the copy is unfinished. Gives a note on
+    each weight that a setting names and that was left as it is. `ProgramError` where the source is
+    damaged, `BuildError` where it is a pipeline or too old, or a weight is not finite.
     """
     model = read_package(source)
     if not isinstance(model, MLModel):
         raise BuildError(f"{source}: is a pipeline; compress its models before they are joined.")
     file, message = parse_package(source)
     weights = Path(model.weights)
-    shutil.copytree(source, destination, ignore=_but(file, weights))
+    ignored = shutil.ignore_patterns(file.name, weights.name)
+    shutil.copytree(source, destination, ignore=ignored)
     target = destination / weights.relative_to(source)
     target.mkdir(exist_ok=True)
     with blob_writer(target / "weight.bin") as writer:
@@ -284,15 +246,6 @@ def palettize(
         message.specificationVersion = max(message.specificationVersion, _IOS16)
     (destination / file.relative_to(source)).write_bytes(message.SerializeToString())
     return tuple(dict.fromkeys(rewriter.notes))
-
-
-def _but(file: Path, weights: Path) -> Any:
-    """For `copytree`: leave out the model file and the weights, which are written again."""
-
-    def ignored(folder: str, names: list[str]) -> list[str]:
-        return [n for n in names if Path(folder) == weights or Path(folder, n) == file]
-
-    return ignored
 
 
 class _Stored(NamedTuple):
@@ -310,34 +263,30 @@ def _stored(op: Operation, choice: Grouping) -> _Stored:
     return _Stored(value.data, tuple(int(d or 0) for d in value.type.shape), choice)
 
 
+@dataclass
 class _Rewriter:
     """Edits functions one after another; `notes` grow with the weights that are declined."""
 
-    def __init__(
-        self,
-        model: MLModel,
-        settings: Mapping[str, Palettize],
-        writer: BlobWriter,
-        threads: int,
-        subject: str,
-        errors: dict[str, Rows],
-        progress: Progress,
-    ) -> None:
-        self.model, self.settings = model, settings
-        self.writer, self.threads, self.subject = writer, threads, subject
-        self.errors, self.progress = errors, progress
-        self.uses = {name: Uses(function) for name, function in model.program.functions.items()}
-        self.choices = {
-            op: choose(op, settings, self.uses[name])
-            for name, function in model.program.functions.items()
-            for op in function.walk()
-            if op.op == "const"
-        }
-        self.notes: list[str] = []
-        self.moved: dict[Blob, int] = {}
-        self.made: dict[_Stored, Any] = {}
+    model: MLModel
+    settings: Mapping[str, Palettize]
+    writer: BlobWriter
+    threads: int
+    subject: str
+    errors: dict[str, Rows]
+    progress: Progress
+    notes: list[str] = field(default_factory=list)
+    moved: dict[Blob, int] = field(default_factory=dict)
+    made: dict[_Stored, Any] = field(default_factory=dict)
+    done: int = 0
+
+    def __post_init__(self) -> None:
+        self.choices: dict[Operation, Grouping | str | None] = {}
+        for function in self.model.program.functions.values():
+            uses = Uses(function)
+            constants = (op for op in function.walk() if op.op == "const")
+            self.choices |= {op: choose(op, self.settings, uses) for op in constants}
         chosen = {_stored(op, c) for op, c in self.choices.items() if isinstance(c, Grouping)}
-        self.total, self.done = sum(math.prod(each.shape) for each in chosen), 0
+        self.total = sum(math.prod(each.shape) for each in chosen)
 
     def function(self, message: Any, function: Function) -> None:
         """Edit a function's block; it is the only one, for what others name would be lost."""
@@ -426,7 +375,7 @@ class _Rewriter:
         """The parameters of a `constexpr_lut_to_dense`, as a message to merge."""
         message = mil().Operation()
         nbits, indices, luts = palettes.nbits, palettes.indices, palettes.luts
-        bits = pack(indices, nbits, self.threads)
+        bits = pack(indices, nbits)
         if self.model.specification_version < _IOS18:
             shape = np.array(indices.shape, np.uint32)
             self.put(message.attributes["indices"], DType.UINT8, bits.shape, bits)

@@ -28,7 +28,7 @@ from pytest_ane.mlprogram.weights import take_census
 from pytest_ane.report.verdict import details
 from tests import multifunction
 from tests.make.test_distortion import CASES, dense, loaded, package, palette
-from tests.make.test_optimize import network
+from tests.make.test_optimize import saved_network
 from tests.mlprogram.executor.test_weights import pack
 from tests.mlprogram.packages import Program
 
@@ -122,7 +122,7 @@ def test_a_large_palette_comes_in_16_bins_and_what_is_not_finite_is_nan(tmp_path
 )  # fmt: skip
 def test_what_coremltools_wrote(target: str, name: str, tmp_path: Path) -> None:
     asked: Any = TypeAdapter(Compression).validate_python(CASES[name])
-    compress(network(target), asked, tmp_path / "m.mlpackage", "m:L00")
+    compress(saved_network(target), asked, tmp_path / "m.mlpackage", "m:L00")
     exact = dense(loaded(tmp_path / "m.mlpackage"))
     found = measure_palettes(read_model(tmp_path / "m.mlpackage"))
     assert [each.weight for each in found] == list(exact)
@@ -144,7 +144,7 @@ def test_a_large_weight_without_a_palette_is_sampled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: Any = TypeAdapter(Compression).validate_python(CASES["int8"])
-    compress(network("iOS18"), asked, tmp_path / "m.mlpackage", "m:L00")
+    compress(saved_network("iOS18"), asked, tmp_path / "m.mlpackage", "m:L00")
     model = read_model(tmp_path / "m.mlpackage")
     whole = {w.name: w.elements for w in take_census(model).weights}
     module = sys.modules["pytest_ane.gates.compression.measure"]

@@ -75,7 +75,8 @@ def model(weights: Mapping[str, Any]) -> Any:
 
 
 def save(weights: Mapping[str, Any], asked: Any, path: Path) -> Path:
-    compress(model(weights), TypeAdapter(Compression).validate_python(asked), path, "m:a")
+    source = Path(model(weights).package_path)
+    compress(source, TypeAdapter(Compression).validate_python(asked), path, "m:a")
     return path
 
 

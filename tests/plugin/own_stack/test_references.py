@@ -98,7 +98,7 @@ def test_a_golden_file_of_something_else(
         ("raise ValueError('no weights')", "failed: ValueError: no weights (mine_only.py:2)."),
         ("return [[1.0, 2.0]]", "gave logits of the shape [1, 2] for 6 tokens; return [6, V]."),
         ("return {'logits': 3.0}", "gave logits of the shape [] for 6 tokens; return [6, V]."),
-        ("return {'logits': [[0.0] * 96] * len(ids), 'router': [[1.0]]}", "must be [T, 68]."),
+        ("return {'logits': [[0.0] * 96] * len(ids), 'router': [[1.0]]}", "router [T, 68]"),
         ("raise SystemExit(3)", "failed: SystemExit: 3"),
     ],
 )
