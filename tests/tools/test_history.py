@@ -131,7 +131,7 @@ def test_json(folder: Path, ask: Ask) -> None:
         (["--shards", "nope"], "--shards: 'nope' matches no shard or model in ",
          "; there are: L01, L11."),
         (["--shards", "L11,mini:L2"], "--shards: 'mini:L2' matches no ",
-         "; nearest: mini:L01, mini:L11."),
+         "; nearest: mini:L11, mini:L01."),
         (["--shards", ","], "--shards: '' matches no shard or model", ""),
         (["--gate", "nope"], "--gate: ", " has no line of the gate 'nope'; there are: fidelity."),
         (["judge", "--gate", "fidelty"], "--gate: ", " 'fidelty'; nearest: fidelity."),
