@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -91,14 +92,17 @@ def compressed(shard: Shard, source: Artifact, folder: Path) -> Artifact:
 
 def converted_package(shard: Shard, model: Buildable) -> Path:
     """A shard's uncompressed package among the temporary files."""
+    return Path(_converted(shard, model).package_path)
+
+
+def _converted(shard: Shard, model: Buildable) -> Any:
     with converter_notes():
-        converted = convert(
+        return convert(
             model.conversion(shard.id),
             max_tokens=shard.max_tokens,
             target=shard.target,
             subject=shard.qualified,
         )
-    return Path(converted.package_path)
 
 
 def artifact_key(shard: Shard, identity: dict[str, Any]) -> dict[str, Any]:
@@ -127,7 +131,11 @@ def _build(
         assert source.record is not None
         plain, description = source.path, source.record.description
     else:
-        plain, description = converted_package(shard, source), source.description
+        converted, description = _converted(shard, source), source.description
+        plain = folder / "converted.mlpackage"
+        with converter_notes():
+            # It tells what converted it, as the converter's own package does not.
+            converted.save(str(plain))
     notes = compress(plain, shard.requested, target, shard.qualified, errors)
     canonicalize(target)
     # A package that the disk cut short must not become an entry.
@@ -142,6 +150,8 @@ def _build(
         digest=tree_digest(target),
     ).write(folder)
     examine(plain, target)
+    if plain.parent == folder:
+        shutil.rmtree(plain)
 
 
 def canonicalize(package: Path) -> None:
