@@ -197,18 +197,32 @@ def is_tagged(root: Path) -> bool:
 def require_cache(root: Path) -> None:
     """Refuse a folder of someone else's with a `CacheError` before anything is written to it.
 
-    A folder without the tag may be used if it is empty, or missing; or if it holds our folders
-    alone, as a cache does whose first use has not ended.
+    A folder without the tag may be used if it is empty, or missing; or if every name in it is of
+    our form and every entry has its lock, as in a cache whose first use has not ended.
     """
-    with suppress(OSError):  # Whoever opens it says what is wrong.
-        for path in sorted(root.iterdir()):
-            ours = path.name in _FORMS and path.is_dir() and not path.is_symlink()
-            # Another process may have written the tag meanwhile.
-            if not ours and not is_tagged(root):
-                raise CacheError(
-                    f"{root} is no cache folder of pytest-ane: it holds {path.name} and no {TAG} "
-                    "of pytest-ane; name a new or empty folder with --ane-cache=DIR."
-                )
+    try:
+        foreign = None if is_tagged(root) else next(_foreign(root), None)
+    except OSError:
+        return  # Whoever opens it says what is wrong.
+    # Another process may have written the tag meanwhile.
+    if foreign is not None and not is_tagged(root):
+        raise CacheError(
+            f"{root} is no cache folder of pytest-ane: it holds {foreign} and no {TAG} of "
+            "pytest-ane; name a new or empty folder with --ane-cache=DIR."
+        )
+
+
+def _foreign(root: Path) -> Iterator[str]:
+    """Names in a folder without the tag that are not ours."""
+    for folder in sorted(root.iterdir()):
+        if folder.name not in _FORMS or folder.is_symlink() or not folder.is_dir():
+            yield folder.name
+            continue
+        ours = set(own_paths(root, folder.name))
+        for path in folder.iterdir():
+            lock = root / "locks" / f"{folder.name}-{path.name}.lock"
+            if path not in ours or (folder.name in KINDS and not lock.is_file()):
+                yield f"{folder.name}/{path.name}"
 
 
 _around: list[Path] = []

@@ -152,8 +152,8 @@ CONVOLUTIONAL = [
     Fault("zaya1-early", "mixtures", "the router is active before its norm", edit(
         "forward", "self.norm(state)", "self.norm(F.gelu(state))", "router"), _PUBLISHED),
     Fault("zaya-attention-zero", "attention", "attention gives nothing",
-          edit("forward", "self.merge(x, self.o_proj(settled(mixed, x.dtype)))",
-               "self.merge(x, 0 * self.o_proj(settled(mixed, x.dtype)))"), _Z_ATTENTION),
+          edit("forward", "self.merge(x, self.o_proj(cast_to(mixed, x.dtype)))",
+               "self.merge(x, 0 * self.o_proj(cast_to(mixed, x.dtype)))"), _Z_ATTENTION),
     Fault("zaya-kv-exchanged", "attention", "keys and values are exchanged in the cache",
           edit("remembered", "keys, values = cache.chunk", "values, keys = cache.chunk"),
           _Z_ATTENTION),

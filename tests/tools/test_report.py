@@ -69,7 +69,7 @@ def test_a_run_before_is_drawn_beside_it(says: Says) -> None:
     run_of("old.jsonl", 0.02, 0.03, started="2026-11-23T16:00:00Z")
     says("report", "run.jsonl", "--against", "old.jsonl", "-o", "report.html")
     page = Path("report.html").read_text()
-    assert "The run before had 0.0300 after L01." in page
+    assert "The run before had 0.0300 at its end." in page
     assert "2026-11-23 16:00:00 UTC" in page
 
 

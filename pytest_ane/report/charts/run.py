@@ -292,7 +292,11 @@ def _speed(machine: str, ranked: Sequence[_Speed]) -> Picture:
     most = {speed.tokens: speed.tok_s for speed in reversed(ranked) if speed.kind == "bound"}
     fastest = next((speed for speed in ranked if speed.kind != "bound"), ranked[0])
     told = f"Tokens a second on {machine}. {fastest.name}: {amount(fastest.tok_s, 'tok/s')}"
-    if fastest.kind != "bound" and (bound := most.get(fastest.tokens)):
+    if fastest.kind == "bound":
+        least = min(most)
+        told = f"Nothing was measured on {machine}: at most {amount(most[least], 'tok/s')}"
+        told += f" with T = {least}"
+    elif bound := most.get(fastest.tokens):
         # The fastest measured speed, and the bound for as many tokens a call.
         told += f", {amount(fastest.tok_s / bound, '%')} of the bound"
     columns = (Column("what"), Column("speed", "tok/s"), Column("kind"))
