@@ -317,8 +317,6 @@ class Decoding:
         return {part: float(np.median([step.get(part, 0.0) for step in counted])) for part in parts}
 
     def _timed(self, step: ChainStep) -> ChainStep:
-        """The shard, its time added to its kind's."""
-
         def open_sequence() -> ShardRun:
             run = step.open()
 

@@ -52,7 +52,6 @@ class ScaledLayerNorm(nn.Module):
         self.root_epsilon = epsilon**0.5
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise `[1, C, T, 1]` over C."""
         largest = x.abs().amax(dim=1, keepdim=True).clamp(min=fp16.MIN_NORMAL)
         scaled = x / largest
         centred = scaled - scaled.mean(dim=1, keepdim=True)
@@ -73,7 +72,6 @@ class AneHead(nn.Module):
         self.cap = cap
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits `[1, V / slices, T, 1]` of hidden states `[1, C, T, 1]`."""
         logits: Tensor = self.head(self.norm(x))
         return softly_capped(logits, self.cap)
 
@@ -100,7 +98,6 @@ class Chosen(nn.Module):
         self.register_buffer("limit", (top - index)[None, :, None, None].to(dtype))
 
     def forward(self, logits: Tensor) -> Tensor:
-        """Of logits `[1, E, T, 1]`."""
         ahead = (logits.transpose(0, 1) - logits) * self.order > self.zero
         before = torch.where(ahead, self.order, self.zero).sum(dim=0, keepdim=True)
         return before < self.limit

@@ -27,7 +27,6 @@ def wiring(shards: Sequence[str], family: str) -> tuple[Wire, ...]:
 
 
 def starts_whole(shards: Sequence[str]) -> bool:
-    """Whether the blocks form a contiguous prefix of the model: `L00`, `L01`..."""
     blocks = sorted(map(block_index, filter(is_block, shards)))
     return blocks == list(range(len(blocks)))
 
@@ -50,7 +49,6 @@ def slices(shards: Sequence[str]) -> int:
 
 
 def check_depth(label: str, shards: Sequence[str], layers: int) -> None:
-    """`SourceError` for the first block that a model of so many layers does not have."""
     for shard in shards:
         if is_block(shard) and block_index(shard) >= layers:
             raise SourceError(f"{label}: has {layers} layers, so no shard {shard}.")
@@ -62,19 +60,16 @@ def slice_bounds(vocabulary: int, parts: int, index: int) -> tuple[int, int]:
 
 
 def head_port(vocabulary: int, parts: int, shard: str) -> Port:
-    """The output of a head slice: its rows of the vocabulary."""
     start, end = slice_bounds(vocabulary, parts, head_index(shard))
     return Port("y", (1, end - start, "T", 1))
 
 
 def block_index(shard: str) -> int:
-    """Block number of a shard name: `L07` -> 7."""
     assert is_block(shard)
     return int(shard[1:])
 
 
 def head_index(shard: str) -> int:
-    """Slice number of a shard name: `head.2` -> 2."""
     assert is_head(shard)
     return int(shard.removeprefix("head."))
 

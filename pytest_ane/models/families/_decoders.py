@@ -145,7 +145,6 @@ QWEN2 = DecoderFamily("qwen2", _qwen2)
 
 
 def _qwen3(s: Settings, positions: int, head: int | None = 128) -> DecoderConfig:
-    """Qwen3's configuration, experts apart; `head` is that of a file that does not tell."""
     config = plain(s, positions, head=head)
     return replace(
         config,
@@ -239,7 +238,6 @@ GEMMA_NAMES = {
 
 
 def _sandwiched(s: Settings, positions: int, theta: float | None) -> DecoderConfig:
-    """What Gemma 2 and 3 share."""
     config = plain(s, positions, theta=theta, head=256, activation="gelu_pytorch_tanh")
     return replace(
         config,
@@ -352,7 +350,6 @@ def _granite(s: Settings, positions: int) -> DecoderConfig:
 
 
 def _without_recurrence(s: Settings, config: DecoderConfig) -> DecoderConfig:
-    """Of a hybrid all of whose layers are attention, and have what experts would share."""
     s.needed("layer_types")
     s.layers("layer_types", {"attention": None, "full_attention": None})
     if (experts := s.needed("num_local_experts")) != 0:
@@ -364,8 +361,6 @@ def _without_recurrence(s: Settings, config: DecoderConfig) -> DecoderConfig:
 
 @dataclass(frozen=True)
 class GraniteFamily(DecoderFamily):
-    """Two names of one feed-forward network."""
-
     def _names(self, source: Source, settings: Settings) -> Names:
         names = super()._names(source, settings)
         if not _is_hybrid(source):

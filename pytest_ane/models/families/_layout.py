@@ -37,7 +37,6 @@ class Rotary:
 
     @property
     def channels(self) -> int:
-        """Channels that turn, the first ones of a head."""
         return 2 * len(self.frequencies)
 
     def tables(self, length: int, start: int = 0) -> tuple[FloatArray, FloatArray]:
@@ -79,7 +78,6 @@ class AneLayout:
 
     @property
     def sees(self) -> Literal["itself", "call", "state"]:
-        """What a position's output depends on."""
         if self.rotary is None and not self.attends:
             return "itself"
         return "call" if self.context is None else "state"

@@ -84,7 +84,6 @@ def close_choices(normed: Tensor, projection: Tensor, top: int) -> Tensor:
 
 
 def each(tell: Callable[[Tensor], T], sequences: Sequence[FloatArray]) -> list[T]:
-    """What is told of sequences `[T, C]`, one after another."""
     with torch.inference_mode():
         return [tell(torch.from_numpy(hidden)) for hidden in sequences]
 

@@ -186,7 +186,6 @@ class BuilderModel:
 
 
 def _unsound(made: Conversion) -> str | None:
-    """What is wrong with a `Conversion`, as the rest of a sentence."""
     import torch
 
     if not isinstance(made.module, torch.nn.Module):

@@ -104,7 +104,6 @@ def _is_checkpoint(path: Path) -> bool:
 
 
 def _files(path: Path) -> dict[str, Path]:
-    """Every file that weights, configuration and tokenizer come from, by name."""
     if not _is_checkpoint(path):
         return {path.name: path}
     checkpoint = Checkpoint.find(path)

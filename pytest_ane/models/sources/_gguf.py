@@ -57,7 +57,6 @@ class GGUFSource:
         return tuple(self._reader.fields)
 
     def value(self, key: str) -> Any:
-        """A metadata value by its full key, such as `llama.block_count`."""
         field = self._reader.get_field(key)
         if field is None:
             raise SourceError(
@@ -71,7 +70,6 @@ class GGUFSource:
             ) from error
 
     def tensor(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
-        """A tensor in float32 or float16; quantized blocks are expanded by `gguf.dequantize`."""
         return self._dequantize(name, shape, slice(None), dtype)
 
     def rows(

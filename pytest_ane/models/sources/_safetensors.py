@@ -61,18 +61,15 @@ class SafetensorsSource:
         return self._config.keys()
 
     def value(self, key: str) -> Any:
-        """A value of `config.json`; dots lead into its tables, as in `text_config.hidden_size`."""
         absent = (
             f"{self.label}: no key {key!r} in config.json; does the family fit this checkpoint?"
         )
         return lookup(self._config, key, absent)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """A tensor's shape as stored; `SourceError` where it is absent."""
         return self._file(name).shape(name)
 
     def tensor(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
-        """A tensor, copied out of its file."""
         file = self._file(name)
         if (stored := file.shape(name)) != tuple(shape):
             raise SourceError(
@@ -89,7 +86,6 @@ class SafetensorsSource:
         height: int | None = None,
         dtype: npt.DTypeLike = np.float32,
     ) -> Array:
-        """Rows of a matrix, and only these; of more axes, all but the last count as rows."""
         file = self._file(name)
         stored = file.shape(name)
         count = math.prod(stored[:-1])
@@ -106,7 +102,6 @@ class SafetensorsSource:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of `tokenizer.json`; `SourceError` where there is none."""
         return read_tokenizer(self._checkpoint.folder)
 
     @cached_property
@@ -184,17 +179,14 @@ class TensorFile:
         return self.entries[name][1]
 
     def read(self, name: str, dtype: npt.DTypeLike) -> Array:
-        """A whole tensor, as a copy in float16 or float32."""
         return _copy(self._mapped(name), dtype)
 
     def rows(self, name: str, index: Sequence[int], dtype: npt.DTypeLike) -> Array:
-        """Rows as `read` copies them; all axes but the last count as one."""
         run = isinstance(index, range) and index.step == 1
         where: Any = slice(index[0], index[-1] + 1) if run and len(index) else list(index)
         return _copy(self._mapped(name).flatten(0, -2)[where], dtype)
 
     def _mapped(self, name: str) -> Tensor:
-        """The tensor as it lies in the file; nothing is read yet."""
         stored = self.entries[name][0]
         if stored not in _STORED:
             raise SourceError(

@@ -61,7 +61,6 @@ class SeededSource:
         return self._config.keys()
 
     def value(self, key: str) -> Any:
-        """A value that the manifest's `config` gives; `SourceError` for any other."""
         return lookup(self._config, key, f"{self.label}: config has no key {key!r}.")
 
     def tensor(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
@@ -93,13 +92,11 @@ class SeededSource:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Synthetic weights have no tokenizer: raises `SourceError`."""
         raise SourceError(
             f"{self.label}: synthetic weights come without a tokenizer; give prompts as ids."
         )
 
     def _fill(self, out: Array, name: str, table: Array, start: int) -> None:
-        """Values `start` and on of a tensor's stream, into a flat array."""
         if table[0] == table[-1]:
             out[:] = table[0]
             return

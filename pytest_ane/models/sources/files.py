@@ -197,7 +197,6 @@ def module_files(folder: Path) -> list[str]:
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:
-    """Each module's folder, and its class."""
     file = folder / MODULES
     try:
         entries = json.loads(file.read_bytes())
@@ -215,7 +214,6 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
 
 
 def _pooling(config: dict[str, Any]) -> str:
-    """`pooling_mode`, as newer files have it, or the flags that are set: `_mean_tokens`."""
     if isinstance(config.get(_MODE), str):
         return str(config[_MODE])
     flags = [key for key in config if key.startswith(f"{_MODE}_") and config[key] is True]
@@ -246,7 +244,6 @@ def existing(folder: Path, names: Iterable[str]) -> dict[str, Path]:
 
 @contextmanager
 def _one_process(files: Iterable[Path], folder: Path) -> Iterator[None]:
-    """Let one process read large files and the others find what it found."""
     paths = [path.absolute() for path in files]
     if sum(path.stat().st_size for path in paths) < LARGE:
         yield

@@ -88,7 +88,6 @@ def _of_array(table: Embedding) -> tuple[Sequence[int], Read]:
 
 
 def _matrix(label: str, shape: Sequence[int]) -> tuple[int, int]:
-    """Rows and columns; axes of 1 are left out."""
     extents = [extent for extent in shape if extent != 1]
     if len(extents) != 2:
         raise SourceError(f"{label}: has the shape {list(shape)}, which is no table of rows.")

@@ -41,7 +41,7 @@ from pytest_ane.models.families._blocks import (
 from pytest_ane.models.families._decoders import LLAMA
 from pytest_ane.models.families.gemma4 import FAMILY as GEMMA4
 from pytest_ane.models.families.registry import get_family
-from pytest_ane.models.families.zaya.config import ZayaConfig
+from pytest_ane.models.families.zaya._config import ZayaConfig
 from pytest_ane.models.sources import SeededSource
 from tests.models.families.gemma4.oracle import Oracle
 from tests.models.families.gemma4.tiny import MemorySource, tiny_config

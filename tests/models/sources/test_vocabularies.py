@@ -17,9 +17,8 @@ from tokenizers import Regex, Tokenizer, pre_tokenizers
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
 from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.models.sources._vocabularies import KINDS, byte_level_bpe
 from pytest_ane.models.sources.files import locate
-from pytest_ane.models.sources.tokenizer import SourceTokenizer
+from pytest_ane.models.sources.tokenizer import KINDS, SourceTokenizer, byte_level_bpe
 from tests.models.families.bert.gguf_files import phantom
 from tests.models.sources.test_tokenizer import BYTES, TOKENS, build, ids, lookup
 

@@ -140,7 +140,6 @@ class DecoderConfig:
         return self.epsilon * self.stream_scale**2
 
     def heads_of(self, index: int) -> tuple[int, int]:
-        """Channels of a head, and key heads, of a layer."""
         layer = self.layers[index]
         return layer.head or self.head, layer.kv_heads or self.kv_heads
 
@@ -164,7 +163,6 @@ class DecoderConfig:
 
     @classmethod
     def from_description(cls, description: Mapping[str, Any]) -> DecoderConfig:
-        """Of `description`, which may have gone through JSON."""
         rotaries, mixture = description["rotaries"], description["mixture"]
         parts = {
             "layers": tuple(Layer(**layer) for layer in description["layers"]),
@@ -273,11 +271,9 @@ class Names:
         return f"{self.layer(index)}{self.parts[part]}.{kind}"
 
     def own_of(self, index: int, name: str) -> str:
-        """A tensor of a block that the family reads by itself."""
         return f"{self.layer(index)}{self.own[name]}"
 
     def layer(self, index: int) -> str:
-        """What a block's names begin with."""
         return f"blk.{index}." if self.root is None else f"{self.root}layers.{index}."
 
     @property
@@ -286,11 +282,9 @@ class Names:
         return "{}" not in self.parts["expert_gate"]
 
     def expert(self, index: int, number: int, part: str) -> str:
-        """A tensor of one of a mixture's experts; the same for all where they are stacked."""
         return self.block(index, f"expert_{part}").replace("{}", str(number))
 
     def of_block(self, config: DecoderConfig, index: int) -> Iterator[str]:
-        """Names of all tensors of a block, each expert's its own."""
         parts = parts_of(config, index)
         yield from (self.block(index, part) for part in parts)
         yield from (self.block(index, part, "bias") for part in config.biases if part in parts)
@@ -302,7 +296,6 @@ class Names:
                 yield from (self.block(index, part) for part in SHARED)
 
     def check(self, source: Source, family: str, config: DecoderConfig) -> None:
-        """`SourceError` for a tensor that would be left out."""
         first = {(it.sparse, it.shared): i for i, it in reversed([*enumerate(config.layers)])}
         blocks = {re.escape(name) for i in first.values() for name in self.of_block(config, i)}
         blocks |= {re.escape(self.own_of(0, name)) for name in self.own}
@@ -323,7 +316,6 @@ class Names:
             )
 
     def require(self, source: Source, config: DecoderConfig, shards: Sequence[str]) -> None:
-        """`SourceError` for a tensor that one of the shards needs and the source lacks."""
         blocks = (block_index(shard) for shard in shards if not is_head(shard))
         needed = [name for index in blocks for name in self.of_block(config, index)]
         if any(map(is_head, shards)):
@@ -337,7 +329,6 @@ class Names:
 
 
 def parts_of(c: DecoderConfig, index: int) -> list[str]:
-    """Tensors of a block, those of experts apart."""
     parts = ["attention_norm", "ffn_norm", *ATTENTION]
     parts += FEED_FORWARD if c.mixture_of(index) is None else ()
     parts += ("q_norm", "k_norm") if c.head_norms else ()

@@ -45,8 +45,6 @@ T = TypeVar("T")
 
 
 class DecoderModel:
-    """One model; weights are read from the source shard by shard."""
-
     dtype: npt.DTypeLike = np.float32
     """Of what is converted."""
 
@@ -60,7 +58,6 @@ class DecoderModel:
 
     @property
     def positions(self) -> int:
-        """As many as a stateless call takes, or as a state holds."""
         return self.config.context or self._cut.max_tokens
 
     @property
@@ -95,7 +92,6 @@ class DecoderModel:
         return partial(run_each, lambda x: reference.block(x, block, c, index))
 
     def residual(self, shard: str) -> Reference | None:
-        """What enters a block, as it is."""
         return None if is_head(shard) else list
 
     def routed(self, shard: str) -> Routing | None:
@@ -109,7 +105,6 @@ class DecoderModel:
         return self._of_experts(shard, undecided)
 
     def filling(self, shard: str) -> Filling | None:
-        """Keys and values of a sequence in their places, for a layer with a window."""
         if self.config.context is None or self.layout(shard).window is None:
             return None
         from pytest_ane.models.families._reference import each
@@ -144,7 +139,6 @@ class DecoderModel:
     def _of_experts(
         self, shard: str, tell: Callable[..., T]
     ) -> Callable[[Sequence[FloatArray]], list[T]] | None:
-        """What is told of each sequence by a sparse layer; None of others."""
         if is_head(shard) or self.config.mixture_of(block_index(shard)) is None:
             return None
         from pytest_ane.models.families._reference import each
@@ -226,12 +220,10 @@ class DecoderFamily:
 
     @property
     def published(self) -> Sequence[str]:
-        """Values of `model_type` that are this family's."""
         return self.types or (self.name,)
 
     @property
     def converted(self) -> Sequence[str]:
-        """Values of GGUF's `general.architecture` that are this family's."""
         return self.architectures or self.published
 
     def open_model(self, source: Source, cut: Cut) -> DecoderModel:
@@ -244,7 +236,6 @@ class DecoderFamily:
         return DecoderModel(source, config, names, cut)
 
     def read(self, source: Source, cut: Cut, slices: int = 1) -> tuple[DecoderConfig, Names]:
-        """A source's configuration, and its tensors' names."""
         settings = Settings(
             source, self.name, self.published, self.converted,
             self.synthetic, self.defaults, self.gguf_keys,
@@ -267,7 +258,6 @@ class DecoderFamily:
         return layout(DecoderConfig.from_description(description), shard)
 
     def wiring(self, shards: Sequence[str]) -> tuple[Wire, ...]:
-        """Blocks `L00`, `L01`... one after another, then head slices `head.0`, `head.1`..."""
         return blocks.wiring(shards, self.name)
 
     starts_whole = staticmethod(blocks.starts_whole)

@@ -29,7 +29,6 @@ from pytest_ane.models.families.decoder._weights import (
 
 
 def block(x: Tensor, w: BlockWeights, c: DecoderConfig, index: int) -> Tensor:
-    """One block on hidden states `[T, C]` from position 0."""
     x = attended(x, w, c, index)
     h = normed(x, w.ffn_norm, c)
     inner = activated(linear(h, w.gate), c.activation) * linear(h, w.up)
@@ -42,13 +41,11 @@ def block(x: Tensor, w: BlockWeights, c: DecoderConfig, index: int) -> Tensor:
 
 
 def attended(x: Tensor, w: AttentionWeights, c: DecoderConfig, index: int) -> Tensor:
-    """The residual stream `[T, C]` after attention."""
     given = attention(normed(x, w.attention_norm, c), w, c, index)
     return x + normed(given, w.attention_post_norm, c) * c.residual_scale
 
 
 def routed(x: Tensor, w: BlockWeights, c: DecoderConfig, index: int) -> Routes:
-    """Experts that each position chooses, the largest share first."""
     assert w.router is not None
     rows = shares(entering(x, w, c, index), w.router, c)
     return tuple(
@@ -57,7 +54,6 @@ def routed(x: Tensor, w: BlockWeights, c: DecoderConfig, index: int) -> Routes:
 
 
 def undecided(x: Tensor, w: BlockWeights, c: DecoderConfig, index: int) -> tuple[int, ...]:
-    """Rows at which fp16 cannot tell which experts are chosen."""
     assert w.router is not None
     assert c.mixture is not None
     close = close_choices(entering(x, w, c, index), w.router, c.mixture.top)
@@ -65,7 +61,6 @@ def undecided(x: Tensor, w: BlockWeights, c: DecoderConfig, index: int) -> tuple
 
 
 def entering(x: Tensor, w: BlockWeights, c: DecoderConfig, index: int) -> Tensor:
-    """What enters the network, `[T, C]`."""
     return normed(attended(x, w, c, index), w.ffn_norm, c)
 
 
@@ -75,12 +70,10 @@ def normed(x: Tensor, weight: Tensor | None, c: DecoderConfig) -> Tensor:
 
 
 def linear(x: Tensor, w: Linear) -> Tensor:
-    """`x W^T + b`."""
     return x @ w.weight.T if w.bias is None else x @ w.weight.T + w.bias
 
 
 def activated(x: Tensor, activation: Activation) -> Tensor:
-    """SiLU, or GELU by its tanh approximation."""
     return F.silu(x) if activation == "silu" else F.gelu(x, approximate="tanh")
 
 
@@ -99,19 +92,16 @@ def shares(h: Tensor, router: Tensor, c: DecoderConfig) -> Tensor:
 
 
 def weighted(inner: Tensor, shares: Tensor) -> Tensor:
-    """Inner channels `[T, experts * F]` times each expert's share."""
     apart = inner.reshape(*shares.shape, -1) * shares[:, :, None]
     return apart.reshape(inner.shape)
 
 
 def shared(h: Tensor, w: SharedExpert, c: DecoderConfig) -> Tensor:
-    """What the expert of all positions gives at normed states `[T, C]`."""
     inner = activated(linear(h, w.gate), c.activation) * linear(h, w.up)
     return linear(inner, w.down) * torch.sigmoid(linear(h, w.router))
 
 
 def attention(h: Tensor, w: AttentionWeights, c: DecoderConfig, index: int) -> Tensor:
-    """Causal attention with grouped queries on normed states `[T, C]`."""
     head, _ = c.heads_of(index)
     q = turned(split_heads(linear(h, w.q), head), w.q_norm, c, index)
     k, v = keys_and_values(h, w, c, index)

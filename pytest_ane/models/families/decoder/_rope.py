@@ -67,7 +67,6 @@ class Parameters:
         return self._name.get(key, key)
 
     def refuse(self, key: str, why: str) -> NoReturn:
-        """`SourceError` that names a key and its value."""
         value = self._table.get(key)
         text = f'"{value}"' if isinstance(value, str) else repr(value)
         raise SourceError(f"{self.where} has {self.name(key)} {text:.100}; {why}.")
@@ -84,7 +83,6 @@ class Parameters:
         return self._table.get(key, default)
 
     def real(self, key: str, default: float | None = None) -> float:
-        """A positive number; `SourceError` where it is none, or absent without a default."""
         value = self.get(key, default)
         if value is None:
             raise SourceError(
@@ -93,7 +91,6 @@ class Parameters:
         return positive(value, f"{self.where}: {self.name(key)}")
 
     def check(self, harmless: tuple[str, ...]) -> None:
-        """`SourceError` for a key that was not read."""
         for key in sorted(self._table.keys() - self._read - set(harmless)):
             self.refuse(key, f"that is not computed with its {self.name('rope_type')}")
 

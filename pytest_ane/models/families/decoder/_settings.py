@@ -179,13 +179,11 @@ class Settings:
             )
 
     def get(self, key: str, default: Any = None) -> Any:
-        """A value; the default where it is absent or null."""
         self._read.add(key)
         value = self._stored(key)
         return default if value is None else value
 
     def real(self, key: str, default: float | None = None) -> float:
-        """A positive number; `SourceError` where it is none, or absent without a default."""
         return positive(self.needed(key, default), self.what(key))
 
     def count(self, key: str, default: int | None = None, most: int = MAX_DIMENSION) -> int:
@@ -211,18 +209,15 @@ class Settings:
         return [whole(value, self.what(key)) for value in values]
 
     def published(self, default: Number | None) -> Number | None:
-        """A default of transformers' configuration; None of a GGUF file, which has others."""
         return None if self.is_gguf else default
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """Whether; `SourceError` for anything else."""
         value = self.get(key, default)
         if not isinstance(value, bool):
             raise SourceError(f"{self.what(key)} is {value!r:.100}, neither true nor false.")
         return value
 
     def cap(self, key: str, default: float | None = None) -> float | None:
-        """A positive number, or None."""
         self._read.add(key)
         value = self._stored(key, default)
         return None if value is None else positive(value, self.what(key))
@@ -266,7 +261,6 @@ class Settings:
         return None if width is None else whole(width, self.what("sliding_window"))
 
     def switched_window(self, default: int | None) -> int | None:
-        """As `window`; None unless `use_sliding_window`."""
         self._read.add("sliding_window")
         return self.window(default) if self.flag("use_sliding_window") else None
 
@@ -282,7 +276,6 @@ class Settings:
         return list(told if told is not None else (known[kind] for kind in kinds))
 
     def only(self, key: str, computed: Any) -> None:
-        """`SourceError` for another value than the one that is computed."""
         if (value := self.get(key, computed)) != computed:
             raise SourceError(
                 f"{self.what(key)} is {value!r:.100}, and family {self.family!r} computes "
@@ -338,7 +331,6 @@ class Settings:
         return self.with_factors(angles) if scaled else angles
 
     def check(self) -> None:
-        """`SourceError` for what changes the result and was not read."""
         # GGUF has one name for what several keys of `config.json` say.
         known = {self._file_key(key) for key in self._read}
         for key, nothing in NEUTRAL.items():
@@ -359,7 +351,6 @@ class Settings:
                 self.refuse(own, value)
 
     def what(self, key: str) -> str:
-        """How a sentence about a key begins."""
         return f"{self.source.label}: {self._file_key(key)}"
 
     def _file_key(self, key: str) -> str:
@@ -370,7 +361,6 @@ class Settings:
         return f"{self.source.label}: {'its metadata' if self.is_gguf else 'config.json'}"
 
     def refuse(self, key: str, value: Any) -> NoReturn:
-        """`SourceError` for a value with which the model is another one."""
         raise SourceError(
             f"{self._where} has {self._file_key(key)} {value!r:.100}, which family "
             f"{self.family!r} does not compute, so its reference would be another model."
@@ -384,7 +374,6 @@ class Settings:
             )
 
     def needed(self, key: str, default: Any = None) -> Any:
-        """A value; `SourceError` where it is absent without a default."""
         value = self.get(key, default)
         if value is None:
             raise SourceError(f"{self._where} has no {self._file_key(key)}.")
@@ -419,7 +408,6 @@ class Settings:
     def _rope_table(
         self, head: int, layer_type: str, *, scaled: bool
     ) -> tuple[dict[str, Any], str]:
-        """The table of a kind of layer, and what it is called."""
         if self.is_gguf:
             return (self._gguf_rope(head) if scaled else {}), "rope.scaling"
         tables = {name: self.get(name) for name in (_ROPE, "rope_scaling") if self.get(name)}

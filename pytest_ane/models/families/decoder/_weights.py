@@ -106,7 +106,6 @@ class Weights:
         self._source, self._names, self._dtype = source, names, dtype
 
     def embedding(self, ids: Sequence[int]) -> FloatArray:
-        """Rows `[len(ids), C]` of the embedding, unscaled."""
         return self._rows("embedding", ids)
 
     def attention(self, index: int) -> AttentionWeights:
@@ -119,7 +118,6 @@ class Weights:
         return BlockWeights(**self._parts(index, parts_of(self.config, index)), **experts)
 
     def head(self, index: int) -> HeadWeights:
-        """One slice of the head, which is the embedding's where it is tied."""
         c = self.config
         rows = range(*slice_bounds(c.vocabulary, c.slices, index))
         projection = torch.from_numpy(self._rows("embedding" if c.tied else "head", rows))

@@ -19,8 +19,8 @@ from pytest_ane.models.families._reference import rms_norm
 from pytest_ane.models.families.decoder import DecoderConfig, Layer, Mixture
 from pytest_ane.models.families.decoder._reference import logits
 from pytest_ane.models.families.gemma4 import FAMILY, Gemma4Model
-from pytest_ane.models.families.gemma4.config import layer_shards, starts_whole, wiring
-from pytest_ane.models.families.gemma4.reference import combine, route
+from pytest_ane.models.families.gemma4._config import layer_shards, starts_whole, wiring
+from pytest_ane.models.families.gemma4._forms import combine, route
 from pytest_ane.models.sources import SeededSource, Source, Spread
 from pytest_ane.models.sources._safetensors import SafetensorsSource
 from pytest_ane.probes.seeded import gaussian, generator

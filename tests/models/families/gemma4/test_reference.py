@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_ane.models.families.decoder._ane import Router
 from pytest_ane.models.families.gemma4 import Gemma4Model
-from pytest_ane.models.families.gemma4.ane import AneCombiner, AnePack
-from pytest_ane.models.families.gemma4.reference import route
-from pytest_ane.models.families.gemma4.weights import RouterWeights
+from pytest_ane.models.families.gemma4._forms import AneCombiner, AnePack, RouterWeights, route
 from tests.models.families.gemma4.oracle import Oracle
 from tests.models.families.gemma4.tiny import ROOT, hidden, tiny_model, tiny_source, tiny_weights
 

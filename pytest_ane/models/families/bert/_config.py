@@ -134,12 +134,10 @@ class BertConfig:
 
     @property
     def head(self) -> int:
-        """Channels of one head."""
         return self.width // self.heads
 
 
 def read(source: Source, length: int) -> BertConfig:
-    """A source's configuration, for calls of `length` positions."""
     s = Settings(source, "bert", ("bert",), ("bert",), gguf_keys=_GGUF_KEYS)
     s.only("position_embedding_type", "absolute")
     s.only("is_decoder", computed=False)
@@ -220,7 +218,6 @@ def _read_pooling(s: Settings) -> tuple[Pooling, bool]:
 
 
 def wiring(shards: Sequence[str]) -> tuple[Wire, ...]:
-    """Blocks `L00`, `L01`... one after another, then `pooling`."""
     layers = [shard for shard in shards if shard != POOLING]
     for shard in layers:
         if not blocks.is_block(shard):

@@ -64,8 +64,6 @@ _HINT = (
 
 
 class ZayaNames(Names):
-    """Names in one file."""
-
     @classmethod
     def find(cls, source: Source) -> ZayaNames:
         """The names of a source; a synthetic one has the first release's."""
@@ -91,7 +89,6 @@ class ZayaNames(Names):
         return self.parts == PUBLISHED
 
     def layer(self, index: int) -> str:
-        """What a layer's names begin with."""
         return f"model.layers.{index // 2 if self.folded else index}."
 
     def before(self, index: int, name: str, *, end: bool = False) -> str:
@@ -104,7 +101,6 @@ class ZayaNames(Names):
         return f"{self.layer(index - 1)}post_{behind}_residual_scale.{name}"
 
     def expert(self, index: int, number: int, part: str) -> str:
-        """The tensor with an expert's `linear_fc1` or `linear_fc2`."""
         name = self.own_of(index, f"zaya_block.experts.local_experts.{{}}.{part}.weight")
         return name.replace("{}", str(number))
 
@@ -203,17 +199,14 @@ class ZayaConfig(DecoderConfig):
 
     @property
     def q_channels(self) -> int:
-        """Channels of all query heads together."""
         return self.heads * self.head
 
     @property
     def kv_channels(self) -> int:
-        """Channels of all keys, and of all values."""
         return self.kv_heads * self.head
 
     @property
     def qk_channels(self) -> int:
-        """Channels that the convolutions of the attention mix."""
         return self.q_channels + self.kv_channels
 
     @property
@@ -223,15 +216,12 @@ class ZayaConfig(DecoderConfig):
 
     @property
     def is_published(self) -> bool:
-        """Whether the published model is computed."""
         return self.variant == "published"
 
     def enters(self, index: int) -> int:
-        """Channels of the router's state that a layer takes, below its hidden states."""
         return self.leaves(index) if index > 1 else 0
 
     def leaves(self, index: int) -> int:
-        """Channels of the router's state that a layer gives."""
         return self.router if self.is_published and not is_attention(index) else 0
 
     def layout(self, index: int) -> AneLayout:
@@ -244,7 +234,6 @@ class ZayaConfig(DecoderConfig):
         return replace(super().layout(index), recurrent=("tail",))
 
     def state_shapes(self, index: int) -> dict[str, tuple[int, ...]]:
-        """Shapes of an attention layer's states by name."""
         return {
             "kv_cache": (2 * self.kv_heads, 1, self.slots(index) or 0, self.head),
             "tail": (1, 1, 2, self.tail_channels),
@@ -358,5 +347,4 @@ def _wire(wire: Wire) -> Wire:
 
 
 def is_attention(index: int) -> bool:
-    """Whether a layer is attention; the others are mixtures of experts."""
     return index % 2 == 0

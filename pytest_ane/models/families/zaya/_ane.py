@@ -20,8 +20,8 @@ from pytest_ane.models.families._ane import (
     rotate,
     scaled_to_unit,
 )
-from pytest_ane.models.families.zaya.config import ZayaConfig
-from pytest_ane.models.families.zaya.weights import (
+from pytest_ane.models.families.zaya._config import ZayaConfig
+from pytest_ane.models.families.zaya._reference import (
     AttentionWeights,
     Residual,
     RouterWeights,
@@ -30,8 +30,6 @@ from pytest_ane.models.families.zaya.weights import (
 
 
 class AneResidual(nn.Module):
-    """A layer's output, scaled, joined with the residual stream, scaled."""
-
     def __init__(self, weights: Residual) -> None:
         super().__init__()
         self.residual_scale = _channels(weights.residual_scale)
@@ -39,7 +37,6 @@ class AneResidual(nn.Module):
         self.scale, self.bias = _channels(weights.scale), _channels(weights.bias)
 
     def forward(self, x: Tensor, given: Tensor) -> Tensor:
-        """Residual stream and layer output, `[1, C, T, 1]` each, scaled and added."""
         return x * self.residual_scale + self.residual_bias + given * self.scale + self.bias
 
 
@@ -55,7 +52,6 @@ class AneRouter(nn.Module):
         self.balancing = _channels(weights.balancing)
 
     def forward(self, h: Tensor) -> Tensor:
-        """Of normed states `[1, C, T, 1]`."""
         inner = self.norm(F.silu(self.down_proj(h)))
         inner = F.silu(self.second(F.silu(self.first(inner))))
         return torch.softmax(self.last(inner) + self.balancing, dim=1)
@@ -94,7 +90,6 @@ class AneExpert(nn.Module):
         self.fc1, self.fc2 = pointwise(fc1), pointwise(fc2)
 
     def forward(self, h: Tensor) -> Tensor:
-        """Of normed states `[1, C, T, 1]`."""
         gate, up = self.fc1(h).chunk(2, dim=1)
         given: Tensor = self.fc2(F.silu(gate) * up)
         return given
@@ -177,7 +172,6 @@ class AneAttention(nn.Module):
             self.register_buffer(name, torch.zeros(shape, dtype=weights.qkv.dtype))
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, write: Tensor) -> Tensor:
-        """The layer on new positions, after those that the states hold."""
         c = self.config
         seen, current = self.projected(x)
         q, k = self.queries_and_keys(seen[:, : c.qk_channels])
