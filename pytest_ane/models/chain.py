@@ -146,11 +146,7 @@ class Chain:
         return decoder.finished(decoder.streams())[EMBEDDING]
 
     def answer(
-        self,
-        ids: Sequence[int],
-        count: int,
-        guess: Sequence[int] = (),
-        watch: Watch | None = None,
+        self, ids: Sequence[int], count: int, guess: Sequence[int] = (), watch: Watch | None = None
     ) -> Answer:
         """Logits `[T, V]` of a text, and the `count` likeliest next tokens one by one.
 

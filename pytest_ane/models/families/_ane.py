@@ -153,12 +153,7 @@ def convolution(weight: Tensor, bias: Tensor | None = None, groups: int = 1) -> 
     rows, columns, height, width = weight.shape
     # On the meta device nothing is drawn and thrown away; the shapes are all it is made for.
     conv = nn.Conv2d(
-        columns * groups,
-        rows,
-        (height, width),
-        groups=groups,
-        bias=bias is not None,
-        device="meta",
+        columns * groups, rows, (height, width), groups=groups, bias=bias is not None, device="meta"
     )
     conv.weight = nn.Parameter(weight, requires_grad=False)
     if bias is not None:

@@ -192,12 +192,7 @@ def _qwen3_moe(s: Settings, positions: int) -> DecoderConfig:
     return _mixed(s, replace(config, layers=layers), Mixture(experts=128, top=8, ffn=768))
 
 
-QWEN3_MOE = DecoderFamily(
-    "qwen3_moe",
-    _qwen3_moe,
-    architectures=("qwen3moe",),
-    names=_QWEN_NAMES,
-)
+QWEN3_MOE = DecoderFamily("qwen3_moe", _qwen3_moe, architectures=("qwen3moe",), names=_QWEN_NAMES)
 
 
 def _qwen2_moe(s: Settings, positions: int) -> DecoderConfig:

@@ -34,12 +34,7 @@ def split_heads(x: Tensor, head: int) -> Tensor:
 
 
 def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor,
-    divisor: float = 1.0,
-    cap: float | None = None,
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, divisor: float = 1.0, cap: float | None = None
 ) -> Tensor:
     """Attention with grouped queries: softmax(q k^T / divisor + mask) v as `[T, heads * d]`.
 

@@ -77,10 +77,7 @@ def test_a_checkpoint_is_identified_by_all_its_files(checkpoint: Path, tmp_path:
     found = identify(Origin(path=checkpoint, config={"layers": 1}), tmp_path)
     names = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
     names += ["model.safetensors.index.json", "config.json", "tokenizer.json"]
-    assert found == {
-        "files": {n: sha256(checkpoint / n) for n in names},
-        "config": {"layers": 1},
-    }
+    assert found == {"files": {n: sha256(checkpoint / n) for n in names}, "config": {"layers": 1}}
 
 
 def test_so_are_the_modules_of_sentence_transformers(checkpoint: Path, tmp_path: Path) -> None:

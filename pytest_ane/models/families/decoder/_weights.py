@@ -96,11 +96,7 @@ class Weights:
     """
 
     def __init__(
-        self,
-        source: Source,
-        config: DecoderConfig,
-        names: Names,
-        dtype: npt.DTypeLike = np.float32,
+        self, source: Source, config: DecoderConfig, names: Names, dtype: npt.DTypeLike = np.float32
     ) -> None:
         self.config = config
         self._source, self._names, self._dtype = source, names, dtype

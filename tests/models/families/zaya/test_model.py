@@ -268,10 +268,7 @@ def test_an_attention_layer_s_ports() -> None:
         Port("write", (1, 1, "T", CONTEXT)),
     )
     assert conversion.outputs == (Port("y", (1, 12, "T", 1)),)
-    assert conversion.states == (
-        Port("kv_cache", (4, 1, CONTEXT, 4)),
-        Port("tail", (1, 1, 2, 28)),
-    )
+    assert conversion.states == (Port("kv_cache", (4, 1, CONTEXT, 4)), Port("tail", (1, 1, 2, 28)))
 
 
 def test_a_mixture_s_and_a_slice_s_ports() -> None:
