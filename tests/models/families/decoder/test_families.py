@@ -67,7 +67,7 @@ def test_layers_that_the_configuration_does_not_have(family: str, tmp_path: Path
         (
             "gemma3",
             {"rope_local_base_freq": 7.0},
-            "rope_local_base_freq 7.0 and rope_parameters.sliding_attention.rope_theta 10000.0; l",
+            "7.0 and rope_parameters.sliding_attention.rope_theta",
         ),
         (
             "gemma3",

@@ -97,10 +97,7 @@ def test_angles_that_change_with_the_length(kind: str) -> None:
     assert len(read(**table).frequencies) == HEAD // 2
     with pytest.raises(SourceError) as error:
         read(positions=65, **table)
-    assert str(error.value) == (
-        f'm: config.json has rope_parameters.rope_type "{kind}"; its angles change with the length '
-        "beyond 64 positions, and the shards take 65; set context in shards.toml to at most 64."
-    )
+    assert f'rope_type "{kind}"; its angles change with the length beyond 64' in str(error.value)
 
 
 def of_transformers(table: dict[str, Any], head: int, trained: int) -> tuple[np.ndarray, float]:
