@@ -257,39 +257,27 @@ def optional(model: LanguageModel, method: str, shard: str) -> Any:
     return tell(shard) if tell is not None else None
 
 
-def recurrent_of(layout: Layout) -> tuple[str, ...] | None:
-    """A shard's recurrent states; None where its family does not tell them."""
-    return getattr(layout, "recurrent", None)
+_UNTOLD: Mapping[str, Any] = {
+    "begin": {},
+    "causal": True,
+    "entry_scale": 1.0,
+    "feedback": {},
+    "pools": False,
+    "recurrent": None,
+    "shifts": False,
+    "window": None,
+}
 
 
-def is_causal(layout: Layout) -> bool:
-    """Whether no position sees a later one; so where its family does not tell."""
-    return getattr(layout, "causal", True)
+def trait(layout: Layout, name: str) -> Any:
+    """What a layout tells of itself, or what is so where its family leaves it out.
 
-
-def pools(layout: Layout) -> bool:
-    """Whether the output is one row for all positions; not where its family does not tell."""
-    return getattr(layout, "pools", False)
-
-
-def window_of(layout: Layout) -> int | None:
-    """Positions that attention sees, where there is a limit and the family tells it."""
-    return getattr(layout, "window", None)
-
-
-def entry_scale(layout: Layout) -> float:
-    """What hidden states are multiplied by as they enter, so that fp16 holds them."""
-    return getattr(layout, "entry_scale", 1.0)
-
-
-def feedback_of(layout: Layout) -> Mapping[str, str]:
-    """Outputs that enter the next call, with the inputs they enter; of a manifest's chain only."""
-    return getattr(layout, "feedback", {})
-
-
-def first_feedback(layout: Layout) -> Inputs:
-    """What enters the inputs of feedback in a sequence's first call."""
-    return getattr(layout, "begin", {})
+    `recurrent` and `shifts` are of `Layout`. `causal`: no position sees a later one; `pools`: the
+    output is one row for all positions; `window`: positions that attention sees; `entry_scale`:
+    what hidden states are multiplied by as they enter. Of a manifest's chain only, `feedback`:
+    outputs that enter the next call, with their inputs, and `begin`: what enters these first.
+    """
+    return getattr(layout, name, _UNTOLD[name])
 
 
 def calls_of(layout: Layout, count: int, limit: int) -> Sequence[int]:
@@ -303,11 +291,6 @@ def calls_of(layout: Layout, count: int, limit: int) -> Sequence[int]:
         calls: Sequence[int] = split(count)
         return calls
     return [min(limit, count - start) for start in range(0, count, limit)]
-
-
-def shifts(layout: Layout) -> bool:
-    """Whether a shard's sequences may begin at any position; not where its family does not tell."""
-    return getattr(layout, "shifts", False)
 
 
 class Family(Protocol):

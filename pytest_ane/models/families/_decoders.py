@@ -368,21 +368,5 @@ GRANITE = GraniteFamily(
 )
 
 
-DECODERS = {
-    family.name: family
-    for family in (
-        LLAMA,
-        SMOLLM3,
-        MISTRAL,
-        MIXTRAL,
-        PHI3,
-        QWEN2,
-        QWEN3,
-        QWEN3_MOE,
-        QWEN2_MOE,
-        GEMMA2,
-        GEMMA3,
-        GRANITE,
-    )
-}
+DECODERS = {it.name: it for it in list(globals().values()) if isinstance(it, DecoderFamily)}
 """By the names that manifests have."""

@@ -25,7 +25,7 @@ from pytest_ane.manifest.records import OwnPort
 from pytest_ane.mlprogram.arrays import Array, Arrays, FloatArray
 from pytest_ane.mlprogram.digests import file_digest
 from pytest_ane.mlprogram.errors import BuildError, ManifestError
-from pytest_ane.models.families import Conversion, Inputs, Layout, Port, Ports, recurrent_of
+from pytest_ane.models.families import Conversion, Inputs, Layout, Port, Ports, trait
 from pytest_ane.models.sources.files import digests
 
 
@@ -307,7 +307,7 @@ class RenamedLayout:
     @property
     def recurrent(self) -> Any:
         """As of the family, by the package's names; None where it does not tell."""
-        told = recurrent_of(self._layout)
+        told = trait(self._layout, "recurrent")
         return None if told is None else tuple(map(self._names.name, told))
 
     def inputs(self, hidden: FloatArray, start: int = 0, first: int = 0) -> Inputs:

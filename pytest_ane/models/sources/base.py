@@ -165,26 +165,6 @@ def whole(value: Any, what: str, most: int = MAX_DIMENSION) -> int:
     return int(number)
 
 
-def check_variant(
-    label: str, family: str, value: Callable[[str], Any], computed: Mapping[str, tuple[Any, ...]]
-) -> None:
-    """Hold settings against those that a family computes, by key, the usual value first.
-
-    Raises:
-        SourceError: names the first setting of another value; an absent one is accepted.
-    """
-    for key, accepted in computed.items():
-        try:
-            setting = value(key)
-        except SourceError:
-            continue
-        if setting not in accepted:
-            raise SourceError(
-                f"{label}: {key} is {setting!r}, and family {family!r} computes {accepted[0]!r} "
-                "only."
-            )
-
-
 def check_names(
     label: str, family: str, names: Collection[str], known: re.Pattern[str], hint: str = ""
 ) -> None:

@@ -18,7 +18,6 @@ says, and has ids for both where the file has none.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -336,11 +335,10 @@ def _refusing(sentence: str) -> Iterator[None]:
     """Let whatever `tokenizers` raises be a `SourceError`, its text in the sentence's `{}`.
 
     It raises bare exceptions, and where its Rust code panics, pyo3's `PanicException`, which is no
-    `Exception`; the panic's own report is kept off stderr.
+    `Exception`.
     """
     try:
-        with _silent_stderr():
-            yield
+        yield
     except SourceError:
         raise
     except BaseException as error:
@@ -348,24 +346,6 @@ def _refusing(sentence: str) -> Iterator[None]:
             raise
         why = str(error) if len(str(error)) <= _REASON else f"{str(error)[:_REASON]}..."
         raise SourceError(sentence.replace("{}", why, 1)) from error
-
-
-@contextmanager
-def _silent_stderr() -> Iterator[None]:
-    """Nothing that code outside of Python writes to stderr is seen; the calls take milliseconds."""
-    try:
-        before = os.dup(2)
-    except OSError:  # It was closed before Python started.
-        yield
-        return
-    try:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 2)
-        os.close(nowhere)
-        yield
-    finally:
-        os.dup2(before, 2)
-        os.close(before)
 
 
 def _short(text: str) -> str:

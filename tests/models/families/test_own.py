@@ -14,15 +14,7 @@ import pytest
 from pytest_ane.manifest import Manifest, Model
 from pytest_ane.manifest.records import OwnPort
 from pytest_ane.mlprogram.errors import ManifestError
-from pytest_ane.models.families import (
-    Layout,
-    Port,
-    Ports,
-    entry_scale,
-    is_causal,
-    recurrent_of,
-    window_of,
-)
+from pytest_ane.models.families import Layout, Port, Ports, trait
 from pytest_ane.models.families._layout import AneLayout
 from pytest_ane.models.families.own import (
     RenamedLayout,
@@ -115,8 +107,12 @@ def test_all_that_a_family_tells_of_its_layout() -> None:
     family = AneLayout("gemma3", 4, window=9, recurrent=("tail",), entry_scale=1 / 32)
     own = renamed(family)
     assert (own.width, own.sees, own.shifts) == (family.width, family.sees, family.shifts)
-    assert (window_of(own), entry_scale(own), is_causal(own)) == (9, 1 / 32, True)
-    assert recurrent_of(own) == ("past",)
+    assert (trait(own, "window"), trait(own, "entry_scale"), trait(own, "causal")) == (
+        9,
+        1 / 32,
+        True,
+    )
+    assert trait(own, "recurrent") == ("past",)
     hidden = np.ones((2, 4), np.float32)
     assert own.inputs(hidden)["hidden"].shape == (1, 4, 2, 1)
     np.testing.assert_array_equal(own.output({"out": np.ones((1, 4, 2, 1), np.float32)}), hidden)
@@ -124,5 +120,9 @@ def test_all_that_a_family_tells_of_its_layout() -> None:
 
 def test_what_a_family_of_the_user_s_own_leaves_out() -> None:
     own = renamed(SimpleNamespace(width=4, sees="itself"))
-    assert (window_of(own), entry_scale(own), is_causal(own)) == (None, 1.0, True)
-    assert recurrent_of(own) is None
+    assert (trait(own, "window"), trait(own, "entry_scale"), trait(own, "causal")) == (
+        None,
+        1.0,
+        True,
+    )
+    assert trait(own, "recurrent") is None

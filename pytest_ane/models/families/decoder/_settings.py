@@ -34,50 +34,33 @@ from pytest_ane.models.sources.base import (
     whole,
 )
 
+_OFF = (
+    "add_cross_attention alibi attention_bias attention_out_bias mlp_bias parallel_attention "
+    "qk_layernorm rope_interleave rope_interleaved use_mrope use_parallel_residual use_qk_norm "
+    "use_qkv_bias"
+)
+_NONE = "attention_chunk_size attn_logit_softcapping clip_qkv final_logit_softcapping kv_lora_rank"
+_ZERO = (
+    "hidden_size_per_layer_input n_routed_experts num_experts num_kv_shared_layers "
+    "num_local_experts"
+)
+_ONE = "embedding_multiplier logits_scaling partial_rotary_factor residual_multiplier"
+_ANY = (
+    "attention_multiplier dim_model_base no_rope_layer_interval query_pre_attn_scalar "
+    "rope_local_base_freq scale_depth scale_emb"
+)
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "add_cross_attention": (False,),
-    "alibi": (False,),
-    "attention_bias": (False,),
-    "attention_chunk_size": (None,),
-    "attention_multiplier": (),
-    "attention_out_bias": (False,),
+    **dict.fromkeys(_OFF.split(), (False,)),
+    **dict.fromkeys((*_NONE.split(), "no_rope_layers"), (None,)),
+    **dict.fromkeys(("q_lora_rank", "quantization_config"), (None,)),
+    **dict.fromkeys(_ZERO.split(), (None, 0)),
+    **dict.fromkeys(_ONE.split(), (1.0,)),
+    **dict.fromkeys(_ANY.split(), ()),
+    **dict.fromkeys(("sliding_window", "use_bidirectional_attention"), (None, False)),
     "attn_temperature_tuning": (None, False, 0),
-    "attn_logit_softcapping": (None,),
-    "clip_qkv": (None,),
-    "dim_model_base": (),
-    "embedding_multiplier": (1.0,),
-    "final_logit_softcapping": (None,),
-    "hidden_size_per_layer_input": (None, 0),
-    "kv_lora_rank": (None,),
     "logit_scale": (None, 1.0),
-    "logits_scaling": (1.0,),
-    "mlp_bias": (False,),
-    "n_routed_experts": (None, 0),
-    "no_rope_layer_interval": (),
-    "no_rope_layers": (None,),
-    "num_experts": (None, 0),
-    "num_kv_shared_layers": (None, 0),
-    "num_local_experts": (None, 0),
-    "parallel_attention": (False,),
     "per_layer_config": (None, {}),
-    "partial_rotary_factor": (1.0,),
     "position_embedding_type": ("rope", "rotary"),
-    "q_lora_rank": (None,),
-    "qk_layernorm": (False,),
-    "quantization_config": (None,),
-    "query_pre_attn_scalar": (),
-    "residual_multiplier": (1.0,),
-    "rope_interleave": (False,),
-    "rope_interleaved": (False,),
-    "rope_local_base_freq": (),
-    "scale_depth": (),
-    "scale_emb": (),
-    "sliding_window": (None, False),
-    "use_bidirectional_attention": (None, False),
-    "use_mrope": (False,),
-    "use_parallel_residual": (False,),
-    "use_qk_norm": (False,),
-    "use_qkv_bias": (False,),
 }
 """Keys of configurations that change a result, with the values at which they do not."""
 

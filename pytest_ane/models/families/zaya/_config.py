@@ -25,7 +25,6 @@ from pytest_ane.models.sources.base import (
     MAX_DIMENSION,
     MAX_LAYERS,
     check_names,
-    check_variant,
     positive,
     whole,
 )
@@ -161,22 +160,14 @@ _COUNTS: Mapping[str, tuple[int, tuple[str, ...]]] = {
 }
 """ZAYA1-8B's value of each dimension, and the keys that give it, the telling one first."""
 
-_ONLY: Mapping[str, tuple[Any, ...]] = {
-    "add_bias_linear": (False,),
-    "attention_bias": (False,),
-    "cca_time0": (2,),
-    "cca_time1": (2,),
-    "clamp_temp": (False,),
-    "gated_linear_unit": (True,),
-    "hidden_act": ("silu",),
-    "lm_head_bias": (False,),
-    "moe_router_topk": (1,),
-    "num_experts_per_tok": (1,),
-    "rope_scaling": (None, False),
-    "scale_residual_merge": (True,),
-    "swa_layers": (None, False),
-    "zaya_use_eda": (True,),
-    "zaya_use_mod": (True,),
+_ONLY: Mapping[str, Any] = {
+    **dict.fromkeys(("gated_linear_unit", "scale_residual_merge"), True),
+    **dict.fromkeys(("zaya_use_eda", "zaya_use_mod"), True),
+    **dict.fromkeys(("add_bias_linear", "attention_bias", "clamp_temp", "lm_head_bias"), False),
+    **dict.fromkeys(("rope_scaling", "swa_layers"), False),
+    **dict.fromkeys(("cca_time0", "cca_time1"), 2),
+    **dict.fromkeys(("moe_router_topk", "num_experts_per_tok"), 1),
+    "hidden_act": "silu",
 }
 """Settings that this family computes; another would be another model."""
 
@@ -243,7 +234,8 @@ class ZayaConfig(DecoderConfig):
     def read(cls, source: Source, slices: int, cut: Cut) -> tuple[ZayaConfig, ZayaNames]:
         """Dimensions and names; a synthetic source is ZAYA1-8B where it does not say otherwise."""
         s, names = Settings(source, "zaya", ("zaya",), ()), ZayaNames.find(source)
-        check_variant(source.label, "zaya", source.value, _ONLY)
+        for key, value in _ONLY.items():
+            s.only(key, value)
         layers = _count(s, "layers") * (2 if names.folded else 1)
         heads, kv_heads, head = (_count(s, name) for name in ("heads", "kv_heads", "head"))
         halves = 2 * _count(s, "ffn") if names.folded else _count(s, "halves")
