@@ -19,11 +19,9 @@ the ANE and drives attention off it (rule R052)."""
 
 @dataclass(frozen=True)
 class Rotary:
-    """Angles of rotate-half RoPE: pair i of a head turns by `frequencies[i]` a position.
+    """Angles of rotate-half RoPE: pair i of a head turns by `frequencies[i]` radians a position.
 
-    Attributes:
-        frequencies: of each pair, in radians a position.
-        factor: of all cosines and sines.
+    `factor` is of all cosines and sines.
     """
 
     frequencies: tuple[float, ...]
@@ -55,7 +53,6 @@ class AneLayout:
     positions of the state, and `write [1, 1, T, S]` says where each position goes.
 
     Attributes:
-        family: named in errors.
         rotary: None where nothing turns.
         context: positions of the state; None where attention sees its own call only.
         window: positions that attention sees, its own included; None for all.

@@ -80,11 +80,7 @@ def error_line(error: BaseException, module: str) -> str:
 
 
 def code_digests(module: str) -> dict[str, str]:
-    """SHA-256 of the source a module is made of, by file, without importing it.
-
-    These are the Python files of its top-level package, or the one file of a module that is in
-    none. What it imports from elsewhere is not seen.
-    """
+    """SHA-256 of a module's source by file: of its top-level package, without importing it."""
     return {part: file_digest(file) for part, file in _code_files(module).items()}
 
 
@@ -128,10 +124,7 @@ class BuilderModel:
     """Nothing: there is no layout to rebuild."""
 
     def identity(self, root: Path) -> dict[str, Any]:
-        """What the shards depend on, as far as it can be known without running the builder.
-
-        Digests of large files are remembered in the cache folder `root`.
-        """
+        """What the shards depend on, as far as it is known without running the builder."""
         return {
             "builder": self.target,
             "code": code_digests(self._module),
@@ -213,12 +206,7 @@ def _article(value: object) -> str:
 
 @dataclass(frozen=True)
 class Renaming:
-    """The family's ports as a package has them.
-
-    Args:
-        ports: of the family.
-        own: by the family's names, those and the order of axes of the package.
-    """
+    """The family's ports as a package has them, whose names and axes `own` has by the family's."""
 
     ports: Ports
     own: Mapping[str, OwnPort]

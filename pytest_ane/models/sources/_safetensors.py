@@ -28,13 +28,8 @@ _CONFIG = "config.json"
 class SafetensorsSource:
     """A checkpoint in the published layout; tensors in bf16, fp16 or fp32, read one at a time.
 
-    Args:
-        path: a folder, an index, or one `.safetensors` file.
-        config: values over those of `config.json`, nested tables key by key.
-
-    Raises:
-        SourceError: a file is missing or broken, or is none that is read without running
-            code.
+    `path` is a folder, an index or one file; `config` goes over `config.json`, key by key.
+    `SourceError` where a file is missing, broken, or none that is read without running code.
     """
 
     synthetic = False
@@ -149,11 +144,7 @@ class TensorFile:
 
     @cached_property
     def entries(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Every tensor's stored type and shape; needs no torch.
-
-        Raises:
-            SourceError: the file is missing, damaged, incomplete, or no safetensors file.
-        """
+        """Every tensor's stored type and shape; needs no torch."""
         try:
             with self.path.open("rb") as file:
                 if file.read(len(_POINTER)) == _POINTER:

@@ -31,7 +31,6 @@ class Spread:
     Trained matrices have such tails, and they decide how coarse a palette's steps are.
 
     Attributes:
-        mean: of all values.
         std: standard deviation of the normal part; 0 gives `mean` everywhere.
         outliers: share of values that lie near plus or minus 5 `std` (half a `std` about it).
         zeros: share of values that are 0, of all sizes alike.

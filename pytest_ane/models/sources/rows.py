@@ -19,13 +19,7 @@ Read: TypeAlias = Callable[[Sequence[int]], Array]
 
 @dataclass(frozen=True)
 class RowTable:
-    """A table whose rows are read by number; only these are.
-
-    Attributes:
-        label: the file and the tensor, for messages.
-        height: how many rows it has.
-        width: numbers of a row.
-    """
+    """A table of `height` rows of `width` numbers; only those that are asked for are read."""
 
     label: str
     height: int

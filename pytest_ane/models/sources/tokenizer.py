@@ -225,12 +225,9 @@ _REASON = 400
 
 
 class SourceTokenizer:
-    """A source's tokenizer and chat template.
+    """A source's tokenizer and chat template, in jinja; `origin` is where both come from.
 
     Args:
-        tokenizer: of the `tokenizers` package.
-        template: the chat template, in jinja.
-        origin: where both come from, for messages.
         specials: `bos_token` and others by the names that templates call them.
         completes: whether a text gets what the tokenizer itself adds, such as a first BOS token.
         exact: whether a text's tokens spell the text again, as those of bytes do.
@@ -332,11 +329,7 @@ class SourceTokenizer:
 
 @contextmanager
 def _refusing(sentence: str) -> Iterator[None]:
-    """Let whatever `tokenizers` raises be a `SourceError`, its text in the sentence's `{}`.
-
-    It raises bare exceptions, and where its Rust code panics, pyo3's `PanicException`, which is no
-    `Exception`.
-    """
+    """Let what `tokenizers` raises be a `SourceError`; a panic of Rust is no `Exception`."""
     try:
         yield
     except SourceError:

@@ -39,12 +39,7 @@ _PRETRAINING = r"cls\..*"
 
 @dataclass(frozen=True)
 class Names:
-    """Names in one file.
-
-    Attributes:
-        root: what a published checkpoint's names begin with; None for GGUF.
-        norm: the two kinds of a norm's tensors.
-    """
+    """Names in one file; published ones begin with the `root`, which is None for GGUF."""
 
     root: str | None
     norm: tuple[str, ...] = ("weight", "bias")
@@ -110,10 +105,7 @@ class BertConfig:
     """Dimensions, and the parts that configurations choose.
 
     Attributes:
-        width: channels of a hidden state.
-        ffn: inner channels of the feed-forward network.
         vocabulary, positions, types: rows of the three embeddings; 0 types where there are none.
-        epsilon: of all norms.
         pooling: whether the embedding is the mean of all positions, or the first one.
         normalized: whether its norm is 1.
         length: positions of a call; what a text leaves of them is padding.

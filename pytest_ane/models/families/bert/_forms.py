@@ -18,8 +18,7 @@ from pytest_ane.models.families._ane import ScaledLayerNorm, cast_to, scaled_to_
 from pytest_ane.models.families._reference import attend, split_heads
 from pytest_ane.models.families.bert._config import BertConfig, find_names
 from pytest_ane.models.families.decoder._ane import projection
-from pytest_ane.models.families.decoder._reference import linear
-from pytest_ane.models.families.decoder._weights import Linear
+from pytest_ane.models.families.decoder._reference import Linear, linear
 from pytest_ane.models.sources import Source
 
 

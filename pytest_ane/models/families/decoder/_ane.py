@@ -14,8 +14,12 @@ from torch import Tensor, nn
 from pytest_ane.models.families._ane import Chosen, ScaledRMSNorm, pointwise, rotate
 from pytest_ane.models.families._layout import MASKED
 from pytest_ane.models.families.decoder._config import DecoderConfig, Mixture
-from pytest_ane.models.families.decoder._reference import activated
-from pytest_ane.models.families.decoder._weights import AttentionWeights, BlockWeights, Linear
+from pytest_ane.models.families.decoder._reference import (
+    AttentionWeights,
+    BlockWeights,
+    Linear,
+    activated,
+)
 
 
 class AneAttention(nn.Module):

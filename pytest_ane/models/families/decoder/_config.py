@@ -45,7 +45,6 @@ class Mixture:
     """Experts of a sparse layer, of which each position chooses some.
 
     Attributes:
-        experts: of a layer.
         top: as many as are chosen, those of the largest logits.
         ffn: inner channels of an expert.
         normalized: whether the shares of the chosen ones sum to 1; else they are of all experts.
@@ -65,11 +64,8 @@ class DecoderConfig:
     """A stack of layers: norm, attention, norm, gated feed-forward network.
 
     Attributes:
-        family: named in errors.
         width: channels of a hidden state.
         heads: query heads; `kv_heads` of them share keys and values in groups.
-        head: channels of one head.
-        epsilon: of all norms.
         scale: of scores, before the cap.
         biases: projections with a bias, of `q k v o gate up down`.
         head_norms: whether each head's queries and keys are normed before they turn.
@@ -81,8 +77,6 @@ class DecoderConfig:
             halves add, and of the logits.
         stream_scale: what the ANE form's hidden states are of the model's, a power of two: those of
             some models are beyond fp16, and norms make nothing of their size.
-        slices: vocabulary slices of the head.
-        max_tokens: the largest T of a call.
         context: positions of a key-value state; None where blocks keep none.
     """
 
@@ -244,7 +238,6 @@ class Names:
     """Names in one file.
 
     Attributes:
-        parts: of tensors, without what goes before and after.
         root: what a published checkpoint's names begin with; None for GGUF.
         fused: parts whose rows are stored in one tensor, in this order.
         norm_offset: what a norm's stored weights lack: 1 where x (1 + w) is meant.

@@ -39,7 +39,7 @@ from pytest_ane.models.sources import Source, Spread
 if TYPE_CHECKING:
     from torch import nn
 
-    from pytest_ane.models.families.decoder._weights import Weights
+    from pytest_ane.models.families.decoder._reference import Weights
 
 T = TypeVar("T")
 
@@ -162,7 +162,7 @@ class DecoderModel:
         return form(c, index, weights.block(index))
 
     def _weights(self, dtype: npt.DTypeLike) -> Weights:
-        from pytest_ane.models.families.decoder._weights import Weights
+        from pytest_ane.models.families.decoder._reference import Weights
 
         return Weights(self.source, self.config, self.names, dtype)
 
@@ -180,7 +180,6 @@ class DecoderFamily:
     """What `pytest_ane.models.families.Family` asks, of one kind of decoder.
 
     Attributes:
-        name: as manifests have it.
         configure: reads a configuration for shards that take so many positions.
         types: of `config.json`'s `model_type`; the name alone where none are given.
         architectures: of GGUF's `general.architecture`; as the types where none are given.

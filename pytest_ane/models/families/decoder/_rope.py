@@ -26,13 +26,9 @@ _LEGACY = {"su": "longrope", "none": "default"}
 
 @dataclass(frozen=True)
 class Turned:
-    """What RoPE is computed for.
+    """What RoPE is computed for; `theta` is the base where the parameters name none.
 
-    Attributes:
-        head: channels of a head.
-        theta: the base, where the parameters name none.
-        positions: as many as the shards take.
-        trained: positions that the model was trained with; None where nobody tells.
+    `positions` are as many as the shards take, `trained` those that the model was trained with.
     """
 
     head: int
@@ -44,10 +40,7 @@ class Turned:
 class Parameters:
     """A table such as `rope_parameters`, all of whose keys must be read.
 
-    Args:
-        where: the file and which of it, for errors.
-        turned: what RoPE is computed for.
-        name: what the file calls the table, or each of its keys.
+    `name` is what the file calls the table, or each of its keys.
     """
 
     def __init__(

@@ -218,12 +218,7 @@ _LAST = PACKS - 1
 
 
 class Part(NamedTuple):
-    """What a layer's shard computes; parts sort in running order.
-
-    Attributes:
-        layer: its number.
-        pack: number of the pack; -1 for attention, which runs before the packs.
-    """
+    """What a layer's shard computes, in running order: attention, of pack -1, and the packs."""
 
     layer: int
     pack: int

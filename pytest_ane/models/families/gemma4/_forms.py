@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from pytest_ane.models.families import Routes
 from pytest_ane.models.families._ane import ScaledRMSNorm, cast_to, pointwise, scaled_to_unit
 from pytest_ane.models.families._reference import close_choices, rms_norm
-from pytest_ane.models.families.decoder import _weights as weights
+from pytest_ane.models.families.decoder import _reference as weights
 from pytest_ane.models.families.decoder._ane import Router, projection, weighted
 from pytest_ane.models.families.decoder._config import FEED_FORWARD, DecoderConfig, Mixture
-from pytest_ane.models.families.decoder._reference import activated, linear, normed, shares
-from pytest_ane.models.families.decoder._weights import Linear
+from pytest_ane.models.families.decoder._reference import Linear, activated, linear, normed, shares
 from pytest_ane.models.families.gemma4._config import Part, own_experts
 
 

@@ -216,10 +216,7 @@ class ZayaConfig(DecoderConfig):
         return self.router if self.is_published and not is_attention(index) else 0
 
     def layout(self, index: int) -> AneLayout:
-        """How hidden states enter and leave a layer.
-
-        What the two last positions leave to the next ones, `tail`, has no places as the cache has.
-        """
+        """What the last positions leave to the next, `tail`, has no places as the cache has."""
         if not is_attention(index):
             return AneLayout(self.family, self.width + self.enters(index))
         return replace(super().layout(index), recurrent=("tail",))

@@ -14,8 +14,7 @@ from pytest_ane.mlprogram.arrays import FloatArray
 from pytest_ane.models.families import Routes
 from pytest_ane.models.families._layout import causal_mask
 from pytest_ane.models.families._reference import CLOSE, attend, split_heads
-from pytest_ane.models.families.decoder._reference import linear, normed, turned
-from pytest_ane.models.families.decoder._weights import Linear, Weights
+from pytest_ane.models.families.decoder._reference import Linear, Weights, linear, normed, turned
 from pytest_ane.models.families.zaya._config import ZayaConfig, ZayaNames, is_attention
 
 OVERFLOW_BIAS = 5.0
