@@ -32,7 +32,6 @@ def starts_whole(shards: Sequence[str]) -> bool:
 
 
 def missing(shards: Sequence[str], layers: int) -> list[str]:
-    """Blocks of a model of so many layers that are not among these shards."""
     listed = set(map(block_index, filter(is_block, shards)))
     return [f"L{i:02d}" for i in range(layers) if i not in listed]
 

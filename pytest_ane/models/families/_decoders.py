@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from pytest_ane.models.families.decoder import (
     DecoderConfig,
@@ -57,26 +59,23 @@ def _smollm3(s: Settings, positions: int) -> DecoderConfig:
 SMOLLM3 = DecoderFamily("smollm3", _smollm3, paired=True, tied=True)
 
 
-_MISTRAL_WINDOW = 4096
-"""Of a configuration that does not mention one (`MistralConfig`)."""
-
-
-def _mistral(s: Settings, positions: int) -> DecoderConfig:
-    config = plain(s, positions)
-    window = s.window(default=s.published(_MISTRAL_WINDOW))
+def _windowed(s: Settings, positions: int, window: int | None = None, **told: Any) -> DecoderConfig:
+    """All layers have the window of the file, or this one where `config.json` mentions none."""
+    config, window = plain(s, positions, **told), s.window(default=s.published(window))
     return replace(config, layers=layers_of([window] * len(config.layers)))
 
 
 # GGUF files of Mistral say that they are of llama's architecture, and have no window.
-MISTRAL = DecoderFamily("mistral", _mistral, architectures=("llama",), paired=True)
+MISTRAL = DecoderFamily(
+    "mistral", partial(_windowed, window=4096), architectures=("llama",), paired=True
+)
 
 
 def _mixtral(s: Settings, positions: int) -> DecoderConfig:
-    config = plain(s, positions, theta=1e6)
-    layers = layers_of([s.window(default=None)] * len(config.layers))
+    config = _windowed(s, positions, theta=1e6)
     return replace(
         config,
-        layers=tuple(replace(layer, sparse=True) for layer in layers),
+        layers=tuple(replace(layer, sparse=True) for layer in config.layers),
         mixture=Mixture(
             experts=s.count("num_local_experts", s.published(8)),
             top=s.count("num_experts_per_tok", s.published(2)),
@@ -104,15 +103,9 @@ MIXTRAL = DecoderFamily(
 _QKV, _GATED = ("q", "k", "v"), ("gate", "up")
 
 
-def _phi3(s: Settings, positions: int) -> DecoderConfig:
-    config = plain(s, positions, partial=1.0)
-    window = s.window(default=None)
-    return replace(config, layers=layers_of([window] * len(config.layers)))
-
-
 PHI3 = DecoderFamily(
     "phi3",
-    _phi3,
+    partial(_windowed, partial=1.0),
     names=dict.fromkeys(_QKV, "self_attn.qkv_proj") | dict.fromkeys(_GATED, "mlp.gate_up_proj"),
     gguf_names=dict.fromkeys(_QKV, "attn_qkv") | dict.fromkeys(_GATED, "ffn_up"),
     fused=(_QKV, _GATED),

@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -72,24 +71,22 @@ _LLAMA3 = Kind((_words(r"\p{N}{1,3}"),), whole=True, begins=True)
 _LLAMA3_MERGED = Kind(_LLAMA3.splits)
 _QWEN2 = Kind((_words(r"\p{N}"),))
 _DIGITS = Kind((r"\p{N}", _GPT2))
-KINDS: Mapping[str, Kind] = MappingProxyType(
-    {
-        "dbrx": _LLAMA3_MERGED,
-        "deepseek-r1-qwen": _QWEN2,
-        "default": Kind((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
-        "gpt-2": Kind((_GPT2,)),
-        "gpt-4o": Kind((_cased(r"\p{N}{1,3}", f"{_ENGLISH}?"),)),
-        "llama-bpe": _LLAMA3,
-        "llama-v3": _LLAMA3,
-        "llama3": _LLAMA3,
-        "qwen2": _QWEN2,
-        "refact": _DIGITS,
-        "smaug-bpe": _LLAMA3_MERGED,
-        "smollm": _DIGITS,
-        "starcoder": _DIGITS,
-        "tekken": Kind((_cased(r"\p{N}"),), whole=True, begins=True),
-    }
-)
+KINDS: Mapping[str, Kind] = {
+    "dbrx": _LLAMA3_MERGED,
+    "deepseek-r1-qwen": _QWEN2,
+    "default": Kind((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
+    "gpt-2": Kind((_GPT2,)),
+    "gpt-4o": Kind((_cased(r"\p{N}{1,3}", f"{_ENGLISH}?"),)),
+    "llama-bpe": _LLAMA3,
+    "llama-v3": _LLAMA3,
+    "llama3": _LLAMA3,
+    "qwen2": _QWEN2,
+    "refact": _DIGITS,
+    "smaug-bpe": _LLAMA3_MERGED,
+    "smollm": _DIGITS,
+    "starcoder": _DIGITS,
+    "tekken": Kind((_cased(r"\p{N}"),), whole=True, begins=True),
+}
 """By `tokenizer.ggml.pre`: Llama 3, Qwen2 and 3, Phi-4 (`dbrx`, `gpt-4o`), Mistral Nemo and later
 (`tekken`), SmolLM, SmolLM3 (`smaug-bpe`), Granite (`refact`, `dbrx`), GPT-2."""
 

@@ -51,7 +51,6 @@ class Names:
         return tuple(f"{name}.{kind}" for kind in kinds[: 1 if part in _TABLES else 2])
 
     def check(self, source: Source) -> None:
-        """`SourceError` for a tensor that would be left out."""
         known = [re.escape(name) for part in _PARTS for name in self.tensors(part, "@")]
         known += [f"{re.escape(self.root)}({_UNUSED})"] if self.root is not None else []
         known += [_PRETRAINING] if self.root else []

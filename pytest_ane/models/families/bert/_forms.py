@@ -156,7 +156,6 @@ class AnePooling(nn.Module):
         self.config = config
 
     def forward(self, x: Tensor, *mask: Tensor) -> Tensor:
-        """Mean or first position; its norm is 1 where the model is so."""
         c = self.config
         if mask:
             # The mask's softmax is 1 / T at the text's T positions and 0 at padding: no sum of

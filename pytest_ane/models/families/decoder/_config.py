@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import ceil
-from types import MappingProxyType
 from typing import Any, Literal
 
 from pytest_ane.mlprogram.errors import SourceError
@@ -169,52 +168,48 @@ class DecoderConfig:
 
 Parts = Mapping[str, str]
 
-PUBLISHED: Parts = MappingProxyType(
-    {
-        "embedding": "embed_tokens",
-        "norm": "norm",
-        "attention_norm": "input_layernorm",
-        "q": "self_attn.q_proj",
-        "k": "self_attn.k_proj",
-        "v": "self_attn.v_proj",
-        "o": "self_attn.o_proj",
-        "q_norm": "self_attn.q_norm",
-        "k_norm": "self_attn.k_norm",
-        "ffn_norm": "post_attention_layernorm",
-        "gate": "mlp.gate_proj",
-        "up": "mlp.up_proj",
-        "down": "mlp.down_proj",
-    }
-)
+PUBLISHED: Parts = {
+    "embedding": "embed_tokens",
+    "norm": "norm",
+    "attention_norm": "input_layernorm",
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "o": "self_attn.o_proj",
+    "q_norm": "self_attn.q_norm",
+    "k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
 """Names of transformers' modules, which most families share."""
-GGUF: Parts = MappingProxyType(
-    {
-        "embedding": "token_embd",
-        "norm": "output_norm",
-        "head": "output",
-        "attention_norm": "attn_norm",
-        "q": "attn_q",
-        "k": "attn_k",
-        "v": "attn_v",
-        "o": "attn_output",
-        "q_norm": "attn_q_norm",
-        "k_norm": "attn_k_norm",
-        "attention_post_norm": "post_attention_norm",
-        "ffn_norm": "ffn_norm",
-        "gate": "ffn_gate",
-        "up": "ffn_up",
-        "down": "ffn_down",
-        "router": "ffn_gate_inp",
-        "expert_gate": "ffn_gate_exps",
-        "expert_up": "ffn_up_exps",
-        "expert_down": "ffn_down_exps",
-        "shared_gate": "ffn_gate_shexp",
-        "shared_up": "ffn_up_shexp",
-        "shared_down": "ffn_down_shexp",
-        "shared_router": "ffn_gate_inp_shexp",
-        "ffn_post_norm": "post_ffw_norm",
-    }
-)
+GGUF: Parts = {
+    "embedding": "token_embd",
+    "norm": "output_norm",
+    "head": "output",
+    "attention_norm": "attn_norm",
+    "q": "attn_q",
+    "k": "attn_k",
+    "v": "attn_v",
+    "o": "attn_output",
+    "q_norm": "attn_q_norm",
+    "k_norm": "attn_k_norm",
+    "attention_post_norm": "post_attention_norm",
+    "ffn_norm": "ffn_norm",
+    "gate": "ffn_gate",
+    "up": "ffn_up",
+    "down": "ffn_down",
+    "router": "ffn_gate_inp",
+    "expert_gate": "ffn_gate_exps",
+    "expert_up": "ffn_up_exps",
+    "expert_down": "ffn_down_exps",
+    "shared_gate": "ffn_gate_shexp",
+    "shared_up": "ffn_up_shexp",
+    "shared_down": "ffn_down_shexp",
+    "shared_router": "ffn_gate_inp_shexp",
+    "ffn_post_norm": "post_ffw_norm",
+}
 """Names of llama.cpp, the same for all architectures (`gguf-py/gguf/constants.py`)."""
 FREQUENCY_FACTORS = "rope_freqs.weight"
 """Divisors of RoPE's frequencies in GGUF."""
@@ -330,6 +325,5 @@ def parts_of(c: DecoderConfig, index: int) -> list[str]:
 
 
 def find_root(source: Source, usual: str) -> str:
-    """What a published checkpoint's names begin with; the usual where none is found."""
     stem = f"{PUBLISHED['embedding']}.weight"
     return next((root for root in _ROOTS if f"{root}{stem}" in source.names), usual)

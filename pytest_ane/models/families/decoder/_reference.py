@@ -212,7 +212,6 @@ class Weights:
 
 
 def linear_shapes(c: DecoderConfig, index: int) -> Mapping[str, tuple[int, int]]:
-    """Rows and columns of a block's maps."""
     head, kv_heads = c.heads_of(index)
     queries, keys = c.heads * head, kv_heads * head
     return {

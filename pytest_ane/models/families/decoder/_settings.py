@@ -206,10 +206,7 @@ class Settings:
         return None if value is None else positive(value, self.what(key))
 
     def is_tied(self, head: str, default: bool) -> bool:
-        """Whether the head is the embedding's; the default where nothing tells.
-
-        A head that the file has is its own, whatever the configuration says, as in transformers 5.
-        """
+        """Whether the head is the embedding's: not where the file has one, as in transformers 5."""
         names = self.source.names
         return self.flag("tie_word_embeddings", bool(names) or default) and head not in names
 
@@ -234,10 +231,7 @@ class Settings:
         return self.count("vocab_size", None if tokens is None else len(tokens))
 
     def window(self, default: int | None) -> int | None:
-        """Positions that a layer with a window sees; the default where the key is absent.
-
-        GGUF files of Phi-4 have a window of 0, which is none.
-        """
+        """The default where the key is absent; GGUF files of Phi-4 have 0, which is none."""
         if self.is_gguf and self.get("sliding_window") == 0:
             return None
         width = self.cap("sliding_window", default)
@@ -276,20 +270,13 @@ class Settings:
         theta_key: str = "rope_theta",
         scaled: bool = True,
     ) -> Rotary:
-        """RoPE's angles.
+        """RoPE's angles for as many positions as the shards take.
 
-        Args:
-            head: channels of a head.
-            positions: as many as the shards take.
-            theta: the base where `config.json` names none.
-            partial: share of the head that turns where the file names none; None where the family
-                honours no share.
-            layer_type: whose table it is, where there are several.
-            theta_key: where a base may stand besides the table.
-            scaled: whether `rope_scaling` is this table's.
-
-        Raises:
-            SourceError: of a kind that is not computed, or said twice and differently.
+        `theta` is the base where `config.json` names none, which may stand at `theta_key` besides
+        the table; `partial` the share of the head that turns where the file names none, None where
+        the family honours no share; `layer_type` whose table it is, where there are several;
+        `scaled` whether `rope_scaling` is this table's. `SourceError` for a kind that is not
+        computed, or what is said twice and differently.
         """
         table, what = self._rope_table(head, layer_type, scaled=scaled)
         if partial is None and table.get("partial_rotary_factor", 1.0) != 1.0:
@@ -447,7 +434,6 @@ class Settings:
 def layers_of(
     windows: Sequence[int | None], rotaries: Sequence[int | None] | None = None
 ) -> tuple[Layer, ...]:
-    """Layers by their windows and angles; all turn by the first ones where none are told."""
     turned = rotaries if rotaries is not None else [0] * len(windows)
     return tuple(Layer(r, w) for r, w in zip(turned, windows, strict=True))
 
@@ -464,17 +450,10 @@ def plain(
 ) -> DecoderConfig:
     """What llama-like configurations share; families replace what is theirs.
 
-    Args:
-        s: the configuration.
-        positions: as many as the shards take.
-        theta: RoPE's base where the configuration has none; None where the family reads RoPE.
-        head: channels of a head where it does not tell; an even share where None.
-        kv_heads: key heads, where the family reads them by layer.
-        activation: the only one that is computed.
-        partial: share of a head that turns where it does not tell; None where all must.
-
-    Raises:
-        SourceError: sizes that do not fit one another, or another activation.
+    Where the configuration does not tell, `theta` is RoPE's base, or None where the family reads
+    RoPE, `head` the channels of a head, an even share where None, and `partial` the share of a head
+    that turns, None where all must. `SourceError` for sizes that do not fit one another, or another
+    activation.
     """
     width, heads = s.count("hidden_size"), s.count("num_attention_heads")
     kv_heads = kv_heads or s.count("num_key_value_heads", heads)
@@ -506,10 +485,7 @@ def plain(
 
 
 def biases(s: Settings, *, ffn: bool = True) -> tuple[str, ...]:
-    """Projections with a bias: by `attention_bias` and `mlp_bias`, or those of a GGUF file.
-
-    Without `ffn` only attention may have some.
-    """
+    """Projections with a bias; without `ffn` only attention may have some."""
     if s.is_gguf:
         parts = LINEAR if ffn else ATTENTION
         return tuple(part for part in parts if f"blk.0.{GGUF[part]}.bias" in s.source.names)

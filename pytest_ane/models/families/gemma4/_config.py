@@ -233,7 +233,6 @@ class Part(NamedTuple):
 
 
 def part(shard: str) -> Part:
-    """What a shard id other than the head's stands for; `ManifestError` where it is no shard."""
     match = _ID.fullmatch(shard)
     if match is None:
         raise ManifestError(

@@ -157,7 +157,6 @@ def routed(x: Tensor, w: RouterWeights, c: DecoderConfig, own: range) -> Routes:
 
 
 def undecided(x: Tensor, w: RouterWeights, c: DecoderConfig, own: range) -> tuple[int, ...]:
-    """Rows at which fp16 cannot tell whether one of a pack's own experts is chosen."""
     assert c.mixture is not None
     entering = rms_norm(x, c.epsilon) * w.scale
     close = close_choices(entering, w.projection, c.mixture.top)

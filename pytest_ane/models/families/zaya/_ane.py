@@ -76,7 +76,6 @@ class PublishedRouter(AneRouter):
         return own if self.carry is None else own + before * self.carry
 
     def forward(self, state: Tensor) -> Tensor:
-        """Of the router's state. Balancing biases count in choosing alone."""
         inner = F.gelu(self.second(F.gelu(self.first(self.norm(state)))))
         shares = torch.softmax(self.last(inner), dim=1)
         return torch.where(self.chosen(shares + self.balancing), shares, self.zero)

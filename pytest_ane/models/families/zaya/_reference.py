@@ -83,7 +83,6 @@ class ZayaWeights(Weights):
     _names: ZayaNames
 
     def embedding(self, ids: Sequence[int]) -> FloatArray:
-        """Hidden states that enter the first layer, scaled in the published model."""
         rows = super().embedding(ids)
         if not self.config.is_published:
             return rows
