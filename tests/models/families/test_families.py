@@ -29,9 +29,6 @@ from pytest_ane.models.families import (
     shard_input,
 )
 from pytest_ane.models.families._blocks import (
-    block_index,
-    head_index,
-    is_head,
     missing,
     slice_bounds,
     slices,
@@ -195,11 +192,6 @@ def test_a_shard_that_is_neither_block_nor_head(name: str) -> None:
     assert f"Family 'mine' has no shard {name!r}; blocks are L00, L01, ..." in str(error.value)
 
 
-def test_indices() -> None:
-    assert (block_index("L07"), block_index("L110"), head_index("head.2")) == (7, 110, 2)
-    assert [is_head(shard) for shard in ("L00", "head.0")] == [False, True]
-
-
 def test_a_stack_is_whole_up_to_its_last_block() -> None:
     assert starts_whole(["L01", "head.3", "L00"])
     assert not starts_whole(["L01", "head.0"])
@@ -211,10 +203,6 @@ def test_the_head_is_one_slice_or_a_row_of_them() -> None:
     assert slices(["head.1", "L00", "head.0"]) == 2
     with pytest.raises(ManifestError, match=r"number them head\.0 to head\.1"):
         slices(["head.0", "head.2"])
-
-
-def test_ten_words_in_three_slices() -> None:
-    assert [slice_bounds(10, 3, i) for i in range(3)] == [(0, 3), (3, 6), (6, 10)]
 
 
 @given(st.integers(1, 200_000), st.integers(1, 64))

@@ -94,6 +94,7 @@ def test_an_error_of_many_lines_is_said_in_one() -> None:
     assert error_line(KeyError(), "nowhere") == "KeyError"
 
 
+TRAITS = ("window", "entry_scale", "causal", "recurrent")
 X, Y = Port("x", (1, 4, "T", 1)), Port("y", (1, 4, "T", 1))
 
 
@@ -107,12 +108,7 @@ def test_all_that_a_family_tells_of_its_layout() -> None:
     family = AneLayout("gemma3", 4, window=9, recurrent=("tail",), entry_scale=1 / 32)
     own = renamed(family)
     assert (own.width, own.sees, own.shifts) == (family.width, family.sees, family.shifts)
-    assert (trait(own, "window"), trait(own, "entry_scale"), trait(own, "causal")) == (
-        9,
-        1 / 32,
-        True,
-    )
-    assert trait(own, "recurrent") == ("past",)
+    assert [trait(own, name) for name in TRAITS] == [9, 1 / 32, True, ("past",)]
     hidden = np.ones((2, 4), np.float32)
     assert own.inputs(hidden)["hidden"].shape == (1, 4, 2, 1)
     np.testing.assert_array_equal(own.output({"out": np.ones((1, 4, 2, 1), np.float32)}), hidden)
@@ -120,9 +116,4 @@ def test_all_that_a_family_tells_of_its_layout() -> None:
 
 def test_what_a_family_of_the_user_s_own_leaves_out() -> None:
     own = renamed(SimpleNamespace(width=4, sees="itself"))
-    assert (trait(own, "window"), trait(own, "entry_scale"), trait(own, "causal")) == (
-        None,
-        1.0,
-        True,
-    )
-    assert trait(own, "recurrent") is None
+    assert [trait(own, name) for name in TRAITS] == [None, 1.0, True, None]

@@ -164,20 +164,7 @@ def test_a_tensor_that_is_not_where_the_index_has_it(folder: Path) -> None:
     assert f"{folder / FIRST}: tensor 'round' is not in this file, where the index has it" in said
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "../w.safetensors",
-        "/etc/passwd",
-        "a/b.safetensors",
-        "a\\b.safetensors",
-        "",
-        3,
-        "..",
-        ["a"],
-        {},
-    ],
-)
+@pytest.mark.parametrize("name", ["../w", "/etc/passwd", "a/b", "a\\b", "", 3, "..", ["a"], {}])
 def test_an_index_names_files_of_its_own_folder_only(folder: Path, name: object) -> None:
     (folder / INDEX).write_text(json.dumps({"weight_map": {"w": name}}))
     assert f"names the file {name!r}, which is no" in complaint(lambda: SafetensorsSource(folder))
@@ -254,14 +241,6 @@ def test_truncation_is_noticed_at_every_length(tmp_path: Path) -> None:
         start = f"{path}: the safetensors file is damaged or incomplete ({length} bytes; "
         assert said.startswith(start), length
         assert said.endswith("; fetch it again.")
-
-
-def test_the_sentence_says_what_is_amiss(tmp_path: Path) -> None:
-    path = write_file(tmp_path / "w.safetensors", {"half": ("F16", HALF)})
-    path.write_bytes(path.read_bytes()[:-1])
-    size = path.stat().st_size
-    said = complaint(lambda: SafetensorsSource(path).tensor("half", (3,)))
-    assert f"({size} bytes; incomplete metadata, file not fully covered)" in said
 
 
 @pytest.mark.parametrize(

@@ -27,12 +27,11 @@ from tests.models.families.bert.oracle import (
     LENGTH,
     Case,
     converted,
-    difference,
     expected,
     pooled,
-    prompt,
     referred,
 )
+from tests.models.families.decoder.oracle import difference, prompt
 
 BOUND = 1e-4
 
