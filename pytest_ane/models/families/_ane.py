@@ -46,9 +46,7 @@ class ScaledLayerNorm(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor, epsilon: float) -> None:
         super().__init__()
-        self.weight, self.bias = (
-            nn.Parameter(each.reshape(1, -1, 1, 1), requires_grad=False) for each in (weight, bias)
-        )
+        self.weight, self.bias = constant(weight), constant(bias)
         self.root_epsilon = epsilon**0.5
 
     def forward(self, x: Tensor) -> Tensor:
@@ -140,6 +138,11 @@ def over(x: float | Tensor, y: Tensor) -> Tensor:
     if isinstance(x, Tensor):
         return x / y
     return torch.full((1,) * y.ndim, x, dtype=y.dtype) / y
+
+
+def constant(values: Tensor) -> nn.Parameter:
+    """Values of channels `[C]` as `[1, C, 1, 1]`."""
+    return nn.Parameter(values.reshape(1, -1, 1, 1), requires_grad=False)
 
 
 def pointwise(weight: Tensor, bias: Tensor | None = None) -> nn.Conv2d:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pytest_ane.mlprogram.errors import ManifestError, SourceError
 from pytest_ane.models.families import Port, Wire
@@ -47,12 +47,6 @@ def slices(shards: Sequence[str]) -> int:
     return max(len(heads), 1)
 
 
-def check_depth(label: str, shards: Sequence[str], layers: int) -> None:
-    for shard in shards:
-        if is_block(shard) and block_index(shard) >= layers:
-            raise SourceError(f"{label}: has {layers} layers, so no shard {shard}.")
-
-
 def slice_bounds(vocabulary: int, parts: int, index: int) -> tuple[int, int]:
     """First and one past the last vocabulary row of a slice; slices differ by one row at most."""
     return vocabulary * index // parts, vocabulary * (index + 1) // parts
@@ -79,3 +73,11 @@ def is_block(shard: str) -> bool:
 
 def is_head(shard: str) -> bool:
     return _HEAD.fullmatch(shard) is not None
+
+
+def check_depth(
+    label: str, blocks: Iterable[str], layers: int, index: Callable[[str], int] = block_index
+) -> None:
+    for shard in blocks:
+        if index(shard) >= layers:
+            raise SourceError(f"{label}: has {layers} layers, so no shard {shard}.")

@@ -150,7 +150,7 @@ class BuilderModel:
             ) from error
         if not isinstance(made, Conversion):
             raise BuildError(
-                f"{subject}: builder {self.target!r} gave {_article(made)}; return a "
+                f"{subject}: builder {self.target!r} gave {type(made).__name__}; return a "
                 "pytest_ane.models.families.Conversion."
             )
         if fault := _unsound(made):
@@ -182,26 +182,21 @@ def _unsound(made: Conversion) -> str | None:
     import torch
 
     if not isinstance(made.module, torch.nn.Module):
-        return f"has {_article(made.module)} for a module; give a torch.nn.Module"
+        return f"has {type(made.module).__name__} for a module; give a torch.nn.Module"
     if made.reference is not None and not callable(made.reference):
-        return f"has {_article(made.reference)} for a reference; give a callable or None"
+        return f"has {type(made.reference).__name__} for a reference; give a callable or None"
     ports = (*made.inputs, *made.outputs, *made.states)
     if not made.inputs or not made.outputs:
         return "names no inputs or no outputs; give a Port for each"
     for port in ports:
         if not isinstance(port, Port):
-            return f"has {_article(port)} among its ports; give a pytest_ane.models.families.Port"
+            return f"has {type(port).__name__} among its ports; give a families.Port"
         if not all(d == "T" or (isinstance(d, int) and d > 0) for d in port.shape):
             return f"gives {port.name!r} the shape {port.shape}; use sizes and 'T'"
     names = [port.name for port in ports]
     if len(set(names)) < len(names):
         return f"names a port twice among {', '.join(names)}"
     return None
-
-
-def _article(value: object) -> str:
-    name = type(value).__name__
-    return f"an {name}" if name[0] in "AEIOUaeiou" else f"a {name}"
 
 
 @dataclass(frozen=True)

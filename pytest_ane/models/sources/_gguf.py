@@ -186,8 +186,6 @@ class _Reader(gguf.GGUFReader):  # type: ignore[misc]
 
 
 def _open(path: Path) -> gguf.GGUFReader:
-    if not path.is_file():
-        raise SourceError(f"{path}: no such file; give the GGUF file's path in shards.toml.")
     try:
         with path.open("rb") as file:
             magic = file.read(4)

@@ -130,13 +130,6 @@ def test_what_is_missing_is_named(source: GGUFSource, file: Path) -> None:
         assert message in str(error.value)
 
 
-def test_missing_file(tmp_path: Path) -> None:
-    path = tmp_path / "absent.gguf"
-    with pytest.raises(SourceError) as error:
-        GGUFSource(path)
-    assert str(error.value) == f"{path}: no such file; give the GGUF file's path in shards.toml."
-
-
 @pytest.mark.parametrize("content", [b"", b"GG", b"PK\x03\x04 a wheel", b"version https://git-lfs"])
 def test_another_kind_of_file(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "weights.gguf"

@@ -32,7 +32,7 @@ converted = ("bert",)
 def open_model(source: Source, cut: Cut) -> BertModel:
     shards = [wire.shard for wire in wiring(cut.shards)]
     config = read(source, cut.max_tokens)
-    blocks.check_depth(source.label, shards, config.layers)
+    blocks.check_depth(source.label, filter(blocks.is_block, shards), config.layers)
     return BertModel(source, config, shards)
 
 

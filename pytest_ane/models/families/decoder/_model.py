@@ -39,8 +39,6 @@ from pytest_ane.models.sources import Source, Spread
 if TYPE_CHECKING:
     from torch import nn
 
-    from pytest_ane.models.families.decoder._reference import Weights
-
 T = TypeVar("T")
 
 
@@ -69,8 +67,16 @@ class DecoderModel:
         return self.config.description
 
     @property
-    def weights(self) -> Weights:
+    def weights(self) -> Any:
+        """The source by the family's names, in float32."""
         return self._weights(np.float32)
+
+    @property
+    def _forms(self) -> Any:
+        """The module with the family's `Weights`, `routed` and `undecided`, which needs torch."""
+        from pytest_ane.models.families.decoder import _reference
+
+        return _reference
 
     def layout(self, shard: str) -> AneLayout:
         return layout(self.config, shard)
@@ -95,14 +101,10 @@ class DecoderModel:
         return None if is_head(shard) else list
 
     def routed(self, shard: str) -> Routing | None:
-        from pytest_ane.models.families.decoder._reference import routed
-
-        return self._of_experts(shard, routed)
+        return self._of_experts(shard, self._forms.routed)
 
     def undecided(self, shard: str) -> Undecided | None:
-        from pytest_ane.models.families.decoder._reference import undecided
-
-        return self._of_experts(shard, undecided)
+        return self._of_experts(shard, self._forms.undecided)
 
     def filling(self, shard: str) -> Filling | None:
         if self.config.context is None or self.layout(shard).window is None:
@@ -161,10 +163,8 @@ class DecoderModel:
         form, index = AneBlock if c.context is None else StatefulBlock, block_index(shard)
         return form(c, index, weights.block(index))
 
-    def _weights(self, dtype: npt.DTypeLike) -> Weights:
-        from pytest_ane.models.families.decoder._reference import Weights
-
-        return Weights(self.source, self.config, self.names, dtype)
+    def _weights(self, dtype: npt.DTypeLike) -> Any:
+        return self._forms.Weights(self.source, self.config, self.names, dtype)
 
 
 def layout(config: DecoderConfig, shard: str) -> AneLayout:
@@ -229,7 +229,7 @@ class DecoderFamily:
         ids = [wire.shard for wire in self.wiring(cut.shards)]
         slices = blocks.slices(ids)
         config, names = self.read(source, cut, slices)
-        blocks.check_depth(source.label, ids, len(config.layers))
+        blocks.check_depth(source.label, filter(blocks.is_block, ids), len(config.layers))
         if source.names:
             names.require(source, config, ids)
         return DecoderModel(source, config, names, cut)

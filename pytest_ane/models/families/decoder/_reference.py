@@ -207,6 +207,9 @@ class Weights:
             return self._read(name, 1, width)
         return self._read(name, width)[None]
 
+    def _layer_tensor(self, index: int, name: str, *shape: int) -> Tensor:
+        return self._read(self._names.own_of(index, name), *shape)
+
     def _read(self, name: str, *shape: int) -> Tensor:
         return torch.from_numpy(self._source.tensor(name, shape, self._dtype))
 

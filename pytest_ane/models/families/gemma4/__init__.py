@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_ane.mlprogram.arrays import FloatArray
-from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.models.families import Cut, Port, Ports, Reference, Routing, Undecided
+from pytest_ane.models.families import Cut, Port, Ports, Reference
 from pytest_ane.models.families import _blocks as blocks
 from pytest_ane.models.families._blocks import is_head
 from pytest_ane.models.families._decoders import GEMMA_NAMES
@@ -34,8 +33,6 @@ from pytest_ane.models.sources import Source, Spread
 if TYPE_CHECKING:
     from torch import nn
 
-    from pytest_ane.models.families.gemma4._forms import Weights
-
 T = TypeVar("T")
 
 
@@ -53,9 +50,10 @@ class Gemma4Model(DecoderModel):
         return [shard for shard in every if part(shard) not in listed]
 
     @property
-    def weights(self) -> Weights:
-        """The source by the family's names."""
-        return self._weights(np.float32)
+    def _forms(self) -> Any:
+        from pytest_ane.models.families.gemma4 import _forms
+
+        return _forms
 
     def layout(self, shard: str) -> AneLayout:
         """How hidden states enter and leave a shard."""
@@ -65,13 +63,12 @@ class Gemma4Model(DecoderModel):
         """The float32 module of a shard on sequences `[T, C]`."""
         from pytest_ane.models.families._reference import run_each, run_together
         from pytest_ane.models.families.decoder._reference import attended
-        from pytest_ane.models.families.gemma4._forms import pack
 
         if is_head(shard):
             return super().reference(shard)
         c, weights = self.config, self.weights
         if (of := pack_of(shard)) is not None:
-            return partial(run_together, lambda x: pack(x, weights, of))
+            return partial(run_together, lambda x: self._forms.pack(x, weights, of))
         index = self.index(shard)
         w = weights.attention(index)
         return partial(run_each, lambda x: attended(x, w, c, index))
@@ -87,18 +84,6 @@ class Gemma4Model(DecoderModel):
         width, scalar = self.config.width, self.weights.scalar(of.layer)
         return partial(run_each, lambda x: x[:, :width] * scalar)
 
-    def routed(self, shard: str) -> Routing | None:
-        """Which of a pack's own experts are among the chosen."""
-        from pytest_ane.models.families.gemma4._forms import routed
-
-        return self._of_experts(shard, routed)
-
-    def undecided(self, shard: str) -> Undecided | None:
-        """Where fp16 cannot tell which of a pack's own experts are among the chosen."""
-        from pytest_ane.models.families.gemma4._forms import undecided
-
-        return self._of_experts(shard, undecided)
-
     def ports(self, shard: str) -> Ports:
         """As of `conversion`."""
         if pack_of(shard) is None:
@@ -113,6 +98,7 @@ class Gemma4Model(DecoderModel):
     def _of_experts(
         self, shard: str, tell: Callable[..., T]
     ) -> Callable[[Sequence[FloatArray]], list[T]] | None:
+        """Of a pack what is told of its own experts."""
         from pytest_ane.models.families._reference import each
 
         if (of := pack_of(shard)) is None:
@@ -135,11 +121,6 @@ class Gemma4Model(DecoderModel):
         weights = self._weights(self.dtype)
         pack = AnePack(c, weights.router(index), weights.banks(*of), of.pack)
         return AneCombiner(c, pack, weights.combiner(index)) if of.combines else pack
-
-    def _weights(self, dtype: npt.DTypeLike) -> Weights:
-        from pytest_ane.models.families.gemma4._forms import Weights
-
-        return Weights(self.source, self.config, self.names, dtype)
 
 
 def layout(config: DecoderConfig, shard: str) -> AneLayout:
@@ -171,11 +152,8 @@ class Gemma4Family(DecoderFamily):
         cut = replace(cut, stateful=True)
         ids = [wire.shard for wire in wiring(cut.shards)]
         config, names = self.read(source, cut, blocks.slices(ids))
-        for shard in ids:
-            if not is_head(shard) and part(shard).layer >= len(config.layers):
-                raise SourceError(
-                    f"{source.label}: has {len(config.layers)} layers, so no shard {shard}."
-                )
+        layers = [shard for shard in ids if not is_head(shard)]
+        blocks.check_depth(source.label, layers, len(config.layers), lambda s: part(s).layer)
         return Gemma4Model(source, config, names, cut)
 
     def layout(self, description: dict[str, Any], shard: str) -> AneLayout:

@@ -15,7 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from pytest_ane.models.families import Routes
-from pytest_ane.models.families._ane import ScaledRMSNorm, cast_to, pointwise, scaled_to_unit
+from pytest_ane.models.families._ane import (
+    ScaledRMSNorm,
+    cast_to,
+    constant,
+    pointwise,
+    scaled_to_unit,
+)
 from pytest_ane.models.families._reference import close_choices, rms_norm
 from pytest_ane.models.families.decoder import _reference as weights
 from pytest_ane.models.families.decoder._ane import Router, projection, weighted
@@ -101,9 +107,6 @@ class Weights(weights.Weights):
 
         return bank("gate", 0), bank("up", 0), bank("down", 1)
 
-    def _layer_tensor(self, layer: int, name: str, *shape: int) -> Tensor:
-        return self._read(self._names.own_of(layer, name), *shape)
-
 
 def route(x: Tensor, w: RouterWeights, c: DecoderConfig) -> Tensor:
     """Routing weights `[T, experts]`: the chosen ones' shares times each expert's scale."""
@@ -161,10 +164,6 @@ def undecided(x: Tensor, w: RouterWeights, c: DecoderConfig, own: range) -> tupl
     entering = rms_norm(x, c.epsilon) * w.scale
     close = close_choices(entering, w.projection, c.mixture.top)
     return tuple(close[:, own.start : own.stop].any(dim=-1).nonzero()[:, 0].tolist())
-
-
-def constant(values: Tensor) -> nn.Parameter:
-    return nn.Parameter(values.reshape(1, -1, 1, 1), requires_grad=False)
 
 
 class AnePack(nn.Module):

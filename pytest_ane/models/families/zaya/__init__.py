@@ -42,11 +42,6 @@ class ZayaModel(DecoderModel):
     dtype: npt.DTypeLike = np.float16
     """Of what is converted: half the memory, and fp16 ones convert fastest."""
 
-    @property
-    def weights(self) -> ZayaWeights:
-        """The source by the names it has, in float32."""
-        return self._weights(np.float32)
-
     def reference(self, shard: str) -> Reference:
         """The float32 module of a shard on sequences `[T, C]`."""
         from pytest_ane.models.families._reference import run_each, run_together
@@ -119,7 +114,7 @@ def open_model(source: Source, cut: Cut) -> ZayaModel:
     """As `Family.open_model`."""
     ids = [wire.shard for wire in wiring(cut.shards)]
     config, names = ZayaConfig.read(source, blocks.slices(ids), cut)
-    blocks.check_depth(source.label, ids, len(config.layers))
+    blocks.check_depth(source.label, filter(blocks.is_block, ids), len(config.layers))
     return ZayaModel(source, config, names, cut)
 
 

@@ -15,6 +15,7 @@ from pytest_ane.models.families._ane import (
     Chosen,
     ScaledRMSNorm,
     cast_to,
+    constant,
     convolution,
     pointwise,
     rotate,
@@ -32,9 +33,9 @@ from pytest_ane.models.families.zaya._reference import (
 class AneResidual(nn.Module):
     def __init__(self, weights: Residual) -> None:
         super().__init__()
-        self.residual_scale = _channels(weights.residual_scale)
-        self.residual_bias = _channels(weights.residual_bias)
-        self.scale, self.bias = _channels(weights.scale), _channels(weights.bias)
+        self.residual_scale = constant(weights.residual_scale)
+        self.residual_bias = constant(weights.residual_bias)
+        self.scale, self.bias = constant(weights.scale), constant(weights.bias)
 
     def forward(self, x: Tensor, given: Tensor) -> Tensor:
         return x * self.residual_scale + self.residual_bias + given * self.scale + self.bias
@@ -49,7 +50,7 @@ class AneRouter(nn.Module):
         self.norm = ScaledRMSNorm(weights.norm, config.epsilon)
         self.first, self.second = pointwise(*weights.first), pointwise(*weights.second)
         self.last = pointwise(weights.last)
-        self.balancing = _channels(weights.balancing)
+        self.balancing = constant(weights.balancing)
 
     def forward(self, h: Tensor) -> Tensor:
         inner = self.norm(F.silu(self.down_proj(h)))
@@ -68,7 +69,7 @@ class PublishedRouter(AneRouter):
         dtype = weights.last.dtype
         self.chosen = Chosen(len(weights.last), 1, dtype)
         self.register_buffer("zero", torch.zeros(1, dtype=dtype))
-        self.carry = None if weights.carry is None else _channels(weights.carry)
+        self.carry = None if weights.carry is None else constant(weights.carry)
 
     def state(self, h: Tensor, before: Tensor) -> Tensor:
         """What the next mixture's router goes on from, `[1, R, T, 1]`, of normed states."""
@@ -221,7 +222,3 @@ class AneAttention(nn.Module):
         self.kv_cache[:] = cache
         keys, values = cache.chunk(2, dim=0)
         return keys, values
-
-
-def _channels(weight: Tensor) -> nn.Parameter:
-    return nn.Parameter(weight.reshape(1, -1, 1, 1), requires_grad=False)

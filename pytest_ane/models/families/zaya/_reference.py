@@ -196,9 +196,6 @@ class ZayaWeights(Weights):
         )
         return scale, bias
 
-    def _layer_tensor(self, index: int, name: str, *shape: int) -> Tensor:
-        return self._read(self._names.own_of(index, name), *shape)
-
     def _biased(self, index: int, name: str, *shape: int) -> Linear:
         weight = self._layer_tensor(index, f"{name}.weight", *shape)
         return Linear(weight, self._layer_tensor(index, f"{name}.bias", shape[0]))
