@@ -42,13 +42,10 @@ def _llama(s: Settings, positions: int) -> DecoderConfig:
 LLAMA = DecoderFamily("llama", _llama, paired=True, revision=3)
 
 
-_ROPE_INTERVAL = 4
-
-
 def _smollm3(s: Settings, positions: int) -> DecoderConfig:
     config = plain(s, positions, theta=2e6)
     count = len(config.layers)
-    interval = s.count("no_rope_layer_interval", _ROPE_INTERVAL)
+    interval = s.count("no_rope_layer_interval", 4)
     told = s.layers("no_rope_layers", {"1": 0, "0": None})
     turned = told or tuple(0 if (i + 1) % interval else None for i in range(count))
     kinds = ["full_attention" if r == 0 else "sliding_attention" for r in turned]
@@ -272,14 +269,13 @@ def _gemma2(s: Settings, positions: int) -> DecoderConfig:
 GEMMA2 = DecoderFamily("gemma2", _gemma2, names=GEMMA_NAMES, norm_offset=1.0, tied=True, revision=2)
 
 
-_GEMMA3_PATTERN = 6
 _STREAM_SCALE = 2.0**-5
 """Hidden states of the 270M model reach 104,000, and fp16 ends at 65,504."""
 
 
 def _gemma3(s: Settings, positions: int) -> DecoderConfig:
     config = _sandwiched(s, positions, None)
-    by_kind = _window_kinds(s, len(config.layers), _GEMMA3_PATTERN)
+    by_kind = _window_kinds(s, len(config.layers), 6)
     # llama.cpp lets all layers of a file without a window see everything.
     windows = s.windows(by_kind, s.window(default=s.published(4096)))
     far = s.rotary(config.head, positions, theta=1e6, layer_type="full_attention")

@@ -34,27 +34,17 @@ class GGUFSource:
     synthetic = False
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path, self.label = path, str(path)
         self._reader = _open(path)
         self._tensors = {tensor.name: tensor for tensor in self._reader.tensors}
+        self.names: Collection[str] = self._tensors.keys()
+        self.keys: Collection[str] = tuple(self._reader.fields)
         for name in self._tensors:
             if 0 in self.shape(name):
                 raise SourceError(
                     f"{path}: tensor {name!r} has shape {self.shape(name)}, an axis of 0; fetch "
                     "the file again."
                 )
-
-    @property
-    def label(self) -> str:
-        return str(self._path)
-
-    @property
-    def names(self) -> Collection[str]:
-        return self._tensors.keys()
-
-    @property
-    def keys(self) -> Collection[str]:
-        return tuple(self._reader.fields)
 
     def value(self, key: str) -> Any:
         field = self._reader.get_field(key)

@@ -35,7 +35,7 @@ class SafetensorsSource:
     synthetic = False
 
     def __init__(self, path: Path, config: Mapping[str, Any] | None = None) -> None:
-        self._checkpoint = Checkpoint.find(path)
+        self._checkpoint, self.label = Checkpoint.find(path), str(path)
         self._overrides = config or {}
         if (self._checkpoint.folder / _CONFIG).is_file():
             # Now, for families take a key that cannot be had for one that is not there.
@@ -44,10 +44,6 @@ class SafetensorsSource:
         self._files = {name: TensorFile(folder / name) for name in self._checkpoint.files}
 
     @property
-    def label(self) -> str:
-        return str(self._checkpoint.path)
-
-    @cached_property
     def names(self) -> Collection[str]:
         return self._homes.keys()
 

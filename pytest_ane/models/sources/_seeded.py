@@ -48,17 +48,8 @@ class SeededSource:
     def __init__(
         self, seed: int, spread: SpreadOf, config: Mapping[str, Any] | None = None
     ) -> None:
-        self._seed = seed
-        self._spread = spread
-        self._config = config or {}
-
-    @property
-    def label(self) -> str:
-        return f"seeded {self._seed}"
-
-    @property
-    def keys(self) -> Collection[str]:
-        return self._config.keys()
+        self._seed, self._spread, self._config = seed, spread, config or {}
+        self.label, self.keys = f"seeded {seed}", self._config.keys()
 
     def value(self, key: str) -> Any:
         return lookup(self._config, key, f"{self.label}: config has no key {key!r}.")

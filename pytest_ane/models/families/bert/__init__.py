@@ -84,21 +84,8 @@ class BertModel:
 
     def __init__(self, source: Source, config: BertConfig, shards: Sequence[str]) -> None:
         self.source, self.config, self.shards = source, config, shards
-
-    @property
-    def positions(self) -> int:
-        """N of a call, which a text may fill."""
-        return self.config.length
-
-    @property
-    def missing(self) -> Sequence[str]:
-        """Blocks that the cut leaves out."""
-        return blocks.missing(self.shards, self.config.layers)
-
-    @property
-    def description(self) -> dict[str, Any]:
-        """The configuration."""
-        return asdict(self.config)
+        self.positions, self.description = config.length, asdict(config)
+        self.missing = blocks.missing(shards, config.layers)
 
     @property
     def weights(self) -> Weights:

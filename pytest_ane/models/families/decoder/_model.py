@@ -47,24 +47,13 @@ class DecoderModel:
     """Of what is converted."""
 
     def __init__(self, source: Source, config: DecoderConfig, names: Names, cut: Cut) -> None:
-        self.source, self.config, self.names = source, config, names
-        self._cut = cut
-
-    @property
-    def shards(self) -> Sequence[str]:
-        return self._cut.shards
-
-    @property
-    def positions(self) -> int:
-        return self.config.context or self._cut.max_tokens
+        self.source, self.config, self.names, self.shards = source, config, names, cut.shards
+        self.positions = config.context or cut.max_tokens
+        self.description = config.description
 
     @property
     def missing(self) -> Sequence[str]:
-        return blocks.missing(self._cut.shards, len(self.config.layers))
-
-    @property
-    def description(self) -> dict[str, Any]:
-        return self.config.description
+        return blocks.missing(self.shards, len(self.config.layers))
 
     @property
     def weights(self) -> Any:
