@@ -234,10 +234,9 @@ def _sandwiched(s: Settings, positions: int, theta: float | None) -> DecoderConf
 
 
 def _gemma_scalar(s: Settings, config: DecoderConfig) -> float:
-    """The square of what scores are divided by.
+    """The square of what scores are divided by, in GGUF as llama.cpp takes it.
 
-    GGUF files do not tell: llama.cpp takes the head's channels, and of the models of 27B, which it
-    knows by their layers, an even share of the width (`llama_model_gemma2::load_arch_hparams`).
+    Of the models of 27B that is an even share (`llama_model_gemma2::load_arch_hparams`).
     """
     if s.is_gguf:
         return config.width / config.heads if len(config.layers) in _LARGEST_GEMMAS else config.head

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.models.sources.base import ONE_MODEL, Tokenizer
+from pytest_ane.models.sources.base import Tokenizer, misshapen
 from pytest_ane.models.sources.tokenizer import SourceTokenizer
 
 _MAGIC = b"GGUF"
@@ -74,7 +74,8 @@ class GGUFSource:
         stored = self.shape(name)
         rows = math.prod(stored[:-1] or stored)
         if len(stored) < 2 or stored[-1] != width or height not in (None, rows):
-            raise self._misshapen(name, (rows if height is None else height, width))
+            expected = rows if height is None else height, width
+            raise misshapen(self._path, name, stored, expected)
         for row in index:
             if not 0 <= row < rows:
                 raise SourceError(f"{self._path}: {name} has rows 0 to {rows - 1}, not {row}.")
@@ -101,7 +102,7 @@ class GGUFSource:
     ) -> Array:
         tensor = self._get(name)
         if self.shape(name) != shape:
-            raise self._misshapen(name, shape)
+            raise misshapen(self._path, name, self.shape(name), shape)
         try:
             stored = tensor.data
             if not isinstance(rows, slice):
@@ -115,12 +116,6 @@ class GGUFSource:
         # A copy: F32 tensors come as views of the read-only map, which torch cannot wrap.
         with np.errstate(over="ignore"):
             return np.array(data, dtype=dtype)
-
-    def _misshapen(self, name: str, expected: tuple[int, ...]) -> SourceError:
-        return SourceError(
-            f"{self._path}: tensor {name!r} has shape {self.shape(name)}, and by its configuration "
-            f"{expected}; {ONE_MODEL}"
-        )
 
 
 class _Reader(gguf.GGUFReader):  # type: ignore[misc]

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import SourceError
-from pytest_ane.models.sources.base import ONE_MODEL, Tokenizer, lookup, overridden
+from pytest_ane.models.sources.base import Tokenizer, lookup, misshapen, overridden
 from pytest_ane.models.sources.files import Checkpoint, read_json, read_modules
 from pytest_ane.models.sources.tokenizer import read_tokenizer
 
@@ -63,10 +63,7 @@ class SafetensorsSource:
     def tensor(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> Array:
         file = self._file(name)
         if (stored := file.shape(name)) != tuple(shape):
-            raise SourceError(
-                f"{file.path}: tensor {name!r} has shape {stored}, and by its configuration "
-                f"{tuple(shape)}; {ONE_MODEL}"
-            )
+            raise misshapen(file.path, name, stored, tuple(shape))
         return file.read(name, dtype)
 
     def rows(
@@ -82,10 +79,7 @@ class SafetensorsSource:
         count = math.prod(stored[:-1])
         if len(stored) < 2 or stored[-1] != width or height not in (None, count):
             rows = "rows" if height is None else f"{height} rows"
-            raise SourceError(
-                f"{file.path}: tensor {name!r} has shape {stored}, and by its configuration "
-                f"{rows} of {width}; {ONE_MODEL}"
-            )
+            raise misshapen(file.path, name, stored, f"{rows} of {width}")
         if len(index) and not 0 <= min(index) <= max(index) < count:
             row = min(index) if min(index) < 0 else max(index)
             raise SourceError(f"{file.path}: {name} has rows 0 to {count - 1}, not {row}.")

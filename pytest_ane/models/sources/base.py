@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,8 +19,6 @@ import numpy.typing as npt
 from pytest_ane.mlprogram.arrays import Array
 from pytest_ane.mlprogram.errors import SourceError
 
-ONE_MODEL = "correct the configuration, or fetch both again."
-"""What to do where weights and configuration are not one model's."""
 OUTLIER, JITTER = 5.0, 0.5
 """Where outliers lie, in standard deviations of the other values, and how far they scatter."""
 
@@ -110,6 +109,14 @@ MAX_LAYERS = 10_000
 """As many as a model may have: lists of layers are made before any tensor is looked for."""
 MAX_DIMENSION = 1 << 24
 """The largest dimension of a model, which is a vocabulary's, and far more than any has."""
+
+
+def misshapen(path: Path, name: str, stored: object, expected: object) -> SourceError:
+    """The error for a tensor of another shape than by the configuration."""
+    return SourceError(
+        f"{path}: tensor {name!r} has shape {stored}, and by its configuration {expected}; "
+        "correct the configuration, or fetch both again."
+    )
 
 
 def lookup(config: Mapping[str, Any], key: str, absent: str) -> Any:

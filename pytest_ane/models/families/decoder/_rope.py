@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -24,22 +23,11 @@ from pytest_ane.models.sources.base import positive, whole
 _LEGACY = {"su": "longrope", "none": "default"}
 
 
-@dataclass(frozen=True)
-class Turned:
-    """What RoPE is computed for; `theta` is the base where the parameters name none.
-
-    `positions` are as many as the shards take, `trained` those that the model was trained with.
-    """
-
-    head: int
-    theta: float
-    positions: int
-    trained: int | None = None
-
-
 class Parameters:
     """A table such as `rope_parameters`, all of whose keys must be read.
 
+    RoPE turns `head` channels at as many `positions` as the shards take; `theta` is its base where
+    the table names none, and `trained` are the positions that the model was trained with, if told.
     `name` is what the file calls the table, or each of its keys.
     """
 
@@ -47,10 +35,14 @@ class Parameters:
         self,
         where: str,
         table: Mapping[str, Any],
-        turned: Turned,
+        head: int,
+        theta: float,
+        positions: int,
+        trained: int | None = None,
         name: str | Mapping[str, str] = "rope_parameters",
     ) -> None:
-        self.where, self.turned, self._name = where, turned, name
+        self.where, self._name, self._theta = where, name, theta
+        self.head, self.positions, self.trained = head, positions, trained
         self._table = {key: value for key, value in table.items() if value is not None}
         self._read: set[str] = set()
 
@@ -66,7 +58,7 @@ class Parameters:
 
     @property
     def theta(self) -> float:
-        return self.real("rope_theta", self.turned.theta)
+        return self.real("rope_theta", self._theta)
 
     def __contains__(self, key: str) -> bool:
         return key in self._table
@@ -95,7 +87,7 @@ def rotary(p: Parameters) -> Rotary:
     if kind not in _KINDS:
         key = "rope_type" if "rope_type" in p else "type"
         p.refuse(key, f"computed are {', '.join(sorted(_KINDS))}")
-    theta, head, share = p.theta, p.turned.head, p.real("partial_rotary_factor", 1.0)
+    theta, head, share = p.theta, p.head, p.real("partial_rotary_factor", 1.0)
     # Proportional RoPE leaves pairs of the whole head where they are; others turn the first ones.
     channels = head if kind == "proportional" else int(head * min(share, 2.0))
     if channels % 2 or not 2 <= channels <= head:
@@ -116,13 +108,13 @@ def _proportional(p: Parameters, plain: DoubleArray) -> Scaled:
     share = p.real("partial_rotary_factor", 1.0)
     if share > 1:
         p.refuse("partial_rotary_factor", "more than all of a head's channels cannot turn")
-    turning = np.arange(len(plain)) < int(share * p.turned.head // 2)
+    turning = np.arange(len(plain)) < int(share * p.head // 2)
     return np.where(turning, plain, 0.0) / p.real("factor", 1.0), 1.0
 
 
 def _dynamic(p: Parameters, plain: DoubleArray) -> Scaled:
     p.real("factor")
-    trained = p.turned.trained or 0
+    trained = p.trained or 0
     if (told := p.get("original_max_position_embeddings")) is not None and told != trained:
         p.refuse(
             "original_max_position_embeddings", f"max_position_embeddings is {trained}; leave one"
@@ -133,7 +125,7 @@ def _dynamic(p: Parameters, plain: DoubleArray) -> Scaled:
 
 def _llama3(p: Parameters, plain: DoubleArray) -> Scaled:
     factor, low, high = (p.real(key) for key in ("factor", "low_freq_factor", "high_freq_factor"))
-    trained = p.real("original_max_position_embeddings", p.turned.trained)
+    trained = p.real("original_max_position_embeddings", p.trained)
     if low >= high:
         p.refuse("low_freq_factor", f"it must be below the high one, {high:g}")
     smooth = np.clip((trained * plain / (2 * np.pi) - low) / (high - low), 0, 1)
@@ -142,8 +134,8 @@ def _llama3(p: Parameters, plain: DoubleArray) -> Scaled:
 
 
 def _yarn(p: Parameters, plain: DoubleArray) -> Scaled:
-    trained = p.real("original_max_position_embeddings", p.turned.trained)
-    factor = p.real("factor", (p.turned.trained or trained) / trained)
+    trained = p.real("original_max_position_embeddings", p.trained)
+    factor = p.real("factor", (p.trained or trained) / trained)
     channels = 2 * len(plain)
 
     def pair(turns: float) -> float:
@@ -175,7 +167,7 @@ def _yarn_factor(p: Parameters, factor: float) -> float:
 
 
 def _longrope(p: Parameters, plain: DoubleArray) -> Scaled:
-    most = p.turned.trained or 0
+    most = p.trained or 0
     told = p.real("original_max_position_embeddings", most or None)
     trained = whole(told, f"{p.where}: {p.name('original_max_position_embeddings')}")
     _check_static(p, "longrope", trained)
@@ -191,7 +183,7 @@ def _longrope(p: Parameters, plain: DoubleArray) -> Scaled:
 
 
 def _check_static(p: Parameters, kind: str, trained: int) -> None:
-    if (positions := p.turned.positions) > trained:
+    if (positions := p.positions) > trained:
         p.refuse(
             "rope_type" if "rope_type" in p else "type",
             f"its angles change with the length beyond {trained} positions, and the shards take "

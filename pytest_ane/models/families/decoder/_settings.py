@@ -23,7 +23,7 @@ from pytest_ane.models.families.decoder._config import (
     DecoderConfig,
     Layer,
 )
-from pytest_ane.models.families.decoder._rope import Parameters, Turned, rotary
+from pytest_ane.models.families.decoder._rope import Parameters, rotary
 from pytest_ane.models.sources import Source
 from pytest_ane.models.sources.base import (
     MAX_DIMENSION,
@@ -294,10 +294,10 @@ class Settings:
             theta = GGUF_THETA
         key = "max_position_embeddings"
         trained = None if self.get(key) is None else self.count(key)
-        turned = Turned(head, self.real(theta_key, theta), positions, trained)
         names = {key: f"{self._prefix}{name}" for key, name in GGUF_ROPE.items()}
         names["short_factor"] = SHORT_FACTORS
-        angles = rotary(Parameters(self._where, table, turned, names if self.is_gguf else what))
+        base, name = self.real(theta_key, theta), names if self.is_gguf else what
+        angles = rotary(Parameters(self._where, table, head, base, positions, trained, name))
         return self.with_factors(angles) if scaled else angles
 
     def check(self) -> None:

@@ -166,12 +166,9 @@ class Gemma4Family(DecoderFamily):
     def spread(self, name: str, shape: tuple[int, ...]) -> Spread:
         """Distributions under which synthetic activations keep realistic magnitudes.
 
-        Matrices keep the variance of what enters, and 3 % of their values lie at 5 sigma. The norms
-        before each residual sum have mean 0.1, so that a block adds about a tenth of the stream.
-        Queries and keys have norms d^(-1/4), so that scores have a variance near 1. Router logits
-        have a standard deviation near 1.5. What does nothing at 1 is not 1: a layer's scalar is
-        about 0.7, an eighth of the experts' scales is 0, and some are negative. Logits reach the
-        soft cap of 30.
+        Matrices keep the variance of what enters; a block adds about a tenth of the stream; scores
+        have a variance near 1. What does nothing at 1 is not 1: a layer's scalar is about 0.7, an
+        eighth of the experts' scales is 0, some are negative. Logits reach the soft cap of 30.
         """
         width = shape[-1] if shape else 1
         if name.endswith("layer_scalar"):
